@@ -1,0 +1,32 @@
+"""Lazy package attributes (PEP 562), so that importing a package costs nothing until a name is used.
+
+The monitor process imports ``launcher.monitor``; that must not drag in everything that ``launcher`` offers.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+__all__ = ["attach"]
+
+
+def attach(package: str, exports: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Make the ``__getattr__`` and ``__dir__`` of a package.
+
+    Args:
+        package: The package's ``__name__``.
+        exports: Public name to the submodule that defines it, without the package's name.
+    """
+
+    def load(name: str) -> Any:
+        module = exports.get(name)
+        if module is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{package}.{module}"), name)
+
+    def listing() -> list[str]:
+        return sorted(exports)
+
+    return load, listing

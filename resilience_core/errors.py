@@ -1,0 +1,60 @@
+"""The exception tree. Every error that this project raises on purpose is a :class:`ResilienceError`."""
+
+from __future__ import annotations
+
+__all__ = [
+    "ConfigError",
+    "PluginError",
+    "RankMonitorClientError",
+    "ResilienceError",
+    "SectionError",
+    "StateFileError",
+    "StopTraining",
+    "TimeoutsNotReadyError",
+]
+
+
+class ResilienceError(Exception):
+    """Base of everything raised on purpose by this project."""
+
+
+class ConfigError(ResilienceError, ValueError):
+    """A configuration cannot be used: the message names the place, the value and the fix."""
+
+
+class PluginError(ResilienceError):
+    """A bus plugin cannot be registered, most often because a hook's name or an argument is misspelt."""
+
+
+class RankMonitorClientError(ResilienceError):
+    """The rank's monitor client was used in a way, or at a time, that cannot work."""
+
+
+class SectionError(RankMonitorClientError):
+    """A mistake in the training code: a section opened twice, closed unopened, or not configured.
+
+    The event bus lets this one through to the training code, since hiding it would switch protection off
+    in silence.
+    """
+
+
+class TimeoutsNotReadyError(RankMonitorClientError):
+    """Timeouts were to be calculated before enough intervals had been observed."""
+
+
+class StateFileError(ResilienceError):
+    """A file of learned timeouts exists but cannot be used."""
+
+
+class StopTraining(ResilienceError):
+    """Raised by a bus plugin to end training in an orderly way; the bus lets it through.
+
+    Args:
+        reason: One sentence for people: who asked, and why.
+        exit_code: What the process should exit with when nothing else decides.
+    """
+
+    def __init__(self, reason: str, exit_code: int = 1) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.exit_code = exit_code

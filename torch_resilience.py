@@ -1,0 +1,70 @@
+"""The door with a name of its own.
+
+The packages of this distribution have common names (``resilience_core``, ``adapters``, ``launcher``,
+``straggler``), and another distribution that installs one of them overwrites ours without a word. The command
+``ft_launcher`` therefore starts here, in a module that nobody else has, and looks before it imports.
+
+``python -m torch_resilience`` checks an installation and says what it found.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+__all__ = ["PACKAGES", "foreign_packages", "main"]
+
+PACKAGES = ("resilience_core", "adapters", "straggler", "launcher")
+_HOME = os.path.dirname(os.path.realpath(__file__))
+
+
+def foreign_packages() -> dict[str, str]:
+    """The import names of ours that lead somewhere else, each with where.
+
+    Returns:
+        Name to the file or folder found in its place, or ``missing``; empty when all is well.
+    """
+    return {name: place for name in PACKAGES if (place := _found(name)) != os.path.join(_HOME, name)}
+
+
+def _found(name: str) -> str:
+    """The folder a package's name leads to; the file that is not ours, where it was overwritten in place."""
+    loaded = sys.modules.get(name)
+    spec = loaded.__spec__ if loaded is not None else importlib.util.find_spec(name)
+    if spec is None:
+        return "missing"
+    if spec.origin is None or spec.submodule_search_locations is None:
+        return spec.origin or "a folder without __init__.py: " + ", ".join(spec.submodule_search_locations or ())
+    folder = os.path.dirname(os.path.realpath(spec.origin))
+    if folder == os.path.join(_HOME, name) and not os.path.exists(os.path.join(folder, "torch_resilience.marker")):
+        return f"{spec.origin} (overwritten by another distribution)"
+    return folder
+
+
+def explain(foreign: dict[str, str]) -> str:
+    """One message for people: what is shadowed, by what, and what to do."""
+    found = "\n".join(f"  {name}: expected {os.path.join(_HOME, name)}, found {place}" for name, place in foreign.items())
+    return (
+        f"torch-resilience cannot run: another package has taken an import name of ours.\n{found}\n"
+        "Uninstall the other distribution (or rename the folder that shadows ours), then reinstall "
+        "torch-resilience; a new virtual environment with torch-resilience alone always works."
+    )
+
+
+def main() -> int:
+    """Entry point of the command ``ft_launcher``."""
+    foreign = foreign_packages()
+    if foreign:
+        print(f"ft_launcher: error: {explain(foreign)}", file=sys.stderr)
+        return 2
+    from launcher.cli import main as launch
+
+    return launch()
+
+
+if __name__ == "__main__":
+    _foreign = foreign_packages()
+    print(explain(_foreign) if _foreign else f"torch-resilience is sound: {', '.join(PACKAGES)} in {_HOME}")
+    sys.exit(2 if _foreign else 0)

@@ -1,0 +1,245 @@
+"""Raw values from YAML, the command line or Python code -> checked values of the configuration.
+
+Each function takes whatever a person wrote and returns the value to use, or raises ``ValueError`` with the
+*fix* alone; the caller knows the place and the value and puts them in front. Text is accepted wherever it can
+mean only one thing, because the command line has nothing but text (and YAML 1.1 reads ``6e2`` as text).
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import math
+import os
+import re
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+__all__ = [
+    "boolean",
+    "count",
+    "duration",
+    "exit_code",
+    "factor",
+    "level",
+    "modules",
+    "nearest",
+    "one_of",
+    "path",
+    "sections",
+    "suggestion",
+    "termination_signal",
+    "timeout",
+]
+
+_NOTHING = frozenset({"", "null", "none", "~"})
+_UNITS = {"ms": 0.001, "s": 1, "sec": 1, "secs": 1, "m": 60, "min": 60, "mins": 60, "h": 3600, "d": 86400}
+_WITH_UNIT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", re.IGNORECASE)
+_SECTION_NAME = re.compile(r"[^\s,:=;]+")
+_NO_LIMIT = "write null for no limit"
+
+# A deadline is a 64-bit count of nanoseconds, and its largest value means "without limit".
+_LONGEST_SECONDS = 1e9
+
+# Not one of these ends a process by default, so a hung rank would be "terminated" and stay.
+_HARMLESS = frozenset(
+    {"SIGCHLD", "SIGCONT", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGURG", "SIGWINCH", "SIGCLD"}
+)
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Say which known name a misspelt one is nearest to: ``; did you mean 'x'?``, or nothing."""
+    close = difflib.get_close_matches(name, sorted(set(known)), n=1)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """As :func:`suggestion`; where nothing is near, all known names."""
+    names = sorted(set(known))
+    return suggestion(name, names) or f"; known are: {', '.join(names)}"
+
+
+def timeout(value: Any) -> float | None:
+    """Seconds above zero; ``null``, ``none`` and nothing at all are no limit."""
+    if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING):
+        return None
+    seconds = _number(value, f"give seconds as a number, for example 600, or {_NO_LIMIT}")
+    if seconds <= 0:
+        raise ValueError(f"a timeout must be above 0 seconds; {_NO_LIMIT}")
+    if seconds > _LONGEST_SECONDS:
+        raise ValueError(f"a timeout is at most {_LONGEST_SECONDS:.0f} seconds; {_NO_LIMIT}")
+    return seconds
+
+
+def duration(value: Any) -> float:
+    """Seconds, zero or more."""
+    seconds = _number(value, "give seconds as a number, for example 2.5")
+    if not 0 <= seconds <= _LONGEST_SECONDS:
+        raise ValueError(f"must be between 0 and {_LONGEST_SECONDS:.0f} seconds")
+    return seconds
+
+
+def factor(value: Any) -> float:
+    """A multiple, 1 or more: below 1 every healthy step would be overdue."""
+    ratio = _number(value, "give a number of 1 or more, for example 5")
+    if not 1 <= ratio <= _LONGEST_SECONDS:
+        raise ValueError("must be 1 or more: a smaller factor condemns steps that are no slower than usual")
+    return ratio
+
+
+def count(at_least: int) -> Callable[[Any], int]:
+    """A whole number, ``at_least`` or more."""
+
+    def convert(value: Any) -> int:
+        number = _number(value, f"give a whole number of {at_least} or more")
+        if number != int(number) or number < at_least:
+            raise ValueError(f"must be a whole number of {at_least} or more")
+        return int(number)
+
+    return convert
+
+
+def exit_code(value: Any) -> int:
+    """A process's exit code for "something went wrong", 1 to 255."""
+    code = count(1)(value)
+    if code > 255:
+        raise ValueError("an exit code is a whole number from 1 to 255")
+    return code
+
+
+def boolean(value: Any) -> bool:
+    """``true`` or ``false``, also ``yes``, ``no``, ``on``, ``off``, ``1`` and ``0`` as text."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        word = value.strip().lower()
+        if word in {"true", "yes", "on", "1"}:
+            return True
+        if word in {"false", "no", "off", "0"}:
+            return False
+    raise ValueError("give true or false")
+
+
+def termination_signal(value: Any) -> signal.Signals:
+    """A signal by name (``SIGTERM``, ``TERM``) or number, one that ends a process by default."""
+    names = {s.name: s for s in signal.Signals}
+    found: signal.Signals | None = None
+    if isinstance(value, str) and not value.strip().isdigit():
+        word = value.strip().upper()
+        found = names.get(word) or names.get(f"SIG{word}")
+        if found is None:
+            wanted = word if word.startswith("SIG") else f"SIG{word}"
+            raise ValueError(f"not a signal of this system{nearest(wanted, names)}")
+    else:
+        number = _number(value, "give a signal by name or number, for example SIGKILL")
+        try:
+            found = signal.Signals(int(number))
+        except ValueError:
+            raise ValueError(
+                "not a signal's number on this system; give a name, for example SIGKILL"
+            ) from None
+    if found.name in _HARMLESS:
+        raise ValueError(f"{found.name} does not end a process; SIGKILL always does, SIGTERM may be handled")
+    return found
+
+
+def level(value: Any) -> int:
+    """A level of the logging module, by name or number, as its number."""
+    names = {"DEBUG", "INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL", "NOTSET"}
+    if isinstance(value, str) and not value.strip().isdigit():
+        word = value.strip().upper()
+        if word not in names:
+            raise ValueError(f"not a level of Python's logging{nearest(word, names)}")
+        return int(getattr(logging, word))
+    return count(0)(value)
+
+
+def path(value: Any) -> str | None:
+    """A file's path; ``null`` and nothing are none."""
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING):
+        return None
+    if not isinstance(value, str):
+        raise ValueError("give a path as text")
+    if "\0" in value:
+        raise ValueError("a path holds no null character")
+    return value
+
+
+def one_of(*choices: str) -> Callable[[Any], str]:
+    """One of a few words."""
+
+    def convert(value: Any) -> str:
+        if isinstance(value, str) and value.strip().lower() in choices:
+            return value.strip().lower()
+        raise ValueError(f"must be one of: {', '.join(choices)}")
+
+    return convert
+
+
+def modules(value: Any) -> tuple[str, ...] | None:
+    """Module names as a list or as text with commas between; ``null`` and nothing are none."""
+    if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING):
+        return None
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):
+        raise ValueError("give module names with commas between, for example numpy,torch.distributed")
+    stripped = tuple(n.strip() for n in names)
+    for name in stripped:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise ValueError(f"{name!r} is not the name of a module, as in 'import {name or 'numpy'}'")
+    return stripped
+
+
+def sections(value: Any) -> Mapping[str, float | None]:
+    """Section names to timeouts: a mapping, or text such as ``setup:600,step:180,checkpointing:``."""
+    if value is None:
+        return MappingProxyType({})
+    pairs = _pairs(value) if isinstance(value, str) else value
+    if not isinstance(pairs, Mapping):
+        raise ValueError("give each section its seconds, for example setup:600,step:180")
+    timeouts: dict[str, float | None] = {}
+    for name, limit in pairs.items():
+        if not isinstance(name, str) or not _SECTION_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is not a section's name: text without spaces, commas, colons")
+        try:
+            timeouts[name] = timeout(limit)
+        except ValueError as error:
+            raise ValueError(f"section '{name}' is {limit!r}: {error}") from None
+    return MappingProxyType(timeouts)
+
+
+def _pairs(text: str) -> dict[str, str]:
+    if text.strip().lower() in _NOTHING:
+        return {}
+    pairs: dict[str, str] = {}
+    for item in text.split(","):
+        name, colon, limit = item.partition(":")
+        if not colon:
+            raise ValueError(f"{item!r} lacks its seconds, for example {item.strip() or 'step'}:180")
+        if name.strip() in pairs:
+            raise ValueError(f"section '{name.strip()}' stands there twice")
+        pairs[name.strip()] = limit
+    return pairs
+
+
+def _number(value: Any, fix: str) -> float:
+    # A bool is an int to Python, but nobody means one second by `true`.
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(fix)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError(f"too large; {fix}") from None
+    except ValueError:
+        with_unit = _WITH_UNIT.fullmatch(value) if isinstance(value, str) else None
+        if with_unit and with_unit[2].lower() in _UNITS:
+            plain = float(with_unit[1]) * _UNITS[with_unit[2].lower()]
+            raise ValueError(f"no unit is written, seconds are meant: {plain:g}") from None
+        raise ValueError(fix) from None
+    if not math.isfinite(number):
+        raise ValueError(fix)
+    return number

@@ -36,16 +36,26 @@ def _found(name: str) -> str:
     if spec is None:
         return "missing"
     if spec.origin is None or spec.submodule_search_locations is None:
-        return spec.origin or "a folder without __init__.py: " + ", ".join(spec.submodule_search_locations or ())
+        return spec.origin or "a folder without __init__.py: " + ", ".join(
+            spec.submodule_search_locations or ()
+        )
     folder = os.path.dirname(os.path.realpath(spec.origin))
-    if folder == os.path.join(_HOME, name) and not os.path.exists(os.path.join(folder, "torch_resilience.marker")):
+    if folder == os.path.join(_HOME, name) and not _is_ours(spec.origin):
         return f"{spec.origin} (overwritten by another distribution)"
     return folder
 
 
+def _is_ours(init_file: str) -> bool:
+    """Whether a package's ``__init__`` carries our signature; pip overwrites files in place without a word."""
+    with open(init_file, encoding="utf-8", errors="replace") as file:
+        return '__distribution__ = "torch-resilience"' in file.read()
+
+
 def explain(foreign: dict[str, str]) -> str:
     """One message for people: what is shadowed, by what, and what to do."""
-    found = "\n".join(f"  {name}: expected {os.path.join(_HOME, name)}, found {place}" for name, place in foreign.items())
+    found = "\n".join(
+        f"  {name}: expected {os.path.join(_HOME, name)}, found {place}" for name, place in foreign.items()
+    )
     return (
         f"torch-resilience cannot run: another package has taken an import name of ours.\n{found}\n"
         "Uninstall the other distribution (or rename the folder that shadows ours), then reinstall "

@@ -1,1 +1,3 @@
 """Placeholder until the first room is furnished."""
+
+__distribution__ = "torch-resilience"

@@ -41,6 +41,8 @@ _EXPORTS = {
     "hookimpl": "hookspecs",
 }
 
+__distribution__ = "torch-resilience"
+
 __getattr__, __dir__ = attach(__name__, _EXPORTS)
 
 __all__ = sorted(_EXPORTS)  # noqa: PLE0605

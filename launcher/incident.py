@@ -1,0 +1,257 @@
+"""What is known about a failure, written down before the kill.
+
+A folder per incident, numbered from 0001: ``incident.json`` (format below, version 1) for programs,
+``report.txt`` for people: the same facts and every stack that could be had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from launcher.stacks import Frame, Thread, main_thread
+
+__all__ = ["Incident", "RankReport", "read_incident", "read_incidents"]
+
+FORMAT_VERSION = 1
+
+
+class RankReport(NamedTuple):
+    """One rank in an incident. Seconds are as of the moment the incident was seen."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    is_condemned: bool = False
+    is_culprit: bool = False
+    cause: str | None = None
+    """Which deadline: ``section``, ``out of section``, ``heartbeat``, ``startup``; ``exit`` for a failure; or None."""
+    section: str | None = None
+    """The section whose deadline passed; else the one opened last; None when out of section."""
+    open_seconds: float | None = None
+    limit_seconds: float | None = None
+    iteration: int | None = None
+    process_state: str | None = None
+    exit_code: int | None = None
+    message: str | None = None
+    waits_in: str | None = None
+    stack: tuple[Thread, ...] = ()
+
+
+class Incident(NamedTuple):
+    """One failure of the group."""
+
+    kind: str
+    """``hang`` (silent), ``failure`` (exited) or ``request`` (a rank asked for the end)."""
+    generation: int
+    why: str
+    """How the culprit was told from the others."""
+    action: str
+    ranks: tuple[RankReport, ...]
+    deadline_ns: int | None = None
+    seen_ns: int = 0
+    """``CLOCK_MONOTONIC`` when it was seen; with ``deadline_ns``, how late."""
+    wall_time: str = ""
+    node: str = ""
+    folder: str | None = None
+
+    @property
+    def culprits(self) -> tuple[RankReport, ...]:
+        """Who is to blame; empty where it cannot be told."""
+        return tuple(rank for rank in self.ranks if rank.is_culprit)
+
+    @property
+    def culprit(self) -> RankReport | None:
+        """The one to blame, when there is exactly one."""
+        return self.culprits[0] if len(self.culprits) == 1 else None
+
+    @property
+    def condemned(self) -> tuple[RankReport, ...]:
+        """Who was terminated."""
+        return tuple(rank for rank in self.ranks if rank.is_condemned)
+
+    def write(self, parent: str) -> Incident:
+        """Write the incident into a new numbered folder.
+
+        Returns:
+            The incident, with its folder, clock time and node filled in.
+
+        Raises:
+            OSError: The folder cannot be written; the caller goes on without, and says so.
+        """
+        complete = self._replace(
+            folder=_new_folder(parent),
+            wall_time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            node=os.uname().nodename,
+        )
+        assert complete.folder is not None
+        with open(os.path.join(complete.folder, "report.txt"), "w", encoding="utf-8") as file:
+            file.write("\n".join(complete.report()) + "\n")
+        # Written last and renamed into place: whoever finds incident.json finds all of it.
+        temporary = os.path.join(complete.folder, ".incident.json")
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(complete.to_json(), file, indent=1)
+        os.replace(temporary, os.path.join(complete.folder, "incident.json"))
+        return complete
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types; stacks become lists of ``{name, is_active, holds_gil, frames: [[function, file, line]]}``."""
+        document = {"version": FORMAT_VERSION, **self._asdict()}
+        document["ranks"] = [
+            {
+                **rank._asdict(),
+                "stack": [{**t._asdict(), "frames": [list(f) for f in t.frames]} for t in rank.stack],
+            }
+            for rank in self.ranks
+        ]
+        return document
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Incident:
+        """The inverse of :meth:`to_json`."""
+        facts = {key: value for key, value in document.items() if key != "version"}
+        facts["ranks"] = tuple(
+            RankReport(
+                **{
+                    **rank,
+                    "stack": tuple(
+                        Thread(**{**t, "frames": tuple(Frame(*frame) for frame in t["frames"])})
+                        for t in rank["stack"]
+                    ),
+                }
+            )
+            for rank in document["ranks"]
+        )
+        return cls(**facts)
+
+    # ---- for people -------------------------------------------------------------------------------------
+
+    def story(self) -> list[str]:
+        """A few lines for the terminal: who, where, how long, the stack, what was done."""
+        lines = [self._headline(rank) for rank in self._speakers()]
+        for rank in self._speakers():
+            lines += [f"  stack   {frame}" for frame in _innermost(rank, 6)]
+            if rank.message:
+                lines.append(f"  error   {rank.message}")
+        lines.append(f"  why     {self.why}")
+        for rank in self.ranks:
+            if rank not in self._speakers():
+                lines.append(f"  peer    {_where(rank)}")
+        lines.append(f"  action  {self.action}")
+        if self.folder:
+            lines.append(f"  report  {os.path.join(self.folder, 'report.txt')}")
+        return lines
+
+    def report(self) -> list[str]:
+        """The whole of it, every stack included."""
+        lines = [
+            f"{self.kind} in generation {self.generation} on {self.node}, {self.wall_time}",
+            *self.story()[:-1],
+            "",
+        ]
+        for rank in self.ranks:
+            lines.append(f"--- {_where(rank)}")
+            for thread in rank.stack:
+                flags = ", ".join(
+                    f for f, on in (("active", thread.is_active), ("holds the GIL", thread.holds_gil)) if on
+                )
+                lines.append(f"  {thread.name}{f' ({flags})' if flags else ''}")
+                lines += [f"    {frame}" for frame in thread.frames]
+            if not rank.stack:
+                lines.append("  no stack could be had")
+        if (hint := self._hint()) is not None:
+            lines += ["", hint]
+        return lines
+
+    def _speakers(self) -> tuple[RankReport, ...]:
+        return self.culprits or self.condemned
+
+    def _headline(self, rank: RankReport) -> str:
+        if self.kind == "request":
+            return f"rank {rank.rank} (pid {rank.pid}) asks: {rank.message}"
+        if rank.exit_code is not None:
+            return f"rank {rank.rank} (pid {rank.pid}) {_exit(rank.exit_code)}{_at(rank)}"
+        if rank.cause is None or rank.open_seconds is None:
+            return f"rank {rank.rank} (pid {rank.pid}) holds the others up{_at(rank)}"
+        silent = {
+            "section": f"section '{rank.section}' open for",
+            "out of section": "out of section for",
+            "heartbeat": "no heartbeat for",
+            "startup": "init_workload_monitoring() not called for",
+        }[rank.cause]
+        where = f" at iteration {rank.iteration}" if rank.iteration is not None else ""
+        return (
+            f"rank {rank.rank} (pid {rank.pid}): {silent} {rank.open_seconds:.3f} s{where}; "
+            f"limit {rank.limit_seconds:g} s"
+        )
+
+    def _hint(self) -> str | None:
+        for rank in self._speakers():
+            option = {
+                "section": f"--ft-rank-section-timeouts {rank.section}:SECONDS",
+                "out of section": "--ft-rank-out-of-section-timeout SECONDS",
+                "heartbeat": "--ft-rank-heartbeat-timeout SECONDS",
+                "startup": "--ft-rank-startup-timeout SECONDS",
+            }.get(rank.cause or "")
+            if option:
+                return f"If this is legitimately slow, raise the limit: {option}"
+        return None
+
+
+def read_incident(folder: str) -> Incident:
+    """Load one incident from its folder."""
+    with open(os.path.join(folder, "incident.json"), encoding="utf-8") as file:
+        return Incident.from_json(json.load(file))
+
+
+def read_incidents(log_folder: str) -> Iterator[Incident]:
+    """Every incident of a run, oldest first.
+
+    Args:
+        log_folder: The run's log folder (``<--log-dir>/<run id>``).
+    """
+    parent = os.path.join(log_folder, "incidents")
+    for name in sorted(os.listdir(parent)) if os.path.isdir(parent) else ():
+        if os.path.exists(os.path.join(parent, name, "incident.json")):
+            yield read_incident(os.path.join(parent, name))
+
+
+def _new_folder(parent: str) -> str:
+    os.makedirs(parent, exist_ok=True)
+    number = len(os.listdir(parent)) + 1
+    while True:
+        folder = os.path.join(parent, f"{number:04d}")
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder)
+            return folder
+        number += 1
+
+
+def _innermost(rank: RankReport, count: int) -> list[Frame]:
+    thread = main_thread(rank.stack)
+    return list(thread.frames[:count]) if thread is not None else []
+
+
+def _where(rank: RankReport) -> str:
+    where = f"section '{rank.section}'" if rank.section else "out of section"
+    waits = f", waits in {rank.waits_in}" if rank.waits_in else ""
+    return f"rank {rank.rank} (pid {rank.pid}): {where}{_at(rank)}{waits}"
+
+
+def _at(rank: RankReport) -> str:
+    return f", iteration {rank.iteration}" if rank.iteration is not None else ""
+
+
+def _exit(code: int) -> str:
+    if code < 0:
+        import signal
+
+        try:
+            return f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was killed by signal {-code}"
+    return f"exited with code {code}"

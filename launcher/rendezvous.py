@@ -1,0 +1,245 @@
+"""Who belongs to the next generation, and through which store its ranks meet.
+
+Two handlers, one promise: every generation gets a store of its own. torch hands out one store for all rounds, and
+a restarted generation then reads its dead predecessors' addresses from it (pytorch issues 135712 and 167288); a
+store that nobody has written to cannot lie.
+
+*LocalRendezvous*: one node of fixed size has nobody to agree with, so it answers by itself, at once.
+*FreshStoreRendezvous*: wraps torch's own handler, which finds the nodes; over its per-round store the nodes agree
+on the generation's number and on how many failures there have been, so that a restart budget is one budget for
+the whole job, whoever failed and whoever joined late. (Agents that count by themselves, as torch's do, disagree
+after the first membership change.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from datetime import timedelta
+from typing import Any, Protocol, cast
+
+from torch.distributed import DistNetworkError, PrefixStore, Store, TCPStore
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStoreInfo,
+)
+
+from resilience_core.errors import ResilienceError
+
+__all__ = ["FreshStoreRendezvous", "GenerationRendezvous", "LocalRendezvous", "RendezvousRefusedError"]
+
+
+class RendezvousRefusedError(ResilienceError):
+    """The place where ranks are to meet cannot be had; the message says why and names the option."""
+
+
+class GenerationRendezvous(Protocol):
+    """What the agent needs beyond torch's ``RendezvousHandler``."""
+
+    generation: int
+    """Number of the current generation, from 0; the same on all nodes."""
+    failures: int
+    """Generations that ended in a failure; the same on all nodes after each round."""
+
+    def ended_by_peer(self) -> str | None:
+        """Why another node has ended the job, None while it has not."""
+
+    def end(self, why: str) -> None:
+        """Tell the other nodes that the job has ended."""
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether nodes could join or leave, so that somebody must ask now and then."""
+
+
+class LocalRendezvous(RendezvousHandler):
+    """One node, fixed size.
+
+    Args:
+        run_id: The job.
+        host: Where the store listens; None for the machine's own name, as torchrun has it.
+        port: A fixed port for every generation's store, or 0 for a free one each time.
+        timeout_seconds: How long a rank waits for another in the store.
+    """
+
+    has_peers = False
+
+    def __init__(self, run_id: str, host: str | None, port: int, timeout_seconds: float) -> None:
+        self._run_id = run_id
+        self._host = host
+        self._port = port
+        self._timeout = timedelta(seconds=timeout_seconds)
+        self._store: TCPStore | None = None
+        self.generation = -1
+        self.failures = 0
+
+    def get_backend(self) -> str:
+        """See torch."""
+        return "local"
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Ranks meet in the store that this process hosts."""
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """A fresh store for the next generation.
+
+        Raises:
+            RendezvousRefusedError: The fixed port is taken.
+        """
+        self.generation += 1
+        self._store = None  # its port must be free again before a fixed one is opened anew
+        self._store = _host_store(self._port, self._timeout)
+        prefixed = PrefixStore(f"ft/{self.generation}", self._store)
+        where = RendezvousStoreInfo.build(0, prefixed, self._host, self._store.port)
+        return RendezvousInfo(prefixed, 0, 1, where)
+
+    def is_closed(self) -> bool:
+        """See torch."""
+        return False
+
+    def set_closed(self) -> None:
+        """See torch; there is nobody to tell."""
+
+    def num_nodes_waiting(self) -> int:
+        """See torch; nobody can."""
+        return 0
+
+    def get_run_id(self) -> str:
+        """See torch."""
+        return self._run_id
+
+    def shutdown(self) -> bool:
+        """See torch."""
+        self._store = None
+        return True
+
+    def ended_by_peer(self) -> str | None:
+        """See :class:`GenerationRendezvous`."""
+        return None
+
+    def end(self, why: str) -> None:
+        """See :class:`GenerationRendezvous`."""
+
+
+class FreshStoreRendezvous(RendezvousHandler):
+    """Torch's handler for the nodes, a fresh store and an agreed count for each generation.
+
+    Args:
+        inner: Made by torch's registry, for any backend.
+        local_addr: As in torchrun's ``--local-addr``.
+        timeout_seconds: How long a rank waits for another in the store.
+    """
+
+    has_peers = True
+
+    def __init__(self, inner: RendezvousHandler, local_addr: str | None, timeout_seconds: float) -> None:
+        self._inner = inner
+        self._local_addr = local_addr
+        self._timeout = timedelta(seconds=timeout_seconds)
+        self._hosted: TCPStore | None = None
+        self._round: Store | None = None
+        self._attempt = -1
+        self.generation = -1
+        self.failures = 0
+
+    def get_backend(self) -> str:
+        """See torch."""
+        return self._inner.get_backend()
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Ranks meet in the store that an agent hosts."""
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Wait for the nodes as torch does, then agree."""
+        if self._round is not None and self._is_static:
+            with contextlib.suppress(RuntimeError):
+                self._round.set(f"ft/restart/{self._attempt + 1}", "1")
+        info = self._inner.next_rendezvous()
+        self._attempt += 1
+        # torch's dynamic store begins anew each round; the static one does not, so there its attempt is the key.
+        store = PrefixStore(f"ft/{self._attempt if self._is_static else 0}", info.store)
+        agreed = self._agree(store, info.rank, info.world_size)
+        self.generation, self.failures = agreed["generation"], agreed["failures"]
+        self._round = info.store
+        where = RendezvousStoreInfo(agreed["host"], agreed["port"])
+        return RendezvousInfo(PrefixStore("agents", store), info.rank, info.world_size, where)
+
+    def _agree(self, store: Store, node: int, nodes: int) -> dict[str, Any]:
+        store.set(f"node/{node}", json.dumps([self.generation, self.failures]))
+        if node == 0:
+            self._hosted = None
+            self._hosted = _host_store(0, self._timeout)
+            counts = [json.loads(raw) for raw in store.multi_get([f"node/{n}" for n in range(nodes)])]
+            address = RendezvousStoreInfo.build(
+                0, PrefixStore("where", store), self._local_addr, self._hosted.port
+            )
+            agreed = {
+                "generation": max(generation for generation, _ in counts) + 1,
+                "failures": max(failures for _, failures in counts),
+                "host": address.master_addr,
+                "port": self._hosted.port,
+            }
+            store.set("agreed", json.dumps(agreed))
+        return cast("dict[str, Any]", json.loads(store.get("agreed")))
+
+    @property
+    def _is_static(self) -> bool:
+        return self._inner.get_backend() == "static"
+
+    def is_closed(self) -> bool:
+        """See torch."""
+        return self._inner.is_closed()
+
+    def set_closed(self) -> None:
+        """See torch."""
+        self._inner.set_closed()
+
+    def num_nodes_waiting(self) -> int:
+        """See torch; with the static backend, also a node that begins the next attempt."""
+        if self._is_static and self._round is not None:
+            return int(_has(self._round, f"ft/restart/{self._attempt + 1}"))
+        return self._inner.num_nodes_waiting()
+
+    def get_run_id(self) -> str:
+        """See torch."""
+        return self._inner.get_run_id()
+
+    def shutdown(self) -> bool:
+        """See torch."""
+        return self._inner.shutdown()
+
+    def ended_by_peer(self) -> str | None:
+        """See :class:`GenerationRendezvous`."""
+        if self._round is None or not _has(self._round, "ft/ended"):
+            return None
+        return self._round.get("ft/ended").decode("utf-8")
+
+    def end(self, why: str) -> None:
+        """See :class:`GenerationRendezvous`."""
+        if self._round is not None:
+            with contextlib.suppress(RuntimeError):  # the store's host may be what failed
+                self._round.set("ft/ended", why)
+
+
+def _has(store: Store, key: str) -> bool:
+    try:
+        return bool(store.check([key]))
+    except DistNetworkError:
+        return False
+
+
+def _host_store(port: int, timeout: timedelta) -> TCPStore:
+    try:
+        return TCPStore("localhost", port, None, True, timeout, wait_for_workers=False, multi_tenant=False)
+    except RuntimeError as error:
+        if port == 0:
+            raise
+        raise RendezvousRefusedError(
+            f"cannot host the ranks' store on port {port}: it is in use by another process; "
+            "choose another with --master-port, or leave it out and let the system choose"
+        ) from error

@@ -1,0 +1,241 @@
+"""Public fakes for people who write adapters, and for our own tests.
+
+A test of an adapter registers an :class:`EventRecorder` on a bus, trains for a few steps with the framework, and
+asks whether the events that came out are those of the contract::
+
+    bus, recorder = EventBus(), EventRecorder()
+    bus.register(recorder)
+    train(steps=2, adapter=MyAdapter(bus))
+    assert_conforms(recorder, ["setup", ("step_start", {"iteration": 0}), "step_end", ..., "teardown"])
+
+Nothing here imports pytest: a failed check is an ``AssertionError`` that shows both sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import EllipsisType
+from typing import Any
+
+from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext, hookimpl
+
+__all__ = ["Event", "EventRecorder", "Expected", "FakeClock", "assert_conforms", "violations"]
+
+Event = tuple[str, dict[str, Any]]
+"""An event's name and its arguments."""
+
+Expected = str | tuple[str, Mapping[str, Any]] | EllipsisType
+"""A name; a name with those arguments that matter; ``...`` for any events, or none."""
+
+_NS = 1_000_000_000
+
+
+class FakeClock:
+    """A monotonic clock that moves only when it is told to.
+
+    Call it for nanoseconds, as ``time.monotonic_ns``; :meth:`monotonic` gives seconds.
+
+    Args:
+        start_ns: The first reading, nanoseconds.
+    """
+
+    def __init__(self, start_ns: int = 1_000 * _NS) -> None:
+        self.now_ns = start_ns
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def monotonic(self) -> float:
+        """The reading in seconds."""
+        return self.now_ns / _NS
+
+    def advance(self, seconds: float = 0.0, *, ns: int = 0) -> int:
+        """Move on, never back.
+
+        Args:
+            seconds: How far.
+            ns: Nanoseconds more, for a test just before or after a deadline.
+
+        Returns:
+            The new reading, nanoseconds.
+
+        Raises:
+            ValueError: The step is negative.
+        """
+        step = round(seconds * _NS) + ns
+        if step < 0:
+            raise ValueError(f"a monotonic clock does not go back by {-step} ns")
+        self.now_ns += step
+        return self.now_ns
+
+
+class EventRecorder:
+    """A bus plugin that keeps every event, in order, with all its arguments."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def names(self) -> list[str]:
+        """The events' names, in order."""
+        return [name for name, _ in self.events]
+
+    def of(self, name: str) -> list[dict[str, Any]]:
+        """The arguments of each event of that name, in order."""
+        return [arguments for event, arguments in self.events if event == name]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.events.clear()
+
+    @hookimpl
+    def setup(self, context: RunContext) -> None:
+        self.events.append(("setup", {"context": context}))
+
+    @hookimpl
+    def step_start(self, iteration: int) -> None:
+        self.events.append(("step_start", {"iteration": iteration}))
+
+    @hookimpl
+    def step_end(self, iteration: int) -> None:
+        self.events.append(("step_end", {"iteration": iteration}))
+
+    @hookimpl
+    def eval_step_start(self, iteration: int, eval_index: int) -> None:
+        self.events.append(("eval_step_start", {"iteration": iteration, "eval_index": eval_index}))
+
+    @hookimpl
+    def eval_step_end(self, iteration: int, eval_index: int) -> None:
+        self.events.append(("eval_step_end", {"iteration": iteration, "eval_index": eval_index}))
+
+    @hookimpl
+    def checkpoint_start(self, iteration: int, kind: CheckpointKind) -> None:
+        self.events.append(("checkpoint_start", {"iteration": iteration, "kind": kind}))
+
+    @hookimpl
+    def checkpoint_end(self, iteration: int, kind: CheckpointKind, error: BaseException | None) -> None:
+        self.events.append(("checkpoint_end", {"iteration": iteration, "kind": kind, "error": error}))
+
+    @hookimpl
+    def checkpoint_loaded(self, iteration: int, source: LoadSource) -> None:
+        self.events.append(("checkpoint_loaded", {"iteration": iteration, "source": source}))
+
+    @hookimpl
+    def training_error(self, error: BaseException, iteration: int) -> None:
+        self.events.append(("training_error", {"error": error, "iteration": iteration}))
+
+    @hookimpl
+    def teardown(self, reason: str) -> None:
+        self.events.append(("teardown", {"reason": reason}))
+
+
+def assert_conforms(trace: EventRecorder | Iterable[Event], expected: Sequence[Expected] | None = None) -> None:
+    """Fail unless a trace keeps the contract and, where given, is the expected one.
+
+    Args:
+        trace: A recorder, or its events.
+        expected: Names, or names with the arguments that matter, in order; ``...`` stands for any events.
+
+    Raises:
+        AssertionError: Says what is wrong and shows the trace.
+    """
+    events = list(trace.events if isinstance(trace, EventRecorder) else trace)
+    wrong = violations(events)
+    if expected is not None and not _matches(events, list(expected)):
+        wanted = "\n".join(f"  {_show(item)}" for item in expected)
+        wrong.append(f"the events are not the expected ones, which are:\n{wanted}")
+    if wrong:
+        shown = "\n".join(f"  {index}: {_show(event)}" for index, event in enumerate(events))
+        raise AssertionError("\n".join(wrong) + f"\nthe trace:\n{shown}")
+
+
+def violations(events: Iterable[Event]) -> list[str]:
+    """Where a trace breaks the contract of the events, one sentence each; empty when it keeps it.
+
+    ``setup`` and ``teardown`` frame everything; starts and ends pair up, with the same arguments; a save's end
+    fires after its start whatever happened between. A step that an exception has left needs no end.
+    """
+    wrong: list[str] = []
+    is_running, has_failed = False, False
+    opened: dict[str, list[tuple[int, dict[str, Any]]]] = {"step": [], "eval_step": [], "checkpoint": []}
+
+    def leftovers(at: int) -> None:
+        for span, starts in opened.items():
+            for index, _ in starts:
+                if span == "checkpoint" or not has_failed:
+                    wrong.append(f"{span}_start at {index} has no end before {at}")
+            starts.clear()
+
+    index = -1
+    for index, (name, arguments) in enumerate(events):
+        if name == "setup":
+            if is_running:
+                wrong.append(f"setup at {index} comes before the teardown of the run it interrupts")
+            leftovers(index)
+            is_running, has_failed = True, False
+            continue
+        if not is_running:
+            wrong.append(f"{name} at {index} is outside of setup and teardown")
+        if name == "teardown":
+            leftovers(index)
+            is_running = False
+        elif name == "training_error":
+            has_failed = True
+        elif name.endswith("_start"):
+            span = name.removesuffix("_start")
+            if opened[span] and span != "checkpoint":
+                wrong.append(f"{name} at {index}: the one at {opened[span][-1][0]} is still open")
+                opened[span].clear()
+            opened[span].append((index, arguments))
+        elif name.endswith("_end"):
+            span = name.removesuffix("_end")
+            if not opened[span]:
+                wrong.append(f"{name} at {index} has no start")
+                continue
+            started, before = opened[span].pop()
+            changed = [key for key in before if arguments.get(key) != before[key]]
+            if changed:
+                wrong.append(f"{name} at {index} and its start at {started} differ in {', '.join(changed)}")
+    if is_running:
+        wrong.append("the run that was set up last has no teardown")
+        leftovers(index + 1)
+    return wrong
+
+
+def _matches(events: Sequence[Event], expected: Sequence[Expected]) -> bool:
+    """Whether the events are the expected ones; each ``...`` may stand for any number of events."""
+    reachable = {0}  # how many expected items the events so far may have used up
+    for event in [*events, None]:
+        for item in range(len(expected)):
+            if item in reachable and expected[item] is ...:
+                reachable.add(item + 1)
+        if event is None:
+            break
+        nxt = set()
+        for item in reachable:
+            if item == len(expected):
+                continue
+            if expected[item] is ...:
+                nxt.add(item)
+            elif _is(event, expected[item]):
+                nxt.add(item + 1)
+        reachable = nxt
+    return len(expected) in reachable
+
+
+def _is(event: Event, expected: Expected) -> bool:
+    name, arguments = event
+    if isinstance(expected, str):
+        return name == expected
+    if isinstance(expected, EllipsisType):
+        return True
+    return name == expected[0] and all(
+        key in arguments and arguments[key] == value for key, value in expected[1].items()
+    )
+
+
+def _show(item: Expected | Event) -> str:
+    if isinstance(item, EllipsisType):
+        return "..."
+    if isinstance(item, str):
+        return item
+    return f"{item[0]}({', '.join(f'{key}={value!r}' for key, value in item[1].items())})"

@@ -36,9 +36,7 @@ def _found(name: str) -> str:
     if spec is None:
         return "missing"
     if spec.origin is None or spec.submodule_search_locations is None:
-        return spec.origin or "a folder without __init__.py: " + ", ".join(
-            spec.submodule_search_locations or ()
-        )
+        return spec.origin or "a folder without __init__.py: " + ", ".join(spec.submodule_search_locations or ())
     folder = os.path.dirname(os.path.realpath(spec.origin))
     if folder == os.path.join(_HOME, name) and not _is_ours(spec.origin):
         return f"{spec.origin} (overwritten by another distribution)"
@@ -63,15 +61,15 @@ def explain(foreign: dict[str, str]) -> str:
     )
 
 
-def main() -> int:
+def main() -> None:
     """Entry point of the command ``ft_launcher``."""
     foreign = foreign_packages()
     if foreign:
         print(f"ft_launcher: error: {explain(foreign)}", file=sys.stderr)
-        return 2
-    from launcher.cli import main as launch
+        sys.exit(2)
+    from launcher.cli import console_main
 
-    return launch()
+    console_main()
 
 
 if __name__ == "__main__":

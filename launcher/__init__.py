@@ -1,3 +1,30 @@
-"""Placeholder until the first room is furnished."""
+"""ft_launcher: torch.distributed.elastic with rank monitors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from resilience_core._lazy import attach
+
+if TYPE_CHECKING:
+    from launcher.cli import main as main
+    from launcher.event_log import read_events as read_events
+    from launcher.incident import Incident as Incident
+    from launcher.incident import read_incidents as read_incidents
+    from launcher.standalone import RankMonitors as RankMonitors
+    from launcher.standalone import start_monitor as start_monitor
+
+_EXPORTS = {
+    "Incident": "incident",
+    "RankMonitors": "standalone",
+    "main": "cli",
+    "read_events": "event_log",
+    "read_incidents": "incident",
+    "start_monitor": "standalone",
+}
 
 __distribution__ = "torch-resilience"
+
+__getattr__, __dir__ = attach(__name__, _EXPORTS)
+
+__all__ = sorted(_EXPORTS)

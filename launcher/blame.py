@@ -61,9 +61,7 @@ def assign_blame(suspects: Sequence[Suspect]) -> Blame:
     if len(iterations) > 1:
         behind = [s for s in suspects if s.iteration == min(iterations)]
         if len(behind) < len(suspects):
-            return Blame(
-                _ranks(behind), f"behind the others, at iteration {min(iterations)} of {max(iterations)}"
-            )
+            return Blame(_ranks(behind), f"behind the others, at iteration {min(iterations)} of {max(iterations)}")
     condemned = [s for s in suspects if s.is_condemned]
     for group in (suspects, condemned):
         known = [s for s in group if s.threads]
@@ -73,9 +71,7 @@ def assign_blame(suspects: Sequence[Suspect]) -> Blame:
     if len(condemned) == 1:
         return Blame(_ranks(condemned), "the only rank that is overdue")
     if condemned and all(s.threads and waits_for_peers(s.threads) for s in condemned):
-        return Blame(
-            (), "every rank here waits for others: the culprit skipped a collective or is on another node"
-        )
+        return Blame((), "every rank here waits for others: the culprit skipped a collective or is on another node")
     return Blame((), "it cannot be told from iterations or stacks which rank held the others up")
 
 

@@ -115,11 +115,7 @@ def _report(
         pid=rank.pid(view),
         is_condemned=is_condemned,
         cause=verdict.cause if verdict is not None else None,
-        section=section
-        if verdict is None or verdict.cause == "section"
-        else youngest.name
-        if youngest
-        else None,
+        section=section if verdict is None or verdict.cause == "section" else youngest.name if youngest else None,
         open_seconds=(now_ns - since_ns) / 1e9 if since_ns else None,
         limit_seconds=limit,
         iteration=view.iteration if view.iteration >= 0 else None,

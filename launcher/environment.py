@@ -12,9 +12,7 @@ from resilience_core.client import CELL_VARIABLE, CONFIG_VARIABLE, CONTROL_VARIA
 __all__ = ["log_line_prefix", "monitor_environment", "worker_environment"]
 
 
-def worker_environment(
-    spec: WorkerSpec, group: WorkerGroup, worker: Worker, restart_count: int
-) -> dict[str, str]:
+def worker_environment(spec: WorkerSpec, group: WorkerGroup, worker: Worker, restart_count: int) -> dict[str, str]:
     """The variables that torchrun sets for one worker (a test compares them with torchrun's).
 
     Args:
@@ -79,7 +77,5 @@ def _own_device(local_rank: int) -> str:
         return str(local_rank)
     devices = visible.split(",")
     if local_rank >= len(devices):
-        raise ValueError(
-            f"local rank {local_rank} has no GPU: CUDA_VISIBLE_DEVICES names {len(devices)} ({visible})"
-        )
+        raise ValueError(f"local rank {local_rank} has no GPU: CUDA_VISIBLE_DEVICES names {len(devices)} ({visible})")
     return devices[local_rank].strip()

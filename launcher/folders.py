@@ -39,9 +39,7 @@ class RunFolder:
         try:
             _check_parent(parent)
             os.mkdir(self.path, 0o700)
-            self._lock = os.open(
-                os.path.join(self.path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
+            self._lock = os.open(os.path.join(self.path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.mkdir(os.path.join(self.path, "cells"), 0o700)
         except OSError as error:

@@ -99,7 +99,7 @@ class Incident(NamedTuple):
         return complete
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON types; stacks become lists of ``{name, is_active, holds_gil, frames: [[function, file, line]]}``."""
+        """Plain JSON types; a stack becomes ``[{name, is_active, holds_gil, frames: [[function, file, line]]}]``."""
         document = {"version": FORMAT_VERSION, **self._asdict()}
         document["ranks"] = [
             {
@@ -119,8 +119,7 @@ class Incident(NamedTuple):
                 **{
                     **rank,
                     "stack": tuple(
-                        Thread(**{**t, "frames": tuple(Frame(*frame) for frame in t["frames"])})
-                        for t in rank["stack"]
+                        Thread(**{**t, "frames": tuple(Frame(*frame) for frame in t["frames"])}) for t in rank["stack"]
                     ),
                 }
             )
@@ -174,7 +173,7 @@ class Incident(NamedTuple):
         if self.kind == "request":
             return f"rank {rank.rank} (pid {rank.pid}) asks: {rank.message}"
         if rank.exit_code is not None:
-            return f"rank {rank.rank} (pid {rank.pid}) {_exit(rank.exit_code)}{_at(rank)}"
+            return f"rank {rank.rank} (pid {rank.pid}) {_exit(rank.exit_code)}{_at(rank)}{_in_section(rank)}"
         if rank.cause is None or rank.open_seconds is None:
             return f"rank {rank.rank} (pid {rank.pid}) holds the others up{_at(rank)}"
         silent = {
@@ -240,6 +239,10 @@ def _where(rank: RankReport) -> str:
     where = f"section '{rank.section}'" if rank.section else "out of section"
     waits = f", waits in {rank.waits_in}" if rank.waits_in else ""
     return f"rank {rank.rank} (pid {rank.pid}): {where}{_at(rank)}{waits}"
+
+
+def _in_section(rank: RankReport) -> str:
+    return f", in section '{rank.section}'" if rank.section else ""
 
 
 def _at(rank: RankReport) -> str:

@@ -101,9 +101,7 @@ class Monitor:
         later_ns = time.monotonic_ns()
         if later_ns - now_ns > OVERSLEPT_NS:
             return False  # frozen between the looks: the next round gives the time back first
-        late = [
-            r for r in late if r.verdict(r.view(), later_ns) == first_look[r] and not self._drop_if_gone(r)
-        ]
+        late = [r for r in late if r.verdict(r.view(), later_ns) == first_look[r] and not self._drop_if_gone(r)]
         if late:
             self._condemn(late, watched, later_ns)
         return bool(late)

@@ -155,9 +155,7 @@ class MonitorProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            raise MonitorStartError(
-                f"cannot start the monitor process with {sys.executable}: {error}"
-            ) from error
+            raise MonitorStartError(f"cannot start the monitor process with {sys.executable}: {error}") from error
 
     def _keep_alive(self) -> None:
         last_look_ns = time.monotonic_ns()

@@ -175,9 +175,7 @@ class FreshStoreRendezvous(RendezvousHandler):
             self._hosted = None
             self._hosted = _host_store(0, self._timeout)
             counts = [json.loads(raw) for raw in store.multi_get([f"node/{n}" for n in range(nodes)])]
-            address = RendezvousStoreInfo.build(
-                0, PrefixStore("where", store), self._local_addr, self._hosted.port
-            )
+            address = RendezvousStoreInfo.build(0, PrefixStore("where", store), self._local_addr, self._hosted.port)
             agreed = {
                 "generation": max(generation for generation, _ in counts) + 1,
                 "failures": max(failures for _, failures in counts),

@@ -58,6 +58,11 @@ class SignalInbox:
             number = self._pending.pop(0)
             raise SignalException(f"the launcher got {number.name}", sigval=number)
 
+    def drain(self) -> None:
+        """Make :attr:`descriptor` quiet again."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._read_end, 4096)
+
     def _note(self, number: int, frame: FrameType | None) -> None:
         came = signal.Signals(number)
         if self.first is not None:
@@ -75,6 +80,4 @@ def _number(name: str) -> signal.Signals:
     try:
         return signal.Signals[name]
     except KeyError:
-        raise ValueError(
-            f"--signals-to-handle: unknown signal '{name}'; use names such as SIGTERM,SIGUSR1"
-        ) from None
+        raise ValueError(f"--signals-to-handle: unknown signal '{name}'; use names such as SIGTERM,SIGUSR1") from None

@@ -81,9 +81,7 @@ def main_thread(threads: tuple[Thread, ...]) -> Thread | None:
     return threads[-1] if threads else None
 
 
-def _from_outside(
-    pids: Mapping[int, int], py_spy: str, scratch: str, end: float
-) -> dict[int, tuple[Thread, ...]]:
+def _from_outside(pids: Mapping[int, int], py_spy: str, scratch: str, end: float) -> dict[int, tuple[Thread, ...]]:
     running = {}
     for key, pid in pids.items():
         output = os.path.join(scratch, f"stack-{pid}.json")

@@ -45,4 +45,4 @@ __distribution__ = "torch-resilience"
 
 __getattr__, __dir__ = attach(__name__, _EXPORTS)
 
-__all__ = sorted(_EXPORTS)  # noqa: PLE0605
+__all__ = sorted(_EXPORTS)

@@ -30,7 +30,9 @@ __all__ = ["EVENTS", "EventBus", "bus"]
 
 logger = logging.getLogger(__name__)
 
-EVENTS: tuple[str, ...] = tuple(name for name, member in vars(TrainingEvents).items() if inspect.isfunction(member))
+EVENTS: tuple[str, ...] = tuple(
+    name for name, member in vars(TrainingEvents).items() if inspect.isfunction(member)
+)
 
 _PASSED_TO_TRAINING = (SectionError, StopTraining)
 
@@ -52,7 +54,9 @@ class _CheckpointStart(Protocol):
 
 
 class _CheckpointEnd(Protocol):
-    def __call__(self, *, iteration: int, kind: CheckpointKind, error: BaseException | None = None) -> None: ...
+    def __call__(
+        self, *, iteration: int, kind: CheckpointKind, error: BaseException | None = None
+    ) -> None: ...
 
 
 class _CheckpointLoaded(Protocol):
@@ -167,7 +171,9 @@ class EventBus:
                     continue
                 nearest = difflib.get_close_matches(name, EVENTS, n=1)
                 hint = f"; did you mean '{nearest[0]}'?" if nearest else f"; events are: {', '.join(EVENTS)}"
-                raise PluginError(f"plugin {_describe(implementation.plugin)} has an unknown hook '{name}'{hint}")
+                raise PluginError(
+                    f"plugin {_describe(implementation.plugin)} has an unknown hook '{name}'{hint}"
+                )
 
     def _forget(self, plugin: object) -> None:
         if self._manager.is_registered(plugin):
@@ -185,7 +191,9 @@ class EventBus:
         if any(i.hookwrapper or i.wrapper for i in implementations):
             return self._through_pluggy(event, caller)
         namespace: dict[str, Any] = {"_passed": _PASSED_TO_TRAINING, "_log": self._log_listener_error}
-        signature = ", ".join(f"{a}=None" if (event, a) == ("checkpoint_end", "error") else a for a in arguments)
+        signature = ", ".join(
+            f"{a}=None" if (event, a) == ("checkpoint_end", "error") else a for a in arguments
+        )
         lines = [f"def {event}(*, {signature}):"]
         if implementations:
             lines.append("    raised = None")
@@ -200,7 +208,9 @@ class EventBus:
                 "    except Exception as error:",
                 f"        _log({event!r}, _name{number}, error)",
             ]
-        lines += ["    if raised is not None:", "        raise raised"] if implementations else ["    return None"]
+        lines += (
+            ["    if raised is not None:", "        raise raised"] if implementations else ["    return None"]
+        )
         exec("\n".join(lines), namespace)
         compiled: Callable[..., None] = namespace[event]
         return compiled

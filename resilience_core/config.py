@@ -87,8 +87,7 @@ class FaultToleranceConfig:
         None,
         values.timeout,
         "SECONDS",
-        "Longest time from the start of a worker process to init_workload_monitoring: imports, data, process "
-        "group.",
+        "Longest time from the start of a worker process to init_workload_monitoring: imports, data, process group.",
     )
     safety_factor: float = _setting(
         5.0, values.factor, "FACTOR", "A learned timeout is this many times the longest interval observed."
@@ -177,6 +176,12 @@ class FaultToleranceConfig:
         "MODULE,...",
         "Modules that the process which warm workers are forked from imports first; null is its own choice.",
     )
+    run_dir: str = _setting(
+        "/dev/shm",
+        values.folder,
+        "FOLDER",
+        "Folder in memory (tmpfs) in which the launcher makes its private run folder; gone when it ends.",
+    )
     warnings: tuple[str, ...] = attrs.field(default=(), eq=False, repr=False)
     """What the launcher should print once: keys that were accepted and mean nothing here."""
 
@@ -242,9 +247,7 @@ class FaultToleranceConfig:
             raise ConfigError(f"configuration handed over is not JSON: {error}") from error
         if not isinstance(plain, dict):
             raise ConfigError(f"configuration handed over is a {type(plain).__name__}, not an object")
-        return cls.from_entries(
-            Entry(str(key), value, "the JSON handed over") for key, value in plain.items()
-        )
+        return cls.from_entries(Entry(str(key), value, "the JSON handed over") for key, value in plain.items())
 
 
 def settings() -> tuple[Setting, ...]:

@@ -140,9 +140,7 @@ def _entries(name: str, loader: yaml.SafeLoader, section: yaml.Node) -> list[Ent
     if isinstance(section, yaml.ScalarNode) and section.tag == "tag:yaml.org,2002:null":
         return []  # every key commented out: the defaults, and protection is on
     if not isinstance(section, yaml.MappingNode):
-        raise ConfigError(
-            f"'{SECTION}' in {name} line {line} is a {_kind(section)}; expected key: value lines"
-        )
+        raise ConfigError(f"'{SECTION}' in {name} line {line} is a {_kind(section)}; expected key: value lines")
     _refuse_twins(name, section)
     try:
         loader.flatten_mapping(section)

@@ -198,17 +198,13 @@ def _add_path(group: argparse._ArgumentGroup) -> None:
 
 def _accept_ignored(group: argparse._ArgumentGroup, key: str) -> tuple[str, ...]:
     spellings = _spellings(key)
-    group.add_argument(
-        *spellings, action=_Collect, dest=key, default=argparse.SUPPRESS, help=argparse.SUPPRESS
-    )
+    group.add_argument(*spellings, action=_Collect, dest=key, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     return spellings
 
 
 def _spellings(key: str) -> tuple[str, ...]:
     dashed = key.replace("_", "-")
-    return tuple(
-        dict.fromkeys((f"--ft-{dashed}", f"--ft-{key}", f"--ft-param-{key}", f"--ft-param-{dashed}"))
-    )
+    return tuple(dict.fromkeys((f"--ft-{dashed}", f"--ft-{key}", f"--ft-param-{key}", f"--ft-param-{dashed}")))
 
 
 def _known_options() -> frozenset[str]:

@@ -137,9 +137,7 @@ def termination_signal(value: Any) -> signal.Signals:
         try:
             found = signal.Signals(int(number))
         except ValueError:
-            raise ValueError(
-                "not a signal's number on this system; give a name, for example SIGKILL"
-            ) from None
+            raise ValueError("not a signal's number on this system; give a name, for example SIGKILL") from None
     if found.name in _HARMLESS:
         raise ValueError(f"{found.name} does not end a process; SIGKILL always does, SIGTERM may be handled")
     return found
@@ -167,6 +165,14 @@ def path(value: Any) -> str | None:
     if "\0" in value:
         raise ValueError("a path holds no null character")
     return value
+
+
+def folder(value: Any) -> str:
+    """A folder's path; there must be one."""
+    checked = path(value)
+    if checked is None:
+        raise ValueError("name a folder")
+    return checked
 
 
 def one_of(*choices: str) -> Callable[[Any], str]:

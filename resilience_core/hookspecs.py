@@ -14,7 +14,15 @@ from typing import Any, Literal
 import attrs
 import pluggy
 
-__all__ = ["PROJECT_NAME", "CheckpointKind", "LoadSource", "RunContext", "TrainingEvents", "hookimpl", "hookspec"]
+__all__ = [
+    "PROJECT_NAME",
+    "CheckpointKind",
+    "LoadSource",
+    "RunContext",
+    "TrainingEvents",
+    "hookimpl",
+    "hookspec",
+]
 
 PROJECT_NAME = "resilience"
 

@@ -1,0 +1,107 @@
+"""From the command line to what is to be run. Nothing is started here, nothing is left behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+from torch.distributed import run as torchrun
+
+from resilience_core import config_options
+from resilience_core.config import FaultToleranceConfig
+from resilience_core.errors import ConfigError
+
+__all__ = ["Job", "parse"]
+
+
+@attrs.frozen(kw_only=True)
+class Job:
+    """A checked command line.
+
+    Args:
+        arguments: What torchrun's parser made of it; completed the way ``torchrun`` completes it.
+        config: Ours.
+        is_local: One node of fixed size: nobody to agree with.
+        port: The port that the user wants the ranks' store on, 0 for any.
+        warnings: For people, to be said once.
+    """
+
+    arguments: Any
+    config: FaultToleranceConfig
+    is_local: bool
+    port: int
+    warnings: tuple[str, ...] = ()
+
+
+def parse(argv: Sequence[str]) -> Job:
+    """Parse and check.
+
+    Args:
+        argv: Without the program's name.
+
+    Raises:
+        ConfigError: Something cannot be run as asked.
+        SystemExit: ``--help``, or an error that argparse itself reports (code 2).
+    """
+    parser = torchrun.get_args_parser()
+    parser.prog = "ft_launcher"
+    parser.description = "torchrun that sees hung, crashed and slow ranks, and brings the group back."
+    config_options.add_options(parser)
+    config_options.check_arguments(parser, argv)
+    arguments = parser.parse_args(list(argv))
+    config = config_options.from_options(arguments)
+    _check_script(arguments)
+    nodes = _nodes(arguments.nnodes)
+    if arguments.max_restarts < 0:
+        raise ConfigError(f"--max-restarts {arguments.max_restarts}: must be 0 or more")
+    is_local = nodes == (1, 1) and arguments.rdzv_backend in ("static", "c10d")
+    return Job(
+        arguments=arguments,
+        config=config,
+        is_local=is_local,
+        port=_wanted_port(arguments) if is_local else 0,
+        warnings=(*config.warnings, *config_options.options_after_script(arguments)),
+    )
+
+
+def _nodes(text: str) -> tuple[int, int]:
+    try:
+        least, most = torchrun.parse_min_max_nnodes(text)
+    except (ValueError, RuntimeError):
+        raise ConfigError(f"--nnodes {text}: use a number, or MIN:MAX") from None
+    if not 0 < least <= most:
+        raise ConfigError(f"--nnodes {text}: must be at least 1, and MIN no more than MAX")
+    return least, most
+
+
+def _wanted_port(arguments: Any) -> int:
+    """A port is fixed only by ``--master-port``, or by the endpoint of the static backend, as with torchrun."""
+    if arguments.standalone or arguments.rdzv_backend != "static":
+        return 0
+    if arguments.rdzv_endpoint:
+        _, _, port = arguments.rdzv_endpoint.rpartition(":")
+        if not port.isdigit():
+            raise ConfigError(f"--rdzv-endpoint {arguments.rdzv_endpoint}: the static backend needs HOST:PORT")
+        return int(port)
+    return arguments.master_port or 0
+
+
+def _check_script(arguments: Any) -> None:
+    script = arguments.training_script
+    if arguments.no_python and arguments.module:
+        raise ConfigError("--no-python and --module cannot be used together")
+    if arguments.no_python:
+        if shutil.which(script) is None:
+            raise ConfigError(f"the program '{script}' does not exist or cannot be executed (--no-python)")
+    elif arguments.module:
+        top = script.partition(".")[0]
+        # A worker's sys.path begins with its working folder; ours begins with the folder of this program.
+        in_folder = any(os.path.exists(os.path.join(os.getcwd(), top + suffix)) for suffix in ("", ".py"))
+        if not in_folder and importlib.util.find_spec(top) is None:
+            raise ConfigError(f"no module named '{top}' (-m {script}); is it installed in this environment?")
+    elif not os.path.exists(script):
+        raise ConfigError(f"the training script '{script}' does not exist (working folder {os.getcwd()})")

@@ -1,0 +1,220 @@
+"""Furnish a run, let the agent work, and put everything away again, whatever happens."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from torch.distributed import run as torchrun
+from torch.distributed.elastic import events as torch_events
+from torch.distributed.elastic import metrics
+from torch.distributed.elastic.agent.server import WorkerSpec
+from torch.distributed.elastic.agent.server.api import RunResult
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, get_error_handler
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
+from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
+from torch.distributed.elastic.rendezvous.api import RendezvousError
+
+from launcher.agent import Agent, Outfit, _accepted
+from launcher.console import say
+from launcher.control_socket import ControlSocket
+from launcher.event_log import EventLog
+from launcher.folders import RunFolder, make_log_folder, new_run_id
+from launcher.monitor_process import MonitorProcess
+from launcher.options import Job
+from launcher.rendezvous import FreshStoreRendezvous, LocalRendezvous, RendezvousRefusedError
+from launcher.signals import SignalInbox
+from launcher.workers import python_command, spawn_worker
+from resilience_core.errors import ConfigError
+
+__all__ = ["run"]
+
+_RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+
+
+def run(job: Job) -> int:
+    """Run a job on this node.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        ResilienceError: It could not be started.
+    """
+    for warning in job.warnings:
+        say(f"warning: {warning}")
+    _complete(job)
+    with contextlib.ExitStack() as stack:
+        log_folder = make_log_folder(job.arguments.log_dir, job.arguments.rdzv_id)
+        launch_config, entrypoint, arguments = _launch_config(job, log_folder)
+        outfit = stack.enter_context(_furnished(job, launch_config, log_folder))
+        spec = _worker_spec(job, launch_config, entrypoint, arguments)
+        agent = Agent(spec, outfit, _shutdown_timeout(launch_config))
+        return _supervise(agent, spec, outfit)
+
+
+def _supervise(agent: Agent, spec: WorkerSpec, outfit: Outfit) -> int:
+    """Let torch's loop run and turn every way it can end into an exit code."""
+    keeps_rendezvous_open = False
+    try:
+        result = agent.run()
+        torch_events.record(agent.get_event_succeeded(), spec.event_log_handler)
+        return _exit_code(agent, spec, result)
+    except SignalException as ended:
+        # The rendezvous stays open: other nodes may go on, or this one may come back.
+        keeps_rendezvous_open = True
+        torch_events.record(agent.get_event_failed(), spec.event_log_handler)
+        code = 0 if agent.ended_cleanly else 1
+        say(
+            f"ended by {ended.sigval.name}; "
+            + ("every worker ended with 0" if code == 0 else "not every worker ended with 0")
+        )
+        return code
+    except RendezvousRefusedError:
+        raise
+    except RendezvousError as error:
+        say(f"the nodes could not agree: {type(error).__name__}: {error}")
+        return 1
+    finally:
+        keeps_rendezvous_open |= agent.leaves_the_others_alone
+        if not keeps_rendezvous_open:
+            spec.rdzv_handler.shutdown()
+        outfit.events.write("ended", generation=agent.generation)
+
+
+def _exit_code(agent: Agent, spec: WorkerSpec, result: RunResult | None) -> int:
+    if result is None:  # torch's agent swallows a rendezvous that was closed by another node in good order
+        return 0
+    if not result.is_failed():
+        return 0
+    if result.failures:
+        failure = ChildFailedError(name=spec.get_entrypoint_name(), failures=result.failures)
+        _leave_error_file(failure)
+        say(*failure.format_msg().splitlines())
+    return agent.exit_code if agent.exit_code is not None else 1
+
+
+def _leave_error_file(failure: ChildFailedError) -> None:
+    """Hand the first failure on to whoever started us and set TORCHELASTIC_ERROR_FILE, as torchrun does."""
+    _, first = failure.get_first_failure()
+    if os.environ.get("TORCHELASTIC_ERROR_FILE") and first.error_file and os.path.isfile(first.error_file):
+        get_error_handler().dump_error_file(first.error_file, first.exitcode)
+
+
+# ---- furnishing -----------------------------------------------------------------------------------------
+
+
+def _complete(job: Job) -> None:
+    """Fill in what torchrun fills in between parsing and running."""
+    arguments = job.arguments
+    if arguments.standalone or (job.is_local and arguments.rdzv_backend == "static" and arguments.rdzv_id == "none"):
+        arguments.rdzv_id = new_run_id()
+    if arguments.standalone:
+        arguments.rdzv_backend, arguments.rdzv_endpoint = "c10d", "localhost:0"
+    if arguments.master_port is None:
+        arguments.master_port = 29500
+
+
+def _launch_config(job: Job, log_folder: str) -> tuple[Any, str, list[str]]:
+    """Torch's own reading of the command line; without ``--log-dir`` its log folders go into ours."""
+    arguments = job.arguments
+    arguments.log_dir = arguments.log_dir or os.path.join(log_folder, "workers")
+    try:
+        launch_config, entrypoint, script_arguments = torchrun.config_from_args(arguments)
+    except (ValueError, AssertionError, RuntimeError, NotADirectoryError) as error:
+        raise ConfigError(str(error) or f"torchrun's options cannot be used: {error!r}") from error
+    if not isinstance(entrypoint, str):  # --run-path: torch would run a function of its own in a new process
+        return launch_config, python_command(), ["-u", "-c", _RUN_PATH, *script_arguments]
+    return launch_config, entrypoint, script_arguments
+
+
+@contextlib.contextmanager
+def _furnished(job: Job, launch_config: Any, log_folder: str) -> Iterator[Outfit]:
+    logging.getLogger("launcher").setLevel(job.config.log_level)
+    with contextlib.ExitStack() as stack:
+        signals = SignalInbox(getattr(launch_config, "signals_to_handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"))
+        signals.install()
+        run_folder = RunFolder(job.config.run_dir)
+        stack.callback(run_folder.remove)
+        control = ControlSocket(os.path.join(run_folder.path, "control.sock"))
+        stack.callback(control.close)
+        events = EventLog(log_folder)
+        stack.callback(events.close)
+        config_file = run_folder.write("config.json", job.config.to_json())
+
+        def on_replaced(reason: str) -> None:
+            say(f"the monitor {reason}; a new one watches on, training was not touched")
+            events.write("monitor_replaced", reason=reason)
+
+        monitor = MonitorProcess(
+            job.config, run_folder=run_folder.path, log_folder=log_folder, owns_ranks=True, on_replaced=on_replaced
+        )
+        stack.callback(monitor.close)
+        events.write("began", run_folder=run_folder.path, monitor=monitor.pid, launcher=os.getpid())
+        yield Outfit(
+            config=job.config,
+            run_folder=run_folder,
+            log_folder=log_folder,
+            config_file=config_file,
+            monitor=monitor,
+            control=control,
+            signals=signals,
+            events=events,
+            start_worker=spawn_worker,
+            logs_specs=launch_config.logs_specs,
+            log_line_prefix_template=launch_config.log_line_prefix_template,
+        )
+
+
+def _worker_spec(job: Job, launch_config: Any, entrypoint: str, arguments: list[str]) -> WorkerSpec:
+    metrics.initialize_metrics(metrics.MetricsConfig(launch_config.metrics_cfg))
+    handler, master_addr, master_port = _rendezvous(job, launch_config)
+    return WorkerSpec(
+        **_accepted(
+            WorkerSpec.__init__,
+            role=launch_config.role,
+            local_world_size=launch_config.nproc_per_node,
+            entrypoint=entrypoint,
+            args=tuple(arguments),
+            rdzv_handler=handler,
+            max_restarts=launch_config.max_restarts,
+            monitor_interval=1e-9,  # must be positive; our _monitor_workers waits by itself; torch's loop need not sleep on top
+            master_addr=master_addr,
+            master_port=master_port,
+            local_addr=launch_config.local_addr,
+            event_log_handler=getattr(launch_config, "event_log_handler", "null"),
+            numa_options=getattr(launch_config, "numa_options", None),
+            duplicate_stdout_filters=getattr(launch_config, "duplicate_stdout_filters", None),
+            duplicate_stderr_filters=getattr(launch_config, "duplicate_stderr_filters", None),
+            virtual_local_rank=getattr(launch_config, "virtual_local_rank", False),
+        )
+    )
+
+
+def _rendezvous(job: Job, launch_config: Any) -> tuple[RendezvousHandler, str | None, int | None]:
+    timeout = float(launch_config.rdzv_configs.get("read_timeout", 60))
+    if job.is_local:
+        host = launch_config.local_addr
+        if job.port:  # static: the address is the user's
+            host = job.arguments.rdzv_endpoint.rpartition(":")[0] or job.arguments.master_addr
+        return LocalRendezvous(launch_config.run_id, host, job.port, timeout), None, None
+    parameters = RendezvousParameters(
+        backend=launch_config.rdzv_backend,
+        endpoint=launch_config.rdzv_endpoint,
+        run_id=launch_config.run_id,
+        min_nodes=launch_config.min_nodes,
+        max_nodes=launch_config.max_nodes,
+        local_addr=launch_config.local_addr,
+        **launch_config.rdzv_configs,
+    )
+    inner = rendezvous_registry.get_rendezvous_handler(parameters)
+    return FreshStoreRendezvous(inner, launch_config.local_addr, timeout), None, None
+
+
+def _shutdown_timeout(launch_config: Any) -> float:
+    given = getattr(launch_config, "shutdown_timeout", None)
+    return float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30")) if given is None else float(given)

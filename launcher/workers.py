@@ -1,0 +1,258 @@
+"""The worker processes of one generation: started, watched by pidfd, and stopped to the last descendant.
+
+A subclass of torch's ``PContext``, which contributes what torchrun's users know: log redirection, ``--tee`` and
+error files. Starting is behind one small function type, so that processes may come from elsewhere than ``exec``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import attrs
+from torch.distributed.elastic.multiprocessing import PContext
+from torch.distributed.elastic.multiprocessing.api import RunProcsResult
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from launcher.processes import end_sessions, process_status, send_signal, wait_for_exit
+
+__all__ = ["Launch", "StartWorker", "Worker", "WorkerProcesses", "spawn_worker"]
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_KILL_SECONDS = 5.0
+"""How long a killed process may take to be gone; longer only in uninterruptible sleep, where nobody can help."""
+
+
+@attrs.frozen(kw_only=True)
+class Launch:
+    """How to start one worker.
+
+    Args:
+        command: Program and arguments.
+        environment: What is set on top of this process's own environment.
+        stdout: File for its standard output, empty to inherit ours.
+        stderr: Likewise.
+        local_rank: Its number on this node.
+        numa_options: Torch's ``NumaOptions``, or None.
+    """
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    stdout: str = ""
+    stderr: str = ""
+    local_rank: int = 0
+    numa_options: Any = None
+
+
+StartWorker = Callable[[Launch], int]
+"""Starts a worker as leader of a session of its own and as this process's child; returns its pid."""
+
+
+@attrs.define(eq=False)
+class Worker:
+    """One worker process. ``exit_code`` is None while it runs, negative for a signal."""
+
+    local_rank: int
+    pid: int
+    pidfd: int
+    exit_code: int | None = None
+    ended_ns: int | None = None
+
+
+class WorkerProcesses(PContext):
+    """All workers of one generation on this node.
+
+    Args:
+        launches: How to start each, by local rank.
+        start_worker: What starts one.
+        context_arguments: Handed to torch's ``PContext``.
+    """
+
+    def __init__(self, launches: Mapping[int, Launch], start_worker: StartWorker, **context_arguments: Any) -> None:
+        super().__init__(**context_arguments)
+        self._launches = launches
+        self._start_worker = start_worker
+        self.workers: dict[int, Worker] = {}
+
+    # ---- torch's PContext ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the workers. Unlike torch's, this takes over no signals: the launcher owns those."""
+        self._start()
+        for tail in self._tail_logs:
+            tail.start()
+
+    def _start(self) -> None:
+        for local_rank, launch in self._launches.items():
+            redirected = attrs.evolve(
+                launch,
+                environment={**launch.environment, **self.envs[local_rank]},
+                stdout=self.stdouts[local_rank],
+                stderr=self.stderrs[local_rank],
+            )
+            pid = self._start_worker(redirected)
+            self.workers[local_rank] = Worker(local_rank, pid, os.pidfd_open(pid))
+
+    def _poll(self) -> RunProcsResult | None:
+        self.collect_exits()
+        if self.running and not self.failed:
+            return None
+        return RunProcsResult(failures={w.local_rank: self.failure(w) for w in self.failed})
+
+    def pids(self) -> dict[int, int]:
+        """Local rank to pid."""
+        return {worker.local_rank: worker.pid for worker in self.workers.values()}
+
+    def _close(self, death_sig: signal.Signals, timeout: int = 30) -> None:
+        if any(worker.pidfd >= 0 for worker in self.workers.values()):
+            self.stop(death_sig, timeout)
+
+    # ---- what the agent works with -----------------------------------------------------------------------
+
+    @property
+    def running(self) -> list[Worker]:
+        """Those that have not ended."""
+        return [worker for worker in self.workers.values() if worker.exit_code is None]
+
+    @property
+    def failed(self) -> list[Worker]:
+        """Those that ended with anything but 0, first death first."""
+        failed = [worker for worker in self.workers.values() if worker.exit_code not in (None, 0)]
+        return sorted(failed, key=lambda worker: worker.ended_ns or 0)
+
+    def failure(self, worker: Worker) -> ProcessFailure:
+        """Torch's record of a failed worker, with what it left in its error file."""
+        assert worker.exit_code is not None
+        return ProcessFailure(
+            local_rank=worker.local_rank,
+            pid=worker.pid,
+            exitcode=worker.exit_code,
+            error_file=self.error_files[worker.local_rank],
+        )
+
+    def collect_exits(self) -> list[Worker]:
+        """Note who has ended since the last look.
+
+        The processes stay zombies until the generation is stopped: so long their numbers, which are also the
+        numbers of their sessions, cannot be given to anybody else.
+        """
+        ended = []
+        for worker in self.running:
+            state = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if state is not None:
+                worker.exit_code = state.si_status if state.si_code == os.CLD_EXITED else -state.si_status
+                worker.ended_ns = time.monotonic_ns()
+                ended.append(worker)
+        return ended
+
+    def stop(
+        self,
+        death_signal: signal.Signals,
+        timeout_seconds: float,
+        *,
+        at_once: Collection[int] = (),
+        spares_leftovers: bool = False,
+        wait: Callable[[Collection[int], float], set[int]] = wait_for_exit,
+        is_insisted: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """End every worker and everything that the workers started.
+
+        Args:
+            death_signal: What to ask with.
+            timeout_seconds: How long to wait before SIGKILL.
+            at_once: Local ranks that are not asked: condemned, stopped or overdue.
+            spares_leftovers: Leave alone what workers that ended by themselves have left running.
+            wait: How to wait for pidfds; the agent's own also hears signals.
+            is_insisted: Whether somebody wants it over now.
+        """
+        self.collect_exits()
+        asked = self.running
+        for worker in asked:
+            status = process_status(worker.pid)
+            if worker.local_rank in at_once or (status is not None and status.is_stopped):
+                send_signal(worker.pidfd, signal.SIGKILL)
+            else:
+                # The whole process group, as torchrun does: a shell around the training does not pass it on.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(worker.pid, death_signal)
+        end = time.monotonic() + timeout_seconds
+        while self.running and (left := end - time.monotonic()) > 0 and not is_insisted():
+            wait([worker.pidfd for worker in self.running], left)
+            self.collect_exits()
+        if asked or not spares_leftovers:
+            self._end_sessions()
+        self._reap()
+
+    def _end_sessions(self) -> None:
+        for worker in self.running:
+            logger.warning("local rank %s (pid %s) did not end when asked; killed", worker.local_rank, worker.pid)
+            send_signal(worker.pidfd, signal.SIGKILL)
+        left = end_sessions([worker.pid for worker in self.workers.values()], _LONGEST_KILL_SECONDS)
+        if left:
+            logger.error("pids %s cannot be ended (uninterruptible sleep); they are left behind", sorted(left))
+        self.collect_exits()
+
+    def _reap(self) -> None:
+        for worker in self.workers.values():
+            if worker.pidfd >= 0 and worker.exit_code is not None:
+                os.waitpid(worker.pid, 0)
+                os.close(worker.pidfd)
+                worker.pidfd = -1
+
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def spawn_worker(launch: Launch) -> int:
+    """Start a worker by fork and exec."""
+    parent = os.getpid()
+
+    def arm() -> None:
+        # The second belt: should the launcher be killed, the kernel kills the worker even if no monitor lives.
+        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    with contextlib.ExitStack() as files:
+        streams = [
+            files.enter_context(open(path, "w")) if path else None  # noqa: SIM115
+            for path in (launch.stdout, launch.stderr)
+        ]
+        process = subprocess.Popen(
+            _bound_to_numa_node(launch),
+            env={**os.environ, **launch.environment},
+            stdout=streams[0],
+            stderr=streams[1],
+            start_new_session=True,
+            preexec_fn=arm,
+        )
+    # We collect the exit by pidfd; Popen must neither do so nor complain that nobody did.
+    process.returncode = 0
+    return process.pid
+
+
+def _bound_to_numa_node(launch: Launch) -> tuple[str, ...]:
+    """The command as ``--numa-binding`` wants it; torch has no public function for this."""
+    if launch.numa_options is None:
+        return launch.command
+    from torch.numa import binding
+
+    wrapped: tuple[str, ...] = binding._maybe_wrap_command_args_with_numa_binding(
+        launch.command, gpu_index=launch.local_rank, numa_options=launch.numa_options
+    )
+    return wrapped
+
+
+def python_command() -> str:
+    """The interpreter that torchrun would start workers with."""
+    return os.getenv("PYTHON_EXEC", sys.executable)

@@ -17,10 +17,15 @@ from collections.abc import Collection
 from typing import Any, cast
 
 import attrs
-from torch.distributed.elastic.agent.server import SimpleElasticAgent, WorkerGroup, WorkerSpec, WorkerState
-from torch.distributed.elastic.agent.server.api import RunResult
+from torch.distributed.elastic.agent.server.api import (
+    RunResult,
+    SimpleElasticAgent,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+)
 from torch.distributed.elastic.multiprocessing import LogsSpecs, PContext
-from torch.distributed.elastic.utils import macros
+from torch.distributed.elastic.utils.api import macros
 
 from launcher import story
 from launcher.console import say
@@ -239,7 +244,12 @@ class Agent(SimpleElasticAgent):
     def _wait_for(self, pidfds: Collection[int], timeout_seconds: float | None) -> set[int]:
         outfit = self._outfit
         poller = select.poll()
-        for descriptor in (*pidfds, outfit.monitor.channel, outfit.control, outfit.signals.descriptor):
+        for descriptor in (
+            *pidfds,
+            outfit.monitor.channel.fileno(),
+            outfit.control.fileno(),
+            outfit.signals.descriptor,
+        ):
             poller.register(descriptor, select.POLLIN)
         timeout = None if timeout_seconds is None else max(0, round(timeout_seconds * 1000 + 0.5))
         ready = {descriptor for descriptor, _ in poller.poll(timeout)}

@@ -33,7 +33,7 @@ class ControlSocket:
 
     def read(self) -> list[tuple[int, WorkloadControlRequest]]:
         """Every request that has come, with the rank that sent it; never waits."""
-        requests = []
+        requests: list[tuple[int, WorkloadControlRequest]] = []
         while True:
             try:
                 raw, ancillary, _, _ = self._socket.recvmsg(MAX_BYTES + 1, socket.CMSG_SPACE(_CREDENTIALS.size))

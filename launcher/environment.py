@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from string import Template
 
-from torch.distributed.elastic.agent.server import Worker, WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.api import Worker, WorkerGroup, WorkerSpec
 
 from resilience_core.client import CELL_VARIABLE, CONFIG_VARIABLE, CONTROL_VARIABLE, LAUNCHER_VARIABLE
 

@@ -106,7 +106,7 @@ class MonitorProcess:
 
     def read_reports(self) -> list[dict[str, Any]]:
         """What the monitor has said since the last time; never waits."""
-        reports = []
+        reports: list[dict[str, Any]] = []
         while True:
             try:
                 raw = self.channel.recv(1 << 20)

@@ -11,8 +11,8 @@ from typing import Any
 from torch.distributed import run as torchrun
 from torch.distributed.elastic import events as torch_events
 from torch.distributed.elastic import metrics
-from torch.distributed.elastic.agent.server import WorkerSpec
-from torch.distributed.elastic.agent.server.api import RunResult
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
+from torch.distributed.elastic.metrics.api import MetricsConfig
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, get_error_handler
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
@@ -69,10 +69,7 @@ def _supervise(agent: Agent, spec: WorkerSpec, outfit: Outfit) -> int:
         keeps_rendezvous_open = True
         torch_events.record(agent.get_event_failed(), spec.event_log_handler)
         code = 0 if agent.ended_cleanly else 1
-        say(
-            f"ended by {ended.sigval.name}; "
-            + ("every worker ended with 0" if code == 0 else "not every worker ended with 0")
-        )
+        say(f"ended by {ended.sigval.name}; {'every worker' if code == 0 else 'not every worker'} ended with 0")
         return code
     except RendezvousRefusedError:
         raise
@@ -171,7 +168,7 @@ def _furnished(job: Job, launch_config: Any, log_folder: str) -> Iterator[Outfit
 
 
 def _worker_spec(job: Job, launch_config: Any, entrypoint: str, arguments: list[str]) -> WorkerSpec:
-    metrics.initialize_metrics(metrics.MetricsConfig(launch_config.metrics_cfg))
+    metrics.initialize_metrics(MetricsConfig(launch_config.metrics_cfg))
     handler, master_addr, master_port = _rendezvous(job, launch_config)
     return WorkerSpec(
         **_accepted(
@@ -182,7 +179,7 @@ def _worker_spec(job: Job, launch_config: Any, entrypoint: str, arguments: list[
             args=tuple(arguments),
             rdzv_handler=handler,
             max_restarts=launch_config.max_restarts,
-            monitor_interval=1e-9,  # must be positive; our _monitor_workers waits by itself; torch's loop need not sleep on top
+            monitor_interval=1e-9,  # must be positive; _monitor_workers waits by itself, torch need not sleep on top
             master_addr=master_addr,
             master_port=master_port,
             local_addr=launch_config.local_addr,

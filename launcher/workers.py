@@ -224,10 +224,7 @@ def spawn_worker(launch: Launch) -> int:
             os._exit(1)
 
     with contextlib.ExitStack() as files:
-        streams = [
-            files.enter_context(open(path, "w")) if path else None  # noqa: SIM115
-            for path in (launch.stdout, launch.stderr)
-        ]
+        streams = [files.enter_context(open(path, "w")) if path else None for path in (launch.stdout, launch.stderr)]
         process = subprocess.Popen(
             _bound_to_numa_node(launch),
             env={**os.environ, **launch.environment},

@@ -57,10 +57,10 @@ def _device_of_the_group(torch: Any, distributed: Any) -> Any:
     A group made without naming a backend, or with ``cpu:gloo,cuda:nccl``, has one backend per device type; the
     CPU is preferred, since it is there in every state a GPU may be in.
     """
-    backends = dict(
-        entry.split(":", 1) if ":" in entry else ("", entry)
-        for entry in str(distributed.get_backend_config()).split(",")
-    )
+    backends = {
+        device: backend
+        for device, _, backend in (entry.rpartition(":") for entry in str(distributed.get_backend_config()).split(","))
+    }
     if "" in backends:  # one name for everything, as older versions write it
         return torch.device("cpu") if backends[""] in ("gloo", "mpi") else _accelerator(torch)
     if backends.get("cpu") in ("gloo", "mpi"):
@@ -69,8 +69,4 @@ def _device_of_the_group(torch: Any, distributed: Any) -> Any:
 
 
 def _accelerator(torch: Any) -> Any:
-    return (
-        torch.device("cuda", torch.cuda.current_device())
-        if torch.cuda.is_available()
-        else torch.device("cpu")
-    )
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")

@@ -449,7 +449,7 @@ class RankMonitorClient:
                 if gap is None
                 else self._learned(gap, in_force.out_of_section, was_learned)
             ),
-            calculated_sections=in_force.calculated_sections | learned.keys(),
+            calculated_sections=in_force.calculated_sections | frozenset(learned),
             is_out_of_section_calculated=was_learned or gap is not None,
         )
         for name in learned:

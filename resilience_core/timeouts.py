@@ -23,6 +23,10 @@ __all__ = [
 ]
 
 
+def _frozen(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(names)
+
+
 @attrs.frozen(kw_only=True)
 class HeartbeatTimeouts:
     """Heartbeat limits in force, seconds; None is no limit."""
@@ -43,7 +47,7 @@ class SectionTimeouts:
 
     section: Mapping[str, float | None] = attrs.field(factory=dict)
     out_of_section: float | None = None
-    calculated_sections: frozenset[str] = attrs.field(default=frozenset(), converter=frozenset)
+    calculated_sections: frozenset[str] = attrs.field(default=frozenset(), converter=_frozen)
     is_out_of_section_calculated: bool = False
 
     @property
@@ -128,20 +132,16 @@ def timeouts_from_state(
     return heartbeat, SectionTimeouts(
         section={**section.section, **learned},
         out_of_section=(
-            _seconds(section_state, "out_of_section", "section")
-            if learns_out_of_section
-            else section.out_of_section
+            _seconds(section_state, "out_of_section", "section") if learns_out_of_section else section.out_of_section
         ),
-        calculated_sections=section.calculated_sections | learned.keys(),
+        calculated_sections=section.calculated_sections | frozenset(learned),
         is_out_of_section_calculated=section.is_out_of_section_calculated or learns_out_of_section,
     )
 
 
 def _get(mapping: Mapping[str, Any], key: str, place: str) -> Any:
     if key not in mapping:
-        raise RankMonitorClientError(
-            f"learned timeouts: '{place}' has no '{key}'; delete the state to learn anew"
-        )
+        raise RankMonitorClientError(f"learned timeouts: '{place}' has no '{key}'; delete the state to learn anew")
     return mapping[key]
 
 
@@ -157,25 +157,19 @@ def _mapping(mapping: Mapping[str, Any], key: str, place: str) -> Mapping[str, A
 def _flag(mapping: Mapping[str, Any], key: str, place: str) -> bool:
     value = _get(mapping, key, place)
     if not isinstance(value, bool):
-        raise RankMonitorClientError(
-            f"learned timeouts: '{place}.{key}' must be true or false, not {value!r}"
-        )
+        raise RankMonitorClientError(f"learned timeouts: '{place}.{key}' must be true or false, not {value!r}")
     return value
 
 
 def _seconds(mapping: Mapping[str, Any], key: str, place: str) -> float:
     value = _get(mapping, key, place)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise RankMonitorClientError(
-            f"learned timeouts: '{place}.{key}' must be seconds above 0, not {value!r}"
-        )
+        raise RankMonitorClientError(f"learned timeouts: '{place}.{key}' must be seconds above 0, not {value!r}")
     return float(value)
 
 
 def _names(mapping: Mapping[str, Any], key: str, place: str) -> Iterable[str]:
     value = _get(mapping, key, place)
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
-        raise RankMonitorClientError(
-            f"learned timeouts: '{place}.{key}' must be a list of names, not {value!r}"
-        )
+        raise RankMonitorClientError(f"learned timeouts: '{place}.{key}' must be a list of names, not {value!r}")
     return value

@@ -44,7 +44,11 @@ def read_section(path: str | os.PathLike[str]) -> list[Entry]:
             key stands there twice.
     """
     name = os.fspath(path)
-    loader = yaml.SafeLoader(_text(name))
+    text = _text(name)
+    try:
+        loader = yaml.SafeLoader(text)
+    except yaml.YAMLError as error:  # a character that YAML does not allow
+        raise ConfigError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
     try:
         section = _the_section(name, _document(name, loader))
         return _entries(name, loader, section)

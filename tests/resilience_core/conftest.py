@@ -1,0 +1,77 @@
+"""A rank's environment without a launcher: a real cell and a real configuration file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resilience_core import FaultToleranceConfig, RankMonitorClient
+from resilience_core.cell import Cell
+
+
+@pytest.fixture
+def rank_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Cell]]:
+    """Make this process a monitored rank; returns the monitor's end of its cell."""
+    cells = []
+
+    def make(**settings: Any) -> Cell:
+        path = tmp_path / f"cell{len(cells)}"
+        config = tmp_path / "ft_config.json"
+        config.write_text(FaultToleranceConfig(**settings).to_json())
+        cells.append(Cell.create(str(path)))
+        monkeypatch.setenv("FT_CELL", str(path))
+        monkeypatch.setenv("FT_CONFIG_FILE", str(config))
+        return cells[-1]
+
+    yield make
+    for cell in cells:
+        cell.close()
+
+
+@pytest.fixture
+def no_rank_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this process one that no launcher has started."""
+    monkeypatch.delenv("FT_CELL", raising=False)
+    monkeypatch.delenv("FT_CONFIG_FILE", raising=False)
+
+
+class RecordingClient(RankMonitorClient):
+    """The real client, which also keeps what was asked of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def start_section(self, name: str) -> None:
+        super().start_section(name)
+        self.calls.append(f"+{name}")
+
+    def end_section(self, name: str) -> None:
+        super().end_section(name)
+        self.calls.append(f"-{name}")
+
+    def send_heartbeat(self) -> None:
+        super().send_heartbeat()
+        self.calls.append("beat")
+
+    def calculate_and_set_section_timeouts(
+        self, selected_sections: Any = None, calc_out_of_section: bool = True, skip_if_not_ready: bool = False
+    ) -> bool:
+        names = "+".join([*(selected_sections or []), *(["gap"] if calc_out_of_section else [])])
+        self.calls.append(f"learn {names}")
+        return super().calculate_and_set_section_timeouts(selected_sections, calc_out_of_section, skip_if_not_ready)
+
+    def calculate_and_set_hb_timeouts(self, skip_if_not_ready: bool = False) -> bool:
+        self.calls.append("learn heartbeats")
+        return super().calculate_and_set_hb_timeouts(skip_if_not_ready)
+
+
+@pytest.fixture
+def recording_client() -> Iterator[RecordingClient]:
+    """A client that keeps its calls, shut down at the end whatever a test has left it in."""
+    client = RecordingClient()
+    yield client
+    client.shutdown_workload_monitoring()

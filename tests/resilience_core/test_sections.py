@@ -1,0 +1,409 @@
+"""SectionMonitor: events in, sections out, through the real bus and the real client."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from resilience_core import EventBus, RankMonitorClient, RunContext, SectionError, SectionMonitor
+
+Start = Callable[..., EventBus]
+
+
+@pytest.fixture
+def start(rank_environment: Callable[..., Any], recording_client: Any) -> Start:
+    """A bus on which a monitored run has been set up."""
+
+    def make(context: RunContext | None = None, **settings: Any) -> EventBus:
+        rank_environment(**settings)
+        bus = EventBus()
+        bus.register(SectionMonitor(recording_client))
+        bus.setup(context=context or RunContext())
+        return bus
+
+    return make
+
+
+def steps(bus: EventBus, *iterations: int) -> None:
+    for iteration in iterations:
+        bus.step_start(iteration=iteration)
+        bus.step_end(iteration=iteration)
+
+
+def evaluate(bus: EventBus, count: int, iteration: int = 0) -> None:
+    for index in range(count):
+        bus.eval_step_start(iteration=iteration, eval_index=index)
+        bus.eval_step_end(iteration=iteration, eval_index=index)
+
+
+def save(bus: EventBus, kind: Any = "save", error: BaseException | None = None) -> None:
+    bus.checkpoint_start(iteration=0, kind=kind)
+    bus.checkpoint_end(iteration=0, kind=kind, error=error)
+
+
+def test_a_run_from_setup_to_teardown(start: Start, recording_client: Any):
+    """The whole of it: setup ends at the first step, one step of warm-up, a save, an evaluation."""
+    bus = start()
+    bus.checkpoint_loaded(iteration=10, source="persistent")
+    steps(bus, 10, 11, 12)
+    save(bus)
+    evaluate(bus, 2)
+    bus.teardown(reason="completed")
+    assert recording_client.calls == [
+        *("+setup", "-setup"),
+        *("+step", "-step", "+step", "-step"),  # 10 was warm-up, although the run was resumed
+        *("+checkpointing", "-checkpointing"),
+        *("+step", "-step"),  # evaluation 0 was warm-up
+    ]
+    assert not recording_client.is_initialized
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 3])
+def test_the_first_steps_of_a_process_open_no_section(start: Start, recording_client: Any, warmup: int):
+    bus = start(num_warmup_iterations=warmup)
+    steps(bus, *range(5))
+    assert recording_client.calls.count("+step") == 5 - warmup
+
+
+def test_a_second_run_in_the_same_process_has_no_warmup_of_training(start: Start, recording_client: Any):
+    bus = start()
+    steps(bus, 0, 1)
+    bus.teardown(reason="completed")
+    bus.setup(context=RunContext())
+    recording_client.calls.clear()
+    steps(bus, 2)
+    assert recording_client.calls == ["-setup", "+step", "-step"]
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 2])
+def test_each_evaluation_has_its_own_warmup(start: Start, recording_client: Any, warmup: int):
+    bus = start(num_warmup_iterations=warmup)
+    for round_ in range(2):
+        steps(bus, *range(round_ * 4, round_ * 4 + 4))
+        recording_client.calls.clear()
+        evaluate(bus, 4)
+        assert recording_client.calls.count("+step") == 4 - warmup
+
+
+def test_two_evaluations_without_a_step_between_each_have_their_warmup(start: Start, recording_client: Any):
+    bus = start()
+    evaluate(bus, 3)
+    evaluate(bus, 3)
+    assert recording_client.calls.count("+step") == 4
+
+
+def test_an_evaluation_that_does_not_count_is_protected_all_the_same(start: Start, recording_client: Any):
+    """An adapter that always says eval_index=0 must not be in warm-up for ever."""
+    bus = start()
+    for _ in range(4):
+        bus.eval_step_start(iteration=0, eval_index=0)
+        bus.eval_step_end(iteration=0, eval_index=0)
+    assert recording_client.calls.count("+step") == 3
+
+
+def test_setup_ends_at_the_first_evaluation_too(start: Start, recording_client: Any):
+    bus = start()
+    bus.eval_step_start(iteration=0, eval_index=0)
+    assert recording_client.open_sections == set()
+
+
+def test_a_save_may_overlap_with_setup(start: Start, recording_client: Any):
+    bus = start()
+    bus.checkpoint_start(iteration=0, kind="save")
+    assert recording_client.open_sections == {"setup", "checkpointing"}
+    bus.checkpoint_end(iteration=0, kind="save", error=None)
+    assert recording_client.open_sections == {"setup"}
+
+
+@pytest.mark.parametrize("kind", ["save", "finalize", "remove"])
+def test_every_kind_of_saving_is_checkpointing(start: Start, recording_client: Any, kind: str):
+    bus = start()
+    save(bus, kind)
+    assert recording_client.calls == ["+setup", "+checkpointing", "-checkpointing"]
+
+
+def test_nested_saves_are_one_section(start: Start, recording_client: Any):
+    bus = start()
+    bus.checkpoint_start(iteration=0, kind="save")
+    save(bus, "remove")
+    assert "checkpointing" in recording_client.open_sections
+    bus.checkpoint_end(iteration=0, kind="save", error=None)
+    assert recording_client.calls == ["+setup", "+checkpointing", "-checkpointing"]
+
+
+def test_an_end_without_a_start_is_nothing(start: Start, recording_client: Any):
+    bus = start()
+    steps(bus, 0)
+    recording_client.calls.clear()
+    bus.checkpoint_end(iteration=0, kind="save", error=None)
+    bus.step_end(iteration=0)
+    bus.eval_step_end(iteration=0, eval_index=0)
+    assert recording_client.calls == []
+
+
+def test_a_skipped_end_does_not_stop_training(start: Start, recording_client: Any):
+    """A framework whose batch is skipped may leave out its end: the next start closes and opens."""
+    bus = start(num_warmup_iterations=0)
+    bus.step_start(iteration=0)
+    bus.step_start(iteration=1)
+    assert recording_client.calls == ["+setup", "-setup", "+step", "-step", "+step"]
+    bus.eval_step_end(iteration=1, eval_index=0)
+    bus.step_end(iteration=1)
+    assert recording_client.open_sections == set()
+
+
+def test_an_evaluation_inside_a_step_is_covered_by_the_step(start: Start, recording_client: Any):
+    bus = start(num_warmup_iterations=0)
+    bus.step_start(iteration=0)
+    evaluate(bus, 3)
+    assert recording_client.open_sections == {"step"}
+    bus.step_end(iteration=0)
+    assert recording_client.calls == ["+setup", "-setup", "+step", "-step"]
+
+
+def test_an_exception_closes_what_is_open_and_stays_connected(start: Start, recording_client: Any):
+    """A save made while the exception is handled is still protected."""
+    bus = start()
+    steps(bus, 0)
+    bus.step_start(iteration=1)
+    bus.checkpoint_start(iteration=1, kind="save")
+    bus.training_error(error=RuntimeError("x"), iteration=1)
+    assert recording_client.open_sections == set()
+    assert recording_client.is_initialized
+    bus.checkpoint_end(iteration=1, kind="save", error=RuntimeError("x"))
+    bus.checkpoint_start(iteration=1, kind="save")
+    assert recording_client.open_sections == {"checkpointing"}
+    bus.checkpoint_end(iteration=1, kind="save", error=None)
+    bus.teardown(reason="exception")
+    assert not recording_client.is_initialized
+
+
+def test_an_exception_before_the_first_step_closes_setup(start: Start, recording_client: Any):
+    start().training_error(error=RuntimeError("x"), iteration=0)
+    assert recording_client.calls == ["+setup", "-setup"]
+
+
+def test_sections_of_the_training_code_are_left_to_it(start: Start, recording_client: Any):
+    bus = start()
+    recording_client.start_section("mine")
+    bus.training_error(error=RuntimeError("x"), iteration=0)
+    assert recording_client.open_sections == {"mine"}
+    recording_client.end_section("mine")
+
+
+@pytest.mark.parametrize("event", ["step", "eval", "save", "error", "teardown"])
+def test_end_all_sections_in_the_training_code_is_allowed(start: Start, recording_client: Any, event: str):
+    bus = start(num_warmup_iterations=0)
+    if event == "step":
+        bus.step_start(iteration=0)
+        recording_client.end_all_sections()
+        bus.step_end(iteration=0)
+    elif event == "eval":
+        bus.eval_step_start(iteration=0, eval_index=0)
+        recording_client.end_all_sections()
+        bus.eval_step_end(iteration=0, eval_index=0)
+    elif event == "save":
+        bus.checkpoint_start(iteration=0, kind="save")
+        recording_client.end_all_sections()
+        bus.checkpoint_end(iteration=0, kind="save", error=None)
+    elif event == "error":
+        recording_client.end_all_sections()
+        bus.training_error(error=RuntimeError("x"), iteration=0)
+    else:
+        recording_client.end_all_sections()
+    bus.teardown(reason="completed")
+    assert not recording_client.is_initialized
+
+
+def test_the_monitor_hears_which_iteration_it_is(rank_environment: Callable[..., Any]):
+    cell = rank_environment()
+    bus, client = EventBus(), RankMonitorClient()
+    bus.register(SectionMonitor(client))
+    bus.setup(context=RunContext())
+    for iteration in (41, 42, 43):
+        bus.step_start(iteration=iteration)
+        assert cell.view().iteration == iteration
+        bus.step_end(iteration=iteration)
+    bus.eval_step_start(iteration=77, eval_index=0)
+    assert cell.view().iteration == 77
+    bus.teardown(reason="completed")
+
+
+@pytest.mark.parametrize(
+    ("configured", "message"),
+    [
+        ("setup:6,stpe:2,checkpointing:4", r"section 'step' is used but not in .*; did you mean 'stpe'"),
+        ("step:2", r"section 'setup' is used but not in .*Add 'setup' with its seconds, or null"),
+        ("setup:6,step:2,checkpoint:4", r"section 'checkpointing' is used .*did you mean 'checkpoint'"),
+    ],
+)
+def test_a_section_that_is_not_configured_is_an_error_before_training(
+    rank_environment: Callable[..., Any], configured: str, message: str
+):
+    rank_environment(rank_section_timeouts=configured)
+    bus, client = EventBus(), RankMonitorClient()
+    bus.register(SectionMonitor(client))
+    with pytest.raises(SectionError, match=message):
+        bus.setup(context=RunContext())
+    assert not client.is_initialized
+
+
+def test_sections_of_the_training_code_may_be_configured_beside_ours(
+    start: Start, recording_client: Any, caplog: pytest.LogCaptureFixture
+):
+    with caplog.at_level(logging.INFO, logger="resilience_core"):
+        start(rank_section_timeouts="setup:6,step:2,checkpointing:,forward:1")
+    assert "forward" in caplog.text
+    assert recording_client.open_sections == {"setup"}
+
+
+@pytest.mark.usefixtures("no_rank_environment")
+def test_without_a_monitor_training_goes_on_and_it_is_said_once(caplog: pytest.LogCaptureFixture):
+    bus = EventBus()
+    bus.register(SectionMonitor())
+    for _ in range(2):
+        bus.setup(context=RunContext())
+        bus.checkpoint_loaded(iteration=0, source="persistent")
+        steps(bus, 0, 1, 2)
+        evaluate(bus, 2)
+        save(bus)
+        bus.training_error(error=RuntimeError("x"), iteration=0)
+        bus.teardown(reason="completed")
+    (record,) = caplog.records
+    assert "goes on without a rank monitor" in record.message
+    assert "ft_launcher" in record.message
+
+
+def test_events_before_setup_and_after_teardown_are_nothing(start: Start, recording_client: Any):
+    bus = EventBus()
+    bus.register(SectionMonitor(recording_client))
+    steps(bus, 0, 1)
+    save(bus)
+    evaluate(bus, 2)
+    bus.teardown(reason="completed")
+    assert recording_client.calls == []
+    bus = start()
+    bus.teardown(reason="completed")
+    recording_client.calls.clear()
+    steps(bus, 0, 1, 2)
+    save(bus)
+    evaluate(bus, 2)
+    bus.teardown(reason="completed")
+    assert recording_client.calls == []
+
+
+def test_a_client_that_was_initialised_by_its_owner_stays_so(
+    rank_environment: Callable[..., Any], recording_client: Any
+):
+    rank_environment()
+    recording_client.init_workload_monitoring()
+    bus = EventBus()
+    bus.register(SectionMonitor(recording_client))
+    bus.setup(context=RunContext())
+    steps(bus, 0, 1)
+    bus.teardown(reason="completed")
+    assert recording_client.is_initialized
+    assert recording_client.open_sections == set()
+
+
+def test_an_owner_who_shuts_down_early_disturbs_nothing(start: Start, recording_client: Any):
+    """Only said, never raised into training."""
+    bus = start()
+    steps(bus, 0)
+    bus.step_start(iteration=1)
+    recording_client.shutdown_workload_monitoring()
+    bus.step_end(iteration=1)
+    steps(bus, 2, 3)
+    bus.teardown(reason="completed")
+    bus.setup(context=RunContext())
+    assert recording_client.open_sections == {"setup"}
+
+
+def test_a_run_that_was_not_torn_down_is_closed_by_the_next_setup(start: Start, recording_client: Any):
+    bus = start()
+    steps(bus, 0)
+    bus.step_start(iteration=1)
+    bus.setup(context=RunContext())
+    assert recording_client.open_sections == {"setup"}
+
+
+# ---- against a model ---------------------------------------------------------------------------------------
+
+_EVENTS = ["step+", "step-", "eval+", "eval-", "new eval", "save+", "save-", "error"]
+
+
+class Model:
+    """Which sections are open: the rule as DESIGN states it, with nothing of how the monitor keeps it."""
+
+    def __init__(self, warmup: int) -> None:
+        self.warmup = warmup
+        self.setup = True
+        self.steps = self.evals = self.saves = 0
+        self.step = self.evaluation = False
+
+    def hear(self, event: str) -> None:
+        if event in ("step+", "eval+", "new eval", "error"):
+            self.setup = False
+        if event == "step+":
+            self.step, self.evaluation = self.steps >= self.warmup, False
+            self.steps, self.evals = self.steps + 1, 0
+        elif event == "step-":
+            self.step = False
+        elif event in ("eval+", "new eval"):
+            self.evals = 0 if event == "new eval" else self.evals
+            self.evaluation = self.evals >= self.warmup and not self.step
+            self.evals += 1
+        elif event == "eval-":
+            self.evaluation = False
+        elif event == "save+":
+            self.saves += 1
+        elif event == "save-":
+            self.saves = max(0, self.saves - 1)
+        elif event == "error":
+            self.step = self.evaluation = False
+            self.saves = 0
+
+    @property
+    def open(self) -> set[str]:
+        flags = {"setup": self.setup, "step": self.step or self.evaluation, "checkpointing": self.saves > 0}
+        return {name for name, is_open in flags.items() if is_open}
+
+
+@given(events=st.lists(st.sampled_from(_EVENTS), max_size=30), warmup=st.integers(0, 3))
+@hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_whatever_the_order_of_events_the_open_sections_are_those_of_the_rule(
+    rank_environment: Callable[..., Any], events: list[str], warmup: int
+):
+    rank_environment(num_warmup_iterations=warmup)
+    bus, client, model = EventBus(), RankMonitorClient(), Model(warmup)
+    bus.register(SectionMonitor(client))
+    bus.setup(context=RunContext())
+    index = -1
+    for event in events:
+        # Where the last index was 0, one more 0 cannot be told from the same evaluation going on.
+        event = "eval+" if event == "new eval" and index < 1 else event
+        model.hear(event)
+        if event == "step+":
+            bus.step_start(iteration=0)
+        elif event == "step-":
+            bus.step_end(iteration=0)
+        elif event in ("eval+", "new eval"):
+            index = 0 if event == "new eval" else index + 1
+            bus.eval_step_start(iteration=0, eval_index=index)
+        elif event == "eval-":
+            bus.eval_step_end(iteration=0, eval_index=index)
+        elif event == "save+":
+            bus.checkpoint_start(iteration=0, kind="save")
+        elif event == "save-":
+            bus.checkpoint_end(iteration=0, kind="save", error=None)
+        else:
+            bus.training_error(error=RuntimeError("x"), iteration=0)
+        assert client.open_sections == model.open, event
+    bus.teardown(reason="completed")
+    assert not client.is_initialized

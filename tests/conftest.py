@@ -1,0 +1,308 @@
+"""Real launchers for tests: started on small scripts, waited for, and looked after.
+
+``launch`` starts one, and checks at the end of the test that nothing is left of it: no process, no run folder, no
+temporary file. A failing test's processes are killed, one by one, by number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).parent / "e2e" / "scripts"
+MARKER = "FT_TEST_LAUNCH"
+PATIENCE = 30.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("launcher")
+    group.addoption(
+        "--worker-start",
+        choices=("spawn", "warm"),
+        default=os.environ.get("FT_TEST_WORKER_START", "spawn"),
+        help="how the end-to-end tests start workers (environment: FT_TEST_WORKER_START)",
+    )
+    group.addoption(
+        "--fresh-launchers", action="store_true", help="start every launcher as a new interpreter, not from the forge"
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report = yield
+    setattr(item, f"report_{report.when}", report)
+    return report
+
+
+def processes_marked(marker: str) -> dict[int, str]:
+    """Live processes that inherited a launch's marker, with their command lines."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            if f"{MARKER}={marker}".encode() in Path(f"/proc/{entry}/environ").read_bytes():
+                state = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
+                if state not in "ZX":
+                    command = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ")
+                    found[int(entry)] = command.decode(errors="replace")
+    return found
+
+
+class Job:
+    """One launcher, as a test sees it."""
+
+    def __init__(self, start: Callable[..., Any], arguments: Sequence[str], env: Mapping[str, str], folder: Path):
+        self.marker = uuid.uuid4().hex
+        self.folder = folder
+        self.run_parent = Path("/dev/shm") / f"ft_test-{self.marker[:12]}"
+        self.temporary = folder / "tmp"
+        self.work = folder / "work"
+        self.logs = folder / "logs"
+        for path in (self.run_parent, self.temporary, self.work):
+            path.mkdir(parents=True)
+        self.stdout_path, self.stderr_path = folder / "stdout", folder / "stderr"
+        self.exit_code: int | None = None
+        environment = {**os.environ, MARKER: self.marker, "TMPDIR": str(self.temporary), "PYTHONUNBUFFERED": "1", **env}
+        for name in [name for name, value in environment.items() if value == ""]:
+            del environment[name]
+        self._connection, self.pid = start(
+            {
+                "arguments": [a.replace("{run_parent}", str(self.run_parent)) for a in arguments],
+                "cwd": str(self.work),
+                "env": environment,
+                "stdout": str(self.stdout_path),
+                "stderr": str(self.stderr_path),
+            }
+        )
+
+    # ---- what it said -----------------------------------------------------------------------------------
+
+    @property
+    def stdout(self) -> str:
+        return self.stdout_path.read_text() if self.stdout_path.exists() else ""
+
+    @property
+    def stderr(self) -> str:
+        return self.stderr_path.read_text() if self.stderr_path.exists() else ""
+
+    @property
+    def log_folder(self) -> Path:
+        """The run's log folder."""
+        (folder,) = (path.parent for path in self.logs.glob("*/events*.jsonl"))
+        return folder
+
+    def events(self, name: str | None = None) -> list[dict[str, Any]]:
+        """The diary so far; of one kind of event when named."""
+        found: list[dict[str, Any]] = []
+        for path in sorted(self.logs.glob("*/events*.jsonl")):
+            found += [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        return [event for event in found if name in (None, event["event"])]
+
+    def incidents(self) -> list[Any]:
+        """Every incident so far, oldest first."""
+        from launcher import read_incidents
+
+        return [incident for path in sorted(self.logs.glob("*/incidents")) for incident in read_incidents(str(path.parent))]
+
+    def workers(self, generation: int = 0) -> dict[int, int]:
+        """Local rank to pid."""
+        for event in self.events("started"):
+            if event["generation"] == generation:
+                return {int(local_rank): pid for local_rank, pid in event["pids"].items()}
+        return {}
+
+    @property
+    def monitor_pid(self) -> int:
+        """The monitor that the launcher has now."""
+        (pid,) = (pid for pid, command in processes_marked(self.marker).items() if "launcher.monitor" in command)
+        return pid
+
+    def processes(self) -> dict[int, str]:
+        """What runs of it: the launcher and all that inherited its environment."""
+        return processes_marked(self.marker)
+
+    # ---- waiting ----------------------------------------------------------------------------------------
+
+    def wait(self, timeout: float = PATIENCE) -> int:
+        """Wait for the end; the launcher's exit code, negative for a signal."""
+        if self.exit_code is None:
+            self._connection.settimeout(timeout)
+            try:
+                answer = self._connection.recv(64)
+            except TimeoutError:
+                raise AssertionError(f"the launcher has not ended after {timeout} s; it said:\n{self.stderr}") from None
+            self.exit_code = int(answer)
+        return self.exit_code
+
+    def until(self, probe: Callable[[], Any], what: str, timeout: float = PATIENCE) -> Any:
+        """Wait until ``probe`` gives something true; fail at once when the launcher has ended without it."""
+        end = time.monotonic() + timeout
+        while True:
+            has_ended = self.exit_code is not None or bool(select.select([self._connection], [], [], 0.005)[0])
+            found = probe()
+            if found:
+                return found
+            if has_ended or time.monotonic() > end:
+                why = f"ended with {self.wait()}" if has_ended else f"{timeout} s are over"
+                raise AssertionError(f"no {what}: {why}; events {self.events()}; it said:\n{self.stderr}\n{self.stdout}")
+
+    def wait_for_event(self, name: str, count: int = 1, timeout: float = PATIENCE) -> dict[str, Any]:
+        """Wait for the ``count``-th event of a name."""
+        events: list[dict[str, Any]] = self.until(
+            lambda: found if len(found := self.events(name)) >= count else None, f"event {name!r}", timeout
+        )
+        return events[count - 1]
+
+    def wait_for_incident(self, timeout: float = PATIENCE) -> Any:
+        """Wait for the first incident."""
+        return self.until(self.incidents, "incident", timeout)[0]
+
+    def wait_for_output(self, text: str, count: int = 1, timeout: float = PATIENCE) -> str:
+        """Wait until the job's standard output holds a text so many times."""
+        said: str = self.until(
+            lambda: self.stdout if self.stdout.count(text) >= count else None, f"{count} x {text!r}", timeout
+        )
+        return said
+
+    def signal(self, number: int) -> None:
+        """Signal the launcher."""
+        os.kill(self.pid, number)
+
+    # ---- the end ----------------------------------------------------------------------------------------
+
+    def assert_nothing_is_left(self, timeout: float = 5.0) -> None:
+        """No process, no run folder, no temporary file; a moment is allowed, since a monitor goes last."""
+        end = time.monotonic() + timeout
+        while (left := self._left()) and time.monotonic() < end:
+            select.select([], [], [], 0.01)
+        assert not left, f"left behind: {left}"
+
+    def _left(self) -> list[str]:
+        folders = [path for path in (self.run_parent, self.temporary) if path.exists()]
+        return [
+            *(f"process {pid}: {command}" for pid, command in processes_marked(self.marker).items()),
+            *(str(path) for folder in folders for path in folder.iterdir()),
+        ]
+
+    def kill_all(self) -> None:
+        """Kill what a failed test has left, and remove its folder."""
+        pids = set(processes_marked(self.marker)) | ({self.pid} if self.exit_code is None else set())
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(AssertionError):
+            self.wait(5)
+
+    def tidy(self) -> None:
+        """Remove the test's own folder in memory."""
+        self._connection.close()
+        subprocess.run(["rm", "-rf", str(self.run_parent)], check=True)
+
+
+@pytest.fixture(scope="session")
+def forge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[dict[str, Any]], Any]]:
+    """Starts launchers; see tests/e2e/forge.py."""
+    path = str(tmp_path_factory.mktemp("forge") / "socket")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        program = str(Path(__file__).parent / "e2e" / "forge.py")
+        process = subprocess.Popen([sys.executable, program, str(listener.fileno())], pass_fds=[listener.fileno()])
+
+    def start(request: dict[str, Any] | None) -> Any:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(path)
+        connection.sendall((json.dumps(request) + "\n").encode())
+        return connection, (int(connection.recv(64)) if request is not None else 0)
+
+    yield start
+    connection, _ = start(None)
+    process.wait(timeout=10)
+    connection.close()
+
+
+def start_fresh(request: dict[str, Any]) -> Any:
+    """Start a launcher as a new interpreter, as a person does; answers like the forge."""
+    ours, theirs = socket.socketpair()
+    with open(request["stdout"], "ab") as stdout, open(request["stderr"], "ab") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "launcher", *request["arguments"]],
+            cwd=request["cwd"],
+            env=request["env"],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+
+    def report() -> None:
+        with theirs:
+            theirs.sendall(f"{process.wait()}\n".encode())
+
+    threading.Thread(target=report, daemon=True).start()
+    return ours, process.pid
+
+
+@pytest.fixture
+def launch(request: pytest.FixtureRequest, tmp_path: Path, forge: Callable[..., Any]) -> Iterator[Callable[..., Job]]:
+    """Start an ``ft_launcher``; at the end of the test nothing of it may be left.
+
+    ``launch(script, *script_arguments, nproc=2, options=(), env={}, faults="", fresh=False, **ft)``: a script's name
+    is looked up in tests/e2e/scripts; ``ft`` are options of ours (``rank_section_timeouts="step:1"``); an
+    environment variable set to nothing is taken out.
+    """
+    jobs: list[Job] = []
+
+    def start(
+        script: str | Path,
+        *script_arguments: object,
+        nproc: int = 2,
+        options: Sequence[object] = (),
+        env: Mapping[str, str] | None = None,
+        faults: str = "",
+        fresh: bool = False,
+        **ft: object,
+    ) -> Job:
+        settings = {"worker_start": request.config.getoption("--worker-start"), "run_dir": "{run_parent}", **ft}
+        folder = tmp_path / f"job{len(jobs)}"
+        arguments = ["--nproc-per-node", nproc, "--log-dir", folder / "logs", *options]
+        for name, value in settings.items():
+            if value is not None:
+                arguments += [f"--ft-{name.replace('_', '-')}", value]
+        arguments += [SCRIPTS / script if (SCRIPTS / script).exists() else script, *script_arguments]
+        is_fresh = fresh or request.config.getoption("--fresh-launchers")
+        job = Job(
+            start_fresh if is_fresh else forge,
+            [str(argument) for argument in arguments],
+            {"FT_SIMULATED_FAULTS": faults, **(env or {})},
+            folder,
+        )
+        jobs.append(job)
+        return job
+
+    yield start
+    has_passed = getattr(request.node, "report_call", None) is not None and request.node.report_call.passed
+    try:
+        for job in jobs:
+            if has_passed:
+                assert job.exit_code is not None, "the test has not waited for its launcher"
+                job.assert_nothing_is_left()
+    finally:
+        for job in jobs:
+            job.kill_all()
+            job.tidy()

@@ -1,0 +1,49 @@
+"""A training loop without a framework: the events of every step, on the default bus, and nothing else.
+
+Ranks know nothing of each other. With ``--until-stopped`` the loop goes on for as long as this generation is the
+first, so that a rank can be seen to be spared; a later generation makes ``--steps`` steps and ends.
+"""
+
+import argparse
+import os
+import signal
+import threading
+import time
+
+from resilience_core import HeartbeatMonitor, RunContext, SectionMonitor, bus
+from resilience_core.faults import install_faults
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--api", choices=("sections", "heartbeats"), default="sections")
+parser.add_argument("--steps", type=int, default=5)
+parser.add_argument("--step-seconds", type=float, default=0.01)
+parser.add_argument("--until-stopped", action="store_true")
+parser.add_argument("--ignore-sigterm", action="store_true")
+parser.add_argument("--handle-sigterm", type=int, default=None, metavar="EXIT_CODE")
+arguments = parser.parse_args()
+
+wanted_to_stop = threading.Event()
+if arguments.ignore_sigterm:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if arguments.handle_sigterm is not None:
+    signal.signal(signal.SIGTERM, lambda *_: wanted_to_stop.set())
+    signal.signal(signal.SIGINT, lambda *_: wanted_to_stop.set())
+
+context = RunContext.from_environment()
+events = bus()
+events.register(SectionMonitor() if arguments.api == "sections" else HeartbeatMonitor())
+install_faults()
+events.setup(context=context)
+print(f"rank {context.rank} runs in generation {context.restart_count}", flush=True)
+step = 0
+while step < arguments.steps or (arguments.until_stopped and context.restart_count == 0):
+    events.step_start(iteration=step)
+    time.sleep(arguments.step_seconds)
+    events.step_end(iteration=step)
+    step += 1
+    if wanted_to_stop.is_set():
+        print(f"rank {context.rank} has saved its work", flush=True)
+        events.teardown(reason="signal")
+        os._exit(arguments.handle_sigterm)
+events.teardown(reason="completed")
+print(f"rank {context.rank} is done in generation {context.restart_count}", flush=True)

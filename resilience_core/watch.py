@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import weakref
 
 from resilience_core.client import RankMonitorClient
 from resilience_core.errors import RankMonitorClientError
@@ -19,8 +20,9 @@ class Watch:
     """A client's life around one run of the loop, with its history and its learner.
 
     Args:
-        client: The client to use; one of its own when None. One that is initialised already is used as it is
-            and left so: whoever initialised it shuts it down.
+        client: The client to use; one of its own when None. One that somebody else initialised is used as it is
+            and left so: whoever initialised it shuts it down. Watches that share a client share its life, too: the
+            first begins it, the last ends it.
         state_path: Where learned timeouts are kept.
         calculate_timeouts: Learn timeouts.
     """
@@ -36,7 +38,6 @@ class Watch:
         self.learner = TimeoutLearner(state_path, calculate_timeouts)
         self.is_on = False
         self._is_ours = False
-        self._reason_was_said = False
 
     def begin(self, context: RunContext) -> bool:
         """Begin to be monitored, where there is a monitor.
@@ -45,15 +46,18 @@ class Watch:
             Whether there is one. Without one, why is logged once, and training goes on unprotected.
         """
         client = self.client
-        self._is_ours = not client.is_initialized
-        if self._is_ours:
+        if not client.is_initialized:
             try:
                 client.init_workload_monitoring()
             except RankMonitorClientError as error:
-                if not self._reason_was_said:
-                    self._reason_was_said = True
+                if client not in _refused:
+                    _refused.add(client)
                     logger.warning("training goes on without a rank monitor: %s", error)
                 return False
+            _watches[client] = 0
+        self._is_ours = client in _watches
+        if self._is_ours:
+            _watches[client] += 1
         self.history = RunHistory(
             warmup_iterations=client.cfg.num_warmup_iterations, asynchronous_saves=context.asynchronous_saves
         )
@@ -64,5 +68,17 @@ class Watch:
     def end(self) -> None:
         """Shut down what :meth:`begin` has started; more than once is no error."""
         if self.is_on and self._is_ours:
-            self.client.shutdown_workload_monitoring()
+            left = _watches.get(self.client, 1) - 1
+            if left > 0:
+                _watches[self.client] = left
+            else:
+                _watches.pop(self.client, None)
+                self.client.shutdown_workload_monitoring()
         self.is_on = False
+
+
+_watches: weakref.WeakKeyDictionary[RankMonitorClient, int] = weakref.WeakKeyDictionary()
+"""How many watches live on a client that one of them has initialised."""
+
+_refused: weakref.WeakSet[RankMonitorClient] = weakref.WeakSet()
+"""Clients that found no monitor, which is said once for each."""

@@ -1,0 +1,77 @@
+"""The finished flag: an empty file that tells whoever runs jobs in a row that no further one is needed.
+
+``FAULT_TOL_FINISHED_FLAG_FILE`` names it. ``ft_autoresume``, or a batch script, sets the variable, runs the
+launcher, and looks whether the file has come into being.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from resilience_core.errors import ConfigError
+from resilience_core.hookspecs import RunContext, hookimpl
+
+__all__ = ["FINISHED_FLAG_VARIABLE", "FinishedFlag"]
+
+FINISHED_FLAG_VARIABLE = "FAULT_TOL_FINISHED_FLAG_FILE"
+
+logger = logging.getLogger(__name__)
+
+
+class FinishedFlag:
+    """A bus plugin: makes the file when training is complete, which is when its loop has ended by itself.
+
+    A run that made no step is complete only if it was resumed: the checkpoint was the last one. Without that, an
+    empty dataset would pass for a finished training.
+
+    Raises:
+        ConfigError: The variable is not set, or names a file that nobody can make.
+    """
+
+    def __init__(self) -> None:
+        path = os.environ.get(FINISHED_FLAG_VARIABLE)
+        if not path:
+            raise ConfigError(
+                f"autoresume is on, but {FINISHED_FLAG_VARIABLE} is not set: nobody would learn that training is "
+                "complete. Start the job with ft_autoresume, export the variable, or pass autoresume=False"
+            )
+        folder = os.path.dirname(path) or "."
+        if not os.path.isdir(folder):
+            raise ConfigError(f"{FINISHED_FLAG_VARIABLE} is {path!r}, in a folder that does not exist; make it")
+        self.path = os.path.abspath(path)
+        self._makes_it = False
+        self._has_trained = False
+
+    @hookimpl
+    def setup(self, context: RunContext) -> None:
+        # One rank of each node: the file may be on a disk that each node has for itself.
+        self._makes_it = context.local_rank == 0
+        self._has_trained = False
+
+    @hookimpl
+    def step_end(self) -> None:
+        self._has_trained = True
+
+    @hookimpl
+    def checkpoint_loaded(self) -> None:
+        self._has_trained = True
+
+    @hookimpl(trylast=True)
+    def teardown(self, reason: str) -> None:
+        if reason != "completed" or not self._makes_it:
+            return
+        if not self._has_trained:
+            logger.warning(
+                "the run ended without a single step and without a checkpoint to resume from; %s is not made: a "
+                "training that never began is not complete",
+                self.path,
+            )
+            return
+        try:
+            with open(self.path, "a", encoding="utf-8"):
+                pass
+        except OSError as error:
+            logger.error(
+                "training is complete, but %s cannot be made (%s): it will be started again", self.path, error.strerror
+            )

@@ -1,0 +1,139 @@
+"""Callbacks for Lightning, under either of its names (``lightning`` and ``pytorch_lightning``), from 2.4 on.
+
+One line protects a script that ``ft_launcher`` starts::
+
+    trainer = pl.Trainer(callbacks=[FaultToleranceSectionsCallback(autoresume=False, calculate_timeouts=True)])
+
+:class:`FaultToleranceCallback` watches heartbeats, :class:`FaultToleranceSectionsCallback` watches sections (it
+also says *where* a rank hangs). They are active in ``fit`` only, and may be used together.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pathlib
+from typing import Any
+
+from adapters._lightning_hooks import EventCallback
+from resilience_core.exception_policy import ExceptionHandling, ExceptionPolicy, check
+from resilience_core.faults import Fault, fault_from_params
+from resilience_core.finished import FinishedFlag
+from resilience_core.heartbeats import HeartbeatMonitor
+from resilience_core.sections import SectionMonitor
+from resilience_core.translation import Translator, state_path_in
+
+__all__ = ["FaultToleranceCallback", "FaultToleranceSectionsCallback"]
+
+
+class _FaultTolerance(EventCallback):
+    _monitor_class: type[SectionMonitor] | type[HeartbeatMonitor]
+
+    def __init__(
+        self,
+        autoresume: bool,
+        calculate_timeouts: bool,
+        simulated_fault_params: Any | None,
+        exp_dir: str | pathlib.Path | None,
+        logger_name: str | None,
+    ) -> None:
+        super().__init__()
+        self.autoresume = autoresume
+        self.calculate_timeouts = calculate_timeouts
+        self.exp_dir = exp_dir
+        self.logger = logging.getLogger(logger_name)
+        self._simulated: tuple[Fault, ...] = ()
+        if simulated_fault_params is not None:
+            self._simulated = (fault_from_params(simulated_fault_params),)
+
+    def _plugins(self, trainer: Any, translator: Translator) -> list[object]:
+        default = "" if self.exp_dir is not None else os.path.join(trainer.log_dir or os.curdir, "ft_state")
+        state_path = state_path_in(self.exp_dir, default)
+        self.logger.info("timeouts %s in %s", "are learned and kept" if self.calculate_timeouts else "kept", state_path)
+        monitor = self._monitor_class(
+            translator.client, state_path=state_path, calculate_timeouts=self.calculate_timeouts
+        )
+        return [monitor, FinishedFlag()] if self.autoresume else [monitor]
+
+    def _faults(self) -> tuple[Fault, ...]:
+        return self._simulated
+
+
+class FaultToleranceCallback(_FaultTolerance):
+    """Sends a heartbeat at the end of every training and evaluation step of ``fit``.
+
+    Where there is no rank monitor (plain ``torchrun`` or ``python``) that is said once, and training goes on.
+
+    Args:
+        autoresume: Make the file that ``FAULT_TOL_FINISHED_FLAG_FILE`` names when training is complete:
+            ``max_steps``, ``max_epochs`` or ``max_time`` was reached, a callback stopped training early, or there
+            was nothing left to do in a resumed run. Not after an exception or a signal.
+        calculate_timeouts: Learn heartbeat timeouts at the end of a run that loaded and saved a checkpoint. They
+            are kept in ``exp_dir`` and beat the configured ones in every later run, whether it learns or not.
+        simulated_fault_params: For tests: a mapping or an object with ``fault_type`` (``random``, ``rank_hung``,
+            ``rank_killed`` or any kind of ``resilience_core.faults``), ``base_delay`` and ``rand_delay`` (seconds),
+            ``rank_to_fail``.
+        exp_dir: Folder of ``ft_state.json``; it must exist, and be the same in every job. By default
+            ``<trainer.log_dir>/ft_state``: mind that some loggers begin a new ``log_dir`` with every job.
+        logger_name: Logger of this callback's own words.
+
+    Raises:
+        ConfigError: ``simulated_fault_params`` cannot be used. From ``fit``, before training starts: ``exp_dir``
+            does not exist, or ``autoresume`` is on and ``FAULT_TOL_FINISHED_FLAG_FILE`` is not set.
+    """
+
+    _monitor_class = HeartbeatMonitor
+
+    def __init__(
+        self,
+        autoresume: bool,
+        calculate_timeouts: bool,
+        simulated_fault_params: Any | None = None,
+        exp_dir: str | pathlib.Path | None = None,
+        logger_name: str | None = "nemo_logger.FaultToleranceCallback",
+    ) -> None:
+        super().__init__(autoresume, calculate_timeouts, simulated_fault_params, exp_dir, logger_name)
+
+
+class FaultToleranceSectionsCallback(_FaultTolerance):
+    """Opens the sections ``setup``, ``step`` and ``checkpointing`` around what ``fit`` does.
+
+    ``setup`` lasts from Lightning's ``setup`` hook to the first training or evaluation step; ``step`` covers one
+    whole batch, backward, optimizer and collectives included; ``checkpointing`` covers every save from the gather
+    to the barrier on every rank, the removal of old checkpoints, and waiting for asynchronous writes. The
+    dataloader, hooks at epoch ends and warm-up steps are out of section.
+
+    Args:
+        autoresume: As in :class:`FaultToleranceCallback`.
+        calculate_timeouts: Learn section timeouts after each save and at the clean end. Kept as there.
+        simulated_fault_params: As there.
+        exp_dir: As there.
+        logger_name: As there.
+        exc_handling_policy: What to ask of the launcher when an exception ends training: a function of the
+            exception, or a mapping of exception types, to a ``WorkloadControlRequest``, a ``WorkloadAction`` or
+            None (nothing). Without it a failed rank is restarted as the launcher's options say.
+
+    Raises:
+        ConfigError: As there; and ``exc_handling_policy`` is neither a function nor such a mapping.
+        SectionError: From ``fit``, before training starts: the configuration names sections, but not these three.
+    """
+
+    _monitor_class = SectionMonitor
+
+    def __init__(
+        self,
+        autoresume: bool,
+        calculate_timeouts: bool,
+        simulated_fault_params: Any | None = None,
+        exp_dir: str | pathlib.Path | None = None,
+        logger_name: str | None = "nemo_logger.FaultToleranceSectionsCallback",
+        exc_handling_policy: ExceptionHandling | None = None,
+    ) -> None:
+        super().__init__(autoresume, calculate_timeouts, simulated_fault_params, exp_dir, logger_name)
+        self._exc_handling_policy = None if exc_handling_policy is None else check(exc_handling_policy)
+
+    def _plugins(self, trainer: Any, translator: Translator) -> list[object]:
+        plugins = super()._plugins(trainer, translator)
+        if self._exc_handling_policy is not None:
+            plugins.append(ExceptionPolicy(self._exc_handling_policy, translator.client))
+        return plugins

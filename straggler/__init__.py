@@ -59,4 +59,4 @@ _EXPORTS = {
 
 __getattr__, __dir__ = attach(__name__, _EXPORTS)
 
-__all__ = sorted(_EXPORTS)  # noqa: PLE0605
+__all__ = sorted(_EXPORTS)

@@ -1,0 +1,287 @@
+"""Detector: the API of the model system, as an instance; the class-level calls act on a default one.
+
+``Detector.initialize(...)`` makes the process's default detector ready, ``Detector().initialize(...)`` one of your
+own. Every method works both ways; one descriptor is all there is to it.
+
+``generate_report`` is collective in the sense that every rank has to call it the same number of times. It is not
+a collective operation: nobody waits for anybody beyond ``report_bound_seconds``.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from sys import _getframe
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from resilience_core.errors import ConfigError
+from straggler.callables import CallableId, CallableWrapper
+from straggler.errors import DetectorError
+from straggler.exchange import Exchange, connect
+from straggler.intervals import ReportSchedule
+from straggler.judge import Scoring
+from straggler.probe import Probe, choose, standard_probes
+from straggler.report import Report
+from straggler.reporter import Reporter
+from straggler.robust_window import RobustSettings
+from straggler.section_book import SectionBook
+from straggler.sections import Section, SectionKind
+from straggler.settings import check_settings
+
+__all__ = ["Detector"]
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _OnEither(Generic[P, R]):
+    """A method that acts on the instance, or on the class's default instance when called on the class."""
+
+    def __init__(self, function: Callable[Concatenate[Detector, P], R]) -> None:
+        self._function = function
+        functools.update_wrapper(self, function)  # type: ignore[arg-type]
+
+    def __get__(self, instance: Detector | None, owner: type[Detector]) -> Callable[P, R]:
+        # __get__ of a plain function: a bound method, made in C.
+        return self._function.__get__(instance if instance is not None else owner.default())  # type: ignore[no-any-return]
+
+
+class _IsInitialized:
+    """``Detector.initialized`` and ``detector.initialized``."""
+
+    @overload
+    def __get__(self, instance: None, owner: type[Detector]) -> bool: ...
+    @overload
+    def __get__(self, instance: Detector, owner: type[Detector]) -> bool: ...
+    def __get__(self, instance: Detector | None, owner: type[Detector]) -> bool:
+        return (instance if instance is not None else owner.default())._reporter is not None
+
+
+class Detector:
+    """Measures sections, and says which rank is slow."""
+
+    initialized = _IsInitialized()
+    _default: Detector | None = None
+
+    def __init__(self) -> None:
+        self._book = SectionBook(None)
+        self._sections: dict[str, Section] = {}
+        self._reporter: Reporter | None = None
+        self._schedule: ReportSchedule | None = None
+        self._wrapper = CallableWrapper(self._section_named)
+        self._probes: list[Probe] = []
+
+    @classmethod
+    def default(cls) -> Detector:
+        """The detector behind the class-level calls."""
+        if cls._default is None:
+            cls._default = cls()
+        return cls._default
+
+    @_OnEither
+    def initialize(
+        self,
+        scores_to_compute: str | Sequence[str] = "all",
+        gather_on_rank0: bool = True,
+        profiling_interval: int = 1,
+        report_time_interval: float = 60.0,
+        node_name: str | None = None,
+        *,
+        scoring: Scoring = "robust",
+        settings: RobustSettings | None = None,
+        peer_group: object = None,
+        top_k: int = 32,
+        report_bound_seconds: float = 10.0,
+        log_path: str | os.PathLike[str] | None = None,
+        probes: Sequence[Probe] | None = None,
+        store: Any = None,
+        exchange: Exchange | None = None,
+    ) -> None:
+        """Get ready to measure. Call it after ``init_process_group``, on every rank, with equal arguments.
+
+        Args:
+            scores_to_compute: ``"all"``, or a list of ``relative_perf_scores``, ``individual_perf_scores``.
+            gather_on_rank0: Rank 0's reports hold all ranks and the others get None; False: every rank gets a
+                report of its own, which costs rank 0 one more message per rank.
+            profiling_interval: Measure every so-manieth entry of each section.
+            report_time_interval: Seconds between reports of :meth:`generate_report_if_interval_elapsed`.
+            node_name: What to call this machine; by default its host name.
+            scoring: ``"robust"`` or ``"minimum"``, see the two modules of scoring.
+            settings: What SLOW means, for robust scoring.
+            peer_group: Equal on ranks that do the same work, for example ``("stage", 3)``; it is compared as text.
+            top_k: Rows of each kind that a rank sends, by time spent.
+            report_bound_seconds: How long a report waits for ranks that do not answer.
+            log_path: Rank 0 appends every report to this JSONL file, for ``python -m straggler plot``.
+            probes: Instead of those the machine has.
+            store: A ``torch.distributed`` store instead of the default group's.
+            exchange: Instead of one made from the process group; for tests.
+
+        Raises:
+            DetectorError: It is initialised already.
+            ConfigError: A setting is out of range; the message names it.
+        """
+        if self._reporter is not None:
+            raise DetectorError("this detector is initialised already; call shutdown() first, or make a Detector()")
+        relative, individual = check_settings(
+            scores_to_compute=scores_to_compute,
+            gather_on_rank0=gather_on_rank0,
+            profiling_interval=profiling_interval,
+            report_time_interval=report_time_interval,
+            scoring=scoring,
+            top_k=top_k,
+            report_bound_seconds=report_bound_seconds,
+        )
+        if settings is not None and not isinstance(settings, RobustSettings):
+            raise ConfigError(f"settings is {settings!r}; give RobustSettings(...)")
+        generation = int(os.environ.get("FT_RESTART_COUNT", os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) or 0)
+        exchange = exchange or connect(report_bound_seconds, store=store, generation=generation)
+        self._probes = choose(standard_probes(profiling_interval) if probes is None else probes)
+        self._book = SectionBook(
+            _collective_counter() if exchange.world_size > 1 else None,
+            profiling_interval=profiling_interval,
+            probes=self._probes,
+        )
+        self._sections = self._book.by_name
+        self._reporter = reporter = Reporter(
+            exchange,
+            self._probes,
+            relative=relative,
+            individual=individual,
+            scoring=scoring,
+            settings=settings,
+            gather_on_rank0=gather_on_rank0,
+            node=socket.gethostname() if node_name is None else str(node_name),
+            peer_group="" if peer_group is None else str(peer_group),
+            top_k=top_k,
+            log_path=log_path,
+        )
+        self._schedule = ReportSchedule(
+            report_time_interval,
+            decides=exchange.rank == 0,
+            announce=lambda iteration: exchange.announce(reporter.sequence, iteration),
+            heard=lambda: exchange.announced(reporter.sequence),
+            alone=exchange.world_size == 1,
+        )
+
+    @_OnEither
+    def detection_section(
+        self, name: str | None = None, profile_cuda: bool = True, *, kind: SectionKind = "auto"
+    ) -> Section:
+        """A context manager that times what is inside.
+
+        Args:
+            name: Unique in the program: one name, one place. By default made from the place.
+            profile_cuda: Time its CUDA work too, where a probe can.
+            kind: ``"wait"``: it contains a collective, so its duration is a wait and its arrival counts;
+                ``"work"``: it does not; ``"auto"``: found out by watching the default process group.
+
+        Raises:
+            DetectorError: The detector is not initialised.
+            SectionNameError: The name is in use at another place.
+        """
+        frame = _getframe(1)
+        section = self._sections.get(name) if name is not None else None
+        if section is not None and section.lasti == frame.f_lasti and section.code is frame.f_code:
+            return section
+        if self._reporter is None:
+            raise _not_initialised("detection_section")
+        return self._book.at_place(name, frame, profile_cuda, kind)
+
+    @_OnEither
+    def wrap_callables(self, callable_ids: Sequence[CallableId], profile_cuda: bool = True) -> None:
+        """Time every call of these; see :class:`straggler.callables.CallableWrapper`."""
+        if self._reporter is None:
+            raise _not_initialised("wrap_callables")
+        self._wrapper.wrap(callable_ids, profile_cuda)
+
+    @_OnEither
+    def restore_original_callables(self) -> None:
+        """Put everything back that :meth:`wrap_callables` wrapped."""
+        self._wrapper.restore()
+
+    @_OnEither
+    def generate_report(self) -> Report | None:
+        """Make a report of everything since the last one. Every rank calls it, equally often.
+
+        Returns:
+            The report; None on the other ranks when gathering on rank 0.
+
+        Raises:
+            DetectorError: The detector is not initialised.
+        """
+        if self._reporter is None or self._schedule is None:
+            raise _not_initialised("generate_report")
+        report = self._reporter.make()
+        self._book.forget_release()
+        self._schedule.reported()
+        return report
+
+    @_OnEither
+    def is_interval_elapsed(self) -> bool:
+        """Whether it is time for a report. Ask once per iteration, on every rank."""
+        if self._schedule is None:
+            raise _not_initialised("is_interval_elapsed")
+        return self._schedule.tick()
+
+    @_OnEither
+    def generate_report_if_interval_elapsed(self) -> Report | None:
+        """:meth:`generate_report` when it is time, else None. Call it once per iteration, on every rank."""
+        if self._schedule is None:
+            raise _not_initialised("generate_report_if_interval_elapsed")
+        return self.generate_report() if self._schedule.tick() else None
+
+    @_OnEither
+    def decide_with(self, decide: Callable[[Report], Mapping[str, Any]] | None) -> None:
+        """Let rank 0 decide on each report, and every rank learn the decision before it goes on.
+
+        Args:
+            decide: Called on rank 0 with the report; returns a mapping of JSON values. Given on every rank (only
+                rank 0's is called), since it makes the others wait for the answer, within the bound.
+        """
+        if self._reporter is None:
+            raise _not_initialised("decide_with")
+        self._reporter.decide = decide
+
+    @_OnEither
+    def last_decision(self) -> dict[str, Any]:
+        """What rank 0 decided on the last report; empty when it decided nothing or did not answer in time."""
+        word = None if self._reporter is None else self._reporter.shared
+        return {} if word is None else dict(word["decision"])
+
+    @_OnEither
+    def shutdown(self) -> None:
+        """Stop measuring and put wrapped callables back. Shutting down twice is no error."""
+        self._wrapper.restore()
+        for probe in self._probes:
+            probe.stop()
+        if self._reporter is not None:
+            self._reporter.close()
+        self._probes, self._reporter, self._schedule = [], None, None
+        self._book, self._sections = SectionBook(None), {}
+
+    def _section_named(self, name: str, profile_cuda: bool) -> Section:
+        return self._book.named(name, profile_cuda)
+
+
+def _not_initialised(call: str) -> DetectorError:
+    return DetectorError(f"{call} was called before initialize(); call Detector.initialize(...) first, on every rank")
+
+
+def _collective_counter() -> Callable[[], int] | None:
+    """Reads the default group's collective sequence number; None where this torch cannot tell it."""
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    read: Callable[[], int] | None = getattr(dist.group.WORLD, "_get_sequence_number_for_group", None)
+    try:
+        if read is not None:
+            read()
+    except RuntimeError:  # a backend without sequence numbers
+        return None
+    return read

@@ -1,0 +1,27 @@
+"""What can be wrong in the use of the straggler detector. Bad settings are ``resilience_core.ConfigError``."""
+
+from __future__ import annotations
+
+from resilience_core.errors import ResilienceError, SectionError
+
+__all__ = ["DetectorError", "ReportLogError", "SectionNameError", "SectionUseError", "WireError"]
+
+
+class DetectorError(ResilienceError, RuntimeError):
+    """The detector was used before ``initialize`` or initialised twice."""
+
+
+class SectionUseError(SectionError, RuntimeError):
+    """A section was closed on a thread that had not opened it."""
+
+
+class SectionNameError(SectionError, ValueError):
+    """A section's name is used at two places, so that two different durations would be mixed."""
+
+
+class WireError(ResilienceError, ValueError):
+    """What another rank sent is not a window of timings that this version understands."""
+
+
+class ReportLogError(ResilienceError, ValueError):
+    """A file of reports cannot be read: the message names the file, the line and what was expected."""

@@ -1,0 +1,80 @@
+"""Peer groups: the ranks that do the same work, and the middle of each group.
+
+A pipeline's first stage is not slow because its last stage is faster: who is compared with whom is a key that
+the user can set (pipeline stage, GPU model). The middle is a selection, not a mean; ``np.partition`` puts NaN
+last, so missing cells need no copy.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["PeerGroups"]
+
+Float32 = npt.NDArray[np.float32]
+
+
+class PeerGroups:
+    """Which ranks are peers.
+
+    Args:
+        keys: One integer per rank; equal keys are peers.
+    """
+
+    def __init__(self, keys: npt.NDArray[np.int64]) -> None:
+        self.keys = keys
+        self.ranks = len(keys)
+        _, self.member, sizes = np.unique(keys, return_inverse=True, return_counts=True)
+        self.count = len(sizes)
+        self._order = np.argsort(self.member, kind="stable")
+        self._sizes = sizes
+        self._equal = self.count > 0 and bool((sizes == sizes[0]).all())
+        self._ends = np.cumsum(sizes)
+
+    @classmethod
+    def everybody(cls, ranks: int) -> PeerGroups:
+        """One group of all ranks."""
+        return cls(np.zeros(ranks, dtype=np.int64))
+
+    def middle(self, values_SR: Float32, *, upper: bool = False, at_least: int = 1) -> Float32:
+        """The lower (or upper) median of each group.
+
+        Args:
+            values_SR: Shape ``(rows, ranks)``; NaN is left out.
+            upper: Of an even number, the larger of the two middle values.
+            at_least: Values a group needs; with fewer its middle is NaN.
+
+        Returns:
+            Shape ``(rows, 1)`` with one group, else ``(rows, ranks)``: each rank's own group's.
+        """
+        if self.count == 1:
+            return _middle(values_SR, upper, at_least)[:, None]
+        grouped = values_SR[:, self._order]
+        rows = values_SR.shape[0]
+        if self._equal:
+            size = int(self._sizes[0])
+            flat = _middle(grouped.reshape(rows * self.count, size), upper, at_least)
+            middles = flat.reshape(rows, self.count)
+        else:
+            middles = np.empty((rows, self.count), dtype=values_SR.dtype)
+            start = 0
+            for group, end in enumerate(self._ends.tolist()):
+                middles[:, group] = _middle(grouped[:, start:end], upper, at_least)
+                start = end
+        return np.asarray(middles[:, self.member])
+
+
+def _middle(values: Float32, upper: bool, at_least: int) -> Float32:
+    """Middle of each row; NaN left out."""
+    rows, size = values.shape
+    counts = size - np.count_nonzero(np.isnan(values), axis=1)
+    found = np.full(rows, np.nan, dtype=values.dtype)
+    for count in np.unique(counts).tolist():
+        if count < max(1, at_least):
+            continue
+        same = counts == count
+        place = count // 2 if upper else (count - 1) // 2
+        chosen = values if bool(same.all()) else values[same]
+        found[same] = np.partition(chosen, place, axis=1)[:, place]
+    return found

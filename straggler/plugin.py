@@ -1,0 +1,283 @@
+"""StragglerPlugin: the detector as a plugin of the event bus, with all policy in it.
+
+An adapter constructs it, registers it and translates nothing else: when to report, what to log, when to stop and
+with which exit code are decided here. In a Lightning callback::
+
+    plugin = StragglerPlugin(report_time_interval=300.0, stop_if_detected=True, save_checkpoint=save)
+    bus.register(plugin)
+    plugin.time_callables([CallableId(pl_module, "training_step")])   # a rank's own work, seen from outside
+
+**What it measures by itself**: the training step, from ``step_start`` to ``step_end``, and what lies between two
+steps. With more than one rank the step is synchronous: it contains collectives, all ranks leave it together, and
+its duration condemns nobody; the time from there to the next ``step_start`` is each rank's own. Sections of the
+user's, wrapped callables and GPU probes add to that.
+
+**Stopping** acts on persistent verdicts only. Rank 0 decides, every rank learns the decision within the same
+report (so that all stop at the same step), ``save_checkpoint`` is called on every rank, and ``StopTraining`` with
+:data:`STRAGGLER_EXIT_CODE` leaves ``step_end``. With ``exclude_node`` the slow rank first asks its launcher to
+leave its node out.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from resilience_core.control import WorkloadAction, WorkloadControlRequest, send
+from resilience_core.errors import ConfigError, RankMonitorClientError, StopTraining
+from resilience_core.hookspecs import RunContext, hookimpl
+from straggler.callables import CallableId
+from straggler.detector import Detector
+from straggler.errors import DetectorError
+from straggler.report import DEFAULT_THRESHOLD, Report, StragglerId, check_threshold
+from straggler.sections import Section
+
+__all__ = ["STRAGGLER_EXIT_CODE", "StragglerPlugin"]
+
+STRAGGLER_EXIT_CODE = 79
+"""What a process ends with that was stopped for a straggler; in no other use here, nor by a shell or a signal."""
+
+_PERSIST = 3
+
+
+class StragglerPlugin:
+    """Detects stragglers in any training loop that fires the bus's events.
+
+    Args:
+        report_time_interval: Seconds between reports.
+        calc_relative_gpu_perf: Compare ranks with their peers.
+        calc_individual_gpu_perf: Compare ranks with their own past.
+        num_gpu_perf_scores_to_log: How many best and worst scores to log at each report; 0: only what is wrong.
+        gpu_relative_perf_threshold: A score below it is slow; None: the robust verdict, which finds 10 %.
+        gpu_individual_perf_threshold: The same for individual scores.
+        section_relative_perf_threshold: The same for sections.
+        section_individual_perf_threshold: The same for sections.
+        stop_if_detected: End training when a straggler persists.
+        exclude_node: Before stopping, ask the launcher to leave the slow rank's node out.
+        save_checkpoint: Called on every rank before training is stopped.
+        on_report: Called on rank 0 with each report, for a framework's own loggers.
+        logger_name: Where to log.
+        detector: To be used instead of one of its own; it is initialised here, and shut down here.
+        **settings: Further arguments of ``Detector.initialize``.
+
+    Raises:
+        ConfigError: A setting is out of range, or nothing is to be computed.
+    """
+
+    def __init__(
+        self,
+        report_time_interval: float = 300.0,
+        calc_relative_gpu_perf: bool = True,
+        calc_individual_gpu_perf: bool = True,
+        num_gpu_perf_scores_to_log: int = 0,
+        gpu_relative_perf_threshold: float | None = None,
+        gpu_individual_perf_threshold: float | None = None,
+        stop_if_detected: bool = False,
+        logger_name: str | None = None,
+        *,
+        section_relative_perf_threshold: float | None = None,
+        section_individual_perf_threshold: float | None = None,
+        exclude_node: bool = False,
+        save_checkpoint: Callable[[], object] | None = None,
+        on_report: Callable[[Report], object] | None = None,
+        detector: Detector | None = None,
+        **settings: Any,
+    ) -> None:
+        scores = [
+            *(["relative_perf_scores"] if calc_relative_gpu_perf else []),
+            *(["individual_perf_scores"] if calc_individual_gpu_perf else []),
+        ]
+        if not scores:
+            raise ConfigError(
+                "calc_relative_gpu_perf and calc_individual_gpu_perf are both False: nothing would be computed; "
+                "set one of them, or leave the plugin out"
+            )
+        _whole("num_gpu_perf_scores_to_log", num_gpu_perf_scores_to_log)
+        if exclude_node and not stop_if_detected:
+            raise ConfigError("exclude_node=True needs stop_if_detected=True: a node is left out when its job ends")
+        self._thresholds = {
+            name: DEFAULT_THRESHOLD if value is None else _threshold(name, value)
+            for name, value in {
+                "gpu_rel_threshold": gpu_relative_perf_threshold,
+                "gpu_indiv_threshold": gpu_individual_perf_threshold,
+                "section_rel_threshold": section_relative_perf_threshold,
+                "section_indiv_threshold": section_individual_perf_threshold,
+            }.items()
+        }
+        self._settings = {
+            "scores_to_compute": scores,
+            "report_time_interval": report_time_interval,
+            "gather_on_rank0": True,
+            **settings,
+        }
+        from straggler.settings import check_detector_settings
+
+        check_detector_settings(self._settings)
+        self.detector = detector if detector is not None else Detector()
+        self._to_log = num_gpu_perf_scores_to_log
+        self._stop = stop_if_detected
+        self._exclude = exclude_node
+        self._save = save_checkpoint
+        self._on_report = on_report
+        self._logger = logging.getLogger(logger_name or "straggler")
+        self._callables: list[CallableId] = []
+        self._step: Section | None = None
+        self._context = RunContext()
+        self._flagged: collections.Counter[StragglerId] = collections.Counter()
+        self._said = ""
+
+    def time_callables(self, callables: Sequence[CallableId]) -> None:
+        """Time these too; before or after ``setup``, and again after each."""
+        self._callables += [c for c in callables if c not in self._callables]
+        if self.detector.initialized:
+            self.detector.wrap_callables(self._callables)
+
+    @hookimpl
+    def setup(self, context: RunContext) -> None:
+        """A run begins: measure. A second run after a teardown begins anew."""
+        self._context = context
+        if self.detector.initialized:
+            raise DetectorError("the straggler plugin's detector is initialised already; give the plugin its own")
+        self.detector.initialize(**self._settings)
+        if self._callables:
+            self.detector.wrap_callables(self._callables)
+        if self._stop:
+            self.detector.decide_with(self._decide)
+        self._step = self.detector.detection_section(
+            "training step", kind="wait" if context.world_size > 1 else "work"
+        )  # fmt: skip
+        self._flagged.clear()
+
+    @hookimpl
+    def step_start(self, iteration: int) -> None:
+        """A step begins."""
+        if self._step is not None and not self._step.is_open:
+            self._step.__enter__()
+
+    @hookimpl
+    def step_end(self, iteration: int) -> None:
+        """A step is over; perhaps a report.
+
+        Raises:
+            StopTraining: A straggler persists and ``stop_if_detected`` is set.
+        """
+        if self._step is None:
+            return
+        if self._step.is_open:
+            self._step.__exit__(None, None, None)
+        if not self.detector.is_interval_elapsed():
+            return
+        report = self.detector.generate_report()
+        if report is not None:
+            self._tell(report)
+        if self._stop:
+            self._stop_if_decided()
+
+    @hookimpl
+    def training_error(self, error: BaseException, iteration: int) -> None:
+        """Whatever section is open will not be closed."""
+        self._end()
+
+    @hookimpl
+    def teardown(self, reason: str) -> None:
+        """The run is over."""
+        self._end()
+
+    def _end(self) -> None:
+        self._step = None
+        self.detector.shutdown()
+
+    def identify(self, report: Report) -> set[StragglerId]:
+        """All ranks that any of the thresholds calls slow in this report."""
+        found: set[StragglerId] = set()
+        for ids in report.identify_stragglers(**self._thresholds).values():
+            found |= set().union(*ids.values()) if isinstance(ids, dict) else ids
+        return found
+
+    def persistent(self, report: Report) -> set[StragglerId]:
+        """Those that are slow persistently.
+
+        Robust verdicts are persistent by themselves. With ``scoring="minimum"`` a rank has to be below its
+        threshold in three reports running.
+        """
+        found = self.identify(report)
+        if report.outcome.window is not None:
+            return found
+        for known in list(self._flagged):
+            if known not in found:
+                del self._flagged[known]
+        self._flagged.update(found)
+        return {known for known, count in self._flagged.items() if count >= _PERSIST}
+
+    def _decide(self, report: Report) -> Mapping[str, Any]:
+        """On rank 0: whether to stop, and for whom."""
+        slow = sorted(self.persistent(report))
+        if not slow or 2 * len(slow) > report.world_size > 2:
+            # Most ranks slow at once is no straggler but the job; stopping it would mend nothing.
+            return {}
+        verdicts = "; ".join(str(report.verdict(s.rank)) for s in slow[:4])
+        return {"stop": verdicts, "ranks": [s.rank for s in slow]}
+
+    def _stop_if_decided(self) -> None:
+        decision = self.detector.last_decision()
+        if "stop" not in decision:
+            return
+        reason = f"stopped for a persistent straggler: {decision['stop']}"
+        if self._exclude and self._context.rank in decision["ranks"]:
+            self._ask_to_leave_node_out(reason)
+        if self._save is not None:
+            self._save()
+        raise StopTraining(reason, exit_code=STRAGGLER_EXIT_CODE)
+
+    def _ask_to_leave_node_out(self, reason: str) -> None:
+        path = os.environ.get("FT_CONTROL_SOCKET", "")
+        if not path:
+            self._logger.warning("no launcher to ask to leave this node out (FT_CONTROL_SOCKET is not set)")
+            return
+        try:
+            send(WorkloadControlRequest(WorkloadAction.ExcludeThisNode, reason), path, self._context.rank)
+        except RankMonitorClientError as error:
+            self._logger.warning("the launcher was not asked to leave this node out: %s", error)
+
+    def _tell(self, report: Report) -> None:
+        table = report.table()
+        # The same UNKNOWN at every report would be noise; what is slow is said every time.
+        said = table.partition("\n")[2]
+        if table and (report.has_stragglers() or said != self._said):
+            self._logger.warning("%s", table)
+        self._said = said
+        if self._to_log:
+            for line in _best_and_worst(report, self._to_log):
+                self._logger.info("%s", line)
+        if self._on_report is not None:
+            self._on_report(report)
+
+
+def _best_and_worst(report: Report, count: int) -> Iterable[str]:
+    kinds = {
+        "GPU relative": report.gpu_relative_perf_scores,
+        "GPU individual": report.gpu_individual_perf_scores,
+        **{f"{s!r} relative": scores for s, scores in report.section_relative_perf_scores.items()},
+        **{f"{s!r} individual": scores for s, scores in report.section_individual_perf_scores.items()},
+    }
+    for kind, scores in kinds.items():
+        if scores:
+            ordered = sorted(scores.items(), key=lambda item: item[1])
+            worst = ", ".join(f"{rank}: {score:.3f}" for rank, score in ordered[:count])
+            best = ", ".join(f"{rank}: {score:.3f}" for rank, score in ordered[::-1][:count])
+            yield f"{kind} perf scores: worst {worst}; best {best}"
+
+
+def _whole(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigError(f"{name} is {value!r}; expected a whole number from 0")
+
+
+def _threshold(name: str, value: float) -> float:
+    try:
+        return check_threshold(name, value)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error

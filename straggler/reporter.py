@@ -1,0 +1,209 @@
+"""Reporter: one report from beginning to end, on whatever rank it runs.
+
+Every rank: collect from the probes, keep the top K, send. Rank 0 as well: take what came, line up, judge, answer.
+A report of a rank that is not told the others' times still has its local summaries.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from straggler.exchange import Exchange
+from straggler.judge import Judge, Scoring
+from straggler.matrix import Gathered, assemble
+from straggler.names import NameBook, hash_name
+from straggler.probe import Collected, Probe
+from straggler.report import Report
+from straggler.report_log import ReportLog
+from straggler.robust_window import RobustSettings
+from straggler.statistics import Summary
+from straggler.window import STATE_FIELDS, Family, Measured, encode, top_k
+from straggler.words import restrict, words_for
+
+__all__ = ["Reporter"]
+
+_HISTORY = 64
+
+
+class Reporter:
+    """Makes reports. See ``Detector.initialize`` for the arguments."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        probes: Sequence[Probe],
+        *,
+        relative: bool,
+        individual: bool,
+        scoring: Scoring,
+        settings: RobustSettings | None,
+        gather_on_rank0: bool,
+        node: str,
+        peer_group: str,
+        top_k: int,
+        log_path: str | os.PathLike[str] | None,
+    ) -> None:
+        self.exchange = exchange
+        self.sequence = 0
+        self.decide: Callable[[Report], Mapping[str, Any]] | None = None
+        self.shared: dict[str, Any] | None = None
+        self._probes = probes
+        self._gather = gather_on_rank0
+        self._node = node
+        self._group = peer_group
+        self._top_k = top_k
+        self._names = NameBook()
+        self._nodes = [""] * exchange.world_size
+        self._last = time.monotonic()
+        self._durations: list[float] = []
+        self._judge = (
+            Judge(exchange.world_size, scoring=scoring, relative=relative, individual=individual, settings=settings)
+            if exchange.rank == 0
+            else None
+        )
+        self._log = ReportLog(log_path) if log_path is not None and exchange.rank == 0 else None
+        self._hashed_group = hash_name(peer_group)
+
+    def make(self) -> Report | None:
+        """One report; see ``Detector.generate_report``."""
+        began = time.monotonic()
+        elapsed, self._last = began - self._last, began
+        self._durations = [*self._durations[-_HISTORY:], elapsed]
+        collected = self._collect()
+        sequence, self.sequence = self.sequence, self.sequence + 1
+        payload = self._encode(sequence, elapsed, collected)
+        self.exchange.post(sequence, payload)
+        self._answer_names()
+        if self._judge is not None:
+            return self._report_of_all(sequence, collected, began)
+        if not self._gather or self.decide is not None:
+            word = self.exchange.outcome(sequence)
+            self.shared = json.loads(word) if word is not None else None
+        if self._gather:
+            return None
+        return self._report_of_one(sequence, collected, began, payload)
+
+    def close(self) -> None:
+        """Nothing is sent after this."""
+        self.exchange.close()
+
+    def _collect(self) -> Collected:
+        everything = Collected()
+        for probe in self._probes:
+            part = probe.collect()
+            everything.rows += part.rows
+            everything.dropped += part.dropped
+            everything.notes += part.notes
+            if part.device is not None:
+                everything.device = part.device
+        return everything
+
+    def _encode(self, sequence: int, elapsed: float, collected: Collected) -> bytes:
+        header = {
+            "sequence": sequence,
+            "rank": self.exchange.rank,
+            "world_size": self.exchange.world_size,
+            "elapsed": elapsed,
+            "dropped": collected.dropped,
+            "peer_group": self._hashed_group,
+            "node": self._node.encode("utf-8", "replace")[:64],
+            "device": collected.device if collected.device is not None else np.full(len(STATE_FIELDS), np.nan),
+        }
+        rows = [(self._names.add(row.name), row) for row in top_k(collected.rows, self._top_k)]
+        return encode(header, rows)
+
+    def _answer_names(self) -> None:
+        if self.exchange.rank == 0 or self.exchange.world_size == 1:
+            return
+        for number in self.exchange.wanted_names():
+            name = self._names.find(number)
+            if name is not None:
+                self.exchange.tell_name(number, name)
+
+    def _learn_names(self, gathered: Gathered) -> None:
+        numbers = [int(n) for block in gathered.blocks.values() for n in block.names.tolist()]
+        unknown = [number for number in numbers if number not in self._names]
+        for number in unknown:
+            name = self.exchange.name_of(number)
+            if name is not None:
+                self._names.add(name)
+        still = [number for number in unknown if number not in self._names]
+        if still:
+            self.exchange.want_names(still)
+
+    def _report_of_all(self, sequence: int, collected: Collected, began: float) -> Report:
+        assert self._judge is not None
+        gathered = assemble(self.exchange.collect(sequence), sequence, self._nodes)
+        self._nodes = gathered.nodes
+        self.exchange.note_late(int(rank) for rank in np.flatnonzero(~gathered.present))
+        self._learn_names(gathered)
+        outcome = self._judge.judge(gathered)
+        report = Report(
+            outcome=outcome,
+            gathered=gathered,
+            name_of=self._names.get,
+            sequence=sequence,
+            rank=0,
+            only=None if self._gather else [0],
+            gather_on_rank0=self._gather,
+            report_seconds=self._durations,
+            wall_time=time.time(),
+            elapsed_seconds=time.monotonic() - began,
+            notes=self._notes(collected, gathered),
+            **_local(collected),
+        )
+        if not self._gather or self.decide is not None:
+            decision = self.decide(report) if self.decide is not None else {}
+            words = words_for(report, decision, details=not self._gather)
+            self.shared = json.loads(words[0])
+            if self.exchange.world_size > 1:
+                self.exchange.publish(sequence, {rank: word for rank, word in words.items() if rank > 0})
+        if self._log is not None:
+            self._log.append(report)
+        return report
+
+    def _report_of_one(self, sequence: int, collected: Collected, began: float, payload: bytes) -> Report:
+        own: list[bytes | None] = [None] * self.exchange.world_size
+        own[self.exchange.rank] = payload
+        notes = list(collected.notes)
+        if self.shared is None:
+            notes.append("rank 0 did not answer within the bound; this report has local times only")
+        return Report(
+            outcome=restrict(self.shared, self.exchange.rank, self.exchange.world_size),
+            gathered=assemble(own, sequence, self._own_node()),
+            name_of=self._names.get,
+            sequence=sequence,
+            rank=self.exchange.rank,
+            only=[self.exchange.rank],
+            gather_on_rank0=False,
+            report_seconds=self._durations,
+            wall_time=time.time(),
+            elapsed_seconds=time.monotonic() - began,
+            notes=notes,
+            **_local(collected),
+        )
+
+    def _own_node(self) -> list[str]:
+        nodes = [""] * self.exchange.world_size
+        nodes[self.exchange.rank] = self._node
+        return nodes
+
+    def _notes(self, collected: Collected, gathered: Gathered) -> list[str]:
+        notes = list(collected.notes)
+        if gathered.dropped:
+            notes.append(f"probes lost {gathered.dropped} records; medians rest on the others")
+        return notes
+
+
+def _local(collected: Collected) -> dict[str, dict[str, Summary]]:
+    def of(family: Family) -> dict[str, Summary]:
+        rows: list[Measured] = [row for row in collected.rows if row.family is family]
+        return {row.name: row.summary for row in rows}
+
+    return {"local_section_summaries": of(Family.SECTION), "local_kernel_summaries": of(Family.KERNEL)}

@@ -1,0 +1,222 @@
+"""Sections: the CPU wall time of marked code, and the cheapest path through this package.
+
+One :class:`Section` object per name is the context manager itself, reused at every entry, so that entering and
+leaving costs two clock readings, one dictionary entry per open thread and one append; nothing is allocated per
+entry but the integer.
+
+**Who waits.** In a synchronous job the victims of a slow rank wait for it inside a collective, so a section that
+contains one is long on exactly the wrong ranks. Whether it contains one is not asked of the user: on the first
+entries, and on every 64th after that, the section reads the sequence number of the process group before and
+after. If it moved in most of them (not in one: some frameworks talk in their second forward and never again),
+the section is *synchronous*: its duration is a wait and condemns nobody. What is scored instead is the
+*arrival*: the time from the last release (the end of any synchronous section, which all ranks leave together) to
+the next arrival. Both ends are on one rank's clock, so no clocks need to agree; whoever has the longest such gap
+arrives last, and is the one the others wait for. ``kind="wait"`` or ``"work"`` overrules.
+
+**Threads.** A section may be open on several threads at once, each with its own start. Closing it on a thread
+that did not open it is an error. Entered again by the thread that has it open (recursion), only the outermost
+entry counts. An entry that ends with an exception is not a sample.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from threading import get_ident
+from time import perf_counter_ns
+from types import CodeType, TracebackType
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from straggler.errors import SectionUseError
+
+__all__ = ["KINDS", "MAX_SAMPLES", "Section", "SectionClock", "SectionKind", "SectionTimer"]
+
+SectionKind = Literal["auto", "work", "wait"]
+KINDS: tuple[SectionKind, ...] = ("auto", "work", "wait")
+
+MAX_SAMPLES = 8192
+"""Samples kept per section and window; of more, the newest."""
+
+_FIRST_CHECKS = 8
+_CHECK_EVERY = 64
+_NEVER = 1 << 62
+
+
+class SectionTimer(Protocol):
+    """What a probe adds to one section; called only on measured entries, on the section's thread."""
+
+    def enter(self) -> None: ...
+
+    def exit(self) -> None: ...
+
+
+class SectionClock:
+    """What the sections of one detector share: the collective counter and the last release."""
+
+    def __init__(self, collectives: Callable[[], int] | None = None) -> None:
+        self.collectives = collectives
+        self.last_release_ns = 0
+
+
+class Section:
+    """One named stretch of code. Made by the detector; used as ``with detector.detection_section(name):``."""
+
+    __slots__ = (
+        "_append",
+        "_check_at",
+        "_checks",
+        "_clock",
+        "_hits",
+        "_interval",
+        "_nested",
+        "_open",
+        "_plain",
+        "_samples",
+        "_seen",
+        "_timers",
+        "arrivals",
+        "code",
+        "entries",
+        "kind",
+        "lasti",
+        "name",
+        "place",
+        "synchronous",
+    )
+
+    def __init__(
+        self, name: str, clock: SectionClock, *, profiling_interval: int = 1, kind: SectionKind = "auto"
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.entries = 0
+        self.synchronous = kind == "wait"
+        self.code: CodeType | None = None
+        self.lasti = -1
+        self.place = ("", 0)
+        self.arrivals: collections.deque[int] = collections.deque(maxlen=MAX_SAMPLES)
+        self._clock = clock
+        self._interval = profiling_interval
+        self._timers: tuple[SectionTimer, ...] = ()
+        self._open: dict[int, int] = {}
+        self._nested: dict[int, int] = {}
+        self._seen: dict[int, int] = {}
+        self._checks = 0
+        self._hits = 0
+        self._samples: collections.deque[int] = collections.deque(maxlen=MAX_SAMPLES)
+        self._append = self._samples.append
+        self._check_at = 0 if kind == "auto" and clock.collectives is not None else _NEVER
+        self._replan()
+
+    def add_timer(self, timer: SectionTimer) -> None:
+        """Let a probe measure this section too."""
+        self._timers = (*self._timers, timer)
+        self._replan()
+
+    def _replan(self) -> None:
+        self._plain = not self._timers and not self.synchronous and self._interval == 1
+
+    def __enter__(self) -> Section:
+        entry = self.entries
+        self.entries = entry + 1
+        thread = get_ident()
+        if thread in self._open:
+            self._nested[thread] = self._nested.get(thread, 0) + 1
+        elif self._plain and entry < self._check_at:
+            self._open[thread] = perf_counter_ns()
+        else:
+            self._enter_with_care(entry, thread)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        end = perf_counter_ns()
+        thread = get_ident()
+        if self._nested and self._leave_nested(thread):
+            return
+        start = self._open.pop(thread, None)
+        if start is None:
+            raise self._not_open_here(thread)
+        if self._plain and not self._seen:
+            if kind is None and start:
+                self._append(end - start)
+        else:
+            self._exit_with_care(start, end, thread, failed=kind is not None)
+
+    def _enter_with_care(self, entry: int, thread: int) -> None:
+        clock = self._clock
+        if entry % self._interval:
+            self._open[thread] = 0
+            return
+        if entry >= self._check_at and clock.collectives is not None:
+            self._seen[thread] = clock.collectives()
+            # Counted in measured entries, so that a coarse profiling interval still gets its checks.
+            following = entry // self._interval + 1
+            if following >= _FIRST_CHECKS:
+                following += _CHECK_EVERY - following % _CHECK_EVERY
+            self._check_at = following * self._interval
+        for timer in self._timers:
+            timer.enter()
+        start = perf_counter_ns()
+        if self.synchronous and clock.last_release_ns:
+            self.arrivals.append(start - clock.last_release_ns)
+        self._open[thread] = start
+
+    def _exit_with_care(self, start: int, end: int, thread: int, *, failed: bool) -> None:
+        clock = self._clock
+        before = self._seen.pop(thread, None)
+        if before is not None and clock.collectives is not None:
+            self._checks += 1
+            self._hits += clock.collectives() != before
+            self.synchronous = 2 * self._hits > self._checks
+            self._replan()
+        if not start:
+            return
+        for timer in self._timers:
+            timer.exit()
+        if failed:
+            return
+        self._append(end - start)
+        if self.synchronous:
+            clock.last_release_ns = end
+
+    def _leave_nested(self, thread: int) -> bool:
+        depth = self._nested.get(thread, 0)
+        if depth <= 0:
+            return False
+        if depth == 1:
+            del self._nested[thread]
+        else:
+            self._nested[thread] = depth - 1
+        return True
+
+    def _not_open_here(self, thread: int) -> SectionUseError:
+        elsewhere = ", ".join(str(other) for other in list(self._open)) or "none"
+        return SectionUseError(
+            f"section {self.name!r} is closed on thread {thread}, which has not opened it (open on: {elsewhere}); "
+            "enter and leave a section on one thread"
+        )
+
+    def drain(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Take this window's samples.
+
+        Returns:
+            Durations and arrival gaps, both in seconds, each flat float64; the next window begins empty.
+        """
+        samples, self._samples = self._samples, collections.deque(maxlen=MAX_SAMPLES)
+        self._append = self._samples.append
+        arrivals, self.arrivals = self.arrivals, collections.deque(maxlen=MAX_SAMPLES)
+        return _seconds(samples), _seconds(arrivals)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any thread is inside."""
+        return bool(self._open)
+
+
+def _seconds(nanoseconds: collections.deque[int]) -> npt.NDArray[np.float64]:
+    return np.array(nanoseconds, dtype=np.float64) * 1e-9

@@ -1,0 +1,74 @@
+"""Statistic and the one definition of each.
+
+CPU sections, CUDA events and kernels all pass through :func:`summarise`; there is no second formula anywhere,
+so that a median of one probe means what the median of another does.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Statistic", "Summary", "robust_spread", "summarise"]
+
+
+class Statistic(enum.Enum):
+    """What is known about the durations of one section or kernel in one window. Seconds, except NUM."""
+
+    MIN = "MIN"
+    """The shortest."""
+    MAX = "MAX"
+    """The longest."""
+    MED = "MED"
+    """The median; the mean of the two middle ones when NUM is even."""
+    AVG = "AVG"
+    """The arithmetic mean. AVG x NUM is the time spent."""
+    STD = "STD"
+    """The population standard deviation (divided by NUM): 0.0, never NaN, for a single sample."""
+    NUM = "NUM"
+    """How many samples."""
+
+    def __str__(self) -> str:
+        return self.value
+
+
+Summary = dict[Statistic, float]
+
+
+def summarise(seconds: Sequence[float] | npt.NDArray[np.float64]) -> Summary:
+    """Summarise the durations of one section or kernel.
+
+    Args:
+        seconds: At least one duration, each finite and not negative.
+
+    Raises:
+        ValueError: There is none, or one is NaN, infinite or negative; a summary never hides that.
+    """
+    samples = np.asarray(seconds, dtype=np.float64)
+    if samples.ndim != 1 or samples.size == 0:
+        raise ValueError(f"a summary needs a flat sequence of at least one duration, got shape {samples.shape}")
+    bad = ~(np.isfinite(samples) & (samples >= 0.0))
+    if bad.any():
+        where = int(np.flatnonzero(bad)[0])
+        raise ValueError(f"duration {samples[where]} at position {where} is not a time in seconds")
+    return {
+        Statistic.MIN: float(samples.min()),
+        Statistic.MAX: float(samples.max()),
+        Statistic.MED: float(np.median(samples)),
+        Statistic.AVG: float(samples.mean()),
+        Statistic.STD: float(samples.std()),
+        Statistic.NUM: float(samples.size),
+    }
+
+
+def robust_spread(seconds: npt.NDArray[np.float64]) -> float:
+    """The samples' own noise: 1.4826 x the median absolute deviation, which one outlier in two cannot move.
+
+    Not a :class:`Statistic`: it travels beside them because STD answers a tenfold outlier with tenfold doubt.
+    """
+    if seconds.size < 2:
+        return 0.0
+    return float(1.4826 * np.median(np.abs(seconds - np.median(seconds))))

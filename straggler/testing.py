@@ -1,0 +1,136 @@
+"""Public stand-ins for what no test machine has: a GPU, its driver, a job of many ranks.
+
+Each says in its name that it is not the real thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from straggler.exchange import LocalExchange
+from straggler.probe_cupti import CuptiError, KernelRecord
+
+__all__ = [
+    "FakeCudaEvents",
+    "FakeNvmlBackend",
+    "RecordedCuptiBackend",
+    "RecordedWindowsExchange",
+]
+
+
+class RecordedCuptiBackend:
+    """Plays kernel records back as CUPTI would deliver them: only while enabled, at a flush, in one buffer.
+
+    Args:
+        records: What each enabled stretch yields.
+        dropped: Records to report as lost, once.
+        refuse: What ``enable`` raises, ``""`` for nothing.
+    """
+
+    def __init__(self, records: Sequence[KernelRecord], *, dropped: int = 0, refuse: str = "") -> None:
+        self.enabled = False
+        self.enable_calls = 0
+        self._records = records
+        self._dropped = dropped
+        self._refuse = refuse
+        self._buffer: list[KernelRecord] = []
+        self._deliver: Callable[[Iterable[KernelRecord]], None] | None = None
+
+    def unavailable_because(self) -> str:
+        return ""
+
+    def register(self, deliver: Callable[[Iterable[KernelRecord]], None]) -> None:
+        self._deliver = deliver
+
+    def enable(self) -> None:
+        self.enable_calls += 1
+        if self._refuse:
+            raise CuptiError(self._refuse)
+        self.enabled = True
+        self._buffer += self._records
+
+    def disable(self) -> None:
+        self.enabled = False
+
+    def flush(self) -> None:
+        if self._deliver is not None:
+            self._deliver(self._buffer)
+        self._buffer = []
+
+    def dropped(self) -> int:
+        dropped, self._dropped = self._dropped, 0
+        return dropped
+
+
+class _FakeEvent:
+    def __init__(self, clock: FakeCudaEvents) -> None:
+        self._clock = clock
+        self.at = 0.0
+
+    def record(self) -> None:
+        self.at = self._clock.now_ms
+
+    def query(self) -> bool:
+        return self.at <= self._clock.done_ms
+
+    def elapsed_time(self, end: _FakeEvent) -> float:
+        return end.at - self.at
+
+
+class FakeCudaEvents:
+    """A stream whose clock the test moves.
+
+    Attributes:
+        now_ms: What an event recorded now will say.
+        done_ms: How far the stream has run; later events are still pending.
+    """
+
+    def __init__(self) -> None:
+        self.now_ms = 1.0
+        self.done_ms = float("inf")
+        self.made = 0
+
+    def unavailable_because(self) -> str:
+        return ""
+
+    def event(self) -> _FakeEvent:
+        self.made += 1
+        return _FakeEvent(self)
+
+
+class FakeNvmlBackend:
+    """A device that says what the test wants.
+
+    Args:
+        **state: Fields of ``window.STATE_FIELDS``.
+    """
+
+    def __init__(self, **state: float) -> None:
+        self.state = dict(state)
+        self.closed = False
+
+    def unavailable_because(self) -> str:
+        return ""
+
+    def read(self) -> dict[str, float]:
+        return dict(self.state)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class RecordedWindowsExchange(LocalExchange):
+    """Rank 0 of a job whose other ranks' windows the test supplies.
+
+    Args:
+        world_size: Ranks in the job.
+        others: Asked at every report with its number; returns the windows of ranks 1 and up, None for a missing one.
+    """
+
+    def __init__(self, world_size: int, others: Callable[[int], Sequence[bytes | None]]) -> None:
+        super().__init__()
+        self.world_size = world_size
+        self._others = others
+
+    def collect(self, sequence: int) -> list[bytes | None]:
+        return [*super().collect(sequence), *self._others(sequence)]

@@ -1,0 +1,118 @@
+"""Verdicts: what is said of a rank, and why.
+
+A rank is SLOW when a row that is its own work is slow *and* the lost time matters to the job: at least
+``MATERIAL_SHARE`` of the time that its peers spend in all rows. A section of 50 microseconds may be 20 % slow for
+ever; it stays in the section tables and out of the verdict.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["MATERIAL_SHARE", "State", "Verdict", "device_reasons"]
+
+MATERIAL_SHARE = 0.005
+
+
+class State(enum.Enum):
+    """Of a rank, in one report."""
+
+    OK = "OK"
+    """It was compared, and nothing is wrong."""
+    SLOW = "SLOW"
+    """Persistently slower than its peers, or than its own past."""
+    UNKNOWN = "UNKNOWN"
+    """Nothing can be said; the verdict says why."""
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@attrs.frozen(kw_only=True)
+class Verdict:
+    """What is said of one rank.
+
+    Args:
+        rank: Which.
+        node: Its node, ``""`` while unknown.
+        state: OK, SLOW or UNKNOWN.
+        slowdown: How much longer it takes than its peers, 0.12 for 12 %; NaN while UNKNOWN.
+        section: The row in which that is worst.
+        since_report: The report in which it began.
+        since_seconds: How long ago that was.
+        confidence: One minus the chance that a healthy job of this size had shown such a rank.
+        because: What the rank's device says of itself, or why nothing is known.
+    """
+
+    rank: int
+    node: str = ""
+    state: State = State.OK
+    slowdown: float = float("nan")
+    section: str = ""
+    since_report: int = 0
+    since_seconds: float = 0.0
+    confidence: float = 0.0
+    because: str = ""
+
+    def __str__(self) -> str:
+        where = f"rank {self.rank}" + (f" on {self.node}" if self.node else "")
+        if self.state is not State.SLOW:
+            return f"{where}: {self.state}" + (f" ({self.because})" if self.because else "")
+        why = f", because: {self.because}" if self.because else ""
+        return (
+            f"{where}: SLOW, {100 * self.slowdown:.1f} % slower in {self.section!r} "
+            f"for {self.since_seconds:.0f} s (since report {self.since_report}), "
+            f"{100 * self.confidence:.2f} % sure{why}"
+        )
+
+
+# Bits of nvmlClocksEventReasons; the names are the driver's.
+_THROTTLE = {
+    0x4: "power cap (software)",
+    0x8: "hardware slowdown",
+    0x20: "thermal slowdown (software)",
+    0x40: "thermal slowdown (hardware)",
+    0x80: "power brake (hardware)",
+    0x2: "application clocks",
+}
+
+
+def device_reasons(device: npt.NDArray[np.float64], peers: npt.NDArray[np.float64]) -> str:
+    """Say what a device's own state has to do with its rank being slow.
+
+    Args:
+        device: The rank's ``window.STATE_FIELDS``, NaN where unknown.
+        peers: The same of its peers, shape ``(peers, fields)``.
+
+    Returns:
+        Reasons, most telling first, ``""`` when the device says nothing unusual. What most peers show too is no
+        reason.
+    """
+    clock, _, reasons, temperature, ecc, width, max_width, _ = (float(v) for v in device)
+    said: list[str] = []
+    if np.isfinite(reasons):
+        for bit, name in _THROTTLE.items():
+            others = peers[:, 2][np.isfinite(peers[:, 2])].astype(np.int64)
+            common = len(others) > 0 and 2 * np.count_nonzero(others & bit) > len(others)
+            if int(reasons) & bit and not common:
+                said.append(name)
+    usual_clock = _middle(peers[:, 0])
+    if np.isfinite(clock) and np.isfinite(usual_clock) and clock < 0.95 * usual_clock:
+        said.append(f"SM clock {clock:.0f} MHz, peers {usual_clock:.0f}")
+    if np.isfinite(width) and np.isfinite(max_width) and width < max_width:
+        said.append(f"PCIe x{width:.0f} of x{max_width:.0f}")
+    if np.isfinite(ecc) and ecc > 0:
+        said.append(f"{ecc:.0f} uncorrected ECC errors")
+    usual_temperature = _middle(peers[:, 3])
+    if np.isfinite(temperature) and np.isfinite(usual_temperature) and temperature > usual_temperature + 10.0:
+        said.append(f"{temperature:.0f} C, peers {usual_temperature:.0f} C")
+    return ", ".join(said)
+
+
+def _middle(values: npt.NDArray[np.float64]) -> float:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if known.size else float("nan")

@@ -1,0 +1,95 @@
+"""One rank of a real gloo job, with one rank slowed. Started by the tests and by the benchmark; prints JSON on rank 0.
+
+Not a test itself: ``python ranks.py '{"rank": 0, "world_size": 2, ...}'``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from datetime import timedelta
+
+
+def work(seconds: float, burn: bool) -> None:
+    """A rank's own work: asleep, or burning CPU (a fixed amount of it, so that a CPU quota makes it longer)."""
+    if not burn:
+        time.sleep(seconds)
+        return
+    for _ in range(int(seconds * 2e7)):
+        pass
+
+
+def main() -> None:
+    job = json.loads(sys.argv[1])
+    rank, world_size = job["rank"], job["world_size"]
+    if job.get("cgroup") and rank == job["slow_rank"]:
+        with open(os.path.join(job["cgroup"], "cgroup.procs"), "w") as procs:
+            procs.write(str(os.getpid()))
+    if job.get("pin"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    import torch
+    import torch.distributed as dist
+
+    from straggler import Detector
+
+    torch.set_num_threads(1)
+    store = dist.TCPStore(
+        "127.0.0.1", job["port"], world_size, rank == 0, timeout=timedelta(seconds=60), wait_for_workers=False
+    )
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
+    Detector.initialize(
+        gather_on_rank0=job.get("gather", True),
+        scoring=job.get("scoring", "robust"),
+        report_bound_seconds=job.get("bound", 10.0),
+        log_path=job.get("log_path"),
+        node_name=f"node-{rank}",
+    )
+    tensor = torch.ones(1000)
+    slow = rank == job["slow_rank"] and not job.get("cgroup")
+    seconds = job["seconds"] * (job["factor"] if slow else 1.0)
+    burn, sections = job.get("burn", False), job.get("sections", "both")
+    report = None
+    for number in range(job["reports"]):
+        for _ in range(job["steps"]):
+            if sections == "sync":
+                work(seconds, burn)
+            else:
+                with Detector.detection_section("compute"):
+                    work(seconds, burn)
+            if sections == "compute":
+                dist.all_reduce(tensor)
+            else:
+                with Detector.detection_section("sync"):
+                    dist.all_reduce(tensor)
+        if job.get("die_at") == number and rank == job["slow_rank"]:
+            # Between two collectives, so that the others can go on; they need no more of it.
+            os._exit(3) if job["how"] == "exit" else os.kill(os.getpid(), 19)
+        began = time.monotonic()
+        report = Detector.generate_report()
+        took = time.monotonic() - began
+        if job.get("die_at") == number:
+            break
+    if report is not None:
+        stragglers = report.identify_stragglers()
+        word = {
+            "rank": rank,
+            "took": took,
+            "slow": [v.rank for v in report.stragglers()],
+            "verdicts": [str(v) for v in report.verdicts()],
+            "sections": {s: sorted(i.rank for i in ids) for s, ids in stragglers["straggler_sections_relative"].items()},
+            "scores": report.section_relative_perf_scores,
+            "coverage": report.coverage,
+            "missing": report.missing_ranks,
+            "table": report.table(),
+        }
+        print(json.dumps(word), flush=True)
+    Detector.shutdown()
+    sys.stdout.flush()
+    # A store whose server has gone would make the group's farewell wait; everything is said.
+    os._exit(0)
+
+
+main()

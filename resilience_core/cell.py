@@ -108,7 +108,7 @@ class CellView(NamedTuple):
 class Cell:
     """A mapped cell file. ``words`` is the word view; ranks store into it directly on the hot path."""
 
-    __slots__ = ("_map", "_names", "path", "words")
+    __slots__ = ("_map", "path", "words")
 
     def __init__(self, path: str) -> None:
         """Map an existing cell.
@@ -123,16 +123,13 @@ class Cell:
             raise CellError(f"cannot open the monitor cell {path}: {error.strerror}") from error
         try:
             if os.fstat(descriptor).st_size != CELL_SIZE:
-                raise CellError(
-                    f"{path} is no monitor cell: {os.fstat(descriptor).st_size} bytes, not {CELL_SIZE}"
-                )
+                raise CellError(f"{path} is no monitor cell: {os.fstat(descriptor).st_size} bytes, not {CELL_SIZE}")
             self._map = mmap.mmap(descriptor, CELL_SIZE)
         finally:
             os.close(descriptor)
         self.words = memoryview(self._map).cast("q")
         if self.words[0] != MAGIC:
             raise CellError(f"{path} is no monitor cell of this version: it begins with {self.words[0]:#x}")
-        self._names: list[str] = []
 
     @classmethod
     def create(cls, path: str, *, rank: int = 0, generation: int = 0) -> Cell:
@@ -144,9 +141,7 @@ class Cell:
             CellError: The folder cannot be written, or is full.
         """
         try:
-            descriptor = os.open(
-                path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-            )
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
                 os.posix_fallocate(descriptor, 0, CELL_SIZE)
                 with mmap.mmap(descriptor, CELL_SIZE) as memory, memoryview(memory).cast("q") as words:
@@ -163,8 +158,17 @@ class Cell:
             ) from error
         return cls(path)
 
+    @classmethod
+    def detached(cls) -> Cell:
+        """A cell in private memory that no monitor looks at."""
+        cell = cls.__new__(cls)
+        cell.path = ""
+        cell._map = mmap.mmap(-1, CELL_SIZE)
+        cell.words = memoryview(cell._map).cast("q")
+        return cell
+
     def claim(self, pid: int, start_time: int) -> None:
-        """Make ``pid`` the owner.
+        """Make ``pid`` the owner, and begin anew: what an earlier owner has left open is forgotten.
 
         Raises:
             CellError: Another live process owns it.
@@ -176,6 +180,13 @@ class Cell:
                 f"pid {owner} is monitored through {self.path} already; one process per rank may call "
                 "init_workload_monitoring()"
             )
+        # While it is not WATCHED nothing in the cell is heeded, so the rest may be cleared in any order.
+        words[STATE] = UNUSED
+        words[SECTION_COUNT] = words[SMALLEST_LIMIT] = 0
+        words[HEARTBEAT] = words[OUT_OF_SECTION] = CLOSED
+        words[ITERATION] = -1
+        for word in range(FIRST_SECTION, FIRST_SECTION + 2 * MAX_SECTIONS):
+            words[word] = CLOSED
         words[PID] = pid
         words[START_TIME] = start_time
 
@@ -230,11 +241,9 @@ class Cell:
         self._map.close()
 
     def _name(self, slot: int) -> str:
-        while len(self._names) <= slot:
-            start = NAMES_OFFSET + len(self._names) * NAME_SIZE
-            raw = self._map[start : start + NAME_SIZE].rstrip(b"\0")
-            self._names.append(raw.decode("utf-8", errors="replace"))
-        return self._names[slot]
+        # Not remembered: a new owner gives the slots other names, and only open sections are asked for.
+        start = NAMES_OFFSET + slot * NAME_SIZE
+        return self._map[start : start + NAME_SIZE].rstrip(b"\0").decode("utf-8", errors="replace")
 
 
 def process_start_time(pid: int) -> int | None:

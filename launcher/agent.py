@@ -35,12 +35,14 @@ from launcher.event_log import EventLog
 from launcher.folders import RunFolder
 from launcher.incident import Incident
 from launcher.monitor_process import MonitorProcess
+from launcher.processes import reap_adopted
 from launcher.progress import ProgressRule
 from launcher.rendezvous import GenerationRendezvous
 from launcher.signals import SignalInbox
+from launcher.starters import WorkerStarter
 from launcher.verdict import judge
 from launcher.watch import WatchOrder
-from launcher.workers import Launch, StartWorker, Worker, WorkerProcesses
+from launcher.workers import Launch, Worker, WorkerProcesses
 from resilience_core.cell import Cell
 from resilience_core.config import FaultToleranceConfig
 from resilience_core.control import WorkloadAction, WorkloadControlRequest
@@ -63,7 +65,7 @@ class Outfit:
     control: ControlSocket
     signals: SignalInbox
     events: EventLog
-    start_worker: StartWorker
+    starter: WorkerStarter
     logs_specs: LogsSpecs
     log_line_prefix_template: str | None = None
 
@@ -121,6 +123,7 @@ class Agent(SimpleElasticAgent):
             self._processes.start()
             self._watch_workers(worker_group)
             pids = self._processes.pids()
+            self._outfit.starter.prepare(len(pids))
             self._outfit.events.write("started", generation=self.generation, pids=pids)
             if self.generation > 0:
                 say(story.restarted(self.generation, worker_group.spec, len(pids), self._seen_ns))
@@ -202,7 +205,7 @@ class Agent(SimpleElasticAgent):
         template = outfit.log_line_prefix_template
         return WorkerProcesses(
             launches,
-            outfit.start_worker,
+            outfit.starter.start,
             **_accepted(
                 PContext.__init__,
                 name=spec.role,
@@ -251,10 +254,14 @@ class Agent(SimpleElasticAgent):
             outfit.signals.descriptor,
         ):
             poller.register(descriptor, select.POLLIN)
+        for descriptor in (idle := set(outfit.starter.descriptors())):
+            poller.register(descriptor, select.POLLIN)
         timeout = None if timeout_seconds is None else max(0, round(timeout_seconds * 1000 + 0.5))
         ready = {descriptor for descriptor, _ in poller.poll(timeout)}
         if outfit.signals.descriptor in ready:
             outfit.signals.drain()
+        if ready & idle:
+            outfit.starter.tend()
         return ready & set(pidfds)
 
     def _read_reports(self) -> None:
@@ -381,6 +388,7 @@ class Agent(SimpleElasticAgent):
             cell.close()
         self._cells = {}
         self._outfit.run_folder.drop_cells(self.generation)
+        reap_adopted({self._outfit.monitor.pid, *self._outfit.starter.children()})
         self._outfit.events.write("stopped", generation=self.generation)
 
     def _overdue(self, workers: Collection[Worker]) -> set[int]:

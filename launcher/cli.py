@@ -11,28 +11,27 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    from launcher.options import Job
+    from launcher.starters import Zygote
+    from launcher.zygote import WorkerOrder
+
+__all__ = ["console_main", "main"]
 
 USAGE_ERROR = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse, run, and return the exit code.
+    """Parse, run, and return the exit code. Workers are spawned: only a process of our own may be forked.
 
     Args:
         argv: Arguments without the program's name; those of the process when None.
     """
-    problem = _platform_problem()
-    if problem is not None:
-        return _refuse(problem)
-    from resilience_core.errors import ResilienceError
-
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
-        return _run(arguments)
-    except (ResilienceError, argparse.ArgumentTypeError) as error:
-        return _refuse(str(error))
+    outcome = _guarded(list(sys.argv[1:] if argv is None else argv), may_fork=False)
+    assert isinstance(outcome, int)
+    return outcome
 
 
 def console_main() -> None:
@@ -40,19 +39,108 @@ def console_main() -> None:
 
     Everything of ours is flushed and closed by then. Tearing down an interpreter that has imported torch takes a
     quarter of a second in which a finished job would still hold its machines.
+
+    This also returns in every warm worker, to become one: they are forked further down, and nothing that stands
+    around this call may be left to run when they end.
     """
-    code = main()
+    outcome = _guarded(sys.argv[1:], may_fork=True)
+    if not isinstance(outcome, int):
+        from launcher.become import become
+
+        become(outcome)
+        return
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)
+    os._exit(outcome)
 
 
-def _run(arguments: list[str]) -> int:
+def _guarded(arguments: list[str], may_fork: bool) -> int | WorkerOrder:
+    problem = _platform_problem()
+    if problem is not None:
+        return _refuse(problem)
+    from resilience_core.errors import ResilienceError
+
+    try:
+        return _run(arguments, may_fork)
+    except (ResilienceError, argparse.ArgumentTypeError) as error:
+        return _refuse(str(error))
+
+
+def _run(arguments: list[str], may_fork: bool) -> int | WorkerOrder:
+    if not may_fork:
+        from launcher.options import parse
+        from launcher.run import run
+
+        return run(parse(arguments))
+
+    # From here to the fork nothing may start a thread, and what torch reads at import must be as workers get it.
+    _set_default_threads(arguments)
+    import numpy  # noqa: F401 - first, so that the threads of its pool can be told from any others
+
+    from launcher.zygote import thread_count
+
+    harmless_threads = thread_count()
     from launcher.options import parse
+
+    job = parse(arguments)
+    outcome = _zygote(job, harmless_threads)
+    if outcome is not None and not hasattr(outcome, "pidfd"):
+        return cast("WorkerOrder", outcome)
     from launcher.run import run
 
-    return run(parse(arguments))
+    return run(job, cast("Zygote | None", outcome))
+
+
+def _zygote(job: Job, harmless_threads: int) -> Zygote | WorkerOrder | None:
+    """Fork the zygote, unless workers are to be spawned. Returns in the launcher and in every warm worker."""
+    from launcher.console import say
+    from launcher.processes import adopt_orphans
+    from launcher.run import preload
+    from launcher.starters import Zygote
+
+    if job.config.worker_start != "warm":
+        return None
+    why_not = _why_not_warm(job)
+    if why_not is not None:
+        say(f"warm start is off: {why_not}; workers are spawned instead (said once)")
+        return None
+    adopt_orphans()
+    return Zygote.by_fork(preload(job.config), harmless_threads)
+
+
+def _why_not_warm(job: Job) -> str | None:
+    arguments = job.arguments
+    if arguments.no_python:
+        return "--no-python starts programs that are not Python"
+    if arguments.run_path:
+        return "--run-path asks for an interpreter of its own"
+    if getattr(arguments, "numa_binding", None):
+        return "--numa-binding binds a process when it is started"
+    if os.getenv("PYTHON_EXEC", sys.executable) != sys.executable:
+        return f"PYTHON_EXEC names another interpreter ({os.environ['PYTHON_EXEC']})"
+    flags = [flag for flag in sys.orig_argv[1:] if flag.startswith("-")][:1]
+    if flags and sys.orig_argv[1] == flags[0] and flags[0] != "-m":
+        return f"the launcher's interpreter was started with {flags[0]}, which workers do not inherit"
+    return None
+
+
+def _set_default_threads(arguments: list[str]) -> None:
+    """Torchrun's default of one thread per worker, applied before torch is imported rather than after.
+
+    The real parser comes with torch. Where this look misses something, torchrun's own code sets the variable
+    later, and the zygote is made anew with it.
+    """
+    if "OMP_NUM_THREADS" in os.environ:
+        return
+    wanted = os.environ.get("PET_NPROC_PER_NODE", "1")
+    for option, value in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, _, attached = option.partition("=")
+        if name.startswith("--nproc"):
+            wanted = attached or value
+    if wanted.isdigit() and int(wanted) > 1:
+        os.environ["OMP_NUM_THREADS"] = "1"
+        print("ft_launcher: OMP_NUM_THREADS is not set; each worker gets 1 thread, as with torchrun", file=sys.stderr)
 
 
 def _platform_problem() -> str | None:
@@ -61,9 +149,8 @@ def _platform_problem() -> str | None:
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
-        return (
-            f"this kernel ({os.uname().release}) has no pidfd ({error.strerror}); ft_launcher needs Linux 5.4 or newer"
-        )
+        kernel = os.uname().release
+        return f"this kernel ({kernel}) has no pidfd ({error.strerror}); ft_launcher needs Linux 5.4 or newer"
     return None
 
 

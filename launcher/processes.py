@@ -13,10 +13,12 @@ from typing import NamedTuple
 
 __all__ = [
     "ProcessStatus",
+    "adopt_orphans",
     "end_sessions",
     "has_exited",
     "open_pidfd",
     "process_status",
+    "reap_adopted",
     "send_signal",
     "wait_for_exit",
 ]
@@ -120,6 +122,32 @@ def end_sessions(sessions: Collection[int], timeout_seconds: float) -> set[int]:
         finally:
             for pidfd in pidfds:
                 os.close(pidfd)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of whatever our descendants leave behind (child subreaper, prctl(2))."""
+    import ctypes
+
+    pr_set_child_subreaper = 36
+    ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
+
+
+def reap_adopted(own: Collection[int]) -> None:
+    """Collect children that ended and that nobody else here waits for.
+
+    Args:
+        own: Children that somebody does wait for.
+    """
+    for task in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{task}/children", "rb") as file:
+                children = [int(pid) for pid in file.read().split()]
+        except FileNotFoundError:  # the thread has ended, or the kernel does not keep this list
+            continue
+        for pid in children:
+            if pid not in own:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
 
 
 def _members(sessions: Collection[int]) -> list[int]:

@@ -28,16 +28,22 @@ from launcher.monitor_process import MonitorProcess
 from launcher.options import Job
 from launcher.rendezvous import FreshStoreRendezvous, LocalRendezvous, RendezvousRefusedError
 from launcher.signals import SignalInbox
-from launcher.workers import python_command, spawn_worker
+from launcher.starters import SpawnStarter, WarmStarter, WorkerStarter, Zygote
+from launcher.workers import python_command
+from resilience_core.config import FaultToleranceConfig
 from resilience_core.errors import ConfigError
 
-__all__ = ["run"]
+__all__ = ["preload", "run"]
 
 _RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
-def run(job: Job) -> int:
+def run(job: Job, zygote: Zygote | None = None) -> int:
     """Run a job on this node.
+
+    Args:
+        job: What to run.
+        zygote: What warm workers come from; workers are spawned where there is none.
 
     Returns:
         The exit code.
@@ -51,10 +57,15 @@ def run(job: Job) -> int:
     with contextlib.ExitStack() as stack:
         log_folder = make_log_folder(job.arguments.log_dir, job.arguments.rdzv_id)
         launch_config, entrypoint, arguments = _launch_config(job, log_folder)
-        outfit = stack.enter_context(_furnished(job, launch_config, log_folder))
+        outfit = stack.enter_context(_furnished(job, launch_config, log_folder, zygote))
         spec = _worker_spec(job, launch_config, entrypoint, arguments)
         agent = Agent(spec, outfit, _shutdown_timeout(launch_config))
         return _supervise(agent, spec, outfit)
+
+
+def preload(config: FaultToleranceConfig) -> tuple[str, ...]:
+    """What a zygote imports: torch, what a rank needs of ours, and whatever ``--ft-preload`` names."""
+    return ("torch", "torch.distributed", "resilience_core.client", "resilience_core.config", *(config.preload or ()))
 
 
 def _supervise(agent: Agent, spec: WorkerSpec, outfit: Outfit) -> int:
@@ -130,7 +141,7 @@ def _launch_config(job: Job, log_folder: str) -> tuple[Any, str, list[str]]:
 
 
 @contextlib.contextmanager
-def _furnished(job: Job, launch_config: Any, log_folder: str) -> Iterator[Outfit]:
+def _furnished(job: Job, launch_config: Any, log_folder: str, zygote: Zygote | None) -> Iterator[Outfit]:
     logging.getLogger("launcher").setLevel(job.config.log_level)
     with contextlib.ExitStack() as stack:
         signals = SignalInbox(getattr(launch_config, "signals_to_handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"))
@@ -151,6 +162,11 @@ def _furnished(job: Job, launch_config: Any, log_folder: str) -> Iterator[Outfit
             job.config, run_folder=run_folder.path, log_folder=log_folder, owns_ranks=True, on_replaced=on_replaced
         )
         stack.callback(monitor.close)
+        starter: WorkerStarter = SpawnStarter()
+        if zygote is not None:
+            starter = WarmStarter(zygote, preload(job.config), say)
+        stack.callback(starter.close)
+        starter.prepare(launch_config.nproc_per_node)
         events.write("began", run_folder=run_folder.path, monitor=monitor.pid, launcher=os.getpid())
         yield Outfit(
             config=job.config,
@@ -161,7 +177,7 @@ def _furnished(job: Job, launch_config: Any, log_folder: str) -> Iterator[Outfit
             control=control,
             signals=signals,
             events=events,
-            start_worker=spawn_worker,
+            starter=starter,
             logs_specs=launch_config.logs_specs,
             log_line_prefix_template=launch_config.log_line_prefix_template,
         )

@@ -8,12 +8,14 @@ its signal can wake a blocking call, so that is done only to ranks that are cond
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
 import signal
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from launcher.processes import open_pidfd, process_status, send_signal, wait_for_exit
@@ -85,18 +87,11 @@ def _from_outside(pids: Mapping[int, int], py_spy: str, scratch: str, end: float
     running = {}
     for key, pid in pids.items():
         output = os.path.join(scratch, f"stack-{pid}.json")
-        status = process_status(pid)
-        mode = ["--nonblocking"] if status is not None and status.is_stopped else []
-        child = os.posix_spawn(
-            py_spy,
-            [py_spy, "dump", "--json", "--pid", str(pid), *mode],
-            os.environ,
-            file_actions=[
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
-                (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
-            ],
-        )
+        try:
+            child = _start_py_spy(py_spy, pid, output)
+        except OSError as error:  # no memory for a process, or the program was removed: the kill goes on without
+            print(f"ft_launcher: cannot run {py_spy}: {error.strerror}; no stacks from outside", file=sys.stderr)
+            break
         running[key] = (child, os.pidfd_open(child), output)
     found = {}
     try:
@@ -117,6 +112,21 @@ def _from_outside(pids: Mapping[int, int], py_spy: str, scratch: str, end: float
     return found
 
 
+def _start_py_spy(py_spy: str, pid: int, output: str) -> int:
+    status = process_status(pid)
+    mode = ["--nonblocking"] if status is not None and status.is_stopped else []
+    return os.posix_spawn(
+        py_spy,
+        [py_spy, "dump", "--json", "--pid", str(pid), *mode],
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
+            (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+        ],
+    )
+
+
 def _parse_json(path: str) -> tuple[Thread, ...]:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -128,7 +138,7 @@ def _parse_json(path: str) -> tuple[Thread, ...]:
             name=_name(thread),
             is_active=bool(thread.get("active")),
             holds_gil=bool(thread.get("owns_gil")),
-            frames=tuple(
+            frames=_of_the_worker(
                 Frame(
                     str(frame.get("name")),
                     str(frame.get("short_filename") or frame.get("filename")),
@@ -146,6 +156,11 @@ def _name(thread: dict[str, Any]) -> str:
     if thread.get("os_thread_id") == thread.get("pid"):
         return "MainThread"
     return str(thread.get("thread_name") or f"thread {thread.get('os_thread_id')}")
+
+
+def _of_the_worker(frames: Iterable[Frame]) -> tuple[Frame, ...]:
+    """Without the frames in which a warm worker was made: they are the launcher's, outermost, and tell nothing."""
+    return tuple(itertools.takewhile(lambda frame: not frame.file.endswith("launcher/become.py"), frames))
 
 
 _FAULTHANDLER_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
@@ -176,7 +191,7 @@ def _parse_faulthandler(text: str) -> tuple[Thread, ...]:
     threads = []
     for block in text.strip().split("\n\n"):
         head, *lines = block.splitlines()
-        frames = tuple(
+        frames = _of_the_worker(
             Frame(match["function"], match["file"], int(match["line"]))
             for line in lines
             if (match := _FAULTHANDLER_FRAME.match(line))

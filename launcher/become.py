@@ -1,0 +1,172 @@
+"""A forked process becomes a worker that cannot tell it from one started by ``python -u script``.
+
+What a fresh interpreter would have is put in place: environment, descriptors, standard streams, ``sys.argv``,
+``sys.path``, ``__main__``, random state. What cannot be had: ``sys.flags.unbuffered`` is 0 and the command line
+that ``ps`` shows is the launcher's.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import signal
+import sys
+import types
+from typing import Any
+
+from launcher.zygote import WorkerOrder
+
+__all__ = ["become"]
+
+_OURS = ("launcher", "torch_resilience")
+_kept_alive: list[Any] = []
+
+
+def become(order: WorkerOrder) -> None:
+    """Run what was ordered as ``__main__``; return, or exit, as a fresh interpreter would.
+
+    Must be called from the outermost frames of the process, outside any ``with`` or ``try``: whatever stands
+    around the call ends with the worker.
+    """
+    _take_environment(order.environment)
+    _take_streams(order)
+    _renew_random_state()
+    main = _install_main(order)
+    try:
+        if order.is_module:
+            _run_module(order.argv[0])
+        else:
+            _run_script(order.argv[0], main)
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the outermost loop of the process
+        _end_as_uncaught(error)
+
+
+def _take_environment(environment: dict[str, str]) -> None:
+    for name in set(os.environ) - set(environment):
+        del os.environ[name]
+    for name, value in environment.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+def _take_streams(order: WorkerOrder) -> None:
+    for number, path in ((1, order.stdout), (2, order.stderr)):
+        if path:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    sys.stdout = sys.__stdout__ = _unbuffered(1, sys.__stdout__)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = _unbuffered(2, sys.__stderr__)  # type: ignore[misc]
+
+
+def _unbuffered(descriptor: int, like: Any) -> Any:
+    """A standard stream as ``python -u`` makes it."""
+    raw = io.FileIO(descriptor, "wb", closefd=False)
+    raw.name = {1: "<stdout>", 2: "<stderr>"}[descriptor]
+    _kept_alive.append(like)
+    stream = io.TextIOWrapper(
+        raw,
+        encoding=like.encoding if like is not None else "utf-8",
+        errors=like.errors if like is not None else "backslashreplace",
+        newline="\n",
+        write_through=True,
+    )
+    stream.mode = "w"  # type: ignore[misc]
+    return stream
+
+
+def _renew_random_state() -> None:
+    """``random`` reseeds itself after a fork; these do not. Torch's default seed is fixed, and untouched."""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)
+
+
+def _install_main(order: WorkerOrder) -> types.ModuleType:
+    target = order.argv[0]
+    sys.argv = list(order.argv)
+    sys.orig_argv = [sys.executable, "-u", *(["-m"] if order.is_module else []), *order.argv]
+    if not (sys.flags.safe_path if hasattr(sys.flags, "safe_path") else False):
+        sys.path[0] = os.getcwd() if order.is_module else _folder_of(target)
+    _forget_our_own_modules(sys.path[0])
+    _kept_alive.append(sys.modules["__main__"])
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins, __annotations__={})
+    sys.modules["__main__"] = main
+    return main
+
+
+def _folder_of(script: str) -> str:
+    return script if os.path.isdir(script) else os.path.dirname(os.path.realpath(script))
+
+
+def _forget_our_own_modules(first_path: str) -> None:
+    """Let the worker's own folder win: a file there may have the name of a module that is loaded already."""
+    try:
+        beside = {name.partition(".")[0] for name in os.listdir(first_path or ".")}
+    except OSError:
+        beside = set()
+    for name in list(sys.modules):
+        top = name.partition(".")[0]
+        if top in _OURS or (top in beside and _comes_from_elsewhere(top, first_path)):
+            _kept_alive.append(sys.modules.pop(name))
+
+
+def _comes_from_elsewhere(top: str, folder: str) -> bool:
+    if top == "__main__" or top in sys.builtin_module_names:
+        return False
+    origin = getattr(getattr(sys.modules.get(top), "__spec__", None), "origin", None)
+    if not isinstance(origin, str) or not os.path.isabs(origin):
+        return False
+    # Only what an import would really find in the folder: a module file, or a package.
+    candidates = (os.path.join(folder, top + ".py"), os.path.join(folder, top, "__init__.py"))
+    return not origin.startswith(os.path.join(folder, "")) and any(map(os.path.exists, candidates))
+
+
+def _run_script(path: str, main: types.ModuleType) -> None:
+    if os.path.isdir(path) or _is_archive(path):
+        import runpy
+
+        runpy.run_path(path, run_name="__main__")
+        return
+    from importlib.machinery import SourceFileLoader
+
+    absolute = os.path.abspath(path)
+    main.__dict__.update(__file__=absolute, __loader__=SourceFileLoader("__main__", absolute), __cached__=None)
+    with open(path, "rb") as file:
+        source = file.read()
+    exec(compile(source, absolute, "exec", dont_inherit=True), main.__dict__)
+
+
+def _is_archive(path: str) -> bool:
+    import zipfile
+
+    return path.endswith((".zip", ".pyz")) and zipfile.is_zipfile(path)
+
+
+def _run_module(name: str) -> None:
+    """What ``python -m`` itself calls."""
+    import runpy
+
+    sys.argv[0] = "-m"
+    runpy._run_module_as_main(name)  # type: ignore[attr-defined]
+
+
+def _end_as_uncaught(error: BaseException) -> None:
+    """Report an uncaught exception as the interpreter does, without the frames of this file, and exit."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
+    if isinstance(error, KeyboardInterrupt):
+        sys.stdout.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    sys.exit(1)

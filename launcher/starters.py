@@ -1,0 +1,364 @@
+"""Where worker processes come from, as the agent sees it: spawned, or warm from the zygote."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import attrs
+
+from launcher.processes import has_exited, open_pidfd, send_signal, wait_for_exit
+from launcher.workers import Launch, spawn_worker
+from launcher.zygote import WorkerOrder, read_at_import, receive_frame, send_frame, serve
+
+__all__ = ["SpawnStarter", "WarmStarter", "WorkerStarter", "Zygote"]
+
+_PATIENCE_SECONDS = 10.0
+_HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PROGRAM = "import sys; sys.path[0] = sys.argv.pop(1); from launcher.zygote import main; main()"
+
+
+class WorkerStarter(Protocol):
+    """Starts workers; each is the leader of its own session and a child of this process."""
+
+    def start(self, launch: Launch) -> int:
+        """Start one and return its pid."""
+
+    def prepare(self, count: int) -> None:
+        """Have so many ready for the next generation."""
+
+    def descriptors(self) -> list[int]:
+        """What becomes readable when :meth:`tend` has something to do."""
+
+    def tend(self) -> None:
+        """Mend what was lost."""
+
+    def children(self) -> set[int]:
+        """Pids that are this starter's to collect."""
+
+    def close(self) -> None:
+        """End whatever idles."""
+
+
+class SpawnStarter:
+    """A new interpreter for every worker."""
+
+    def start(self, launch: Launch) -> int:
+        """See :class:`WorkerStarter`."""
+        return spawn_worker(launch)
+
+    def prepare(self, count: int) -> None:
+        """See :class:`WorkerStarter`; there is nothing to be had ahead."""
+
+    def descriptors(self) -> list[int]:
+        """See :class:`WorkerStarter`."""
+        return []
+
+    def tend(self) -> None:
+        """See :class:`WorkerStarter`."""
+
+    def children(self) -> set[int]:
+        """See :class:`WorkerStarter`."""
+        return set()
+
+    def close(self) -> None:
+        """See :class:`WorkerStarter`."""
+
+
+@attrs.define(eq=False)
+class Zygote:
+    """The launcher's hold on a zygote process."""
+
+    channel: socket.socket
+    pid: int
+    pidfd: int
+    has_reported: bool = False
+    unsafe: str | None = None
+    import_time: dict[str, str] = attrs.field(factory=dict)
+
+    @classmethod
+    def by_fork(cls, preload: Sequence[str], harmless_threads: int) -> Zygote | WorkerOrder:
+        """Fork this process, which has imported torch and nothing that would not survive.
+
+        Returns:
+            The zygote; or, in a worker that the zygote has forked in its turn, what that is to become.
+        """
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        launcher = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            os.setsid()  # a Ctrl-C at the terminal is the launcher's business
+            return serve(theirs, launcher, preload, harmless_threads)
+        theirs.close()
+        return cls(ours, pid, os.pidfd_open(pid))
+
+    @classmethod
+    def by_exec(cls, preload: Sequence[str]) -> Zygote:
+        """Start a zygote as a new interpreter; it reports when it has imported everything."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            settings = {"channel": theirs.fileno(), "launcher": os.getpid(), "preload": list(preload)}
+            process = subprocess.Popen(
+                [sys.executable, "-u", "-c", _PROGRAM, _HOME, json.dumps(settings)],
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        process.returncode = 0  # collected by us
+        return cls(ours, process.pid, os.pidfd_open(process.pid))
+
+    def read_report(self) -> None:
+        """Wait for the first word, which says whether forking is safe."""
+        report = receive_frame(self.channel)
+        self.has_reported = True
+        self.unsafe = "the zygote ended before it was ready" if report is None else report["unsafe"]
+        self.import_time = {} if report is None else report["import_time"]
+
+    def close(self) -> None:
+        """End the process, collect it."""
+        send_signal(self.pidfd, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+        os.close(self.pidfd)
+        self.channel.close()
+
+
+@attrs.define(eq=False)
+class _Parked:
+    """A worker that waits for its order."""
+
+    link: socket.socket
+    pid: int = 0
+    pidfd: int = -1
+
+
+class WarmStarter:
+    """Parked workers from a zygote; a spawned one where none can be had.
+
+    Args:
+        zygote: The first one.
+        preload: What a new zygote must import.
+        say: Told once why warm start is not possible, and of every loss that was mended.
+    """
+
+    def __init__(self, zygote: Zygote, preload: Sequence[str], say: Callable[[str], None]) -> None:
+        self._zygote: Zygote | None = zygote
+        self._preload = preload
+        self._say = say
+        self._parked: deque[_Parked] = deque()
+        self._asked = 0
+        self._wanted = 0
+        self._is_off = False
+
+    def start(self, launch: Launch) -> int:
+        """See :class:`WorkerStarter`."""
+        order = _order(launch)
+        if order is None:
+            self._switch_off("the workers are not started with this launcher's own Python")
+            return spawn_worker(launch)
+        parked = self._take(order)
+        if parked is None:
+            return spawn_worker(launch)
+        pid = parked.pid
+        try:
+            send_frame(parked.link, order._asdict())
+        except OSError:  # it died in this very moment
+            self._discard(parked)
+            return spawn_worker(launch)
+        parked.link.close()
+        os.close(parked.pidfd)
+        return pid
+
+    def prepare(self, count: int) -> None:
+        """See :class:`WorkerStarter`."""
+        self._wanted = count
+        missing = count - len(self._parked) - self._asked
+        if self._zygote is not None and missing > 0:
+            with contextlib.suppress(OSError):  # a dead one is found and mended by tend()
+                send_frame(self._zygote.channel, {"park": missing})
+                self._asked += missing
+
+    def descriptors(self) -> list[int]:
+        """See :class:`WorkerStarter`."""
+        found = [parked.pidfd for parked in self._parked]
+        if self._zygote is not None:
+            found += [self._zygote.channel.fileno()] if self._asked or not self._zygote.has_reported else []
+            found.append(self._zygote.pidfd)
+        return found
+
+    def tend(self) -> None:
+        """See :class:`WorkerStarter`."""
+        for parked in [p for p in self._parked if has_exited(p.pidfd)]:
+            self._parked.remove(parked)
+            self._discard(parked)
+            self._say("a parked worker was lost; another takes its place")
+        zygote = self._zygote
+        if zygote is None:
+            return
+        if has_exited(zygote.pidfd):
+            self._replace_zygote("the zygote was lost; a new one is being made, no rank was touched")
+            return
+        while (self._asked or not zygote.has_reported) and _is_readable(zygote.channel):
+            self._hear()
+            if self._zygote is not zygote:
+                return
+        self.prepare(self._wanted)
+
+    def children(self) -> set[int]:
+        """See :class:`WorkerStarter`."""
+        own = {parked.pid for parked in self._parked}
+        return own | ({self._zygote.pid} if self._zygote is not None else set())
+
+    def close(self) -> None:
+        """See :class:`WorkerStarter`."""
+        self._wanted = 0
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = None
+        while self._parked:
+            self._discard(self._parked.popleft())
+
+    # ---- parked workers ---------------------------------------------------------------------------------
+
+    def _take(self, order: WorkerOrder) -> _Parked | None:
+        """A live parked worker; waits for one that is being made."""
+        self._ensure_environment(order)
+        while self._zygote is not None or self._parked:
+            while self._parked:
+                parked = self._parked.popleft()
+                if not has_exited(parked.pidfd):
+                    return parked
+                self._discard(parked)
+            zygote = self._zygote
+            if zygote is None:
+                return None
+            if not self._asked:
+                self.prepare(max(1, self._wanted))
+            if not self._asked or not _wait_readable(zygote, _PATIENCE_SECONDS):
+                self._replace_zygote("the zygote does not answer; spawning this worker, a new zygote is being made")
+                return None
+            self._hear()
+        return None
+
+    def _ensure_environment(self, order: WorkerOrder) -> None:
+        """Torch read some variables when the zygote imported it; where they have changed since, start anew."""
+        zygote = self._zygote
+        if zygote is None:
+            return
+        if not zygote.has_reported and _wait_readable(zygote, _PATIENCE_SECONDS):
+            self._hear()
+        if self._zygote is zygote and zygote.import_time != read_at_import(order.environment):
+            self._replace_zygote(None, order.environment)
+
+    def _hear(self) -> None:
+        """Take one message from the zygote: its report, or a parked worker."""
+        zygote = self._zygote
+        assert zygote is not None
+        if not zygote.has_reported:
+            zygote.read_report()
+            if zygote.unsafe is not None:
+                self._switch_off(zygote.unsafe)
+            return
+        try:
+            word, descriptors, _, _ = socket.recv_fds(zygote.channel, len(b"parked"), 1)
+        except OSError:
+            word, descriptors = b"", []
+        if not word or not descriptors:
+            self._replace_zygote("the zygote was lost; a new one is being made, no rank was touched")
+            return
+        self._asked -= 1
+        parked = _Parked(socket.socket(fileno=descriptors[0]))
+        raw = parked.link.recv(4, socket.MSG_WAITALL)
+        if len(raw) < 4:
+            parked.link.close()
+            return
+        (parked.pid,) = struct.unpack("=I", raw)
+        pidfd = open_pidfd(parked.pid)
+        if pidfd is None:
+            parked.link.close()
+            return
+        parked.pidfd = pidfd
+        self._parked.append(parked)
+
+    def _discard(self, parked: _Parked) -> None:
+        send_signal(parked.pidfd, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(parked.pid, 0)
+        os.close(parked.pidfd)
+        parked.link.close()
+
+    # ---- the zygote -------------------------------------------------------------------------------------
+
+    def _replace_zygote(self, said: str | None, environment: dict[str, str] | None = None) -> None:
+        if self._zygote is not None:
+            self._zygote.close()
+        while environment is not None and self._parked:  # they were made with the wrong environment
+            self._discard(self._parked.popleft())
+        if said is not None:
+            self._say(said)
+        self._asked = 0
+        with _environment(environment):
+            self._zygote = Zygote.by_exec(self._preload)
+        self.prepare(self._wanted)
+
+    def _switch_off(self, why: str) -> None:
+        if not self._is_off:
+            self._is_off = True
+            self._say(f"warm start is off: {why}; workers are spawned instead (said once)")
+        self.close()
+
+
+@contextlib.contextmanager
+def _environment(wanted: dict[str, str] | None) -> Iterator[None]:
+    """What a child made inside the block will find of the variables that are read at import."""
+    if wanted is None:
+        yield
+        return
+    before = dict(os.environ)
+    target = read_at_import(wanted)
+    for name in read_at_import(before).keys() - target.keys():
+        del os.environ[name]
+    os.environ.update(target)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def _order(launch: Launch) -> WorkerOrder | None:
+    """The launch as an order, None where only exec will do."""
+    program, *arguments = launch.command
+    if program != sys.executable or arguments[:1] != ["-u"] or launch.numa_options is not None:
+        return None
+    is_module = arguments[1] == "-m"
+    argv = tuple(arguments[2:] if is_module else arguments[1:])
+    if not argv or argv[0].startswith("-"):
+        return None
+    environment = {**os.environ, **launch.environment}
+    return WorkerOrder(argv, is_module, environment, launch.stdout, launch.stderr)
+
+
+def _is_readable(link: socket.socket) -> bool:
+    poller = select.poll()
+    poller.register(link, select.POLLIN)
+    return bool(poller.poll(0))
+
+
+def _wait_readable(zygote: Zygote, timeout_seconds: float) -> bool:
+    """Whether the zygote speaks before the time is up, and before it dies."""
+    ready = wait_for_exit([zygote.channel.fileno(), zygote.pidfd], timeout_seconds)
+    return zygote.channel.fileno() in ready

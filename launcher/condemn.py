@@ -43,9 +43,9 @@ def condemn(
             launcher knows of the verdict before it sees a rank end.
     """
     config = settings["config"]
-    for rank in doomed:
-        rank.is_condemned = True
     views = {rank: rank.view() for rank in alive}
+    for rank in doomed:
+        rank.condemn(views[rank])
     stopped = {rank for rank in alive if rank.is_stopped(views[rank])}
     stacks = _stacks(doomed, views, settings) if config["capture_stacks"] else {}
     blame = assign_blame(

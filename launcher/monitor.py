@@ -24,7 +24,6 @@ from launcher.condemn import condemn
 from launcher.incident import Incident
 from launcher.processes import end_sessions, has_exited, send_signal
 from launcher.watch import RankMonitor, WatchOrder
-from resilience_core.cell import NO_LIMIT
 
 __all__ = ["Monitor", "main"]
 
@@ -76,10 +75,11 @@ class Monitor:
     def _time_until_next_look(self, now_ns: int) -> int:
         wake_ns = now_ns + LONGEST_SLEEP_NS
         for rank in self._ranks.values():
-            if rank.is_condemned:
-                wake_ns = min(wake_ns, rank.kill_at_ns or NO_LIMIT)
-                continue
             view = rank.view()
+            if rank.kill_at_ns is not None:
+                wake_ns = min(wake_ns, rank.kill_at_ns)
+            if rank.is_condemned(view) or rank.is_gone(view):
+                continue  # a successor that takes over the cell is found at one of the regular looks
             wake_ns = min(wake_ns, rank.next_deadline_ns(view))
             if view.smallest_limit_ns:
                 wake_ns = min(wake_ns, now_ns + view.smallest_limit_ns // 2)
@@ -92,7 +92,7 @@ class Monitor:
             Whether something was done that takes time.
         """
         self._kill_survivors(now_ns)
-        watched = [rank for rank in self._ranks.values() if not rank.is_condemned]
+        watched = [r for r in self._ranks.values() if not (r.is_condemned(v := r.view()) or r.is_gone(v))]
         late = [rank for rank in watched if rank.verdict(rank.view(), now_ns) is not None]
         if not late:
             return False
@@ -101,22 +101,18 @@ class Monitor:
         later_ns = time.monotonic_ns()
         if later_ns - now_ns > OVERSLEPT_NS:
             return False  # frozen between the looks: the next round gives the time back first
-        late = [r for r in late if r.verdict(r.view(), later_ns) == first_look[r] and not self._drop_if_gone(r)]
+        late = [r for r in late if r.verdict(v := r.view(), later_ns) == first_look[r] and not r.is_gone(v)]
         if late:
             self._condemn(late, watched, later_ns)
         return bool(late)
-
-    def _drop_if_gone(self, rank: RankMonitor) -> bool:
-        """A rank that has ended is its parent's business; where nobody told us, wait for its successor."""
-        return rank.is_gone(rank.view())
 
     def _condemn(self, late: list[RankMonitor], watched: list[RankMonitor], now_ns: int) -> None:
         doomed = late + [
             rank
             for rank in watched
             if rank not in late
-            and rank.next_deadline_ns(rank.view()) <= now_ns + DUE_TOGETHER_NS
-            and not self._drop_if_gone(rank)
+            and rank.next_deadline_ns(view := rank.view()) <= now_ns + DUE_TOGETHER_NS
+            and not rank.is_gone(view)
         ]
         alive = [rank for rank in self._ranks.values() if rank in doomed or not rank.is_gone(rank.view())]
         generation = doomed[0].order.generation

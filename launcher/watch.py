@@ -41,8 +41,8 @@ class RankMonitor:
 
     def __init__(self, order: WatchOrder, worker_pidfd: int | None, now_ns: int) -> None:
         self.order = order
-        self.is_condemned = False
         self.kill_at_ns: int | None = None
+        self._condemned: tuple[int, int] | None = None  # pid and start time
         self._cell = Cell(order.cell)
         self._since_ns = now_ns
         self._given_back: dict[Deadline, int] = {}
@@ -52,6 +52,14 @@ class RankMonitor:
     def view(self) -> CellView:
         """What the rank says now."""
         return self._cell.view()
+
+    def is_condemned(self, view: CellView) -> bool:
+        """Whether this very process has been condemned; its successor, if it has one, is watched anew."""
+        return self._condemned == (view.pid, view.start_time)
+
+    def condemn(self, view: CellView) -> None:
+        """Expect nothing more from this process than its end."""
+        self._condemned = (view.pid, view.start_time)
 
     def verdict(self, view: CellView, now_ns: int) -> Verdict | None:
         """What follows from it."""

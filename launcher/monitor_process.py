@@ -72,10 +72,7 @@ class MonitorProcess:
         self._owns_ranks = owns_ranks
         self._on_replaced = on_replaced
         self._alive_path = os.path.join(run_folder, "monitor.alive")
-        with open(self._alive_path, "wb") as file:
-            file.write(bytes(8))
-        with open(self._alive_path, "r+b") as file:
-            self._alive = memoryview(mmap.mmap(file.fileno(), 8)).cast("q")
+        self._alive = _make_word(self._alive_path)
         # Both ends are kept: a monitor that is replaced leaves its end, unread reports and all, to the next one.
         self.channel, self._their_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel.setblocking(False)
@@ -169,9 +166,12 @@ class MonitorProcess:
                 last_look_ns = time.monotonic_ns()
 
     def _what_is_wrong(self, now_ns: int, overslept: bool) -> str | None:
+        if self._process.returncode is not None:
+            return "could not be started"
         state = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
         if state is not None and state.si_code == os.CLD_STOPPED:
-            return "was stopped"
+            # A whole tree that was stopped and continued wakes one by one; perhaps it is only our turn.
+            return None if overslept else "was stopped"
         if state is not None:
             return f"ended ({'signal' if state.si_code != os.CLD_EXITED else 'exit code'} {state.si_status})"
         # Whoever was frozen with us needs a moment to wake; only one that stays silent while we run is stuck.
@@ -220,6 +220,18 @@ class MonitorProcess:
             # Only a monitor that has not read for long fills its socket; it is about to be replaced, and the
             # next one is told everything anew.
             logger.warning("the monitor does not read its orders; it will be replaced")
+
+
+def _make_word(path: str) -> memoryview:
+    """A file of one shared word; its memory is reserved, so that a full tmpfs is an error and no SIGBUS."""
+    try:
+        with open(path, "w+b") as file:
+            os.posix_fallocate(file.fileno(), 0, 8)
+            return memoryview(mmap.mmap(file.fileno(), 8)).cast("q")
+    except OSError as error:
+        raise MonitorStartError(
+            f"cannot make {path}: {error.strerror}; name another folder in memory with --ft-run-dir"
+        ) from error
 
 
 def _find_py_spy() -> str | None:

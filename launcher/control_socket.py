@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 
+from launcher.folders import FolderError
 from resilience_core.control import MAX_BYTES, ControlMessageError, WorkloadControlRequest, receive
 
 __all__ = ["ControlSocket"]
@@ -25,7 +26,14 @@ class ControlSocket:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._socket.setblocking(False)
-        self._socket.bind(path)
+        try:
+            self._socket.bind(path)
+        except OSError as error:  # a path beyond 107 bytes has no strerror
+            self._socket.close()
+            raise FolderError(
+                f"cannot listen at {path}: {error.strerror or error}; name another, shorter folder in memory "
+                "with --ft-run-dir"
+            ) from error
 
     def fileno(self) -> int:
         """For poll."""

@@ -6,7 +6,9 @@ import json
 import os
 import sys
 import time
-from typing import Any
+from typing import Any, TextIO
+
+from launcher.folders import FolderError
 
 __all__ = ["EventLog", "read_events"]
 
@@ -21,10 +23,15 @@ class EventLog:
     def __init__(self, log_folder: str) -> None:
         self.path = os.path.join(log_folder, "events.jsonl")
         try:
-            self._file = open(self.path, "x", encoding="utf-8", buffering=1)  # noqa: SIM115 - open as long as the run
-        except FileExistsError:  # another node of this job writes to the same shared folder, or an earlier run did
-            self.path = os.path.join(log_folder, f"events-{os.uname().nodename}-{os.getpid()}.jsonl")
-            self._file = open(self.path, "x", encoding="utf-8", buffering=1)  # noqa: SIM115
+            try:
+                self._file = _new_file(self.path)
+            except FileExistsError:  # another node of this job writes to the same shared folder, or an earlier run did
+                self.path = os.path.join(log_folder, f"events-{os.uname().nodename}-{os.getpid()}.jsonl")
+                self._file = _new_file(self.path)
+        except OSError as error:
+            raise FolderError(
+                f"cannot write {self.path}: {error.strerror}; name another folder with --log-dir"
+            ) from error
         self._failed = False
 
     def write(self, event: str, **facts: Any) -> None:
@@ -45,6 +52,10 @@ class EventLog:
     def close(self) -> None:
         """Flush and close."""
         self._file.close()
+
+
+def _new_file(path: str) -> TextIO:
+    return open(path, "x", encoding="utf-8", buffering=1)
 
 
 def read_events(log_folder: str) -> list[dict[str, Any]]:

@@ -35,15 +35,19 @@ class RunFolder:
 
     def __init__(self, parent: str = DEFAULT_PARENT) -> None:
         _sweep(parent)
-        self.path = os.path.join(parent, f"{_PREFIX}{os.getuid()}-{secrets.token_hex(6)}")
+        name = f"{_PREFIX}{os.getuid()}-{secrets.token_hex(6)}"
+        self.path = os.path.join(parent, name)
+        # Made under another name: a launcher that starts at the same moment must not sweep it before it is locked.
+        new = os.path.join(parent, f".{name}")
         try:
             _check_parent(parent)
-            os.mkdir(self.path, 0o700)
-            self._lock = os.open(os.path.join(self.path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.mkdir(new, 0o700)
+            self._lock = os.open(os.path.join(new, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.mkdir(os.path.join(self.path, "cells"), 0o700)
+            os.mkdir(os.path.join(new, "cells"), 0o700)
+            os.rename(new, self.path)
         except OSError as error:
-            shutil.rmtree(self.path, ignore_errors=True)
+            shutil.rmtree(new, ignore_errors=True)
             raise FolderError(
                 f"cannot make the run folder {self.path}: {error.strerror}; "
                 "name another folder in memory with --ft-run-dir"

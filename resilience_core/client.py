@@ -101,6 +101,10 @@ class RankMonitorClient:
         self._open: dict[str, _Section] = {}
         self._pending_state: Mapping[str, Any] | None = None
         self._stack_file: TextIO | None = None
+        self._is_cut_off = False
+        self._has_sent_heartbeat = False
+        self._has_used_section = False
+        self._section_events_are_heartbeats = False
         self._forget_observations(0)
 
     # ---- life -------------------------------------------------------------------------------------------
@@ -109,11 +113,16 @@ class RankMonitorClient:
         """Begin to be monitored: the initial heartbeat and the out-of-section timeouts start to run.
 
         Raises:
-            RankMonitorClientError: Not started by ft_launcher (or another monitor), initialised already, or
-                another process has taken this rank's cell.
+            RankMonitorClientError: Not started by ft_launcher (or another monitor), initialised already here or
+                through another client, or another process has taken this rank's cell.
         """
         if self.is_initialized:
             raise RankMonitorClientError("init_workload_monitoring() was called already; shut down first")
+        if any(client.is_initialized and not client._is_cut_off for client in _clients):
+            # Both would write the same words, and the first to shut down would switch the other's protection off.
+            raise RankMonitorClientError(
+                "another RankMonitorClient of this process is initialised already; use that one, or shut it down first"
+            )
         path = os.environ.get(CELL_VARIABLE)
         config_path = os.environ.get(CONFIG_VARIABLE)
         if not path or not config_path:
@@ -123,13 +132,19 @@ class RankMonitorClient:
             )
         from resilience_core.config import FaultToleranceConfig
 
-        with open(config_path, encoding="utf-8") as file:
-            self._cfg = FaultToleranceConfig.from_json(file.read())
         try:
+            with open(config_path, encoding="utf-8") as file:
+                self._cfg = FaultToleranceConfig.from_json(file.read())
             cell = Cell(path)
             cell.claim(os.getpid(), process_start_time(os.getpid()) or 0)
+        except OSError as error:
+            raise RankMonitorClientError(
+                f"{CONFIG_VARIABLE} leads to {config_path}, which cannot be read: {error.strerror}; the launcher that "
+                "set it is gone"
+            ) from error
         except CellError as error:
             raise RankMonitorClientError(str(error)) from error
+        self._is_cut_off = False
         self._cell = cell
         self._words = cell.words
         self._start(time.monotonic_ns())
@@ -180,6 +195,7 @@ class RankMonitorClient:
         self._words = _private_words()
         self._sections = {}
         self._open = {}
+        self._has_sent_heartbeat = False  # so that the next one looks whether we are initialised
         self._cell.close()
         self._cell = None
         if self._stack_file is not None:
@@ -200,9 +216,7 @@ class RankMonitorClient:
             RankMonitorClientError: Before ``init_workload_monitoring``.
         """
         if self._cfg is None:
-            raise RankMonitorClientError(
-                "the configuration is known after init_workload_monitoring(); call it first"
-            )
+            raise RankMonitorClientError("the configuration is known after init_workload_monitoring(); call it first")
         return self._cfg
 
     # ---- heartbeats -------------------------------------------------------------------------------------
@@ -261,6 +275,7 @@ class RankMonitorClient:
         words[section.deadline_word] = NO_LIMIT if limit is None else now + limit
         if self._section_events_are_heartbeats:
             words[HEARTBEAT] = _deadline(now, self._heartbeat_limit_ns)
+            words[LAST_HEARTBEAT] = now
 
     def end_section(self, name: str) -> None:
         """Close a section.
@@ -284,6 +299,7 @@ class RankMonitorClient:
         words[section.deadline_word] = CLOSED
         if self._section_events_are_heartbeats:
             words[HEARTBEAT] = _deadline(now, self._heartbeat_limit_ns)
+            words[LAST_HEARTBEAT] = now
 
     def end_all_sections(self) -> None:
         """Close every section that is open; none is no error."""
@@ -373,9 +389,7 @@ class RankMonitorClient:
         learnt = self._hb_timeouts.were_calculated
         # The first heartbeat comes once in a life of a process; a later calculation keeps what it taught.
         if later == 0 or (first == 0 and not learnt):
-            return self._not_ready(
-                "heartbeat timeouts: send at least two heartbeats first", skip_if_not_ready
-            )
+            return self._not_ready("heartbeat timeouts: send at least two heartbeats first", skip_if_not_ready)
         in_force = self._hb_timeouts
         self._hb_timeouts = HeartbeatTimeouts(
             initial=in_force.initial if first == 0 else self._learned(first, in_force.initial, learnt),
@@ -426,9 +440,7 @@ class RankMonitorClient:
         missing = [name for name in names if name not in longest]
         if missing or (calc_out_of_section and gap == 0) or not (names or calc_out_of_section):
             what = f"section(s) {', '.join(missing)} not seen" if missing else "no interval was seen"
-            return self._not_ready(
-                f"section timeouts: {what} on any rank since the last time", skip_if_not_ready
-            )
+            return self._not_ready(f"section timeouts: {what} on any rank since the last time", skip_if_not_ready)
         self._learn_sections(names, longest, gap if calc_out_of_section else None)
         self._put_limits_in_force()
         return True
@@ -436,18 +448,14 @@ class RankMonitorClient:
     def _learn_sections(self, names: Iterable[str], longest: Mapping[str, int], gap: int | None) -> None:
         in_force = self._section_timeouts
         learned = {
-            name: self._learned(
-                longest[name], in_force.section.get(name), name in in_force.calculated_sections
-            )
+            name: self._learned(longest[name], in_force.section.get(name), name in in_force.calculated_sections)
             for name in names
         }
         was_learned = in_force.is_out_of_section_calculated
         self._section_timeouts = SectionTimeouts(
             section={**in_force.section, **learned},
             out_of_section=(
-                in_force.out_of_section
-                if gap is None
-                else self._learned(gap, in_force.out_of_section, was_learned)
+                in_force.out_of_section if gap is None else self._learned(gap, in_force.out_of_section, was_learned)
             ),
             calculated_sections=in_force.calculated_sections | frozenset(learned),
             is_out_of_section_calculated=was_learned or gap is not None,
@@ -512,9 +520,7 @@ class RankMonitorClient:
         words = self._words
         if words[HEARTBEAT] != CLOSED:
             initial = _ns(self._hb_timeouts.initial)
-            words[HEARTBEAT] = _deadline(
-                now, self._heartbeat_limit_ns if self._has_sent_heartbeat else initial
-            )
+            words[HEARTBEAT] = _deadline(now, self._heartbeat_limit_ns if self._has_sent_heartbeat else initial)
         if words[OUT_OF_SECTION] != CLOSED:
             words[OUT_OF_SECTION] = _deadline(now, self._gap_limit_ns)
         for section in list(self._open.values()):
@@ -527,7 +533,11 @@ class RankMonitorClient:
         self._gap_limit_ns = _ns(timeouts.out_of_section)
         for section in self._sections.values():
             section.limit_ns = _ns(timeouts.section.get(section.name))
+        had_no_sections = self._section_events_are_heartbeats
         self._section_events_are_heartbeats = not timeouts.section
+        if had_no_sections and timeouts.section and self._has_used_section and not self._has_sent_heartbeat:
+            # Section events were its heartbeats; from here on they are not, and nobody would send another.
+            self._words[HEARTBEAT] = CLOSED
         limits = [self._hb_timeouts.initial, self._hb_timeouts.subsequent, timeouts.out_of_section]
         known = [limit for limit in [*limits, *timeouts.section.values()] if limit is not None]
         self._words[SMALLEST_LIMIT] = _ns(min(known, default=None)) or 0
@@ -561,8 +571,11 @@ class RankMonitorClient:
         return RankMonitorClientError(f"{call} needs monitoring; call init_workload_monitoring() first")
 
     def _cut_off(self) -> None:
-        """In a forked child: go on without effect, on words that nobody reads."""
-        self._words = _private_words()
+        """In a forked child: go on without effect, in a cell that nobody reads."""
+        self._is_cut_off = True
+        if self._cell is not None:
+            self._cell = Cell.detached()
+            self._words = self._cell.words
 
 
 def _ns(seconds: float | None) -> int | None:

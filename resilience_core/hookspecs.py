@@ -154,7 +154,8 @@ class TrainingEvents:
 
         Args:
             iteration: As in ``checkpoint_start``.
-            kind: As in ``checkpoint_start``.
+            kind: As in ``checkpoint_start``; ``finalize`` after a start as ``save`` where a framework says only
+                afterwards which of them it was.
             error: What went wrong, or None.
         """
 

@@ -139,6 +139,10 @@ class TimeoutLearner:
         """Read the file, if there is one, and hand its timeouts to the client."""
         self._context = context
         self._may_write = True
+        self.load(client)
+
+    def load(self, client: RankMonitorClient) -> None:
+        """Read the file, if there is one and it can be used."""
         if self.state_path is None:
             return
         try:
@@ -155,14 +159,14 @@ class TimeoutLearner:
         """Learn sections after a save. A collective, on all ranks or on none."""
         names = history.sections_to_learn()
         if names and self._may_ask_all(history):
-            self._learn_sections(client, history, names, out_of_section=False)
+            self.learn_sections(client, history, names, out_of_section=False)
 
     def end_of_sections(self, client: RankMonitorClient, history: RunHistory) -> None:
         """Learn sections at the clean end of a run. A collective, on all ranks or on none."""
         names = history.sections_to_learn()
         out_of_section = history.may_learn_out_of_section
         if (names or out_of_section) and self._may_ask_all(history):
-            self._learn_sections(client, history, names, out_of_section=out_of_section)
+            self.learn_sections(client, history, names, out_of_section=out_of_section)
 
     def end_of_heartbeats(self, client: RankMonitorClient, history: RunHistory) -> None:
         """Learn heartbeat timeouts at the clean end of a run. A collective, on all ranks or on none."""
@@ -173,9 +177,10 @@ class TimeoutLearner:
         ):
             self._write(client)
 
-    def _learn_sections(
+    def learn_sections(
         self, client: RankMonitorClient, history: RunHistory, names: list[str], *, out_of_section: bool
     ) -> None:
+        """Learn these and keep them, whatever the rules say; nothing where there is too little to learn from."""
         if client.calculate_and_set_section_timeouts(
             selected_sections=names, calc_out_of_section=out_of_section, skip_if_not_ready=True
         ):

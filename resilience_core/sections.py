@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from resilience_core.client import RankMonitorClient
 from resilience_core.config_values import suggestion
@@ -85,6 +85,25 @@ class SectionMonitor:
     @state_path.setter
     def state_path(self, path: str | os.PathLike[str] | None) -> None:
         self._watch.learner.state_path = path
+
+    def load_timeouts(self) -> None:
+        """Read ``state_path`` once more; ``setup`` does so by itself."""
+        if self._watch.is_on:
+            self._watch.learner.load(self._watch.client)
+
+    def learn(self, sections: Iterable[str], *, out_of_section: bool = False) -> None:
+        """Learn these timeouts now and keep them, whatever the rules say. A collective, on all ranks or on none."""
+        if self._watch.is_on:
+            self._watch.learner.learn_sections(
+                self._watch.client, self._watch.history, list(sections), out_of_section=out_of_section
+            )
+
+    def learn_what_may_be(self, *, at_the_end: bool = False) -> None:
+        """Learn what the rules allow now; saves and ``teardown`` do so by themselves. A collective."""
+        if not self._watch.is_on:
+            return
+        learner = self._watch.learner
+        (learner.end_of_sections if at_the_end else learner.after_save)(self._watch.client, self._watch.history)
 
     @hookimpl
     def setup(self, context: RunContext) -> None:

@@ -51,7 +51,6 @@ class Translator:
         self._reason = "completed"
         self._plugins: list[object] = []
         self._undo: list[Callable[[], None]] = []
-        self._saves = _Saves(self)
         self._forget_spans()
 
     @classmethod
@@ -73,7 +72,8 @@ class Translator:
         self._step: int | None = None
         self._eval: int | None = None
         self._evals_begun = 0
-        self._saves.depth = 0
+        self._saves_open = 0
+        self._save: tuple[int, CheckpointKind] = (0, "save")
 
     # ---- one run of the loop ----------------------------------------------------------------------------
 
@@ -90,7 +90,8 @@ class Translator:
             SectionError: The configuration names sections, but not those that the events become.
             ConfigError: ``FT_SIMULATED_FAULTS`` cannot be used.
         """
-        self.end("interrupted")
+        if self.is_running:
+            self.end("interrupted")
         simulated = (*faults, *parse_faults(os.environ.get(FAULTS_VARIABLE, "")))
         self.is_running = True
         self.completed_steps = 0
@@ -165,6 +166,7 @@ class Translator:
             self.bus.teardown(reason=reason or self._reason)
         finally:
             self.is_running = False
+            self._forget_spans()
             for plugin in reversed(self._plugins):
                 self.bus.unregister(plugin)
             self._plugins.clear()
@@ -178,6 +180,7 @@ class Translator:
             return
         if self._step is not None:
             self.step_end()
+        self._evals_begun = 0
         self._step = iteration
         self.bus.step_start(iteration=iteration)
 
@@ -220,9 +223,32 @@ class Translator:
 
     # ---- saves ------------------------------------------------------------------------------------------
 
+    def checkpoint_start(self, kind: CheckpointKind = "save") -> None:
+        """Saving begins; inside another save this is part of it."""
+        if not self.is_running:
+            return
+        self._saves_open += 1
+        if self._saves_open == 1:
+            self._save = (self.completed_steps, kind)
+            self.bus.checkpoint_start(iteration=self.completed_steps, kind=kind)
+
+    def checkpoint_end(self, kind: CheckpointKind | None = None, error: BaseException | None = None) -> None:
+        """Saving is over.
+
+        Args:
+            kind: What it was, where the framework says so only now; as it began when None.
+            error: What went wrong, or None.
+        """
+        if not self._saves_open:
+            return
+        self._saves_open -= 1
+        if not self._saves_open:
+            iteration, began_as = self._save
+            self.bus.checkpoint_end(iteration=iteration, kind=kind or began_as, error=error)
+
     def saving(self, kind: CheckpointKind = "save") -> _Saving:
         """A ``with`` block around everything that saving does. One inside another is part of it."""
-        return _Saving(self._saves, kind)
+        return _Saving(self, kind)
 
     def wrap_saving(self, owner: object, method: str, kind: CheckpointKind = "save") -> None:
         """Put :meth:`saving` around a method of one object until the run ends."""
@@ -270,44 +296,21 @@ class Translator:
             self._undo.pop()()
 
 
-class _Saves:
-    """How deep saves are nested, and the start that the outermost end must match."""
-
-    __slots__ = ("depth", "iteration", "kind", "translator")
-
-    def __init__(self, translator: Translator) -> None:
-        self.translator = translator
-        self.depth = 0
-        self.iteration = 0
-        self.kind: CheckpointKind = "save"
-
-
 class _Saving:
-    __slots__ = ("_counts", "_kind", "_saves")
+    __slots__ = ("_counts", "_kind", "_translator")
 
-    def __init__(self, saves: _Saves, kind: CheckpointKind) -> None:
-        self._saves = saves
+    def __init__(self, translator: Translator, kind: CheckpointKind) -> None:
+        self._translator = translator
         self._kind: CheckpointKind = kind
         self._counts = False
 
     def __enter__(self) -> None:
-        saves = self._saves
-        translator = saves.translator
-        if not translator.is_running:
-            return
-        self._counts = True
-        saves.depth += 1
-        if saves.depth == 1:
-            saves.iteration, saves.kind = translator.completed_steps, self._kind
-            translator.bus.checkpoint_start(iteration=saves.iteration, kind=saves.kind)
+        self._counts = self._translator.is_running
+        self._translator.checkpoint_start(self._kind)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        saves = self._saves
-        if not self._counts or saves.depth == 0:
-            return
-        saves.depth -= 1
-        if saves.depth == 0 and saves.translator.is_running:
-            saves.translator.bus.checkpoint_end(iteration=saves.iteration, kind=saves.kind, error=error)
+        if self._counts:
+            self._translator.checkpoint_end(error=error)
 
 
 def state_path_in(exp_dir: str | os.PathLike[str] | None, default: str | os.PathLike[str]) -> str:

@@ -1,0 +1,327 @@
+"""The function module of Megatron-style training loops: a call at each point of the loop, and the rest is ours.
+
+Call :func:`setup` once the process group is there, the ``on_*`` functions where their names say, and
+:func:`shutdown` at the end (:func:`abort` after an exception). Until ``setup`` was called, and after the end, every
+function does nothing. The objects passed in are duck-typed:
+
+``config``
+    ``checkpoint.save`` (a folder), ``checkpoint.async_save``, ``ft.calc_ft_timeouts``.
+``global_state``
+    ``cfg`` (the config), ``rank_monitor_client`` (None at first), ``fault_tolerance_state`` (any object that takes
+    attributes), and where there is one ``train_state.step``, the number of training steps completed.
+
+The ``setup`` section is open from :func:`setup` to the first training or evaluation step; steps after the warm-up
+are the section ``step``, saves and their asynchronous finalization the section ``checkpointing``. When timeouts are
+calculated they are learned after each save and at the end, and kept in ``<checkpoint.save>/ft_state.json``.
+
+The counters in ``fault_tolerance_state`` are mirrors for whoever reads them: nothing is decided from them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any, NamedTuple
+
+from resilience_core.client import RankMonitorClient
+from resilience_core.errors import RankMonitorClientError
+from resilience_core.faults import FaultInjector, fault_from_params
+from resilience_core.hookspecs import RunContext
+from resilience_core.learning import MIN_STEPS_FOR_STEP_TIMEOUT, NUM_WARMUP_ITERATIONS
+from resilience_core.sections import SectionMonitor
+from resilience_core.translation import STATE_FILE_NAME, Translator
+
+__all__ = [
+    "abort",
+    "maybe_setup_simulated_fault",
+    "on_checkpoint_loaded",
+    "on_checkpointing_end",
+    "on_checkpointing_start",
+    "on_eval_step_end",
+    "on_eval_step_start",
+    "on_training_step_end",
+    "on_training_step_start",
+    "setup",
+    "shutdown",
+]
+
+_NUM_WARMUP_ITERS: int = NUM_WARMUP_ITERATIONS
+_MIN_ITERS_FOR_STEP_TIMEOUT_UPDATE: int = MIN_STEPS_FOR_STEP_TIMEOUT
+
+
+class _Run(NamedTuple):
+    translator: Translator
+    monitor: SectionMonitor
+
+
+_runs: dict[RankMonitorClient, _Run] = {}
+
+
+def setup(config: Any, global_state: Any) -> None:
+    """Begin: connect to the rank monitor, load learned timeouts, open the ``setup`` section.
+
+    A second call first shuts the run before it down. Where there is no rank monitor that is said once.
+
+    Args:
+        config: The configuration container.
+        global_state: The global training state; ``rank_monitor_client`` is set.
+
+    Raises:
+        ValueError: ``config.checkpoint.save`` or ``config.ft`` is not set.
+        SectionError: The configured sections are not those of this module.
+    """
+    if getattr(config, "ft", None) is None:
+        raise ValueError("config.ft is None: set it to use fault tolerance, or do not call setup()")
+    folder = config.checkpoint.save
+    if folder is None:
+        raise ValueError(
+            "config.checkpoint.save is None: fault tolerance keeps its state in the folder of the checkpoints; set it"
+        )
+    if global_state.rank_monitor_client is not None:
+        shutdown(global_state)
+    context = RunContext.from_environment(
+        framework="megatron", asynchronous_saves=bool(config.checkpoint.async_save), trainer=global_state
+    )
+    if context.rank == 0:
+        os.makedirs(folder, exist_ok=True)
+    translator = Translator("megatron")
+    path = os.path.join(folder, STATE_FILE_NAME)
+    monitor = SectionMonitor(translator.client, state_path=path, calculate_timeouts=bool(config.ft.calc_ft_timeouts))
+    _mirror(
+        global_state,
+        ft_state_path=path,
+        is_async_chkpt_enabled=context.asynchronous_saves,
+        is_calculating_timeouts=bool(config.ft.calc_ft_timeouts),
+        is_persistent_chkpt_loaded=False,
+        is_setup_section_open=True,
+        seen_checkpoints_cnt=0,
+        seen_tr_iters_cnt=0,
+        curr_eval_iter_idx=0,
+    )
+    try:
+        translator.begin(context, [monitor])
+    except BaseException:
+        translator.end("exception")
+        raise
+    _runs[translator.client] = _Run(translator, monitor)
+    global_state.rank_monitor_client = translator.client
+
+
+def on_training_step_start(global_state: Any) -> None:
+    """A training step is about to begin; the ``setup`` section ends with the first one.
+
+    Args:
+        global_state: The global training state.
+    """
+    run = _run(global_state)
+    if run is None or _ft_config(global_state) is None:
+        return
+    step = _completed_steps(global_state)
+    run.translator.step_start(run.translator.completed_steps if step is None else step)
+    _mirror(global_state, is_setup_section_open=False, curr_eval_iter_idx=0)
+
+
+def on_training_step_end(global_state: Any) -> None:
+    """The training step is complete.
+
+    Args:
+        global_state: The global training state.
+    """
+    run = _run(global_state)
+    if run is None or _ft_config(global_state) is None:
+        return
+    run.translator.step_end()
+    _count(global_state, "seen_tr_iters_cnt")
+
+
+def on_eval_step_start(global_state: Any) -> None:
+    """An evaluation step is about to begin; an evaluation lasts until the next training step.
+
+    Args:
+        global_state: The global training state.
+    """
+    run = _run(global_state)
+    if run is None:
+        return
+    if getattr(global_state.fault_tolerance_state, "is_setup_section_open", False):
+        _mirror(global_state, is_setup_section_open=False)
+    run.translator.eval_step_start()
+
+
+def on_eval_step_end(global_state: Any) -> None:
+    """The evaluation step is complete.
+
+    Args:
+        global_state: The global training state.
+    """
+    run = _run(global_state)
+    if run is None:
+        return
+    run.translator.eval_step_end()
+    _count(global_state, "curr_eval_iter_idx")
+
+
+def on_checkpointing_start(global_state: Any) -> None:
+    """Saving, or the finalization of an asynchronous save, is about to begin. Call it on every rank.
+
+    Args:
+        global_state: The global training state.
+    """
+    run = _run(global_state)
+    if run is not None and _ft_config(global_state) is not None:
+        run.translator.checkpoint_start()
+
+
+def on_checkpointing_end(is_async_finalization: bool, global_state: Any) -> None:
+    """Saving is over on this rank. Timeouts are learned after a save: a collective.
+
+    Args:
+        is_async_finalization: This was the finalization of an asynchronous save.
+        global_state: The global training state.
+    """
+    run = _run(global_state)
+    if run is None or _ft_config(global_state) is None:
+        return
+    run.translator.checkpoint_end("finalize" if is_async_finalization else "save")
+    if not is_async_finalization:
+        _count(global_state, "seen_checkpoints_cnt")
+
+
+def on_checkpoint_loaded(is_local_chkpt: bool, global_state: Any) -> None:
+    """A checkpoint was loaded.
+
+    Args:
+        is_local_chkpt: It came from memory or a disk of this node, so that loading it says nothing about how long
+            a load from shared storage takes.
+        global_state: The global training state.
+    """
+    run = _run(global_state)
+    if run is None:
+        return
+    run.translator.loaded(_completed_steps(global_state) or 0, "local" if is_local_chkpt else "persistent")
+    if not is_local_chkpt:
+        _mirror(global_state, is_persistent_chkpt_loaded=True)
+
+
+def shutdown(global_state: Any) -> None:
+    """The clean end: learn what may be learned (a collective), disconnect from the rank monitor.
+
+    Args:
+        global_state: The global training state; ``rank_monitor_client`` becomes None.
+    """
+    run = _run(global_state)
+    if run is None:
+        return
+    _runs.pop(run.translator.client, None)
+    global_state.rank_monitor_client = None
+    run.translator.end()
+
+
+def abort(global_state: Any) -> None:
+    """The end after an exception: disconnect without any collective.
+
+    Called while an exception is handled it also tells every listener which.
+
+    Args:
+        global_state: The global training state; ``rank_monitor_client`` becomes None.
+    """
+    run = _run(global_state)
+    if run is None:
+        return
+    _runs.pop(run.translator.client, None)
+    global_state.rank_monitor_client = None
+    error = sys.exc_info()[1]
+    if error is not None:
+        run.translator.failed(error)
+    run.translator.stopped("aborted")
+    run.translator.end()
+
+
+def maybe_setup_simulated_fault(config: Any) -> None:
+    """Hang or kill a rank after a while, if the configuration asks for it; for tests.
+
+    Args:
+        config: The fault tolerance configuration: ``simulate_fault``, ``simulated_fault_type`` (``random``,
+            ``rank_hung`` or ``rank_killed``), ``simulated_fault_rank`` (None: any) and
+            ``simulated_fault_base_delay`` (seconds; up to a fifth more passes).
+
+    Raises:
+        ConfigError: The fault is not known, or the delay cannot be used.
+    """
+    if not config.simulate_fault:
+        return
+    delay = config.simulated_fault_base_delay
+    fault = fault_from_params(
+        {
+            "fault_type": config.simulated_fault_type,
+            "base_delay": delay,
+            "rand_delay": 0.2 * delay if isinstance(delay, int | float) else delay,
+            "rank_to_fail": config.simulated_fault_rank,
+        }
+    )
+    FaultInjector(fault).setup(context=RunContext.from_environment(framework="megatron"))
+
+
+def _load_state_if_exists(global_state: Any) -> None:
+    """Load learned timeouts once more, where there are any; :func:`setup` has done so."""
+    run = _run(global_state)
+    if run is not None:
+        run.monitor.load_timeouts()
+
+
+def _update_timeouts(selected_sections: list[str], calc_out_of_section: bool, global_state: Any) -> None:
+    """Learn these timeouts from what was observed and keep them. A collective.
+
+    Args:
+        selected_sections: Sections to learn.
+        calc_out_of_section: Learn the out-of-section timeout as well.
+        global_state: The global training state.
+    """
+    run = _run(global_state)
+    if run is not None:
+        run.monitor.learn(selected_sections, out_of_section=calc_out_of_section)
+
+
+def _maybe_update_timeouts(global_state: Any, is_closing_ft: bool = False) -> None:
+    """Learn what the rules allow now. A collective.
+
+    Args:
+        global_state: The global training state.
+        is_closing_ft: The run is at its clean end, where out-of-section time may be learned.
+    """
+    run = _run(global_state)
+    if run is not None:
+        run.monitor.learn_what_may_be(at_the_end=is_closing_ft)
+
+
+def _run(global_state: Any) -> _Run | None:
+    client = global_state.rank_monitor_client
+    if client is None:
+        return None
+    try:
+        return _runs[client]
+    except (KeyError, TypeError):
+        raise RankMonitorClientError(
+            f"global_state.rank_monitor_client is {client!r}, which adapters.megatron.setup() did not make; leave it "
+            "None and call setup(config, global_state)"
+        ) from None
+
+
+def _ft_config(global_state: Any) -> Any:
+    return getattr(global_state.cfg, "ft", None)
+
+
+def _completed_steps(global_state: Any) -> int | None:
+    step = getattr(getattr(global_state, "train_state", None), "step", None)
+    return None if step is None else int(step)
+
+
+def _mirror(global_state: Any, **values: Any) -> None:
+    state = global_state.fault_tolerance_state
+    for name, value in values.items():
+        setattr(state, name, value)
+
+
+def _count(global_state: Any, name: str) -> None:
+    state = global_state.fault_tolerance_state
+    setattr(state, name, getattr(state, name, 0) + 1)

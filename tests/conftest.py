@@ -117,7 +117,9 @@ class Job:
         """Every incident so far, oldest first."""
         from launcher import read_incidents
 
-        return [incident for path in sorted(self.logs.glob("*/incidents")) for incident in read_incidents(str(path.parent))]
+        return [
+            incident for path in sorted(self.logs.glob("*/incidents")) for incident in read_incidents(str(path.parent))
+        ]
 
     def workers(self, generation: int = 0) -> dict[int, int]:
         """Local rank to pid."""
@@ -159,7 +161,9 @@ class Job:
                 return found
             if has_ended or time.monotonic() > end:
                 why = f"ended with {self.wait()}" if has_ended else f"{timeout} s are over"
-                raise AssertionError(f"no {what}: {why}; events {self.events()}; it said:\n{self.stderr}\n{self.stdout}")
+                raise AssertionError(
+                    f"no {what}: {why}; events {self.events()}; it said:\n{self.stderr}\n{self.stdout}"
+                )
 
     def wait_for_event(self, name: str, count: int = 1, timeout: float = PATIENCE) -> dict[str, Any]:
         """Wait for the ``count``-th event of a name."""

@@ -21,7 +21,7 @@ from typing import Any
 
 def main() -> None:
     listener = socket.socket(fileno=int(sys.argv[1]))
-    import launcher.run
+    import launcher.run  # noqa: F401
     import torch_resilience  # noqa: F401
 
     waiting = selectors.DefaultSelector()

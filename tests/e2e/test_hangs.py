@@ -20,7 +20,13 @@ HANGING = ("sigstop", "deadlock", "gil", "busy_loop")
 @pytest.mark.parametrize("fault", HANGING)
 def test_a_hung_rank_is_condemned_and_its_neighbour_is_not(launch: Callable[..., Any], api: str, fault: str) -> None:
     job = launch(
-        "loop.py", "--api", api, "--until-stopped", options=["--max-restarts", 1], faults=f"{fault}:rank=1,step=3", **LIMITS[api]
+        "loop.py",
+        "--api",
+        api,
+        "--until-stopped",
+        options=["--max-restarts", 1],
+        faults=f"{fault}:rank=1,step=3",
+        **LIMITS[api],
     )
 
     assert job.wait() == 0

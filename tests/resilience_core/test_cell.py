@@ -74,7 +74,7 @@ def test_a_second_file_of_that_name_is_refused(cell: Cell) -> None:
 
 
 def test_a_missing_folder_is_an_error_that_names_the_option(tmp_path: Path) -> None:
-    with pytest.raises(CellError, match="No such file or directory.*--ft-run-dir"):
+    with pytest.raises(CellError, match=r"No such file or directory.*--ft-run-dir"):
         Cell.create(str(tmp_path / "none" / "cell"))
 
 

@@ -1,0 +1,647 @@
+"""RankMonitorClient: every call's effect on the cell, every error, and the life of a client."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from resilience_core import RankMonitorClient, RankMonitorClientError, WorkloadAction, WorkloadControlRequest
+from resilience_core import client as client_module
+from resilience_core.cell import CLOSED, NO_LIMIT, SHUT_DOWN, STACK_SIGNAL, UNUSED, WATCHED, Cell
+from resilience_core.control import receive
+from resilience_core.errors import SectionError, TimeoutsNotReadyError
+from resilience_core.testing import FakeClock
+
+S = 1_000_000_000
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    """The client's clock, which moves only when it is told to."""
+    clock = FakeClock()
+    monkeypatch.setattr(client_module.time, "monotonic_ns", clock)
+    return clock
+
+
+@pytest.fixture
+def client() -> Iterator[RankMonitorClient]:
+    client = RankMonitorClient()
+    yield client
+    client.shutdown_workload_monitoring()
+
+
+@pytest.fixture
+def start(rank_environment: Callable[..., Cell], clock: FakeClock, client: RankMonitorClient) -> Callable[..., Cell]:
+    """Initialise the client under a configuration; returns the monitor's end of its cell."""
+
+    def start(**settings: Any) -> Cell:
+        cell = rank_environment(capture_stacks=False, **settings)
+        client.init_workload_monitoring()
+        return cell
+
+    return start
+
+
+def deadline(cell: Cell, section: str) -> int | None:
+    return next((s.deadline_ns for s in cell.view().sections if s.name == section), None)
+
+
+# ---- life -----------------------------------------------------------------------------------------------
+
+
+def test_before_init_nothing_is_known_and_every_call_says_what_to_do(no_rank_environment: None) -> None:
+    client = RankMonitorClient()
+
+    assert (client.is_initialized, client.hb_timeouts, client.section_timeouts) == (False, None, None)
+    for call in (
+        client.send_heartbeat,
+        lambda: client.start_section("step"),
+        lambda: client.end_section("step"),
+        client.calculate_and_set_hb_timeouts,
+        client.calculate_and_set_section_timeouts,
+        client.state_dict,
+        lambda: client.cfg,
+        lambda: client.send_workload_control_request(WorkloadControlRequest(WorkloadAction.Continue)),
+    ):
+        with pytest.raises(RankMonitorClientError, match="init_workload_monitoring"):
+            call()
+    client.end_all_sections()
+    client.note_iteration(3)
+    client.shutdown_workload_monitoring()
+
+
+def test_without_a_launcher_init_says_so_and_names_the_cure(no_rank_environment: None) -> None:
+    with pytest.raises(RankMonitorClientError, match=r"FT_CELL is not set.*Start it with ft_launcher"):
+        RankMonitorClient().init_workload_monitoring()
+
+
+def test_from_init_both_limits_run(start: Callable[..., Cell], clock: FakeClock) -> None:
+    view = start(initial_rank_heartbeat_timeout=7, rank_out_of_section_timeout=3).view()
+
+    assert (view.state, view.pid) == (WATCHED, os.getpid())
+    assert view.heartbeat_ns == clock() + 7 * S
+    assert view.out_of_section_ns == clock() + 3 * S
+    assert view.last_heartbeat_ns == view.left_section_ns == clock()
+    assert view.smallest_limit_ns == 3 * S
+
+
+def test_limits_that_are_null_are_open_ends(start: Callable[..., Cell]) -> None:
+    view = start(initial_rank_heartbeat_timeout=None, rank_heartbeat_timeout=None).view()
+
+    assert (view.heartbeat_ns, view.out_of_section_ns, view.smallest_limit_ns) == (NO_LIMIT, NO_LIMIT, 0)
+
+
+def test_init_twice_is_refused(start: Callable[..., Cell], client: RankMonitorClient) -> None:
+    start()
+
+    with pytest.raises(RankMonitorClientError, match="called already"):
+        client.init_workload_monitoring()
+
+
+def test_a_second_client_of_one_process_is_refused_until_the_first_is_shut_down(
+    start: Callable[..., Cell], client: RankMonitorClient
+) -> None:
+    """The first to shut down would switch the other's protection off."""
+    cell = start()
+    second = RankMonitorClient()
+
+    with pytest.raises(RankMonitorClientError, match="another RankMonitorClient"):
+        second.init_workload_monitoring()
+    client.shutdown_workload_monitoring()
+    second.init_workload_monitoring()
+
+    assert cell.view().state == WATCHED
+    second.shutdown_workload_monitoring()
+
+
+def test_a_cell_that_is_gone_is_one_clear_error(
+    rank_environment: Callable[..., Cell], client: RankMonitorClient
+) -> None:
+    os.unlink(rank_environment().path)
+
+    with pytest.raises(RankMonitorClientError, match="cannot open the monitor cell"):
+        client.init_workload_monitoring()
+    assert not client.is_initialized
+
+
+def test_a_configuration_that_is_gone_is_one_clear_error(
+    rank_environment: Callable[..., Cell], client: RankMonitorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank_environment()
+    monkeypatch.setenv("FT_CONFIG_FILE", "nowhere.json")
+
+    with pytest.raises(RankMonitorClientError, match=r"FT_CONFIG_FILE leads to nowhere.json"):
+        client.init_workload_monitoring()
+
+
+def test_shutdown_switches_protection_off_and_calls_fail_again(
+    start: Callable[..., Cell], client: RankMonitorClient
+) -> None:
+    cell = start(rank_section_timeouts={"step": 1})
+    client.send_heartbeat()
+    client.start_section("step")
+
+    client.shutdown_workload_monitoring()
+    client.shutdown_workload_monitoring()
+
+    assert cell.view().state == SHUT_DOWN
+    assert not client.is_initialized
+    for call in (client.send_heartbeat, lambda: client.start_section("step"), lambda: client.end_section("step")):
+        with pytest.raises(RankMonitorClientError, match="init_workload_monitoring"):
+            call()
+
+
+def test_a_second_life_owes_nothing_for_the_first(start: Callable[..., Cell], client: RankMonitorClient) -> None:
+    """A section left open at shutdown, as after an exception, must not be a verdict in the next run of the loop."""
+    cell = start(rank_section_timeouts={"setup": 1, "step": 1})
+    client.start_section("setup")
+    client.shutdown_workload_monitoring()
+
+    for _ in range(70):  # more lives than a cell has slots
+        client.init_workload_monitoring()
+        assert cell.view().sections == ()
+        client.start_section("step")
+        assert [section.name for section in cell.view().sections] == ["step"]
+        client.shutdown_workload_monitoring()
+
+
+def test_learned_timeouts_outlive_a_shutdown(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    start(rank_section_timeouts={"step": 100})
+    with client.section("step"):
+        clock.advance(2)
+    client.calculate_and_set_section_timeouts(calc_out_of_section=False)
+    client.shutdown_workload_monitoring()
+    assert client.state_dict()["current_timeouts"]["section"]["section"] == {"step": 10.0}
+
+    client.init_workload_monitoring()
+
+    assert client.section_timeouts is not None
+    assert client.section_timeouts.section["step"] == 10.0
+
+
+# ---- heartbeats -----------------------------------------------------------------------------------------
+
+
+def test_each_heartbeat_moves_the_deadline(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    cell = start(initial_rank_heartbeat_timeout=10, rank_heartbeat_timeout=2)
+    for _ in range(3):
+        clock.advance(1.5)
+        client.send_heartbeat()
+        view = cell.view()
+        assert (view.heartbeat_ns, view.last_heartbeat_ns) == (clock() + 2 * S, clock())
+
+
+def test_the_first_heartbeat_switches_the_out_of_section_limit_off_until_a_section_is_used(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    cell = start(rank_section_timeouts={"step": 5}, rank_out_of_section_timeout=3)
+    client.send_heartbeat()
+    assert cell.view().out_of_section_ns == CLOSED
+
+    client.start_section("step")
+    client.end_section("step")
+    assert cell.view().out_of_section_ns == clock() + 3 * S
+
+
+def test_a_heartbeat_after_a_section_leaves_the_out_of_section_limit_on(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    cell = start(rank_section_timeouts={"step": 5}, rank_out_of_section_timeout=3, rank_heartbeat_timeout=9)
+    with client.section("step"):
+        pass
+    client.send_heartbeat()
+
+    view = cell.view()
+    assert (view.out_of_section_ns, view.heartbeat_ns) == (clock() + 3 * S, clock() + 9 * S)
+
+
+def test_the_first_section_switches_heartbeat_limits_off_until_a_heartbeat(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    cell = start(rank_section_timeouts={"step": 5}, rank_heartbeat_timeout=9)
+    client.start_section("step")
+    assert cell.view().heartbeat_ns == CLOSED
+
+    client.send_heartbeat()
+    assert cell.view().heartbeat_ns == clock() + 9 * S
+    client.end_section("step")
+    assert cell.view().heartbeat_ns == clock() + 9 * S
+
+
+def test_where_no_section_is_configured_section_events_are_heartbeats(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    """A run without any configuration is protected by the defaults, and its incident tells the truth."""
+    cell = start(rank_heartbeat_timeout=9)
+    for call in (client.start_section, client.end_section):
+        clock.advance(1)
+        call("anything")
+        view = cell.view()
+        assert (view.heartbeat_ns, view.last_heartbeat_ns) == (clock() + 9 * S, clock())
+
+
+@pytest.mark.parametrize("how", ["calculated", "loaded"])
+def test_sections_learned_where_none_was_configured_end_their_service_as_heartbeats(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock, how: str
+) -> None:
+    """Nobody sends a heartbeat from there on, so that limit must not go on running."""
+    cell = start(rank_heartbeat_timeout=9)
+    with client.section("step"):
+        clock.advance(1)
+    if how == "calculated":
+        client.calculate_and_set_section_timeouts(calc_out_of_section=False)
+    else:
+        client.load_state_dict(STATE)
+    with client.section("step"):
+        pass
+
+    assert cell.view().heartbeat_ns == CLOSED
+
+
+def test_sections_learned_do_not_switch_off_real_heartbeats(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    cell = start(rank_heartbeat_timeout=9)
+    client.send_heartbeat()
+    with client.section("step"):
+        clock.advance(1)
+    client.calculate_and_set_section_timeouts(calc_out_of_section=False)
+
+    assert cell.view().heartbeat_ns == clock() + 9 * S
+
+
+# ---- sections -------------------------------------------------------------------------------------------
+
+
+def test_sections_overlap_freely_each_with_its_own_deadline(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    cell = start(rank_section_timeouts={"setup": 10, "step": 2, "free": None}, rank_out_of_section_timeout=1)
+    opened = clock()
+    client.start_section("setup")
+    clock.advance(1)
+    client.start_section("step")
+    client.start_section("free")
+
+    assert deadline(cell, "setup") == opened + 10 * S
+    assert deadline(cell, "step") == clock() + 2 * S
+    assert deadline(cell, "free") == NO_LIMIT
+    assert client.open_sections == {"setup", "step", "free"}
+    client.end_section("setup")
+    assert deadline(cell, "setup") is None
+    assert client.open_sections == {"step", "free"}
+
+
+def test_end_all_sections_closes_them_all(start: Callable[..., Cell], client: RankMonitorClient) -> None:
+    cell = start(rank_section_timeouts={"a": 1, "b": 1, "c": 1})
+    for name in ("a", "b", "c"):
+        client.start_section(name)
+
+    client.end_all_sections()
+
+    assert cell.view().sections == ()
+    assert client.open_sections == frozenset()
+    client.end_all_sections()
+
+
+def test_mistakes_of_the_caller_are_errors_with_names(start: Callable[..., Cell], client: RankMonitorClient) -> None:
+    start(rank_section_timeouts={"step": 1, "checkpointing": 1})
+    client.start_section("step")
+
+    with pytest.raises(SectionError, match="'step' is open already"):
+        client.start_section("step")
+    with pytest.raises(SectionError, match="'checkpointing' is not open; open now: 'step'"):
+        client.end_section("checkpointing")
+    with pytest.raises(SectionError, match="did you mean 'checkpointing'"):
+        client.start_section("checkpoint")
+    for name in ("", None, 3):
+        with pytest.raises(SectionError, match="must be a string"):
+            client.start_section(name)  # type: ignore[arg-type]
+    client.end_section("step")
+    with pytest.raises(SectionError, match="'step' is not open; open now: none"):
+        client.end_section("step")
+
+
+def test_a_refused_section_leaves_no_trace(start: Callable[..., Cell], client: RankMonitorClient) -> None:
+    cell = start(rank_section_timeouts={"step": 1}, rank_out_of_section_timeout=2)
+    before = cell.view()
+    with pytest.raises(SectionError):
+        client.start_section("stepp")
+
+    assert cell.view() == before
+
+
+def test_where_nothing_is_configured_any_section_is_measured_and_that_is_said_once(
+    start: Callable[..., Cell], client: RankMonitorClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    cell = start()
+    client.start_section("one")
+    client.start_section("two")
+
+    assert (deadline(cell, "one"), deadline(cell, "two")) == (NO_LIMIT, NO_LIMIT)
+    assert [record.getMessage() for record in caplog.records if "no timeout" in record.getMessage()] == [
+        caplog.records[0].getMessage()
+    ]
+
+
+def test_too_many_section_names_are_an_error_of_the_caller(
+    start: Callable[..., Cell], client: RankMonitorClient
+) -> None:
+    start()
+    for number in range(64):
+        client.start_section(f"s{number}")
+    with pytest.raises(SectionError, match="one too many"):
+        client.start_section("s64")
+
+
+def test_the_context_manager_closes_on_an_exception_and_minds_who_closed_it_before(
+    start: Callable[..., Cell], client: RankMonitorClient
+) -> None:
+    cell = start(rank_section_timeouts={"step": 1})
+
+    with pytest.raises(KeyError), client.section("step"):
+        raise KeyError
+    assert cell.view().sections == ()
+    with client.section("step"):
+        client.end_all_sections()
+    with client.section("step"):
+        client.shutdown_workload_monitoring()
+
+
+def test_a_section_may_be_closed_on_another_thread(start: Callable[..., Cell], client: RankMonitorClient) -> None:
+    cell = start(rank_section_timeouts={"step": 1})
+    client.start_section("step")
+
+    thread = threading.Thread(target=client.end_section, args=("step",))
+    thread.start()
+    thread.join()
+
+    assert cell.view().sections == ()
+
+
+def test_the_story_has_the_iteration(start: Callable[..., Cell], client: RankMonitorClient) -> None:
+    cell = start()
+    client.note_iteration(41)
+
+    assert cell.view().iteration == 41
+
+
+# ---- learned timeouts -----------------------------------------------------------------------------------
+
+STATE: dict[str, Any] = {
+    "current_timeouts": {
+        "heartbeat": {"initial": 12.0, "subsequent": 3.5, "were_calculated": True},
+        "section": {
+            "section": {"step": 2.0},
+            "out_of_section": 15.0,
+            "calculated_sections": ["step"],
+            "is_out_of_section_calculated": True,
+        },
+    }
+}
+
+
+def test_heartbeat_timeouts_come_from_the_longest_intervals_since_the_last_time(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    cell = start(safety_factor=5)
+    for gap in (4, 1, 3, 2):
+        clock.advance(gap)
+        client.send_heartbeat()
+    assert client.calculate_and_set_hb_timeouts()
+    learned = client.hb_timeouts
+    assert learned is not None
+    assert (learned.initial, learned.subsequent, learned.were_calculated, learned.are_valid) == (20.0, 15.0, True, True)
+
+    for gap in (1, 1):
+        clock.advance(gap)
+        client.send_heartbeat()
+    assert cell.view().heartbeat_ns == clock() + 15 * S
+    assert client.calculate_and_set_hb_timeouts()
+    learned = client.hb_timeouts
+    assert learned is not None
+    assert (learned.initial, learned.subsequent) == (20.0, (15.0 + 5.0) / 2)
+
+
+def test_too_few_heartbeats_raise_or_are_skipped(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    start()
+    clock.advance(1)
+    client.send_heartbeat()
+    before = client.hb_timeouts
+
+    with pytest.raises(TimeoutsNotReadyError, match="at least two heartbeats"):
+        client.calculate_and_set_hb_timeouts()
+    assert not client.calculate_and_set_hb_timeouts(skip_if_not_ready=True)
+    assert client.hb_timeouts == before
+
+
+def test_only_selected_sections_are_learned(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    start(rank_section_timeouts={"setup": 100, "step": 50}, rank_out_of_section_timeout=30)
+    for name, took in (("setup", 4), ("step", 3), ("step", 2)):
+        clock.advance(6)
+        with client.section(name):
+            clock.advance(took)
+
+    assert client.calculate_and_set_section_timeouts(["step"], calc_out_of_section=False)
+    learned = client.section_timeouts
+    assert learned is not None
+    assert dict(learned.section) == {"setup": 100.0, "step": 15.0}
+    assert (learned.out_of_section, learned.is_out_of_section_calculated) == (30.0, False)
+    assert learned.calculated_sections == {"step"}
+
+    assert client.calculate_and_set_section_timeouts("setup")
+    learned = client.section_timeouts
+    assert learned is not None
+    assert dict(learned.section) == {"setup": 20.0, "step": 15.0}
+    assert (learned.out_of_section, learned.is_out_of_section_calculated) == (30.0, True)
+    assert learned.are_valid
+
+
+def test_an_unseen_section_raises_or_is_skipped_and_changes_nothing(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    start(rank_section_timeouts={"setup": 100, "step": 50})
+    clock.advance(1)
+    with client.section("step"):
+        clock.advance(1)
+    before = client.section_timeouts
+
+    with pytest.raises(TimeoutsNotReadyError, match="section\\(s\\) setup not seen"):
+        client.calculate_and_set_section_timeouts(["setup", "step"])
+    assert not client.calculate_and_set_section_timeouts(["setup", "step"], skip_if_not_ready=True)
+    assert client.section_timeouts == before
+    assert client.calculate_and_set_section_timeouts()
+    assert not client.calculate_and_set_section_timeouts(skip_if_not_ready=True)
+
+
+def test_the_floor_holds(start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock) -> None:
+    start(rank_section_timeouts={"step": 50}, learned_timeout_floor=2)
+    with client.section("step"):
+        clock.advance(0.001)
+    client.calculate_and_set_section_timeouts(calc_out_of_section=False)
+
+    assert client.section_timeouts is not None
+    assert client.section_timeouts.section["step"] == 2.0
+
+
+@pytest.mark.parametrize("when", ["before init", "after init"])
+def test_loaded_timeouts_beat_the_configured_ones(
+    rank_environment: Callable[..., Cell], clock: FakeClock, client: RankMonitorClient, when: str
+) -> None:
+    cell = rank_environment(
+        rank_section_timeouts={"setup": 7, "step": 100}, rank_out_of_section_timeout=99, capture_stacks=False
+    )
+    if when == "before init":
+        client.load_state_dict(STATE)
+        assert client.state_dict() == STATE
+    client.init_workload_monitoring()
+    if when == "after init":
+        clock.advance(1)
+        client.load_state_dict(STATE)
+
+    assert client.hb_timeouts is not None
+    assert (client.hb_timeouts.initial, client.hb_timeouts.subsequent) == (12.0, 3.5)
+    assert client.section_timeouts is not None
+    assert dict(client.section_timeouts.section) == {"setup": 7.0, "step": 2.0}
+    assert client.state_dict() == json.loads(json.dumps(STATE))
+    view = cell.view()
+    assert (view.heartbeat_ns, view.out_of_section_ns) == (clock() + 12 * S, clock() + 15 * S)
+    client.start_section("step")
+    assert deadline(cell, "step") == clock() + 2 * S
+
+
+def test_loading_shorter_limits_condemns_nobody_on_the_spot(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    cell = start(rank_section_timeouts={"step": 100})
+    client.start_section("step")
+    clock.advance(50)
+
+    client.load_state_dict(STATE)
+
+    assert deadline(cell, "step") == clock() + 2 * S
+
+
+def test_a_broken_state_is_refused_and_changes_nothing(start: Callable[..., Cell], client: RankMonitorClient) -> None:
+    start(rank_section_timeouts={"step": 100})
+    before = client.section_timeouts
+
+    with pytest.raises(RankMonitorClientError, match="current_timeouts"):
+        client.load_state_dict({"timeouts": {}})
+    assert client.section_timeouts == before
+
+
+# ---- forks, threads, signals, sockets -------------------------------------------------------------------
+
+
+def test_a_forked_child_is_cut_off(start: Callable[..., Cell], client: RankMonitorClient) -> None:
+    """A DataLoader worker can neither keep a dead rank alive, nor end its monitoring, nor spoil its cell."""
+    cell = start(rank_section_timeouts={"step": 5, "other": 5}, rank_out_of_section_timeout=5)
+    client.start_section("step")
+    client.end_section("step")
+    before, words = cell.view(), cell.words.tobytes()
+
+    child = os.fork()
+    if child == 0:
+        try:
+            client.send_heartbeat()
+            client.start_section("step")
+            client.start_section("other")
+            client.note_iteration(5)
+            client.end_all_sections()
+            client.load_state_dict(STATE)
+            client.shutdown_workload_monitoring()
+            try:
+                client.init_workload_monitoring()
+            except RankMonitorClientError as error:
+                os._exit(0 if "is monitored through" in str(error) else 2)
+            os._exit(3)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert cell.view() == before
+    assert cell.words.tobytes() == words
+    client.send_heartbeat()
+    assert cell.view() != before
+
+
+def test_a_process_that_takes_over_a_dead_ones_cell_is_watched(rank_environment: Callable[..., Cell]) -> None:
+    cell = rank_environment(capture_stacks=False)
+    program = (
+        "import os; from resilience_core import RankMonitorClient as C; c = C(); c.init_workload_monitoring(); "
+        "c.start_section('step'); print(os.getpid(), flush=True); os._exit(0)"
+    )
+    pids = [int(subprocess.check_output([sys.executable, "-c", program])) for _ in range(2)]
+
+    assert cell.view().pid == pids[1]
+    assert [section.name for section in cell.view().sections] == ["step"]
+
+
+def test_stacks_are_written_when_the_monitor_asks(
+    rank_environment: Callable[..., Cell], client: RankMonitorClient
+) -> None:
+    cell = rank_environment()
+    client.init_workload_monitoring()
+    os.kill(os.getpid(), STACK_SIGNAL)
+
+    assert "Current thread" in Path(cell.path + ".stack").read_text()
+    client.shutdown_workload_monitoring()
+    assert not faulthandler.unregister(STACK_SIGNAL)
+
+
+def test_a_control_request_reaches_the_socket(
+    start: Callable[..., Cell], client: RankMonitorClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start()
+    request = WorkloadControlRequest(WorkloadAction.ShutdownWorkload, "enough")
+    monkeypatch.delenv("FT_CONTROL_SOCKET", raising=False)
+    with pytest.raises(RankMonitorClientError, match="FT_CONTROL_SOCKET is not set"):
+        client.send_workload_control_request(request)
+
+    monkeypatch.setenv("FT_CONTROL_SOCKET", str(tmp_path / "control"))
+    monkeypatch.setenv("RANK", "3")
+    with pytest.raises(RankMonitorClientError, match="no launcher listens"):
+        client.send_workload_control_request(request)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "control"))
+        client.send_workload_control_request(request)
+        assert receive(listener.recv(8192)) == (3, request)
+
+
+def test_the_exception_hook_logs_the_traceback_and_leaves_at_once(rank_environment: Callable[..., Cell]) -> None:
+    rank_environment(install_exception_hook=True)
+    program = (
+        "import atexit; from resilience_core import RankMonitorClient as C; c = C(); c.init_workload_monitoring()\n"
+        "atexit.register(print, 'torn down')\nraise KeyError('lost')"
+    )
+
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 1
+    assert ended.stderr.count("KeyError: 'lost'") == 1
+    assert "Traceback" in ended.stderr
+    assert "torn down" not in ended.stdout
+
+
+def test_a_cell_nobody_claimed_is_unused(rank_environment: Callable[..., Cell]) -> None:
+    assert rank_environment().view().state == UNUSED

@@ -18,7 +18,6 @@ from typing import Any
 import attrs
 
 from resilience_core import config_values as values
-from resilience_core.config_file import Entry, read_section
 from resilience_core.config_foreign import why_ignored
 from resilience_core.errors import ConfigError
 
@@ -202,10 +201,13 @@ class FaultToleranceConfig:
         Raises:
             ConfigError: The file or a value in it cannot be used; names file, line, value and fix.
         """
+        # Here, since a rank gets its configuration as JSON and should not pay for YAML at every restart.
+        from resilience_core.config_file import read_section
+
         return cls.from_entries(read_section(path))
 
     @classmethod
-    def from_entries(cls, entries: Iterable[Entry]) -> FaultToleranceConfig:
+    def from_entries(cls, entries: Iterable[values.Entry]) -> FaultToleranceConfig:
         """Check raw settings, each with its place, and make a configuration of them.
 
         Raises:
@@ -247,7 +249,7 @@ class FaultToleranceConfig:
             raise ConfigError(f"configuration handed over is not JSON: {error}") from error
         if not isinstance(plain, dict):
             raise ConfigError(f"configuration handed over is a {type(plain).__name__}, not an object")
-        return cls.from_entries(Entry(str(key), value, "the JSON handed over") for key, value in plain.items())
+        return cls.from_entries(values.Entry(str(key), value, "the JSON handed over") for key, value in plain.items())
 
 
 def settings() -> tuple[Setting, ...]:

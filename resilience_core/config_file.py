@@ -8,32 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
 
-import attrs
 import yaml
 
-from resilience_core.config_values import suggestion
+from resilience_core.config_values import Entry, suggestion
 from resilience_core.errors import ConfigError
 
-__all__ = ["SECTION", "Entry", "read_section"]
+__all__ = ["SECTION", "read_section"]
 
 SECTION = "fault_tolerance"
-
-
-@attrs.frozen
-class Entry:
-    """One setting as a person wrote it.
-
-    Args:
-        key: The field's name, as written.
-        value: The raw value.
-        place: Where it stands, as ``ft.yaml line 3``.
-    """
-
-    key: str
-    value: Any
-    place: str
 
 
 def read_section(path: str | os.PathLike[str]) -> list[Entry]:

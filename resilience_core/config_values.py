@@ -17,7 +17,10 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import attrs
+
 __all__ = [
+    "Entry",
     "boolean",
     "count",
     "duration",
@@ -47,6 +50,21 @@ _LONGEST_SECONDS = 1e9
 _HARMLESS = frozenset(
     {"SIGCHLD", "SIGCONT", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGURG", "SIGWINCH", "SIGCLD"}
 )
+
+
+@attrs.frozen
+class Entry:
+    """One setting as a person wrote it.
+
+    Args:
+        key: The field's name, as written.
+        value: The raw value.
+        place: Where it stands, as ``ft.yaml line 3``.
+    """
+
+    key: str
+    value: Any
+    place: str
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

@@ -83,9 +83,7 @@ def load_state(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     except (ValueError, RecursionError) as error:
         raise StateFileError(f"{name} holds no JSON ({error}); {_DELETE}") from error
     if not isinstance(state, dict):
-        raise StateFileError(
-            f"{name} holds a {type(state).__name__}, not learned timeouts; name another file"
-        )
+        raise StateFileError(f"{name} holds a {type(state).__name__}, not learned timeouts; name another file")
     try:
         timeouts_from_state(state, HeartbeatTimeouts(), SectionTimeouts())
     except RankMonitorClientError as error:

@@ -43,6 +43,12 @@ def test_the_cell_needs_the_standard_library_alone():
     assert not modules_after("import resilience_core.cell") & {"attr", "attrs", "pluggy", "yaml", "typing_extensions"}
 
 
+def test_a_rank_does_not_pay_for_yaml():
+    """It gets its configuration as JSON, at every restart anew."""
+    code = "from resilience_core import FaultToleranceConfig as c; c.from_json('{}'); import resilience_core.client"
+    assert "yaml" not in modules_after(code)
+
+
 @pytest.mark.parametrize("name", resilience_core.__all__)
 def test_every_public_name_leads_somewhere(name: str):
     assert getattr(resilience_core, name) is not None

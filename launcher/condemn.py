@@ -73,7 +73,7 @@ def condemn(
         kind="hang",
         generation=doomed[0].order.generation,
         why=blame.why,
-        action=f"{number.name} to rank {ranks}; the group is restarted while --max-restarts allows",
+        action=f"{number.name} to rank {ranks}; {_what_follows(settings)}",
         ranks=tuple(reports),
         deadline_ns=min((v.deadline_ns for v in verdicts), default=None),
         seen_ns=now_ns,
@@ -85,6 +85,12 @@ def condemn(
         if pidfd is not None:
             send_signal(pidfd, number)
             send_signal(pidfd, signal.SIGCONT)  # a stopped process takes the pending signal on waking
+
+
+def _what_follows(settings: dict[str, Any]) -> str:
+    if settings["owns_ranks"]:
+        return "the group is restarted while --max-restarts allows"
+    return "to start it again is the business of whoever started it"
 
 
 def _stacks(

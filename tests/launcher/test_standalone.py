@@ -1,0 +1,154 @@
+"""A monitor for ranks that something else starts: real processes, a real monitor, no launcher."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher import RankMonitors, start_monitor
+from resilience_core import FaultToleranceConfig
+
+HANGS = """
+import time
+from resilience_core import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+with client.section("step"):
+    print("open", flush=True)
+    time.sleep(600)
+"""
+WELL = """
+from resilience_core import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+print("open", flush=True)
+input()
+client.shutdown_workload_monitoring()
+"""
+PARENT_THAT_DIES = """
+import os, signal, sys
+from launcher import start_monitor
+from resilience_core import FaultToleranceConfig
+monitors = start_monitor(FaultToleranceConfig(), 1, log_dir=sys.argv[1], run_dir=sys.argv[2])
+print(monitors.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def monitors(tmp_path: Path) -> Iterator[RankMonitors]:
+    config = FaultToleranceConfig(rank_section_timeouts={"step": 0.3}, rank_heartbeat_timeout=None)
+    with start_monitor(config, 2, log_dir=str(tmp_path / "logs"), run_dir="/dev/shm") as monitors:
+        yield monitors
+
+
+def start_rank(monitors: RankMonitors, local_rank: int, program: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, **monitors.environment(local_rank)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "open\n"
+    return process
+
+
+def test_a_hung_rank_is_terminated_and_its_neighbour_is_not(monitors: RankMonitors) -> None:
+    with start_rank(monitors, 0, HANGS) as hung, start_rank(monitors, 1, WELL) as well:
+        incident = monitors.wait_for_incident(timeout=20)
+
+        assert hung.wait(timeout=10) == -signal.SIGKILL
+        assert incident.culprit is not None
+        assert (incident.culprit.rank, incident.culprit.pid) == (0, hung.pid)
+        assert (incident.culprit.cause, incident.culprit.section) == ("section", "step")
+        assert incident.culprit.stack
+        assert "whoever started it" in incident.action
+        assert [rank.rank for rank in incident.condemned] == [0]
+        assert monitors.incidents() == [incident]
+        well.communicate("\n", timeout=10)
+        assert well.returncode == 0
+
+
+def test_a_rank_that_is_started_again_takes_over_and_is_watched_anew(monitors: RankMonitors) -> None:
+    pids = []
+    for _ in range(3):
+        with start_rank(monitors, 0, HANGS) as rank:
+            incident = monitors.wait_for_incident(timeout=20)
+            assert rank.wait(timeout=10) == -signal.SIGKILL
+            assert incident.culprit is not None
+            assert incident.culprit.pid == rank.pid
+            pids.append(rank.pid)
+
+    assert len(monitors.incidents()) == len(set(pids)) == 3
+
+
+def test_a_monitor_that_is_killed_is_replaced_and_carries_on(monitors: RankMonitors) -> None:
+    """The hang began before; its deadline passed while nobody looked, or just after."""
+    with start_rank(monitors, 1, HANGS) as rank:
+        first = monitors.pid
+        os.kill(first, signal.SIGKILL)
+
+        incident = monitors.wait_for_incident(timeout=20)
+
+        assert rank.wait(timeout=10) == -signal.SIGKILL
+        assert [rank.rank for rank in incident.culprits] == [1]
+    assert monitors.pid != first
+
+
+def test_no_incident_is_a_timeout(monitors: RankMonitors) -> None:
+    with pytest.raises(TimeoutError, match=r"0\.05 s"):
+        monitors.wait_for_incident(timeout=0.05)
+    assert monitors.incidents() == []
+
+
+def test_close_removes_what_was_made_and_leaves_ranks_alone(monitors: RankMonitors) -> None:
+    cell = monitors.environment(0)["FT_CELL"]
+    pid = monitors.pid
+    with start_rank(monitors, 0, WELL) as rank:
+        monitors.close()
+        monitors.close()
+
+        assert not os.path.exists(os.path.dirname(os.path.dirname(cell)))
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+        rank.communicate("\n", timeout=10)
+        assert rank.returncode == 0
+
+
+def test_the_monitor_goes_when_its_parent_dies(tmp_path: Path) -> None:
+    """Nothing is left in memory, and nobody waits for a process that nobody knows."""
+    run_dir = Path("/dev/shm") / f"ft_test-{os.getpid()}"
+    run_dir.mkdir()
+    try:
+        parent = subprocess.run(
+            [sys.executable, "-c", PARENT_THAT_DIES, str(tmp_path / "logs"), str(run_dir)],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        assert parent.returncode == -signal.SIGKILL
+        try:
+            pidfd = os.pidfd_open(int(parent.stdout))
+        except ProcessLookupError:
+            pass
+        else:
+            import select
+
+            with os.fdopen(pidfd):
+                assert select.select([pidfd], [], [], 10)[0]
+        assert list(run_dir.iterdir()) == []
+    finally:
+        run_dir.rmdir()
+
+
+def test_what_cannot_be_asked_for_is_refused(monitors: RankMonitors, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="num_ranks is 0"):
+        start_monitor(FaultToleranceConfig(), 0)
+    for local_rank in (-1, 2):
+        with pytest.raises(ValueError, match=f"local_rank is {local_rank}; there are 2"):
+            monitors.environment(local_rank)

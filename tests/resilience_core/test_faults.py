@@ -204,8 +204,8 @@ def test_the_monitors_hear_the_event_before_the_fault_strikes():
     from resilience_core.testing import EventRecorder
 
     bus, recorder = EventBus(), EventRecorder()
-    install_faults("exception:rank=0,step=0", on=bus)
     bus.register(recorder)
+    install_faults("exception:rank=0,step=0", on=bus)  # by itself, who comes later hears first
     bus.setup(context=RunContext())
     assert strikes(bus, "step_start", iteration=0)
     assert recorder.names() == ["setup", "step_start"]

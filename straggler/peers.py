@@ -12,6 +12,9 @@ import numpy.typing as npt
 
 __all__ = ["PeerGroups"]
 
+_FEW = 4
+"""Up to so many peers the two middle values of an even number are not averaged: half of them may be slow."""
+
 Float32 = npt.NDArray[np.float32]
 
 
@@ -38,7 +41,7 @@ class PeerGroups:
         return cls(np.zeros(ranks, dtype=np.int64))
 
     def middle(self, values_SR: Float32, *, upper: bool = False, at_least: int = 1) -> Float32:
-        """The lower (or upper) median of each group.
+        """The median of each group; of up to four peers the lower (or upper) one.
 
         Args:
             values_SR: Shape ``(rows, ranks)``; NaN is left out.
@@ -74,7 +77,10 @@ def _middle(values: Float32, upper: bool, at_least: int) -> Float32:
         if count < max(1, at_least):
             continue
         same = counts == count
-        place = count // 2 if upper else (count - 1) // 2
         chosen = values if bool(same.all()) else values[same]
-        found[same] = np.partition(chosen, place, axis=1)[:, place]
+        low, high = (count - 1) // 2, count // 2
+        if count <= _FEW:
+            low = high = high if upper else low
+        middle = np.partition(chosen, (low, high) if low != high else low, axis=1)
+        found[same] = middle[:, low] if low == high else (middle[:, low] + middle[:, high]) * np.float32(0.5)
     return found

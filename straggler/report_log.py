@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from straggler.errors import ReportLogError
-from straggler.robust_window import SLOW
+from straggler.robust_window import SLOW, Window
 
 if TYPE_CHECKING:
     from straggler.report import Report
@@ -97,7 +97,7 @@ def rank_slowdowns(report: Report) -> npt.NDArray[np.float64]:
         if outcome.relative is None or not len(outcome.names):
             return np.full(report.world_size, np.nan)
         return np.asarray(1.0 / np.fmin.reduce(outcome.relative, axis=0) - 1.0)
-    excess = outcome.window.excess.astype(np.float64)
+    excess = _latest(outcome.window).astype(np.float64)
     if not excess.shape[0]:
         return np.full(report.world_size, np.nan)
     known = ~np.isnan(excess)
@@ -105,6 +105,11 @@ def rank_slowdowns(report: Report) -> npt.NDArray[np.float64]:
     row = np.argmax(lost, axis=0)
     ranks = np.arange(excess.shape[1])
     return np.where(known.any(axis=0), excess[row, ranks], np.nan)
+
+
+def _latest(window: Window) -> npt.NDArray[np.float32]:
+    """This window alone, not the average that verdicts rest on: a picture has the time on an axis of its own."""
+    return window.recent[-1]
 
 
 def _per_mille(excess: npt.NDArray[np.float64]) -> list[int | None]:
@@ -116,8 +121,9 @@ def _sections(report: Report) -> dict[str, dict[str, Any]]:
     if window is None:
         return {}
     found: dict[str, dict[str, Any]] = {}
+    latest = _latest(window)
     for row, number in enumerate(window.names.tolist()):
-        excess = window.excess[row]
+        excess = latest[row]
         known = excess[~np.isnan(excess)]
         if not known.size:
             continue

@@ -26,7 +26,7 @@ class RobustSettings:
     """What SLOW means. The defaults are those the simulator was passed with.
 
     Args:
-        ratio_floor: Slower than the peers by less than this is never SLOW (0.065: 6.5 %).
+        ratio_floor: Slower than the peers by less than this is never SLOW (0.07: 7 %).
         change_floor: CUSUM allowance: a change by less than this, against one's own past, does not add up.
         change_limit: CUSUM alarm.
         k: Windows over half the bar, out of the last ``m``, before SLOW.
@@ -39,7 +39,7 @@ class RobustSettings:
         false_alarms: Chance of a false alarm per job, were the spread normal.
     """
 
-    ratio_floor: float = attrs.field(default=0.065)
+    ratio_floor: float = attrs.field(default=0.07)
     change_floor: float = attrs.field(default=0.03)
     change_limit: float = attrs.field(default=0.09)
     k: int = attrs.field(default=3)

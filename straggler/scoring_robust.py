@@ -2,9 +2,10 @@
 
 For every row (a section, an arrival, the GPU as a whole) and rank, with ``x`` = own median / reference - 1:
 
-**Reference**: the lower median of the peer group (the ranks that do the same work). No minority can move it: one
-rank with a bogus clock condemns nobody, unlike a minimum. *Lower*, so that of two ranks the faster one is the
-reference. Two ranks cannot outvote each other: a bogus fast one of two is believed; from three on it is not.
+**Reference**: the median of the peer group (the ranks that do the same work). No minority can move it: one rank
+with a bogus clock condemns nobody, unlike a minimum. Of two or four ranks it is the *lower* of the middle two, so
+that of two ranks the faster one is the reference. Two ranks cannot outvote each other: a bogus fast one of two is
+believed; from three on it is not.
 
 **Level test**, against the peers: ``x`` averaged over the last ``pool`` windows is at least
 ``max(ratio_floor, z x spread)``, where the spread is 1.4826 x MAD over the group, and z grows with the number of
@@ -18,9 +19,10 @@ while the rank is suspect, so that slowness does not become the norm), and a one
 without a past, the slowest of 10,000 healthy ranks looks like it. It needs ``learning_windows`` windows first. A
 slowdown of the whole job moves the reference too and accuses nobody.
 
-**Persistence**: SLOW only if at least ``k`` of the last ``m`` windows were over half the bar, each for itself;
-so one or two awful windows (a garbage collection, a checkpoint) are nothing, and a steady straggler is named by
-the third. **Hysteresis**: SLOW ends after ``release_windows`` windows in a row under half the bar.
+**Persistence**: SLOW only if at least ``k`` of the last ``m`` windows were near or over the bar, each for itself,
+and no two windows alone can raise the CUSUM to its limit; so one or two awful windows (a garbage collection, a
+checkpoint) are nothing, and a steady straggler is named by the third. **Hysteresis**: SLOW ends after
+``release_windows`` windows in a row under half the bar.
 
 **UNKNOWN**: no sample, fewer than ``min_samples`` of them, no peer, or ``implausible``: steadily below a share of
 everybody's time that no healthy machine reaches. Never a number in disguise.
@@ -49,6 +51,9 @@ Bools = npt.NDArray[np.bool_]
 
 _POPCOUNT = np.array([byte.bit_count() for byte in range(256)], dtype=np.uint8)
 _KNOWN_RANK_BAR = 1.5
+_NEAR = 0.7
+_CLIP = 0.45
+_STEP = 1.5
 _LONGEST_MEMORY = 512.0
 """Windows after which the usual forgets: so long that a slow drift cannot hide in it."""
 
@@ -88,6 +93,7 @@ class RobustScorer:
         more("_noise", np.float32, shape if self._many_groups else (rows, 1))
 
     _many_groups = False
+    _all_known = False
     _usual: Float32
     _learnt: Float32
     _cusum: Float32
@@ -199,7 +205,9 @@ class RobustScorer:
             nothing = np.full_like(self._noise, np.inf)
             return None, nothing, nothing
         drift = x - self._usual
-        if not ready.all():
+        every = bool(ready.all())
+        self._all_known = every and missing is None
+        if not every:
             drift[~ready] = np.nan
         now = np.float32(1.4826) * peers.middle(np.abs(drift), upper=True)
         first = self._noise == 0.0
@@ -211,7 +219,8 @@ class RobustScorer:
         limit = np.fmax(np.float32(settings.change_limit), 6 * noise)
         held = None if missing is None else self._cusum[missing]
         was_zero = self._cusum == 0.0
-        self._cusum += drift
+        # Clipped, so that it takes three windows to reach the limit, however awful two of them are.
+        self._cusum += np.minimum(drift, allowance + np.float32(_CLIP) * limit)
         self._cusum -= allowance
         np.fmax(self._cusum, np.float32(0.0), out=self._cusum)
         np.fmin(self._cusum, 4 * limit, out=self._cusum)
@@ -222,9 +231,13 @@ class RobustScorer:
 
     def _remember(self, x: Float32, drift: Float32 | None, bar: Float32, allowance: Float32) -> None:
         """Shift this window's yes or no into each cell's history."""
-        exceeds = x > np.float32(0.5) * bar
+        exceeds = x > np.float32(_NEAR) * bar
         if drift is not None:
-            exceeds |= drift > allowance
+            if self._all_known:
+                exceeds = x > np.float32(_NEAR * _KNOWN_RANK_BAR) * bar
+            else:
+                exceeds &= np.isnan(drift) | (x > np.float32(_NEAR * _KNOWN_RANK_BAR) * bar)
+            exceeds |= drift > np.float32(_STEP) * allowance
         self._since_level.flat[np.flatnonzero(exceeds & (self._bits == 0))] = self.windows
         self._bits <<= 1
         self._bits |= exceeds
@@ -236,7 +249,8 @@ class RobustScorer:
         if drift is not None:
             # A rank whose usual is known is judged by the change in it; at every further window the level test
             # would only give the noise another chance. What is far over the bar is slow in any case.
-            level_bar = np.where(np.isnan(drift), bar, np.float32(_KNOWN_RANK_BAR) * bar)
+            higher = np.float32(_KNOWN_RANK_BAR) * bar
+            level_bar = higher if self._all_known else np.where(np.isnan(drift), bar, higher)
         suspects = np.flatnonzero((pooled >= level_bar) | (self._cusum >= limit))
         named = suspects[_POPCOUNT[self._bits.flat[suspects]] >= self.settings.k]
         self._slow.flat[named] = True

@@ -79,7 +79,9 @@ def main() -> None:
             "took": took,
             "slow": [v.rank for v in report.stragglers()],
             "verdicts": [str(v) for v in report.verdicts()],
-            "sections": {s: sorted(i.rank for i in ids) for s, ids in stragglers["straggler_sections_relative"].items()},
+            "sections": {
+                s: sorted(i.rank for i in ids) for s, ids in stragglers["straggler_sections_relative"].items()
+            },
             "scores": report.section_relative_perf_scores,
             "coverage": report.coverage,
             "missing": report.missing_ranks,

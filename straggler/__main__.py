@@ -1,0 +1,80 @@
+"""``python -m straggler``: draw a log of reports, or judge the judgement on simulated jobs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from resilience_core.errors import ResilienceError
+
+__all__ = ["main"]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(prog="python -m straggler", description=__doc__, allow_abbrev=False)
+    commands = top.add_subparsers(dest="command", required=True)
+    plot = commands.add_parser("plot", help="draw reports.jsonl as PNG and as one HTML file", allow_abbrev=False)
+    plot.add_argument("log", help="what Detector.initialize(log_path=...) wrote")
+    plot.add_argument("--png", metavar="FILE", help="default: beside the log")
+    plot.add_argument("--html", metavar="FILE", help="default: beside the log")
+    plot.add_argument("--only", choices=["png", "html"], help="make one of the two")
+    run = commands.add_parser("simulate", help="score a simulated job against its truth", allow_abbrev=False)
+    run.add_argument("--ranks", type=int, default=512, metavar="N", help="default %(default)s")
+    run.add_argument("--share", type=float, default=0.01, metavar="SHARE", help="slow ranks, default %(default)s")
+    run.add_argument("--slowdown", type=float, default=0.1, metavar="RATIO", help="default %(default)s (10 %%)")
+    run.add_argument("--onset", type=int, default=10, metavar="REPORT", help="when they slow, default %(default)s")
+    run.add_argument("--jobs", type=int, default=10, metavar="N", help="seeds, default %(default)s")
+    run.add_argument("--spread-shape", choices=["normal", "uniform"], default="normal", help="default %(default)s")
+    run.add_argument("--log", metavar="FILE", help="also write the first job's reports, to be plotted")
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status."""
+    options = parser().parse_args(arguments)
+    try:
+        return _plot(options) if options.command == "plot" else _simulate(options)
+    except ResilienceError as error:
+        print(f"python -m straggler {options.command}: {error}", file=sys.stderr)
+        return 1
+
+
+def _plot(options: argparse.Namespace) -> int:
+    from straggler.plot_html import write_html
+    from straggler.plots import picture_of, write_png
+    from straggler.report_log import read
+
+    picture = picture_of(read(options.log))
+    log = Path(options.log)
+    if options.only != "html":
+        print(write_png(picture, options.png or log.with_suffix(".png")))
+    if options.only != "png":
+        print(write_html(picture, options.html or log.with_suffix(".html")))
+    return 0
+
+
+def _simulate(options: argparse.Namespace) -> int:
+    from straggler.exam import Marks, examine, with_stragglers
+    from straggler.simulated_reports import write_log
+    from straggler.simulator import Job
+
+    marks = Marks(0, 0, 0)
+    for seed in range(options.jobs):
+        plain = Job(ranks=options.ranks, seed=seed, spread_shape=options.spread_shape)
+        job = with_stragglers(plain, options.share, options.slowdown, options.onset)
+        marks += examine(job)
+        if seed == 0 and options.log:
+            write_log(job, options.log)
+    print(
+        f"{options.jobs} jobs of {options.ranks} ranks, {100 * options.slowdown:g} % slowdowns from report "
+        f"{options.onset}, three reports later: F1 {marks.f1:.4f} "
+        f"({marks.hits} found, {marks.misses} missed, {marks.wronged} healthy ranks named)"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -92,7 +92,10 @@ class Translator:
         """
         if self.is_running:
             self.end("interrupted")
-        simulated = (*faults, *parse_faults(os.environ.get(FAULTS_VARIABLE, "")))
+        simulated = list(faults)
+        # Whoever has installed the environment's faults already has them strike once, not twice.
+        if not any(isinstance(plugin, FaultInjector) for plugin in self.bus.plugins()):
+            simulated += parse_faults(os.environ.get(FAULTS_VARIABLE, ""))
         self.is_running = True
         self.completed_steps = 0
         self._reason = "completed"
@@ -104,12 +107,7 @@ class Translator:
         self.bus.setup(context=context)
 
     def _add(self, plugin: object) -> None:
-        if isinstance(plugin, FaultInjector):
-            # Whoever installed the environment's faults already has them strike once, not twice.
-            if any(isinstance(other, FaultInjector) for other in self.bus.plugins()):
-                return
-        else:
-            self._refuse_twice(plugin)
+        self._refuse_twice(plugin)
         self.bus.register(plugin)
         self._plugins.append(plugin)
 

@@ -1,3 +1,22 @@
-"""Placeholder until the first room is furnished."""
+"""One module per framework: each translates the framework's own callbacks into the events of the bus.
+
+``adapters.ddp`` for a raw loop, ``adapters.lightning``, ``adapters.megatron``, ``adapters.huggingface``. Importing
+this package imports none of them, so that nobody needs a framework that is not theirs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from resilience_core._lazy import attach
+
+if TYPE_CHECKING:
+    from adapters.ddp import FaultTolerance as FaultTolerance
 
 __distribution__ = "torch-resilience"
+
+_EXPORTS = {"FaultTolerance": "ddp"}
+
+__getattr__, __dir__ = attach(__name__, _EXPORTS)
+
+__all__ = sorted(_EXPORTS)

@@ -1,0 +1,224 @@
+"""A raw training loop, with or without DistributedDataParallel, as events on the bus.
+
+The loop says where it is with ``with`` blocks; everything else is decided behind the events::
+
+    ft = FaultTolerance(state_path="checkpoints/ft_state.json", calculate_timeouts=True)
+
+    with ft.run():
+        model, optimizer, first = build_or_resume()
+        ft.checkpoint_loaded(first)  # when there was one
+        for iteration in range(first, last):
+            with ft.step(iteration):
+                train(model, optimizer, iteration)
+            if (iteration + 1) % 100 == 0:
+                with ft.checkpoint(iteration + 1):
+                    save(model, optimizer)
+
+Under ``ft_launcher`` each block is a section with a limit; under ``torchrun`` or plain ``python`` the same script
+runs unchanged and says once that nobody watches. No ``torch`` is imported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Literal
+
+from resilience_core.bus import EventBus
+from resilience_core.bus import bus as default_bus
+from resilience_core.client import RankMonitorClient
+from resilience_core.config_values import nearest
+from resilience_core.errors import ConfigError, PluginError, StopTraining
+from resilience_core.heartbeats import HeartbeatMonitor
+from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext
+from resilience_core.sections import SectionMonitor
+
+__all__ = ["FaultTolerance"]
+
+_MONITORS: dict[str, type[SectionMonitor] | type[HeartbeatMonitor]] = {
+    "sections": SectionMonitor,
+    "heartbeats": HeartbeatMonitor,
+}
+
+
+class FaultTolerance:
+    """Fires the events of a loop that no framework owns, and lets a rank monitor listen.
+
+    Args:
+        state_path: A file that keeps learned timeouts from job to job; read on every rank, written by rank 0.
+        calculate_timeouts: Learn timeouts from what is observed. Learning is a collective, after saves and at the
+            clean end, so every rank must run the same blocks.
+        api: ``sections`` (setup, step and checkpointing each have a limit) or ``heartbeats`` (one at the end of
+            every step).
+        asynchronous_saves: Checkpoints are written in the background, so the time in ``checkpoint`` says little.
+        client: The rank's client; one of its own when None.
+        bus: Where the events go; the process's default bus when None. Register there whatever else should listen.
+
+    Raises:
+        ConfigError: ``api`` is neither.
+    """
+
+    def __init__(
+        self,
+        *,
+        state_path: str | os.PathLike[str] | None = None,
+        calculate_timeouts: bool = False,
+        api: Literal["sections", "heartbeats"] = "sections",
+        asynchronous_saves: bool = False,
+        client: RankMonitorClient | None = None,
+        bus: EventBus | None = None,
+    ) -> None:
+        if api not in _MONITORS:
+            raise ConfigError(f"there is no api {api!r}{nearest(str(api), _MONITORS)}")
+        self._monitor = _MONITORS[api](client, state_path=state_path, calculate_timeouts=calculate_timeouts)
+        self._bus = default_bus() if bus is None else bus
+        self._asynchronous_saves = asynchronous_saves
+        self._iteration = 0
+        self._reason = "completed"
+
+    @property
+    def bus(self) -> EventBus:
+        """Where the events go."""
+        return self._bus
+
+    @property
+    def client(self) -> RankMonitorClient:
+        """The rank's client; see its ``is_initialized`` for whether anybody watches."""
+        return self._monitor.client
+
+    @contextlib.contextmanager
+    def run(self, context: RunContext | None = None) -> Iterator[None]:
+        """One run of the loop: ``setup`` first, ``teardown`` last, ``training_error`` when an exception leaves it.
+
+        Enter it before anything slow (data, model, process group), so that a hang there is seen, too. It may be
+        entered again once it was left.
+
+        Args:
+            context: Who this rank is; by default what torchrun and ft_launcher export.
+
+        Raises:
+            PluginError: The bus has a monitor of its own already, or this run has been entered already.
+            SectionError: The configuration names sections, but not those of this adapter.
+        """
+        self._refuse_a_second_monitor()
+        self._bus.register(self._monitor)
+        self._iteration, self._reason = 0, "exception"
+        try:
+            if context is None:
+                context = RunContext.from_environment(framework="ddp", asynchronous_saves=self._asynchronous_saves)
+            self._bus.setup(context=context)
+            self._reason = "completed"
+            yield
+        except StopTraining:
+            self._reason = "stopped"
+            raise
+        except BaseException as error:
+            self._reason = "exception"
+            self._bus.training_error(error=error, iteration=self._iteration)
+            raise
+        finally:
+            try:
+                self._bus.teardown(reason=self._reason)
+            finally:
+                self._bus.unregister(self._monitor)
+
+    def end_by_signal(self) -> None:
+        """Say that the loop is about to end because a signal asked it to: nothing is learned from such an end."""
+        self._reason = "signal"
+
+    def step(self, iteration: int) -> _Step:
+        """One whole training step: forward, backward, optimizer, collectives.
+
+        Args:
+            iteration: Steps since training began, from 0; a resumed run continues the count.
+        """
+        self._iteration = iteration
+        return _Step(self._bus, iteration)
+
+    def eval_step(self, iteration: int, eval_index: int) -> _EvalStep:
+        """One evaluation step.
+
+        Args:
+            iteration: Training steps completed so far.
+            eval_index: Steps since this evaluation began, from 0.
+        """
+        return _EvalStep(self._bus, iteration, eval_index)
+
+    def checkpoint(self, iteration: int, kind: CheckpointKind = "save") -> _Checkpoint:
+        """Everything that saving does on this rank, the gather and the barrier included. Enter it on every rank.
+
+        Args:
+            iteration: Training steps completed so far.
+            kind: ``save``, ``finalize`` (of an asynchronous save) or ``remove`` (of an old checkpoint).
+        """
+        return _Checkpoint(self._bus, iteration, kind)
+
+    def checkpoint_loaded(self, iteration: int, source: LoadSource = "persistent") -> None:
+        """Say, on every rank, that a checkpoint was loaded.
+
+        Args:
+            iteration: The iteration that training resumes from.
+            source: ``local`` (memory or node-local disk, fast) or ``persistent`` (shared storage).
+        """
+        self._iteration = iteration
+        self._bus.checkpoint_loaded(iteration=iteration, source=source)
+
+    def _refuse_a_second_monitor(self) -> None:
+        for plugin in self._bus.plugins():
+            if plugin is self._monitor:
+                raise PluginError("run() was entered already; leave its with block before entering it again")
+            if isinstance(plugin, SectionMonitor | HeartbeatMonitor):
+                raise PluginError(
+                    f"the bus has a {type(plugin).__name__} already, and a rank has one monitor client. Unregister it, "
+                    "or give FaultTolerance a bus of its own"
+                )
+
+
+# Classes, not generators: a block costs a quarter of what @contextmanager would.
+
+
+class _Step:
+    __slots__ = ("_bus", "_iteration")
+
+    def __init__(self, bus: EventBus, iteration: int) -> None:
+        self._bus = bus
+        self._iteration = iteration
+
+    def __enter__(self) -> None:
+        self._bus.step_start(iteration=self._iteration)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        # After an exception, too: whoever catches it and goes on must not be taken for a rank stuck in a step.
+        self._bus.step_end(iteration=self._iteration)
+
+
+class _EvalStep:
+    __slots__ = ("_bus", "_eval_index", "_iteration")
+
+    def __init__(self, bus: EventBus, iteration: int, eval_index: int) -> None:
+        self._bus = bus
+        self._iteration = iteration
+        self._eval_index = eval_index
+
+    def __enter__(self) -> None:
+        self._bus.eval_step_start(iteration=self._iteration, eval_index=self._eval_index)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._bus.eval_step_end(iteration=self._iteration, eval_index=self._eval_index)
+
+
+class _Checkpoint:
+    __slots__ = ("_bus", "_iteration", "_kind")
+
+    def __init__(self, bus: EventBus, iteration: int, kind: CheckpointKind) -> None:
+        self._bus = bus
+        self._iteration = iteration
+        self._kind = kind
+
+    def __enter__(self) -> None:
+        self._bus.checkpoint_start(iteration=self._iteration, kind=self._kind)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._bus.checkpoint_end(iteration=self._iteration, kind=self._kind, error=error)

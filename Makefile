@@ -1,0 +1,38 @@
+# Everything happens in .venv, which the first target makes: two commands, nothing else to set up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
+
+demo: $(READY)  ## a training that survives a hang and a SIGKILL; options: make demo DEMO="--hang-step 100"
+	@$(BIN)/python examples/demo.py $(DEMO)
+
+test: lint  ## style, types, layers, tests; options: make test PYTEST="-x -k sections"
+	$(BIN)/pytest $(PYTEST)
+
+lint: $(READY)  ## style, types and layers alone
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --config setup.cfg
+
+bench: $(READY)  ## ours beside torchrun and nvidia-resiliency-ext; options: make bench BENCH="--quick --json raw.json"
+	@$(BIN)/python -m benchmarks $(BENCH)
+
+clean:  ## what the targets have made
+	rm -rf $(VENV) .venv-peer demo_out ft_logs build *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+
+# torch first and alone: the rest resolves against the build that this machine's index offers.
+$(READY): setup.cfg pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+		echo "a virtual environment cannot be made with $(PYTHON): is it Python 3.10 or newer, with the venv module?"; exit 1; }
+	@echo "setting up $(VENV) (minutes at the first time: it downloads torch)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' constraints.txt)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@

@@ -24,15 +24,20 @@ from typing import Any, Protocol
 import pluggy
 
 from resilience_core.errors import PluginError, SectionError, StopTraining
-from resilience_core.hookspecs import PROJECT_NAME, CheckpointKind, LoadSource, RunContext, TrainingEvents
+from resilience_core.hookspecs import (
+    PROJECT_NAME,
+    CheckpointKind,
+    LoadSource,
+    RunContext,
+    TrainingEvents,
+    hookimpl,
+)
 
 __all__ = ["EVENTS", "EventBus", "bus"]
 
 logger = logging.getLogger(__name__)
 
-EVENTS: tuple[str, ...] = tuple(
-    name for name, member in vars(TrainingEvents).items() if inspect.isfunction(member)
-)
+EVENTS: tuple[str, ...] = tuple(name for name, member in vars(TrainingEvents).items() if inspect.isfunction(member))
 
 _PASSED_TO_TRAINING = (SectionError, StopTraining)
 
@@ -54,9 +59,7 @@ class _CheckpointStart(Protocol):
 
 
 class _CheckpointEnd(Protocol):
-    def __call__(
-        self, *, iteration: int, kind: CheckpointKind, error: BaseException | None = None
-    ) -> None: ...
+    def __call__(self, *, iteration: int, kind: CheckpointKind, error: BaseException | None = None) -> None: ...
 
 
 class _CheckpointLoaded(Protocol):
@@ -171,9 +174,7 @@ class EventBus:
                     continue
                 nearest = difflib.get_close_matches(name, EVENTS, n=1)
                 hint = f"; did you mean '{nearest[0]}'?" if nearest else f"; events are: {', '.join(EVENTS)}"
-                raise PluginError(
-                    f"plugin {_describe(implementation.plugin)} has an unknown hook '{name}'{hint}"
-                )
+                raise PluginError(f"plugin {_describe(implementation.plugin)} has an unknown hook '{name}'{hint}")
 
     def _forget(self, plugin: object) -> None:
         if self._manager.is_registered(plugin):
@@ -188,13 +189,17 @@ class EventBus:
         caller: pluggy.HookCaller = getattr(self._manager.hook, event)
         arguments = tuple(inspect.signature(getattr(TrainingEvents, event)).parameters)[1:]
         implementations = list(reversed(caller.get_hookimpls()))
-        if any(i.hookwrapper or i.wrapper for i in implementations):
-            return self._through_pluggy(event, caller)
+        wrappers = [i for i in caller.get_hookimpls() if i.hookwrapper or i.wrapper]
+        inner = [i for i in implementations if i not in wrappers]
+        if wrappers:
+            flat = self._flat(event, ", ".join(arguments), inner)
+            return self._through_pluggy(event, flat, wrappers)
+        signature = ", ".join(f"{a}=None" if (event, a) == ("checkpoint_end", "error") else a for a in arguments)
+        return self._flat(event, f"*, {signature}", inner)
+
+    def _flat(self, event: str, signature: str, implementations: list[pluggy.HookImpl]) -> Callable[..., None]:
         namespace: dict[str, Any] = {"_passed": _PASSED_TO_TRAINING, "_log": self._log_listener_error}
-        signature = ", ".join(
-            f"{a}=None" if (event, a) == ("checkpoint_end", "error") else a for a in arguments
-        )
-        lines = [f"def {event}(*, {signature}):"]
+        lines = [f"def {event}({signature}):"]
         if implementations:
             lines.append("    raised = None")
         for number, implementation in enumerate(implementations):
@@ -208,19 +213,30 @@ class EventBus:
                 "    except Exception as error:",
                 f"        _log({event!r}, _name{number}, error)",
             ]
-        lines += (
-            ["    if raised is not None:", "        raise raised"] if implementations else ["    return None"]
-        )
+        lines += ["    if raised is not None:", "        raise raised"] if implementations else ["    return None"]
         exec("\n".join(lines), namespace)
         compiled: Callable[..., None] = namespace[event]
         return compiled
 
-    def _through_pluggy(self, event: str, caller: pluggy.HookCaller) -> Callable[..., None]:
+    def _through_pluggy(
+        self, event: str, flat: Callable[..., None], wrappers: list[pluggy.HookImpl]
+    ) -> Callable[..., None]:
+        """Pluggy's own calling loop for the wrappers, around one listener: all others, each under its guard.
+
+        Handed to pluggy one by one, a listener that raises would hide the event from those behind it.
+        """
+        manager = pluggy.PluginManager(PROJECT_NAME)
+        manager.add_hookspecs(TrainingEvents)
+        manager.register(types.SimpleNamespace(**{event: hookimpl(flat)}))
+        for wrapper in wrappers:
+            manager.register(types.SimpleNamespace(**{event: wrapper.function}))
+        through: pluggy.HookCaller = getattr(manager.hook, event)
+
         def call(**arguments: Any) -> None:
             if event == "checkpoint_end":
                 arguments.setdefault("error", None)
             try:
-                caller(**arguments)
+                through(**arguments)
             except _PASSED_TO_TRAINING:
                 raise
             except Exception as error:  # noqa: BLE001 - a foreign listener

@@ -212,6 +212,35 @@ def test_a_request_to_leave_is_no_error_of_a_listener(error: BaseException):
         bus.step_start(iteration=0)
 
 
+@pytest.mark.parametrize("error", [ValueError("mine"), SectionError("never opened")])
+def test_a_wrapper_does_not_let_one_listener_hide_the_event_from_the_others(error: Exception):
+    bus, log = EventBus(), []
+    for plugin in (Step("a", log), Wrapper(log), Step("b", log, error), Step("c", log)):
+        bus.register(plugin)
+    if isinstance(error, SectionError):
+        with pytest.raises(SectionError):
+            bus.step_start(iteration=7)
+        assert log == ["before 7", "c", "b", "a"]
+    else:
+        bus.step_start(iteration=7)
+        assert log == ["before 7", "c", "b", "a", "after 7"]
+
+
+def test_wrappers_nest_as_they_would_in_pluggy():
+    class Outer(Wrapper):
+        @hookimpl(wrapper=True, tryfirst=True)
+        def step_start(self) -> Any:
+            self.log.append("outer before")
+            yield
+            self.log.append("outer after")
+
+    bus, log = EventBus(), []
+    for plugin in (Outer(log), Step("a", log), Wrapper(log)):
+        bus.register(plugin)
+    bus.step_start(iteration=7)
+    assert log == ["outer before", "before 7", "a", "after 7", "outer after"]
+
+
 def test_a_wrapper_that_raises_does_not_stop_training(caplog: pytest.LogCaptureFixture):
     class Broken:
         @hookimpl(wrapper=True)

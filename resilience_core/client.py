@@ -535,8 +535,9 @@ class RankMonitorClient:
             section.limit_ns = _ns(timeouts.section.get(section.name))
         had_no_sections = self._section_events_are_heartbeats
         self._section_events_are_heartbeats = not timeouts.section
-        if had_no_sections and timeouts.section and self._has_used_section and not self._has_sent_heartbeat:
-            # Section events were its heartbeats; from here on they are not, and nobody would send another.
+        if had_no_sections and timeouts.section and self._has_used_section:
+            # Section events were its heartbeats, and from here on they are not: as with a first section, heartbeat
+            # limits are off until it sends one.
             self._words[HEARTBEAT] = CLOSED
         limits = [self._hb_timeouts.initial, self._hb_timeouts.subsequent, timeouts.out_of_section]
         known = [limit for limit in [*limits, *timeouts.section.values()] if limit is not None]

@@ -272,7 +272,7 @@ def test_sections_learned_where_none_was_configured_end_their_service_as_heartbe
     assert cell.view().heartbeat_ns == CLOSED
 
 
-def test_sections_learned_do_not_switch_off_real_heartbeats(
+def test_a_heartbeat_switches_its_limit_on_again(
     start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
 ) -> None:
     cell = start(rank_heartbeat_timeout=9)
@@ -280,7 +280,9 @@ def test_sections_learned_do_not_switch_off_real_heartbeats(
     with client.section("step"):
         clock.advance(1)
     client.calculate_and_set_section_timeouts(calc_out_of_section=False)
+    assert cell.view().heartbeat_ns == CLOSED
 
+    client.send_heartbeat()
     assert cell.view().heartbeat_ns == clock() + 9 * S
 
 

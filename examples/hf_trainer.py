@@ -4,7 +4,7 @@
         --ft-rank-section-timeouts setup:120,step:10,checkpointing:60 --ft-rank-out-of-section-timeout 60 \\
         examples/hf_trainer.py --out demo_out/hf
 
-A vision transformer of 20,000 random weights learns images that ship with scikit-learn; nothing is downloaded. The
+A small network of random weights learns digits that ship with scikit-learn; nothing is downloaded. The
 same script runs under ``torchrun`` or plain ``python``, unprotected. To see a hang found, set for example
 ``FT_SIMULATED_FAULTS=hang:rank=1,step=30``; ``resilience_core.faults`` lists what else can go wrong.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from sklearn.datasets import load_digits
 from torch.utils.data import Dataset, Subset
-from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
+from transformers import Trainer, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 from adapters.huggingface import protect
@@ -30,41 +30,37 @@ TRAIN_IMAGES = 1408
 
 
 class Digits(Dataset):
-    """Images of shape ``(1, 8, 8)`` and their labels."""
+    """Images of 64 pixels and their labels."""
 
     def __init__(self) -> None:
         images, labels = load_digits(return_X_y=True)
-        self._images = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16.0
+        self._images = torch.tensor(images, dtype=torch.float32) / 16.0
         self._labels = torch.tensor(labels)
 
     def __len__(self) -> int:
         return len(self._labels)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return {"pixel_values": self._images[index], "labels": self._labels[index]}
+        return {"pixels": self._images[index], "labels": self._labels[index]}
 
 
-def make_model() -> ViTForImageClassification:
-    """A vision transformer with random weights."""
-    return ViTForImageClassification(
-        ViTConfig(
-            image_size=8,
-            patch_size=4,
-            num_channels=1,
-            hidden_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            intermediate_size=64,
-            num_labels=10,
-        )
-    )
+class Network(torch.nn.Module):
+    """Two layers, with the loss inside, as the Trainer wants it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+
+    def forward(self, pixels: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        logits = self.layers(pixels)
+        return {"loss": torch.nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
 def make_trainer(options: argparse.Namespace) -> Trainer:
     """A Trainer that saves and evaluates every so many steps."""
     order = torch.randperm(len(Digits()), generator=torch.Generator().manual_seed(1)).tolist()
     return Trainer(
-        model=make_model(),
+        model=Network(),
         args=TrainingArguments(
             output_dir=str(options.out),
             max_steps=options.steps,
@@ -81,6 +77,7 @@ def make_trainer(options: argparse.Namespace) -> Trainer:
             report_to="none",
             disable_tqdm=True,
             logging_strategy="no",
+            ddp_find_unused_parameters=False,
         ),
         train_dataset=Subset(Digits(), order[:TRAIN_IMAGES]),
         eval_dataset=Subset(Digits(), order[TRAIN_IMAGES:]),

@@ -1,0 +1,143 @@
+"""Incidents: what is written is what is read, whole or not at all, and people get one clear story."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.incident import Incident, RankReport, read_incident, read_incidents
+from launcher.stacks import Frame, Thread
+
+texts = st.text(max_size=20)
+frames = st.builds(Frame, texts, texts, st.integers(0, 10**6))
+threads = st.builds(Thread, texts, st.booleans(), st.booleans(), st.lists(frames, max_size=3).map(tuple))
+seconds = st.none() | st.floats(0, 1e6)
+counts = st.none() | st.integers(-64, 10**9)
+reports = st.builds(
+    RankReport,
+    rank=st.integers(0, 10**6),
+    local_rank=st.integers(0, 64),
+    pid=st.integers(0, 2**22),
+    is_condemned=st.booleans(),
+    is_culprit=st.booleans(),
+    cause=st.none() | st.sampled_from(["section", "heartbeat", "out of section", "startup", "exit"]),
+    section=st.none() | texts,
+    open_seconds=seconds,
+    limit_seconds=seconds,
+    iteration=counts,
+    process_state=st.none() | texts,
+    exit_code=st.none() | st.integers(-64, 255),
+    message=st.none() | texts,
+    waits_in=st.none() | texts,
+    stack=st.lists(threads, max_size=2).map(tuple),
+)
+incidents = st.builds(
+    Incident,
+    kind=st.sampled_from(["hang", "failure", "request"]),
+    generation=st.integers(0, 100),
+    why=texts,
+    action=texts,
+    ranks=st.lists(reports, max_size=3).map(tuple),
+    deadline_ns=counts,
+    seen_ns=st.integers(0, 2**62),
+)
+
+STACK = (Thread("MainThread", True, True, (Frame("read", "data.py", 7), Frame("main", "train.py", 12))),)
+HUNG = RankReport(
+    3, 1, 4711, True, True, "section", "step", open_seconds=184.2, limit_seconds=180.0, iteration=1200, stack=STACK
+)
+VICTIM = RankReport(2, 0, 4710, section="step", open_seconds=184.2, iteration=1200, waits_in="all_reduce (c10d.py:3)")
+HANG = Incident("hang", 0, "its stack stands outside", "SIGKILL to rank 3", (VICTIM, HUNG), deadline_ns=1, seen_ns=2)
+
+
+@given(incidents)
+def test_an_incident_survives_json(incident: Incident) -> None:
+    assert Incident.from_json(json.loads(json.dumps(incident.to_json()))) == incident
+
+
+@given(incidents)
+def test_any_incident_can_be_told(incident: Incident) -> None:
+    assert incident.story()
+    assert len(incident.report()) > len(incident.ranks)
+
+
+def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
+    first = HANG.write(str(tmp_path / "incidents"))
+    second = HANG._replace(generation=1).write(str(tmp_path / "incidents"))
+
+    assert [os.path.basename(str(i.folder)) for i in (first, second)] == ["0001", "0002"]
+    assert list(read_incidents(str(tmp_path))) == [first, second]
+    assert read_incident(str(first.folder)) == first
+    assert (first.node, first._replace(folder=None, wall_time="", node="")) == (os.uname().nodename, HANG)
+
+
+def test_a_half_written_incident_is_not_there(tmp_path: Path) -> None:
+    HANG.write(str(tmp_path / "incidents"))
+    (tmp_path / "incidents" / "0002").mkdir()
+
+    assert len(list(read_incidents(str(tmp_path)))) == 1
+    assert HANG.write(str(tmp_path / "incidents")).folder == str(tmp_path / "incidents" / "0003")
+
+
+def test_where_there_is_none_there_is_none(tmp_path: Path) -> None:
+    assert list(read_incidents(str(tmp_path / "nowhere"))) == []
+
+
+def test_a_folder_that_cannot_be_written_is_the_callers_business(tmp_path: Path) -> None:
+    (tmp_path / "incidents").write_text("a file in its place")
+
+    with pytest.raises(OSError, match="exists"):
+        HANG.write(str(tmp_path / "incidents"))
+
+
+def test_the_story_says_who_where_how_long_why_and_what_was_done() -> None:
+    assert HANG.culprit == HUNG
+    assert HANG.condemned == (HUNG,)
+    assert HANG.story() == [
+        "rank 3 (pid 4711): section 'step' open for 184.200 s at iteration 1200; limit 180 s",
+        "  stack   read (data.py:7)",
+        "  stack   main (train.py:12)",
+        "  why     its stack stands outside",
+        "  peer    rank 2 (pid 4710): section 'step', iteration 1200, waits in all_reduce (c10d.py:3)",
+        "  action  SIGKILL to rank 3",
+    ]
+
+
+def test_the_report_has_every_stack_and_the_option_to_raise_the_limit() -> None:
+    report = "\n".join(HANG.report())
+
+    assert "MainThread (active, holds the GIL)\n    read (data.py:7)" in report
+    assert "no stack could be had" in report
+    assert report.endswith("raise the limit: --ft-rank-section-timeouts step:SECONDS")
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "said"), [(3, "exited with code 3"), (-9, "was killed by SIGKILL"), (-62, "was killed by signal 62")]
+)
+def test_a_failure_says_how_the_rank_ended(exit_code: int, said: str) -> None:
+    rank = RankReport(0, 0, 9, is_culprit=True, cause="exit", section="step", iteration=4, exit_code=exit_code)
+    incident = Incident("failure", 0, "exited first", "stop", (rank._replace(message="KeyError: 'x'"),))
+
+    assert incident.story()[0] == f"rank 0 (pid 9) {said}, iteration 4, in section 'step'"
+    assert "  error   KeyError: 'x'" in incident.story()
+
+
+@pytest.mark.parametrize(
+    ("cause", "silent", "option"),
+    [
+        ("heartbeat", "no heartbeat for 9.000 s", "--ft-rank-heartbeat-timeout"),
+        ("out of section", "out of section for 9.000 s", "--ft-rank-out-of-section-timeout"),
+        ("startup", "init_workload_monitoring() not called for 9.000 s", "--ft-rank-startup-timeout"),
+    ],
+)
+def test_each_cause_has_its_words_and_its_option(cause: str, silent: str, option: str) -> None:
+    rank = RankReport(0, 0, 9, True, True, cause, open_seconds=9.0, limit_seconds=5.0)
+    incident = Incident("hang", 0, "why", "action", (rank,))
+
+    assert incident.story()[0] == f"rank 0 (pid 9): {silent}; limit 5 s"
+    assert option in incident.report()[-1]

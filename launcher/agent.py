@@ -9,6 +9,7 @@ does it come back every 100 ms, because only then does torch's loop ask who is w
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import select
 import signal
@@ -51,6 +52,8 @@ __all__ = ["Agent", "Outfit"]
 
 _MEMBERSHIP_CHECK_SECONDS = 0.1
 _NS = 1_000_000_000
+_SETTLING_NS = _NS // 4
+"""How long a new generation has the machine to itself before its successors are parked."""
 
 
 @attrs.frozen(kw_only=True)
@@ -91,6 +94,7 @@ class Agent(SimpleElasticAgent):
         self._progress = ProgressRule(outfit.config)
         self._early_deaths = 0
         self._started_ns = 0
+        self._prepare_at_ns: int | None = None
         self._seen_ns = 0
         self.ended_because: str | None = None
         """Why the job was ended although restarts were left; None otherwise."""
@@ -123,7 +127,7 @@ class Agent(SimpleElasticAgent):
             self._processes.start()
             self._watch_workers(worker_group)
             pids = self._processes.pids()
-            self._outfit.starter.prepare(len(pids))
+            self._prepare_at_ns = time.monotonic_ns() + _SETTLING_NS
             self._outfit.events.write("started", generation=self.generation, pids=pids)
             if self.generation > 0:
                 say(story.restarted(self.generation, worker_group.spec, len(pids), self._seen_ns))
@@ -132,7 +136,7 @@ class Agent(SimpleElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         assert self._processes is not None
         with self._outfit.signals.deferred():
-            self._wait(None if not self._rendezvous_handler.has_peers else _MEMBERSHIP_CHECK_SECONDS)
+            self._wait(_MEMBERSHIP_CHECK_SECONDS if self._rendezvous_handler.has_peers else None)
             self._outfit.signals.raise_pending()
             self._read_reports()
             if (ended := self._ended_on_request()) is not None:
@@ -242,6 +246,12 @@ class Agent(SimpleElasticAgent):
     def _wait(self, timeout_seconds: float | None) -> None:
         """Wait until a worker ends, somebody speaks, a signal comes, or the time is up."""
         assert self._processes is not None
+        if self._prepare_at_ns is not None:
+            settling = max(0, self._prepare_at_ns - time.monotonic_ns())
+            timeout_seconds = min(settling / _NS, math.inf if timeout_seconds is None else timeout_seconds)
+            if settling == 0:
+                self._prepare_at_ns = None
+                self._outfit.starter.prepare(len(self._processes.workers))
         self._wait_for([worker.pidfd for worker in self._processes.running], timeout_seconds)
 
     def _wait_for(self, pidfds: Collection[int], timeout_seconds: float | None) -> set[int]:
@@ -298,6 +308,9 @@ class Agent(SimpleElasticAgent):
         views = {local_rank: cell.view() for local_rank, cell in self._cells.items()}
         self._outfit.events.write("seen", generation=self.generation, failed=[w.local_rank for w in first])
         self._read_reports()  # a verdict is told before its signal, so it is there by now
+        # The peers take longest to die, so they begin before anything is written or said.
+        self._outfit.monitor.forget(self.generation)
+        processes.ask_to_end(signal.SIGTERM, self._condemned | self._overdue(processes.running))
         if not self._condemned:
             failures = [processes.failure(worker) for worker in first]
             incident = story.failure_incident(group, failures, views, self.generation, self._seen_ns)
@@ -310,7 +323,7 @@ class Agent(SimpleElasticAgent):
         if why is not None and self._remaining_restarts > 0:
             self._give_up(why, self._outfit.config.no_restart_exit_code)
         if self._remaining_restarts > 0:
-            self._back_off_from_a_crash_loop(any(view.pid for view in views.values()))
+            self._back_off_from_a_crash_loop(any(map(story.showed_life, views.values())))
         else:
             self._rendezvous_handler.end(f"a rank failed on {os.uname().nodename} and no restart is left")
         return result

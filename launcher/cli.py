@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 if TYPE_CHECKING:
     from launcher.options import Job
     from launcher.starters import Zygote
-    from launcher.zygote import WorkerOrder
+    from launcher.zygote_protocol import WorkerOrder
 
 __all__ = ["console_main", "main"]
 
@@ -86,7 +86,7 @@ def _run(arguments: list[str], may_fork: bool) -> int | WorkerOrder:
     job = parse(arguments)
     outcome = _zygote(job, harmless_threads)
     if outcome is not None and not hasattr(outcome, "pidfd"):
-        return cast("WorkerOrder", outcome)
+        return outcome
     from launcher.run import run
 
     return run(job, cast("Zygote | None", outcome))

@@ -8,7 +8,6 @@ import os
 import select
 import signal
 import socket
-import struct
 import subprocess
 import sys
 from collections import deque
@@ -19,7 +18,8 @@ import attrs
 
 from launcher.processes import has_exited, open_pidfd, send_signal, wait_for_exit
 from launcher.workers import Launch, spawn_worker
-from launcher.zygote import WorkerOrder, read_at_import, receive_frame, send_frame, serve
+from launcher.zygote import serve
+from launcher.zygote_protocol import WorkerOrder, read_at_import, receive_frame, send_frame
 
 __all__ = ["SpawnStarter", "WarmStarter", "WorkerStarter", "Zygote"]
 
@@ -280,16 +280,12 @@ class WarmStarter:
             return
         self._asked -= 1
         parked = _Parked(socket.socket(fileno=descriptors[0]))
-        raw = parked.link.recv(4, socket.MSG_WAITALL)
-        if len(raw) < 4:
-            parked.link.close()
-            return
-        (parked.pid,) = struct.unpack("=I", raw)
-        pidfd = open_pidfd(parked.pid)
+        ready = receive_frame(parked.link)
+        pidfd = None if ready is None else open_pidfd(ready["pid"])
         if pidfd is None:
             parked.link.close()
             return
-        parked.pidfd = pidfd
+        parked.pid, parked.pidfd = ready["pid"], pidfd
         self._parked.append(parked)
 
     def _discard(self, parked: _Parked) -> None:

@@ -11,7 +11,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from launcher.incident import Incident, RankReport
 from resilience_core.cell import CellView
 
-__all__ = ["YOUNG_NS", "failure_incident", "restarted", "written"]
+__all__ = ["YOUNG_NS", "failure_incident", "restarted", "showed_life", "written"]
 
 YOUNG_NS = 10_000_000_000
 """A generation that ends sooner after its start has died young."""
@@ -65,6 +65,12 @@ def restarted(generation: int, spec: WorkerSpec, workers: int, seen_ns: int) -> 
     """One line about a group that is back."""
     after = f", {(time.monotonic_ns() - seen_ns) / 1e9:.2f} s after the failure was seen" if seen_ns else ""
     return f"generation {generation} started: {workers} worker(s) here (--max-restarts {spec.max_restarts}){after}"
+
+
+def showed_life(view: CellView) -> bool:
+    """Whether a rank has sent a heartbeat, used a section or reported an iteration."""
+    has_spoken = view.last_heartbeat_ns != view.left_section_ns  # both are set to the same instant at init
+    return has_spoken or bool(view.sections) or view.iteration >= 0
 
 
 def _report(rank: int, view: CellView, failure: ProcessFailure | None, now_ns: int) -> RankReport:

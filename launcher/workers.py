@@ -82,6 +82,7 @@ class WorkerProcesses(PContext):
         self._launches = launches
         self._start_worker = start_worker
         self.workers: dict[int, Worker] = {}
+        self._were_asked = False
 
     # ---- torch's PContext ------------------------------------------------------------------------------
 
@@ -174,9 +175,22 @@ class WorkerProcesses(PContext):
             wait: How to wait for pidfds; the agent's own also hears signals.
             is_insisted: Whether somebody wants it over now.
         """
+        self.ask_to_end(death_signal, at_once)
+        end = time.monotonic() + timeout_seconds
+        while self.running and (left := end - time.monotonic()) > 0 and not is_insisted():
+            wait([worker.pidfd for worker in self.running], left)
+            self.collect_exits()
+        if self._were_asked or not spares_leftovers:
+            self._end_sessions()
+        self._reap()
+
+    def ask_to_end(self, death_signal: signal.Signals, at_once: Collection[int] = ()) -> None:
+        """Signal the workers that still run, and do not wait; for the arguments see :meth:`stop`."""
         self.collect_exits()
-        asked = self.running
-        for worker in asked:
+        if self._were_asked:
+            return
+        for worker in self.running:
+            self._were_asked = True
             status = process_status(worker.pid)
             if worker.local_rank in at_once or (status is not None and status.is_stopped):
                 send_signal(worker.pidfd, signal.SIGKILL)
@@ -184,13 +198,6 @@ class WorkerProcesses(PContext):
                 # The whole process group, as torchrun does: a shell around the training does not pass it on.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(worker.pid, death_signal)
-        end = time.monotonic() + timeout_seconds
-        while self.running and (left := end - time.monotonic()) > 0 and not is_insisted():
-            wait([worker.pidfd for worker in self.running], left)
-            self.collect_exits()
-        if asked or not spares_leftovers:
-            self._end_sessions()
-        self._reap()
 
     def _end_sessions(self) -> None:
         for worker in self.running:

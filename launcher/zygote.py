@@ -33,46 +33,18 @@ import json
 import os
 import signal
 import socket
-import struct
 import sys
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
-__all__ = ["WorkerOrder", "read_at_import", "receive_frame", "send_frame", "serve", "thread_count"]
+from launcher.become import become, survey
+from launcher.zygote_protocol import WorkerOrder, read_at_import, receive_frame, send_frame
+
+__all__ = ["serve", "thread_count"]
 
 _PR_SET_PDEATHSIG = 1
 _ADOPTION_SECONDS = 5.0
-_LENGTH = struct.Struct("=I")
-
-_IMPORT_TIME_PREFIXES = (
-    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "MALLOC_", "LD_"),
-    *("TORCH", "PYTORCH", "PYTHON"),
-)
-# Set for workers by every elastic launcher, and read when a process group is made, not at import.
-_READ_LATER_PREFIXES = ("TORCHELASTIC_", "TORCH_NCCL_", "PYTHON_EXEC")
-
-
-class WorkerOrder(NamedTuple):
-    """What a parked worker is to become; travels as JSON."""
-
-    argv: tuple[str, ...]
-    """``sys.argv``: the script, or the module's name, and its arguments."""
-    is_module: bool
-    environment: dict[str, str]
-    """The whole of it."""
-    stdout: str
-    stderr: str
-
-
-def read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
-    """Those variables that libraries read while they are imported, and so must not change afterwards."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if name.startswith(_IMPORT_TIME_PREFIXES) and not name.startswith(_READ_LATER_PREFIXES)
-    }
 
 
 def thread_count() -> int:
@@ -98,6 +70,7 @@ def serve(channel: socket.socket, launcher_pid: int, preload: Sequence[str], har
         file.write("ft_zygote")
     problem = _import_all(preload) or _unsafe_to_fork(harmless_threads)
     send_frame(channel, {"unsafe": problem, "import_time": read_at_import(os.environ)})
+    survey()
     # What is frozen is never walked by the collector, so its pages stay shared with every worker.
     gc.collect()
     gc.freeze()
@@ -138,7 +111,7 @@ def _wait_for_order(link: socket.socket, launcher_pid: int) -> WorkerOrder:
             os._exit(1)
         time.sleep(0.0002)
     _follow_to_death(launcher_pid)
-    link.sendall(_LENGTH.pack(os.getpid()))
+    send_frame(link, {"pid": os.getpid()})
     order = receive_frame(link)
     if order is None:
         os._exit(0)
@@ -170,37 +143,6 @@ def _unsafe_to_fork(harmless_threads: int) -> str | None:
     return None
 
 
-# ---- framing ------------------------------------------------------------------------------------------------
-
-
-def send_frame(link: socket.socket, document: Mapping[str, Any]) -> None:
-    """Send one JSON document, its length first."""
-    raw = json.dumps(document).encode("utf-8")
-    link.sendall(_LENGTH.pack(len(raw)) + raw)
-
-
-def receive_frame(link: socket.socket) -> Any:
-    """Receive one JSON document; None when the other end is gone."""
-    header = _receive_exactly(link, _LENGTH.size)
-    if header is None:
-        return None
-    raw = _receive_exactly(link, _LENGTH.unpack(header)[0])
-    return None if raw is None else json.loads(raw)
-
-
-def _receive_exactly(link: socket.socket, size: int) -> bytes | None:
-    parts = bytearray()
-    while len(parts) < size:
-        try:
-            part = link.recv(size - len(parts))
-        except ConnectionResetError:
-            return None
-        if not part:
-            return None
-        parts += part
-    return bytes(parts)
-
-
 def main() -> None:
     """Be a zygote of its own making: started by exec, where the launcher can no longer be forked."""
     settings = json.loads(sys.argv[1])
@@ -209,6 +151,4 @@ def main() -> None:
 
     harmless = thread_count()
     order = serve(channel, settings["launcher"], settings["preload"], harmless)
-    from launcher.become import become
-
     become(order)

@@ -13,13 +13,30 @@ Nothing here imports pytest: a failed check is an ``AssertionError`` that shows 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import EllipsisType
 from typing import Any
 
+from resilience_core.bus import EventBus
+from resilience_core.bus import bus as default_bus
+from resilience_core.conformance import SCRIPTS, Script, ScriptedError, Traits, expected_trace
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext, hookimpl
 
-__all__ = ["Event", "EventRecorder", "Expected", "FakeClock", "assert_conforms", "violations"]
+__all__ = [
+    "SCRIPTS",
+    "Event",
+    "EventRecorder",
+    "Expected",
+    "FakeClock",
+    "Script",
+    "ScriptedError",
+    "Traits",
+    "assert_conforms",
+    "check_adapter",
+    "expected_trace",
+    "violations",
+]
 
 Event = tuple[str, dict[str, Any]]
 """An event's name and its arguments."""
@@ -146,6 +163,54 @@ def assert_conforms(trace: EventRecorder | Iterable[Event], expected: Sequence[E
     if wrong:
         shown = "\n".join(f"  {index}: {_show(event)}" for index, event in enumerate(events))
         raise AssertionError("\n".join(wrong) + f"\nthe trace:\n{shown}")
+
+
+def check_adapter(
+    train: Callable[[Script, Path], None],
+    folder: Path,
+    traits: Traits | None = None,
+    *,
+    scripts: Sequence[Script] = SCRIPTS,
+    on: EventBus | None = None,
+) -> dict[str, list[Event]]:
+    """Play every script through an adapter, and fail unless the events are those of the contract.
+
+    Args:
+        train: Trains as the script says, with checkpoints in the folder. It calls ``script.act`` in each step, and
+            lets out the ``ScriptedError``; after SIGTERM it may return, or let out a ``SystemExit``.
+        folder: An empty folder.
+        traits: The framework's own way.
+        scripts: Which trainings, in order.
+        on: The bus that the adapter fires on; the process's default one when None.
+
+    Returns:
+        The events of each script, by its name.
+
+    Raises:
+        AssertionError: Says which script, what is wrong, and shows the trace.
+    """
+    bus = default_bus() if on is None else on
+    traces: dict[str, list[Event]] = {}
+    for script in scripts:
+        recorder = EventRecorder()
+        bus.register(recorder)
+        ended = "completed"
+        try:
+            train(script, folder)
+        except ScriptedError:
+            ended = "exception"
+        except SystemExit:
+            ended = "signal"
+        finally:
+            bus.unregister(recorder)
+        if ended != script.ends and not (ended == "completed" and script.ends == "signal"):
+            raise AssertionError(f"script '{script.name}' should have ended by {script.ends}, and ended by {ended}")
+        try:
+            assert_conforms(recorder, expected_trace(script, traits))
+        except AssertionError as error:
+            raise AssertionError(f"script '{script.name}': {error}") from None
+        traces[script.name] = recorder.events
+    return traces
 
 
 def violations(events: Iterable[Event]) -> list[str]:

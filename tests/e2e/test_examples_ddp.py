@@ -1,0 +1,208 @@
+"""The two DDP examples as a person runs them: undisturbed, disturbed, asked to stop, and without ft_launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from launcher.event_log import read_events
+from launcher.incident import Incident, read_incidents
+from resilience_core.state_file import load_state
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+BIN = Path(sys.executable).parent
+APIS = ("sections", "heartbeats")
+STEPS = ("--steps", "60", "--save-every", "10")
+ENDLESS = ("--steps", "1000000", "--save-every", "50")
+LONGEST = 120
+
+
+@attrs.define
+class Run:
+    """One started example."""
+
+    process: subprocess.Popen[str]
+    out: Path
+    output: str = ""
+
+    def wait(self) -> int:
+        """Wait for its end; stdout and stderr are in ``output`` from then on."""
+        self.output += self.process.communicate(timeout=LONGEST)[0]
+        return self.process.returncode
+
+    def wait_for_line(self, text: str) -> None:
+        """Read on until a line has that text."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.output += line
+            if text in line:
+                return
+        raise AssertionError(f"the run ended without saying {text!r}:\n{self.output}")
+
+    @property
+    def result(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((self.out / "result.json").read_text())
+        return document
+
+    @property
+    def log_folder(self) -> str:
+        (folder,) = {path.parent for path in (self.out / "logs").glob("*/events.jsonl")}
+        return str(folder)
+
+    def incidents(self) -> list[Incident]:
+        return list(read_incidents(self.log_folder))
+
+    def pids(self) -> dict[int, int]:
+        """Of the first generation, by rank."""
+        (started,) = [event for event in read_events(self.log_folder) if event["event"] == "started"]
+        return {int(rank): pid for rank, pid in started["pids"].items()}
+
+
+Start = Callable[..., Run]
+
+
+@pytest.fixture(scope="module")
+def start() -> Iterator[Start]:
+    """Start an example: ``start(starter, api, out, *arguments)``."""
+    runs: list[Run] = []
+
+    def begin(starter: str, api: str, out: Path, *arguments: str) -> Run:
+        script = str(EXAMPLES / f"train_ddp_{api}.py")
+        config = str(EXAMPLES / f"fault_tol_cfg_{api}.yaml")
+        starters = {
+            "python": [sys.executable],
+            "torchrun": [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2"],
+            "ft_launcher": [
+                *(str(BIN / "ft_launcher"), "--nproc-per-node", "2", "--max-restarts", "3", "--ft-cfg-path", config),
+                *("--log-dir", str(out / "logs")),
+            ],
+        }
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("FT_")}
+        process = subprocess.Popen(
+            [*starters[starter], script, "--out", str(out), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**environment, "OMP_NUM_THREADS": "1"},
+        )
+        runs.append(Run(process, out))
+        return runs[-1]
+
+    yield begin
+    for run in runs:
+        if run.process.poll() is None:
+            run.process.kill()
+        run.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(start: Start, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The result of a run under plain torchrun, which both examples must reach bit by bit."""
+    run = start("torchrun", "sections", tmp_path_factory.mktemp("undisturbed"), *STEPS)
+    assert run.wait() == 0, run.output
+    assert run.output.count("training goes on without a rank monitor") == 2
+    return run.result
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_run_that_is_hung_and_killed_ends_with_the_weights_of_one_that_was_not(
+    start: Start, undisturbed: dict[str, Any], tmp_path: Path, api: str
+) -> None:
+    faults = "hang:rank=1,step=25;sigkill:rank=0,step=45,generation=1"
+    run = start("ft_launcher", api, tmp_path, *STEPS, "--fault", faults)
+
+    assert run.wait() == 0, run.output
+    hang, killed = run.incidents()
+    assert (hang.kind, hang.culprit and (hang.culprit.rank, hang.culprit.iteration)) == (
+        "hang",
+        (1, {"sections": 25, "heartbeats": 24}[api]),
+    )
+    assert (killed.kind, killed.culprit and (killed.culprit.rank, killed.culprit.exit_code)) == ("failure", (0, -9))
+    assert run.output.count("training from step 20 of 60") == 1
+    assert run.output.count("training from step 40 of 60") == 1
+    assert run.result == {**undisturbed, "generation": 2}
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_one_rank_that_skips_a_collective_is_found(start: Start, tmp_path: Path, api: str) -> None:
+    run = start("ft_launcher", api, tmp_path, *STEPS, "--fault", "missing_collective:rank=0,step=15")
+
+    assert run.wait() == 0, run.output
+    (incident,) = run.incidents()
+    assert incident.kind == "hang"
+    assert {rank.rank for rank in incident.ranks} == {0, 1}
+    assert run.result["generation"] == 1
+
+
+@pytest.mark.parametrize(
+    ("api", "struck"),
+    [("sections", "rank 0"), ("sections", "rank 1"), ("sections", "launcher"), ("heartbeats", "rank 1")],
+)
+def test_sigterm_ends_all_ranks_after_the_same_step_whoever_gets_it(
+    start: Start, tmp_path: Path, api: str, struck: str
+) -> None:
+    run = start("ft_launcher", api, tmp_path, *ENDLESS)
+    run.wait_for_line("step   50")
+    pid = run.process.pid if struck == "launcher" else run.pids()[int(struck[-1])]
+    os.kill(pid, signal.SIGTERM)
+
+    assert run.wait() == 0, run.output
+    assert "asked to stop: every rank stops after step" in run.output
+    assert "Traceback" not in run.output
+    assert run.incidents() == []
+    assert (tmp_path / "checkpoint.pt").exists()
+    assert not (tmp_path / "result.json").exists()
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_resumed_run_learns_timeouts_keeps_them_and_ends_as_if_it_had_never_stopped(
+    start: Start, undisturbed: dict[str, Any], tmp_path: Path, api: str
+) -> None:
+    learn = ("--learn-timeouts",) if api == "sections" else ()
+    first = start("ft_launcher", api, tmp_path / "job", "--steps", "10", *learn)
+    assert first.wait() == 0, first.output
+    os.rename(tmp_path / "job" / "logs", tmp_path / "first_logs")
+    second = start("ft_launcher", api, tmp_path / "job", *STEPS, *learn)
+    assert second.wait() == 0, second.output
+    assert "training from step 10 of 60" in second.output
+    assert second.result == undisturbed
+
+    state = load_state(tmp_path / "job" / "ft_state.json")
+    assert state is not None
+    learned = state["current_timeouts"]
+    if api == "sections":
+        assert learned["section"]["calculated_sections"] == ["checkpointing", "setup", "step"]
+        assert learned["section"]["is_out_of_section_calculated"]
+    else:
+        assert learned["heartbeat"]["were_calculated"]
+    assert second.incidents() == []
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_plain_python_trains_alone(start: Start, tmp_path: Path, api: str) -> None:
+    run = start("python", api, tmp_path, "--steps", "5", "--save-every", "5")
+
+    assert run.wait() == 0, run.output
+    assert run.output.count("ft_launcher") == 1
+    assert "on 1 rank(s)" in run.output
+    assert run.result["generation"] == 0
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_a_fault_that_does_not_exist_is_refused_with_the_nearest(start: Start, tmp_path: Path, api: str) -> None:
+    run = start("python", api, tmp_path, "--fault", "sigkil:rank=0,step=1")
+
+    assert run.wait() == 1
+    assert "did you mean 'sigkill'?" in run.output
+    assert "Traceback" not in run.output

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from typing import Any, TextIO
+from typing import Any
 
 from launcher.folders import FolderError
 
@@ -24,10 +24,10 @@ class EventLog:
         self.path = os.path.join(log_folder, "events.jsonl")
         try:
             try:
-                self._file = _new_file(self.path)
+                self._descriptor = _new_file(self.path)
             except FileExistsError:  # another node of this job writes to the same shared folder, or an earlier run did
                 self.path = os.path.join(log_folder, f"events-{os.uname().nodename}-{os.getpid()}.jsonl")
-                self._file = _new_file(self.path)
+                self._descriptor = _new_file(self.path)
         except OSError as error:
             raise FolderError(
                 f"cannot write {self.path}: {error.strerror}; name another folder with --log-dir"
@@ -43,19 +43,20 @@ class EventLog:
             **facts,
         }
         try:
-            self._file.write(json.dumps(line) + "\n")
+            os.write(self._descriptor, (json.dumps(line) + "\n").encode("ascii"))
         except OSError as error:
             if not self._failed:
                 self._failed = True
                 print(f"ft_launcher: {self.path}: {error.strerror}; no more events are logged", file=sys.stderr)
 
     def close(self) -> None:
-        """Flush and close."""
-        self._file.close()
+        """Close."""
+        os.close(self._descriptor)
 
 
-def _new_file(path: str) -> TextIO:
-    return open(path, "x", encoding="utf-8", buffering=1)
+def _new_file(path: str) -> int:
+    # Unbuffered: a line is on its way when it is written, whole, and nothing is left that could fail at the end.
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
 
 def read_events(log_folder: str) -> list[dict[str, Any]]:
@@ -64,5 +65,6 @@ def read_events(log_folder: str) -> list[dict[str, Any]]:
     for name in os.listdir(log_folder):
         if name.startswith("events") and name.endswith(".jsonl"):
             with open(os.path.join(log_folder, name), encoding="utf-8") as file:
-                events += [json.loads(line) for line in file]
+                # The last line may be on its way.
+                events += [json.loads(line) for line in file if line.endswith("\n")]
     return sorted(events, key=lambda event: event["t_ns"])

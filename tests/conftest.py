@@ -24,7 +24,6 @@ from typing import Any
 import pytest
 
 SCRIPTS = Path(__file__).parent / "e2e" / "scripts"
-MARKER = "FT_TEST_LAUNCH"
 PATIENCE = 30.0
 
 
@@ -48,18 +47,17 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
-def processes_marked(marker: str) -> dict[int, str]:
-    """Live processes that inherited a launch's marker, with their command lines."""
+def processes_in(folder: Path) -> dict[int, str]:
+    """Live processes whose working folder is this one, with their command lines.
+
+    Whatever a launcher starts inherits its working folder, and each launcher here has one of its own.
+    """
     found = {}
     for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
         with contextlib.suppress(OSError):
-            if f"{MARKER}={marker}".encode() in Path(f"/proc/{entry}/environ").read_bytes():
-                state = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
-                if state not in "ZX":
-                    command = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ")
-                    found[int(entry)] = command.decode(errors="replace")
+            if entry.isdigit() and os.readlink(f"/proc/{entry}/cwd") == str(folder):
+                command = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ")
+                found[int(entry)] = command.decode(errors="replace")
     return found
 
 
@@ -67,9 +65,8 @@ class Job:
     """One launcher, as a test sees it."""
 
     def __init__(self, start: Callable[..., Any], arguments: Sequence[str], env: Mapping[str, str], folder: Path):
-        self.marker = uuid.uuid4().hex
         self.folder = folder
-        self.run_parent = Path("/dev/shm") / f"ft_test-{self.marker[:12]}"
+        self.run_parent = Path("/dev/shm") / f"ft_test-{uuid.uuid4().hex[:12]}"
         self.temporary = folder / "tmp"
         self.work = folder / "work"
         self.logs = folder / "logs"
@@ -77,7 +74,7 @@ class Job:
             path.mkdir(parents=True)
         self.stdout_path, self.stderr_path = folder / "stdout", folder / "stderr"
         self.exit_code: int | None = None
-        environment = {**os.environ, MARKER: self.marker, "TMPDIR": str(self.temporary), "PYTHONUNBUFFERED": "1", **env}
+        environment = {**os.environ, "TMPDIR": str(self.temporary), "PYTHONUNBUFFERED": "1", **env}
         for name in [name for name, value in environment.items() if value == ""]:
             del environment[name]
         self._connection, self.pid = start(
@@ -131,12 +128,12 @@ class Job:
     @property
     def monitor_pid(self) -> int:
         """The monitor that the launcher has now."""
-        (pid,) = (pid for pid, command in processes_marked(self.marker).items() if "launcher.monitor" in command)
+        (pid,) = (pid for pid, command in processes_in(self.work).items() if "launcher.monitor" in command)
         return pid
 
     def processes(self) -> dict[int, str]:
-        """What runs of it: the launcher and all that inherited its environment."""
-        return processes_marked(self.marker)
+        """What runs of it, the launcher too, with command lines."""
+        return processes_in(self.work)
 
     # ---- waiting ----------------------------------------------------------------------------------------
 
@@ -199,13 +196,13 @@ class Job:
     def _left(self) -> list[str]:
         folders = [path for path in (self.run_parent, self.temporary) if path.exists()]
         return [
-            *(f"process {pid}: {command}" for pid, command in processes_marked(self.marker).items()),
+            *(f"process {pid}: {command}" for pid, command in processes_in(self.work).items()),
             *(str(path) for folder in folders for path in folder.iterdir()),
         ]
 
     def kill_all(self) -> None:
         """Kill what a failed test has left, and remove its folder."""
-        pids = set(processes_marked(self.marker)) | ({self.pid} if self.exit_code is None else set())
+        pids = set(processes_in(self.work)) | ({self.pid} if self.exit_code is None else set())
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

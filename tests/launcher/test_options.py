@@ -1,0 +1,127 @@
+"""From the command line to a checked job: torchrun's options mean what they mean there, ours are never guessed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher.options import Job, parse
+from resilience_core.errors import ConfigError
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "train.py"
+    path.write_text("")
+    return str(path)
+
+
+def test_torchruns_options_and_ours_live_together(script: str) -> None:
+    job = parse(
+        [
+            *("--nproc-per-node", "4", "--max-restarts=7", "--tee", "3", "--ft-rank-heartbeat-timeout", "9"),
+            *("--ft-param-rank_section_timeouts", "step:3,setup:null", script, "--lr", "0.1", "--ft-x"),
+        ]
+    )
+
+    assert (job.arguments.nproc_per_node, job.arguments.max_restarts, job.arguments.tee) == ("4", 7, "3")
+    assert job.config.rank_heartbeat_timeout == 9.0
+    assert dict(job.config.rank_section_timeouts) == {"step": 3.0, "setup": None}
+    assert job.arguments.training_script_args == ["--lr", "0.1", "--ft-x"]
+    assert len(job.warnings) == 1
+    assert "--ft-x stands after" in job.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "is_local"),
+    [
+        ([], True),
+        (["--standalone"], True),
+        (["--nnodes", "1:1"], True),
+        (["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"], True),
+        (["--nnodes", "2"], False),
+        (["--nnodes", "1:2"], False),
+        (["--rdzv-backend", "etcd-v2"], False),
+    ],
+)
+def test_one_node_of_fixed_size_has_nobody_to_agree_with(script: str, options: list[str], is_local: bool) -> None:
+    assert parse([*options, script]).is_local == is_local
+
+
+@pytest.mark.parametrize(
+    ("options", "port"),
+    [
+        ([], 0),
+        (["--master-port", "29511"], 29511),
+        (["--master_port", "29511", "--standalone"], 0),
+        (["--rdzv-endpoint", "localhost:29512"], 29512),
+        (["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:29512"], 0),
+        (["--nnodes", "2", "--master-port", "29511"], 0),
+    ],
+)
+def test_a_port_is_fixed_only_where_torchrun_would_fix_it(script: str, options: list[str], port: int) -> None:
+    assert parse([*options, script]).port == port
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--ft-rank-hearbeat-timeout", "3"], "did you mean '--ft-rank-heartbeat-timeout'"),
+        (["--ft-rank-heart", "3"], "is abbreviated; write it out"),
+        (["--ft-cfg-path", "nowhere.yaml"], "nowhere.yaml"),
+        (["--ft-rank-heartbeat-timeout", "60s"], "--ft-rank-heartbeat-timeout is '60s'"),
+        (["--ft-rank-heartbeat-timeout=-3"], "--ft-rank-heartbeat-timeout is '-3'"),
+        (["--ft-rank-termination-signal", "SIGKIL"], "SIGKILL"),
+        (["--nnodes", "two"], "--nnodes two: use a number, or MIN:MAX"),
+        (["--nnodes", "3:2"], "MIN no more than MAX"),
+        (["--max-restarts", "-1"], "--max-restarts -1: must be 0 or more"),
+        (["--rdzv-endpoint", "localhost"], "needs HOST:PORT"),
+        (["-m", "--no-python"], "cannot be used together"),
+    ],
+)
+def test_what_cannot_be_run_is_one_clear_error(script: str, options: list[str], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse([*options, script])
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "program", "said"),
+    [
+        ([], "nowhere.py", "the training script 'nowhere.py' does not exist"),
+        (["--no-python"], "no-such-program", "the program 'no-such-program' does not exist"),
+        (["-m"], "no_such_module.train", "no module named 'no_such_module' (-m no_such_module.train)"),
+    ],
+)
+def test_a_script_that_does_not_exist_is_told_before_anything_starts(
+    options: list[str], program: str, said: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse([*options, program])
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "program"), [(["--no-python"], "/bin/true"), (["-m"], "json.tool"), (["-m"], "mine.train")]
+)
+def test_programs_and_modules_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], program: str
+) -> None:
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert isinstance(parse([*options, program]), Job)
+
+
+@pytest.mark.parametrize("wrong", [["--nprocs", "2", "x.py"], []])
+def test_what_argparse_refuses_ends_with_code_2(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(wrong)
+    assert caught.value.code == 2
+    assert "usage: ft_launcher" in capsys.readouterr().err
+
+
+def test_a_key_that_means_nothing_here_is_accepted_with_a_reason(script: str) -> None:
+    job = parse(["--ft-workload-check-interval", "5", script])
+    assert len(job.warnings) == 1
+    assert "nothing polls" in job.warnings[0]

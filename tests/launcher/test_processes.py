@@ -1,0 +1,122 @@
+"""Processes held by pidfd, and sessions ended to the last member."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from launcher.processes import (
+    end_sessions,
+    has_exited,
+    open_pidfd,
+    process_status,
+    send_signal,
+    wait_for_exit,
+)
+
+WAITS = "print('ready', flush=True); input()"
+FAMILY = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"
+def start(group):
+    own_group = os.setpgrp if group else None
+    child = subprocess.Popen([sys.executable, "-c", stubborn], stdout=subprocess.PIPE, preexec_fn=own_group)
+    child.stdout.readline()
+    return child.pid
+pids = [start(False), start(True)]
+if os.fork() == 0:            # a child that starts a grandchild in another group and dies
+    os.write(1, f"{start(True)} ".encode())
+    os._exit(0)
+os.wait()
+print(*pids, flush=True)
+time.sleep(600)
+"""
+
+
+def ended(pid: int) -> bool:
+    status = process_status(pid)
+    return status is None or status.state in "ZX"
+
+
+def test_a_session_is_ended_to_the_last_member(spawn: Callable[..., subprocess.Popen[str]]) -> None:
+    """Also the grandchild in a process group of its own whose parent is gone, and those that ignore SIGTERM."""
+    leader, other = spawn(FAMILY, session=True), spawn(WAITS, session=True)
+    members = [leader.pid, *map(int, leader.ready.split())]  # type: ignore[attr-defined]
+    assert len(members) == 4
+    assert len({os.getpgid(pid) for pid in members}) == 3
+
+    left = end_sessions([leader.pid], 10)
+
+    assert left == set()
+    assert all(ended(pid) for pid in members)
+    assert other.poll() is None
+
+
+def test_what_outlived_the_leader_is_ended_too(spawn: Callable[..., subprocess.Popen[str]]) -> None:
+    leader = spawn(FAMILY, session=True)
+    members = list(map(int, leader.ready.split()))  # type: ignore[attr-defined]
+    leader.kill()
+    os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)  # still a zombie, so that its number is its own
+
+    assert end_sessions([leader.pid], 10) == set()
+    assert all(ended(pid) for pid in members)
+
+
+def test_our_own_session_and_that_of_init_are_left_alone() -> None:
+    assert end_sessions([os.getsid(0), 0, 1], 0.1) == set()
+
+
+def test_an_empty_session_is_no_error(spawn: Callable[..., subprocess.Popen[str]]) -> None:
+    gone = spawn(WAITS, session=True)
+    gone.kill()
+    gone.wait()
+    assert end_sessions([gone.pid], 1) == set()
+    assert end_sessions([], 1) == set()
+
+
+def test_a_process_is_held_beyond_its_end(spawn: Callable[..., subprocess.Popen[str]]) -> None:
+    process = spawn(WAITS)
+    pidfd = open_pidfd(process.pid)
+    assert pidfd is not None
+    assert not has_exited(pidfd)
+    assert wait_for_exit([pidfd], 0.01) == set()
+
+    assert send_signal(pidfd, signal.SIGKILL)
+    assert wait_for_exit([pidfd], 10) == {pidfd}
+    process.wait()
+
+    assert has_exited(pidfd)
+    assert not send_signal(pidfd, signal.SIGKILL)
+    os.close(pidfd)
+
+
+def test_nobody_has_no_pidfd_and_no_status() -> None:
+    assert open_pidfd(2**22 + 1) is None
+    assert process_status(2**22 + 1) is None
+
+
+@pytest.mark.parametrize("name", ["a) R (b", "x y"])
+def test_a_name_with_brackets_does_not_confuse(name: str) -> None:
+    program = f"open('/proc/self/comm', 'w').write({name!r}); print('ready', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        status = process_status(process.pid)
+        assert status is not None
+        assert status.session == process.pid
+        assert status.state in "RS"
+        assert not status.is_stopped
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        stopped = process_status(process.pid)
+        assert stopped is not None
+        assert stopped.is_stopped
+        process.kill()

@@ -1,0 +1,175 @@
+"""Stacks of real processes: from outside with py-spy, running or stopped; from inside where that cannot be had."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.stacks import Frame, Thread, main_thread, take_stacks
+from resilience_core.cell import STACK_SIGNAL
+
+PY_SPY = shutil.which("py-spy", path=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
+needs_py_spy = pytest.mark.skipif(PY_SPY is None, reason="py-spy is not installed (extra 'stacks')")
+
+STANDS = """
+import faulthandler, sys, threading
+faulthandler.register(int(sys.argv[1]), file=open(sys.argv[2], "w"), all_threads=True, chain=False)
+stop = threading.Event()
+def loading_data(): stop.wait()
+def training_step():
+    print("ready", flush=True)
+    while not stop.wait(0.01): pass
+threading.Thread(target=loading_data, name="loader", daemon=True).start()
+training_step()
+"""
+HOLDS_THE_GIL = """
+import ctypes
+def calls_c():
+    print("ready", flush=True)
+    ctypes.PyDLL(None).sleep(600)
+calls_c()
+"""
+
+
+@pytest.fixture
+def stands(spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> subprocess.Popen[str]:
+    return spawn(STANDS, str(STACK_SIGNAL), str(tmp_path / "stack"))
+
+
+def functions(threads: tuple[Thread, ...]) -> list[str]:
+    thread = main_thread(threads)
+    assert thread is not None
+    return [frame.function for frame in thread.frames]
+
+
+@needs_py_spy
+def test_the_stacks_of_several_processes_are_taken_at_once(
+    stands: subprocess.Popen[str], spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    in_c = spawn(HOLDS_THE_GIL)
+
+    found = take_stacks({0: stands.pid, 7: in_c.pid}, py_spy=PY_SPY, scratch=str(tmp_path), timeout_seconds=20)
+
+    assert "training_step" in functions(found[0])
+    assert "loading_data" in [frame.function for t in found[0] if t.name == "loader" for frame in t.frames]
+    assert functions(found[7])[0] == "calls_c"
+    assert list(tmp_path.glob("*.json")) == []
+
+
+@needs_py_spy
+def test_a_stopped_process_is_read_and_stays_stopped(stands: subprocess.Popen[str], tmp_path: Path) -> None:
+    stands.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, stands.pid, os.WSTOPPED | os.WNOWAIT)
+
+    found = take_stacks({0: stands.pid}, py_spy=PY_SPY, scratch=str(tmp_path), timeout_seconds=20)
+
+    assert "training_step" in functions(found[0])
+    assert Path(f"/proc/{stands.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_without_py_spy_the_process_is_asked_itself(stands: subprocess.Popen[str], tmp_path: Path) -> None:
+    found = take_stacks(
+        {0: stands.pid},
+        py_spy=None,
+        scratch=str(tmp_path),
+        timeout_seconds=20,
+        fallback_files={0: str(tmp_path / "stack")},
+        fallback_signal=STACK_SIGNAL,
+    )
+
+    assert "training_step" in functions(found[0])
+    assert any(frame.function == "loading_data" for thread in found[0] for frame in thread.frames)
+    assert stands.poll() is None
+
+
+def test_a_stopped_process_is_not_asked(stands: subprocess.Popen[str], tmp_path: Path) -> None:
+    """The signal would wait for it, and strike when somebody lets it go on."""
+    stands.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, stands.pid, os.WSTOPPED | os.WNOWAIT)
+
+    found = take_stacks(
+        {0: stands.pid},
+        py_spy=None,
+        scratch=str(tmp_path),
+        timeout_seconds=20,
+        fallback_files={0: str(tmp_path / "stack")},
+        fallback_signal=STACK_SIGNAL,
+    )
+
+    assert found == {}
+    assert int(next(line for line in status(stands.pid) if line.startswith("ShdPnd")).split()[1], 16) == 0
+
+
+def status(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/status").read_text().splitlines()
+
+
+def test_a_process_that_has_ended_costs_nothing_but_its_own_stack(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+
+    found = take_stacks(
+        {0: ended.pid},
+        py_spy=PY_SPY,
+        scratch=str(tmp_path),
+        timeout_seconds=20,
+        fallback_files={0: str(tmp_path / "stack")},
+        fallback_signal=STACK_SIGNAL,
+    )
+    assert found == {}
+
+
+def fake_py_spy(tmp_path: Path, body: str) -> str:
+    path = tmp_path / "fake-py-spy"
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o700)
+    return str(path)
+
+
+def test_the_bound_holds_and_what_hangs_is_ended(stands: subprocess.Popen[str], tmp_path: Path) -> None:
+    slow = fake_py_spy(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 600")
+
+    assert take_stacks({0: stands.pid}, py_spy=slow, scratch=str(tmp_path), timeout_seconds=0.5) == {}
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+@pytest.mark.parametrize("body", ["exit 1", "echo no json", "echo '[]'"])
+def test_a_py_spy_that_fails_leaves_the_process_to_be_asked(
+    stands: subprocess.Popen[str], tmp_path: Path, body: str
+) -> None:
+    found = take_stacks(
+        {0: stands.pid},
+        py_spy=fake_py_spy(tmp_path, body),
+        scratch=str(tmp_path),
+        timeout_seconds=20,
+        fallback_files={0: str(tmp_path / "stack")},
+        fallback_signal=STACK_SIGNAL,
+    )
+    assert "training_step" in functions(found[0])
+
+
+def test_a_py_spy_that_is_gone_is_said_and_survived(
+    stands: subprocess.Popen[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert take_stacks({0: stands.pid}, py_spy="/nowhere", scratch=str(tmp_path), timeout_seconds=1) == {}
+    assert "cannot run /nowhere: No such file" in capsys.readouterr().err
+
+
+def test_the_main_thread_is_the_one_called_so() -> None:
+    frame = (Frame("f", "x.py", 1),)
+    main, other = Thread("MainThread", False, False, frame), Thread("other", True, True, frame)
+
+    assert main_thread((other, main, other)) == main
+    assert main_thread((main, other)) == main
+    assert main_thread((other,)) == other
+    assert main_thread(()) is None
+    assert str(frame[0]) == "f (x.py:1)"

@@ -40,6 +40,10 @@ class PeerGroups:
         """One group of all ranks."""
         return cls(np.zeros(ranks, dtype=np.int64))
 
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Ranks in each rank's group, shape ``(1,)`` with one group, else ``(ranks,)``."""
+        return np.asarray(self._sizes if self.count == 1 else self._sizes[self.member])
+
     def middle(self, values_SR: Float32, *, upper: bool = False, at_least: int = 1) -> Float32:
         """The median of each group; of up to four peers the lower (or upper) one.
 

@@ -295,6 +295,7 @@ class Report:
         if window is not None:
             states = window.state
             suspect |= ((states == SLOW) | (states == IMPLAUSIBLE)).any(axis=0) | (states == UNKNOWN).all(axis=0)
+        suspect[[rank for pair in self.outcome.ambiguous for rank in pair]] = True
         return [rank for rank in self._only if suspect[rank]]
 
     def stragglers(self) -> list[Verdict]:

@@ -8,7 +8,8 @@ that of two ranks the faster one is the reference. Two ranks cannot outvote each
 believed; from three on it is not.
 
 **Level test**, against the peers: ``x`` averaged over the last ``pool`` windows is at least
-``max(ratio_floor, z x spread)``, where the spread is 1.4826 x MAD over the group, and z grows with the number of
+``max(ratio_floor, z x spread)``, where the spread is 1.4826 x MAD over the group (with a
+prior of 2.5 % that counts as much as six ranks), and z grows with the number of
 comparisons (1 % chance of one false alarm over all ranks and rows if the spread were normal). A fleet that is
 heterogeneous by nature raises its own bar. Once a rank's own past is known, the bar is half as high again.
 
@@ -51,6 +52,8 @@ Bools = npt.NDArray[np.bool_]
 
 _POPCOUNT = np.array([byte.bit_count() for byte in range(256)], dtype=np.uint8)
 _KNOWN_RANK_BAR = 1.5
+_PRIOR_SPREAD = 0.025
+_PRIOR_RANKS = np.float32(6.0)
 _NEAR = 0.7
 _CLIP = 0.45
 _STEP = 1.5
@@ -139,7 +142,7 @@ class RobustScorer:
         drift, allowance, limit = self._change_test(peers, x, missing if some_missing else None)
         self._remember(x, drift, bar, allowance)
         self._judge(pooled, drift, bar, allowance, limit)
-        self._learn(x, bar, limit, missing if some_missing else None)
+        self._learn(x, bar, allowance, limit, missing if some_missing else None)
         window = self._window(pooled, drift, reference, spread, missing if some_missing else None)
         self.windows += 1
         return window
@@ -193,6 +196,9 @@ class RobustScorer:
         comparisons = max(pooled.size, 1)
         z = statistics.NormalDist().inv_cdf(1.0 - min(self.settings.false_alarms / comparisons, 0.5))
         spread = np.float32(1.4826) * peers.middle(np.abs(pooled))
+        # Of a few ranks the spread cannot be measured well: what fleets usually show counts for as many again.
+        sizes = peers.sizes().astype(np.float32)
+        spread = np.sqrt((sizes * spread**2 + _PRIOR_RANKS * np.float32(_PRIOR_SPREAD) ** 2) / (sizes + _PRIOR_RANKS))
         return np.fmax(np.float32(self.settings.ratio_floor), np.float32(z) * spread), spread
 
     def _change_test(
@@ -271,12 +277,15 @@ class RobustScorer:
         for memory in (self._slow, self._calm, self._bits, self._cusum):
             memory.flat[well] = 0
 
-    def _learn(self, x: Float32, bar: Float32, limit: Float32, missing: Bools | None) -> None:
+    def _learn(self, x: Float32, bar: Float32, allowance: Float32, limit: Float32, missing: Bools | None) -> None:
         """Move the usual towards this window, except where it is suspect."""
         sound = np.abs(x) < bar
         sound &= self._cusum < np.float32(0.5) * limit
         sound &= ~self._slow
         step = x - self._usual
+        if np.isfinite(allowance).all():
+            # Of what is known by now, not even the first window of a change may be learnt.
+            sound &= (step < np.float32(_STEP) * allowance) | (self._learnt < self.settings.learning_windows)
         if missing is not None:
             step[missing] = 0.0
         step *= sound

@@ -1,0 +1,194 @@
+"""The detector's API: class and instance, settings, reports on time."""
+
+import inspect
+import logging
+
+import pytest
+
+import straggler
+from resilience_core import ConfigError
+from straggler import Detector, DetectorError
+from straggler.intervals import ReportSchedule
+from straggler.probe import choose
+from straggler.probe_cpu import CpuWallProbe
+from straggler.testing import FakeCudaEvents
+
+
+@pytest.fixture(autouse=True)
+def _no_default_detector_is_left():
+    yield
+    Detector.shutdown()
+
+
+def test_every_public_name_can_be_had():
+    for name in straggler.__all__:
+        assert getattr(straggler, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'Detektor'"):
+        _ = straggler.Detektor
+
+
+def test_the_class_level_calls_act_on_a_default_instance():
+    Detector.initialize(node_name="here")
+    assert Detector.initialized
+    assert Detector.default().initialized
+    with Detector.detection_section("a"):
+        pass
+    report = Detector.generate_report()
+    assert report.rank_to_node == {0: "here"}
+    assert list(report.local_section_summaries) == ["a"]
+    Detector.shutdown()
+    assert not Detector.initialized
+
+
+def test_instances_are_apart_from_each_other_and_from_the_default():
+    one, other = Detector(), Detector()
+    one.initialize()
+    other.initialize()
+    with one.detection_section("a"):
+        pass
+    assert list(other.generate_report().local_section_summaries) == []
+    assert list(one.generate_report().local_section_summaries) == ["a"]
+    assert not Detector.initialized
+    one.shutdown()
+    one.shutdown()
+    assert other.initialized
+    other.shutdown()
+
+
+def test_signatures_begin_as_those_of_the_model_system():
+    parameters = inspect.signature(Detector.initialize).parameters
+    assert list(parameters)[:5] == [
+        "scores_to_compute", "gather_on_rank0", "profiling_interval", "report_time_interval", "node_name",
+    ]  # fmt: skip
+    section = inspect.signature(Detector.detection_section).parameters
+    assert [(p, section[p].default) for p in list(section)[:2]] == [("name", None), ("profile_cuda", True)]
+
+
+def test_initialising_twice_is_an_error():
+    Detector.initialize()
+    with pytest.raises(DetectorError, match="initialised already"):
+        Detector.initialize()
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["generate_report", "generate_report_if_interval_elapsed", "is_interval_elapsed", "detection_section"],
+)
+def test_use_before_initialize_is_an_error_that_says_what_to_do(call):
+    with pytest.raises(DetectorError, match=r"Detector\.initialize"):
+        getattr(Detector(), call)()
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"scores_to_compute": []}, "no score"),
+        ({"scores_to_compute": ["relative_perf_score"]}, "relative_perf_scores"),
+        ({"scores_to_compute": "some"}, '"all" or a list'),
+        ({"profiling_interval": 0}, "profiling_interval is 0"),
+        ({"profiling_interval": 1.5}, "profiling_interval"),
+        ({"report_time_interval": 0}, "report_time_interval"),
+        ({"report_time_interval": float("nan")}, "report_time_interval"),
+        ({"report_bound_seconds": -1}, "report_bound_seconds"),
+        ({"scoring": "robst"}, "did you mean 'robust'"),
+        ({"top_k": 0}, "top_k"),
+        ({"top_k": 10**6}, "top_k"),
+        ({"gather_on_rank0": 1}, "gather_on_rank0"),
+        ({"settings": {"k": 3}}, "RobustSettings"),
+    ],
+)
+def test_bad_settings_are_refused_and_leave_nothing_behind(setting, said):
+    detector = Detector()
+    with pytest.raises(ConfigError, match=said):
+        detector.initialize(**setting)
+    assert not detector.initialized
+
+
+@pytest.mark.parametrize(("scores", "relative", "individual"), [
+    (["relative_perf_scores"], False, False),
+    (["individual_perf_scores"], False, True),
+    ("all", False, True),
+])  # fmt: skip
+def test_only_what_was_asked_for_is_computed(scores, relative, individual):
+    """One rank: nothing relative in any case."""
+    detector = Detector()
+    detector.initialize(scores_to_compute=scores)
+    for _ in range(3):
+        with detector.detection_section("a"):
+            pass
+    report = detector.generate_report()
+    assert bool(report.section_individual_perf_scores) == individual
+    assert bool(report.section_relative_perf_scores) == relative
+    detector.shutdown()
+
+
+def test_a_detector_may_be_used_again_after_shutdown():
+    detector = Detector()
+    for _ in range(2):
+        detector.initialize()
+        with detector.detection_section("a"):
+            pass
+        assert detector.generate_report().sequence == 0
+        detector.shutdown()
+
+
+def test_reports_come_when_the_interval_has_elapsed_alone():
+    detector = Detector()
+    detector.initialize(report_time_interval=3600.0)
+    assert detector.generate_report_if_interval_elapsed() is None
+    detector.shutdown()
+    detector.initialize(report_time_interval=1e-9)
+    assert detector.is_interval_elapsed()
+    assert detector.generate_report_if_interval_elapsed() is not None
+    detector.shutdown()
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_all_ranks_report_at_the_same_iteration_though_their_clocks_differ():
+    plan = {}
+    fast, slow = Clock(), Clock()
+    first = ReportSchedule(10.0, decides=True, announce=lambda i: plan.update(at=i), heard=lambda: None, clock=fast)
+    other = ReportSchedule(10.0, decides=False, announce=lambda i: None, heard=lambda: plan.get("at"), clock=slow)
+    reported = []
+    for iteration in range(30):
+        fast.now += 1.0
+        slow.now += 0.98
+        reported.append((iteration, first.tick(), other.tick()))
+        if reported[-1][1]:
+            break
+    assert reported[-1][1:] == (True, True)
+    assert not any(a or b for _, a, b in reported[:-1])
+
+
+def test_the_others_ask_only_near_the_end_of_the_interval():
+    asked, clock = [], Clock()
+    other = ReportSchedule(
+        100.0, decides=False, announce=lambda i: None, heard=lambda: asked.append(clock.now), clock=clock
+    )
+    for _ in range(1000):
+        clock.now += 0.1
+        other.tick()
+    assert asked
+    assert min(asked) >= 90.0
+    assert len(asked) <= 12
+
+
+def test_the_choice_of_probes_is_said_once(caplog):
+    class Refused(CpuWallProbe):
+        name = "refused"
+
+        def unavailable_because(self):
+            return "no such thing here"
+
+    with caplog.at_level(logging.INFO, logger="straggler.probe"):
+        chosen = choose([CpuWallProbe(), Refused()])
+    assert [probe.name for probe in chosen] == ["CPU wall time"]
+    assert caplog.messages == ["straggler probes: CPU wall time; not refused (no such thing here)"]
+    assert FakeCudaEvents().unavailable_because() == ""

@@ -1,0 +1,204 @@
+"""GPU probes: with a fake or recorded backend everywhere, and with the real ones where there is a GPU."""
+
+import pytest
+
+from straggler import Detector, Statistic
+from straggler.probe_cuda_events import MAX_PENDING, CudaEventsProbe
+from straggler.probe_cupti import MAX_FAILURES, CuptiProbe
+from straggler.probe_nvml import NvmlProbe
+from straggler.sections import Section, SectionClock
+from straggler.testing import FakeCudaEvents, RecordedCuptiBackend
+from straggler.window import Family
+
+torch = pytest.importorskip("torch")
+no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+
+KERNELS = [("gemm", 0, 1_000_000), ("gemm", 0, 3_000_000), ("ncclDevKernel_AllReduce", 0, 9_000_000)]
+
+
+@pytest.fixture
+def events():
+    return FakeCudaEvents()
+
+
+def watched(probe, name="s", **more):
+    section = Section(name, SectionClock(), **more)
+    probe.start()
+    probe.watch(section, True)
+    return section
+
+
+def run(section, clock, milliseconds):
+    with section:
+        clock.now_ms += milliseconds
+
+
+def test_events_time_a_section(events):
+    probe = CudaEventsProbe(events)
+    section = watched(probe)
+    for milliseconds in (1.0, 3.0, 2.0):
+        run(section, events, milliseconds)
+    (row,) = probe.collect().rows
+    assert (row.family, row.name) == (Family.KERNEL, "cuda:s")
+    assert row.summary[Statistic.MED] == pytest.approx(0.002)
+    assert row.summary[Statistic.NUM] == 3
+
+
+def test_nothing_waits_for_the_gpu_and_what_is_late_counts_next_time(events):
+    probe = CudaEventsProbe(events)
+    section = watched(probe)
+    run(section, events, 1.0)
+    events.done_ms = events.now_ms
+    run(section, events, 5.0)
+    assert probe.collect().rows[0].summary[Statistic.NUM] == 1
+    events.done_ms = events.now_ms
+    assert probe.collect().rows[0].summary[Statistic.MED] == pytest.approx(0.005)
+
+
+def test_events_are_reused_and_bounded(events):
+    probe = CudaEventsProbe(events)
+    section = watched(probe)
+    for _ in range(3):
+        for _ in range(10):
+            run(section, events, 1.0)
+        probe.collect()
+    assert events.made == 20
+    events.done_ms = -1.0
+    for _ in range(MAX_PENDING + 5):
+        run(section, events, 1.0)
+    assert probe.collect().dropped == 5
+
+
+def test_a_section_that_wants_no_cuda_gets_no_events(events):
+    probe = CudaEventsProbe(events)
+    section = Section("s", SectionClock())
+    probe.watch(section, False)
+    run(section, events, 1.0)
+    assert probe.collect().rows == []
+    assert events.made == 0
+
+
+def test_the_gpu_time_of_a_wait_is_not_scored(events):
+    probe = CudaEventsProbe(events)
+    section = watched(probe, kind="wait")
+    run(section, events, 1.0)
+    assert probe.collect().rows == []
+
+
+def test_kernels_are_summarised_and_collectives_are_waits():
+    backend = RecordedCuptiBackend(KERNELS)
+    probe = CuptiProbe(backend, other_profiler=lambda: False)
+    section = watched(probe)
+    with section:
+        pass
+    rows = {row.name: row for row in probe.collect().rows}
+    assert rows["gemm"].summary[Statistic.MED] == pytest.approx(0.002)
+    assert rows["collective kernels"].family is Family.WAIT
+    assert probe.collect().rows == []
+
+
+def test_kernels_are_sampled():
+    backend = RecordedCuptiBackend(KERNELS)
+    probe = CuptiProbe(backend, sample_every=4, other_profiler=lambda: False)
+    section = watched(probe)
+    for _ in range(9):
+        with section:
+            pass
+    assert backend.enable_calls == 3
+    assert not backend.enabled
+
+
+def test_overlapping_sections_switch_off_once_the_last_is_left():
+    backend = RecordedCuptiBackend(KERNELS)
+    probe = CuptiProbe(backend, sample_every=1, other_profiler=lambda: False)
+    outer = watched(probe, "outer")
+    inner = Section("inner", SectionClock())
+    probe.watch(inner, True)
+    with outer:
+        with inner:
+            pass
+        assert backend.enabled
+    assert not backend.enabled
+    assert backend.enable_calls == 1
+
+
+def test_dropped_records_are_counted_and_told():
+    detector = Detector()
+    probe = CuptiProbe(RecordedCuptiBackend(KERNELS, dropped=12), other_profiler=lambda: False)
+    detector.initialize(probes=[probe])
+    with detector.detection_section("s"):
+        pass
+    report = detector.generate_report()
+    assert any("lost 12 records" in note for note in report.notes)
+    assert set(report.local_kernel_summaries) == {"gemm"}
+    detector.shutdown()
+
+
+def test_another_subscriber_is_said_and_never_tried_again():
+    backend = RecordedCuptiBackend(KERNELS, refuse="CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED")
+    probe = CuptiProbe(backend, sample_every=1, other_profiler=lambda: False)
+    section = watched(probe)
+    for _ in range(5):
+        with section:
+            pass
+    assert backend.enable_calls == 1
+    (note,) = probe.collect().notes
+    assert "another CUPTI subscriber" in note
+    assert probe.collect().notes == []
+
+
+def test_a_cupti_that_keeps_failing_is_left_alone():
+    backend = RecordedCuptiBackend(KERNELS, refuse="CUPTI_ERROR_UNKNOWN")
+    probe = CuptiProbe(backend, sample_every=1, other_profiler=lambda: False)
+    section = watched(probe)
+    for _ in range(10):
+        with section:
+            pass
+    assert backend.enable_calls == MAX_FAILURES
+    assert "failed 3 times" in probe.collect().notes[0]
+
+
+def test_it_keeps_still_while_torch_profiler_runs():
+    backend = RecordedCuptiBackend(KERNELS)
+    probe = CuptiProbe(backend, sample_every=1)
+    section = watched(probe)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]), section:
+        pass
+    assert backend.enable_calls == 0
+    assert "torch.profiler was running" in probe.collect().notes[0]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")
+def test_without_a_gpu_each_probe_says_why():
+    assert "CUDA" in CudaEventsProbe().unavailable_because()
+    assert "CUDA" in CuptiProbe().unavailable_because()
+    assert NvmlProbe().unavailable_because() != ""
+
+
+@no_gpu
+@pytest.mark.parametrize("probe", [CudaEventsProbe, CuptiProbe])
+def test_the_real_probe_sees_a_matrix_product(probe):
+    made = probe()
+    reason = made.unavailable_because()
+    if reason:
+        pytest.skip(reason)
+    section = watched(made)
+    matrix = torch.ones(512, 512, device="cuda")
+    with section:
+        matrix @ matrix
+        torch.cuda.synchronize()
+    rows = made.collect().rows
+    made.stop()
+    assert rows
+    assert all(row.summary[Statistic.MED] > 0 for row in rows)
+
+
+@no_gpu
+def test_the_real_device_tells_its_clock():
+    probe = NvmlProbe()
+    reason = probe.unavailable_because()
+    if reason:
+        pytest.skip(reason)
+    probe.start()
+    assert probe.collect().device[0] > 0
+    probe.stop()

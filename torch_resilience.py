@@ -1,8 +1,9 @@
 """The door with a name of its own.
 
 The packages of this distribution have common names (``resilience_core``, ``adapters``, ``launcher``,
-``straggler``), and another distribution that installs one of them overwrites ours without a word. The command
-``ft_launcher`` therefore starts here, in a module that nobody else has, and looks before it imports.
+``straggler``), and another distribution that installs one of them overwrites ours without a word. The commands
+``ft_launcher`` and ``ft_autoresume`` therefore start here, in a module that nobody else has, and look before they
+import.
 
 ``python -m torch_resilience`` checks an installation and says what it found.
 """
@@ -14,7 +15,7 @@ import importlib.util
 import os
 import sys
 
-__all__ = ["PACKAGES", "foreign_packages", "main"]
+__all__ = ["PACKAGES", "autoresume", "foreign_packages", "main"]
 
 PACKAGES = ("resilience_core", "adapters", "straggler", "launcher")
 _HOME = os.path.dirname(os.path.realpath(__file__))
@@ -63,13 +64,25 @@ def explain(foreign: dict[str, str]) -> str:
 
 def main() -> None:
     """Entry point of the command ``ft_launcher``."""
-    foreign = foreign_packages()
-    if foreign:
-        print(f"ft_launcher: error: {explain(foreign)}", file=sys.stderr)
-        sys.exit(2)
+    _refuse_foreign("ft_launcher")
     from launcher.cli import console_main
 
     console_main()
+
+
+def autoresume() -> None:
+    """Entry point of the command ``ft_autoresume``."""
+    _refuse_foreign("ft_autoresume")
+    from launcher.autoresume import main as run_again
+
+    sys.exit(run_again())
+
+
+def _refuse_foreign(command: str) -> None:
+    foreign = foreign_packages()
+    if foreign:
+        print(f"{command}: error: {explain(foreign)}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

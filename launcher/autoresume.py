@@ -1,0 +1,334 @@
+"""ft_autoresume: run the launcher again and again until training says that it is complete.
+
+    ft_autoresume --max-failures 10 -- ft_launcher --nproc-per-node 8 train.py
+
+Training says so by making the file that ``FAULT_TOL_FINISHED_FLAG_FILE`` names; the adapters do, with
+``autoresume=True``. Each run is one job; restarts within a job are the launcher's own business.
+
+Exit codes: 0 when the file has come into being; 1 when too many runs failed; 128 and the signal's number when a
+signal ended it; the launcher's own code where another run would only end the same way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any, NamedTuple
+
+from launcher.event_log import read_events
+from launcher.incident import read_incidents
+from resilience_core.finished import FINISHED_FLAG_VARIABLE
+
+__all__ = ["main"]
+
+USAGE_ERROR = 2
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_PR_SET_PDEATHSIG = 1
+
+
+class Outcome(NamedTuple):
+    """How one run of the launcher ended."""
+
+    exit_code: int
+    seconds: float
+    iteration: int | None
+    """The last iteration that it reported; None when it reported none."""
+    is_final: bool
+    """A rank has asked for the end of the workload, so that no other run should follow."""
+
+
+class Tally:
+    """Counts what has failed, and says when it is enough. Pure.
+
+    Args:
+        max_failures: Failed runs in a row.
+        max_without_progress: Runs in a row, failed or not, that did not carry the last iteration on.
+    """
+
+    def __init__(self, max_failures: int, max_without_progress: int) -> None:
+        self._max_failures = max_failures
+        self._max_without_progress = max_without_progress
+        self.runs = 0
+        self.failures = 0
+        self.failures_in_a_row = 0
+        self.without_progress = 0
+        self.best: int | None = None
+
+    def add(self, outcome: Outcome) -> str | None:
+        """Count one run that did not complete the training.
+
+        Returns:
+            Why there should be no other, or None.
+        """
+        self.runs += 1
+        failed = outcome.exit_code != 0
+        self.failures += failed
+        self.failures_in_a_row = self.failures_in_a_row + 1 if failed else 0
+        moved = outcome.iteration is not None and (self.best is None or outcome.iteration > self.best)
+        self.without_progress = 0 if moved else self.without_progress + 1
+        if moved:
+            self.best = outcome.iteration
+        if outcome.is_final:
+            return "a rank has asked for the end of the workload"
+        if self._max_failures and self.failures_in_a_row >= self._max_failures:
+            return f"{self.failures_in_a_row} runs in a row have failed (--max-failures)"
+        if self._max_without_progress and self.without_progress >= self._max_without_progress:
+            at = "none reported an iteration" if self.best is None else f"the last iteration is still {self.best}"
+            hint = "" if failed else f"; if training is complete, why was {FINISHED_FLAG_VARIABLE} not made?"
+            return f"{self.without_progress} runs in a row made no progress, {at} (--max-without-progress){hint}"
+        return None
+
+
+class AutoResume:
+    """The loop, with its child and its signals.
+
+    Args:
+        options: The parsed command line.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._tally = Tally(options.max_failures, options.max_without_progress)
+        self._child: subprocess.Popen[bytes] | None = None
+        self._heard: list[int] = []
+        self._woken = threading.Event()
+
+    def run(self) -> int:
+        """Run until it is over.
+
+        Returns:
+            The exit code.
+        """
+        flag = self._options.flag_file
+        began = time.monotonic()
+        for number in _SIGNALS:
+            signal.signal(number, self._on_signal)
+        if os.path.exists(flag):
+            say(f"training is complete already: {flag} exists. Delete it, or name another --flag-file, to train anew")
+            return 0
+        code, why = self._loop(flag)
+        tally = self._tally
+        say(
+            f"{why} after {tally.runs} run(s), {tally.failures} failed, {time.monotonic() - began:.0f} s; "
+            f"last iteration {'unknown' if tally.best is None else tally.best}"
+        )
+        return code
+
+    def _loop(self, flag: str) -> tuple[int, str]:
+        while (outcome := self._run_once()) is not None:
+            if os.path.exists(flag):
+                self._tally.add(outcome)
+                return 0, "training is complete"
+            say(_told(self._tally.runs + 1, outcome))
+            why = self._tally.add(outcome)
+            if self._heard:
+                break
+            if outcome.exit_code in self._options.final_exit_codes:
+                return outcome.exit_code, f"given up: exit code {outcome.exit_code} would only come again"
+            if why is not None:
+                return 1, f"given up: {why}"
+            self._back_off()
+        return 128 + self._heard[0], f"ended by {signal.Signals(self._heard[0]).name}; not run again"
+
+    def _run_once(self) -> Outcome | None:
+        """One run; None where a signal has come before it began."""
+        began, began_ns = time.monotonic(), time.monotonic_ns()
+        environment = {**os.environ, FINISHED_FLAG_VARIABLE: self._options.flag_file}
+        # A signal comes before there is a child, or once there is one to pass it to, but not between.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            if self._heard or signal.sigpending() & set(_SIGNALS):
+                return None
+            child = subprocess.Popen(self._options.command, env=environment, preexec_fn=_live_and_die_with_us)
+            self._child = child
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        code = child.wait()
+        self._child = None
+        iteration, is_final = _summary(_log_folder(self._options.command), child.pid, began_ns)
+        return Outcome(code if code >= 0 else 128 - code, time.monotonic() - began, iteration, is_final)
+
+    def _back_off(self) -> None:
+        """Wait before the next run, the longer the more runs in a row have failed."""
+        if self._tally.failures_in_a_row:
+            seconds = self._options.backoff * 2.0 ** min(self._tally.failures_in_a_row - 1, 30)
+            seconds = min(seconds, self._options.max_backoff)
+            say(f"the next run begins in {seconds:g} s")
+            self._woken.wait(seconds)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        self._heard.append(number)
+        self._woken.set()
+        if self._child is not None:
+            self._child.send_signal(number)
+
+
+def _live_and_die_with_us() -> None:
+    """In the child: a process group of its own, so that Ctrl-C comes once, through us; and no orphan."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    os.setpgid(0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+# ---- what the launcher has left -------------------------------------------------------------------------
+
+
+def _log_folder(command: Sequence[str]) -> str:
+    """Where that launcher makes its log folders."""
+    for index, word in enumerate(command):
+        name, has_value, value = word.partition("=")
+        if name in ("--log-dir", "--log_dir"):
+            if has_value:
+                return value
+            if index + 1 < len(command):
+                return command[index + 1]
+    return "ft_logs"
+
+
+def _summary(parent: str, launcher: int, began_ns: int) -> tuple[int | None, bool]:
+    """The last iteration that a run reported, and whether a rank has asked for the end of the workload.
+
+    Args:
+        parent: The folder of log folders.
+        launcher: The launcher's pid; where the command wraps it, the newest run since ``began_ns`` is taken.
+        began_ns: ``CLOCK_MONOTONIC`` when the command was started.
+    """
+    runs: list[tuple[bool, int, str, list[dict[str, Any]]]] = []
+    for name in os.listdir(parent) if os.path.isdir(parent) else ():
+        folder = os.path.join(parent, name)
+        try:
+            events = read_events(folder)
+        except (OSError, ValueError):  # not a run's folder, or one that is being written
+            continue
+        # One folder may hold several runs of one id.
+        starts = [event for event in events if event["event"] == "began" and event["t_ns"] >= began_ns]
+        if starts:
+            last = starts[-1]
+            events = [event for event in events if event["t_ns"] >= last["t_ns"]]
+            runs.append((last.get("launcher") == launcher, last["t_ns"], folder, events))
+    if not runs:
+        return None, False
+    _, _, folder, events = max(runs)
+    reported = [event["iteration"] for event in events if isinstance(event.get("iteration"), int)]
+    for incident in read_incidents(folder):
+        if incident.seen_ns >= began_ns:
+            reported += [rank.iteration for rank in incident.ranks if rank.iteration is not None]
+    is_final = any(event["event"] == "request" and event.get("action") == "ShutdownWorkload" for event in events)
+    return max(reported, default=None), is_final
+
+
+# ---- command line ---------------------------------------------------------------------------------------
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse, run, and return the exit code.
+
+    Args:
+        argv: Arguments without the program's name; those of the process when None.
+    """
+    parser = _parser()
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if "--" not in arguments:
+        if {"-h", "--help"} & set(arguments):
+            parser.parse_args(arguments)
+        print("ft_autoresume: error: write the launcher's command after '--'", file=sys.stderr)
+        return USAGE_ERROR
+    split = arguments.index("--")
+    options = parser.parse_args(arguments[:split])
+    options.command = arguments[split + 1 :]
+    options.flag_file = os.path.abspath(options.flag_file or os.environ.get(FINISHED_FLAG_VARIABLE) or "ft_finished")
+    if not options.command:
+        print("ft_autoresume: error: there is no command after '--'", file=sys.stderr)
+        return USAGE_ERROR
+    folder = os.path.dirname(options.flag_file)
+    if not os.path.isdir(folder):
+        print(f"ft_autoresume: error: {options.flag_file}: there is no folder {folder}; make it", file=sys.stderr)
+        return USAGE_ERROR
+    try:
+        return AutoResume(options).run()
+    except OSError as error:
+        print(f"ft_autoresume: error: {options.command[0]} cannot be run: {error.strerror}", file=sys.stderr)
+        return USAGE_ERROR
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ft_autoresume",
+        usage="ft_autoresume [options] -- ft_launcher ...",
+        description="Run ft_launcher again until training has made its finished flag.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--flag-file",
+        metavar="PATH",
+        help=f"the file that means complete (default: ${FINISHED_FLAG_VARIABLE}, else ./ft_finished)",
+    )
+    parser.add_argument(
+        "--max-failures",
+        type=_count,
+        default=10,
+        metavar="N",
+        help="failed runs in a row after which to give up; 0: no limit (default 10)",
+    )
+    parser.add_argument(
+        "--max-without-progress",
+        type=_count,
+        default=3,
+        metavar="N",
+        help="runs in a row without a new iteration after which to give up; 0: no limit (default 3)",
+    )
+    parser.add_argument(
+        "--backoff", type=_seconds, default=1.0, metavar="SECONDS", help="wait after a failure; doubles (default 1)"
+    )
+    parser.add_argument(
+        "--max-backoff", type=_seconds, default=300.0, metavar="SECONDS", help="the longest wait (default 300)"
+    )
+    parser.add_argument(
+        "--final-exit-codes",
+        type=_codes,
+        default=(2, 93),
+        metavar="CODE,...",
+        help="the launcher's codes after which another run is useless (default 2,93: refused, no progress)",
+    )
+    return parser
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text}: a count is not negative")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text}: expected seconds, not negative")
+    return value
+
+
+def _codes(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part.strip())
+
+
+def _told(run: int, outcome: Outcome) -> str:
+    reached = "no iteration reported" if outcome.iteration is None else f"last iteration {outcome.iteration}"
+    return (
+        f"run {run} ended with {outcome.exit_code} after {outcome.seconds:.1f} s, {reached}; training is not complete"
+    )
+
+
+def say(text: str) -> None:
+    """One line to standard error; a terminal that went away is no reason to stop."""
+    try:
+        print(f"ft_autoresume: {text}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        pass

@@ -74,7 +74,7 @@ class Job:
             path.mkdir(parents=True)
         self.stdout_path, self.stderr_path = folder / "stdout", folder / "stderr"
         self.exit_code: int | None = None
-        environment = {**os.environ, "TMPDIR": str(self.temporary), "PYTHONUNBUFFERED": "1", **env}
+        environment = {**os.environ, "TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1", **env}
         for name in [name for name, value in environment.items() if value == ""]:
             del environment[name]
         self._connection, self.pid = start(
@@ -180,6 +180,11 @@ class Job:
         )
         return said
 
+    def wait_for_error_output(self, text: str, timeout: float = PATIENCE) -> str:
+        """Wait until the launcher's or a rank's standard error holds a text."""
+        said: str = self.until(lambda: self.stderr if text in self.stderr else None, repr(text), timeout)
+        return said
+
     def signal(self, number: int) -> None:
         """Signal the launcher."""
         os.kill(self.pid, number)
@@ -259,6 +264,12 @@ def start_fresh(request: dict[str, Any]) -> Any:
     return ours, process.pid
 
 
+def _filled(text: str, places: Mapping[str, str]) -> str:
+    for name, value in places.items():
+        text = text.replace(name, value)
+    return text
+
+
 @pytest.fixture
 def launch(request: pytest.FixtureRequest, tmp_path: Path, forge: Callable[..., Any]) -> Iterator[Callable[..., Job]]:
     """Start an ``ft_launcher``; at the end of the test nothing of it may be left.
@@ -286,10 +297,11 @@ def launch(request: pytest.FixtureRequest, tmp_path: Path, forge: Callable[..., 
             if value is not None:
                 arguments += [f"--ft-{name.replace('_', '-')}", value]
         arguments += [SCRIPTS / script if (SCRIPTS / script).exists() else script, *script_arguments]
+        places = {"{python}": sys.executable, "{scripts}": str(SCRIPTS)}
         is_fresh = fresh or request.config.getoption("--fresh-launchers")
         job = Job(
             start_fresh if is_fresh else forge,
-            [str(argument) for argument in arguments],
+            [_filled(str(argument), places) for argument in arguments],
             {"FT_SIMULATED_FAULTS": faults, **(env or {})},
             folder,
         )

@@ -49,6 +49,7 @@ def main() -> None:
                 listener.close()
                 connection.close()
                 become_launcher(request)
+                return  # only a warm worker comes here, having run to its end
             connection.sendall(f"{pid}\n".encode())
             waiting.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, connection))
 

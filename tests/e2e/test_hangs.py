@@ -20,10 +20,7 @@ HANGING = ("sigstop", "deadlock", "gil", "busy_loop")
 @pytest.mark.parametrize("fault", HANGING)
 def test_a_hung_rank_is_condemned_and_its_neighbour_is_not(launch: Callable[..., Any], api: str, fault: str) -> None:
     job = launch(
-        "loop.py",
-        "--api",
-        api,
-        "--until-stopped",
+        *("loop.py", "--api", api, "--until-stopped"),
         options=["--max-restarts", 1],
         faults=f"{fault}:rank=1,step=3",
         **LIMITS[api],
@@ -40,4 +37,115 @@ def test_a_hung_rank_is_condemned_and_its_neighbour_is_not(launch: Callable[...,
     assert incident.culprit.cause == ("section" if api == "sections" else "heartbeat")
     assert incident.culprit.limit_seconds == 0.5
     assert incident.culprit.stack
+    assert {rank.pid for rank in incident.ranks} == set(job.workers(0).values())
     assert job.stdout.count("is done in generation 1") == 2
+
+
+@pytest.mark.parametrize("api", LIMITS)
+def test_a_missing_collective_names_the_rank_that_skipped_it(launch: Callable[..., Any], api: str) -> None:
+    """The victims wait in the collective and so does everybody after them; the one outside is the culprit."""
+    limits = {
+        "sections": {"rank_section_timeouts": "setup:60,step:1.5,checkpointing:60"},
+        "heartbeats": {"initial_rank_heartbeat_timeout": 60, "rank_heartbeat_timeout": 1.5},
+    }
+    job = launch(
+        *("gloo_loop.py", "--api", api),
+        options=["--max-restarts", 1],
+        faults="missing_collective:rank=1,step=3",
+        **limits[api],
+    )
+
+    assert job.wait(60) == 0
+    (incident,) = job.incidents()
+    assert incident.kind == "hang"
+    assert {rank.rank for rank in incident.ranks} == {0, 1}
+    assert all(rank.stack for rank in incident.ranks)
+    assert incident.why
+    assert job.stdout.count("sums 24 in generation 1") == 2
+
+
+def test_a_slow_step_within_its_limit_is_nobodys_business(launch: Callable[..., Any]) -> None:
+    job = launch(
+        "loop.py", faults="slow_step:rank=1,step=3,seconds=0.7", rank_section_timeouts="setup:9,step:20,checkpointing:9"
+    )
+
+    assert job.wait() == 0
+    assert job.incidents() == []
+
+
+@pytest.mark.parametrize("how", ["ignored", "obeyed"])
+def test_a_termination_signal_that_is_ignored_is_followed_by_sigkill(launch: Callable[..., Any], how: str) -> None:
+    job = launch(
+        *("loop.py", "--until-stopped", *(["--ignore-sigterm"] if how == "ignored" else [])),
+        options=["--max-restarts", 1],
+        faults="deadlock:rank=0,step=3",
+        rank_termination_signal="SIGTERM",
+        failure_stop_timeout=0.5,
+        rank_section_timeouts="setup:20,step:0.5,checkpointing:20",
+    )
+
+    assert job.wait() == 0
+    assert "SIGTERM to rank 0" in job.stderr
+    assert job.stdout.count("is done in generation 1") == 2
+
+
+def test_a_rank_that_hangs_before_it_is_monitored_is_caught_by_the_startup_limit(launch: Callable[..., Any]) -> None:
+    job = launch("hangs_at_start.py", options=["--max-restarts", 1], rank_startup_timeout=1.5)
+
+    assert job.wait() == 0
+    (incident,) = job.incidents()
+    assert [rank.rank for rank in incident.condemned] == [1]
+    assert (incident.culprits[0].cause, incident.culprits[0].limit_seconds) == ("startup", 1.5)
+    assert incident.culprits[0].pid == job.workers(0)[1]
+    assert "init_workload_monitoring() not called for" in job.stderr
+
+
+def test_without_a_startup_limit_nobody_is_held_to_one(launch: Callable[..., Any]) -> None:
+    job = launch("hangs_at_start.py", "--seconds", "1")
+    assert job.wait() == 0
+    assert job.incidents() == []
+
+
+def test_a_training_behind_a_shell_is_itself_the_one_that_is_signalled(launch: Callable[..., Any]) -> None:
+    """The worker that was started is a wrapper; the verdict must reach the process that hangs."""
+    job = launch(
+        *("/bin/sh", "-c", 'python3=$1; shift; "$python3" "$@"; exit $?', "sh", "{python}", "{scripts}/loop.py"),
+        options=["--no-python", "--max-restarts", 1],
+        faults="deadlock:rank=0,step=3",
+        rank_section_timeouts="setup:20,step:0.5,checkpointing:20",
+        nproc=1,
+    )
+
+    assert job.wait() == 0
+    (incident,) = job.incidents()
+    assert incident.culprits[0].pid not in job.workers(0).values()
+    assert "is done in generation 1" in job.stdout
+
+
+def test_a_hang_without_stacks_is_handled_all_the_same(launch: Callable[..., Any]) -> None:
+    job = launch(
+        "loop.py",
+        options=["--max-restarts", 1],
+        faults="deadlock:rank=1,step=3",
+        capture_stacks="false",
+        rank_section_timeouts="setup:20,step:0.5,checkpointing:20",
+    )
+
+    assert job.wait() == 0
+    assert [rank.rank for rank in job.incidents()[0].condemned] == [1]
+    assert all(rank.stack == () for rank in job.incidents()[0].ranks)
+
+
+def test_ranks_that_are_overdue_together_are_condemned_together(launch: Callable[..., Any]) -> None:
+    job = launch(
+        "loop.py",
+        options=["--max-restarts", 1],
+        faults="deadlock:rank=0,step=3;deadlock:rank=1,step=3",
+        rank_section_timeouts="setup:20,step:1,checkpointing:20",
+    )
+
+    assert job.wait() == 0
+    condemned = [rank.rank for incident in job.incidents() for rank in incident.condemned]
+    assert sorted(condemned) == [0, 1]
+    assert job.stdout.count("is done in generation 1") == 2
+    assert len(job.events("started")) == 2

@@ -1,12 +1,14 @@
 """A training loop without a framework: the events of every step, on the default bus, and nothing else.
 
 Ranks know nothing of each other. With ``--until-stopped`` the loop goes on for as long as this generation is the
-first, so that a rank can be seen to be spared; a later generation makes ``--steps`` steps and ends.
+first, so that a rank can be seen to be spared, with ``--until-file`` until that file is there.
 """
 
 import argparse
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -18,16 +20,27 @@ parser.add_argument("--api", choices=("sections", "heartbeats"), default="sectio
 parser.add_argument("--steps", type=int, default=5)
 parser.add_argument("--step-seconds", type=float, default=0.01)
 parser.add_argument("--until-stopped", action="store_true")
+parser.add_argument("--until-file")
 parser.add_argument("--ignore-sigterm", action="store_true")
-parser.add_argument("--handle-sigterm", type=int, default=None, metavar="EXIT_CODE")
+parser.add_argument("--on-sigterm", type=int, metavar="EXIT_CODE", help="finish the step, say so, and exit")
+parser.add_argument("--children", action="store_true", help="start a family: a fork and a process group of its own")
 arguments = parser.parse_args()
 
 wanted_to_stop = threading.Event()
 if arguments.ignore_sigterm:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if arguments.handle_sigterm is not None:
+if arguments.on_sigterm is not None:
     signal.signal(signal.SIGTERM, lambda *_: wanted_to_stop.set())
     signal.signal(signal.SIGINT, lambda *_: wanted_to_stop.set())
+if arguments.children:
+    stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"
+    child = subprocess.Popen([sys.executable, "-c", stubborn], stdout=subprocess.PIPE, preexec_fn=os.setpgrp)
+    assert child.stdout is not None
+    child.stdout.readline()
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True:
+            signal.pause()
 
 context = RunContext.from_environment()
 events = bus()
@@ -35,8 +48,16 @@ events.register(SectionMonitor() if arguments.api == "sections" else HeartbeatMo
 install_faults()
 events.setup(context=context)
 print(f"rank {context.rank} runs in generation {context.restart_count}", flush=True)
+
+
+def goes_on(done: int) -> bool:
+    if arguments.until_file:
+        return not os.path.exists(arguments.until_file)
+    return done < arguments.steps or (arguments.until_stopped and context.restart_count == 0)
+
+
 step = 0
-while step < arguments.steps or (arguments.until_stopped and context.restart_count == 0):
+while goes_on(step):
     events.step_start(iteration=step)
     time.sleep(arguments.step_seconds)
     events.step_end(iteration=step)
@@ -44,6 +65,6 @@ while step < arguments.steps or (arguments.until_stopped and context.restart_cou
     if wanted_to_stop.is_set():
         print(f"rank {context.rank} has saved its work", flush=True)
         events.teardown(reason="signal")
-        os._exit(arguments.handle_sigterm)
+        os._exit(arguments.on_sigterm)
 events.teardown(reason="completed")
 print(f"rank {context.rank} is done in generation {context.restart_count}", flush=True)

@@ -8,6 +8,7 @@ that ``ps`` shows is the launcher's.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import io
 import os
 import signal
@@ -19,7 +20,7 @@ import attrs
 
 from launcher.zygote_protocol import WorkerOrder
 
-__all__ = ["become", "survey"]
+__all__ = ["become", "name_process", "survey"]
 
 _OURS = ("launcher", "torch_resilience")
 _kept_alive: list[Any] = []
@@ -31,6 +32,7 @@ def become(order: WorkerOrder) -> None:
     Must be called from the outermost frames of the process, outside any ``with`` or ``try``: whatever stands
     around the call ends with the worker.
     """
+    name_process(os.path.basename(sys.executable))
     _take_environment(order.environment)
     _take_streams(order)
     _renew_random_state()
@@ -44,6 +46,12 @@ def become(order: WorkerOrder) -> None:
         raise
     except BaseException as error:  # noqa: BLE001 - the outermost loop of the process
         _end_as_uncaught(error)
+
+
+def name_process(name: str) -> None:
+    """Set what ``ps`` and ``top`` call this process (the first 15 letters of it)."""
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
+        file.write(name)
 
 
 def _take_environment(environment: dict[str, str]) -> None:
@@ -81,8 +89,18 @@ def _unbuffered(descriptor: int, like: Any) -> Any:
     return stream
 
 
+_TORCHS_FIXED_SEED = 67280421310721
+
+
 def _renew_random_state() -> None:
-    """``random`` reseeds itself after a fork; these do not. Torch's default seed is fixed, and untouched."""
+    """``random`` reseeds itself after a fork; these do not.
+
+    A new torch draws its default seed anew in every process, an older one has a fixed one: it is renewed only if it
+    was drawn. CUDA's generators are made when CUDA is initialised, which is later.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.default_generator.initial_seed() != _TORCHS_FIXED_SEED:
+        torch.default_generator.seed()
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()

@@ -25,7 +25,6 @@ and what it leaves behind is checked (threads, CUDA) before the first fork.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import importlib
@@ -38,7 +37,7 @@ import time
 import warnings
 from collections.abc import Sequence
 
-from launcher.become import become, survey
+from launcher.become import become, name_process, survey
 from launcher.zygote_protocol import WorkerOrder, read_at_import, receive_frame, send_frame
 
 __all__ = ["serve", "thread_count"]
@@ -66,8 +65,7 @@ def serve(channel: socket.socket, launcher_pid: int, preload: Sequence[str], har
         Only in a worker: what it is to become.
     """
     _follow_to_death(launcher_pid)
-    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
-        file.write("ft_zygote")
+    name_process("ft_zygote")
     problem = _import_all(preload) or _unsafe_to_fork(harmless_threads)
     send_frame(channel, {"unsafe": problem, "import_time": read_at_import(os.environ)})
     survey()
@@ -105,6 +103,7 @@ def _park_one(channel: socket.socket, launcher_pid: int) -> WorkerOrder | None:
 
 def _wait_for_order(link: socket.socket, launcher_pid: int) -> WorkerOrder:
     os.setsid()
+    name_process("ft_parked")
     end = time.monotonic() + _ADOPTION_SECONDS
     while os.getppid() != launcher_pid:  # until the process in the middle has exited; no event tells
         if time.monotonic() > end:

@@ -27,13 +27,13 @@ from types import TracebackType
 from typing import Literal
 
 from resilience_core.bus import EventBus
-from resilience_core.bus import bus as default_bus
 from resilience_core.client import RankMonitorClient
 from resilience_core.config_values import nearest
 from resilience_core.errors import ConfigError, PluginError, StopTraining
 from resilience_core.heartbeats import HeartbeatMonitor
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext
 from resilience_core.sections import SectionMonitor
+from resilience_core.translation import Translator
 
 __all__ = ["FaultTolerance"]
 
@@ -72,11 +72,14 @@ class FaultTolerance:
     ) -> None:
         if api not in _MONITORS:
             raise ConfigError(f"there is no api {api!r}{nearest(str(api), _MONITORS)}")
-        self._monitor = _MONITORS[api](client, state_path=state_path, calculate_timeouts=calculate_timeouts)
-        self._bus = default_bus() if bus is None else bus
+        self._translator = Translator("ddp", bus)
+        if client is not None:
+            self._translator.client = client
+        self._bus = self._translator.bus
+        self._monitor = _MONITORS[api](
+            self._translator.client, state_path=state_path, calculate_timeouts=calculate_timeouts
+        )
         self._asynchronous_saves = asynchronous_saves
-        self._iteration = 0
-        self._reason = "completed"
 
     @property
     def bus(self) -> EventBus:
@@ -86,7 +89,7 @@ class FaultTolerance:
     @property
     def client(self) -> RankMonitorClient:
         """The rank's client; see its ``is_initialized`` for whether anybody watches."""
-        return self._monitor.client
+        return self._translator.client
 
     @contextlib.contextmanager
     def run(self, context: RunContext | None = None) -> Iterator[None]:
@@ -101,32 +104,26 @@ class FaultTolerance:
         Raises:
             PluginError: The bus has a monitor of its own already, or this run has been entered already.
             SectionError: The configuration names sections, but not those of this adapter.
+            ConfigError: ``FT_SIMULATED_FAULTS`` cannot be used.
         """
         self._refuse_a_second_monitor()
-        self._bus.register(self._monitor)
-        self._iteration, self._reason = 0, "exception"
+        if context is None:
+            context = RunContext.from_environment(framework="ddp", asynchronous_saves=self._asynchronous_saves)
         try:
-            if context is None:
-                context = RunContext.from_environment(framework="ddp", asynchronous_saves=self._asynchronous_saves)
-            self._bus.setup(context=context)
-            self._reason = "completed"
+            self._translator.begin(context, [self._monitor])
             yield
         except StopTraining:
-            self._reason = "stopped"
+            self._translator.stopped("stopped")
             raise
         except BaseException as error:
-            self._reason = "exception"
-            self._bus.training_error(error=error, iteration=self._iteration)
+            self._translator.failed(error)
             raise
         finally:
-            try:
-                self._bus.teardown(reason=self._reason)
-            finally:
-                self._bus.unregister(self._monitor)
+            self._translator.end()
 
     def end_by_signal(self) -> None:
         """Say that the loop is about to end because a signal asked it to: nothing is learned from such an end."""
-        self._reason = "signal"
+        self._translator.stopped("signal")
 
     def step(self, iteration: int) -> _Step:
         """One whole training step: forward, backward, optimizer, collectives.
@@ -134,7 +131,7 @@ class FaultTolerance:
         Args:
             iteration: Steps since training began, from 0; a resumed run continues the count.
         """
-        self._iteration = iteration
+        self._translator.completed_steps = iteration
         return _Step(self._bus, iteration)
 
     def eval_step(self, iteration: int, eval_index: int) -> _EvalStep:
@@ -162,13 +159,12 @@ class FaultTolerance:
             iteration: The iteration that training resumes from.
             source: ``local`` (memory or node-local disk, fast) or ``persistent`` (shared storage).
         """
-        self._iteration = iteration
-        self._bus.checkpoint_loaded(iteration=iteration, source=source)
+        self._translator.loaded(iteration, source)
 
     def _refuse_a_second_monitor(self) -> None:
+        if self._translator.is_running:
+            raise PluginError("run() was entered already; leave its with block before entering it again")
         for plugin in self._bus.plugins():
-            if plugin is self._monitor:
-                raise PluginError("run() was entered already; leave its with block before entering it again")
             if isinstance(plugin, SectionMonitor | HeartbeatMonitor):
                 raise PluginError(
                     f"the bus has a {type(plugin).__name__} already, and a rank has one monitor client. Unregister it, "

@@ -285,7 +285,8 @@ class RobustScorer:
         step = x - self._usual
         if np.isfinite(allowance).all():
             # Of what is known by now, not even the first window of a change may be learnt.
-            sound &= (step < np.float32(_STEP) * allowance) | (self._learnt < self.settings.learning_windows)
+            usual_step = step < np.float32(_STEP) * allowance
+            sound &= usual_step if self._all_known else usual_step | (self._learnt < self.settings.learning_windows)
         if missing is not None:
             step[missing] = 0.0
         step *= sound

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from straggler.exchange import LocalExchange
+from straggler.names import hash_name
 from straggler.probe_cupti import CuptiError, KernelRecord
 
 __all__ = [
@@ -125,12 +126,19 @@ class RecordedWindowsExchange(LocalExchange):
     Args:
         world_size: Ranks in the job.
         others: Asked at every report with its number; returns the windows of ranks 1 and up, None for a missing one.
+        names: What the other ranks would tell when rank 0 asks for the names behind hashes.
     """
 
-    def __init__(self, world_size: int, others: Callable[[int], Sequence[bytes | None]]) -> None:
+    def __init__(
+        self, world_size: int, others: Callable[[int], Sequence[bytes | None]], names: Sequence[str] = ()
+    ) -> None:
         super().__init__()
         self.world_size = world_size
         self._others = others
+        self._names = {hash_name(name): name for name in names}
 
     def collect(self, sequence: int) -> list[bytes | None]:
         return [*super().collect(sequence), *self._others(sequence)]
+
+    def name_of(self, number: int) -> str | None:
+        return self._names.get(number)

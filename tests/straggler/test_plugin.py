@@ -1,0 +1,175 @@
+"""The bus plugin: when it reports, what it says, and when it stops."""
+
+import logging
+
+import pytest
+
+from resilience_core import ConfigError, EventBus, RunContext, StopTraining
+from straggler import STRAGGLER_EXIT_CODE, CallableId, RobustSettings, StragglerPlugin
+from straggler.names import hash_name
+from straggler.statistics import summarise
+from straggler.testing import RecordedWindowsExchange
+from straggler.window import Family, Measured, encode
+
+
+def others(slow_seconds, ranks=4):
+    """Windows of ranks 1 and up: one section ``fwd`` of a second, and the last rank's of ``slow_seconds``."""
+
+    def windows(sequence):
+        made = []
+        for rank in range(1, ranks):
+            seconds = slow_seconds if rank == ranks - 1 else 1.0
+            row = Measured(Family.SECTION, "fwd", summarise([seconds] * 5))
+            head = {"sequence": sequence, "rank": rank, "world_size": ranks, "elapsed": 1.0, "node": b"node-%d" % rank}
+            made.append(encode(head, [(hash_name("fwd"), row)]))
+        return made
+
+    return windows
+
+
+def plugin(slow_seconds=1.0, **changes):
+    exchange = RecordedWindowsExchange(4, others(slow_seconds), ["fwd"])
+    arguments = {"report_time_interval": 1e-9, "exchange": exchange, "probes": [], **changes}
+    return StragglerPlugin(**arguments)
+
+
+def train(made, steps, bus=None):
+    bus = bus or EventBus()
+    bus.register(made)
+    bus.setup(context=RunContext(rank=0, world_size=4))
+    try:
+        for iteration in range(steps):
+            bus.step_start(iteration=iteration)
+            bus.step_end(iteration=iteration)
+    finally:
+        bus.teardown(reason="completed")
+    return bus
+
+
+# Rank 0 announces a report two iterations ahead, so each takes three steps.
+STEPS_A_REPORT = 3
+
+
+def test_a_persistent_straggler_ends_training_after_a_checkpoint_with_an_exit_code_of_its_own():
+    saved = []
+    made = plugin(1.5, stop_if_detected=True, save_checkpoint=lambda: saved.append(1))
+    with pytest.raises(StopTraining, match=r"rank 3 on node-3: SLOW, 50.0 % slower in 'fwd'") as stopped:
+        train(made, 5 * STEPS_A_REPORT)
+    assert stopped.value.exit_code == STRAGGLER_EXIT_CODE == 79
+    assert saved == [1]
+
+
+def test_two_reports_are_not_persistent():
+    train(plugin(1.5, stop_if_detected=True), 2 * STEPS_A_REPORT)
+
+
+def test_a_healthy_job_trains_on_and_nothing_is_said(caplog):
+    with caplog.at_level(logging.INFO, logger="straggler"):
+        train(plugin(1.0, stop_if_detected=True), 5 * STEPS_A_REPORT)
+    said = [message for message in caplog.messages if "slow" in message and "UNKNOWN" not in message]
+    assert said == []
+
+
+def test_a_straggler_is_told_and_training_goes_on_without_stop_if_detected(caplog):
+    train(plugin(1.5, logger_name="mine"), 5 * STEPS_A_REPORT)
+    told = [record for record in caplog.records if record.name == "mine" and "rank 3 on node-3: SLOW" in record.message]
+    assert len(told) == 3
+
+
+def test_what_stays_unknown_is_said_once(caplog):
+    train(plugin(1.0), 5 * STEPS_A_REPORT)
+    unknown = [message for message in caplog.messages if "UNKNOWN" in message]
+    assert len(unknown) == 1
+
+
+def test_best_and_worst_scores_are_logged_on_request(caplog):
+    with caplog.at_level(logging.INFO, logger="straggler"):
+        train(plugin(2.0, num_gpu_perf_scores_to_log=1), STEPS_A_REPORT)
+    assert "'fwd' relative perf scores: worst 3: 0.500; best 2: 1.000" in caplog.text
+
+
+def test_a_threshold_replaces_the_floor():
+    strict = plugin(1.5, stop_if_detected=True, section_relative_perf_threshold=0.5)
+    train(strict, 5 * STEPS_A_REPORT)
+
+
+def test_minimum_scoring_has_to_persist_for_three_reports():
+    kwargs = {"stop_if_detected": True, "scoring": "minimum"}
+    train(plugin(2.0, **kwargs), 2 * STEPS_A_REPORT)
+    with pytest.raises(StopTraining):
+        train(plugin(2.0, **kwargs), 4 * STEPS_A_REPORT)
+
+
+def test_the_slow_rank_asks_its_launcher_to_leave_the_node_out(monkeypatch):
+    asked = []
+    monkeypatch.setenv("FT_CONTROL_SOCKET", "somewhere")
+    monkeypatch.setattr("straggler.plugin.send", lambda request, path, rank: asked.append((request.action.value, rank)))
+    made = plugin(1.5, stop_if_detected=True, exclude_node=True)
+    with pytest.raises(StopTraining):
+        train(made, 5 * STEPS_A_REPORT)
+    assert asked == []  # rank 0 is healthy: it is rank 3 that asks
+    made._context = RunContext(rank=3, world_size=4)
+    made.detector = type("Told", (), {"last_decision": lambda self: {"stop": "rank 3", "ranks": [3]}})()
+    with pytest.raises(StopTraining):
+        made._stop_if_decided()
+    assert asked == [("ExcludeThisNode", 3)]
+
+
+def test_reports_reach_a_frameworks_loggers():
+    reports = []
+    train(plugin(1.5, on_report=reports.append), 2 * STEPS_A_REPORT)
+    assert [report.sequence for report in reports] == [0, 1]
+
+
+def test_a_second_run_begins_anew():
+    made = plugin(1.0)
+    bus = train(made, 2)
+    assert not made.detector.initialized
+    bus.setup(context=RunContext(world_size=4))
+    assert made.detector.initialized
+    bus.training_error(error=RuntimeError(), iteration=0)
+    assert not made.detector.initialized
+
+
+def test_it_measures_steps_and_callables_by_itself():
+    class Model:
+        def forward(self):
+            return 1
+
+    model, reports = Model(), []
+    made = StragglerPlugin(report_time_interval=1e-9, on_report=reports.append)
+    made.time_callables([CallableId(model, "forward")])
+    bus = EventBus()
+    bus.register(made)
+    bus.setup(context=RunContext())
+    for iteration in range(2):
+        bus.step_start(iteration=iteration)
+        model.forward()
+        bus.step_end(iteration=iteration)
+    bus.teardown(reason="completed")
+    names = {name.rpartition(".")[2] for report in reports for name in report.local_section_summaries}
+    assert names == {"training step", "forward"}
+    assert "forward" not in vars(model)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"calc_relative_gpu_perf": False, "calc_individual_gpu_perf": False}, "nothing would be computed"),
+        ({"gpu_relative_perf_threshold": 1.5}, "gpu_rel_threshold"),
+        ({"gpu_individual_perf_threshold": float("nan")}, "gpu_indiv_threshold"),
+        ({"num_gpu_perf_scores_to_log": -1}, "num_gpu_perf_scores_to_log"),
+        ({"report_time_interval": 0.0}, "report_time_interval"),
+        ({"exclude_node": True}, "stop_if_detected"),
+        ({"scorng": "minimum"}, "did you mean 'scoring'"),
+    ],
+)
+def test_an_invalid_combination_is_refused_when_it_is_made(setting, said):
+    with pytest.raises(ValueError, match=said) as refused:
+        StragglerPlugin(**setting)
+    assert isinstance(refused.value, ConfigError)
+
+
+def test_settings_go_through():
+    made = plugin(1.5, stop_if_detected=True, settings=RobustSettings(ratio_floor=0.9, change_limit=50.0))
+    train(made, 5 * STEPS_A_REPORT)

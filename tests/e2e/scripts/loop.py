@@ -7,8 +7,6 @@ first, so that a rank can be seen to be spared, with ``--until-file`` until that
 import argparse
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
@@ -23,7 +21,6 @@ parser.add_argument("--until-stopped", action="store_true")
 parser.add_argument("--until-file")
 parser.add_argument("--ignore-sigterm", action="store_true")
 parser.add_argument("--on-sigterm", type=int, metavar="EXIT_CODE", help="finish the step, say so, and exit")
-parser.add_argument("--children", action="store_true", help="start a family: a fork and a process group of its own")
 arguments = parser.parse_args()
 
 wanted_to_stop = threading.Event()
@@ -32,15 +29,6 @@ if arguments.ignore_sigterm:
 if arguments.on_sigterm is not None:
     signal.signal(signal.SIGTERM, lambda *_: wanted_to_stop.set())
     signal.signal(signal.SIGINT, lambda *_: wanted_to_stop.set())
-if arguments.children:
-    stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); signal.pause()"
-    child = subprocess.Popen([sys.executable, "-c", stubborn], stdout=subprocess.PIPE, preexec_fn=os.setpgrp)
-    assert child.stdout is not None
-    child.stdout.readline()
-    if os.fork() == 0:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        while True:
-            signal.pause()
 
 context = RunContext.from_environment()
 events = bus()

@@ -1,0 +1,3 @@
+"""Dies before anybody has heard of it."""
+
+raise SystemExit(3)

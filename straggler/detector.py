@@ -18,6 +18,7 @@ from sys import _getframe
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from resilience_core.errors import ConfigError
+from resilience_core.hookspecs import RunContext
 from straggler.callables import CallableId, CallableWrapper
 from straggler.errors import DetectorError
 from straggler.exchange import Exchange, connect
@@ -138,7 +139,7 @@ class Detector:
         )
         if settings is not None and not isinstance(settings, RobustSettings):
             raise ConfigError(f"settings is {settings!r}; give RobustSettings(...)")
-        generation = int(os.environ.get("FT_RESTART_COUNT", os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) or 0)
+        generation = RunContext.from_environment().restart_count
         exchange = exchange or connect(report_bound_seconds, store=store, generation=generation)
         self._probes = choose(standard_probes(profiling_interval) if probes is None else probes)
         self._book = SectionBook(

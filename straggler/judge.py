@@ -19,7 +19,8 @@ from straggler.names import hash_name
 from straggler.peers import PeerGroups
 from straggler.robust_window import OK, SLOW, UNKNOWN, RobustSettings, Window
 from straggler.scoring_minimum import MinimumScorer
-from straggler.scoring_robust import OwnPastScorer, RobustScorer
+from straggler.scoring_own_past import OwnPastScorer
+from straggler.scoring_robust import RobustScorer
 from straggler.window import Family
 
 __all__ = ["ARRIVAL_SALT", "GPU_ROW", "SCORINGS", "Judge", "Outcome", "Scoring"]
@@ -49,6 +50,7 @@ class Outcome:
         window: The robust window over the rows and :data:`GPU_ROW`; None with ``scoring="minimum"``.
         own_past: The same against the past.
         seconds: Each rank's time in each row of ``window``, shape ``(rows, ranks)``.
+        measured: All the time that was measured on each rank, waits included, shape ``(ranks,)``.
         waited: Share of its time each rank spent waiting for the last to arrive, shape ``(ranks,)``, NaN unknown.
         job_wide: Rows (hashes) in which most ranks became slower together.
         ambiguous: Pairs of ranks of which one waits for the other, but nothing tells which.
@@ -63,6 +65,7 @@ class Outcome:
     window: Window | None
     own_past: Window | None
     seconds: Floats
+    measured: Floats
     waited: Floats
     job_wide: tuple[int, ...] = ()
     ambiguous: tuple[tuple[int, int], ...] = ()
@@ -103,6 +106,7 @@ class Judge:
             window=None,
             own_past=None,
             seconds=sections.total,
+            measured=sections.total.sum(axis=0),
             waited=_waited(gathered),
         )
 
@@ -142,6 +146,10 @@ class Judge:
             window=window,
             own_past=own_past,
             seconds=seconds,
+            measured=np.maximum(
+                sections.total.sum(axis=0),
+                sections.total[sections.synchronous].sum(axis=0) + arrivals.total.sum(axis=0),
+            ),
             waited=_waited(gathered),
             job_wide=job_wide,
             ambiguous=ambiguous,

@@ -34,6 +34,7 @@ from straggler.detector import Detector
 from straggler.errors import DetectorError
 from straggler.report import DEFAULT_THRESHOLD, Report, StragglerId, check_threshold
 from straggler.sections import Section
+from straggler.verdicts import MATERIAL_SHARE
 
 __all__ = ["STRAGGLER_EXIT_CODE", "StragglerPlugin"]
 
@@ -191,10 +192,18 @@ class StragglerPlugin:
         self.detector.shutdown()
 
     def identify(self, report: Report) -> set[StragglerId]:
-        """All ranks that any of the thresholds calls slow in this report."""
+        """All ranks that any of the thresholds calls slow in this report.
+
+        A slow section counts where the rank loses ``MATERIAL_SHARE`` of its time: nobody's training is to be
+        stopped for a line that rank 0 logs between two steps.
+        """
         found: set[StragglerId] = set()
         for ids in report.identify_stragglers(**self._thresholds).values():
-            found |= set().union(*ids.values()) if isinstance(ids, dict) else ids
+            if isinstance(ids, dict):
+                of_sections: set[StragglerId] = set().union(*ids.values())
+                found |= {known for known in of_sections if report.lost_share(known.rank) >= MATERIAL_SHARE}
+            else:
+                found |= ids
         return found
 
     def persistent(self, report: Report) -> set[StragglerId]:

@@ -254,9 +254,9 @@ class Report:
         if not known.any():
             why = "one rank only: nothing to compare with" if self.world_size == 1 else "no timings in this window"
             return Verdict(rank=rank, node=node, state=State.UNKNOWN, because=why)
-        weight = np.where(known, self.outcome.seconds[:, rank], 0.0)
+        lost_everywhere, weight = self._lost(window, rank)
         share = weight / max(float(weight.sum()), 1e-12)
-        lost = np.where(states == SLOW, share * np.maximum(np.where(known, excess, 0.0), 0.0), -1.0)
+        lost = np.where(states == SLOW, lost_everywhere, -1.0)
         row = int(np.argmax(lost))
         if states[row] == SLOW and lost[row] >= MATERIAL_SHARE:
             since = int(window.since[row, rank])
@@ -279,6 +279,25 @@ class Report:
         return Verdict(
             rank=rank, node=node, slowdown=float(excess[worst]), section=self.row_name(int(window.names[worst]))
         )
+
+    def _lost(self, window: Window, rank: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Share of a rank's time that each row costs it against its peers, and the seconds it spends in each."""
+        excess = window.excess[:, rank].astype(np.float64)
+        weight = np.where(np.isnan(excess), 0.0, self.outcome.seconds[:, rank])
+        over = np.maximum(np.nan_to_num(excess), 0.0)
+        lost = over / (1.0 + over) * weight / max(float(self.outcome.measured[rank]), 1e-12)
+        # Kernels are sampled, so their seconds are no measure of their weight; all of the GPU is.
+        return np.where(window.names == np.uint64(GPU_ROW), over, lost), weight
+
+    def lost_share(self, rank: int) -> float:
+        """How much of its time a rank loses against its peers, in the row where that is most; 0.0 when unknown."""
+        window, outcome = self.outcome.window, self.outcome
+        if window is not None:
+            return float(self._lost(window, rank)[0].max(initial=0.0))
+        if outcome.relative is None:
+            return 0.0
+        behind = 1.0 - np.nan_to_num(outcome.relative[:, rank], nan=1.0)
+        return float((behind * outcome.seconds[:, rank]).max(initial=0.0) / max(float(outcome.measured[rank]), 1e-12))
 
     def verdicts(self) -> list[Verdict]:
         """Every verdict that is not OK, the slowest first. One of OK is left out: nothing wrong, nothing said."""

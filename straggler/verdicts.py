@@ -1,8 +1,9 @@
 """Verdicts: what is said of a rank, and why.
 
 A rank is SLOW when a row that is its own work is slow *and* the lost time matters to the job: at least
-``MATERIAL_SHARE`` of the time that its peers spend in all rows. A section of 50 microseconds may be 20 % slow for
-ever; it stays in the section tables and out of the verdict.
+``MATERIAL_SHARE`` of all the time that was measured on it, waits included. A section of 50 microseconds may be 20 %
+slow for ever, and rank 0 may write a line of a log between two steps that nobody else writes: such rows stay in the
+section tables and out of the verdict. The ``gpu`` row stands for all the GPU does, and always matters.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 __all__ = ["MATERIAL_SHARE", "State", "Verdict", "device_reasons"]
 
-MATERIAL_SHARE = 0.005
+MATERIAL_SHARE = 0.01
 
 
 class State(enum.Enum):

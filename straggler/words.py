@@ -51,6 +51,7 @@ def _details(outcome: Outcome, rank: int) -> dict[str, Any]:
         "window": _window(outcome.window, rank),
         "own_past": _window(outcome.own_past, rank),
         "seconds": _column(outcome.seconds, rank),
+        "measured": _number(float(outcome.measured[rank])),
         "waited": _number(float(outcome.waited[rank])),
         "job_wide": list(outcome.job_wide),
         "ambiguous": [list(pair) for pair in outcome.ambiguous if rank in pair],
@@ -137,7 +138,8 @@ def restrict(word: Mapping[str, Any] | None, rank: int, ranks: int) -> Outcome:
         )
 
     relative, seconds = wide(details.get("relative")), wide(details.get("seconds"))
-    waited = np.full(ranks, np.nan)
+    waited, measured = np.full(ranks, np.nan), np.zeros(ranks)
+    measured[rank] = details.get("measured") or 0.0
     if details.get("waited") is not None:
         waited[rank] = details["waited"]
     return Outcome(
@@ -150,6 +152,7 @@ def restrict(word: Mapping[str, Any] | None, rank: int, ranks: int) -> Outcome:
         window=window(details.get("window")),
         own_past=window(details.get("own_past")),
         seconds=seconds if seconds is not None else np.zeros((0, ranks)),
+        measured=measured,
         waited=waited,
         job_wide=tuple(details.get("job_wide", ())),
         ambiguous=tuple((int(a), int(b)) for a, b in details.get("ambiguous", ())),

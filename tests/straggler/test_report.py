@@ -180,6 +180,16 @@ def test_an_immaterial_section_does_not_make_a_rank_slow():
     assert ranks_of(report.identify_stragglers()["straggler_sections_relative"]["log"]) == {3}
 
 
+def test_a_line_that_rank_0_logs_between_two_steps_is_no_reason_to_blame_it():
+    """One short arrival row, five times as long on rank 0, beside steps of 100 ms."""
+    report = Played(4).reports(
+        4, {"step": [0.1] * 4}, arrivals={"step": [1e-3, 2e-4, 2e-4, 2e-4]}, synchronous={"step"}
+    )
+    assert ranks_of(report.identify_stragglers()["straggler_sections_relative"]["before step"]) == {0}
+    assert report.stragglers() == []
+    assert report.lost_share(0) < 0.01
+
+
 def test_a_bogus_clock_is_unknown_and_says_so():
     report = Played(4).reports(3, {"fwd": [1, 1, 0.5, 1]})
     assert report.verdict(2).state is State.UNKNOWN

@@ -11,7 +11,8 @@ from straggler import RobustSettings
 from straggler.exam import Marks, clean_windows, examine, with_stragglers
 from straggler.peers import PeerGroups
 from straggler.robust_window import IMPLAUSIBLE, OK, SLOW, UNKNOWN
-from straggler.scoring_robust import OwnPastScorer, RobustScorer
+from straggler.scoring_own_past import OwnPastScorer
+from straggler.scoring_robust import RobustScorer
 from straggler.simulator import Fault, Job, simulate
 
 ONE = np.array([1], dtype=np.uint64)

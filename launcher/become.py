@@ -13,12 +13,15 @@ import io
 import os
 import signal
 import sys
+import time
 import types
 from typing import Any
 
 import attrs
 
 from launcher.zygote_protocol import WorkerOrder
+from resilience_core.cell import FIRST_LINE
+from resilience_core.client import CELL_VARIABLE
 
 __all__ = ["become", "name_process", "survey"]
 
@@ -37,6 +40,7 @@ def become(order: WorkerOrder) -> None:
     _take_streams(order)
     _renew_random_state()
     main = _install_main(order)
+    _stamp_first_line()
     try:
         if order.is_module:
             _run_module(order.argv[0])
@@ -46,6 +50,14 @@ def become(order: WorkerOrder) -> None:
         raise
     except BaseException as error:  # noqa: BLE001 - the outermost loop of the process
         _end_as_uncaught(error)
+
+
+def _stamp_first_line() -> None:
+    """For the diary of the restart; a rank without a cell has no diary."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(os.environ.get(CELL_VARIABLE, ""), os.O_WRONLY | os.O_CLOEXEC)
+        os.pwrite(descriptor, time.monotonic_ns().to_bytes(8, sys.byteorder), FIRST_LINE * 8)
+        os.close(descriptor)
 
 
 def name_process(name: str) -> None:

@@ -31,6 +31,12 @@ class ProgressRule:
         self.best: int | None = self._checkpointed()
         self.without_progress = 0
 
+    def note(self, reported_iteration: int | None) -> None:
+        """Remember how far a generation came that ended in good order."""
+        reached = self._checkpointed() if self._file is not None else reported_iteration
+        if reached is not None:
+            self.best = reached if self.best is None else max(self.best, reached)
+
     def generation_ended(self, reported_iteration: int | None) -> str | None:
         """Judge a generation that ended in a failure.
 

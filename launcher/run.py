@@ -19,11 +19,12 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousPa
 from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 
-from launcher.agent import Agent, Outfit, _accepted
+from launcher.agent import Agent
 from launcher.console import say
 from launcher.control_socket import ControlSocket
 from launcher.event_log import EventLog
 from launcher.folders import RunFolder, make_log_folder, new_run_id
+from launcher.generation import Outfit, accepted_by
 from launcher.monitor_process import MonitorProcess
 from launcher.options import Job
 from launcher.rendezvous import FreshStoreRendezvous, LocalRendezvous, RendezvousRefusedError
@@ -91,7 +92,7 @@ def _supervise(agent: Agent, spec: WorkerSpec, outfit: Outfit) -> int:
         keeps_rendezvous_open |= agent.leaves_the_others_alone
         if not keeps_rendezvous_open:
             spec.rdzv_handler.shutdown()
-        outfit.events.write("ended", generation=agent.generation)
+        outfit.events.write("ended", generation=agent.generation, iteration=agent.best_iteration)
 
 
 def _exit_code(agent: Agent, spec: WorkerSpec, result: RunResult | None) -> int:
@@ -187,7 +188,7 @@ def _worker_spec(job: Job, launch_config: Any, entrypoint: str, arguments: list[
     metrics.initialize_metrics(MetricsConfig(launch_config.metrics_cfg))
     handler, master_addr, master_port = _rendezvous(job, launch_config)
     return WorkerSpec(
-        **_accepted(
+        **accepted_by(
             WorkerSpec.__init__,
             role=launch_config.role,
             local_world_size=launch_config.nproc_per_node,

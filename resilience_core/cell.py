@@ -15,7 +15,9 @@ Layout, native byte order, every number one aligned signed 64-bit word::
           10  number of section slots that have a name
           11  global rank                                                  (story)
           12  generation                                                   (story)
-      13..15  zero
+          13  when a warm worker reached the script's first line              (story)
+          14  when monitoring was initialised                                (story)
+          15  when the first heartbeat was sent or the first section opened  (story)
       16 + 2*slot   section: the deadline
       17 + 2*slot   section: when it was opened                            (story)
     byte NAMES_OFFSET + NAME_SIZE*slot   section's name, UTF-8, padded with zeros
@@ -65,6 +67,7 @@ UNUSED, WATCHED, SHUT_DOWN = 0, 1, 2
 PID, START_TIME, STATE, SMALLEST_LIMIT, ITERATION = 1, 2, 3, 4, 5
 HEARTBEAT, OUT_OF_SECTION, LAST_HEARTBEAT, LEFT_SECTION, SECTION_COUNT = 6, 7, 8, 9, 10
 RANK, GENERATION = 11, 12
+FIRST_LINE, INITIALISED, FIRST_SIGN = 13, 14, 15
 FIRST_SECTION = 16
 
 MAX_SECTIONS = 64
@@ -229,6 +232,12 @@ class Cell:
             rank=words[RANK],
             sections=sections,
         )
+
+    def stamps(self) -> dict[str, int | None]:
+        """When the rank reached its first line, its monitor and its first sign of life; None for what is unknown."""
+        words = self.words
+        names = {"first_line_ns": FIRST_LINE, "initialised_ns": INITIALISED, "first_sign_ns": FIRST_SIGN}
+        return {name: words[index] or None for name, index in names.items()}
 
     def section_deadlines(self) -> list[int]:
         """The deadline word of every section slot in use, in order of first use."""

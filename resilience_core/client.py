@@ -22,7 +22,9 @@ from resilience_core.agreement import gather_json
 from resilience_core.cell import (
     CELL_SIZE,
     CLOSED,
+    FIRST_SIGN,
     HEARTBEAT,
+    INITIALISED,
     ITERATION,
     LAST_HEARTBEAT,
     LEFT_SECTION,
@@ -175,6 +177,7 @@ class RankMonitorClient:
         words[LAST_HEARTBEAT] = words[LEFT_SECTION] = now
         words[HEARTBEAT] = _deadline(now, _ns(self._hb_timeouts.initial))
         words[OUT_OF_SECTION] = _deadline(now, self._gap_limit_ns)
+        words[INITIALISED] = now
         words[STATE] = WATCHED
 
     def _forget_observations(self, now: int) -> None:
@@ -243,8 +246,14 @@ class RankMonitorClient:
         self._require_init("send_heartbeat()")
         self._has_sent_heartbeat = True
         self._first_heartbeat_gap_ns = gap
+        self._note_first_sign()
         if not self._has_used_section:
             self._words[OUT_OF_SECTION] = CLOSED
+
+    def _note_first_sign(self) -> None:
+        """For the diary of the restart: when this process first used either API."""
+        if self._words[FIRST_SIGN] == 0:
+            self._words[FIRST_SIGN] = time.monotonic_ns()
 
     # ---- sections ---------------------------------------------------------------------------------------
 
@@ -355,6 +364,7 @@ class RankMonitorClient:
         self._sections[name] = section
         if not self._has_used_section:
             self._has_used_section = True
+            self._note_first_sign()
             if not self._section_events_are_heartbeats:
                 self._words[HEARTBEAT] = CLOSED
         return section

@@ -1,0 +1,225 @@
+"""One generation of workers on this node: its cells, its processes, its end.
+
+Everything that could leak from one generation to the next (cells, processes, who is condemned, time stamps) is a
+field of an object that ends with it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import time
+from collections.abc import Callable, Collection
+from typing import Any, cast
+
+import attrs
+from torch.distributed.elastic.agent.server.api import WorkerGroup
+from torch.distributed.elastic.multiprocessing import LogsSpecs, PContext
+from torch.distributed.elastic.utils.api import macros
+
+from launcher.control_socket import ControlSocket
+from launcher.environment import log_line_prefix, monitor_environment, worker_environment
+from launcher.event_log import EventLog
+from launcher.folders import RunFolder
+from launcher.monitor_process import MonitorProcess
+from launcher.processes import reap_adopted
+from launcher.signals import SignalInbox
+from launcher.starters import WorkerStarter
+from launcher.verdict import judge
+from launcher.watch import WatchOrder
+from launcher.workers import Launch, WorkerProcesses
+from resilience_core.cell import Cell, CellView
+from resilience_core.config import FaultToleranceConfig
+
+__all__ = ["Generation", "Outfit", "accepted_by"]
+
+_NS = 1_000_000_000
+_LONGEST_PHASES_SECONDS = 60.0
+
+
+@attrs.frozen(kw_only=True)
+class Outfit:
+    """What an agent works with; made by ``launcher.run``, closed by it."""
+
+    config: FaultToleranceConfig
+    run_folder: RunFolder
+    log_folder: str
+    config_file: str
+    monitor: MonitorProcess
+    control: ControlSocket
+    signals: SignalInbox
+    events: EventLog
+    starter: WorkerStarter
+    logs_specs: LogsSpecs
+    log_line_prefix_template: str | None = None
+
+
+class Generation:
+    """Started by its constructor; watched by the monitor until it ends.
+
+    Args:
+        number: From 0, the same on all nodes.
+        group: Torch's worker group, after the rendezvous.
+        outfit: What to work with.
+        restart_count: This agent's own count, for the variable that torchrun exports.
+    """
+
+    def __init__(self, number: int, group: WorkerGroup, outfit: Outfit, restart_count: int) -> None:
+        self.number = number
+        self.started_ns = time.monotonic_ns()
+        self.condemned: set[int] = set()
+        self._group = group
+        self._outfit = outfit
+        self._is_over = False
+        self._phases_told = False
+        self._cells = {
+            worker.local_rank: Cell.create(
+                outfit.run_folder.cell(number, worker.local_rank), rank=worker.global_rank, generation=number
+            )
+            for worker in group.workers
+        }
+        self.processes = self._make_processes(restart_count)
+        self.processes.start()
+        self._have_them_watched()
+        outfit.events.write("started", generation=number, pids=self.processes.pids())
+
+    # ---- while it lives ---------------------------------------------------------------------------------
+
+    def views(self) -> dict[int, CellView]:
+        """What every local rank's cell says."""
+        return {local_rank: cell.view() for local_rank, cell in self._cells.items()}
+
+    def tell_phases(self) -> None:
+        """Log when each rank reached its first line, its monitor, and its first sign of life, once all have.
+
+        With ``seen``, ``asked``, ``stopped``, ``rendezvous`` and ``started`` this is where the time of a restart went.
+        A rank that never reports (no monitoring, or spawned and without a client) leaves its stamps at null.
+        """
+        stamps = {local_rank: cell.stamps() for local_rank, cell in self._cells.items()}
+        complete = all(each["first_sign_ns"] for each in stamps.values())
+        is_late = time.monotonic_ns() - self.started_ns > _LONGEST_PHASES_SECONDS * _NS
+        if not self._phases_told and (complete or is_late or self._is_over):
+            self._phases_told = True
+            self._outfit.events.write("phases", generation=self.number, ranks=stamps)
+
+    @property
+    def has_told_phases(self) -> bool:
+        """Whether :meth:`tell_phases` has nothing left to do."""
+        return self._phases_told
+
+    # ---- ending -----------------------------------------------------------------------------------------
+
+    def ask_to_end(self, death_signal: signal.Signals) -> None:
+        """Signal the workers that still run, without waiting; those that would not answer are killed."""
+        self._outfit.monitor.forget(self.number)
+        self.processes.ask_to_end(death_signal, self.condemned | self._overdue())
+        self._outfit.events.write("asked", generation=self.number)
+
+    def end(
+        self,
+        death_signal: signal.Signals,
+        timeout_seconds: float,
+        wait: Callable[[Collection[int], float], set[int]],
+        spares_leftovers: bool = False,
+    ) -> None:
+        """End every worker, whatever the workers started, and all traces; a second call does nothing.
+
+        Args:
+            death_signal: What to ask with.
+            timeout_seconds: How long to wait before SIGKILL.
+            wait: How to wait for pidfds.
+            spares_leftovers: Leave alone what workers that ended by themselves have left running.
+        """
+        if self._is_over:
+            return
+        outfit = self._outfit
+        self.processes.stop(
+            death_signal,
+            timeout_seconds,
+            at_once=self.condemned | self._overdue(),
+            spares_leftovers=spares_leftovers,
+            wait=wait,
+            is_insisted=lambda: outfit.signals.is_insisted,
+        )
+        self.processes.close(death_signal, 0)  # the tails of --tee
+        self._is_over = True
+        self.tell_phases()
+        outfit.monitor.forget(self.number)
+        for cell in self._cells.values():
+            cell.close()
+        self._cells = {}
+        outfit.run_folder.drop_cells(self.number)
+        reap_adopted({outfit.monitor.pid, *outfit.starter.children()})
+        outfit.events.write("stopped", generation=self.number)
+
+    def _overdue(self) -> set[int]:
+        now_ns = time.monotonic_ns()
+        return {
+            worker.local_rank
+            for worker in self.processes.running
+            if judge(self._cells[worker.local_rank].view(), now_ns) is not None
+        }
+
+    # ---- starting ---------------------------------------------------------------------------------------
+
+    def _make_processes(self, restart_count: int) -> WorkerProcesses:
+        group, spec, outfit = self._group, self._group.spec, self._outfit
+        environments: dict[int, dict[str, str]] = {}
+        launches: dict[int, Launch] = {}
+        for worker in group.workers:
+            environments[worker.local_rank] = {
+                **worker_environment(spec, group, worker, restart_count),
+                **monitor_environment(
+                    cell=self._cells[worker.local_rank].path,
+                    config_file=outfit.config_file,
+                    control_socket=outfit.control.path,
+                    generation=self.number,
+                    launcher_pid=os.getpid(),
+                ),
+            }
+            arguments = macros.substitute(list(spec.args), str(worker.local_rank))
+            launches[worker.local_rank] = Launch(
+                command=(cast(str, spec.entrypoint), *map(str, arguments)),
+                environment=environments[worker.local_rank],
+                local_rank=worker.local_rank,
+                numa_options=getattr(spec, "numa_options", None),
+            )
+        template = outfit.log_line_prefix_template
+        return WorkerProcesses(
+            launches,
+            outfit.starter.start,
+            **accepted_by(
+                PContext.__init__,
+                name=spec.role,
+                entrypoint=spec.entrypoint,
+                args={local_rank: tuple(launch.command[1:]) for local_rank, launch in launches.items()},
+                envs=environments,
+                logs_specs=outfit.logs_specs,
+                log_line_prefixes=(
+                    {w.local_rank: log_line_prefix(template, spec, w) for w in group.workers} if template else None
+                ),
+                duplicate_stdout_filters=getattr(spec, "duplicate_stdout_filters", None),
+                duplicate_stderr_filters=getattr(spec, "duplicate_stderr_filters", None),
+            ),
+        )
+
+    def _have_them_watched(self) -> None:
+        limit = self._outfit.config.rank_startup_timeout
+        for worker in self._group.workers:
+            order = WatchOrder(
+                generation=self.number,
+                local_rank=worker.local_rank,
+                rank=worker.global_rank,
+                cell=self._cells[worker.local_rank].path,
+                pid=self.processes.workers[worker.local_rank].pid,
+                startup_at_ns=0 if limit is None else self.started_ns + int(limit * _NS),
+                started_ns=self.started_ns,
+            )
+            self._outfit.monitor.watch(order, is_session_leader=True)
+
+
+def accepted_by(function: Any, **arguments: Any) -> dict[str, Any]:
+    """Those arguments that this version of torch knows; the options behind newer ones exist only in newer parsers."""
+    known = inspect.signature(function).parameters
+    return {name: value for name, value in arguments.items() if name in known}

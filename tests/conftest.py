@@ -185,6 +185,18 @@ class Job:
         said: str = self.until(lambda: self.stderr if text in self.stderr else None, repr(text), timeout)
         return said
 
+    def until_state(self, pid: int, state: str, timeout: float = PATIENCE) -> None:
+        """Wait until a process is in a state of proc(5)."""
+        path = Path(f"/proc/{pid}/stat")
+        self.until(lambda: path.read_text().rpartition(")")[2].split()[0] == state, f"state {state}", timeout)
+
+    def until_gone(self, pids: set[int], timeout: float = PATIENCE) -> None:
+        """Wait until none of these runs any more."""
+        end = time.monotonic() + timeout
+        while left := pids & set(self.processes()):
+            assert time.monotonic() < end, f"still there: {left}"
+            select.select([], [], [], 0.01)
+
     def signal(self, number: int) -> None:
         """Signal the launcher."""
         os.kill(self.pid, number)

@@ -20,15 +20,18 @@ parser.add_argument("--step-seconds", type=float, default=0.01)
 parser.add_argument("--until-stopped", action="store_true")
 parser.add_argument("--until-file")
 parser.add_argument("--ignore-sigterm", action="store_true")
+parser.add_argument("--ignore-sigint", action="store_true")
 parser.add_argument("--on-sigterm", type=int, metavar="EXIT_CODE", help="finish the step, say so, and exit")
 arguments = parser.parse_args()
 
 wanted_to_stop = threading.Event()
 if arguments.ignore_sigterm:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if arguments.ignore_sigint:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 if arguments.on_sigterm is not None:
-    signal.signal(signal.SIGTERM, lambda *_: wanted_to_stop.set())
-    signal.signal(signal.SIGINT, lambda *_: wanted_to_stop.set())
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: wanted_to_stop.set())
 
 context = RunContext.from_environment()
 events = bus()

@@ -1,0 +1,140 @@
+"""However the launcher ends, its ranks, what they started, its monitor and its folder are gone with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.mark.parametrize("what", ["launcher", "launcher and monitor"])
+def test_sigkill_of_the_launcher_leaves_nothing(launch: Callable[..., Any], what: str) -> None:
+    """Ranks deaf to SIGTERM, with children that were forked or made a process group of their own."""
+    job = launch("family_loop.py")
+    job.wait_for_output("family of rank", count=2)
+    assert len(job.processes()) >= 2 + 2 * 3
+
+    if what == "launcher":
+        job.signal(signal.SIGKILL)
+        assert job.wait() == -signal.SIGKILL
+        return
+    # The second belt: nobody is left to kill the ranks but the kernel; the folder is swept by the next launcher.
+    os.kill(job.monitor_pid, signal.SIGSTOP)
+    monitor = job.monitor_pid
+    job.signal(signal.SIGKILL)
+    os.kill(monitor, signal.SIGKILL)
+    workers = set(job.workers(0).values())
+    assert job.wait() == -signal.SIGKILL
+    job.until_gone(workers)
+    next_job = launch("dies_at_once.py", nproc=1, run_dir=job.run_parent)
+    assert next_job.wait() == 1
+    assert list(job.run_parent.iterdir()) == []
+    job.kill_all()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_is_forwarded_and_waited_for(launch: Callable[..., Any], number: signal.Signals) -> None:
+    job = launch("loop.py", "--until-stopped", "--on-sigterm", 0)
+    job.wait_for_output("runs in generation 0", count=2)
+
+    job.signal(number)
+
+    assert job.wait() == 0
+    assert job.stdout.count("has saved its work") == 2
+    assert "Traceback" not in job.stderr
+    assert f"ended by {number.name}; every worker ended with 0" in job.stderr
+    assert job.incidents() == []
+
+
+def test_a_rank_that_does_not_end_with_0_makes_it_1(launch: Callable[..., Any]) -> None:
+    job = launch("loop.py", "--until-stopped", "--on-sigterm", 3)
+    job.wait_for_output("runs in generation 0", count=2)
+
+    job.signal(signal.SIGTERM)
+
+    assert job.wait() == 1
+    assert job.stdout.count("has saved its work") == 2
+    assert "Traceback" not in job.stderr
+
+
+def test_a_rank_that_ignores_the_scheduler_is_killed_after_the_shutdown_timeout(launch: Callable[..., Any]) -> None:
+    job = launch("loop.py", "--until-stopped", "--ignore-sigterm", options=["--shutdown-timeout", 1])
+    job.wait_for_output("runs in generation 0", count=2)
+
+    job.signal(signal.SIGTERM)
+
+    assert job.wait(20) == 1
+    assert "waiting up to 1 s" in job.stderr
+    assert "Traceback" not in job.stderr
+
+
+def test_a_second_ctrl_c_does_not_wait(launch: Callable[..., Any]) -> None:
+    job = launch("loop.py", "--until-stopped", "--ignore-sigint", options=["--shutdown-timeout", 600])
+    job.wait_for_output("runs in generation 0", count=2)
+
+    job.signal(signal.SIGINT)
+    job.wait_for_error_output("waiting up to 600 s")
+    job.signal(signal.SIGINT)
+
+    assert job.wait(20) == 1
+    assert "Traceback" not in job.stderr
+
+
+def test_a_signal_while_the_group_is_being_restarted_ends_the_job(launch: Callable[..., Any]) -> None:
+    """In the wait before a restart no rank runs, and there is nobody to forward it to."""
+    job = launch("dies_at_once.py", options=["--max-restarts", 99], restart_backoff_after=1)
+    job.wait_for_event("backing_off", count=2)
+
+    job.signal(signal.SIGTERM)
+
+    assert job.wait(20) in (0, 1)
+    assert "Traceback" not in job.stderr
+
+
+def test_a_stopped_rank_does_not_hold_up_the_scheduler(launch: Callable[..., Any]) -> None:
+    job = launch("loop.py", "--until-stopped", "--on-sigterm", 0, options=["--shutdown-timeout", 600])
+    job.wait_for_output("runs in generation 0", count=2)
+    stopped = job.workers(0)[1]
+    os.kill(stopped, signal.SIGSTOP)
+    job.until_state(stopped, "T")
+
+    job.signal(signal.SIGTERM)
+
+    assert job.wait(20) == 1
+    assert job.stdout.count("has saved its work") == 1
+
+
+def test_a_finished_job_leaves_nothing_and_says_nothing(launch: Callable[..., Any]) -> None:
+    job = launch("loop.py", fresh=True, rank_section_timeouts="setup:20,step:20,checkpointing:20")
+
+    assert job.wait() == 0
+    assert job.stderr == ""
+    assert job.events()[-1]["event"] == "ended"
+    assert [event["event"] for event in job.events()] == ["began", "rendezvous", "started", "finished", "ended"]
+
+
+def test_the_default_run_folder_is_gone_too(launch: Callable[..., Any]) -> None:
+    job = launch("loop.py", run_dir=None)
+    assert job.wait() == 0
+    folder = job.events("began")[0]["run_folder"]
+    assert folder.startswith("/dev/shm/")
+    assert not os.path.exists(folder)
+
+
+def test_the_run_folder_is_private_while_it_lives(launch: Callable[..., Any]) -> None:
+    job = launch("loop.py", "--until-file", "stop")
+    job.wait_for_output("runs in generation 0", count=2)
+    folder = job.events("began")[0]["run_folder"]
+
+    modes = {oct(os.lstat(path).st_mode & 0o777) for path, _, _ in os.walk(folder)}
+    files = [os.path.join(path, name) for path, _, names in os.walk(folder) for name in names]
+    (job.work / "stop").touch()
+
+    assert job.wait() == 0
+    assert modes == {"0o700"}
+    assert len(files) >= 5

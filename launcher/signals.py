@@ -11,6 +11,8 @@ from types import FrameType
 
 from torch.distributed.elastic.multiprocessing import SignalException
 
+from resilience_core.errors import ConfigError
+
 __all__ = ["SignalInbox"]
 
 
@@ -80,4 +82,4 @@ def _number(name: str) -> signal.Signals:
     try:
         return signal.Signals[name]
     except KeyError:
-        raise ValueError(f"--signals-to-handle: unknown signal '{name}'; use names such as SIGTERM,SIGUSR1") from None
+        raise ConfigError(f"--signals-to-handle: unknown signal '{name}'; use names such as SIGTERM,SIGUSR1") from None

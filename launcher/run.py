@@ -147,6 +147,8 @@ def _furnished(job: Job, launch_config: Any, log_folder: str, zygote: Zygote | N
     with contextlib.ExitStack() as stack:
         signals = SignalInbox(getattr(launch_config, "signals_to_handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"))
         signals.install()
+        if hasattr(launch_config, "signals_to_handle"):  # torch's launch_agent sets it for the workers, too
+            os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = launch_config.signals_to_handle
         run_folder = RunFolder(job.config.run_dir)
         stack.callback(run_folder.remove)
         control = ControlSocket(os.path.join(run_folder.path, "control.sock"))

@@ -309,7 +309,7 @@ def launch(request: pytest.FixtureRequest, tmp_path: Path, forge: Callable[..., 
             if value is not None:
                 arguments += [f"--ft-{name.replace('_', '-')}", value]
         arguments += [SCRIPTS / script if (SCRIPTS / script).exists() else script, *script_arguments]
-        places = {"{python}": sys.executable, "{scripts}": str(SCRIPTS)}
+        places = {"{python}": sys.executable, "{scripts}": str(SCRIPTS), "{work}": str(folder / "work")}
         is_fresh = fresh or request.config.getoption("--fresh-launchers")
         job = Job(
             start_fresh if is_fresh else forge,

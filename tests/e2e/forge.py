@@ -69,6 +69,7 @@ def become_launcher(request: dict[str, Any]) -> None:
     tempfile.tempdir = None  # torch's import has settled it for the forge's own environment
     sys.argv = ["ft_launcher", *request["arguments"]]
     sys.path[0] = request["cwd"]
+    sys.path[1:1] = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
     import torch_resilience
 
     torch_resilience.main()

@@ -165,7 +165,7 @@ class Detector:
             report_time_interval,
             decides=exchange.rank == 0,
             announce=lambda iteration: exchange.announce(reporter.sequence, iteration),
-            heard=lambda: exchange.announced(reporter.sequence),
+            heard=reporter.hear,
             alone=exchange.world_size == 1,
         )
 

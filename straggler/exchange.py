@@ -46,8 +46,8 @@ class Exchange(Protocol):
     def announce(self, sequence: int, iteration: int) -> None:
         """Rank 0: report ``sequence`` is to be made at this iteration."""
 
-    def announced(self, sequence: int) -> int | None:
-        """Other ranks: at which iteration."""
+    def announced(self) -> tuple[int, int] | None:
+        """Other ranks: number and iteration of the report announced last."""
 
     def wanted_names(self) -> list[int]:
         """Hashes that rank 0 asks everybody about."""
@@ -92,7 +92,7 @@ class LocalExchange:
     def announce(self, sequence: int, iteration: int) -> None:
         return None
 
-    def announced(self, sequence: int) -> int | None:
+    def announced(self) -> tuple[int, int] | None:
         return None
 
     def wanted_names(self) -> list[int]:

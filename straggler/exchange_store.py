@@ -209,15 +209,15 @@ class StoreExchange:
         plan = f"{sequence} {iteration}"
         self._helper.call("announcing a report", lambda: self._store.set(self._key("plan"), plan), self._bound)
 
-    def announced(self, sequence: int) -> int | None:
-        return self._helper.call("asking for the next report", lambda: self._announced(sequence), self._bound)
+    def announced(self) -> tuple[int, int] | None:
+        return self._helper.call("asking for the next report", self._announced, self._bound)
 
-    def _announced(self, sequence: int) -> int | None:
+    def _announced(self) -> tuple[int, int] | None:
         key = self._key("plan")
         if not self._store.check([key]):
             return None
         number, iteration = map(int, self._store.get(key).split())
-        return iteration if number == sequence else None
+        return number, iteration
 
     def wanted_names(self) -> list[int]:
         return self._helper.call("asking for wanted names", self._wanted_names, self._bound) or []

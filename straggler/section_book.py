@@ -8,6 +8,7 @@ taken by a place in another file, a hash of the file's path tells them apart.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import PurePath
 from types import FrameType
@@ -20,6 +21,10 @@ from straggler.probe import Probe
 from straggler.sections import KINDS, Section, SectionClock, SectionKind
 
 __all__ = ["SectionBook"]
+
+logger = logging.getLogger(__name__)
+
+_MANY = 500
 
 
 class SectionBook:
@@ -93,6 +98,13 @@ class SectionBook:
         return name
 
     def _make(self, name: str, profile_cuda: bool, kind: SectionKind) -> Section:
+        if len(self.by_name) == _MANY:
+            logger.warning(
+                "there are %d straggler sections, the latest is %r: are names made at run time? Each is kept, and "
+                "none is ever compared with another (said once)",
+                _MANY,
+                name,
+            )
         section = Section(name, self._clock, profiling_interval=self._interval, kind=kind)
         for probe in self._probes:
             probe.watch(section, profile_cuda)

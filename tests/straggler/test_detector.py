@@ -8,9 +8,11 @@ import pytest
 import straggler
 from resilience_core import ConfigError
 from straggler import Detector, DetectorError
+from straggler.exchange import LocalExchange
 from straggler.intervals import ReportSchedule
 from straggler.probe import choose
 from straggler.probe_cpu import CpuWallProbe
+from straggler.reporter import Reporter
 from straggler.testing import FakeCudaEvents
 
 
@@ -141,6 +143,24 @@ def test_reports_come_when_the_interval_has_elapsed_alone():
     assert detector.is_interval_elapsed()
     assert detector.generate_report_if_interval_elapsed() is not None
     detector.shutdown()
+
+
+def test_a_rank_that_missed_a_report_catches_up():
+    class Behind(LocalExchange):
+        rank, world_size = 1, 2
+
+        def announced(self):
+            return 5, 70
+
+    reporter = Reporter(
+        Behind(), [], relative=True, individual=True, scoring="robust", settings=None, gather_on_rank0=True,
+        node="n", peer_group="", top_k=4, log_path=None,
+    )  # fmt: skip
+    reporter.sequence = 3
+    assert reporter.hear() == 70
+    assert reporter.sequence == 5
+    reporter.sequence = 6
+    assert reporter.hear() is None
 
 
 class Clock:

@@ -97,10 +97,9 @@ def test_names_are_told_when_they_are_wanted(store):
 
 def test_a_report_is_announced(store):
     first, second = exchanges(store, 2)
-    assert second.announced(3) is None
+    assert second.announced() is None
     first.announce(3, 120)
-    assert second.announced(3) == 120
-    assert second.announced(4) is None
+    assert second.announced() == (3, 120)
 
 
 SERVER = """

@@ -176,6 +176,13 @@ def test_two_files_of_one_name_do_not_share_an_unnamed_section(detector):
     assert made[0].name != made[1].name
 
 
+def test_names_that_are_made_at_run_time_are_said_once(detector, caplog):
+    for number in range(510):
+        with detector.detection_section(f"step {number}"):
+            pass
+    assert [message for message in caplog.messages if "made at run time" in message] == caplog.messages[-1:]
+
+
 @pytest.mark.parametrize("name", ["", 3, b"x"])
 def test_a_name_is_text(detector, name):
     with pytest.raises(ConfigError, match="name is text"):

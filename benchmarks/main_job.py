@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any
 
 from benchmarks.launches import Launch, LaunchFailedError, descendants, launched, pss_kilobytes, run_nanoseconds
@@ -157,11 +156,12 @@ def hang(results: Results, contender: Contender, restarts: int) -> None:
 
 def _verdicts(results: Results, contender: Contender, events: list[dict[str, Any]], how: str) -> None:
     """What only our launcher writes down: each deadline, when it was seen, and when the signal was sent."""
-    for hung, signalled in pairwise(event for event in events if event["event"] in ("hang", "signalled")):
-        if (hung["event"], signalled["event"]) == ("hang", "signalled"):
-            late_ns = hung["seen_ns"] - hung["deadline_ns"]
-            results.add("hang: deadline -> verdict", contender.title, [late_ns / MS], unit="ms")
-            sent_ns = signalled["signalled_ns"] - hung["deadline_ns"]
+    sent = {event["generation"]: event["signalled_ns"] for event in events if event["event"] == "signalled"}
+    for hung in (event for event in events if event["event"] == "hang"):
+        late_ns = hung["seen_ns"] - hung["deadline_ns"]
+        results.add("hang: deadline -> verdict", contender.title, [late_ns / MS], unit="ms")
+        if hung["generation"] in sent:
+            sent_ns = sent[hung["generation"]] - hung["deadline_ns"]
             results.add(f"hang: deadline -> signal, {how}", contender.title, [sent_ns / MS], unit="ms")
 
 

@@ -8,14 +8,12 @@ lock and cannot be refused. Everything that may fail (a missing launcher, a miss
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import logging
 import os
 import sys
 import time
-import traceback
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from resilience_core.agreement import gather_json
@@ -32,7 +30,6 @@ from resilience_core.cell import (
     OUT_OF_SECTION,
     SHUT_DOWN,
     SMALLEST_LIMIT,
-    STACK_SIGNAL,
     STATE,
     WATCHED,
     Cell,
@@ -40,9 +37,19 @@ from resilience_core.cell import (
     process_start_time,
 )
 from resilience_core.errors import RankMonitorClientError, SectionError, TimeoutsNotReadyError
+from resilience_core.rank_process import (
+    allow_stack_dumps,
+    answer_for_stacks,
+    cut_off_in_children,
+    log_and_leave,
+    stop_answering,
+)
 from resilience_core.timeouts import (
+    NANOSECONDS,
     HeartbeatTimeouts,
     SectionTimeouts,
+    learn_heartbeats,
+    learn_sections,
     learn_timeout,
     timeouts_from_state,
     timeouts_to_state,
@@ -59,9 +66,11 @@ CONFIG_VARIABLE = "FT_CONFIG_FILE"
 CONTROL_VARIABLE = "FT_CONTROL_SOCKET"
 LAUNCHER_VARIABLE = "FT_LAUNCHER_PID"
 
-_NS = 1_000_000_000
 
 logger = logging.getLogger(__name__)
+
+
+_clients: weakref.WeakSet[RankMonitorClient] = weakref.WeakSet()
 
 
 class _Section:
@@ -103,7 +112,7 @@ class RankMonitorClient:
         self._open: dict[str, _Section] = {}
         self._pending_state: Mapping[str, Any] | None = None
         self._stack_file: TextIO | None = None
-        self._is_cut_off = False
+        self._was_cut_off = False
         self._has_sent_heartbeat = False
         self._has_used_section = False
         self._section_events_are_heartbeats = False
@@ -120,7 +129,7 @@ class RankMonitorClient:
         """
         if self.is_initialized:
             raise RankMonitorClientError("init_workload_monitoring() was called already; shut down first")
-        if any(client.is_initialized and not client._is_cut_off for client in _clients):
+        if any(client.is_initialized and not client._was_cut_off for client in _clients):
             # Both would write the same words, and the first to shut down would switch the other's protection off.
             raise RankMonitorClientError(
                 "another RankMonitorClient of this process is initialised already; use that one, or shut it down first"
@@ -146,16 +155,17 @@ class RankMonitorClient:
             ) from error
         except CellError as error:
             raise RankMonitorClientError(str(error)) from error
-        self._is_cut_off = False
+        self._was_cut_off = False
         self._cell = cell
         self._words = cell.words
         self._start(time.monotonic_ns())
-        _allow_stack_dumps()
+        allow_stack_dumps(int(os.environ.get(LAUNCHER_VARIABLE, "0")))
         if self._cfg.capture_stacks:
-            self._stack_file = _answer_for_stacks(path)
-        _cut_off_in_children(self)
+            self._stack_file = answer_for_stacks(path)
+        _clients.add(self)
+        cut_off_in_children(self)
         if self._cfg.install_exception_hook:
-            sys.excepthook = _log_and_leave
+            sys.excepthook = log_and_leave
 
     def _start(self, now: int) -> None:
         self._sections = {}
@@ -202,8 +212,7 @@ class RankMonitorClient:
         self._cell.close()
         self._cell = None
         if self._stack_file is not None:
-            faulthandler.unregister(STACK_SIGNAL)
-            self._stack_file.close()
+            stop_answering(self._stack_file)
             self._stack_file = None
 
     @property
@@ -396,16 +405,10 @@ class RankMonitorClient:
         self._require_init("calculate_and_set_hb_timeouts()")
         seen = gather_json([self._first_heartbeat_gap_ns, self._longest_heartbeat_gap_ns])
         first, later = (max(rank[index] for rank in seen) for index in (0, 1))
-        learnt = self._hb_timeouts.were_calculated
         # The first heartbeat comes once in a life of a process; a later calculation keeps what it taught.
-        if later == 0 or (first == 0 and not learnt):
-            return self._not_ready("heartbeat timeouts: send at least two heartbeats first", skip_if_not_ready)
-        in_force = self._hb_timeouts
-        self._hb_timeouts = HeartbeatTimeouts(
-            initial=in_force.initial if first == 0 else self._learned(first, in_force.initial, learnt),
-            subsequent=self._learned(later, in_force.subsequent, learnt),
-            were_calculated=True,
-        )
+        if later == 0 or (first == 0 and not self._hb_timeouts.were_calculated):
+            return _not_ready("heartbeat timeouts: send at least two heartbeats first", skip_if_not_ready)
+        self._hb_timeouts = learn_heartbeats(self._hb_timeouts, first, later, self._learn_one)
         self._first_heartbeat_gap_ns = 0
         self._longest_heartbeat_gap_ns = 0
         self._put_limits_in_force()
@@ -433,63 +436,41 @@ class RankMonitorClient:
             TimeoutsNotReadyError: A selected section was never closed on any rank, or nothing was seen at all.
         """
         self._require_init("calculate_and_set_section_timeouts()")
-        seen = gather_json(
-            {
-                "sections": {s.name: s.longest_ns for s in self._sections.values() if s.was_seen},
-                "gap": self._longest_gap_ns,
-            }
-        )
+        own = {s.name: s.longest_ns for s in self._sections.values() if s.was_seen}
+        seen = gather_json({"sections": own, "gap": self._longest_gap_ns})
         longest: dict[str, int] = {}
         for rank in seen:
             for name, took in rank["sections"].items():
                 longest[name] = max(took, longest.get(name, 0))
-        gap = max(rank["gap"] for rank in seen)
+        gap = max(rank["gap"] for rank in seen) if calc_out_of_section else None
         # A string is a sequence of letters, and surely not what was meant.
         selected = [selected_sections] if isinstance(selected_sections, str) else selected_sections
         names = sorted(longest) if selected is None else sorted(set(selected))
         missing = [name for name in names if name not in longest]
-        if missing or (calc_out_of_section and gap == 0) or not (names or calc_out_of_section):
+        if missing or gap == 0 or not (names or calc_out_of_section):
             what = f"section(s) {', '.join(missing)} not seen" if missing else "no interval was seen"
-            return self._not_ready(f"section timeouts: {what} on any rank since the last time", skip_if_not_ready)
-        self._learn_sections(names, longest, gap if calc_out_of_section else None)
+            return _not_ready(f"section timeouts: {what} on any rank since the last time", skip_if_not_ready)
+        chosen = {name: longest[name] for name in names}
+        self._section_timeouts = learn_sections(self._section_timeouts, chosen, gap, self._learn_one)
+        self._forget_what_was_learnt(names, with_gap=gap is not None)
         self._put_limits_in_force()
         return True
 
-    def _learn_sections(self, names: Iterable[str], longest: Mapping[str, int], gap: int | None) -> None:
-        in_force = self._section_timeouts
-        learned = {
-            name: self._learned(longest[name], in_force.section.get(name), name in in_force.calculated_sections)
-            for name in names
-        }
-        was_learned = in_force.is_out_of_section_calculated
-        self._section_timeouts = SectionTimeouts(
-            section={**in_force.section, **learned},
-            out_of_section=(
-                in_force.out_of_section if gap is None else self._learned(gap, in_force.out_of_section, was_learned)
-            ),
-            calculated_sections=in_force.calculated_sections | frozenset(learned),
-            is_out_of_section_calculated=was_learned or gap is not None,
-        )
-        for name in learned:
-            if name in self._sections:
-                self._sections[name].longest_ns = 0
-                self._sections[name].was_seen = False
-        if gap is not None:
+    def _forget_what_was_learnt(self, names: Iterable[str], with_gap: bool) -> None:
+        for section in (self._sections[name] for name in names if name in self._sections):
+            section.longest_ns = 0
+            section.was_seen = False
+        if with_gap:
             self._longest_gap_ns = 0
 
-    def _learned(self, longest_ns: int, in_force: float | None, was_learned: bool) -> float:
+    def _learn_one(self, longest_ns: int, in_force: float | None, was_learned: bool) -> float:
         return learn_timeout(
-            longest_ns / _NS,
+            longest_ns / NANOSECONDS,
             in_force,
             was_learned=was_learned,
             safety_factor=self.cfg.safety_factor,
             floor_seconds=self.cfg.learned_timeout_floor,
         )
-
-    def _not_ready(self, what: str, skip: bool) -> bool:
-        if skip:
-            return False
-        raise TimeoutsNotReadyError(f"cannot calculate {what}; or pass skip_if_not_ready=True")
 
     def state_dict(self) -> dict[str, Any]:
         """The learned timeouts as JSON types, equal on all ranks; configured values are not part of it.
@@ -581,16 +562,22 @@ class RankMonitorClient:
     def _not_initialised(self, call: str) -> RankMonitorClientError:
         return RankMonitorClientError(f"{call} needs monitoring; call init_workload_monitoring() first")
 
-    def _cut_off(self) -> None:
+    def cut_off(self) -> None:
         """In a forked child: go on without effect, in a cell that nobody reads."""
-        self._is_cut_off = True
+        self._was_cut_off = True
         if self._cell is not None:
             self._cell = Cell.detached()
             self._words = self._cell.words
 
 
+def _not_ready(what: str, skip: bool) -> bool:
+    if skip:
+        return False
+    raise TimeoutsNotReadyError(f"cannot calculate {what}; or pass skip_if_not_ready=True")
+
+
 def _ns(seconds: float | None) -> int | None:
-    return None if seconds is None else int(seconds * _NS)
+    return None if seconds is None else int(seconds * NANOSECONDS)
 
 
 def _deadline(now: int, limit_ns: int | None) -> int:
@@ -611,53 +598,3 @@ def _unconfigured(name: str, configured: Iterable[str]) -> str:
         f"section '{name}' is used but not in rank_section_timeouts; {hint} Add '{name}' with a timeout in seconds, "
         "or null for no limit"
     )
-
-
-_clients: weakref.WeakSet[RankMonitorClient] = weakref.WeakSet()
-_fork_hook: Callable[[], None] | None = None
-
-
-def _cut_off_in_children(client: RankMonitorClient) -> None:
-    global _fork_hook
-    _clients.add(client)
-    if _fork_hook is None:
-        _fork_hook = _after_fork_in_child
-        os.register_at_fork(after_in_child=_fork_hook)
-
-
-def _after_fork_in_child() -> None:
-    for client in list(_clients):
-        client._cut_off()
-
-
-def _allow_stack_dumps() -> None:
-    """Let the launcher's descendants read this process's stacks where Yama restricts ptrace (ptrace_scope 1)."""
-    try:
-        with open("/proc/sys/kernel/yama/ptrace_scope", "rb") as file:
-            restricted = file.read().strip() == b"1"
-    except OSError:
-        return
-    launcher = int(os.environ.get(LAUNCHER_VARIABLE, "0"))
-    if restricted and launcher:
-        import ctypes
-
-        pr_set_ptracer = 0x59616D61
-        ctypes.CDLL(None).prctl(pr_set_ptracer, ctypes.c_ulong(launcher), 0, 0, 0)
-
-
-def _answer_for_stacks(cell_path: str) -> TextIO:
-    """Write this process's stacks beside the cell when the monitor asks, where it cannot read them from outside."""
-    file = open(cell_path + ".stack", "w", encoding="utf-8")  # noqa: SIM115 - open as long as monitoring lasts
-    faulthandler.register(STACK_SIGNAL, file=file, all_threads=True, chain=False)
-    return file
-
-
-def _log_and_leave(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """The exception hook of ``install_exception_hook``: say what happened and leave without tearing down.
-
-    An orderly interpreter exit may wait for ever, for instance in a collective library's destructor.
-    """
-    sys.stderr.write("".join(traceback.format_exception(kind, error, trace)))
-    sys.stderr.flush()
-    sys.stdout.flush()
-    os._exit(1)

@@ -7,7 +7,7 @@ from the configuration it is replaced.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -15,12 +15,22 @@ import attrs
 from resilience_core.errors import RankMonitorClientError
 
 __all__ = [
+    "NANOSECONDS",
     "HeartbeatTimeouts",
+    "LearnOne",
     "SectionTimeouts",
+    "learn_heartbeats",
+    "learn_sections",
     "learn_timeout",
     "timeouts_from_state",
     "timeouts_to_state",
 ]
+
+
+NANOSECONDS = 1_000_000_000
+
+LearnOne = Callable[[int, "float | None", bool], float]
+"""Longest interval in nanoseconds, limit in force in seconds, whether that was learned; gives seconds."""
 
 
 def _frozen(names: Iterable[str]) -> frozenset[str]:
@@ -80,6 +90,49 @@ def learn_timeout(
     if was_learned and in_force is not None:
         timeout = (timeout + in_force) / 2
     return max(timeout, floor_seconds)
+
+
+def learn_heartbeats(in_force: HeartbeatTimeouts, first_ns: int, later_ns: int, learn: LearnOne) -> HeartbeatTimeouts:
+    """Both heartbeat timeouts from the longest intervals of all ranks.
+
+    Args:
+        in_force: Those that apply now.
+        first_ns: Longest time to a first heartbeat, nanoseconds; 0 when there was none since the last time.
+        later_ns: Longest time between two heartbeats, nanoseconds.
+        learn: :func:`learn_timeout` with its settings filled in.
+    """
+    learnt = in_force.were_calculated
+    return HeartbeatTimeouts(
+        initial=in_force.initial if first_ns == 0 else learn(first_ns, in_force.initial, learnt),
+        subsequent=learn(later_ns, in_force.subsequent, learnt),
+        were_calculated=True,
+    )
+
+
+def learn_sections(
+    in_force: SectionTimeouts, longest_ns: Mapping[str, int], gap_ns: int | None, learn: LearnOne
+) -> SectionTimeouts:
+    """Section timeouts from the longest intervals of all ranks; sections that are not given keep theirs.
+
+    Args:
+        in_force: Those that apply now.
+        longest_ns: Section to longest interval, nanoseconds.
+        gap_ns: Longest time out of section, nanoseconds; None to leave that limit alone.
+        learn: :func:`learn_timeout` with its settings filled in.
+    """
+    learned = {
+        name: learn(took, in_force.section.get(name), name in in_force.calculated_sections)
+        for name, took in longest_ns.items()
+    }
+    was_learned = in_force.is_out_of_section_calculated
+    return SectionTimeouts(
+        section={**in_force.section, **learned},
+        out_of_section=in_force.out_of_section
+        if gap_ns is None
+        else learn(gap_ns, in_force.out_of_section, was_learned),
+        calculated_sections=in_force.calculated_sections | frozenset(learned),
+        is_out_of_section_calculated=was_learned or gap_ns is not None,
+    )
 
 
 def timeouts_to_state(heartbeat: HeartbeatTimeouts, section: SectionTimeouts) -> dict[str, Any]:

@@ -1,0 +1,76 @@
+"""What monitoring needs of the rank's process as a whole: fork, ptrace, faulthandler, the last words."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import traceback
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol, TextIO
+
+from resilience_core.cell import STACK_SIGNAL
+
+__all__ = ["allow_stack_dumps", "answer_for_stacks", "cut_off_in_children", "log_and_leave", "stop_answering"]
+
+
+class _Cuttable(Protocol):
+    def cut_off(self) -> None:
+        """Go on without effect."""
+
+
+_clients: weakref.WeakSet[_Cuttable] = weakref.WeakSet()
+_fork_hook: Callable[[], None] | None = None
+
+
+def cut_off_in_children(client: _Cuttable) -> None:
+    """Cut a client off in every process that is forked from this one."""
+    global _fork_hook
+    _clients.add(client)
+    if _fork_hook is None:
+        _fork_hook = _after_fork_in_child
+        os.register_at_fork(after_in_child=_fork_hook)
+
+
+def _after_fork_in_child() -> None:
+    for client in list(_clients):
+        client.cut_off()
+
+
+def allow_stack_dumps(launcher: int) -> None:
+    """Let the launcher's descendants read this process's stacks where Yama restricts ptrace (ptrace_scope 1)."""
+    try:
+        with open("/proc/sys/kernel/yama/ptrace_scope", "rb") as file:
+            restricted = file.read().strip() == b"1"
+    except OSError:
+        return
+    if restricted and launcher:
+        import ctypes
+
+        pr_set_ptracer = 0x59616D61
+        ctypes.CDLL(None).prctl(pr_set_ptracer, ctypes.c_ulong(launcher), 0, 0, 0)
+
+
+def answer_for_stacks(cell_path: str) -> TextIO:
+    """Write this process's stacks beside the cell when the monitor asks, where it cannot read them from outside."""
+    file = open(cell_path + ".stack", "w", encoding="utf-8")  # noqa: SIM115 - open as long as monitoring lasts
+    faulthandler.register(STACK_SIGNAL, file=file, all_threads=True, chain=False)
+    return file
+
+
+def stop_answering(file: TextIO) -> None:
+    """Undo :func:`answer_for_stacks`."""
+    faulthandler.unregister(STACK_SIGNAL)
+    file.close()
+
+
+def log_and_leave(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """The exception hook of ``install_exception_hook``: say what happened and leave without tearing down.
+
+    An orderly interpreter exit may wait for ever, for instance in a collective library's destructor.
+    """
+    sys.stderr.write("".join(traceback.format_exception(kind, error, trace)))
+    sys.stderr.flush()
+    sys.stdout.flush()
+    os._exit(1)

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
+    from launcher.nursery import Zygote
     from launcher.options import Job
-    from launcher.starters import Zygote
     from launcher.zygote_protocol import WorkerOrder
 
 __all__ = ["console_main", "main"]
@@ -95,9 +95,9 @@ def _run(arguments: list[str], may_fork: bool) -> int | WorkerOrder:
 def _zygote(job: Job, harmless_threads: int) -> Zygote | WorkerOrder | None:
     """Fork the zygote, unless workers are to be spawned. Returns in the launcher and in every warm worker."""
     from launcher.console import say
+    from launcher.nursery import Zygote
     from launcher.processes import adopt_orphans
     from launcher.run import preload
-    from launcher.starters import Zygote
 
     if job.config.worker_start != "warm":
         return None

@@ -26,10 +26,11 @@ from launcher.event_log import EventLog
 from launcher.folders import RunFolder, make_log_folder, new_run_id
 from launcher.generation import Outfit, accepted_by
 from launcher.monitor_process import MonitorProcess
+from launcher.nursery import Zygote
 from launcher.options import Job
 from launcher.rendezvous import FreshStoreRendezvous, LocalRendezvous, RendezvousRefusedError
 from launcher.signals import SignalInbox
-from launcher.starters import SpawnStarter, WarmStarter, WorkerStarter, Zygote
+from launcher.starters import SpawnStarter, WarmStarter, WorkerStarter
 from launcher.workers import python_command
 from resilience_core.config import FaultToleranceConfig
 from resilience_core.errors import ConfigError

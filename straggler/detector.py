@@ -49,7 +49,7 @@ class _OnEither(Generic[P, R]):
 
     def __get__(self, instance: Detector | None, owner: type[Detector]) -> Callable[P, R]:
         # __get__ of a plain function: a bound method, made in C.
-        return self._function.__get__(instance if instance is not None else owner.default())  # type: ignore[no-any-return]
+        return self._function.__get__(instance or owner._default or owner.default())  # type: ignore[no-any-return]
 
 
 class _IsInitialized:
@@ -60,7 +60,7 @@ class _IsInitialized:
     @overload
     def __get__(self, instance: Detector, owner: type[Detector]) -> bool: ...
     def __get__(self, instance: Detector | None, owner: type[Detector]) -> bool:
-        return (instance if instance is not None else owner.default())._reporter is not None
+        return (instance or owner._default or owner.default())._reporter is not None
 
 
 class Detector:
@@ -76,6 +76,8 @@ class Detector:
         self._schedule: ReportSchedule | None = None
         self._wrapper = CallableWrapper(self._section_named)
         self._probes: list[Probe] = []
+        # Found in the instance, the hot call is spared the descriptor.
+        self.__dict__["detection_section"] = self.detection_section
 
     @classmethod
     def default(cls) -> Detector:

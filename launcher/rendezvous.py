@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Protocol, cast
 
@@ -159,7 +161,8 @@ class FreshStoreRendezvous(RendezvousHandler):
         if self._round is not None and self._is_static:
             with contextlib.suppress(RuntimeError):
                 self._round.set(f"ft/restart/{self._attempt + 1}", "1")
-        info = self._inner.next_rendezvous()
+        with _unshared_store():
+            info = self._inner.next_rendezvous()
         self._attempt += 1
         # torch's dynamic store begins anew each round; the static one does not, so there its attempt is the key.
         store = PrefixStore(f"ft/{self._attempt if self._is_static else 0}", info.store)
@@ -222,6 +225,24 @@ class FreshStoreRendezvous(RendezvousHandler):
         if self._round is not None:
             with contextlib.suppress(RuntimeError):  # the store's host may be what failed
                 self._round.set("ft/ended", why)
+
+
+@contextlib.contextmanager
+def _unshared_store() -> Iterator[None]:
+    """Have torch's handler host no store of its own (its documented switch, read at each round).
+
+    It would publish the store's address in the first round only, and a node that joins later waits for it in vain.
+    """
+    name = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _has(store: Store, key: str) -> bool:

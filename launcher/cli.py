@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
@@ -65,6 +66,8 @@ def _guarded(arguments: list[str], may_fork: bool) -> int | WorkerOrder:
         return _run(arguments, may_fork)
     except (ResilienceError, argparse.ArgumentTypeError) as error:
         return _refuse(str(error))
+    except KeyboardInterrupt:  # before the launcher has taken over the signals
+        return 128 + signal.SIGINT
 
 
 def _run(arguments: list[str], may_fork: bool) -> int | WorkerOrder:

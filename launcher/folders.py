@@ -13,7 +13,7 @@ import time
 
 from resilience_core.errors import ResilienceError
 
-__all__ = ["DEFAULT_PARENT", "FolderError", "RunFolder", "make_log_folder", "new_run_id"]
+__all__ = ["DEFAULT_PARENT", "FolderError", "RunFolder", "make_log_folder", "new_run_id", "remove_if_empty"]
 
 DEFAULT_PARENT = "/dev/shm"
 _PREFIX = "ft_launcher-"
@@ -105,6 +105,14 @@ def make_log_folder(log_dir: str | None, run_id: str) -> str:
             f"cannot make the log folder {path}: {error.strerror}; name another with --log-dir"
         ) from error
     return path
+
+
+def remove_if_empty(log_folder: str) -> None:
+    """Take away a log folder that nothing was written to: a job that was refused leaves nothing behind."""
+    parent = os.path.dirname(log_folder)
+    for folder in (os.path.join(log_folder, "workers"), log_folder, parent if parent.endswith("ft_logs") else ""):
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
 
 
 def new_run_id() -> str:

@@ -20,7 +20,11 @@ from launcher.zygote_protocol import WorkerOrder, read_at_import, receive_frame
 __all__ = ["Zygote", "import_environment"]
 
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_PROGRAM = "import sys; sys.path[0] = sys.argv.pop(1); from launcher.zygote import main; main()"
+# Our own folder comes last, where it can shadow nothing; the first place is kept for the script's folder.
+_PROGRAM = (
+    "import sys; sys.path[0] = '/dev/null'; home = sys.argv.pop(1); home in sys.path or sys.path.append(home); "
+    "from launcher.zygote import main; main()"
+)
 
 
 @attrs.define(eq=False)

@@ -23,7 +23,7 @@ from launcher.agent import Agent
 from launcher.console import say
 from launcher.control_socket import ControlSocket
 from launcher.event_log import EventLog
-from launcher.folders import RunFolder, make_log_folder, new_run_id
+from launcher.folders import RunFolder, make_log_folder, new_run_id, remove_if_empty
 from launcher.generation import Outfit, accepted_by
 from launcher.monitor_process import MonitorProcess
 from launcher.nursery import Zygote
@@ -58,9 +58,14 @@ def run(job: Job, zygote: Zygote | None = None) -> int:
     _complete(job)
     with contextlib.ExitStack() as stack:
         log_folder = make_log_folder(job.arguments.log_dir, job.arguments.rdzv_id)
+        stack.callback(remove_if_empty, log_folder)
         launch_config, entrypoint, arguments = _launch_config(job, log_folder)
         outfit = stack.enter_context(_furnished(job, launch_config, log_folder, zygote))
-        spec = _worker_spec(job, launch_config, entrypoint, arguments)
+        try:
+            spec = _worker_spec(job, launch_config, entrypoint, arguments)
+        except SignalException as ended:
+            say(f"ended by {ended.sigval.name} before a worker was started")
+            return 1
         agent = Agent(spec, outfit, _shutdown_timeout(launch_config))
         return _supervise(agent, spec, outfit)
 

@@ -23,7 +23,7 @@ def test_each_phase_of_a_restart_is_stamped(launch, tmp_path):
 
     stamps = {}
     for event in job.events():
-        stamps.setdefault((event["event"], event["generation"] if "generation" in event else None), event["t_ns"])
+        stamps.setdefault((event["event"], event.get("generation")), event["t_ns"])
     of_the_restart = [
         stamps["seen", 0],
         stamps["asked", 0],

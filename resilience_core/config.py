@@ -145,8 +145,8 @@ class FaultToleranceConfig:
         3,
         values.count(0),
         "COUNT",
-        "Restarts in a row without progress after which the job ends for good; 0 never ends it. Needs "
-        "checkpoint_iteration_file.",
+        "Generations in a row without progress after which the job ends for good; 0: never. Progress is what the job "
+        "reports: the iteration of its events, or checkpoint_iteration_file; one that reports neither is never ended.",
     )
     min_progress_iterations: int = _setting(
         1, values.count(1), "COUNT", "Iterations that a generation must have gained to count as progress."

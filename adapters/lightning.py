@@ -5,7 +5,8 @@ One line protects a script that ``ft_launcher`` starts::
     trainer = pl.Trainer(callbacks=[FaultToleranceSectionsCallback(autoresume=False, calculate_timeouts=True)])
 
 :class:`FaultToleranceCallback` watches heartbeats, :class:`FaultToleranceSectionsCallback` watches sections (it
-also says *where* a rank hangs). They are active in ``fit`` only, and may be used together.
+also says *where* a rank hangs), :class:`StragglerDetectionCallback` finds ranks that are slow. They are active in
+``fit`` only, and may be used together.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from resilience_core.finished import FinishedFlag
 from resilience_core.heartbeats import HeartbeatMonitor
 from resilience_core.sections import SectionMonitor
 from resilience_core.translation import Translator, state_path_in
+from straggler.callables import CallableId
+from straggler.plugin import StragglerPlugin
 
-__all__ = ["FaultToleranceCallback", "FaultToleranceSectionsCallback"]
+__all__ = ["FaultToleranceCallback", "FaultToleranceSectionsCallback", "StragglerDetectionCallback"]
 
 
 class _FaultTolerance(EventCallback):
@@ -137,3 +140,50 @@ class FaultToleranceSectionsCallback(_FaultTolerance):
         if self._exc_handling_policy is not None:
             plugins.append(ExceptionPolicy(self._exc_handling_policy, translator.client))
         return plugins
+
+
+class StragglerDetectionCallback(EventCallback):
+    """Measures every rank's steps during ``fit`` and says which ranks are slow.
+
+    Args:
+        report_time_interval: Seconds between reports.
+        calc_relative_gpu_perf: Compare each rank with its peers.
+        calc_individual_gpu_perf: Compare each rank with its own past.
+        num_gpu_perf_scores_to_log: How many best and worst scores to log at each report; 0: only stragglers.
+        gpu_relative_perf_threshold: A relative score below it is slow; between 0 and 1.
+        gpu_individual_perf_threshold: The same for individual scores.
+        stop_if_detected: End training, by the exception ``StopTraining``, when a straggler persists.
+        logger_name: Where to log.
+
+    Raises:
+        ValueError: A setting is out of range, or nothing is to be computed.
+    """
+
+    def __init__(
+        self,
+        report_time_interval: float,
+        calc_relative_gpu_perf: bool,
+        calc_individual_gpu_perf: bool,
+        num_gpu_perf_scores_to_log: int,
+        gpu_relative_perf_threshold: float,
+        gpu_individual_perf_threshold: float,
+        stop_if_detected: bool,
+        logger_name: str | None = "nemo_logger.StragglerDetectionCallback",
+    ) -> None:
+        super().__init__()
+        self._settings: dict[str, Any] = {
+            "report_time_interval": report_time_interval,
+            "calc_relative_gpu_perf": calc_relative_gpu_perf,
+            "calc_individual_gpu_perf": calc_individual_gpu_perf,
+            "num_gpu_perf_scores_to_log": num_gpu_perf_scores_to_log,
+            "gpu_relative_perf_threshold": gpu_relative_perf_threshold,
+            "gpu_individual_perf_threshold": gpu_individual_perf_threshold,
+            "stop_if_detected": stop_if_detected,
+            "logger_name": logger_name,
+        }
+        StragglerPlugin(**self._settings)  # refuses what cannot be used, now and not when training starts
+
+    def _plugins(self, trainer: Any, translator: Translator) -> list[object]:
+        plugin = StragglerPlugin(**self._settings)
+        plugin.time_callables([CallableId(trainer.lightning_module, "training_step")])
+        return [plugin]

@@ -21,7 +21,6 @@ import torch
 from sklearn.datasets import load_digits
 from torch.utils.data import Dataset, Subset
 from transformers import Trainer, TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
 
 from adapters.huggingface import protect
 
@@ -85,6 +84,12 @@ def make_trainer(options: argparse.Namespace) -> Trainer:
     )
 
 
+def last_checkpoint(folder: Path) -> Path | None:
+    """The newest checkpoint that is complete: a rank that is killed while it saves leaves half of one."""
+    complete = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
+    return max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+
 def parse_options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -104,15 +109,15 @@ def main() -> None:
 
     trainer = make_trainer(options)
     protect(trainer, calculate_timeouts=True, exp_dir=options.out, autoresume=options.autoresume)
-    resumed_from = get_last_checkpoint(str(options.out))
-    trainer.train(resume_from_checkpoint=resumed_from)
+    resumed_from = last_checkpoint(options.out)
+    trainer.train(resume_from_checkpoint=resumed_from and str(resumed_from))
 
     metrics = trainer.evaluate()
     if trainer.is_world_process_zero():
         result = {
             "accuracy": metrics["eval_accuracy"],
             "steps": trainer.state.global_step,
-            "resumed_from": int(resumed_from.rpartition("-")[2]) if resumed_from else 0,
+            "resumed_from": int(resumed_from.name.rpartition("-")[2]) if resumed_from else 0,
             "generation": int(os.environ.get("FT_RESTART_COUNT", "0")),
         }
         (options.out / "result.json").write_text(json.dumps(result) + "\n", encoding="utf-8")

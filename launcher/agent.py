@@ -184,14 +184,11 @@ class Agent(SimpleElasticAgent):
     def _read_reports(self) -> None:
         assert self._current is not None
         for report in self._outfit.monitor.read_reports():
-            if report["generation"] != self._current.number:
-                continue
-            if "incident" in report:
-                incident = Incident.from_json(report["incident"])
-                self._current.condemned |= set(report["condemned"])
-                self._tell(incident, report["problem"])
-            else:
+            if "incident" not in report:
                 self._outfit.events.write("signalled", **report)
+            elif report["generation"] == self._current.number:
+                self._current.condemned |= set(report["condemned"])
+                self._tell(Incident.from_json(report["incident"]), report["problem"])
 
     def _tell(self, incident: Incident, problem: str | None = None) -> None:
         say(*incident.story(), *([f"  note    {problem}"] if problem else []))

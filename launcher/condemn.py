@@ -110,6 +110,8 @@ def _report(
     rank: RankMonitor, view: CellView, now_ns: int, stack: tuple[Thread, ...], is_condemned: bool
 ) -> RankReport:
     verdict = rank.verdict(view, now_ns)
+    if verdict is None and is_condemned:  # not overdue yet, but due together with the others
+        verdict = rank.verdict(view, rank.next_deadline_ns(view))
     youngest = max(view.sections, key=lambda section: section.opened_ns, default=None)
     status = process_status(rank.pid(view))
     waits_in = waits_for_peers(stack)

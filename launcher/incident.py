@@ -133,7 +133,7 @@ class Incident(NamedTuple):
         """A few lines for the terminal: who, where, how long, the stack, what was done."""
         lines = [self._headline(rank) for rank in self._speakers()]
         for rank in self._speakers():
-            lines += [f"  stack   {frame}" for frame in _innermost(rank, 6)]
+            lines += [f"  stack   {frame}" for frame in _innermost(rank, 8)]
             if rank.message:
                 lines.append(f"  error   {rank.message}")
         lines.append(f"  why     {self.why}")

@@ -174,7 +174,7 @@ class Incident(NamedTuple):
             return f"rank {rank.rank} (pid {rank.pid}) asks: {rank.message}"
         if rank.exit_code is not None:
             return f"rank {rank.rank} (pid {rank.pid}) {_exit(rank.exit_code)}{_at(rank)}{_in_section(rank)}"
-        if rank.cause is None or rank.open_seconds is None:
+        if rank.cause is None or rank.open_seconds is None or rank.limit_seconds is None:
             return f"rank {rank.rank} (pid {rank.pid}) holds the others up{_at(rank)}"
         silent = {
             "section": f"section '{rank.section}' open for",

@@ -1,0 +1,92 @@
+"""The examples of the three frameworks as a person runs them: hung, then crashed, and complete in the end.
+
+The jobs run side by side, since most of their time they import something or wait for a deadline.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.incident import read_incidents
+from resilience_core.state_file import load_state
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+LAUNCHER = Path(sys.executable).parent / "ft_launcher"
+LONGEST = 280
+OPTIONS = (
+    "--nproc-per-node=2",
+    "--max-restarts=3",
+    "--ft-rank-section-timeouts=setup:60,step:5,checkpointing:60",
+    "--ft-rank-out-of-section-timeout=60",
+    "--ft-learned-timeout-floor=20",
+)
+FAULTS = "hang:rank=1,step=33;exception:rank=0,step=60,generation=1"
+ARGUMENTS = {
+    "lightning_digits.py": ["--out", "out"],
+    "megatron_style_loop.py": ["--save", "out", "--async-save", "--calc-ft-timeouts"],
+    "hf_trainer.py": ["--out", "out"],
+}
+STEPS = {"lightning_digits.py": 88, "megatron_style_loop.py": 80, "hf_trainer.py": 80}
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Path, subprocess.Popen[bytes]]]]:
+    """Every example, with the same two faults."""
+    jobs = {}
+    for example, arguments in ARGUMENTS.items():
+        folder = tmp_path_factory.mktemp(example.removesuffix(".py"))
+        with (folder / "log").open("wb") as log:
+            jobs[example] = (
+                folder,
+                subprocess.Popen(
+                    [LAUNCHER, *OPTIONS, EXAMPLES / example, *arguments],
+                    cwd=folder,
+                    env={**os.environ, "FT_SIMULATED_FAULTS": FAULTS},
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                ),
+            )
+    yield jobs
+    for _, process in jobs.values():
+        process.terminate()
+        process.wait()
+
+
+@pytest.mark.parametrize("example", ARGUMENTS)
+def test_hung_then_crashed_then_complete(jobs: dict[str, tuple[Path, subprocess.Popen[bytes]]], example: str) -> None:
+    folder, process = jobs[example]
+
+    assert process.wait(LONGEST) == 0, (folder / "log").read_text()
+
+    (log_folder,) = (folder / "ft_logs").iterdir()
+    hang, crash = read_incidents(str(log_folder))
+    assert hang.kind == "hang"
+    assert hang.culprit is not None
+    assert (hang.culprit.rank, hang.culprit.section, hang.culprit.iteration) == (1, "step", 33)
+    assert crash.culprit is not None
+    assert (crash.culprit.rank, crash.culprit.iteration) == (0, 60)
+
+    result: dict[str, Any] = json.loads((folder / "out" / "result.json").read_text())
+    assert result["generation"] == 2
+    assert result["steps"] == STEPS[example]
+    assert result["accuracy"] > 0.8
+    # Resumed, and not from zero: the last generation began where a checkpoint was.
+    log = (folder / "log").read_text()
+    if example == "lightning_digits.py":
+        assert log.count("Restored all states from the checkpoint") == 2
+    else:
+        assert result["resumed_from"] >= 40
+    state = load_state(folder / "out" / "ft_state.json")
+    assert state is not None
+    learned = state["current_timeouts"]["section"]["calculated_sections"]
+    assert set(learned) == {"setup", "step"} | (set() if example.startswith("megatron") else {"checkpointing"})

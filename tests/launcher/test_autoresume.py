@@ -1,0 +1,182 @@
+"""ft_autoresume: how often it runs a job again, and when it does not. The launcher is a script that plays one."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+
+from launcher.autoresume import Outcome, Tally
+
+# Plays a launcher: appends to a list of runs, leaves a diary as the launcher does, and does what its argument says.
+FAKE_LAUNCHER = """
+import json, os, signal, sys, time
+runs = open("runs", "a+"); runs.write("x"); runs.flush(); runs.seek(0); run = len(runs.read())
+os.makedirs(f"ft_logs/{run}")
+diary = open(f"ft_logs/{run}/events.jsonl", "w", buffering=1)
+def tell(event, **facts):
+    diary.write(json.dumps({"event": event, "t_ns": time.monotonic_ns(), **facts}) + chr(10))
+tell("began", launcher=os.getpid())
+def finish():
+    open(os.environ["FAULT_TOL_FINISHED_FLAG_FILE"], "w").close()
+exec(sys.argv[1])
+"""
+
+
+@attrs.define
+class Runner:
+    folder: Path
+
+    def start(self, script: str, *options: str) -> subprocess.Popen[str]:
+        command = [
+            *(sys.executable, "-c", "import torch_resilience; torch_resilience.autoresume()"),
+            *("--backoff", "0", "--flag-file", "flag", *options, "--"),
+            *(sys.executable, "-c", FAKE_LAUNCHER, script),
+        ]
+        return subprocess.Popen(command, cwd=self.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def run(self, script: str, *options: str) -> tuple[int, str]:
+        process = self.start(script, *options)
+        return_text = process.communicate(timeout=60)[1]
+        return process.returncode, return_text
+
+    @property
+    def runs(self) -> int:
+        path = self.folder / "runs"
+        return len(path.read_text()) if path.exists() else 0
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
+    return Runner(tmp_path)
+
+
+def test_again_until_the_flag_is_there(runner: Runner) -> None:
+    code, said = runner.run("tell('stopped', iteration=run * 10)\nif run == 4: finish()\nsys.exit(run % 2)")
+
+    assert code == 0
+    assert runner.runs == 4
+    assert "training is complete after 4 run(s), 2 failed" in said
+    assert "last iteration 40" in said
+
+
+def test_a_job_that_fails_after_the_flag_is_complete_all_the_same(runner: Runner) -> None:
+    assert runner.run("finish()\nsys.exit(1)")[0] == 0
+    assert runner.runs == 1
+
+
+def test_a_training_that_is_complete_already_is_not_begun(runner: Runner) -> None:
+    (runner.folder / "flag").touch()
+    code, said = runner.run("finish()")
+    assert (code, runner.runs) == (0, 0)
+    assert "complete already" in said
+
+
+def test_failures_in_a_row_have_a_limit(runner: Runner) -> None:
+    code, said = runner.run("tell('stopped', iteration=run)\nsys.exit(1)", "--max-failures", "4")
+    assert (code, runner.runs) == (1, 4)
+    assert "4 runs in a row have failed" in said
+
+
+def test_failures_without_progress_have_a_limit(runner: Runner) -> None:
+    code, said = runner.run("tell('stopped', iteration=min(run, 3))\nsys.exit(1)", "--max-without-progress", "2")
+    assert (code, runner.runs) == (1, 5)
+    assert "2 runs in a row made no progress, the last iteration is still 3" in said
+
+
+def test_a_script_that_never_makes_the_flag_does_not_run_for_ever(runner: Runner) -> None:
+    code, said = runner.run("sys.exit(0)")
+    assert (code, runner.runs) == (1, 3)
+    assert "why was FAULT_TOL_FINISHED_FLAG_FILE not made?" in said
+
+
+def test_what_a_rank_has_asked_for_is_heeded(runner: Runner) -> None:
+    code, said = runner.run("tell('request', action='ShutdownWorkload')\nsys.exit(1)")
+    assert (code, runner.runs) == (1, 1)
+    assert "a rank has asked for the end of the workload" in said
+
+
+@pytest.mark.parametrize("final", [2, 93])
+def test_a_launcher_that_refuses_is_not_asked_again(runner: Runner, final: int) -> None:
+    assert runner.run(f"sys.exit({final})")[0] == final
+    assert runner.runs == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_passed_on_and_the_job_is_not_run_again(runner: Runner, number: signal.Signals) -> None:
+    process = runner.start(
+        f"signal.signal({int(number)}, lambda *_: (print('heard', flush=True), sys.exit(0)))\n"
+        "print('ready', flush=True)\nsignal.pause()"
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    assert process.communicate(timeout=60)[0] == "heard\n"
+    assert process.returncode == 128 + number
+    assert runner.runs == 1
+
+
+def test_a_signal_ends_the_wait_before_the_next_run(runner: Runner) -> None:
+    process = runner.start("sys.exit(1)", "--backoff", "10000", "--max-backoff", "10000")
+    assert process.stderr is not None
+    while "the next run begins in 10000 s" not in process.stderr.readline():
+        pass
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert runner.runs == 1
+
+
+def test_a_job_does_not_outlive_us(runner: Runner) -> None:
+    """Killed outright, ft_autoresume leaves no launcher behind: it gets SIGTERM."""
+    process = runner.start("print(os.getpid(), flush=True)\nsignal.pause()")
+    assert process.stdout is not None
+    launcher = os.pidfd_open(int(process.stdout.readline()))
+    process.kill()
+    assert select.select([launcher], [], [], 30)[0]
+    os.close(launcher)
+    process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["ft_launcher", "train.py"], "after '--'"),
+        (["--"], "no command after '--'"),
+        (["--flag-file", "no/such/flag", "--", "x"], "there is no folder"),
+        (["--", "no-such-launcher-anywhere"], "cannot be run"),
+        (["--max-failure", "3", "--", "x"], "unrecognized arguments"),
+        (["--max-failures", "-1", "--", "x"], "not negative"),
+    ],
+)
+def test_bad_command_lines(tmp_path: Path, arguments: list[str], words: str) -> None:
+    command = [sys.executable, "-c", "import torch_resilience; torch_resilience.autoresume()", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+def test_progress_is_the_best_iteration_so_far() -> None:
+    tally = Tally(max_failures=0, max_without_progress=2)
+
+    def failed(iteration: int | None) -> str | None:
+        return tally.add(Outcome(exit_code=1, seconds=1.0, iteration=iteration, is_final=False))
+
+    assert failed(10) is None
+    assert failed(None) is None
+    assert failed(11) is None
+    assert failed(5) is None
+    assert "still 11" in (failed(11) or "")
+
+
+def test_a_success_without_the_flag_ends_a_row_of_failures() -> None:
+    tally = Tally(max_failures=2, max_without_progress=0)
+    codes = [1, 0, 1, 0, 1]
+    assert [tally.add(Outcome(code, 1.0, None, False)) for code in codes] == [None] * 5
+    assert tally.add(Outcome(1, 1.0, None, False)) is not None

@@ -134,9 +134,7 @@ def test_where_warm_start_is_unsafe_workers_are_spawned_and_it_is_said_once(laun
     script.write_text(f"#!{sys.executable}\nprint('ran')\n")
     script.chmod(0o755)
 
-    job = launch(
-        script, options=options, fresh=bool(ft), worker_start="warm", env={"PYTHONPATH": str(tmp_path)}, **ft
-    )
+    job = launch(script, options=options, fresh=bool(ft), worker_start="warm", env={"PYTHONPATH": str(tmp_path)}, **ft)
 
     assert job.wait(60) == 0, job.stderr
     assert job.stdout.count("ran") == 2

@@ -95,7 +95,10 @@ class LocalRendezvous(RendezvousHandler):
         self._store = None  # its port must be free again before a fixed one is opened anew
         self._store = _host_store(self._port, self._timeout)
         prefixed = PrefixStore(f"ft/{self.generation}", self._store)
-        where = RendezvousStoreInfo.build(0, prefixed, self._host, self._store.port)
+        if self._host is None:
+            # As torch chooses it, but once: a name server that is slow must not stand in the way of each restart.
+            self._host = RendezvousStoreInfo.build(0, prefixed, None, self._store.port).master_addr
+        where = RendezvousStoreInfo(self._host, self._store.port)
         return RendezvousInfo(prefixed, 0, 1, where)
 
     def is_closed(self) -> bool:

@@ -24,6 +24,7 @@ from launcher.condemn import condemn
 from launcher.incident import Incident
 from launcher.processes import end_sessions, has_exited, send_signal
 from launcher.watch import RankMonitor, WatchOrder
+from resilience_core.cell import SHUT_DOWN, UNUSED
 
 __all__ = ["Monitor", "main"]
 
@@ -41,10 +42,11 @@ class Monitor:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
+        self._smallest_configured_ns = _smallest_limit_ns(settings["config"])
         self._channel = socket.socket(fileno=settings["channel"])
         self._parent = settings["parent_pidfd"]
         self._ranks: dict[tuple[int, int], RankMonitor] = {}
-        self._sessions: set[int] = set()
+        self._sessions: dict[int, set[int]] = {}  # by generation
         self._parent_is_alive = True
         self._told_to_stop = False
         self._alive = _liveness_word(settings["alive"])
@@ -81,8 +83,10 @@ class Monitor:
             if rank.is_condemned(view) or rank.is_gone(view):
                 continue  # a successor that takes over the cell is found at one of the regular looks
             wake_ns = min(wake_ns, rank.next_deadline_ns(view))
-            if view.smallest_limit_ns:
-                wake_ns = min(wake_ns, now_ns + view.smallest_limit_ns // 2)
+            # A rank that has not claimed its cell yet may open a section at any moment, under the configured limits.
+            smallest_ns = view.smallest_limit_ns if view.state != UNUSED else self._smallest_configured_ns
+            if smallest_ns and view.state != SHUT_DOWN:
+                wake_ns = min(wake_ns, now_ns + smallest_ns // 2)
         return max(0, wake_ns - now_ns)
 
     def _look(self, now_ns: int) -> bool:
@@ -165,6 +169,8 @@ class Monitor:
                 )
             elif "forget" in message:
                 self._forget(message["forget"])
+                if message["is_over"]:
+                    self._sessions.pop(message["forget"], None)
             elif "stop" in message:
                 self._told_to_stop = True
 
@@ -174,13 +180,11 @@ class Monitor:
             self._ranks.pop(key).close()
         self._ranks[key] = RankMonitor(order, worker_pidfd, time.monotonic_ns())
         if is_session_leader:
-            self._sessions.add(order.pid)
+            self._sessions.setdefault(order.generation, set()).add(order.pid)
 
     def _forget(self, generation: int) -> None:
         for key in [key for key in self._ranks if key[0] == generation]:
-            rank = self._ranks.pop(key)
-            self._sessions.discard(rank.order.pid)
-            rank.close()
+            self._ranks.pop(key).close()
 
     def _tell(self, message: dict[str, Any]) -> None:
         try:
@@ -197,8 +201,14 @@ class Monitor:
             pidfd = rank.pidfd(rank.view())
             if pidfd is not None:
                 send_signal(pidfd, signal.SIGKILL)
-        end_sessions(self._sessions, timeout_seconds=5.0)
+        end_sessions(set().union(*self._sessions.values()), timeout_seconds=5.0)
         _remove_folder(self._settings["run_folder"])
+
+
+def _smallest_limit_ns(config: dict[str, Any]) -> int:
+    names = ("initial_rank_heartbeat_timeout", "rank_heartbeat_timeout", "rank_out_of_section_timeout")
+    limits = [*(config[name] for name in names), *config["rank_section_timeouts"].values()]
+    return int(min((limit for limit in limits if limit is not None), default=0) * NS)
 
 
 def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:

@@ -1,0 +1,101 @@
+"""How long the monitor may sleep: until the nearest deadline, and never past one that a rank may set meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.monitor import LONGEST_SLEEP_NS, Monitor
+from launcher.watch import RankMonitor, WatchOrder
+from resilience_core import FaultToleranceConfig
+from resilience_core.cell import HEARTBEAT, PID, SHUT_DOWN, SMALLEST_LIMIT, START_TIME, STATE, WATCHED, Cell
+from resilience_core.cell import process_start_time as start_time
+
+S = 1_000_000_000
+
+
+@pytest.fixture
+def cell(tmp_path: Path) -> Iterator[Cell]:
+    cell = Cell.create(str(tmp_path / "cell"))
+    yield cell
+    cell.close()
+
+
+@pytest.fixture
+def monitor(tmp_path: Path, cell: Cell) -> Iterator[Callable[..., Monitor]]:
+    """A monitor in this process that watches one cell, and is never run."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    (tmp_path / "alive").write_bytes(bytes(8))
+    made: list[Monitor] = []
+
+    def make(**settings: Any) -> Monitor:
+        config = json.loads(FaultToleranceConfig(**settings).to_json())
+        made.append(
+            Monitor(
+                {
+                    "channel": theirs.detach(),
+                    "parent_pidfd": os.pidfd_open(os.getpid()),
+                    "alive": str(tmp_path / "alive"),
+                    "config": config,
+                }
+            )
+        )
+        rank = RankMonitor(WatchOrder(0, 0, 0, cell.path), None, time.monotonic_ns())
+        made[-1]._ranks[0, 0] = rank
+        return made[-1]
+
+    yield make
+    for each in made:
+        each._channel.close()
+        each._poll.close()
+        os.close(each._parent)
+    ours.close()
+
+
+def own(cell: Cell, smallest_limit_ns: int = 0) -> None:
+    cell.words[PID], cell.words[START_TIME] = os.getpid(), start_time(os.getpid()) or 0
+    cell.words[STATE], cell.words[SMALLEST_LIMIT] = WATCHED, smallest_limit_ns
+
+
+def test_before_a_rank_has_spoken_the_configured_limits_say_how_often_to_look(monitor: Callable[..., Monitor]) -> None:
+    """It may initialise, open a section and hang in it between two looks: the verdict would come late."""
+    watching = monitor(rank_section_timeouts={"setup": 60, "step": 0.25})
+    assert watching._time_until_next_look(1000 * S) == S // 8
+
+
+def test_afterwards_what_the_rank_says_is_in_force(monitor: Callable[..., Monitor], cell: Cell) -> None:
+    watching = monitor(rank_section_timeouts={"setup": 60, "step": 0.25})
+    own(cell, smallest_limit_ns=S // 5)
+    assert watching._time_until_next_look(1000 * S) == S // 10
+    own(cell, smallest_limit_ns=600 * S)
+    assert watching._time_until_next_look(1000 * S) == LONGEST_SLEEP_NS
+
+
+def test_the_nearest_deadline_ends_its_sleep(monitor: Callable[..., Monitor], cell: Cell) -> None:
+    watching = monitor()
+    own(cell)
+    now = time.monotonic_ns()
+    cell.words[HEARTBEAT] = now + S // 100
+    assert watching._time_until_next_look(now) == S // 100
+
+
+def test_ranks_that_owe_nothing_let_it_sleep(monitor: Callable[..., Monitor], cell: Cell) -> None:
+    """Shut down, condemned, or gone with a deadline that passed long ago: no reason to spin."""
+    watching = monitor(rank_section_timeouts={"step": 0.01})
+    own(cell, smallest_limit_ns=S // 100)
+    cell.words[STATE], cell.words[HEARTBEAT] = SHUT_DOWN, 1
+    assert watching._time_until_next_look(1000 * S) == LONGEST_SLEEP_NS
+    own(cell)
+    cell.words[START_TIME] -= 1
+    assert watching._time_until_next_look(1000 * S) == LONGEST_SLEEP_NS
+    own(cell)
+    rank = watching._ranks[0, 0]
+    rank.condemn(rank.view())
+    assert watching._time_until_next_look(1000 * S) == LONGEST_SLEEP_NS

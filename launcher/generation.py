@@ -145,7 +145,7 @@ class Generation:
         self.processes.close(death_signal, 0)  # the tails of --tee
         self._is_over = True
         self.tell_phases()
-        outfit.monitor.forget(self.number)
+        outfit.monitor.forget(self.number, is_over=True)
         for cell in self._cells.values():
             cell.close()
         self._cells = {}

@@ -95,11 +95,16 @@ class MonitorProcess:
             self._orders[order.generation, order.local_rank] = (order, is_session_leader)
             self._send_order(order, is_session_leader)
 
-    def forget(self, generation: int) -> None:
-        """Stop watching the ranks of a generation."""
+    def forget(self, generation: int, *, is_over: bool = False) -> None:
+        """Stop watching the ranks of a generation.
+
+        Args:
+            generation: Which.
+            is_over: Nothing of it runs any more. Until then its sessions still end should this process be killed.
+        """
         with self._lock:
             self._orders = {key: order for key, order in self._orders.items() if key[0] != generation}
-            self._send({"forget": generation})
+            self._send({"forget": generation, "is_over": is_over})
 
     def read_reports(self) -> list[dict[str, Any]]:
         """What the monitor has said since the last time; never waits."""

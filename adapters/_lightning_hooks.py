@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from adapters._lightning_signals import take_a_note_of_sigterm
 from adapters._optional import first_installed
 from resilience_core.faults import Fault
 from resilience_core.hookspecs import RunContext
@@ -51,6 +52,14 @@ class EventCallback(_Callback):  # type: ignore[misc, valid-type, unused-ignore]
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         if self._translator is not None:
             self._translator.loaded(_batches_begun(checkpoint))
+
+    def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
+        if self._translator is not None:
+            take_a_note_of_sigterm(trainer)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        if self._translator is not None:
+            take_a_note_of_sigterm(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         if self._translator is not None:

@@ -57,7 +57,8 @@ def processes_in(folder: Path) -> dict[int, str]:
         with contextlib.suppress(OSError):
             if entry.isdigit() and os.readlink(f"/proc/{entry}/cwd") == str(folder):
                 command = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ")
-                found[int(entry)] = command.decode(errors="replace")
+                state = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
+                found[int(entry)] = f"{state} {command.decode(errors='replace')}"
     return found
 
 

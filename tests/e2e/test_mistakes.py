@@ -147,7 +147,7 @@ def test_mistake_06_nobody_outlives_a_launcher_or_a_used_up_budget(launch: Calla
 
 
 def test_mistake_07_timeouts_are_learned_whatever_the_backends_name(launch: Callable[..., Any]) -> None:
-    job = launch("learns.py", rank_section_timeouts="step:60", learned_timeout_floor=0)
+    job = launch("learns.py", rank_section_timeouts="step:60", safety_factor=10_000)
 
     assert job.wait(60) == 0
     states = [line for line in job.stdout.splitlines() if line.startswith("{")]

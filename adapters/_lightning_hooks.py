@@ -47,6 +47,8 @@ class EventCallback(_Callback):  # type: ignore[misc, valid-type, unused-ignore]
         translator.end("interrupted")
         self._translator = translator
         _wrap(trainer, translator)
+        for callback in ours:
+            _spare(callback, translator, is_leading=callback is self)
         translator.begin(_context(trainer), plugins, faults)
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
@@ -100,6 +102,40 @@ class EventCallback(_Callback):  # type: ignore[misc, valid-type, unused-ignore]
     ) -> None:
         if self._translator is not None:
             self._translator.eval_step_end()
+
+
+_IN_EVERY_STEP = (
+    "on_train_batch_start",
+    "on_train_batch_end",
+    "on_validation_batch_start",
+    "on_validation_batch_end",
+    "on_before_zero_grad",
+    "on_before_backward",
+    "on_after_backward",
+    "on_before_optimizer_step",
+)
+
+
+def _spare(callback: EventCallback, translator: Translator, *, is_leading: bool) -> None:
+    """Spare Lightning the calls in each step that would do nothing.
+
+    A hook costs Lightning some microseconds even when it is empty, and it passes over one that is not callable.
+    What a subclass has overridden is left alone.
+    """
+    spared = []
+    attributes: dict[str, Any] = callback.__dict__
+    for name in _IN_EVERY_STEP:
+        hook = getattr(type(callback), name, None)
+        is_empty = hook is getattr(_Callback, name, None)
+        if is_empty or (not is_leading and hook is getattr(EventCallback, name)):
+            attributes[name] = None
+            spared.append(name)
+
+    def undo() -> None:
+        for name in spared:
+            attributes.pop(name, None)
+
+    translator.when_over(undo)
 
 
 def _context(trainer: Any) -> RunContext:

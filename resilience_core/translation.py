@@ -289,6 +289,10 @@ class Translator:
 
         self._undo.append(undo)
 
+    def when_over(self, undo: Callable[[], None]) -> None:
+        """Have this called when the run ends, however it ends; the last one first."""
+        self._undo.append(undo)
+
     def _restore(self) -> None:
         while self._undo:
             self._undo.pop()()

@@ -181,7 +181,7 @@ class Incident(NamedTuple):
             "out of section": "out of section for",
             "heartbeat": "no heartbeat for",
             "startup": "init_workload_monitoring() not called for",
-        }[rank.cause]
+        }.get(rank.cause, "silent for")
         where = f" at iteration {rank.iteration}" if rank.iteration is not None else ""
         return (
             f"rank {rank.rank} (pid {rank.pid}): {silent} {rank.open_seconds:.3f} s{where}; "

@@ -36,13 +36,24 @@ reports = st.builds(
     waits_in=st.none() | texts,
     stack=st.lists(threads, max_size=2).map(tuple),
 )
+
+
+def consistent(report: RankReport) -> RankReport:
+    """As they are made: an exit has its code, and any other cause how long and against which limit."""
+    if report.cause == "exit":
+        return report._replace(exit_code=report.exit_code or 1)
+    if report.cause is not None and report.open_seconds is not None:
+        return report._replace(exit_code=None, limit_seconds=report.limit_seconds or 1.0)
+    return report
+
+
 incidents = st.builds(
     Incident,
     kind=st.sampled_from(["hang", "failure", "request"]),
     generation=st.integers(0, 100),
     why=texts,
     action=texts,
-    ranks=st.lists(reports, max_size=3).map(tuple),
+    ranks=st.lists(reports.map(consistent), max_size=3).map(tuple),
     deadline_ns=counts,
     seen_ns=st.integers(0, 2**62),
 )

@@ -248,7 +248,8 @@ def violations(events: Iterable[Event]) -> list[str]:
         elif name.endswith("_start"):
             span = name.removesuffix("_start")
             if opened[span] and span != "checkpoint":
-                wrong.append(f"{name} at {index}: the one at {opened[span][-1][0]} is still open")
+                if not has_failed:
+                    wrong.append(f"{name} at {index}: the one at {opened[span][-1][0]} is still open")
                 opened[span].clear()
             opened[span].append((index, arguments))
         elif name.endswith("_end"):

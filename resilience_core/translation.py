@@ -49,6 +49,7 @@ class Translator:
         self.is_running = False
         self.completed_steps = 0
         self._reason = "completed"
+        self._has_raised = False
         self._plugins: list[object] = []
         self._undo: list[Callable[[], None]] = []
         self._forget_spans()
@@ -70,7 +71,7 @@ class Translator:
 
     def _forget_spans(self) -> None:
         self._step: int | None = None
-        self._eval: int | None = None
+        self._eval: tuple[int, int] | None = None
         self._evals_begun = 0
         self._saves_open = 0
         self._save: tuple[int, CheckpointKind] = (0, "save")
@@ -96,14 +97,23 @@ class Translator:
         # Whoever has installed the environment's faults already has them strike once, not twice.
         if not any(isinstance(plugin, FaultInjector) for plugin in self.bus.plugins()):
             simulated += parse_faults(os.environ.get(FAULTS_VARIABLE, ""))
-        self.is_running = True
+        before = _running.get(self.bus)
+        if before is not None and before.has_failed:
+            before.end()  # its framework was kept from saying so, most likely by an exception in its own handling
         self.completed_steps = 0
         self._reason = "completed"
+        self._has_raised = False
         self._forget_spans()
-        for plugin in plugins:
-            self._add(plugin)
-        if simulated:
-            self._add(FaultInjector(*simulated))
+        try:
+            for plugin in plugins:
+                self._add(plugin)
+            if simulated:
+                self._add(FaultInjector(*simulated))
+        except BaseException:
+            self._remove_plugins()
+            raise
+        self.is_running = True
+        _running[self.bus] = self
         self.bus.setup(context=context)
 
     def _add(self, plugin: object) -> None:
@@ -133,9 +143,10 @@ class Translator:
             reason: Why the run will have ended; ``exception`` when None, or ``signal`` for an interrupt from the
                 keyboard and ``stopped`` where a plugin asked for it.
         """
-        if not self.is_running or self._reason != "completed":
+        if not self.is_running or self._has_raised:
             return
         self._reason = reason or _reason(error)
+        self._has_raised = True
         self._step = self._eval = None
         self.bus.training_error(error=error, iteration=self.completed_steps)
 
@@ -165,10 +176,12 @@ class Translator:
         finally:
             self.is_running = False
             self._forget_spans()
-            for plugin in reversed(self._plugins):
-                self.bus.unregister(plugin)
-            self._plugins.clear()
+            self._remove_plugins()
             self._restore()
+
+    def _remove_plugins(self) -> None:
+        while self._plugins:
+            self.bus.unregister(self._plugins.pop())
 
     # ---- steps ------------------------------------------------------------------------------------------
 
@@ -178,6 +191,8 @@ class Translator:
             return
         if self._step is not None:
             self.step_end()
+        if self._eval is not None:
+            self.eval_step_end()
         self._evals_begun = 0
         self._step = iteration
         self.bus.step_start(iteration=iteration)
@@ -201,21 +216,21 @@ class Translator:
         if not self.is_running:
             return
         self.eval_step_end()
-        self._eval = self._evals_begun
+        iteration, index = self._eval = (self.completed_steps, self._evals_begun)
         self._evals_begun += 1
-        self.bus.eval_step_start(iteration=self.completed_steps, eval_index=self._eval)
+        self.bus.eval_step_start(iteration=iteration, eval_index=index)
 
     def eval_step_end(self) -> None:
         """The evaluation step that began last is complete."""
-        index = self._eval
-        if index is None:
+        if self._eval is None:
             return
+        iteration, index = self._eval
         self._eval = None
-        self.bus.eval_step_end(iteration=self.completed_steps, eval_index=index)
+        self.bus.eval_step_end(iteration=iteration, eval_index=index)
 
     def between_steps(self) -> None:
         """No step is running now; a framework that skips the rest of a step may not have said so."""
-        if not self.has_failed:
+        if not self._has_raised:
             self.step_end()
             self.eval_step_end()
 
@@ -342,3 +357,5 @@ def _reason(error: BaseException) -> str:
 _ABSENT = object()
 _lock = threading.Lock()
 _translators: weakref.WeakKeyDictionary[Any, Translator] = weakref.WeakKeyDictionary()
+_running: weakref.WeakKeyDictionary[EventBus, Translator] = weakref.WeakKeyDictionary()
+"""Who began a run last on each bus, and may be in it still."""

@@ -15,6 +15,7 @@ demo: $(READY)  ## a training that survives a hang and a SIGKILL; options: make 
 
 test: lint  ## style, types, layers, tests; options: make test PYTEST="-x -k sections"
 	$(BIN)/pytest $(PYTEST)
+	$(BIN)/pytest -m launches --worker-start spawn $(PYTEST)
 
 lint: $(READY)  ## style, types and layers alone
 	$(BIN)/ruff check .

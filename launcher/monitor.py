@@ -10,6 +10,7 @@ When its parent dies it ends the sessions of the ranks it was told about, remove
 from __future__ import annotations
 
 import array
+import ctypes
 import json
 import mmap
 import os
@@ -245,6 +246,9 @@ def main(settings_text: str) -> None:
     """
     with open("/proc/self/comm", "w") as file:
         file.write("ft_monitor")
+    # A monitor that is stopped when its parent dies must wake to clean up after it.
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, int(signal.SIGCONT), 0, 0, 0)
     Monitor(json.loads(settings_text)).run()
     # Nothing here needs an interpreter's orderly end, and the launcher waits for ours.
     os._exit(0)

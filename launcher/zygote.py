@@ -43,7 +43,6 @@ from launcher.zygote_protocol import WorkerOrder, read_at_import, receive_frame,
 __all__ = ["serve", "thread_count"]
 
 _PR_SET_PDEATHSIG = 1
-_ADOPTION_SECONDS = 5.0
 
 
 def thread_count() -> int:
@@ -89,29 +88,33 @@ def _park_one(channel: socket.socket, launcher_pid: int) -> WorkerOrder | None:
         warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 counts OpenBLAS's threads, too
         middle = os.fork()
         if middle == 0:
+            middle = os.getpid()
             if os.fork() != 0:
                 os._exit(0)
             channel.close()
             ours.close()
-            return _wait_for_order(theirs, launcher_pid)
+            return _wait_for_order(theirs, middle, launcher_pid)
     theirs.close()
     os.waitpid(middle, 0)
     with ours:
-        socket.send_fds(channel, [b"parked"], [ours.fileno()])
+        try:
+            socket.send_fds(channel, [b"parked"], [ours.fileno()])
+        except OSError:  # the launcher has closed its end
+            os._exit(0)
     return None
 
 
-def _wait_for_order(link: socket.socket, launcher_pid: int) -> WorkerOrder:
+def _wait_for_order(link: socket.socket, middle: int, launcher_pid: int) -> WorkerOrder:
     os.setsid()
     name_process("ft_parked")
-    end = time.monotonic() + _ADOPTION_SECONDS
-    while os.getppid() != launcher_pid:  # until the process in the middle has exited; no event tells
-        if time.monotonic() > end:
-            os._exit(1)
+    while os.getppid() == middle:  # until the process in the middle has exited; no event tells
         time.sleep(0.0002)
     _follow_to_death(launcher_pid)
-    send_frame(link, {"pid": os.getpid()})
-    order = receive_frame(link)
+    try:
+        send_frame(link, {"pid": os.getpid()})
+        order = receive_frame(link)
+    except OSError:  # the zygote died before it could hand the other end on
+        order = None
     if order is None:
         os._exit(0)
     link.close()

@@ -32,12 +32,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--worker-start",
         choices=("spawn", "warm"),
-        default=os.environ.get("FT_TEST_WORKER_START", "spawn"),
+        default=os.environ.get("FT_TEST_WORKER_START", "warm"),
         help="how the end-to-end tests start workers (environment: FT_TEST_WORKER_START)",
     )
     group.addoption(
         "--fresh-launchers", action="store_true", help="start every launcher as a new interpreter, not from the forge"
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that start a launcher in the mode that ``--worker-start`` says: they are run in both."""
+    for item in items:
+        names_its_own = item.path.name == "test_warm_workers.py"
+        if "launch" in getattr(item, "fixturenames", ()) and not names_its_own:
+            item.add_marker(pytest.mark.launches)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -12,6 +12,17 @@ import pytest
 pytestmark = pytest.mark.e2e
 
 
+def test_a_monitor_that_is_stopped_wakes_to_clean_up_after_a_killed_launcher(launch: Callable[..., Any]) -> None:
+    """The kernel continues it when its parent dies; nothing is left, as the fixture checks."""
+    job = launch("family_loop.py")
+    job.wait_for_output("family of rank", count=2)
+
+    os.kill(job.monitor_pid, signal.SIGSTOP)
+    job.signal(signal.SIGKILL)
+
+    assert job.wait() == -signal.SIGKILL
+
+
 @pytest.mark.parametrize("what", ["launcher", "launcher and monitor"])
 def test_sigkill_of_the_launcher_leaves_nothing(launch: Callable[..., Any], what: str) -> None:
     """Ranks deaf to SIGTERM, with children that were forked or made a process group of their own."""

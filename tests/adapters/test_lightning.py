@@ -123,6 +123,21 @@ def test_after_an_exception_everything_is_undone_and_the_trainer_can_fit_again(
     assert recorder.of("teardown")[1:] == [{"reason": "completed"}]
 
 
+def test_a_callback_that_fails_while_an_exception_is_handled_does_not_spoil_the_next_run(
+    tmp_path: Path, recorder: EventRecorder
+) -> None:
+    class Spoiler(ModelCheckpoint):
+        def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+            raise OSError("no more")
+
+    with pytest.raises(OSError, match="no more"):
+        fit(tmp_path, sections(tmp_path), Spoiler(tmp_path), act=fail_at(1))
+    fit(tmp_path, sections(tmp_path))
+
+    assert_conforms(recorder)
+    assert recorder.of("teardown") == [{"reason": "exception"}, {"reason": "completed"}]
+
+
 @pytest.mark.parametrize("kind", ["save_on_exception", "OnExceptionCheckpoint"])
 def test_a_save_made_while_an_exception_is_handled_is_covered(
     tmp_path: Path, recorder: EventRecorder, kind: str, rank_environment: Callable[..., Cell]

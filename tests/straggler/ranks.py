@@ -49,9 +49,6 @@ def before_neighbours() -> bool:
 def main() -> None:
     job = json.loads(sys.argv[1])
     rank, world_size = job["rank"], job["world_size"]
-    if job.get("cgroup") and rank == job["slow_rank"]:
-        with open(os.path.join(job["cgroup"], "cgroup.procs"), "w") as procs:
-            procs.write(str(os.getpid()))
     if job.get("pin"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[rank % len(cores)]})
@@ -76,6 +73,10 @@ def main() -> None:
     slow = rank == job["slow_rank"] and not job.get("cgroup")
     seconds = job["seconds"] * (job["factor"] if slow else 1.0)
     burn, sections = job.get("burn", False), job.get("sections", "both")
+    # From here on, so that the quota slows the work and not the imports.
+    if job.get("cgroup") and rank == job["slow_rank"]:
+        with open(os.path.join(job["cgroup"], "cgroup.procs"), "w") as procs:
+            procs.write(str(os.getpid()))
     alone = burn and before_neighbours()
     report, ever, truth = None, set(), []
     for number in range(job["reports"]):

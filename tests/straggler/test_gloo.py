@@ -2,7 +2,6 @@
 ``benchmarks/straggler_gloo.py`` repeats it."""
 
 import importlib.util
-import time
 from pathlib import Path
 
 import pytest
@@ -20,16 +19,14 @@ _spec.loader.exec_module(gloo)
 @pytest.mark.parametrize(
     ("ranks", "job"),
     [
-        (2, {}),
         (4, {}),
         (2, {"sections": "sync"}),
-        (2, {"sections": "compute"}),
     ],
 )
 def test_the_slow_rank_is_named_and_the_waiting_ones_are_not(ranks, job):
     """With the default arguments: nobody said which section holds the collective."""
     (word,) = gloo.run(ranks, **job)
-    assert word["slow"] == [ranks - 1], word["table"]
+    assert word["slow"] == word["ever_slow"] == [ranks - 1], word["table"]
     named = {rank for section in word["sections"].values() for rank in section}
     assert named == {ranks - 1}
     assert word["coverage"] == 1.0
@@ -37,7 +34,7 @@ def test_the_slow_rank_is_named_and_the_waiting_ones_are_not(ranks, job):
 
 def test_in_a_healthy_job_nobody_is_named():
     (word,) = gloo.run(2, factor=1.0)
-    assert word["slow"] == []
+    assert word["slow"] == word["ever_slow"] == []
     assert word["table"] == ""
 
 
@@ -51,13 +48,12 @@ def test_every_rank_gets_a_report_of_its_own_without_gathering():
 
 
 def test_minimum_scoring_scores_the_same_job():
-    (word,) = gloo.run(2, scoring="minimum", reports=1)
+    (word,) = gloo.run(2, scoring="minimum", reports=1, sections="compute")
     assert word["scores"]["compute"]["0"] == 1.0
     assert word["scores"]["compute"]["1"] == pytest.approx(1 / 1.2, abs=0.06)
 
 
-@pytest.mark.parametrize("how", ["exit", "stop"])
-@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize(("how", "rank"), [("exit", 2), ("stop", 1)])
 def test_a_rank_that_dies_or_hangs_does_not_block_the_report_of_the_others(how, rank):
     bound = 1.0
     words = gloo.run(3, slow_rank=rank, die_at=1, how=how, bound=bound, reports=2)
@@ -68,13 +64,11 @@ def test_a_rank_that_dies_or_hangs_does_not_block_the_report_of_the_others(how, 
 
 
 def test_a_cpu_quota_makes_a_straggler():
-    group, reason = gloo.cpu_quota(0.2)
+    group, reason = gloo.cpu_quota(0.5)
     if group is None:
         pytest.skip(reason)
     try:
-        began = time.monotonic()
-        (word,) = gloo.run(2, burn=True, cgroup=str(group), seconds=0.03, steps=8, reports=6)
-        assert word["slow"] == [1], word["table"]
-        assert time.monotonic() - began < 60
+        (word,) = gloo.run(2, burn=True, cgroup=str(group), seconds=0.02, steps=8, reports=4)
+        assert word["slow"] == word["ever_slow"] == [1], word["table"]
     finally:
         gloo.remove(group)

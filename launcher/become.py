@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 import types
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -67,10 +68,10 @@ def name_process(name: str) -> None:
 
 
 def _take_environment(environment: dict[str, str]) -> None:
-    for name in set(os.environ) - set(environment):
+    for name in set(os.environ) - set(environment) - _survey.set_at_import:
         del os.environ[name]
     for name, value in environment.items():
-        if os.environ.get(name) != value:
+        if os.environ.get(name) != value and name not in _survey.set_at_import:
             os.environ[name] = value
 
 
@@ -139,7 +140,7 @@ def _folder_of(script: str) -> str:
     return script if os.path.isdir(script) else os.path.dirname(os.path.realpath(script))
 
 
-def survey() -> None:
+def survey(environment_before: Mapping[str, str]) -> None:
     """Note what is loaded, in the zygote, so that no worker has to go through it.
 
     Merely looking at two thousand module names writes their reference counts, and so copies the pages that the
@@ -147,12 +148,15 @@ def survey() -> None:
     """
     names = list(sys.modules)
     _survey.ours = [name for name in names if name.partition(".")[0] in _OURS]
+    _survey.set_at_import = {name for name in os.environ if os.environ[name] != environment_before.get(name)}
     _survey.tops = frozenset(name.partition(".")[0] for name in names)
 
 
 @attrs.define
 class _Survey:
     ours: list[str] = attrs.field(factory=list)
+    set_at_import: set[str] = attrs.field(factory=set)
+    """Variables that preloaded modules have set; they would have set them in the worker, too."""
     tops: frozenset[str] = frozenset()
 
 

@@ -35,6 +35,7 @@ class Zygote:
     pid: int
     pidfd: int
     has_reported: bool = False
+    was_waited_for: bool = False
     unsafe: str | None = None
     import_time: dict[str, str] = attrs.field(factory=dict)
 

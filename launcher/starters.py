@@ -22,6 +22,7 @@ from launcher.zygote_protocol import WorkerOrder, read_at_import, receive_frame,
 __all__ = ["SpawnStarter", "WarmStarter", "WorkerStarter"]
 
 _PATIENCE_SECONDS = 10.0
+_MOST_FAILURES = 3
 
 
 class WorkerStarter(Protocol):
@@ -96,6 +97,8 @@ class WarmStarter:
         self._parked: deque[_Parked] = deque()
         self._asked = 0
         self._wanted = 0
+        self._import_time: dict[str, str] | None = None
+        self._failures = 0
         self._is_off = False
 
     def start(self, launch: Launch) -> int:
@@ -169,34 +172,38 @@ class WarmStarter:
     # ---- parked workers ---------------------------------------------------------------------------------
 
     def _take(self, order: WorkerOrder) -> _Parked | None:
-        """A live parked worker; waits for one that is being made."""
-        self._ensure_environment(order)
-        while self._zygote is not None or self._parked:
+        """A live parked worker; waits for one that is being made, and gives up rather than hold up the start."""
+        wanted = read_at_import(order.environment)
+        while True:
+            if self._import_time not in (None, wanted):
+                # Torch read some of these when the zygote imported it; where they have changed since, start anew.
+                self._replace_zygote(None, order.environment)
             while self._parked:
                 parked = self._parked.popleft()
                 if not has_exited(parked.pidfd):
                     return parked
                 self._discard(parked)
             zygote = self._zygote
-            if zygote is None:
+            if zygote is None or not self._is_ready(zygote):
                 return None
+            if self._import_time != wanted:
+                continue
             if not self._asked:
                 self.prepare(max(1, self._wanted))
             if not self._asked or not _wait_readable(zygote, _PATIENCE_SECONDS):
                 self._replace_zygote("the zygote does not answer; spawning this worker, a new zygote is being made")
                 return None
             self._hear()
-        return None
 
-    def _ensure_environment(self, order: WorkerOrder) -> None:
-        """Torch read some variables when the zygote imported it; where they have changed since, start anew."""
-        zygote = self._zygote
-        if zygote is None:
-            return
-        if not zygote.has_reported and _wait_readable(zygote, _PATIENCE_SECONDS):
-            self._hear()
-        if self._zygote is zygote and zygote.import_time != read_at_import(order.environment):
-            self._replace_zygote(None, order.environment)
+    def _is_ready(self, zygote: Zygote) -> bool:
+        """Whether the zygote has imported everything. Waits for that, but once: large modules take their time."""
+        if not zygote.has_reported and not zygote.was_waited_for:
+            zygote.was_waited_for = True
+            if _wait_readable(zygote, _PATIENCE_SECONDS):
+                self._hear()
+            elif self._zygote is zygote:
+                self._say("the zygote is still importing; until it is ready, workers are spawned")
+        return zygote.has_reported and self._zygote is zygote
 
     def _hear(self) -> None:
         """Take one message from the zygote: its report, or a parked worker."""
@@ -204,6 +211,7 @@ class WarmStarter:
         assert zygote is not None
         if not zygote.has_reported:
             zygote.read_report()
+            self._import_time = zygote.import_time
             if zygote.unsafe is not None:
                 self._switch_off(zygote.unsafe)
             return
@@ -234,6 +242,12 @@ class WarmStarter:
     # ---- the zygote -------------------------------------------------------------------------------------
 
     def _replace_zygote(self, said: str | None, environment: dict[str, str] | None = None) -> None:
+        """Make a new one, by exec; not for ever, where it ends before it is ready or cannot get its variables."""
+        is_unready = self._zygote is not None and not self._zygote.has_reported
+        self._failures = self._failures + 1 if is_unready or environment is not None else 0
+        if self._failures > _MOST_FAILURES:
+            self._switch_off("the zygote does not come up")
+            return
         if self._zygote is not None:
             self._zygote.close()
         while environment is not None and self._parked:  # they were made with the wrong environment
@@ -241,6 +255,8 @@ class WarmStarter:
         if said is not None:
             self._say(said)
         self._asked = 0
+        if environment is not None:
+            self._import_time = None
         with import_environment(environment):
             self._zygote = Zygote.by_exec(self._preload)
         self.prepare(self._wanted)

@@ -65,9 +65,13 @@ def serve(channel: socket.socket, launcher_pid: int, preload: Sequence[str], har
     """
     _follow_to_death(launcher_pid)
     name_process("ft_zygote")
+    before = dict(os.environ)
     problem = _import_all(preload) or _unsafe_to_fork(harmless_threads)
-    send_frame(channel, {"unsafe": problem, "import_time": read_at_import(os.environ)})
-    survey()
+    try:
+        send_frame(channel, {"unsafe": problem, "import_time": read_at_import(before)})
+    except OSError:  # the launcher has refused the job meanwhile
+        os._exit(0)
+    survey(before)
     # What is frozen is never walked by the collector, so its pages stay shared with every worker.
     gc.collect()
     gc.freeze()

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Protocol, cast
@@ -30,6 +31,9 @@ from torch.distributed.elastic.rendezvous import (
 from resilience_core.errors import ResilienceError
 
 __all__ = ["FreshStoreRendezvous", "GenerationRendezvous", "LocalRendezvous", "RendezvousRefusedError"]
+
+
+_LONGEST_FAREWELL_SECONDS = 1.0
 
 
 class RendezvousRefusedError(ResilienceError):
@@ -147,6 +151,8 @@ class FreshStoreRendezvous(RendezvousHandler):
         self._hosted: TCPStore | None = None
         self._round: Store | None = None
         self._attempt = -1
+        self._peers = 0
+        self._has_ended = False
         self.generation = -1
         self.failures = 0
 
@@ -172,6 +178,7 @@ class FreshStoreRendezvous(RendezvousHandler):
         agreed = self._agree(store, info.rank, info.world_size)
         self.generation, self.failures = agreed["generation"], agreed["failures"]
         self._round = info.store
+        self._peers = info.world_size - 1
         where = RendezvousStoreInfo(agreed["host"], agreed["port"])
         return RendezvousInfo(PrefixStore("agents", store), info.rank, info.world_size, where)
 
@@ -214,20 +221,33 @@ class FreshStoreRendezvous(RendezvousHandler):
         return self._inner.get_run_id()
 
     def shutdown(self) -> bool:
-        """See torch."""
+        """See torch. A node that has ended the job stays until the others have heard it, or a second has passed.
+
+        The store may be hosted by this very process, and the others look ten times a second.
+        """
+        end = time.monotonic() + _LONGEST_FAREWELL_SECONDS
+        with contextlib.suppress(RuntimeError):
+            while self._has_ended and self._round is not None and time.monotonic() < end:
+                if self._round.add("ft/heard", 0) >= self._peers:
+                    break
+                time.sleep(0.02)  # a store has no event for this
         return self._inner.shutdown()
 
     def ended_by_peer(self) -> str | None:
         """See :class:`GenerationRendezvous`."""
-        if self._round is None or not _has(self._round, "ft/ended"):
+        if self._round is None or self._has_ended or not _has(self._round, "ft/ended"):
             return None
-        return self._round.get("ft/ended").decode("utf-8")
+        why = self._round.get("ft/ended").decode("utf-8")
+        self._round.add("ft/heard", 1)
+        return why
 
     def end(self, why: str) -> None:
         """See :class:`GenerationRendezvous`."""
-        if self._round is not None:
+        if self._round is not None and not self._has_ended:
             with contextlib.suppress(RuntimeError):  # the store's host may be what failed
-                self._round.set("ft/ended", why)
+                if not _has(self._round, "ft/ended"):
+                    self._round.set("ft/ended", why)
+                    self._has_ended = True
 
 
 @contextlib.contextmanager

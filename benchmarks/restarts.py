@@ -69,9 +69,8 @@ def latencies(arguments: argparse.Namespace, folder: Path) -> int:
         launcher += [first[name, generation + 1] for name in ("rendezvous", "started")]
         rows.append([(at - died) / 1e6 for at in (*launcher, *(max(column) for column in zip(*told, strict=True)))])
     totals = sorted(row[-1] for row in rows)
-    print(
-        f"load {os.getloadavg()[0]:.1f}; {arguments.ranks} ranks; {len(rows)} of {arguments.restarts} formed; exit {code}"
-    )
+    formed = f"{len(rows)} of {arguments.restarts} formed"
+    print(f"load {os.getloadavg()[0]:.1f}; {arguments.ranks} ranks; {formed}; exit {code}")
     if totals:
         p99 = totals[min(len(totals) - 1, int(len(totals) * 0.99))]
         print(f"death to all_reduce: p50 {statistics.median(totals):.1f} ms, p99 {p99:.1f} ms, max {totals[-1]:.1f} ms")

@@ -11,8 +11,7 @@ from collections.abc import Callable
 
 from resilience_core.client import RankMonitorClient
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext, hookimpl
-from resilience_core.learning import RunHistory
-from resilience_core.watch import Watch
+from resilience_core.watch import MonitorPlugin, Watch
 
 __all__ = ["HeartbeatMonitor"]
 
@@ -21,7 +20,7 @@ def _nothing(*_: object) -> None:
     """Stands for a client's call while there is none."""
 
 
-class HeartbeatMonitor:
+class HeartbeatMonitor(MonitorPlugin):
     """A bus plugin: one heartbeat at the end of every step, and timeouts learned from them when asked.
 
     Where there is no rank monitor (plain torchrun, plain python) it says so once and does nothing.
@@ -45,25 +44,6 @@ class HeartbeatMonitor:
         self._beat: Callable[[], None] = _nothing
         self._note: Callable[[int], None] = _nothing
         self._saves_open = 0
-
-    @property
-    def client(self) -> RankMonitorClient:
-        """The client that is used."""
-        return self._watch.client
-
-    @property
-    def history(self) -> RunHistory:
-        """What the run has seen so far."""
-        return self._watch.history
-
-    @property
-    def state_path(self) -> str | os.PathLike[str] | None:
-        """The file of learned timeouts."""
-        return self._watch.learner.state_path
-
-    @state_path.setter
-    def state_path(self, path: str | os.PathLike[str] | None) -> None:
-        self._watch.learner.state_path = path
 
     @hookimpl
     def setup(self, context: RunContext) -> None:

@@ -15,8 +15,7 @@ from resilience_core.client import RankMonitorClient
 from resilience_core.config_values import suggestion
 from resilience_core.errors import SectionError
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext, hookimpl
-from resilience_core.learning import RunHistory
-from resilience_core.watch import Watch
+from resilience_core.watch import MonitorPlugin, Watch
 
 __all__ = ["CHECKPOINTING", "SECTIONS", "SETUP", "STEP", "SectionMonitor"]
 
@@ -29,7 +28,7 @@ def _nothing(_: object) -> None:
     """Stands for a client's call while there is none."""
 
 
-class SectionMonitor:
+class SectionMonitor(MonitorPlugin):
     """A bus plugin: opens and closes sections as events arrive, and learns their timeouts when asked.
 
     Where there is no rank monitor (plain torchrun, plain python) it says so once and does nothing.
@@ -66,25 +65,6 @@ class SectionMonitor:
         # True while a training step needs nothing but its section: no setup to close, warm-up over, no
         # evaluation since the last one. Keeps the hot path at two calls.
         self._is_steady = False
-
-    @property
-    def client(self) -> RankMonitorClient:
-        """The client that is used."""
-        return self._watch.client
-
-    @property
-    def history(self) -> RunHistory:
-        """What the run has seen so far."""
-        return self._watch.history
-
-    @property
-    def state_path(self) -> str | os.PathLike[str] | None:
-        """The file of learned timeouts."""
-        return self._watch.learner.state_path
-
-    @state_path.setter
-    def state_path(self, path: str | os.PathLike[str] | None) -> None:
-        self._watch.learner.state_path = path
 
     def load_timeouts(self) -> None:
         """Read ``state_path`` once more; ``setup`` does so by itself."""

@@ -11,7 +11,7 @@ from resilience_core.errors import RankMonitorClientError
 from resilience_core.hookspecs import RunContext
 from resilience_core.learning import RunHistory, TimeoutLearner
 
-__all__ = ["Watch"]
+__all__ = ["MonitorPlugin", "Watch"]
 
 logger = logging.getLogger(__name__)
 
@@ -82,3 +82,28 @@ _watches: weakref.WeakKeyDictionary[RankMonitorClient, int] = weakref.WeakKeyDic
 
 _refused: weakref.WeakSet[RankMonitorClient] = weakref.WeakSet()
 """Clients that found no monitor, which is said once for each."""
+
+
+class MonitorPlugin:
+    """What a person can reach of a monitor of the event bus, whichever API it uses."""
+
+    _watch: Watch
+
+    @property
+    def client(self) -> RankMonitorClient:
+        """The client that is used."""
+        return self._watch.client
+
+    @property
+    def history(self) -> RunHistory:
+        """What the run has seen so far."""
+        return self._watch.history
+
+    @property
+    def state_path(self) -> str | os.PathLike[str] | None:
+        """The file of learned timeouts."""
+        return self._watch.learner.state_path
+
+    @state_path.setter
+    def state_path(self, path: str | os.PathLike[str] | None) -> None:
+        self._watch.learner.state_path = path

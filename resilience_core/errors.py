@@ -46,8 +46,10 @@ class StateFileError(ResilienceError):
     """A file of learned timeouts exists but cannot be used."""
 
 
-class StopTraining(ResilienceError):
+class StopTraining(ResilienceError, SystemExit):
     """Raised by a bus plugin to end training in an orderly way; the bus lets it through.
+
+    Where nothing catches it the process ends with ``exit_code``, as with ``sys.exit``, whatever the framework is.
 
     Args:
         reason: One sentence for people: who asked, and why.
@@ -58,3 +60,4 @@ class StopTraining(ResilienceError):
         super().__init__(reason)
         self.reason = reason
         self.exit_code = exit_code
+        self.code = exit_code

@@ -2,7 +2,7 @@
 
 A probe is asked once whether it can work here, and says why if not; the detector logs the choice once. After
 that it may add a timer to each section, and at every report hands over what it has gathered: rows (samples that
-become :class:`straggler.window.Measured`) and, for the probe of the device, its state. A probe never raises into
+become :class:`straggler.window.Measured`) and, for device and host, their state. A probe never raises into
 training: what it could not measure it counts in ``dropped`` and says in ``notes``.
 """
 
@@ -30,7 +30,7 @@ class Collected:
 
     Args:
         rows: Summarised samples since the last report.
-        device: ``window.STATE_FIELDS``, or None from a probe that does not know a device.
+        device: ``window.STATE_FIELDS``, NaN where the probe does not know; None from one that knows none of them.
         dropped: Records lost since the last report.
         notes: Sentences for the report, for people.
     """
@@ -67,9 +67,10 @@ def standard_probes(profiling_interval: int) -> list[Probe]:
     from straggler.probe_cpu import CpuWallProbe
     from straggler.probe_cuda_events import CudaEventsProbe
     from straggler.probe_cupti import CuptiProbe
+    from straggler.probe_host import HostCpuProbe
     from straggler.probe_nvml import NvmlProbe
 
-    return [CpuWallProbe(), CudaEventsProbe(), CuptiProbe(), NvmlProbe()]
+    return [CpuWallProbe(), CudaEventsProbe(), CuptiProbe(), NvmlProbe(), HostCpuProbe()]
 
 
 def choose(candidates: Sequence[Probe]) -> list[Probe]:

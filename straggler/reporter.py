@@ -113,7 +113,8 @@ class Reporter:
             everything.dropped += part.dropped
             everything.notes += part.notes
             if part.device is not None:
-                everything.device = part.device
+                known = everything.device if everything.device is not None else part.device
+                everything.device = np.where(np.isnan(known), part.device, known)
         return everything
 
     def _encode(self, sequence: int, elapsed: float, collected: Collected) -> bytes:

@@ -1,8 +1,8 @@
 """One rank's window of timings, and the bytes that carry it.
 
-Layout (little-endian, version 1): one :data:`HEADER`, then up to ``2 * top_k`` rows of :data:`ROW`, 40 bytes each.
+Layout (little-endian, version 2): one :data:`HEADER`, then up to ``2 * top_k`` rows of :data:`ROW`, 40 bytes each.
 No names, no pickle: a reader checks magic, version and length, and copies numbers. At the default of 32 rows per
-kind a rank sends 2.7 kB a report.
+kind a rank sends 2.8 kB a report.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from straggler.statistics import Statistic, Summary, robust_spread, summarise
 __all__ = ["HEADER", "ROW", "STATE_FIELDS", "Family", "Measured", "decode", "encode", "measured", "top_k"]
 
 MAGIC = 0x5354_5247
-VERSION = 1
+VERSION = 2
 
 STATE_FIELDS = (
     "sm_clock_mhz",
@@ -32,8 +32,10 @@ STATE_FIELDS = (
     "pcie_width",
     "max_pcie_width",
     "power_w",
+    "cpu_waited",
+    "cpu_throttled",
 )
-"""What a rank tells of its device beside its timings; NaN where there is no device."""
+"""What a rank tells of its device and its host beside its timings; NaN where it does not know."""
 
 HEADER = np.dtype(
     [

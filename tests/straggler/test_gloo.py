@@ -70,5 +70,6 @@ def test_a_cpu_quota_makes_a_straggler():
     try:
         (word,) = gloo.run(2, burn=True, cgroup=str(group), seconds=0.02, steps=8, reports=4)
         assert word["slow"] == word["ever_slow"] == [1], word["table"]
+        assert "its CPU quota throttled it" in word["table"]
     finally:
         gloo.remove(group)

@@ -77,7 +77,7 @@ def main() -> None:
     if job.get("cgroup") and rank == job["slow_rank"]:
         with open(os.path.join(job["cgroup"], "cgroup.procs"), "w") as procs:
             procs.write(str(os.getpid()))
-    alone = burn and before_neighbours()
+    alone = burn and job.get("first", True) and before_neighbours()
     report, ever, truth = None, set(), []
     for number in range(job["reports"]):
         own = []

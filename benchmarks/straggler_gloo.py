@@ -58,8 +58,11 @@ def run(world_size: int, **job: Any) -> list[dict[str, Any]]:
     return [json.loads(word) for word in words if word.strip()]
 
 
-def cpu_quota(share: float) -> tuple[Path | None, str]:
-    """A cgroup that may use ``share`` of one core; None and the reason where that is not allowed."""
+def cpu_quota(share: float, *, first: bool = True) -> tuple[Path | None, str]:
+    """A cgroup that may use ``share`` of one core; None and the reason where that is not allowed.
+
+    ``first``: up to its quota it goes before its neighbours, as the other ranks do.
+    """
     name = f"straggler-{os.getpid()}"
     # The kernel takes no quota under 1 ms. A period much shorter than a step slows every step alike.
     period = 5_000
@@ -71,13 +74,15 @@ def cpu_quota(share: float) -> tuple[Path | None, str]:
             group.mkdir()
             (group / "cpu.cfs_period_us").write_text(str(period))
             (group / "cpu.cfs_quota_us").write_text(str(quota))
-            (group / "cpu.shares").write_text("262144")  # before its neighbours, up to its quota
+            if first:
+                (group / "cpu.shares").write_text("262144")
             return group, ""
         if "cpu" in (v2 / "cgroup.subtree_control").read_text().split():
             group = v2 / name
             group.mkdir()
             (group / "cpu.max").write_text(f"{quota} {period}")
-            (group / "cpu.weight").write_text("10000")
+            if first:
+                (group / "cpu.weight").write_text("10000")
             return group, ""
     except OSError as error:
         return None, f"cgroups cannot be made here: {error}"
@@ -153,7 +158,7 @@ def main() -> None:
         if job.get("pin") and world_size > cores:
             print(f"{label}: skipped, fewer cores than ranks")
         elif label.startswith("cgroup"):
-            group, reason = cpu_quota(1 / 1.2)
+            group, reason = cpu_quota(1 / 1.2, first=not options.in_turn)
             if group is None:
                 print(f"{label}: skipped, {reason}")
                 continue

@@ -12,7 +12,7 @@ Layout, native byte order, every number one aligned signed 64-bit word::
            7  out of section: the deadline, heeded only while no section is open
            8  when the last heartbeat was sent, or monitoring began        (story)
            9  when the last section was left, or monitoring began          (story)
-          10  number of section slots that have a name
+          10  check and length of the LIMITS text                            (text)
           11  global rank                                                  (story)
           12  generation                                                   (story)
           13  when a warm worker reached the script's first line              (story)
@@ -20,7 +20,9 @@ Layout, native byte order, every number one aligned signed 64-bit word::
           15  when the first heartbeat was sent or the first section opened  (story)
       16 + 2*slot   section: the deadline
       17 + 2*slot   section: when it was opened                            (story)
+    16 + 2*MAX_SECTIONS   check and length of the ERROR text               (text)
     byte NAMES_OFFSET + NAME_SIZE*slot   section's name, UTF-8, padded with zeros
+    byte LIMITS_TEXT.offset, ERROR_TEXT.offset   the two texts, UTF-8
 
 A deadline is an absolute ``CLOCK_MONOTONIC`` instant in nanoseconds; ``CLOSED`` (0) when it is not running,
 ``NO_LIMIT`` (the largest word) when it is open without limit.
@@ -30,14 +32,23 @@ through ``memoryview.cast("q")`` is. Every decision therefore rests on one word 
 marked *story* are only ever shown to people. On aarch64 the order between two stores is not kept, so the
 reader looks twice before it believes (see ``launcher.monitor``).
 
+A slot is in use while its deadline word is not ``CLOSED``. The name is stored before the first deadline, and no word
+counts the slots, so two threads that use new names at the same moment cannot undo each other's store.
+
+A *text* is shown to people only: where limits come from (LIMITS), and the exception that is leaving the training loop
+(ERROR). Its bytes are stored first, then one word with their CRC-32 and length; a reader that finds them disagreeing
+(a store is under way, or the owner died in it) reads no text.
+
 Why a file on tmpfs and not a memfd or a message: a path survives wrappers that close descriptors, the rank
 pays no system call, and nothing the monitor does (stop, die, be replaced) can reach the training process.
 """
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
+import zlib
 from typing import NamedTuple
 
 from resilience_core.errors import ResilienceError
@@ -45,6 +56,8 @@ from resilience_core.errors import ResilienceError
 __all__ = [
     "CELL_SIZE",
     "CLOSED",
+    "ERROR_TEXT",
+    "LIMITS_TEXT",
     "MAX_SECTIONS",
     "NO_LIMIT",
     "SHUT_DOWN",
@@ -55,17 +68,18 @@ __all__ = [
     "CellError",
     "CellView",
     "OpenSection",
+    "TextArea",
     "process_start_time",
 ]
 
-MAGIC = 0x3130_4C4C_4543_5446  # "FTCELL01" read as a little-endian word
+MAGIC = 0x3230_4C4C_4543_5446  # "FTCELL02" read as a little-endian word
 CLOSED = 0
 NO_LIMIT = 2**63 - 1
 
 UNUSED, WATCHED, SHUT_DOWN = 0, 1, 2
 
 PID, START_TIME, STATE, SMALLEST_LIMIT, ITERATION = 1, 2, 3, 4, 5
-HEARTBEAT, OUT_OF_SECTION, LAST_HEARTBEAT, LEFT_SECTION, SECTION_COUNT = 6, 7, 8, 9, 10
+HEARTBEAT, OUT_OF_SECTION, LAST_HEARTBEAT, LEFT_SECTION, LIMITS_CHECK = 6, 7, 8, 9, 10
 RANK, GENERATION = 11, 12
 FIRST_LINE, INITIALISED, FIRST_SIGN = 13, 14, 15
 FIRST_SECTION = 16
@@ -75,8 +89,21 @@ NAME_SIZE = 48
 
 STACK_SIGNAL = 62
 """The real-time signal (SIGRTMAX - 2) that makes a rank's faulthandler write its stacks beside the cell."""
-NAMES_OFFSET = (FIRST_SECTION + 2 * MAX_SECTIONS) * 8
-CELL_SIZE = NAMES_OFFSET + MAX_SECTIONS * NAME_SIZE
+ERROR_CHECK = FIRST_SECTION + 2 * MAX_SECTIONS
+NAMES_OFFSET = (ERROR_CHECK + 2) * 8
+
+
+class TextArea(NamedTuple):
+    """Where one of the two texts of a cell lies, in bytes; longer texts are cut at the end."""
+
+    check_word: int
+    offset: int
+    size: int
+
+
+LIMITS_TEXT = TextArea(LIMITS_CHECK, NAMES_OFFSET + MAX_SECTIONS * NAME_SIZE, 8 << 10)
+ERROR_TEXT = TextArea(ERROR_CHECK, LIMITS_TEXT.offset + LIMITS_TEXT.size, 16 << 10)
+CELL_SIZE = ERROR_TEXT.offset + ERROR_TEXT.size
 
 
 class CellError(ResilienceError):
@@ -111,7 +138,7 @@ class CellView(NamedTuple):
 class Cell:
     """A mapped cell file. ``words`` is the word view; ranks store into it directly on the hot path."""
 
-    __slots__ = ("_map", "path", "words")
+    __slots__ = ("_map", "_slots", "path", "words")
 
     def __init__(self, path: str) -> None:
         """Map an existing cell.
@@ -120,6 +147,7 @@ class Cell:
             CellError: The file is missing, not ours to write, or no cell.
         """
         self.path = path
+        self._slots = itertools.count()
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
@@ -166,6 +194,7 @@ class Cell:
         """A cell in private memory that no monitor looks at."""
         cell = cls.__new__(cls)
         cell.path = ""
+        cell._slots = itertools.count()
         cell._map = mmap.mmap(-1, CELL_SIZE)
         cell.words = memoryview(cell._map).cast("q")
         return cell
@@ -185,16 +214,17 @@ class Cell:
             )
         # While it is not WATCHED nothing in the cell is heeded, so the rest may be cleared in any order.
         words[STATE] = UNUSED
-        words[SECTION_COUNT] = words[SMALLEST_LIMIT] = 0
+        words[SMALLEST_LIMIT] = words[LIMITS_CHECK] = words[ERROR_CHECK] = 0
         words[HEARTBEAT] = words[OUT_OF_SECTION] = CLOSED
         words[ITERATION] = -1
         for word in range(FIRST_SECTION, FIRST_SECTION + 2 * MAX_SECTIONS):
             words[word] = CLOSED
+        self._slots = itertools.count()
         words[PID] = pid
         words[START_TIME] = start_time
 
     def add_section(self, name: str) -> int:
-        """Give a section a slot.
+        """Give a section a slot. Safe to call from several threads at once.
 
         Returns:
             The index of its deadline word; its opened-at word follows.
@@ -202,14 +232,29 @@ class Cell:
         Raises:
             CellError: All slots are taken.
         """
-        slot = self.words[SECTION_COUNT]
+        slot = next(self._slots)  # atomic, unlike reading and storing a count
         if slot >= MAX_SECTIONS:
             raise CellError(f"section '{name}' is one too many: a rank may use {MAX_SECTIONS} section names")
         raw = name.encode("utf-8")[: NAME_SIZE - 1]
         start = NAMES_OFFSET + slot * NAME_SIZE
         self._map[start : start + NAME_SIZE] = raw.ljust(NAME_SIZE, b"\0")
-        self.words[SECTION_COUNT] = slot + 1
         return FIRST_SECTION + 2 * slot
+
+    def write_text(self, area: TextArea, text: str) -> None:
+        """Store a text for people; one that is too long is cut at its end, in the middle of a character if need be."""
+        raw = text.encode("utf-8", errors="replace")[: area.size]
+        self.words[area.check_word] = 0
+        self._map[area.offset : area.offset + len(raw)] = raw
+        self.words[area.check_word] = zlib.crc32(raw) << 24 | len(raw)
+
+    def read_text(self, area: TextArea) -> str | None:
+        """Read a text; None when none was stored, or a store is under way or was never finished."""
+        word = self.words[area.check_word]
+        size = word & 0xFF_FFFF
+        if word <= 0 or size > area.size:
+            return None
+        raw = self._map[area.offset : area.offset + size]
+        return raw.decode("utf-8", errors="replace") if zlib.crc32(raw) == word >> 24 else None
 
     def view(self) -> CellView:
         """Read the cell."""
@@ -240,9 +285,8 @@ class Cell:
         return {name: words[index] or None for name, index in names.items()}
 
     def section_deadlines(self) -> list[int]:
-        """The deadline word of every section slot in use, in order of first use."""
-        count = min(self.words[SECTION_COUNT], MAX_SECTIONS)
-        return self.words[FIRST_SECTION : FIRST_SECTION + 2 * count : 2].tolist()
+        """The deadline word of every section slot, in order of first use; ``CLOSED`` where none is open."""
+        return self.words[FIRST_SECTION : FIRST_SECTION + 2 * MAX_SECTIONS : 2].tolist()
 
     def close(self) -> None:
         """Unmap. Words that were handed out become unusable."""

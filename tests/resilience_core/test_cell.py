@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ import pytest
 from resilience_core.cell import (
     CELL_SIZE,
     CLOSED,
+    ERROR_TEXT,
     HEARTBEAT,
     ITERATION,
+    LIMITS_TEXT,
     MAX_SECTIONS,
     NO_LIMIT,
     OUT_OF_SECTION,
@@ -26,6 +29,7 @@ from resilience_core.cell import (
     WATCHED,
     Cell,
     CellError,
+    TextArea,
     process_start_time,
 )
 
@@ -183,12 +187,52 @@ def test_a_word_is_never_seen_torn(cell: Cell) -> None:
         looks = 0
         end = time.monotonic() + 1.0
         while time.monotonic() < end or len(seen) < 2:
-            seen.update(cell.section_deadlines())
+            seen.add(cell.section_deadlines()[0])
             looks += 1
         hammer.send_signal(signal.SIGKILL)
 
     assert seen == {0x0101010101010101, 0x7E7E7E7E7E7E7E7E}
     assert looks > 1000
+
+
+def test_threads_that_add_sections_at_once_get_slots_of_their_own(cell: Cell) -> None:
+    names = [f"s{number}" for number in range(MAX_SECTIONS)]
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            words = list(threads.map(cell.add_section, names))
+    finally:
+        sys.setswitchinterval(switch)
+    for word in words:
+        cell.words[word] = 5
+
+    assert len(set(words)) == MAX_SECTIONS
+    assert {section.name for section in cell.view().sections} == set(names)
+
+
+@pytest.mark.parametrize("area", [LIMITS_TEXT, ERROR_TEXT])
+def test_a_text_is_read_as_it_was_written(cell: Cell, area: TextArea) -> None:
+    assert cell.read_text(area) is None
+
+    for text in ("ValueError: bad batch\n  in train.py", "kürzer"):
+        cell.write_text(area, text)
+        assert Cell(cell.path).read_text(area) == text
+
+    cell.write_text(area, "ü" * area.size)
+    assert Cell(cell.path).read_text(area) == "ü" * (area.size // 2)
+    cell.claim(os.getpid(), own_start_time())
+    assert cell.read_text(area) is None
+
+
+def test_a_text_that_was_not_finished_is_not_read(cell: Cell) -> None:
+    cell.write_text(ERROR_TEXT, "first")
+    word = cell.words[ERROR_TEXT.check_word]
+    cell.write_text(ERROR_TEXT, "other")
+    cell.words[ERROR_TEXT.check_word] = word
+
+    assert cell.read_text(ERROR_TEXT) is None
+    assert cell.read_text(LIMITS_TEXT) is None
 
 
 def test_the_start_time_of_nobody_is_none() -> None:

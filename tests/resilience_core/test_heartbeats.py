@@ -86,7 +86,7 @@ def test_sections_play_no_part(rank_environment: Callable[..., Any], recording_c
     bus.setup(context=RunContext())
     step(bus)
     assert recording_client.open_sections == set()
-    assert cell.section_deadlines() == []
+    assert not any(cell.section_deadlines())
     assert cell.words[OUT_OF_SECTION] == CLOSED
     assert CLOSED < cell.words[HEARTBEAT] < NO_LIMIT
 

@@ -66,7 +66,7 @@ def run(job: Job, zygote: Zygote | None = None) -> int:
         except SignalException as ended:
             say(f"ended by {ended.sigval.name} before a worker was started")
             return 1
-        agent = Agent(spec, outfit, _shutdown_timeout(launch_config))
+        agent = Agent(spec, outfit, _shutdown_timeout(job.arguments))
         return _supervise(agent, spec, outfit)
 
 
@@ -237,6 +237,7 @@ def _rendezvous(job: Job, launch_config: Any) -> tuple[RendezvousHandler, str | 
     return FreshStoreRendezvous(inner, launch_config.local_addr, timeout), None, None
 
 
-def _shutdown_timeout(launch_config: Any) -> float:
-    given = getattr(launch_config, "shutdown_timeout", None)
+def _shutdown_timeout(arguments: Any) -> float:
+    # From the arguments, since older torch has neither the option nor the field that it fills.
+    given = getattr(arguments, "shutdown_timeout", None)
     return float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30")) if given is None else float(given)

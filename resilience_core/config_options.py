@@ -21,8 +21,14 @@ from typing import Any
 import attrs
 
 from resilience_core.config import FaultToleranceConfig, Setting, convert, settings
-from resilience_core.config_foreign import IGNORED_KEYS, IGNORED_PREFIXES, why_ignored
-from resilience_core.config_values import suggestion
+from resilience_core.config_foreign import (
+    FOREIGN_OPTIONS,
+    IGNORED_KEYS,
+    IGNORED_PREFIXES,
+    ForeignOption,
+    why_ignored,
+)
+from resilience_core.config_values import duration, nearest, suggestion
 from resilience_core.errors import ConfigError
 
 __all__ = ["add_options", "check_arguments", "from_options", "options_after_script", "options_table"]
@@ -33,7 +39,9 @@ _PATH_OPTIONS = (
     "--fault-tol-cfg-path",
     "--fault-tol-cfg_path",
     "--fault_tol_cfg_path",
+    "--ft_cfg_path",
 )
+_FOREIGN: dict[str, ForeignOption] = {name: option for option in FOREIGN_OPTIONS for name in option.spellings}
 # `--f` is enough: torchrun has no option that begins so, and argparse completes unique beginnings.
 _OURS = re.compile(r"--f(?:t|a|=|$)")
 
@@ -81,6 +89,9 @@ def check_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> Non
     added: set[str] = set()
     for token in argv:
         option = token.partition("=")[0]
+        if option in _FOREIGN and option not in added:
+            # Added where it is used only: otherwise it would make abbreviations of torchrun's options ambiguous.
+            added.update(_accept_foreign(group, _FOREIGN[option]))
         if not _OURS.match(token) or option in known or option in added:
             continue
         key = _key(option)
@@ -110,6 +121,16 @@ def from_options(arguments: argparse.Namespace) -> FaultToleranceConfig:
     changes: dict[str, Any] = {}
     warnings = list(config.warnings)
     for key, option, text in getattr(arguments, _Collect.COLLECTED, ()):
+        foreign = _FOREIGN.get(option)
+        if foreign is not None and foreign.setting is None:
+            why = _foreign_warning(foreign, option, text)
+            if why is not None:
+                warnings.append(f"option {option} is ignored: {why}")
+            elif foreign.torchrun is not None:
+                seconds = _seconds(option, text)
+                if getattr(arguments, foreign.torchrun, None) is None:  # torchrun's own spelling counts
+                    setattr(arguments, foreign.torchrun, seconds)
+            continue
         why = why_ignored(key)
         if why is not None:
             warnings.append(f"option {option} is ignored: {why}")
@@ -202,18 +223,48 @@ def _accept_ignored(group: argparse._ArgumentGroup, key: str) -> tuple[str, ...]
     return spellings
 
 
+def _accept_foreign(group: argparse._ArgumentGroup, foreign: ForeignOption) -> tuple[str, ...]:
+    kwargs: dict[str, Any] = {} if foreign.takes_value else {"nargs": 0}
+    dest = foreign.setting or "ft_foreign"
+    group.add_argument(
+        *foreign.spellings, action=_Collect, dest=dest, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **kwargs
+    )
+    return foreign.spellings
+
+
+def _foreign_warning(foreign: ForeignOption, option: str, text: str) -> str | None:
+    """Why an option of nvidia-resiliency-ext means nothing here; None where it does, or where nothing differs."""
+    if foreign.choices and text not in foreign.choices:
+        raise ConfigError(f"{option} is {text!r}{nearest(text, foreign.choices)}")
+    return foreign.choices.get(text, foreign.why) if foreign.takes_value else foreign.why
+
+
+def _seconds(option: str, text: str) -> float:
+    try:
+        return duration(text)
+    except ValueError as error:
+        raise ConfigError(f"{option} is {text!r}: {error}") from None
+
+
 def _spellings(key: str) -> tuple[str, ...]:
     dashed = key.replace("_", "-")
-    return tuple(dict.fromkeys((f"--ft-{dashed}", f"--ft-{key}", f"--ft-param-{key}", f"--ft-param-{dashed}")))
+    return tuple(
+        dict.fromkeys(
+            (
+                *(f"--ft-{dashed}", f"--ft-{key}", f"--ft_{key}"),
+                *(f"--ft-param-{key}", f"--ft-param-{dashed}", f"--ft_param_{key}"),
+            )
+        )
+    )
 
 
 def _known_options() -> frozenset[str]:
     keys = [s.name for s in settings()] + list(IGNORED_KEYS)
-    return frozenset(_PATH_OPTIONS).union(*(_spellings(key) for key in keys))
+    return frozenset((*_PATH_OPTIONS, *_FOREIGN)).union(*(_spellings(key) for key in keys))
 
 
 def _key(option: str) -> str | None:
-    for prefix in ("--ft-param-", "--ft-"):
+    for prefix in ("--ft-param-", "--ft_param_", "--ft-", "--ft_"):
         if option.startswith(prefix):
             return option.removeprefix(prefix).replace("-", "_")
     return None

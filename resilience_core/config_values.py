@@ -166,6 +166,8 @@ def level(value: Any) -> int:
     names = {"DEBUG", "INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL", "NOTSET"}
     if isinstance(value, str) and not value.strip().isdigit():
         word = value.strip().upper()
+        if word == "DBG":  # nvidia-resiliency-ext's short form
+            word = "DEBUG"
         if word not in names:
             raise ValueError(f"not a level of Python's logging{nearest(word, names)}")
         return int(getattr(logging, word))

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.options import Job, parse
+from launcher.run import _shutdown_timeout as shutdown_timeout
 from resilience_core.errors import ConfigError
 
 
@@ -125,3 +126,9 @@ def test_a_key_that_means_nothing_here_is_accepted_with_a_reason(script: str) ->
     job = parse(["--ft-workload-check-interval", "5", script])
     assert len(job.warnings) == 1
     assert "nothing polls" in job.warnings[0]
+
+
+def test_the_term_timeout_of_nvidia_resiliency_ext_reaches_the_agent(script: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", raising=False)
+    assert shutdown_timeout(parse(["--term-timeout", "5", script]).arguments) == 5
+    assert shutdown_timeout(parse([script]).arguments) == 30

@@ -50,6 +50,10 @@ def parse(argv: Sequence[str]) -> Job:
     parser = torchrun.get_args_parser()
     parser.prog = "ft_launcher"
     parser.description = "torchrun that sees hung, crashed and slow ranks, and brings the group back."
+    if "PET_MASTER_PORT" not in os.environ:
+        parser.set_defaults(
+            master_port=None
+        )  # some versions of torch say 29500: one job per host, and a port not asked for
     config_options.add_options(parser)
     config_options.check_arguments(parser, argv)
     arguments = parser.parse_args(list(argv))
@@ -63,7 +67,7 @@ def parse(argv: Sequence[str]) -> Job:
         arguments=arguments,
         config=config,
         is_local=is_local,
-        port=_wanted_port(arguments) if is_local else 0,
+        port=_checked_port(_wanted_port(arguments)) if is_local else 0,
         warnings=(*config.warnings, *config_options.options_after_script(arguments)),
     )
 
@@ -88,6 +92,14 @@ def _wanted_port(arguments: Any) -> int:
             raise ConfigError(f"--rdzv-endpoint {arguments.rdzv_endpoint}: the static backend needs HOST:PORT")
         return int(port)
     return arguments.master_port or 0
+
+
+def _checked_port(port: int) -> int:
+    if not 0 <= port < 2**16:
+        raise ConfigError(
+            f"port {port} (--master-port, --rdzv-endpoint): must be 1 to 65535, or 0 for any that is free"
+        )
+    return port
 
 
 def _check_script(arguments: Any) -> None:

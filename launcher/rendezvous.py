@@ -9,6 +9,12 @@ store that nobody has written to cannot lie.
 on the generation's number and on how many failures there have been, so that a restart budget is one budget for
 the whole job, whoever failed and whoever joined late. (Agents that count by themselves, as torch's do, disagree
 after the first membership change.)
+
+With one node a port that the user named (``--master-port``, the endpoint of the static backend) is MASTER_PORT in
+every generation. With several nodes it is where the agents meet, for as long as the job runs, and the ranks' stores
+are on free ports of the first node: the agents' server has to live on while the ranks' is replaced, and one port
+cannot be both. No firewall that lets ranks train forbids that, since gloo and NCCL connect ranks through ports from
+the same range (net.ipv4.ip_local_port_range) and offer no way to name them.
 """
 
 from __future__ import annotations
@@ -16,28 +22,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Protocol, cast
 
-from torch.distributed import DistNetworkError, PrefixStore, Store, TCPStore
+from torch.distributed import DistNetworkError, HashStore, PrefixStore, Store
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
     RendezvousInfo,
     RendezvousStoreInfo,
 )
 
-from resilience_core.errors import ResilienceError
+from launcher.store_host import StoreHost
 
-__all__ = ["FreshStoreRendezvous", "GenerationRendezvous", "LocalRendezvous", "RendezvousRefusedError"]
+__all__ = ["FreshStoreRendezvous", "GenerationRendezvous", "LocalRendezvous"]
 
 
 _LONGEST_FAREWELL_SECONDS = 1.0
-
-
-class RendezvousRefusedError(ResilienceError):
-    """The place where ranks are to meet cannot be had; the message says why and names the option."""
 
 
 class GenerationRendezvous(Protocol):
@@ -64,19 +67,21 @@ class LocalRendezvous(RendezvousHandler):
 
     Args:
         run_id: The job.
-        host: Where the store listens; None for the machine's own name, as torchrun has it.
+        host: Where the ranks find the store; None for the machine's own name, as torchrun has it.
         port: A fixed port for every generation's store, or 0 for a free one each time.
         timeout_seconds: How long a rank waits for another in the store.
+
+    Raises:
+        RendezvousRefusedError: The fixed port cannot be had.
     """
 
     has_peers = False
 
     def __init__(self, run_id: str, host: str | None, port: int, timeout_seconds: float) -> None:
         self._run_id = run_id
-        self._host = host
-        self._port = port
-        self._timeout = timedelta(seconds=timeout_seconds)
-        self._store: TCPStore | None = None
+        # As torch chooses it, but once: a name server that is slow must not stand in the way of each restart.
+        self._host = host or socket.getfqdn()
+        self._store_host = StoreHost(port, timedelta(seconds=timeout_seconds))
         self.generation = -1
         self.failures = 0
 
@@ -90,20 +95,10 @@ class LocalRendezvous(RendezvousHandler):
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """A fresh store for the next generation.
-
-        Raises:
-            RendezvousRefusedError: The fixed port is taken.
-        """
+        """A fresh store for the next generation's ranks; the agent, which has no peers, gets one in memory."""
         self.generation += 1
-        self._store = None  # its port must be free again before a fixed one is opened anew
-        self._store = _host_store(self._port, self._timeout)
-        prefixed = PrefixStore(f"ft/{self.generation}", self._store)
-        if self._host is None:
-            # As torch chooses it, but once: a name server that is slow must not stand in the way of each restart.
-            self._host = RendezvousStoreInfo.build(0, prefixed, None, self._store.port).master_addr
-        where = RendezvousStoreInfo(self._host, self._store.port)
-        return RendezvousInfo(prefixed, 0, 1, where)
+        where = RendezvousStoreInfo(self._host, self._store_host.renew())
+        return RendezvousInfo(HashStore(), 0, 1, where)
 
     def is_closed(self) -> bool:
         """See torch."""
@@ -122,7 +117,7 @@ class LocalRendezvous(RendezvousHandler):
 
     def shutdown(self) -> bool:
         """See torch."""
-        self._store = None
+        self._store_host.close()
         return True
 
     def ended_by_peer(self) -> str | None:
@@ -147,8 +142,7 @@ class FreshStoreRendezvous(RendezvousHandler):
     def __init__(self, inner: RendezvousHandler, local_addr: str | None, timeout_seconds: float) -> None:
         self._inner = inner
         self._local_addr = local_addr
-        self._timeout = timedelta(seconds=timeout_seconds)
-        self._hosted: TCPStore | None = None
+        self._store_host = StoreHost(0, timedelta(seconds=timeout_seconds))
         self._round: Store | None = None
         self._attempt = -1
         self._peers = 0
@@ -175,28 +169,31 @@ class FreshStoreRendezvous(RendezvousHandler):
         self._attempt += 1
         # torch's dynamic store begins anew each round; the static one does not, so there its attempt is the key.
         store = PrefixStore(f"ft/{self._attempt if self._is_static else 0}", info.store)
-        agreed = self._agree(store, info.rank, info.world_size)
+        agreed = self._agree(store, info)
         self.generation, self.failures = agreed["generation"], agreed["failures"]
         self._round = info.store
         self._peers = info.world_size - 1
         where = RendezvousStoreInfo(agreed["host"], agreed["port"])
         return RendezvousInfo(PrefixStore("agents", store), info.rank, info.world_size, where)
 
-    def _agree(self, store: Store, node: int, nodes: int) -> dict[str, Any]:
-        store.set(f"node/{node}", json.dumps([self.generation, self.failures]))
-        if node == 0:
-            self._hosted = None
-            self._hosted = _host_store(0, self._timeout)
-            counts = [json.loads(raw) for raw in store.multi_get([f"node/{n}" for n in range(nodes)])]
-            address = RendezvousStoreInfo.build(0, PrefixStore("where", store), self._local_addr, self._hosted.port)
+    def _agree(self, store: Store, info: RendezvousInfo) -> dict[str, Any]:
+        store.set(f"node/{info.rank}", json.dumps([self.generation, self.failures]))
+        if info.rank == 0:
+            counts = [json.loads(raw) for raw in store.multi_get([f"node/{n}" for n in range(info.world_size)])]
             agreed = {
                 "generation": max(generation for generation, _ in counts) + 1,
                 "failures": max(failures for _, failures in counts),
-                "host": address.master_addr,
-                "port": self._hosted.port,
+                "host": self._host(info),
+                "port": self._store_host.renew(),
             }
             store.set("agreed", json.dumps(agreed))
         return cast("dict[str, Any]", json.loads(store.get("agreed")))
+
+    def _host(self, info: RendezvousInfo) -> str:
+        """Where ranks find the first node: at the address that the user gave, or as torch chooses it."""
+        if self._is_static and info.bootstrap_store_info is not None:
+            return info.bootstrap_store_info.master_addr
+        return self._local_addr or socket.getfqdn()
 
     @property
     def _is_static(self) -> bool:
@@ -273,15 +270,3 @@ def _has(store: Store, key: str) -> bool:
         return bool(store.check([key]))
     except DistNetworkError:
         return False
-
-
-def _host_store(port: int, timeout: timedelta) -> TCPStore:
-    try:
-        return TCPStore("localhost", port, None, True, timeout, wait_for_workers=False, multi_tenant=False)
-    except RuntimeError as error:
-        if port == 0:
-            raise
-        raise RendezvousRefusedError(
-            f"cannot host the ranks' store on port {port}: it is in use by another process; "
-            "choose another with --master-port, or leave it out and let the system choose"
-        ) from error

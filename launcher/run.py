@@ -28,7 +28,7 @@ from launcher.generation import Outfit, accepted_by
 from launcher.monitor_process import MonitorProcess
 from launcher.nursery import Zygote
 from launcher.options import Job
-from launcher.rendezvous import FreshStoreRendezvous, LocalRendezvous, RendezvousRefusedError
+from launcher.rendezvous import FreshStoreRendezvous, LocalRendezvous
 from launcher.signals import SignalInbox
 from launcher.starters import SpawnStarter, WarmStarter, WorkerStarter
 from launcher.workers import python_command
@@ -89,8 +89,6 @@ def _supervise(agent: Agent, spec: WorkerSpec, outfit: Outfit) -> int:
         code = 0 if agent.ended_cleanly else 1
         say(f"ended by {ended.sigval.name}; {'every worker' if code == 0 else 'not every worker'} ended with 0")
         return code
-    except RendezvousRefusedError:
-        raise
     except RendezvousError as error:
         say(f"the nodes could not agree: {type(error).__name__}: {error}")
         return 1

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 from pathlib import Path
 
 import pytest
+from torch.distributed import run as torchrun
 
 from launcher.options import Job, parse
 from launcher.run import _shutdown_timeout as shutdown_timeout
@@ -65,9 +68,28 @@ def test_a_port_is_fixed_only_where_torchrun_would_fix_it(script: str, options: 
     assert parse([*options, script]).port == port
 
 
+def test_a_default_port_of_torchs_is_no_wish_of_the_user(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before torch 2.12 its parser says 29500 where nobody said anything, and one job per host is all there can be."""
+    parser_of_this_version = torchrun.get_args_parser
+
+    def recorded_parser_before_2_12() -> argparse.ArgumentParser:
+        parser = parser_of_this_version()
+        parser.set_defaults(master_port=int(os.environ.get("PET_MASTER_PORT", "29500")))
+        return parser
+
+    monkeypatch.setattr(torchrun, "get_args_parser", recorded_parser_before_2_12)
+    monkeypatch.delenv("PET_MASTER_PORT", raising=False)
+    assert parse([script]).port == 0
+    assert parse(["--master-port", "29500", script]).port == 29500
+    monkeypatch.setenv("PET_MASTER_PORT", "29511")
+    assert parse([script]).port == 29511
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (["--master-port", "65536"], "port 65536 (--master-port, --rdzv-endpoint): must be 1 to 65535"),
+        (["--rdzv-endpoint", "localhost:99999"], "port 99999"),
         (["--ft-rank-hearbeat-timeout", "3"], "did you mean '--ft-rank-heartbeat-timeout'"),
         (["--ft-rank-heart", "3"], "is abbreviated; write it out"),
         (["--ft-cfg-path", "nowhere.yaml"], "nowhere.yaml"),

@@ -1,6 +1,7 @@
 """A training loop of a real gloo group: one all_reduce per step, and the events around it."""
 
 import argparse
+import os
 import time
 
 import torch
@@ -15,6 +16,9 @@ parser.add_argument("--steps", type=int, default=8)
 arguments = parser.parse_args()
 
 context = RunContext.from_environment()
+print(
+    f"rank {context.rank} meets on port {os.environ['MASTER_PORT']} in generation {context.restart_count}", flush=True
+)
 events = bus()
 events.register(SectionMonitor() if arguments.api == "sections" else HeartbeatMonitor())
 install_faults()

@@ -5,17 +5,26 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test test-all test-long chaos lint bench clean
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
 
 demo: $(READY)  ## a training that survives a hang and a SIGKILL; options: make demo DEMO="--hang-step 100"
 	@$(BIN)/python examples/demo.py $(DEMO)
 
-test: lint  ## style, types, layers, tests; options: make test PYTEST="-x -k sections"
-	$(BIN)/pytest $(PYTEST)
+test: lint  ## style, types, layers, tests, in some minutes; options: make test PYTEST="-x -k sections"
+	$(BIN)/pytest -m 'not long' $(PYTEST)
+
+test-all: test test-long chaos  ## the long tests, spawned workers and 60 random faults, too
+
+test-long: $(READY)
+	$(BIN)/pytest -m long --hypothesis-profile search $(PYTEST)
 	$(BIN)/pytest -m launches --worker-start spawn $(PYTEST)
+
+# Three jobs of twenty: two ranks, warm, without py-spy; three ranks, warm, with it; two ranks, spawned, with it.
+chaos: $(READY)  ## random faults from outside in real jobs; options: make chaos CHAOS="--jobs 25 --faults 40"
+	$(BIN)/python -m benchmarks.chaos $(or $(CHAOS),--seed 1,10,13 --faults 20 --step-limit 1.5)
 
 lint: $(READY)  ## style, types and layers alone
 	$(BIN)/ruff check .

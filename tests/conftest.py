@@ -19,12 +19,23 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import hypothesis
 import pytest
 
 SCRIPTS = Path(__file__).parent / "e2e" / "scripts"
-PATIENCE = 30.0
+PATIENCE = 60.0
+"""Every wait of a test is for something that must happen; a machine that does twelve things at once takes its time."""
+MARK = "FT_TEST_JOB"
+"""In the environment of every launcher here, and so of all that it starts, wherever that goes."""
+NO_MARK = "-" * 32
+
+# No deadlines: a busy machine fails no property. Derandomised, so that the same tree gives the same answer twenty times
+# in a row and a failure comes back when it is looked at; `make test-all` searches anew each time (profile "search").
+hypothesis.settings.register_profile("same", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("search", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("same")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,19 +66,52 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
-def processes_in(folder: Path) -> dict[int, str]:
-    """Live processes whose working folder is this one, with their command lines.
+class Process(NamedTuple):
+    """One line of the process table."""
 
-    Whatever a launcher starts inherits its working folder, and each launcher here has one of its own.
+    parent: int
+    state: str
+    command: str
+    is_ours: bool
+    """It carries the mark, or works in the folder."""
+
+    def __str__(self) -> str:
+        return f"{self.state} {self.command}"
+
+
+def processes_of(mark: str, folder: Path, launcher: int | None) -> dict[int, Process]:
+    """The processes of one launcher, zombies included.
+
+    Those whose environment has the mark (a change of folder or of session does not lose it), those that work in the
+    folder (whoever has cleared the environment), and all descendants of these and of the launcher: a zombie has
+    neither environment nor folder, only a parent.
+
+    Args:
+        mark: The launcher's.
+        folder: Its working folder, which nobody else works in.
+        launcher: Its number while it has not been waited for; None from then on, since others may get the number.
     """
-    found = {}
+    table = {}
+    wanted = f"{MARK}={mark}".encode()
     for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
         with contextlib.suppress(OSError):
-            if entry.isdigit() and os.readlink(f"/proc/{entry}/cwd") == str(folder):
-                command = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ")
-                state = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
-                found[int(entry)] = f"{state} {command.decode(errors='replace')}"
-    return found
+            head, _, tail = Path(f"/proc/{entry}/stat").read_text().rpartition(")")
+            state, parent = tail.split()[:2]
+            command, is_ours = f"[{head.partition('(')[2]}]", False
+            with contextlib.suppress(OSError):
+                command = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                is_ours = wanted in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
+                is_ours = is_ours or os.readlink(f"/proc/{entry}/cwd") == str(folder)
+            table[int(entry)] = Process(int(parent), state, command or f"[{head.partition('(')[2]}]", is_ours)
+    found = {pid for pid, process in table.items() if process.is_ours or pid == launcher}
+    while children := {pid for pid, process in table.items() if process.parent in found} - found:
+        found |= children
+    assert not found & {0, 1, os.getpid(), os.getppid()}, (
+        "processes that no launcher has started were taken for its own"
+    )
+    return {pid: table[pid] for pid in found}
 
 
 class Job:
@@ -83,7 +127,8 @@ class Job:
             path.mkdir(parents=True)
         self.stdout_path, self.stderr_path = folder / "stdout", folder / "stderr"
         self.exit_code: int | None = None
-        environment = {**os.environ, "TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1", **env}
+        self.mark = uuid.uuid4().hex
+        environment = {**os.environ, "TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1", **env, MARK: self.mark}
         for name in [name for name, value in environment.items() if value == ""]:
             del environment[name]
         self._connection, self.pid = start(
@@ -137,18 +182,26 @@ class Job:
     @property
     def monitor_pid(self) -> int:
         """The monitor that the launcher has now."""
-        (pid,) = (pid for pid, command in processes_in(self.work).items() if "launcher.monitor" in command)
+        (pid,) = (pid for pid, command in self.processes().items() if "launcher.monitor" in command)
         return pid
 
     def processes(self) -> dict[int, str]:
-        """What runs of it, the launcher too, with command lines."""
-        return processes_in(self.work)
+        """What runs of it, the launcher too, with states and command lines."""
+        return {pid: str(process) for pid, process in self._table().items() if process.state not in "ZX"}
+
+    def zombies(self) -> dict[int, str]:
+        """What has ended and was not collected, the launcher too."""
+        return {pid: str(process) for pid, process in self._table().items() if process.state in "ZX"}
+
+    def _table(self) -> dict[int, Process]:
+        return processes_of(self.mark, self.work, self.pid if self.exit_code is None else None)
 
     # ---- waiting ----------------------------------------------------------------------------------------
 
     def wait(self, timeout: float = PATIENCE) -> int:
-        """Wait for the end; the launcher's exit code, negative for a signal."""
+        """Wait for the end, no less than ``PATIENCE``; the launcher's exit code, negative for a signal."""
         if self.exit_code is None:
+            timeout = max(timeout, PATIENCE)
             self._connection.settimeout(timeout)
             try:
                 answer = self._connection.recv(64)
@@ -212,7 +265,7 @@ class Job:
 
     # ---- the end ----------------------------------------------------------------------------------------
 
-    def assert_nothing_is_left(self, timeout: float = 5.0) -> None:
+    def assert_nothing_is_left(self, timeout: float = 15.0) -> None:
         """No process, no run folder, no temporary file; a moment is allowed, since a monitor goes last."""
         end = time.monotonic() + timeout
         while (left := self._left()) and time.monotonic() < end:
@@ -222,18 +275,18 @@ class Job:
     def _left(self) -> list[str]:
         folders = [path for path in (self.run_parent, self.temporary) if path.exists()]
         return [
-            *(f"process {pid}: {command}" for pid, command in processes_in(self.work).items()),
+            *(f"process {pid}: {process}" for pid, process in self._table().items()),
             *(str(path) for folder in folders for path in folder.iterdir()),
         ]
 
     def kill_all(self) -> None:
         """Kill what a failed test has left, and remove its folder."""
-        pids = set(processes_in(self.work)) | ({self.pid} if self.exit_code is None else set())
+        pids = set(self.processes()) | ({self.pid} if self.exit_code is None else set())
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(AssertionError):
-            self.wait(5)
+            self.wait()
 
     def tidy(self) -> None:
         """Remove the test's own folder in memory."""
@@ -249,7 +302,11 @@ def forge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[dict[s
         listener.bind(path)
         listener.listen()
         program = str(Path(__file__).parent / "e2e" / "forge.py")
-        process = subprocess.Popen([sys.executable, program, str(listener.fileno())], pass_fds=[listener.fileno()])
+        process = subprocess.Popen(
+            [sys.executable, program, str(listener.fileno())],
+            pass_fds=[listener.fileno()],
+            env={**os.environ, MARK: NO_MARK},  # each launcher writes its own in this place
+        )
 
     def start(request: dict[str, Any] | None) -> Any:
         connection = socket.socket(socket.AF_UNIX)

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.e2e
 SCRIPTS = Path(__file__).parent / "scripts"
 # Differ from run to run, with torchrun as well.
 FREE = {"MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"}
-OURS = {"FT_CELL", "FT_CONFIG_FILE", "FT_CONTROL_SOCKET", "FT_LAUNCHER_PID", "FT_RESTART_COUNT"}
+# The last one is the mark of these tests (tests/conftest.py).
+OURS = {"FT_CELL", "FT_CONFIG_FILE", "FT_CONTROL_SOCKET", "FT_LAUNCHER_PID", "FT_RESTART_COUNT", "FT_TEST_JOB"}
 
 
 def torchrun(folder: Path, options: Sequence[str], env: dict[str, str]) -> dict[int, dict[str, str]]:

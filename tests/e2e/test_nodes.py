@@ -15,22 +15,37 @@ pytestmark = pytest.mark.e2e
 LIMITS = "setup:60,step:20,checkpointing:60"
 
 
+def answers(port: int) -> bool:
+    """Whether somebody listens."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("localhost", port)) == 0
+
+
 @pytest.fixture
 def launch_nodes(launch: Callable[..., Any]) -> Callable[..., list[Any]]:
     """Start one launcher per node, all with the same arguments."""
 
     def start(
-        script: str, *arguments: object, nodes: int = 2, nnodes: str = "2", options: tuple[object, ...] = (), **ft: Any
+        script: str,
+        *arguments: object,
+        nodes: int = 2,
+        nnodes: str = "2",
+        options: tuple[object, ...] = (),
+        first_is_host: bool = False,
+        **ft: Any,
     ) -> list[Any]:
         with socket.socket() as free:
             free.bind(("localhost", 0))
             port = free.getsockname()[1]
         rendezvous = ("--nnodes", nnodes, "--rdzv-backend", "c10d", "--rdzv-id", "job", "--local-addr", "127.0.0.1")
         rendezvous += ("--rdzv-endpoint", f"localhost:{port}")
-        return [
-            launch(script, *arguments, options=(*rendezvous, *options), **{"rank_section_timeouts": LIMITS, **ft})
-            for _ in range(nodes)
-        ]
+        started: list[Any] = []
+        for _ in range(nodes):
+            ours = {"rank_section_timeouts": LIMITS, **ft}
+            started.append(launch(script, *arguments, options=(*rendezvous, *options), **ours))
+            if first_is_host:  # the store of the rendezvous is the first one's, not whose comes first
+                started[0].until(lambda: answers(port), "store of the first node")
+        return started
 
     return start
 
@@ -64,8 +79,8 @@ def test_the_budget_is_one_for_all_nodes(launch_nodes: Callable[..., list[Any]])
 
 
 def test_the_death_of_a_launcher_frees_the_others(launch_nodes: Callable[..., list[Any]]) -> None:
-    """SIGKILL of one node's launcher: its ranks go with it; the other, asked to end, ends."""
-    nodes = launch_nodes("loop.py", "--until-stopped", "--on-sigterm", 0, nproc=1)
+    """SIGKILL of one node's launcher: its ranks go with it; the other, asked to end, has its rank save its work."""
+    nodes = launch_nodes("loop.py", "--until-stopped", "--on-sigterm", 0, nproc=1, first_is_host=True)
     for node in nodes:
         node.wait_for_output("runs in generation 0")
 
@@ -74,7 +89,10 @@ def test_the_death_of_a_launcher_frees_the_others(launch_nodes: Callable[..., li
     nodes[1].assert_nothing_is_left()
     nodes[0].signal(signal.SIGTERM)
 
-    assert nodes[0].wait(60) in (0, 1)
+    assert nodes[0].wait() == 0
+    assert "has saved its work" in nodes[0].stdout
+    assert "ended by SIGTERM; every worker ended with 0" in nodes[0].stderr
+    assert len(nodes[0].events("started")) == 1
 
 
 def test_real_groups_over_two_nodes_meet_in_a_fresh_store(launch_nodes: Callable[..., list[Any]]) -> None:

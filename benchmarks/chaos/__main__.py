@@ -28,6 +28,8 @@ from typing import Any
 from benchmarks.chaos.plan import KINDS, Plan, make_plan
 
 _ROOT = Path(__file__).parents[2]
+_PROBES = ("rank-hang", "rank-kill")
+"""What shows that a job is still protected after a fault of another kind."""
 
 
 def main() -> int:
@@ -38,18 +40,7 @@ def main() -> int:
         print("skipped: this user may make neither PID nor mount namespaces (unshare --pid --mount), so nothing can "
               "be killed safely", file=sys.stderr)  # fmt: skip
         return 2
-    has_py_spy = {"yes": True, "no": False, None: None}[options.py_spy]
-    plans = [
-        make_plan(
-            seed,
-            options.faults,
-            ranks=options.ranks,
-            worker_start=options.worker_start,
-            has_py_spy=has_py_spy,
-            kinds=options.kinds,
-        )
-        for seed in options.seed
-    ]
+    plans = planned(options)
     scratch = Path(tempfile.mkdtemp(prefix="chaos-"))
     references: dict[tuple[int, int], list[str | None]] = {}
     results: list[dict[str, Any]] = []
@@ -80,6 +71,23 @@ def main() -> int:
     else:
         print(f"outputs, logs and diagnoses: {scratch}")
     return 0 if is_clean else 1
+
+
+def planned(options: argparse.Namespace) -> list[Plan]:
+    """The jobs that are asked for."""
+    given = {
+        "ranks": options.ranks,
+        "worker_start": options.worker_start,
+        "has_py_spy": {"yes": True, "no": False, None: None}[options.py_spy],
+    }
+    if not options.each:
+        return [make_plan(seed, options.faults, kinds=options.kinds, **given) for seed in options.seed]
+    given = {"ranks": 2, "worker_start": "warm", **{name: value for name, value in given.items() if value is not None}}
+    kinds = options.kinds or tuple(KINDS)
+    return [
+        make_plan(options.seed[0] + number, options.faults, kinds=(kind, kind, *_PROBES), **given)
+        for number, kind in enumerate(kinds)
+    ]
 
 
 def run_job(plan: Plan, folder: Path, namespace: list[str], options: argparse.Namespace) -> dict[str, Any]:
@@ -169,6 +177,9 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="how many, with seeds one after the other (1)")
     parser.add_argument("--faults", type=int, default=40, help="in each job (40)")
     parser.add_argument("--kinds", type=_kinds, default=(), metavar="KIND,...", help="only these")
+    parser.add_argument(
+        "--each", action="store_true", help=f"a job for each kind, with {' and '.join(_PROBES)} among its faults"
+    )
     parser.add_argument("--ranks", type=int, help="in every job; 1 to 4, by the seed, otherwise")
     parser.add_argument("--worker-start", choices=("warm", "spawn"), help="in every job; by the seed otherwise")
     parser.add_argument("--py-spy", choices=("yes", "no"), help="whether jobs may see it; by the seed otherwise")

@@ -181,7 +181,7 @@ class Job:
         """Commit every fault, wait for the end, and say what was found."""
         began = time.monotonic()
         try:
-            self.wait_for(self._everybody_trains, "the first steps")
+            self.wait_for(self._everybody_trains, "the first steps", seconds=3 * self._patience)
             for fault in self.plan.faults:
                 self._commit(fault)
             self._open_gate(self.plan.steps)

@@ -7,7 +7,7 @@ injector has seen what came of the fault, so the same seed gives the same faults
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Sequence
 from typing import NamedTuple
 
 __all__ = ["KINDS", "Fault", "Kind", "Plan", "make_plan"]
@@ -113,7 +113,7 @@ def make_plan(
     ranks: int | None = None,
     worker_start: str | None = None,
     has_py_spy: bool | None = None,
-    kinds: Collection[str] = (),
+    kinds: Sequence[str] = (),
 ) -> Plan:
     """Make the plan of one job.
 
@@ -124,7 +124,7 @@ def make_plan(
         ranks: How many ranks.
         worker_start: ``warm`` or ``spawn``.
         has_py_spy: Whether the job may see py-spy.
-        kinds: Only these; all when empty.
+        kinds: Only these, as often as they are named; all, by their weights, when empty.
 
     Raises:
         ValueError: No kind that was asked for is possible in this job.
@@ -133,7 +133,7 @@ def make_plan(
     worker_start = ("warm", "spawn")[seed // 4 % 2] if worker_start is None else worker_start
     has_py_spy = bool(seed // 8 % 2) if has_py_spy is None else has_py_spy
     possible = {
-        name: kind.weight
+        name: kinds.count(name) if kinds else kind.weight
         for name, kind in KINDS.items()
         if (not kinds or name in kinds)
         and (ranks > 1 or not kind.needs_peers)

@@ -29,6 +29,7 @@ from typing import Literal
 from resilience_core.bus import EventBus
 from resilience_core.client import RankMonitorClient
 from resilience_core.config_values import nearest
+from resilience_core.error_record import note_error
 from resilience_core.errors import ConfigError, PluginError, StopTraining
 from resilience_core.heartbeats import HeartbeatMonitor
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext
@@ -186,6 +187,8 @@ class _Step:
         self._bus.step_start(iteration=self._iteration)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is not None:
+            note_error(error)  # while the section is still open
         # After an exception, too: whoever catches it and goes on must not be taken for a rank stuck in a step.
         self._bus.step_end(iteration=self._iteration)
 
@@ -202,6 +205,8 @@ class _EvalStep:
         self._bus.eval_step_start(iteration=self._iteration, eval_index=self._eval_index)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is not None:
+            note_error(error)
         self._bus.eval_step_end(iteration=self._iteration, eval_index=self._eval_index)
 
 
@@ -217,4 +222,6 @@ class _Checkpoint:
         self._bus.checkpoint_start(iteration=self._iteration, kind=self._kind)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is not None:
+            note_error(error)
         self._bus.checkpoint_end(iteration=self._iteration, kind=self._kind, error=error)

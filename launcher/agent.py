@@ -212,12 +212,12 @@ class Agent(SimpleElasticAgent):
         views = current.views()
         self._outfit.events.write("seen", generation=current.number, failed=[w.local_rank for w in first])
         self._read_reports()  # a verdict is told before its signal, so it is there by now
+        # Evidence first, a look at each rank: whoever is asked to end looks like one that ends by itself.
+        incident = story.failure_incident(group, processes, views, current.errors(), current.number, self._seen_ns)
         # The peers take longest to die, so they begin before anything is written or said.
         current.ask_to_end(signal.SIGTERM)
         failures = {group.workers[w.local_rank].global_rank: processes.failure(w) for w in first}
         if not current.condemned:
-            seen = list(failures.values())
-            incident = story.failure_incident(group, seen, views, current.number, self._seen_ns)
             self._tell(*story.written(incident, self._outfit.log_folder))
         self._rendezvous_handler.failures += 1
         why = self._progress.generation_ended(_highest_iteration(current))

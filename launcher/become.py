@@ -23,6 +23,7 @@ import attrs
 from launcher.zygote_protocol import WorkerOrder
 from resilience_core.cell import FIRST_LINE
 from resilience_core.client import CELL_VARIABLE
+from resilience_core.error_record import leave_error
 
 __all__ = ["become", "name_process", "survey"]
 
@@ -222,6 +223,7 @@ def _end_as_uncaught(error: BaseException) -> None:
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
+    leave_error(error.with_traceback(trace))
     sys.excepthook(type(error), error.with_traceback(trace), trace)
     if isinstance(error, KeyboardInterrupt):
         sys.stdout.flush()

@@ -1,32 +1,28 @@
-"""Who is to blame for a hang. Pure.
+"""Who is to blame, and why. Pure.
 
-In a synchronous job every rank opens ``step`` within microseconds of the others, so which deadline expires first
-is a coin. What tells the culprit from its victims: it is stopped, it is behind in iteration, or its stack stands
-outside any collective while the others wait inside one. Where none of these tells, nobody is named.
+In a synchronous job one rank's trouble stops all: peers of a dead rank lose their connections, peers of a stuck one
+wait in a collective, and which deadline or exit comes first is a coin. The rules below go from the surest evidence
+to the weakest; the first that speaks decides. Where none does, nobody is named, and the reason says so.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from launcher.evidence import Evidence
 from launcher.stacks import Frame, Thread, main_thread
 
-__all__ = ["Blame", "Suspect", "assign_blame", "waits_for_peers"]
+__all__ = ["Blame", "assign_blame", "waits_for_peers"]
 
 _WAITING_FILES = ("torch/distributed/", "torch/nn/parallel/distributed.py", "torch/cuda/streams.py")
 # DDP's all-reduce runs inside backward; torch.cuda.synchronize waits for whatever NCCL kernel is queued.
 _WAITING_FUNCTIONS = ("_engine_run_backward", "synchronize")
+_NOTICED_LATE_NS = 100_000_000
+"""How much later than it happened a death may be noticed, on a busy machine."""
 
-
-class Suspect(NamedTuple):
-    """One local rank at the moment of the verdict."""
-
-    local_rank: int
-    is_condemned: bool
-    is_stopped: bool
-    iteration: int
-    threads: tuple[Thread, ...]
+Group = Sequence[Evidence]
 
 
 class Blame(NamedTuple):
@@ -48,32 +44,172 @@ def waits_for_peers(threads: Sequence[Thread]) -> Frame | None:
     return None
 
 
-def assign_blame(suspects: Sequence[Suspect]) -> Blame:
-    """Tell the culprit from the victims, from the surest sign to the weakest.
+def assign_blame(group: Group, *, has_others: bool = False) -> Blame:
+    """Tell the culprits from the victims.
 
     Args:
-        suspects: Every local rank that is alive; at least one is condemned.
+        group: Every local rank; at least one is condemned, or has failed.
+        has_others: The job has ranks on other nodes, of which nothing is known here.
+
+    Returns:
+        A rank is named only for something that a victim does not do: it raised an exception of its own, died of a
+        signal, exited by itself, left early, cannot run, or stands elsewhere than those who wait.
     """
-    stopped = [s for s in suspects if s.is_stopped and s.is_condemned]
-    if stopped:
-        return Blame(_ranks(stopped), "the process is stopped (SIGSTOP)")
-    iterations = {s.iteration for s in suspects if s.iteration >= 0}
-    if len(iterations) > 1:
-        behind = [s for s in suspects if s.iteration == min(iterations)]
-        if len(behind) < len(suspects):
-            return Blame(_ranks(behind), f"behind the others, at iteration {min(iterations)} of {max(iterations)}")
-    condemned = [s for s in suspects if s.is_condemned]
-    for group in (suspects, condemned):
-        known = [s for s in group if s.threads]
-        outside = [s for s in known if waits_for_peers(s.threads) is None]
-        if len(known) == len(group) and 0 < len(outside) < len(known):
-            return Blame(_ranks(outside), "its stack stands outside any collective, the others wait in one")
-    if len(condemned) == 1:
-        return Blame(_ranks(condemned), "the only rank that is overdue")
-    if condemned and all(s.threads and waits_for_peers(s.threads) for s in condemned):
-        return Blame((), "every rank here waits for others: the culprit skipped a collective or is on another node")
-    return Blame((), "it cannot be told from iterations or stacks which rank held the others up")
+    for rule in (_died_or_raised, _left_early, _cannot_run):
+        if (blame := rule(group)) is not None:
+            return blame
+    if any(e.is_condemned for e in group):
+        for rule in (_outside, _elsewhere, _behind, _alone, _busy):
+            if (blame := rule(group)) is not None:
+                return blame
+    return _by_elimination(group, has_others)
 
 
-def _ranks(suspects: Sequence[Suspect]) -> tuple[int, ...]:
-    return tuple(s.local_rank for s in suspects)
+# ---- from the surest sign to the weakest ----------------------------------------------------------------
+
+
+def _died_or_raised(group: Group) -> Blame | None:
+    deaths = sorted((e for e in group if e.fatal_signal is not None), key=_when_noticed)
+    raised = sorted((e for e in group if e.error is not None and not e.is_victim), key=_when_raised)
+    if deaths and not (raised and _when_raised(raised[0]) < _when_noticed(deaths[0]) - _NOTICED_LATE_NS):
+        first = deaths[0]
+        assert first.fatal_signal is not None
+        name = first.fatal_signal.name
+        if first.is_dumping_core:
+            return Blame((first.local_rank,), f"is dumping core after {name}")
+        # What kills from outside (out of memory, an administrator) may strike several at once.
+        same = [e for e in deaths if e.exit_code == first.exit_code == -9] or [first]
+        return Blame(_ranks(same), f"killed by {name}" if first.ended_ns else f"is ending after {name}")
+    if raised:
+        first = raised[0]
+        assert first.error is not None
+        same = [e for e in raised if e.error is not None and e.error[:2] == first.error[:2]]
+        if len(same) > 1:
+            return Blame(_ranks(same), f"{len(same)} ranks raised the same {first.error.type}")
+        before = " before any other rank failed" if len(raised) > 1 or len(group) > 1 else ""
+        later = "" if first.exit_code is not None else ", and has not ended yet"
+        return Blame((first.local_rank,), f"raised {first.error.type}{before}{later}")
+    # Where GPUs are used, an abort is what the watchdog of a collective library does to a victim.
+    may_abort = not any(e.has_gpu for e in group)
+    exited = sorted((e for e in group if _exited_by_itself(e) and (may_abort or e.exit_code != -6)), key=_when_noticed)
+    if exited:
+        others = "first" if len(exited) > 1 else "by itself"
+        return Blame((exited[0].local_rank,), f"ended {others}, without an exception on record")
+    return None
+
+
+def _exited_by_itself(e: Evidence) -> bool:
+    """Ended with something but 0, and not by an exception: one would have ended it with 1 and be on record."""
+    return e.exit_code not in (None, 0) and e.error is None and (e.exit_code != 1 or e.is_monitored)
+
+
+def _left_early(group: Group) -> Blame | None:
+    left = [e for e in group if e.has_left and not e.is_condemned]
+    staying = [e for e in group if not e.has_left]
+    held_up = [e for e in staying if e.is_victim or (e.is_condemned and e.waits)]
+    if not left or not held_up or any(e.is_condemned and not e.waits for e in staying):
+        return None
+    how = "ended with 0" if all(e.exit_code == 0 for e in left) else "finished its training"
+    return Blame(_ranks(left), f"{how} while the others still needed it")
+
+
+def _cannot_run(group: Group) -> Blame | None:
+    stopped = [e for e in group if e.state in ("T", "t") and e.exit_code is None]
+    if not stopped:
+        return None
+    stuck = [e for e in group if e.is_condemned and e.waits is False and e not in stopped]
+    if stuck and not any(e.is_condemned for e in stopped):
+        return Blame(
+            (), "one rank is stopped, another is stuck outside any collective: it cannot be told which came first"
+        )
+    by = "stopped by a tracer (a debugger)" if all(e.state == "t" for e in stopped) else "stopped (SIGSTOP)"
+    return Blame(_ranks(stopped), f"the process is {by}")
+
+
+def _outside(group: Group) -> Blame | None:
+    outside = [e for e in group if e.waits is False]
+    if not outside:
+        return None
+    if any(e.waits for e in group):
+        overdue = [e for e in outside if e.is_condemned]
+        return Blame(_ranks(overdue or outside), "its stack stands outside any collective, the others wait in one")
+    condemned = [e for e in group if e.is_condemned]
+    if outside == condemned and len(condemned) == 1 and len(group) > 1:
+        return Blame(_ranks(outside), "the only rank that is overdue, and its stack stands outside any collective")
+    return None
+
+
+def _elsewhere(group: Group) -> Blame | None:
+    """All wait, a few of them in another place than most."""
+    if len(group) < 3 or not all(e.waits and e.waits_at for e in group):
+        return None
+    place, count = Counter(e.waits_at for e in group).most_common(1)[0]
+    if count == len(group) or 2 * count <= len(group):
+        return None
+    return Blame(
+        _ranks([e for e in group if e.waits_at != place]), f"waits elsewhere than the others, who wait at {place}"
+    )
+
+
+def _behind(group: Group) -> Blame | None:
+    known = [e for e in group if e.iteration >= 0]
+    iterations = {e.iteration for e in known}
+    if len(iterations) < 2:
+        return None
+    behind = [e for e in known if e.iteration == min(iterations)]
+    if any(e.waits for e in behind):  # a rank that is ahead may have skipped what they wait for
+        return None
+    return Blame(_ranks(behind), f"behind the others, at iteration {min(iterations)} of {max(iterations)}")
+
+
+def _alone(group: Group) -> Blame | None:
+    """Who is held up by another stops soon after it; these have gone on long after."""
+    condemned = [e for e in group if e.is_condemned]
+    others = [e for e in group if not e.is_condemned]
+    if not others or any(e.waits or not e.last_sign_ns for e in condemned):
+        return None
+    latest = max(e.last_sign_ns for e in condemned)
+    silent_ns = max(e.last_sign_ns for e in group) - latest
+    if all(e.last_sign_ns - latest > silent_ns // 2 for e in others) and silent_ns > _NOTICED_LATE_NS:
+        return Blame(_ranks(condemned), f"silent while the others went on for {silent_ns / 1e9:.1f} s")
+    return None
+
+
+def _busy(group: Group) -> Blame | None:
+    """Of some nothing is known but that they use the processor, while everybody else sleeps."""
+    busy = [e for e in group if e.is_busy]
+    if len(busy) != 1 or any(e.is_busy is None for e in group) or busy[0].waits:
+        return None
+    if len(group) > 1 and busy[0].is_condemned:
+        return Blame(_ranks(busy), "the only rank that uses the processor, the others sleep")
+    return None
+
+
+def _by_elimination(group: Group, has_others: bool) -> Blame:
+    failed = [e for e in group if e.exit_code not in (None, 0)]
+    if len(group) == 1 and not has_others:
+        return Blame(_ranks(group), "the only rank")
+    if failed and all(e.is_victim for e in failed):
+        where = "on another node" if has_others else "not known"
+        return Blame((), f"who failed lost a peer or waited for one in vain: the cause is {where}")
+    if failed:
+        return Blame((), "ended first, but left no exception on record: it may be the cause, or have lost a peer")
+    if all(e.waits for e in group):
+        if has_others:
+            return Blame((), "every rank here waits for others: the culprit skipped a collective or is on another node")
+        return Blame((), "every rank waits for the others: one has skipped a collective, or called one too many")
+    if all(e.waits for e in group if e.is_condemned):
+        return Blame((), "who is overdue waits for others; it cannot be told which of those held it up")
+    return Blame((), "it cannot be told from iterations, processes or stacks which rank held the others up")
+
+
+def _ranks(group: Group) -> tuple[int, ...]:
+    return tuple(e.local_rank for e in group)
+
+
+def _when_raised(e: Evidence) -> int:
+    return e.error.at_ns if e.error is not None else 0
+
+
+def _when_noticed(e: Evidence) -> int:
+    return e.ended_ns

@@ -29,8 +29,9 @@ from launcher.starters import WorkerStarter
 from launcher.verdict import judge
 from launcher.watch import WatchOrder
 from launcher.workers import Launch, WorkerProcesses
-from resilience_core.cell import Cell, CellView
+from resilience_core.cell import ERROR_TEXT, Cell, CellView
 from resilience_core.config import FaultToleranceConfig
+from resilience_core.error_record import ErrorRecord, parse_error
 
 __all__ = ["Generation", "Outfit", "accepted_by"]
 
@@ -89,6 +90,11 @@ class Generation:
     def views(self) -> dict[int, CellView]:
         """What every local rank's cell says."""
         return {local_rank: cell.view() for local_rank, cell in self._cells.items()}
+
+    def errors(self) -> dict[int, ErrorRecord]:
+        """The exceptions that local ranks have put on record."""
+        found = {number: parse_error(cell.read_text(ERROR_TEXT)) for number, cell in self._cells.items()}
+        return {number: error for number, error in found.items() if error is not None}
 
     def tell_phases(self) -> None:
         """Log when each rank reached its first line, its monitor, and its first sign of life, once all have.
@@ -215,6 +221,7 @@ class Generation:
                 pid=self.processes.workers[worker.local_rank].pid,
                 startup_at_ns=0 if limit is None else self.started_ns + int(limit * _NS),
                 started_ns=self.started_ns,
+                has_others=(self._group.group_world_size or 1) > 1,
             )
             self._outfit.monitor.watch(order, is_session_leader=True)
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from launcher.stacks import Frame, Thread, main_thread
+from resilience_core.error_record import ErrorRecord, error_from_json
 
 __all__ = ["Incident", "RankReport", "read_incident", "read_incidents"]
 
@@ -36,8 +37,15 @@ class RankReport(NamedTuple):
     limit_seconds: float | None = None
     iteration: int | None = None
     process_state: str | None = None
+    kernel_wait: str | None = None
+    """The kernel function that its main thread sleeps in."""
+    is_busy: bool | None = None
     exit_code: int | None = None
     message: str | None = None
+    error: ErrorRecord | None = None
+    """The exception that is leaving, or has left, its training loop."""
+    stderr_tail: tuple[str, ...] = ()
+    """The last lines of its standard error, where that goes to a file."""
     waits_in: str | None = None
     stack: tuple[Thread, ...] = ()
 
@@ -104,6 +112,8 @@ class Incident(NamedTuple):
         document["ranks"] = [
             {
                 **rank._asdict(),
+                "error": rank.error._asdict() if rank.error is not None else None,
+                "stderr_tail": list(rank.stderr_tail),
                 "stack": [{**t._asdict(), "frames": [list(f) for f in t.frames]} for t in rank.stack],
             }
             for rank in self.ranks
@@ -118,6 +128,8 @@ class Incident(NamedTuple):
             RankReport(
                 **{
                     **rank,
+                    "error": error_from_json(rank["error"]) if rank.get("error") else None,
+                    "stderr_tail": tuple(rank.get("stderr_tail", ())),
                     "stack": tuple(
                         Thread(**{**t, "frames": tuple(Frame(*frame) for frame in t["frames"])}) for t in rank["stack"]
                     ),

@@ -119,15 +119,16 @@ class Monitor:
             and rank.next_deadline_ns(view := rank.view()) <= now_ns + DUE_TOGETHER_NS
             and not rank.is_gone(view)
         ]
-        alive = [rank for rank in self._ranks.values() if rank in doomed or not rank.is_gone(rank.view())]
         generation = doomed[0].order.generation
+        # Also those that have ended: one that left early may be what the others wait for.
+        everybody = [rank for rank in self._ranks.values() if rank.order.generation == generation]
 
         def tell(incident: Incident, problem: str | None) -> None:
             condemned = [rank.order.local_rank for rank in doomed]
             report = {"incident": incident.to_json(), "condemned": condemned, "problem": problem}
             self._tell({**report, "generation": generation})
 
-        condemn(doomed, alive, now_ns, self._settings, tell)
+        condemn(doomed, everybody, now_ns, self._settings, tell)
         signalled_ns = time.monotonic_ns()
         for rank in doomed:
             rank.kill_at_ns = signalled_ns + int(self._settings["config"]["failure_stop_timeout"] * NS)

@@ -240,5 +240,9 @@ def _make_word(path: str) -> memoryview:
 
 
 def _find_py_spy() -> str | None:
+    """The program named by ``FT_PY_SPY`` (``none``: do without), else the one beside this Python, else on the path."""
+    named = os.environ.get("FT_PY_SPY")
+    if named:
+        return None if named == "none" else named
     beside_python = os.path.join(os.path.dirname(sys.executable), "py-spy")
     return beside_python if os.access(beside_python, os.X_OK) else shutil.which("py-spy")

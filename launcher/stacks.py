@@ -1,8 +1,11 @@
 """Where the Python of a stuck process stands, taken from outside, in parallel and within a bound.
 
 ``py-spy`` reads another process's memory: it works while the GIL is held in C, and with ``--nonblocking`` on a
-process that is stopped. Where it is not installed, or may not look, the rank's own ``faulthandler`` is asked;
-its signal can wake a blocking call, so that is done only to ranks that are condemned anyway.
+process that is stopped. Where it is not installed, or may not look, the rank's own ``faulthandler`` is asked.
+
+Its signal restarts most system calls (SA_RESTART) and Python repeats the rest, but a C library may take the
+interruption for an error. The launcher therefore has every rank asked, since it ends all of them in any case once
+one is condemned; a monitor whose ranks are not its own asks the condemned alone.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import linecache
 import os
 import re
 import signal
@@ -20,7 +24,11 @@ from typing import Any, NamedTuple
 
 from launcher.processes import open_pidfd, process_status, send_signal, wait_for_exit
 
-__all__ = ["Frame", "Thread", "main_thread", "take_stacks"]
+__all__ = ["Frame", "Thread", "is_a_wait_for_the_gpu", "main_thread", "own_frame", "take_stacks"]
+
+_WAITS_FOR_A_GPU = re.compile(
+    r"\.(item|cpu|tolist|numpy|to|wait|query|nonzero)\(|synchronize|\b(float|int|bool|print)\("
+)
 
 
 class Frame(NamedTuple):
@@ -28,7 +36,12 @@ class Frame(NamedTuple):
 
     function: str
     file: str
+    """For people: relative to the working folder, or to where packages are installed."""
     line: int
+    package: str = ""
+    """What it belongs to: empty for the user's own code, ``python`` for the standard library, or a package."""
+    path: str = ""
+    """The file as the interpreter knows it."""
 
     def __str__(self) -> str:
         return f"{self.function} ({self.file}:{self.line})"
@@ -67,11 +80,11 @@ def take_stacks(
     """
     end = time.monotonic() + timeout_seconds
     found = _from_outside(pids, py_spy, scratch, end) if py_spy else {}
-    for key, file in (fallback_files or {}).items():
-        if key in pids and key not in found:
-            threads = _from_inside(pids[key], file, fallback_signal, max(end, time.monotonic() + 0.05))
-            if threads:
-                found[key] = threads
+    silent = {
+        key: (pids[key], file) for key, file in (fallback_files or {}).items() if key in pids and key not in found
+    }
+    if silent and fallback_signal:
+        found.update(_from_inside(silent, fallback_signal, max(end, time.monotonic() + 0.05)))
     return found
 
 
@@ -81,6 +94,22 @@ def main_thread(threads: tuple[Thread, ...]) -> Thread | None:
         if thread.name == "MainThread":
             return thread
     return threads[-1] if threads else None
+
+
+def own_frame(threads: tuple[Thread, ...]) -> Frame | None:
+    """The innermost line of the user's own code in the main thread."""
+    thread = main_thread(threads)
+    return next((f for f in thread.frames if f.package == ""), None) if thread is not None else None
+
+
+def is_a_wait_for_the_gpu(threads: tuple[Thread, ...]) -> bool:
+    """Whether the innermost line may wait for a kernel: no Python frame shows that, so its source has to tell."""
+    thread = main_thread(threads)
+    if thread is None or not thread.frames:
+        return False
+    frame = thread.frames[0]
+    source = linecache.getline(frame.path or frame.file, frame.line)
+    return not source or bool(_WAITS_FOR_A_GPU.search(source))
 
 
 def _from_outside(pids: Mapping[int, int], py_spy: str, scratch: str, end: float) -> dict[int, tuple[Thread, ...]]:
@@ -114,7 +143,7 @@ def _from_outside(pids: Mapping[int, int], py_spy: str, scratch: str, end: float
 
 def _start_py_spy(py_spy: str, pid: int, output: str) -> int:
     status = process_status(pid)
-    mode = ["--nonblocking"] if status is not None and status.is_stopped else []
+    mode = ["--nonblocking"] if status is not None and status.state in "Tt" else []
     return os.posix_spawn(
         py_spy,
         [py_spy, "dump", "--json", "--pid", str(pid), *mode],
@@ -139,11 +168,7 @@ def _parse_json(path: str) -> tuple[Thread, ...]:
             is_active=bool(thread.get("active")),
             holds_gil=bool(thread.get("owns_gil")),
             frames=_of_the_worker(
-                Frame(
-                    str(frame.get("name")),
-                    str(frame.get("short_filename") or frame.get("filename")),
-                    frame["line"],
-                )
+                frame_of(str(frame.get("name")), str(frame.get("filename")), int(frame["line"]))
                 for frame in thread.get("frames", ())
             ),
         )
@@ -160,31 +185,76 @@ def _name(thread: dict[str, Any]) -> str:
 
 def _of_the_worker(frames: Iterable[Frame]) -> tuple[Frame, ...]:
     """Without the frames in which a warm worker was made: they are the launcher's, outermost, and tell nothing."""
-    return tuple(itertools.takewhile(lambda frame: not frame.file.endswith("launcher/become.py"), frames))
+    return tuple(itertools.takewhile(lambda frame: not frame.path.endswith("launcher/become.py"), frames))
+
+
+_INSTALLED = re.compile(r".*/(?:site|dist)-packages/(?P<file>(?P<package>[^/]+).*)")
+_STANDARD_LIBRARY = re.compile(r".*/lib\d*/python3\.\d+/(?P<file>.*)")
+_HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+OURS = ("adapters", "launcher", "resilience_core", "straggler")
+
+
+def frame_of(function: str, path: str, line: int) -> Frame:
+    """A frame with its path shortened, and told what it belongs to."""
+    if (match := _INSTALLED.match(path)) is not None:
+        return Frame(function, match["file"], line, match["package"].removesuffix(".py"), path)
+    if (match := _STANDARD_LIBRARY.match(path)) is not None:
+        return Frame(function, match["file"], line, "python", path)
+    if path.startswith("<frozen"):
+        return Frame(function, path, line, "python", path)
+    if path.startswith(_HOME + os.sep) and (short := os.path.relpath(path, _HOME)).split(os.sep)[0] in OURS:
+        return Frame(function, short, line, short.split(os.sep)[0], path)
+    here = os.getcwd()
+    return Frame(function, os.path.relpath(path, here) if path.startswith(here + os.sep) else path, line, "", path)
 
 
 _FAULTHANDLER_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
 
 
-def _from_inside(pid: int, path: str, number: int, end: float) -> tuple[Thread, ...]:
-    pidfd = open_pidfd(pid)
-    status = process_status(pid)
-    if pidfd is None or status is None or status.is_stopped or not number or not os.path.exists(path):
-        return ()
+def _from_inside(asked: Mapping[int, tuple[int, str]], number: int, end: float) -> dict[int, tuple[Thread, ...]]:
+    """Ask all of them first, then read the answers as they come."""
+    found: dict[int, tuple[Thread, ...]] = {}
+    waiting: dict[int, tuple[int, str, int]] = {}
     try:
-        if not send_signal(pidfd, number):
-            return ()
-        while time.monotonic() < end:
-            if wait_for_exit([pidfd], 0.005):
-                return ()
-            with open(path, encoding="utf-8", errors="replace") as file:
-                text = file.read()
-            # faulthandler writes the current (signalled) thread last; its stack ends the text.
-            if "Current thread" in text and text.endswith("\n"):
-                return _parse_faulthandler(text)
-        return ()
+        for key, (pid, path) in asked.items():
+            status = process_status(pid)
+            pidfd = open_pidfd(pid)
+            if pidfd is None:
+                continue
+            waiting[key] = (pidfd, path, before := _size(path))
+            if status is None or status.state in "TtZX" or before < 0 or not send_signal(pidfd, number):
+                os.close(waiting.pop(key)[0])
+        while waiting and time.monotonic() < end:
+            ended = wait_for_exit([pidfd for pidfd, _, _ in waiting.values()], 0.005)
+            for key, (pidfd, path, before) in list(waiting.items()):
+                threads = _answer(path, before)
+                if threads:
+                    found[key] = threads
+                if threads or pidfd in ended:
+                    os.close(waiting.pop(key)[0])
+        return found
     finally:
-        os.close(pidfd)
+        for pidfd, _, _ in waiting.values():
+            os.close(pidfd)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return -1
+
+
+def _answer(path: str, before: int) -> tuple[Thread, ...]:
+    """What was written since it was asked, once that is complete."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(before)
+            text = file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ()
+    # faulthandler writes the current (signalled) thread last; its stack ends the text.
+    return _parse_faulthandler(text) if "Current thread" in text and text.endswith("\n") else ()
 
 
 def _parse_faulthandler(text: str) -> tuple[Thread, ...]:
@@ -192,7 +262,7 @@ def _parse_faulthandler(text: str) -> tuple[Thread, ...]:
     for block in text.strip().split("\n\n"):
         head, *lines = block.splitlines()
         frames = _of_the_worker(
-            Frame(match["function"], match["file"], int(match["line"]))
+            frame_of(match["function"], match["file"], int(match["line"]))
             for line in lines
             if (match := _FAULTHANDLER_FRAME.match(line))
         )

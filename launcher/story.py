@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from torch.distributed.elastic.agent.server.api import WorkerGroup, WorkerSpec
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from launcher.blame import assign_blame
+from launcher.evidence import Evidence, look_at, uses_a_gpu
 from launcher.incident import Incident, RankReport
+from launcher.workers import Worker, WorkerProcesses
 from resilience_core.cell import CellView
+from resilience_core.error_record import ErrorRecord, is_consequence
 
 __all__ = ["YOUNG_NS", "failure_incident", "restarted", "showed_life", "written"]
+
+TAIL_LINES = 20
+LONGEST_TAIL_BYTES = 8 << 10
 
 YOUNG_NS = 10_000_000_000
 """A generation that ends sooner after its start has died young."""
@@ -19,8 +26,9 @@ YOUNG_NS = 10_000_000_000
 
 def failure_incident(
     group: WorkerGroup,
-    failures: Sequence[ProcessFailure],
+    processes: WorkerProcesses,
     views: Mapping[int, CellView],
+    errors: Mapping[int, ErrorRecord],
     generation: int,
     seen_ns: int,
 ) -> Incident:
@@ -28,26 +36,28 @@ def failure_incident(
 
     Args:
         group: The generation.
-        failures: Who failed, first death first.
+        processes: Its processes; at least one has failed.
         views: What every rank's cell said, by local rank.
+        errors: The exceptions on record, by local rank.
         generation: Its number.
         seen_ns: ``CLOCK_MONOTONIC`` when the exit was seen.
     """
-    failed = {failure.local_rank: failure for failure in failures}
-    first = failures[0].local_rank
-    peers = len(group.workers) - len(failed)
+    workers = {worker.global_rank: processes.workers[worker.local_rank] for worker in group.workers}
+    errors = {**_errors_in_files(processes, views), **errors}
+    evidence = [_evidence(w, views[w.local_rank], errors.get(w.local_rank)) for w in workers.values()]
+    blame = assign_blame(evidence, has_others=(group.group_world_size or 1) > 1)
+    stopped = len(processes.running)
     return Incident(
         kind="failure",
         generation=generation,
-        why="exited first" if peers or len(failed) > 1 else "the only rank here",
-        action=f"{peers} peer(s) stopped; the group is restarted while --max-restarts allows",
+        why=blame.why,
+        action=f"{stopped} peer(s) stopped" if stopped else "none is left to be stopped",
         ranks=tuple(
-            _report(worker.global_rank, views[worker.local_rank], failed.get(worker.local_rank), seen_ns)._replace(
-                local_rank=worker.local_rank,
-                pid=worker.id,
-                is_culprit=worker.local_rank == first,
+            _report(rank, worker, views[worker.local_rank], known, seen_ns)._replace(
+                is_culprit=worker.local_rank in blame.local_ranks,
+                stderr_tail=_tail(processes.stderrs[worker.local_rank]),
             )
-            for worker in group.workers
+            for (rank, worker), known in zip(workers.items(), evidence, strict=True)
         ),
         seen_ns=seen_ns,
     )
@@ -73,25 +83,73 @@ def showed_life(view: CellView) -> bool:
     return has_spoken or bool(view.sections) or view.iteration >= 0
 
 
-def _report(rank: int, view: CellView, failure: ProcessFailure | None, now_ns: int) -> RankReport:
-    youngest = max(view.sections, key=lambda section: section.opened_ns, default=None)
-    since_ns = youngest.opened_ns if youngest is not None else view.left_section_ns
-    return RankReport(
-        rank=rank,
-        local_rank=-1,
-        pid=view.pid,
-        cause="exit" if failure is not None else None,
-        section=youngest.name if youngest is not None else None,
-        open_seconds=(now_ns - since_ns) / 1e9 if since_ns else None,
-        iteration=view.iteration if view.iteration >= 0 else None,
-        exit_code=failure.exitcode if failure is not None else None,
-        message=_first_line(failure) if failure is not None else None,
+def _evidence(worker: Worker, view: CellView, error: ErrorRecord | None) -> Evidence:
+    look = look_at(worker.pid)
+    known = Evidence.of_cell(worker.local_rank, view, look, error)
+    if worker.exit_code is None:
+        return known._replace(has_gpu=uses_a_gpu(worker.pid))
+    return known._replace(
+        exit_code=worker.exit_code,
+        ended_ns=worker.ended_ns or 0,
+        has_left=worker.exit_code == 0,
+        is_dumping_core=False,
     )
 
 
-def _first_line(failure: ProcessFailure) -> str | None:
-    """What the worker itself said, when it left an error file (torch's ``@record``)."""
-    said = failure.error_file_data.get("message") if isinstance(failure.error_file_data, dict) else None
-    text = said.get("message") if isinstance(said, dict) else None
-    lines = str(text or "").strip().splitlines()
-    return lines[0] if lines else None
+def _report(rank: int, worker: Worker, view: CellView, known: Evidence, now_ns: int) -> RankReport:
+    youngest = max(view.sections, key=lambda section: section.opened_ns, default=None)
+    since_ns = youngest.opened_ns if youngest is not None else view.left_section_ns
+    iteration = view.iteration if view.iteration >= 0 else None
+    has_failed = worker.exit_code not in (None, 0)
+    section = youngest.name if youngest is not None else None
+    if known.error is not None:
+        section = known.error.section or section
+        iteration = iteration if known.error.iteration in (None, -1) else known.error.iteration
+    return RankReport(
+        rank=rank,
+        local_rank=worker.local_rank,
+        pid=worker.pid,
+        cause="exit" if has_failed else None,
+        section=section,
+        open_seconds=(now_ns - since_ns) / 1e9 if since_ns else None,
+        iteration=iteration,
+        process_state=known.state or None,
+        exit_code=known.exit_code,
+        message=known.error.first_line() if known.error is not None else None,
+        error=known.error,
+    )
+
+
+def _errors_in_files(processes: WorkerProcesses, views: Mapping[int, CellView]) -> dict[int, ErrorRecord]:
+    """What failed workers left in their error files (torch's ``@record``): type and place are not in them."""
+    found = {}
+    for worker in processes.failed:
+        data = processes.failure(worker).error_file_data
+        said = data.get("message") if isinstance(data, dict) else None
+        if not isinstance(said, dict):
+            continue
+        kind, _, message = str(said.get("message") or "").partition(": ")
+        traceback = (said.get("extraInfo") or {}).get("py_callstack", "")
+        found[worker.local_rank] = ErrorRecord(
+            type=kind,
+            message=message,
+            traceback=str(traceback),
+            iteration=views[worker.local_rank].iteration,
+            at_ns=worker.ended_ns or 0,
+            noted_ns=worker.ended_ns or 0,
+            is_consequence=is_consequence(kind, message),
+        )
+    return found
+
+
+def _tail(path: str) -> tuple[str, ...]:
+    """The last lines of a file that a worker's standard error went to."""
+    if not path:
+        return ()
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LONGEST_TAIL_BYTES))
+            lines = file.read().decode("utf-8", errors="replace").splitlines()
+    except OSError:
+        return ()
+    return tuple(lines[-TAIL_LINES:])

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from launcher.processes import has_exited, open_pidfd, process_status
 from launcher.verdict import STARTUP, Deadline, Verdict, deadlines_in_force, judge
-from resilience_core.cell import NO_LIMIT, SHUT_DOWN, Cell, CellView, process_start_time
+from resilience_core.cell import ERROR_TEXT, NO_LIMIT, SHUT_DOWN, Cell, CellView, process_start_time
+from resilience_core.error_record import ErrorRecord, parse_error
 
 __all__ = ["FRESH_MONITOR_DOUBT_NS", "RankMonitor", "WatchOrder"]
 
@@ -27,6 +28,8 @@ class WatchOrder(NamedTuple):
     startup_at_ns: int = 0
     """By when the rank must have initialised monitoring; 0 is no limit."""
     started_ns: int = 0
+    has_others: bool = False
+    """The job has ranks on other nodes."""
 
     @property
     def startup(self) -> Deadline | None:
@@ -108,6 +111,10 @@ class RankMonitor:
         """Whether that process is stopped by a signal."""
         status = process_status(self.pid(view)) if self.pid(view) else None
         return status is not None and status.is_stopped
+
+    def error(self) -> ErrorRecord | None:
+        """The exception that it has put on record, if any."""
+        return parse_error(self._cell.read_text(ERROR_TEXT))
 
     @property
     def stack_file(self) -> str:

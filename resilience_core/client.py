@@ -36,7 +36,13 @@ from resilience_core.cell import (
     CellError,
     process_start_time,
 )
-from resilience_core.errors import RankMonitorClientError, SectionError, TimeoutsNotReadyError
+from resilience_core.error_record import note_error, record_errors_in, stop_recording
+from resilience_core.errors import (
+    RankMonitorClientError,
+    SectionError,
+    TimeoutsNotReadyError,
+    UnconfiguredSectionError,
+)
 from resilience_core.rank_process import (
     allow_stack_dumps,
     answer_for_stacks,
@@ -166,6 +172,7 @@ class RankMonitorClient:
         cut_off_in_children(self)
         if self._cfg.install_exception_hook:
             sys.excepthook = log_and_leave
+        record_errors_in(cell)
 
     def _start(self, now: int) -> None:
         self._sections = {}
@@ -209,6 +216,7 @@ class RankMonitorClient:
         self._sections = {}
         self._open = {}
         self._has_sent_heartbeat = False  # so that the next one looks whether we are initialised
+        stop_recording()
         self._cell.close()
         self._cell = None
         if self._stack_file is not None:
@@ -331,6 +339,9 @@ class RankMonitorClient:
         self.start_section(name)
         try:
             yield
+        except BaseException as error:
+            note_error(error)  # while the section is still open
+            raise
         finally:
             # end_all_sections() inside the block, or a shutdown, may have closed it.
             if name in self._open:
@@ -356,7 +367,7 @@ class RankMonitorClient:
         if not isinstance(name, str) or not name:
             raise SectionError(f"a section's name must be a string that is not empty, not {name!r}")
         if self.cfg.names_sections and name not in self.cfg.rank_section_timeouts:
-            raise SectionError(_unconfigured(name, self.cfg.rank_section_timeouts))
+            raise UnconfiguredSectionError(_unconfigured(name, self.cfg.rank_section_timeouts))
         if name not in self._section_timeouts.section and not self._unlimited_said:
             self._unlimited_said = True
             logger.warning(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 __all__ = [
     "ConfigError",
     "PluginError",
@@ -11,19 +13,27 @@ __all__ = [
     "StateFileError",
     "StopTraining",
     "TimeoutsNotReadyError",
+    "UnconfiguredSectionError",
 ]
 
 
 class ResilienceError(Exception):
     """Base of everything raised on purpose by this project."""
 
+    is_permanent: ClassVar[bool] = False
+    """A restart cannot mend it: the launcher ends the job instead of trying again."""
+
 
 class ConfigError(ResilienceError, ValueError):
     """A configuration cannot be used: the message names the place, the value and the fix."""
 
+    is_permanent = True
+
 
 class PluginError(ResilienceError):
     """A bus plugin cannot be registered, most often because a hook's name or an argument is misspelt."""
+
+    is_permanent = True
 
 
 class RankMonitorClientError(ResilienceError):
@@ -36,6 +46,12 @@ class SectionError(RankMonitorClientError):
     The event bus lets this one through to the training code, since hiding it would switch protection off
     in silence.
     """
+
+
+class UnconfiguredSectionError(SectionError):
+    """A section is used that the configuration does not name although it names others."""
+
+    is_permanent = True
 
 
 class TimeoutsNotReadyError(RankMonitorClientError):

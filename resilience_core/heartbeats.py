@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 
 from resilience_core.client import RankMonitorClient
+from resilience_core.error_record import note_error
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext, hookimpl
 from resilience_core.watch import MonitorPlugin, Watch
 
@@ -81,7 +82,8 @@ class HeartbeatMonitor(MonitorPlugin):
         self._watch.history.loaded(source)
 
     @hookimpl
-    def training_error(self) -> None:
+    def training_error(self, error: BaseException) -> None:
+        note_error(error)
         self._watch.history.has_failed = True
         self._saves_open = 0
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 
 from resilience_core.client import RankMonitorClient
 from resilience_core.config_values import suggestion
-from resilience_core.errors import SectionError
+from resilience_core.error_record import note_error
+from resilience_core.errors import SectionError, UnconfiguredSectionError
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext, hookimpl
 from resilience_core.watch import MonitorPlugin, Watch
 
@@ -177,8 +178,9 @@ class SectionMonitor(MonitorPlugin):
         self._watch.history.loaded(source)
 
     @hookimpl
-    def training_error(self) -> None:
+    def training_error(self, error: BaseException) -> None:
         """Close what is open and stay connected: a framework may save while it handles the exception."""
+        note_error(error)  # while the section in which it was raised is still open
         self._watch.history.has_failed = True
         self._close_all()
 
@@ -234,7 +236,7 @@ def _check_names(client: RankMonitorClient) -> None:
     for name in SECTIONS:
         if name not in configured:
             hint = suggestion(name, [other for other in configured if other not in SECTIONS]) or "."
-            raise SectionError(
+            raise UnconfiguredSectionError(
                 f"section '{name}' is used but not in rank_section_timeouts{hint} Add '{name}' with its "
                 f"seconds, or null for no limit; configured are: {', '.join(configured)}"
             )

@@ -1,13 +1,19 @@
-"""Who is to blame: stopped, behind, or outside a collective; and nobody where it cannot be told."""
+"""Who is to blame: the surest evidence decides, a victim is never named, and nobody where it cannot be told."""
 
 from __future__ import annotations
 
+import re
+import signal
+from typing import Any
+
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from launcher.blame import Suspect, assign_blame, waits_for_peers
+from launcher.blame import assign_blame, waits_for_peers
+from launcher.evidence import Evidence
 from launcher.stacks import Frame, Thread
+from resilience_core.error_record import ErrorRecord
 
 IN_COLLECTIVE = (
     Frame("all_reduce", "torch/distributed/distributed_c10d.py", 3000),
@@ -20,22 +26,27 @@ IN_BACKWARD = (
     Frame("main", "train.py", 20),
 )
 IN_DATA = (Frame("read", "data.py", 7), Frame("main", "train.py", 12))
+LOST_A_PEER = ErrorRecord("RuntimeError", "gloo/transport: Connection closed by peer", at_ns=5, is_consequence=True)
+OWN = ErrorRecord("ValueError", "bad batch", at_ns=10**12)
+S = 10**9
+WAITS = {"is_condemned": True, "waits": True}
+LOST = {"error": LOST_A_PEER, "exit_code": 1, "ended_ns": 5}
 
 
 def thread(frames: tuple[Frame, ...], name: str = "MainThread") -> Thread:
     return Thread(name, is_active=False, holds_gil=False, frames=frames)
 
 
-def suspect(
-    local_rank: int,
-    frames: tuple[Frame, ...] | None = None,
-    *,
-    condemned: bool = True,
-    stopped: bool = False,
-    iteration: int = 7,
-) -> Suspect:
-    threads = () if frames is None else (thread((Frame("wait", "threading.py", 1),), "loader"), thread(frames))
-    return Suspect(local_rank, condemned, stopped, iteration, threads)
+def rank(local_rank: int, **known: Any) -> Evidence:
+    return Evidence(local_rank, **{"iteration": 7, "state": "S", "is_monitored": True, **known})
+
+
+def waiting(local_rank: int, **known: Any) -> Evidence:
+    return rank(local_rank, **{**WAITS, "waits_at": "train.py:20", **known})
+
+
+def culprits(*group: Evidence, **how: Any) -> tuple[int, ...]:
+    return assign_blame(group, **how).local_ranks
 
 
 @pytest.mark.parametrize("frames", [IN_COLLECTIVE, IN_BACKWARD])
@@ -51,67 +62,198 @@ def test_a_rank_elsewhere_or_unknown_does_not() -> None:
     assert waits_for_peers([thread((*IN_DATA, *IN_DATA, *IN_COLLECTIVE))]) is None
 
 
-def test_a_stopped_rank_is_the_culprit_whatever_its_stack_says() -> None:
-    blame = assign_blame([suspect(0, IN_DATA), suspect(1, IN_COLLECTIVE, stopped=True)])
-    assert (blame.local_ranks, "SIGSTOP" in blame.why) == ((1,), True)
+# ---- one kind of evidence each ---------------------------------------------------------------------------
 
 
-def test_the_one_behind_in_iteration_is_the_culprit() -> None:
-    blame = assign_blame([suspect(0, IN_COLLECTIVE, iteration=9), suspect(1, IN_COLLECTIVE, iteration=8)])
+@pytest.mark.parametrize("culprit_first", [True, False])
+@pytest.mark.parametrize(
+    ("culprit", "victim", "why"),
+    [
+        ({"error": OWN}, WAITS, "raised ValueError .* has not ended yet"),
+        ({"error": OWN}, LOST, "raised ValueError"),
+        ({"exit_code": -11, "is_dumping_core": True}, LOST, "dumping core after SIGSEGV"),
+        ({"exit_code": -11, "is_dumping_core": True}, WAITS, "dumping core"),
+        ({"exit_code": -9, "ended_ns": 9}, {"error": OWN._replace(at_ns=10)}, "killed by SIGKILL"),
+        ({"exit_code": -9}, LOST, "is ending after SIGKILL"),
+        ({"exit_code": 17, "ended_ns": 9}, LOST, "ended by itself"),
+        ({"exit_code": 1, "ended_ns": 9}, LOST, "ended by itself"),
+        ({"exit_code": -6, "ended_ns": 9}, {}, "ended by itself"),
+        ({"exit_code": 0, "has_left": True}, LOST, "ended with 0 while"),
+        ({"exit_code": 0, "has_left": True}, WAITS, "ended with 0 while"),
+        ({"has_left": True}, WAITS, "finished its training while"),
+        ({"state": "T"}, WAITS, "stopped .SIGSTOP"),
+        ({"state": "T", "is_condemned": True}, {"is_condemned": True}, "stopped .SIGSTOP"),
+        ({"state": "t"}, {"is_condemned": True}, "stopped by a tracer"),
+        ({"state": "T"}, LOST, "stopped .SIGSTOP"),
+        ({"waits": False}, WAITS, "outside any collective"),
+        ({"waits": False, "is_condemned": True}, {"waits": True}, "outside any collective"),
+        ({"waits": False, "is_condemned": True}, {}, "only rank that is overdue, and its stack"),
+        ({"iteration": 6}, {"is_condemned": True}, "at iteration 6 of 7"),
+        ({"is_condemned": True, "last_sign_ns": S}, {"last_sign_ns": 5 * S}, "went on for 4.0 s"),
+        ({"is_condemned": True, "is_busy": True}, {"is_condemned": True, "is_busy": False}, "uses the processor"),
+    ],
+)
+def test_each_kind_of_evidence_names_the_culprit(
+    culprit: dict[str, Any], victim: dict[str, Any], why: str, culprit_first: bool
+) -> None:
+    group = [rank(1, **culprit), rank(0, **victim), rank(2, **victim)]
+    blame = assign_blame(group if culprit_first else group[::-1])
+
     assert blame.local_ranks == (1,)
-    assert "at iteration 8 of 9" in blame.why
+    assert re.search(why, blame.why), blame.why
+
+
+def test_the_exception_raised_first_counts_not_the_process_that_ends_first() -> None:
+    slow = rank(1, error=OWN)
+    fast = rank(0, error=ErrorRecord("KeyError", "'x'", at_ns=OWN.at_ns + 1), exit_code=1, ended_ns=OWN.at_ns + 2)
+    assert culprits(fast, slow) == (1,)
+
+
+def test_the_same_exception_on_all_ranks_is_everybodys() -> None:
+    group = [rank(n, error=OWN._replace(at_ns=OWN.at_ns + n), exit_code=1) for n in range(3)]
+    assert culprits(*group) == (0, 1, 2)
+    assert "3 ranks raised the same ValueError" in assign_blame(group).why
+
+
+def test_an_exception_long_before_a_death_is_the_cause_and_one_after_it_is_not() -> None:
+    killed = rank(0, exit_code=-9, ended_ns=OWN.at_ns + S)
+    assert culprits(rank(1, error=OWN), killed) == (1,)
+    assert culprits(rank(1, error=OWN._replace(at_ns=OWN.at_ns + S)), killed) == (0,)
+
+
+def test_several_that_are_killed_from_outside_are_all_named() -> None:
+    assert culprits(rank(0, exit_code=-9, ended_ns=5), rank(1), rank(2, exit_code=-9, ended_ns=6)) == (0, 2)
+
+
+# ---- where it cannot be told -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("group", "others", "why"),
+    [
+        ([waiting(0), waiting(1)], False, "skipped a collective, or called one too many"),
+        ([waiting(0), waiting(1)], True, "another node"),
+        ([waiting(0, iteration=6), waiting(1)], False, "skipped a collective"),
+        ([waiting(0), rank(1)], False, "cannot be told"),
+        ([rank(0, is_condemned=True), rank(1)], False, "cannot be told"),
+        ([rank(0, is_condemned=True, waits=False), rank(1, is_condemned=True, waits=False)], False, "cannot be told"),
+        ([rank(0, is_condemned=True, waits=False), rank(1, state="T")], False, "it cannot be told which came first"),
+        ([rank(0, **LOST), rank(1)], False, "lost a peer .* not known"),
+        ([rank(0, **LOST), rank(1)], True, "on another node"),
+        ([rank(0, exit_code=1, is_monitored=False), rank(1)], False, "left no exception on record"),
+        ([rank(0, exit_code=-6, has_gpu=True), rank(1)], False, "may be the cause, or have lost a peer"),
+        ([rank(0, is_condemned=True)], True, "cannot be told"),
+    ],
+)
+def test_nobody_is_named_where_it_cannot_be_told(group: list[Evidence], others: bool, why: str) -> None:
+    blame = assign_blame(group, has_others=others)
+    assert blame.local_ranks == ()
+    assert re.search(why, blame.why), blame.why
+
+
+def test_the_only_rank_is_named_whatever_it_did() -> None:
+    assert culprits(rank(0, **LOST)) == (0,)
+    assert culprits(rank(0, is_condemned=True)) == (0,)
+
+
+def test_who_waits_elsewhere_than_most_is_named() -> None:
+    group = [waiting(0), waiting(1, waits_at="train.py:31"), waiting(2)]
+    assert culprits(*group) == (1,)
+    assert culprits(*group, waiting(3, waits_at="train.py:31")) == ()
+
+
+def test_one_outside_that_is_overdue_goes_before_one_that_is_not() -> None:
+    assert culprits(rank(0, waits=False), rank(1, waits=False, is_condemned=True), waiting(2)) == (1,)
 
 
 def test_a_rank_that_never_said_its_iteration_is_not_behind() -> None:
-    blame = assign_blame([suspect(0, IN_COLLECTIVE, iteration=-1), suspect(1, IN_DATA, iteration=8)])
-    assert blame.local_ranks == (1,)
-    assert "outside any collective" in blame.why
+    assert culprits(rank(0, iteration=-1, is_condemned=True), rank(1, iteration=8)) == ()
 
 
-def test_the_one_outside_the_collective_is_the_culprit() -> None:
-    blame = assign_blame([suspect(0, IN_COLLECTIVE), suspect(1, IN_DATA), suspect(2, IN_BACKWARD)])
-    assert blame.local_ranks == (1,)
+def test_peers_that_went_on_for_a_moment_only_are_held_up_themselves() -> None:
+    group = [rank(0, is_condemned=True, last_sign_ns=S), rank(1, last_sign_ns=5 * S), rank(2, last_sign_ns=2 * S)]
+    assert culprits(*group) == ()
 
 
-def test_a_missing_stack_is_no_evidence() -> None:
-    blame = assign_blame([suspect(0, IN_COLLECTIVE), suspect(1, None)])
-    assert blame.local_ranks == ()
-    assert "cannot be told" in blame.why
+# ---- whatever is known -----------------------------------------------------------------------------------
 
 
-def test_where_all_wait_the_culprit_is_elsewhere() -> None:
-    blame = assign_blame([suspect(0, IN_COLLECTIVE), suspect(1, IN_BACKWARD)])
-    assert blame.local_ranks == ()
-    assert "another node" in blame.why
+def _victim(condemned: bool, waits: bool | None, lost: bool, gpu: bool, ended: bool) -> Evidence:
+    return Evidence(
+        0,
+        is_condemned=condemned,
+        iteration=7,
+        state="S",
+        exit_code=1 if lost and ended else None,
+        ended_ns=10**12 if lost and ended else 0,
+        is_monitored=True,
+        error=LOST_A_PEER if lost else None,
+        waits=waits,
+        waits_at="train.py:20" if waits else "",
+        has_gpu=gpu,
+        is_busy=None if gpu else False,
+        last_sign_ns=S,
+    )
 
 
-def test_where_all_stand_outside_nobody_is_named() -> None:
-    assert assign_blame([suspect(0, IN_DATA), suspect(1, IN_DATA)]).local_ranks == ()
+victims = st.builds(_victim, st.booleans(), st.sampled_from([True, None]), st.booleans(), st.booleans(), st.booleans())
+causes = st.sampled_from(
+    [
+        {"error": OWN},
+        {"error": OWN, "exit_code": 1, "ended_ns": 2 * 10**12},
+        {"exit_code": -11, "is_dumping_core": True},
+        {"exit_code": -9, "ended_ns": 10**12 + 1},
+        {"exit_code": 17, "ended_ns": 10**12 + 1},
+        {"state": "T"},
+        {"state": "t"},
+    ]
+)
 
 
-def test_the_only_one_overdue_is_named_where_nothing_else_tells() -> None:
-    assert assign_blame([suspect(0, None, condemned=False), suspect(1, None)]).local_ranks == (1,)
+@given(st.lists(victims, min_size=1, max_size=5), causes, st.booleans(), st.randoms(), st.booleans())
+@settings(deadline=None)
+def test_a_victim_is_never_named_where_there_is_a_cause(
+    others: list[Evidence], cause: dict[str, Any], condemned: bool, order: Any, has_others: bool
+) -> None:
+    group = [e._replace(local_rank=number) for number, e in enumerate(others)]
+    group.append(rank(len(group), is_condemned=condemned, last_sign_ns=S, **cause))
+    order.shuffle(group)
+    assert assign_blame(group, has_others=has_others).local_ranks == (len(others),)
 
 
-suspects = st.lists(
-    st.builds(
-        Suspect,
-        st.just(0),
-        st.booleans(),
-        st.booleans(),
-        st.integers(-1, 3),
-        st.sampled_from([(), (thread(IN_DATA),), (thread(IN_COLLECTIVE),), (thread(IN_BACKWARD),)]),
-    ),
-    min_size=1,
-    max_size=5,
-).map(lambda found: [s._replace(local_rank=number) for number, s in enumerate(found)])
+@given(st.lists(victims, min_size=2, max_size=5), st.booleans())
+@settings(deadline=None)
+def test_a_group_of_victims_is_not_blamed(found: list[Evidence], has_others: bool) -> None:
+    group = [e._replace(local_rank=number) for number, e in enumerate(found)]
+    assume(any(e.is_condemned or e.exit_code is not None for e in group))
+    blame = assign_blame(group, has_others=has_others)
+    assert (blame.local_ranks, bool(blame.why)) == ((), True)
 
 
-@given(suspects)
-def test_there_is_always_a_reason_and_never_everybody_blamed_among_several(found: list[Suspect]) -> None:
-    blame = assign_blame(found)
+anything = st.builds(
+    Evidence,
+    st.just(0),
+    is_condemned=st.booleans(),
+    iteration=st.integers(-1, 3),
+    state=st.sampled_from(["", "R", "S", "D", "T", "t", "Z"]),
+    exit_code=st.sampled_from([None, None, 0, 1, 3, -int(signal.SIGKILL), -6, -15, -99]),
+    ended_ns=st.integers(0, 10),
+    is_dumping_core=st.booleans(),
+    has_left=st.booleans(),
+    is_monitored=st.booleans(),
+    error=st.sampled_from([None, LOST_A_PEER, OWN]),
+    waits=st.sampled_from([True, False, None]),
+    waits_at=st.sampled_from(["", "a", "b"]),
+    is_busy=st.sampled_from([True, False, None]),
+    has_gpu=st.booleans(),
+    last_sign_ns=st.integers(0, 5 * S),
+)
 
+
+@given(st.lists(anything, min_size=1, max_size=5), st.booleans())
+@settings(deadline=None)
+def test_there_is_always_a_reason_and_only_ranks_of_the_group_are_named(found: list[Evidence], others: bool) -> None:
+    blame = assign_blame([e._replace(local_rank=number) for number, e in enumerate(found)], has_others=others)
     assert blame.why
-    assert set(blame.local_ranks) <= {s.local_rank for s in found}
-    if len(blame.local_ranks) == len(found) > 1:
-        assert all(s.is_stopped for s in found)
+    assert set(blame.local_ranks) <= set(range(len(found)))
+    assert len(set(blame.local_ranks)) == len(blame.local_ranks)

@@ -1,0 +1,145 @@
+"""What can be known about a local rank without disturbing it: its process (proc(5)), its cell, its last words.
+
+Monitor and launcher both collect it; ``launcher.blame`` draws the conclusions. Nothing here waits or raises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import NamedTuple
+
+from resilience_core.cell import SHUT_DOWN, CellView
+from resilience_core.error_record import ErrorRecord
+
+__all__ = ["Evidence", "ProcessLook", "last_sign_ns", "look_at", "uses_a_gpu"]
+
+_PF_EXITING = 0x4
+
+
+class ProcessLook(NamedTuple):
+    """A process at one moment."""
+
+    state: str
+    """One letter of proc(5); ``Z`` when it has ended."""
+    exit_status: int = 0
+    """Once it is ending: its wait status."""
+    is_exiting: bool = False
+    is_dumping_core: bool = False
+    kernel_wait: str = ""
+    """The kernel function that it sleeps in, where that may be read."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Stopped by a signal or by a tracer."""
+        return self.state in ("T", "t")
+
+    @property
+    def exit_code(self) -> int | None:
+        """Once it is ending: its exit code, negative for a signal."""
+        if not (self.is_exiting or self.is_dumping_core or self.state in ("Z", "X")):
+            return None
+        number = self.exit_status & 0x7F
+        return -number if number else self.exit_status >> 8
+
+
+def look_at(pid: int) -> ProcessLook | None:
+    """Look at a process; None when there is none, or it may not be looked at."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        state, flags, exit_status = fields[0].decode(), int(fields[6]), int(fields[49])
+    except (OSError, ValueError, IndexError):
+        return None
+    return ProcessLook(
+        state=state,
+        exit_status=exit_status,
+        is_exiting=bool(flags & _PF_EXITING),
+        is_dumping_core="CoreDumping:\t1" in _read(f"/proc/{pid}/status"),
+        kernel_wait=_read(f"/proc/{pid}/wchan").strip("0 \n"),
+    )
+
+
+def uses_a_gpu(pid: int) -> bool:
+    """Whether the process has a device of a GPU open."""
+    with contextlib.suppress(OSError):
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/fd/{descriptor}").startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri")):
+                    return True
+    return False
+
+
+def last_sign_ns(view: CellView) -> int:
+    """When a rank last opened or left a section or sent a heartbeat."""
+    opened = (section.opened_ns for section in view.sections)
+    return max(view.last_heartbeat_ns, view.left_section_ns, *opened, 0)
+
+
+class Evidence(NamedTuple):
+    """What is known of one local rank. Times are ``CLOCK_MONOTONIC`` nanoseconds; a default stands for: not known."""
+
+    local_rank: int
+    is_condemned: bool = False
+    iteration: int = -1
+    state: str = ""
+    exit_code: int | None = None
+    """Of a rank that has ended, or is ending."""
+    ended_ns: int = 0
+    """When its end was noticed; 0 while it is still ending."""
+    is_dumping_core: bool = False
+    has_left: bool = False
+    """It has shut monitoring down, or ended with 0."""
+    is_monitored: bool = False
+    """Its exceptions would be on record."""
+    error: ErrorRecord | None = None
+    waits: bool | None = None
+    """Whether it waits for others in a collective, going by its stack."""
+    waits_at: str = ""
+    """Where in the user's own code, if it waits."""
+    is_busy: bool | None = None
+    """Whether its main thread uses the processor; None also where waiting for a GPU looks the same."""
+    has_gpu: bool = False
+    last_sign_ns: int = 0
+
+    @classmethod
+    def of_cell(cls, local_rank: int, view: CellView, look: ProcessLook | None, error: ErrorRecord | None) -> Evidence:
+        """What cell and process tell."""
+        exit_code = look.exit_code if look is not None else None
+        return cls(
+            local_rank=local_rank,
+            iteration=view.iteration,
+            state=look.state if look is not None else "",
+            exit_code=exit_code,
+            is_dumping_core=look is not None and look.is_dumping_core,
+            has_left=view.state == SHUT_DOWN or exit_code == 0,
+            is_monitored=view.pid != 0 and view.state != SHUT_DOWN,
+            error=error if error is not None and error.is_current(view) else None,
+            last_sign_ns=last_sign_ns(view),
+        )
+
+    @property
+    def is_victim(self) -> bool:
+        """Its exception says no more than that a peer was lost or did not answer."""
+        return self.error is not None and self.error.is_consequence
+
+    @property
+    def fatal_signal(self) -> signal.Signals | None:
+        """The signal that it died of, or dies of, where no peer and no exception can have caused that."""
+        if self.exit_code is None or self.exit_code >= 0:
+            return None
+        with contextlib.suppress(ValueError):
+            number = signal.Signals(-self.exit_code)
+            # Asked to end, or an abort that may follow from a lost peer (a watchdog, a destructor that throws).
+            if number not in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT):
+                return number
+        return None
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(1 << 16)
+    except OSError:
+        return ""

@@ -66,7 +66,8 @@ def condemn(
             kernel_wait=look.kernel_wait or None if (look := looks[rank]) is not None else None,
             is_busy=evidence[rank].is_busy,
             exit_code=evidence[rank].exit_code,
-            error=evidence[rank].error,
+            error=(error := evidence[rank].error),
+            message=error.first_line() if error is not None else None,
         )
         for rank in group
     ]

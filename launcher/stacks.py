@@ -222,7 +222,8 @@ def _from_inside(asked: Mapping[int, tuple[int, str]], number: int, end: float) 
             if pidfd is None:
                 continue
             waiting[key] = (pidfd, path, before := _size(path))
-            if status is None or status.state in "TtZX" or before < 0 or not send_signal(pidfd, number):
+            would_answer = status is not None and status.state not in "TtZX" and before >= 0
+            if not (would_answer and _handles(pid, number) and send_signal(pidfd, number)):
                 os.close(waiting.pop(key)[0])
         while waiting and time.monotonic() < end:
             ended = wait_for_exit([pidfd for pidfd, _, _ in waiting.values()], 0.005)
@@ -236,6 +237,16 @@ def _from_inside(asked: Mapping[int, tuple[int, str]], number: int, end: float) 
     finally:
         for pidfd, _, _ in waiting.values():
             os.close(pidfd)
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Whether a signal has a handler there; it would end a process that has stopped answering, or never began."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            (mask,) = (line.split()[1] for line in file if line.startswith("SigCgt:"))
+    except (OSError, ValueError):
+        return False
+    return bool(int(mask, 16) >> (number - 1) & 1)
 
 
 def _size(path: str) -> int:

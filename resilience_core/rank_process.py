@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import sys
+import threading
 import traceback
 import weakref
 from collections.abc import Callable
@@ -54,6 +56,9 @@ def allow_stack_dumps(launcher: int) -> None:
 
 def answer_for_stacks(cell_path: str) -> TextIO:
     """Write this process's stacks beside the cell when the monitor asks, where it cannot read them from outside."""
+    # What is restored when it stops answering: asked a moment too late, it must not be killed by the question.
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(STACK_SIGNAL) == signal.SIG_DFL:
+        signal.signal(STACK_SIGNAL, signal.SIG_IGN)
     file = open(cell_path + ".stack", "w", encoding="utf-8")  # noqa: SIM115 - open as long as monitoring lasts
     faulthandler.register(STACK_SIGNAL, file=file, all_threads=True, chain=False)
     return file

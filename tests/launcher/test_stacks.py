@@ -173,3 +173,41 @@ def test_the_main_thread_is_the_one_called_so() -> None:
     assert main_thread((other,)) == other
     assert main_thread(()) is None
     assert str(frame[0]) == "f (x.py:1)"
+
+
+def test_a_process_that_does_not_answer_is_not_killed_by_the_question(
+    spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """A rank that has shut monitoring down has no handler any more, and the signal's default is death."""
+    process = spawn("import sys; print('ready', flush=True); print(sys.stdin.readline(), flush=True)")
+    (tmp_path / "stack").touch()
+
+    found = take_stacks(
+        {0: process.pid},
+        py_spy=None,
+        scratch=str(tmp_path),
+        timeout_seconds=0.1,
+        fallback_files={0: str(tmp_path / "stack")},
+        fallback_signal=STACK_SIGNAL,
+    )
+
+    assert found == {}
+    assert process.communicate("alive\n", timeout=20)[0].strip() == "alive"
+
+
+def test_the_answer_to_an_earlier_question_is_not_taken_for_this_one(
+    stands: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    first, second = (
+        take_stacks(
+            {0: stands.pid},
+            py_spy=None,
+            scratch=str(tmp_path),
+            timeout_seconds=20,
+            fallback_files={0: str(tmp_path / "stack")},
+            fallback_signal=STACK_SIGNAL,
+        )
+        for _ in range(2)
+    )
+    assert len(second[0]) == len(first[0])
+    assert "training_step" in functions(second[0])

@@ -59,7 +59,7 @@ def assign_blame(group: Group, *, has_others: bool = False) -> Blame:
         if (blame := rule(group)) is not None:
             return blame
     if any(e.is_condemned for e in group):
-        for rule in (_outside, _elsewhere, _behind, _alone, _busy):
+        for rule in (_not_begun, _outside, _elsewhere, _behind, _alone, _busy):
             if (blame := rule(group)) is not None:
                 return blame
     return _by_elimination(group, has_others)
@@ -124,6 +124,13 @@ def _cannot_run(group: Group) -> Blame | None:
         )
     by = "stopped by a tracer (a debugger)" if all(e.state == "t" for e in stopped) else "stopped (SIGSTOP)"
     return Blame(_ranks(stopped), f"the process is {by}")
+
+
+def _not_begun(group: Group) -> Blame | None:
+    late = [e for e in group if e.is_condemned and not e.has_begun]
+    if not late or not any(e.has_begun for e in group):
+        return None
+    return Blame(_ranks(late), "has not come as far as init_workload_monitoring(), others have")
 
 
 def _outside(group: Group) -> Blame | None:

@@ -91,6 +91,8 @@ class Evidence(NamedTuple):
     is_dumping_core: bool = False
     has_left: bool = False
     """It has shut monitoring down, or ended with 0."""
+    has_begun: bool = True
+    """It has initialised monitoring."""
     is_monitored: bool = False
     """Its exceptions would be on record."""
     error: ErrorRecord | None = None
@@ -114,6 +116,7 @@ class Evidence(NamedTuple):
             exit_code=exit_code,
             is_dumping_core=look is not None and look.is_dumping_core,
             has_left=view.state == SHUT_DOWN or exit_code == 0,
+            has_begun=view.pid != 0,
             is_monitored=view.pid != 0 and view.state != SHUT_DOWN,
             error=error if error is not None and error.is_current(view) else None,
             last_sign_ns=last_sign_ns(view),

@@ -88,6 +88,7 @@ def test_a_rank_elsewhere_or_unknown_does_not() -> None:
         ({"waits": False}, WAITS, "outside any collective"),
         ({"waits": False, "is_condemned": True}, {"waits": True}, "outside any collective"),
         ({"waits": False, "is_condemned": True}, {}, "only rank that is overdue, and its stack"),
+        ({"is_condemned": True, "has_begun": False}, {}, "not come as far as init_workload"),
         ({"iteration": 6}, {"is_condemned": True}, "at iteration 6 of 7"),
         ({"is_condemned": True, "last_sign_ns": S}, {"last_sign_ns": 5 * S}, "went on for 4.0 s"),
         ({"is_condemned": True, "is_busy": True}, {"is_condemned": True, "is_busy": False}, "uses the processor"),

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-long chaos lint bench clean
+.PHONY: help demo test test-all test-long chaos lint bench matrix clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -34,6 +34,9 @@ lint: $(READY)  ## style, types and layers alone
 
 bench: $(READY)  ## ours beside torchrun and nvidia-resiliency-ext; options: make bench BENCH="--quick --json raw.json"
 	@$(BIN)/python -m benchmarks $(BENCH)
+
+matrix: $(READY)  ## every version of torch, really installed; options: make matrix MATRIX="--torch 2.4 2.15"
+	@$(BIN)/python -m tests.matrix $(MATRIX)
 
 clean:  ## what the targets have made
 	rm -rf $(VENV) .venv-peer demo_out ft_logs build *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

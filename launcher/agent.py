@@ -119,7 +119,7 @@ class Agent(SimpleElasticAgent):
                 state=WorkerState.SUCCEEDED, return_values={w.global_rank: None for w in worker_group.workers}
             )
 
-    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+    def _stop_workers(self, worker_group: WorkerGroup, is_restart: bool = False) -> None:  # the flag: torch 2.4
         """End a generation that is to be replaced: its ranks have nothing left to save."""
         if self._current is not None:
             with self._outfit.signals.deferred():

@@ -57,9 +57,14 @@ def console_main() -> None:
 
 
 def _guarded(arguments: list[str], may_fork: bool) -> int | WorkerOrder:
-    problem = _platform_problem()
+    from launcher import torch_versions
+
+    torch = torch_versions.installed_version()
+    problem = _platform_problem() or torch_versions.problem_with(torch)
     if problem is not None:
         return _refuse(problem)
+    if (warning := torch_versions.warning_about(torch)) is not None:
+        print(f"ft_launcher: warning: {warning}", file=sys.stderr)
     from resilience_core.errors import ResilienceError
 
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from string import Template
 
 from torch.distributed.elastic.agent.server.api import Worker, WorkerGroup, WorkerSpec
@@ -44,7 +45,10 @@ def worker_environment(spec: WorkerSpec, group: WorkerGroup, worker: Worker, res
             environment[inherited] = os.environ[inherited]
     if getattr(spec, "virtual_local_rank", False):
         environment["LOCAL_RANK"] = "0"
-        environment["CUDA_VISIBLE_DEVICES"] = _own_device(worker.local_rank)
+        # On ROCm the variable of HIP comes first, and both are understood.
+        parent = "HIP_VISIBLE_DEVICES" if os.environ.get("HIP_VISIBLE_DEVICES") else "CUDA_VISIBLE_DEVICES"
+        device = _own_device(worker.local_rank, parent)
+        environment |= {"CUDA_VISIBLE_DEVICES": device, parent: device}
     return environment
 
 
@@ -66,16 +70,16 @@ def monitor_environment(
 def log_line_prefix(template: str, spec: WorkerSpec, worker: Worker) -> str:
     """Torchrun's ``TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE`` for one worker."""
     return Template(template).safe_substitute(
-        role_name=spec.role, rank=worker.global_rank, local_rank=worker.local_rank
+        role_name=spec.role, rank=worker.global_rank, local_rank=worker.local_rank, hostname=socket.gethostname()
     )
 
 
-def _own_device(local_rank: int) -> str:
+def _own_device(local_rank: int, variable: str) -> str:
     """The one GPU that a worker sees under ``--virtual-local-rank``."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = os.environ.get(variable)
     if visible is None:
         return str(local_rank)
     devices = visible.split(",")
     if local_rank >= len(devices):
-        raise ValueError(f"local rank {local_rank} has no GPU: CUDA_VISIBLE_DEVICES names {len(devices)} ({visible})")
+        raise ValueError(f"local rank {local_rank} has no GPU: {variable} names {len(devices)} ({visible})")
     return devices[local_rank].strip()

@@ -78,14 +78,15 @@ def preload(config: FaultToleranceConfig) -> tuple[str, ...]:
 def _supervise(agent: Agent, spec: WorkerSpec, outfit: Outfit) -> int:
     """Let torch's loop run and turn every way it can end into an exit code."""
     keeps_rendezvous_open = False
+    destination = getattr(spec, "event_log_handler", "null")  # not in torch 2.4
     try:
         result = agent.run()
-        torch_events.record(agent.get_event_succeeded(), spec.event_log_handler)
+        torch_events.record(agent.get_event_succeeded(), destination)
         return _exit_code(agent, spec, result)
     except SignalException as ended:
         # The rendezvous stays open: other nodes may go on, or this one may come back.
         keeps_rendezvous_open = True
-        torch_events.record(agent.get_event_failed(), spec.event_log_handler)
+        torch_events.record(agent.get_event_failed(), destination)
         code = 0 if agent.ended_cleanly else 1
         say(f"ended by {ended.sigval.name}; {'every worker' if code == 0 else 'not every worker'} ended with 0")
         return code

@@ -18,11 +18,12 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import attrs
-from torch.distributed.elastic.multiprocessing import PContext
 from torch.distributed.elastic.multiprocessing.api import RunProcsResult
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from launcher.numa import bound_to_numa_node
 from launcher.processes import end_sessions, process_status, send_signal, wait_for_exit
+from launcher.torch_processes import QuietContext
 
 __all__ = ["Launch", "StartWorker", "Worker", "WorkerProcesses", "spawn_worker"]
 
@@ -68,7 +69,7 @@ class Worker:
     ended_ns: int | None = None
 
 
-class WorkerProcesses(PContext):
+class WorkerProcesses(QuietContext):
     """All workers of one generation on this node.
 
     Args:
@@ -86,13 +87,7 @@ class WorkerProcesses(PContext):
 
     # ---- torch's PContext ------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Start the workers. Unlike torch's, this takes over no signals: the launcher owns those."""
-        self._start()
-        for tail in self._tail_logs:
-            tail.start()
-
-    def _start(self) -> None:
+    def _start_workers(self) -> None:
         for local_rank, launch in self._launches.items():
             redirected = attrs.evolve(
                 launch,
@@ -233,7 +228,7 @@ def spawn_worker(launch: Launch) -> int:
     with contextlib.ExitStack() as files:
         streams = [files.enter_context(open(path, "w")) if path else None for path in (launch.stdout, launch.stderr)]
         process = subprocess.Popen(
-            _bound_to_numa_node(launch),
+            bound_to_numa_node(launch.command, launch.local_rank, launch.numa_options),
             env={**os.environ, **launch.environment},
             stdout=streams[0],
             stderr=streams[1],
@@ -243,18 +238,6 @@ def spawn_worker(launch: Launch) -> int:
     # We collect the exit by pidfd; Popen must neither do so nor complain that nobody did.
     process.returncode = 0
     return process.pid
-
-
-def _bound_to_numa_node(launch: Launch) -> tuple[str, ...]:
-    """The command as ``--numa-binding`` wants it; torch has no public function for this."""
-    if launch.numa_options is None:
-        return launch.command
-    from torch.numa import binding
-
-    wrapped: tuple[str, ...] = binding._maybe_wrap_command_args_with_numa_binding(
-        launch.command, gpu_index=launch.local_rank, numa_options=launch.numa_options
-    )
-    return wrapped
 
 
 def python_command() -> str:

@@ -1,0 +1,52 @@
+"""torch's ``PContext`` without the signal handlers that its ``start`` installs; the same for every version of torch.
+
+How the lines of ``--tee`` are followed is torch's own business and differs between versions; only its public
+``start`` begins it. That also takes over the signals of the process, which belong to the launcher, and whatever comes
+between must neither be lost nor raise in the middle of a start.
+"""
+
+from __future__ import annotations
+
+import abc
+import signal
+from typing import Any
+
+from torch.distributed.elastic.multiprocessing import PContext
+
+__all__ = ["QuietContext"]
+
+
+class QuietContext(PContext):
+    """A ``PContext`` that leaves the process's signals as they are."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._handlers: dict[int, Any] | None = None
+        self._mask: set[Any] = set()
+
+    @abc.abstractmethod
+    def _start_workers(self) -> None:
+        """Start the processes."""
+
+    def start(self) -> None:
+        """Start the processes, and what follows their log files."""
+        # Held back until our handlers are in place again, a signal is then noted by those.
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        self._handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+        try:
+            super().start()
+        finally:
+            self._give_signals_back()
+
+    def _start(self) -> None:
+        self._give_signals_back()  # torch has taken them by now, and a worker would inherit what is blocked
+        self._start_workers()
+
+    def _give_signals_back(self) -> None:
+        if self._handlers is None:
+            return
+        for number, handler in self._handlers.items():
+            if handler is not None and signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+        self._handlers = None
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)

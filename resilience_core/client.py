@@ -16,7 +16,9 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
-from resilience_core.agreement import gather_json
+import attrs
+
+from resilience_core.agreement import maxima, union_of_names
 from resilience_core.cell import (
     CELL_SIZE,
     CLOSED,
@@ -26,6 +28,8 @@ from resilience_core.cell import (
     ITERATION,
     LAST_HEARTBEAT,
     LEFT_SECTION,
+    LIMITS_TEXT,
+    MAX_SECTIONS,
     NO_LIMIT,
     OUT_OF_SECTION,
     SHUT_DOWN,
@@ -37,12 +41,9 @@ from resilience_core.cell import (
     process_start_time,
 )
 from resilience_core.error_record import note_error, record_errors_in, stop_recording
-from resilience_core.errors import (
-    RankMonitorClientError,
-    SectionError,
-    TimeoutsNotReadyError,
-    UnconfiguredSectionError,
-)
+from resilience_core.errors import RankMonitorClientError, SectionError, UnconfiguredSectionError
+from resilience_core.learned_limits import RELAXED_VARIABLE, LearnedLimits, Seen, relaxed_limits
+from resilience_core.limit_text import write_limits
 from resilience_core.rank_process import (
     allow_stack_dumps,
     answer_for_stacks,
@@ -54,11 +55,8 @@ from resilience_core.timeouts import (
     NANOSECONDS,
     HeartbeatTimeouts,
     SectionTimeouts,
-    learn_heartbeats,
-    learn_sections,
-    learn_timeout,
+    evidence_from_state,
     timeouts_from_state,
-    timeouts_to_state,
 )
 
 if TYPE_CHECKING:
@@ -73,6 +71,9 @@ CONTROL_VARIABLE = "FT_CONTROL_SOCKET"
 LAUNCHER_VARIABLE = "FT_LAUNCHER_PID"
 
 
+_FURTHER_SECTIONS = "one of the sections beyond the 63rd"
+"""What the monitor calls the slot that the names share for which the cell has no slot of their own."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -82,7 +83,7 @@ _clients: weakref.WeakSet[RankMonitorClient] = weakref.WeakSet()
 class _Section:
     """What the client keeps of one section name."""
 
-    __slots__ = ("deadline_word", "limit_ns", "longest_ns", "name", "opened_ns", "opened_word", "was_seen")
+    __slots__ = ("count", "deadline_word", "limit_ns", "longest_ns", "name", "opened_ns", "opened_word")
 
     def __init__(self, name: str, deadline_word: int) -> None:
         self.name = name
@@ -91,7 +92,7 @@ class _Section:
         self.limit_ns: int | None = None
         self.opened_ns = 0
         self.longest_ns = 0
-        self.was_seen = False
+        self.count = 0
 
 
 class RankMonitorClient:
@@ -122,12 +123,18 @@ class RankMonitorClient:
         self._has_sent_heartbeat = False
         self._has_used_section = False
         self._section_events_are_heartbeats = False
+        self._state_file: str | None = None
+        self._shared_word = 0
         self._forget_observations(0)
 
     # ---- life -------------------------------------------------------------------------------------------
 
-    def init_workload_monitoring(self) -> None:
+    def init_workload_monitoring(self, num_warmup_iters: int | None = None) -> None:
         """Begin to be monitored: the initial heartbeat and the out-of-section timeouts start to run.
+
+        Args:
+            num_warmup_iters: In place of the configured ``num_warmup_iterations``; heeded by the monitors of the event
+                bus, which open the sections. Accepted by nvidia-resiliency-ext from 0.6.
 
         Raises:
             RankMonitorClientError: Not started by ft_launcher (or another monitor), initialised already here or
@@ -161,6 +168,8 @@ class RankMonitorClient:
             ) from error
         except CellError as error:
             raise RankMonitorClientError(str(error)) from error
+        if num_warmup_iters is not None:
+            self._cfg = attrs.evolve(self._cfg, num_warmup_iterations=num_warmup_iters)
         self._was_cut_off = False
         self._cell = cell
         self._words = cell.words
@@ -180,15 +189,14 @@ class RankMonitorClient:
         self._has_sent_heartbeat = False
         self._has_used_section = False
         self._unlimited_said = False
+        self._sharing_said = False
+        assert self._cell is not None
+        self._shared_word = self._cell.add_section(_FURTHER_SECTIONS)
         self._forget_observations(now)
-        self._hb_timeouts = HeartbeatTimeouts(
-            initial=self.cfg.initial_rank_heartbeat_timeout, subsequent=self.cfg.rank_heartbeat_timeout
-        )
-        self._section_timeouts = SectionTimeouts(
-            section=dict(self.cfg.rank_section_timeouts), out_of_section=self.cfg.rank_out_of_section_timeout
-        )
+        self._limits = LearnedLimits(self.cfg, relaxed_limits(os.environ.get(RELAXED_VARIABLE)), self._state_file)
+        self._known_names: set[str] = set()
         if self._pending_state is not None:
-            self._take_state(self._pending_state)
+            self._limits.load(self._pending_state)
         self._put_limits_in_force()
         words = self._words
         words[LAST_HEARTBEAT] = words[LEFT_SECTION] = now
@@ -202,8 +210,12 @@ class RankMonitorClient:
         self._last_heartbeat_ns = now
         self._first_heartbeat_gap_ns = 0
         self._longest_heartbeat_gap_ns = 0
+        self._heartbeats = 0
         self._left_section_ns = now
         self._longest_gap_ns = 0
+        self._gaps = 0
+        self._began_ns = now
+        self._learned_ns: dict[str, int] = {}
 
     def shutdown_workload_monitoring(self) -> None:
         """Switch protection off: from here on this rank may take as long as it likes."""
@@ -255,6 +267,7 @@ class RankMonitorClient:
             self._first_heartbeat(gap)
         elif gap > self._longest_heartbeat_gap_ns:
             self._longest_heartbeat_gap_ns = gap
+        self._heartbeats += 1
         limit = self._heartbeat_limit_ns
         words[HEARTBEAT] = NO_LIMIT if limit is None else now + limit
         words[LAST_HEARTBEAT] = now
@@ -289,6 +302,7 @@ class RankMonitorClient:
         opened = self._open
         if not opened:
             gap = now - self._left_section_ns
+            self._gaps += 1
             if gap > self._longest_gap_ns:
                 self._longest_gap_ns = gap
         elif name in opened:
@@ -299,9 +313,8 @@ class RankMonitorClient:
         limit = section.limit_ns
         words[section.opened_word] = now
         words[section.deadline_word] = NO_LIMIT if limit is None else now + limit
-        if self._section_events_are_heartbeats:
-            words[HEARTBEAT] = _deadline(now, self._heartbeat_limit_ns)
-            words[LAST_HEARTBEAT] = now
+        if self._has_more_to_do:
+            self._after_section_event(section, now)
 
     def end_section(self, name: str) -> None:
         """Close a section.
@@ -314,18 +327,33 @@ class RankMonitorClient:
         if section is None:
             raise self._not_open(name)
         took = now - section.opened_ns
+        section.count += 1
         if took > section.longest_ns:
             section.longest_ns = took
-            section.was_seen = True
         self._left_section_ns = now
         words = self._words
         limit = self._gap_limit_ns
         words[LEFT_SECTION] = now
         words[OUT_OF_SECTION] = NO_LIMIT if limit is None else now + limit
         words[section.deadline_word] = CLOSED
+        if self._has_more_to_do:
+            self._after_section_event(section, now)
+
+    def _after_section_event(self, section: _Section, now: int) -> None:
+        """What only some configurations need, kept off the path of all the others."""
+        words = self._words
+        if section.deadline_word == self._shared_word:
+            # Looked at again after each store, so that the last of several threads leaves what is true.
+            while words[section.deadline_word] != (latest := self._latest_shared_deadline()):
+                words[section.deadline_word] = latest
         if self._section_events_are_heartbeats:
             words[HEARTBEAT] = _deadline(now, self._heartbeat_limit_ns)
             words[LAST_HEARTBEAT] = now
+
+    def _latest_shared_deadline(self) -> int:
+        """By when the sections without a slot of their own are due: none of them while another has time."""
+        shared = [each for each in list(self._open.values()) if each.deadline_word == self._shared_word]
+        return max((_deadline(each.opened_ns, each.limit_ns) for each in shared), default=CLOSED)
 
     def end_all_sections(self) -> None:
         """Close every section that is open; none is no error."""
@@ -375,19 +403,33 @@ class RankMonitorClient:
                 "limit until timeouts are calculated (said once)",
                 name,
             )
-        assert self._cell is not None
-        try:
-            section = _Section(name, self._cell.add_section(name))
-        except CellError as error:
-            raise SectionError(str(error)) from error
+        # Two threads may come here with one name at once: setdefault gives both the same section, and the slot that
+        # the second has claimed stays unused.
+        section = self._sections.setdefault(name, _Section(name, self._slot_for(name)))
         section.limit_ns = _ns(self._section_timeouts.section.get(name))
-        self._sections[name] = section
         if not self._has_used_section:
             self._has_used_section = True
             self._note_first_sign()
             if not self._section_events_are_heartbeats:
                 self._words[HEARTBEAT] = CLOSED
         return section
+
+    def _slot_for(self, name: str) -> int:
+        assert self._cell is not None
+        try:
+            return self._cell.add_section(name)
+        except CellError:
+            if not self._sharing_said:
+                self._sharing_said = True
+                logger.warning(
+                    "section '%s' is one of more than %d names; those beyond share one deadline, the latest of the "
+                    "ones that are open. Use fewer names (no iteration numbers in them) to have each watched by "
+                    "itself (said once)",
+                    name,
+                    MAX_SECTIONS - 1,
+                )
+            self._has_more_to_do = True
+            return self._shared_word
 
     # ---- learned timeouts -------------------------------------------------------------------------------
 
@@ -414,14 +456,17 @@ class RankMonitorClient:
             TimeoutsNotReadyError: No rank has sent two heartbeats since the last calculation.
         """
         self._require_init("calculate_and_set_hb_timeouts()")
-        seen = gather_json([self._first_heartbeat_gap_ns, self._longest_heartbeat_gap_ns])
-        first, later = (max(rank[index] for rank in seen) for index in (0, 1))
-        # The first heartbeat comes once in a life of a process; a later calculation keeps what it taught.
-        if later == 0 or (first == 0 and not self._hb_timeouts.were_calculated):
-            return _not_ready("heartbeat timeouts: send at least two heartbeats first", skip_if_not_ready)
-        self._hb_timeouts = learn_heartbeats(self._hb_timeouts, first, later, self._learn_one)
-        self._first_heartbeat_gap_ns = 0
-        self._longest_heartbeat_gap_ns = 0
+        now = time.monotonic_ns()
+        later_count = max(0, self._heartbeats - 1)
+        observed = now - self._learned_ns.get("heartbeat", self._began_ns)
+        first, later, count, observed = maxima(
+            [self._first_heartbeat_gap_ns, self._longest_heartbeat_gap_ns, later_count, observed]
+        )
+        if not self._limits.learn_heartbeats(Seen(first, 1, observed), Seen(later, count, observed), skip_if_not_ready):
+            return False
+        self._first_heartbeat_gap_ns = self._longest_heartbeat_gap_ns = 0
+        self._heartbeats = 1
+        self._learned_ns["heartbeat"] = now
         self._put_limits_in_force()
         return True
 
@@ -447,41 +492,47 @@ class RankMonitorClient:
             TimeoutsNotReadyError: A selected section was never closed on any rank, or nothing was seen at all.
         """
         self._require_init("calculate_and_set_section_timeouts()")
-        own = {s.name: s.longest_ns for s in self._sections.values() if s.was_seen}
-        seen = gather_json({"sections": own, "gap": self._longest_gap_ns})
-        longest: dict[str, int] = {}
-        for rank in seen:
-            for name, took in rank["sections"].items():
-                longest[name] = max(took, longest.get(name, 0))
-        gap = max(rank["gap"] for rank in seen) if calc_out_of_section else None
+        now = time.monotonic_ns()
+        used = {name for name, section in list(self._sections.items()) if section.count}
         # A string is a sequence of letters, and surely not what was meant.
         selected = [selected_sections] if isinstance(selected_sections, str) else selected_sections
-        names = sorted(longest) if selected is None else sorted(set(selected))
-        missing = [name for name in names if name not in longest]
-        if missing or gap == 0 or not (names or calc_out_of_section):
-            what = f"section(s) {', '.join(missing)} not seen" if missing else "no interval was seen"
-            return _not_ready(f"section timeouts: {what} on any rank since the last time", skip_if_not_ready)
-        chosen = {name: longest[name] for name in names}
-        self._section_timeouts = learn_sections(self._section_timeouts, chosen, gap, self._learn_one)
-        self._forget_what_was_learnt(names, with_gap=gap is not None)
+        # What was agreed before is asked for again, so that ranks with different names agree at once the next time.
+        names = union_of_names(used | self._known_names if selected is None else selected)
+        rows = [self._seen(name, now) for name in names]
+        rows.append(Seen(self._longest_gap_ns, self._gaps, now - self._learned_ns.get("gap", self._began_ns)))
+        agreed = maxima([number for row in rows for number in row])
+        *seen, gap = (Seen(*agreed[start : start + 3]) for start in range(0, len(agreed), 3))
+        chosen = dict(zip(names, seen, strict=True))
+        if selected is None:
+            self._known_names.update(names)
+            chosen = {name: each for name, each in chosen.items() if each.longest_ns}
+        if not self._limits.learn_sections(chosen, gap if calc_out_of_section else None, skip_if_not_ready):
+            return False
+        for name in chosen:
+            self._learned_ns[f"section {name}"] = now
+            if name in self._sections:
+                self._sections[name].longest_ns = self._sections[name].count = 0
+        if calc_out_of_section:
+            self._learned_ns["gap"] = now
+            self._longest_gap_ns = self._gaps = 0
         self._put_limits_in_force()
         return True
 
-    def _forget_what_was_learnt(self, names: Iterable[str], with_gap: bool) -> None:
-        for section in (self._sections[name] for name in names if name in self._sections):
-            section.longest_ns = 0
-            section.was_seen = False
-        if with_gap:
-            self._longest_gap_ns = 0
+    def _seen(self, name: str, now: int) -> Seen:
+        section = self._sections.get(name)
+        longest, count = (section.longest_ns, section.count) if section is not None else (0, 0)
+        return Seen(longest, count, now - self._learned_ns.get(f"section {name}", self._began_ns))
 
-    def _learn_one(self, longest_ns: int, in_force: float | None, was_learned: bool) -> float:
-        return learn_timeout(
-            longest_ns / NANOSECONDS,
-            in_force,
-            was_learned=was_learned,
-            safety_factor=self.cfg.safety_factor,
-            floor_seconds=self.cfg.learned_timeout_floor,
-        )
+    def learned_summary(self) -> str:
+        """What was learned, from how much, and which limits follow from it, in one line."""
+        self._require_init("learned_summary()")
+        return self._limits.summary()
+
+    def name_state_file(self, path: str | None) -> None:
+        """Name the file that learned timeouts are kept in, for messages about limits that come from it."""
+        self._state_file = path
+        if self.is_initialized:
+            self._limits.state_file = path
 
     def state_dict(self) -> dict[str, Any]:
         """The learned timeouts as JSON types, equal on all ranks; configured values are not part of it.
@@ -493,10 +544,10 @@ class RankMonitorClient:
             if self._pending_state is None:
                 raise self._not_initialised("state_dict()")
             return dict(self._pending_state)
-        return timeouts_to_state(self._hb_timeouts, self._section_timeouts)
+        return self._limits.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over timeouts that an earlier run learned; they beat the configured ones.
+        """Take over timeouts that an earlier run learned; ``learned_limits`` says which of them come into force.
 
         May be called before ``init_workload_monitoring``, too; then they apply from there on.
 
@@ -504,17 +555,13 @@ class RankMonitorClient:
             RankMonitorClientError: The state does not have the shape that ``state_dict`` gives it.
         """
         timeouts_from_state(state, HeartbeatTimeouts(), SectionTimeouts())
+        evidence_from_state(state)
         if not self.is_initialized:
             self._pending_state = dict(state)
             return
-        self._take_state(state)
+        self._limits.load(state)
         self._put_limits_in_force()
         self._restart_running_deadlines()
-
-    def _take_state(self, state: Mapping[str, Any]) -> None:
-        self._hb_timeouts, self._section_timeouts = timeouts_from_state(
-            state, self._hb_timeouts, self._section_timeouts
-        )
 
     def _restart_running_deadlines(self) -> None:
         """Let loaded limits apply at once to what is running, from now on, so that none expires by being loaded."""
@@ -526,17 +573,20 @@ class RankMonitorClient:
         if words[OUT_OF_SECTION] != CLOSED:
             words[OUT_OF_SECTION] = _deadline(now, self._gap_limit_ns)
         for section in list(self._open.values()):
-            words[section.deadline_word] = _deadline(now, section.limit_ns)
+            earlier = words[section.deadline_word] if section.deadline_word == self._shared_word else CLOSED
+            words[section.deadline_word] = max(earlier, _deadline(now, section.limit_ns))
 
     def _put_limits_in_force(self) -> None:
         """Turn timeouts in seconds into what the hot path reads, and tell the monitor how often to look."""
-        timeouts = self._section_timeouts
+        self._hb_timeouts = self._limits.heartbeat_timeouts
+        self._section_timeouts = timeouts = self._limits.section_timeouts
         self._heartbeat_limit_ns = _ns(self._hb_timeouts.subsequent)
         self._gap_limit_ns = _ns(timeouts.out_of_section)
         for section in self._sections.values():
             section.limit_ns = _ns(timeouts.section.get(section.name))
         had_no_sections = self._section_events_are_heartbeats
         self._section_events_are_heartbeats = not timeouts.section
+        self._has_more_to_do = self._section_events_are_heartbeats or self._sharing_said
         if had_no_sections and timeouts.section and self._has_used_section:
             # Section events were its heartbeats, and from here on they are not: as with a first section, heartbeat
             # limits are off until it sends one.
@@ -544,6 +594,8 @@ class RankMonitorClient:
         limits = [self._hb_timeouts.initial, self._hb_timeouts.subsequent, timeouts.out_of_section]
         known = [limit for limit in [*limits, *timeouts.section.values()] if limit is not None]
         self._words[SMALLEST_LIMIT] = _ns(min(known, default=None)) or 0
+        if self._cell is not None:
+            self._cell.write_text(LIMITS_TEXT, write_limits(self._limits.document(), LIMITS_TEXT.size))
 
     # ---- a word to the launcher -------------------------------------------------------------------------
 
@@ -579,12 +631,6 @@ class RankMonitorClient:
         if self._cell is not None:
             self._cell = Cell.detached()
             self._words = self._cell.words
-
-
-def _not_ready(what: str, skip: bool) -> bool:
-    if skip:
-        return False
-    raise TimeoutsNotReadyError(f"cannot calculate {what}; or pass skip_if_not_ready=True")
 
 
 def _ns(seconds: float | None) -> int | None:

@@ -50,6 +50,10 @@ def _setting(default: Any, convert: Callable[[Any], Any], metavar: str, meaning:
     return attrs.field(default=default, metadata=metadata)
 
 
+def _names(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(names)
+
+
 @attrs.frozen(kw_only=True)
 class FaultToleranceConfig:
     """How ranks are watched, terminated and restarted. All durations in seconds; None means no limit.
@@ -93,6 +97,20 @@ class FaultToleranceConfig:
     )
     learned_timeout_floor: float = _setting(
         1.0, values.duration, "SECONDS", "No learned timeout is shorter; 0 switches the floor off."
+    )
+    learned_limits: str = _setting(
+        "relax",
+        values.one_of("off", "relax", "replace"),
+        "off|relax|replace",
+        "What a learned timeout may do: nothing (off); apply where none is configured and lengthen, but never "
+        "undercut, one that is (relax); or replace it (replace).",
+    )
+    thin_evidence_floor: float = _setting(
+        60.0,
+        values.duration,
+        "SECONDS",
+        "With learned_limits relax, no learned timeout is shorter that rests on fewer than 300 intervals, less than an "
+        "hour, or another run's observation alone, nor any of heartbeats or out-of-section time; 0 switches it off.",
     )
     rank_termination_signal: signal.Signals = _setting(  # noqa: RUF009 - an enum does not change
         signal.SIGKILL,
@@ -181,6 +199,14 @@ class FaultToleranceConfig:
         "FOLDER",
         "Folder in memory (tmpfs) in which the launcher makes its private run folder; gone when it ends.",
     )
+    unmonitored_notice_after: float | None = _setting(
+        60.0,
+        values.timeout,
+        "SECONDS",
+        "Time after which the launcher says, once, which ranks have not initialised monitoring; null: never.",
+    )
+    given: frozenset[str] = attrs.field(default=frozenset(), converter=_names, eq=False, repr=False)
+    """Settings that somebody wrote down, even where the value is the default's."""
     warnings: tuple[str, ...] = attrs.field(default=(), eq=False, repr=False)
     """What the launcher should print once: keys that were accepted and mean nothing here."""
 
@@ -188,6 +214,11 @@ class FaultToleranceConfig:
         for setting in settings():
             converted = convert(setting, getattr(self, setting.name), setting.name)
             object.__setattr__(self, setting.name, converted)
+
+    def is_given(self, name: str) -> bool:
+        """Whether a setting was chosen by somebody: written down, or different from its default."""
+        default = next(setting.default for setting in settings() if setting.name == name)
+        return name in self.given or getattr(self, name) != default
 
     @property
     def names_sections(self) -> bool:
@@ -226,11 +257,11 @@ class FaultToleranceConfig:
                 hint = values.nearest(entry.key, known)
                 raise ConfigError(f"unknown key '{entry.key}' in {entry.place}{hint}")
             warnings.append(f"key '{entry.key}' in {entry.place} is ignored: {why}")
-        return cls(**converted, warnings=tuple(warnings))
+        return cls(**converted, given=frozenset(converted), warnings=tuple(warnings))
 
     def to_json(self) -> str:
         """All settings as one plain JSON object, for ranks and for the monitor; signals as numbers."""
-        plain: dict[str, Any] = {}
+        plain: dict[str, Any] = {"given": sorted(self.given)}
         for setting in settings():
             value = getattr(self, setting.name)
             plain[setting.name] = dict(value) if isinstance(value, Mapping) else value
@@ -249,7 +280,9 @@ class FaultToleranceConfig:
             raise ConfigError(f"configuration handed over is not JSON: {error}") from error
         if not isinstance(plain, dict):
             raise ConfigError(f"configuration handed over is a {type(plain).__name__}, not an object")
-        return cls.from_entries(values.Entry(str(key), value, "the JSON handed over") for key, value in plain.items())
+        given = frozenset(plain.pop("given", ()))
+        entries = (values.Entry(str(key), value, "the JSON handed over") for key, value in plain.items())
+        return attrs.evolve(cls.from_entries(entries), given=given)
 
 
 def settings() -> tuple[Setting, ...]:

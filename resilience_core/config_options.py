@@ -139,7 +139,8 @@ def from_options(arguments: argparse.Namespace) -> FaultToleranceConfig:
         if isinstance(value, Mapping):
             value = {**changes.get(key, getattr(config, key)), **value}
         changes[key] = value
-    return attrs.evolve(config, **changes, warnings=tuple(dict.fromkeys(warnings)))
+    given = config.given.union(changes)
+    return attrs.evolve(config, **changes, given=given, warnings=tuple(dict.fromkeys(warnings)))
 
 
 def options_after_script(arguments: argparse.Namespace) -> tuple[str, ...]:

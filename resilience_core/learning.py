@@ -125,8 +125,7 @@ class TimeoutLearner:
 
     Args:
         state_path: The file; read on every rank, written by rank 0. None keeps nothing.
-        calculate_timeouts: Learn. Without it a file that is there is still read: timeouts that were learned
-            beat configured ones.
+        calculate_timeouts: Learn. Without it a file that is there is still read.
     """
 
     def __init__(self, state_path: str | os.PathLike[str] | None, calculate_timeouts: bool) -> None:
@@ -134,6 +133,7 @@ class TimeoutLearner:
         self.calculate_timeouts = calculate_timeouts
         self._context = RunContext()
         self._may_write = True
+        self._has_said_why_not = False
 
     def begin(self, client: RankMonitorClient, context: RunContext) -> None:
         """Read the file, if there is one, and hand its timeouts to the client."""
@@ -143,6 +143,7 @@ class TimeoutLearner:
 
     def load(self, client: RankMonitorClient) -> None:
         """Read the file, if there is one and it can be used."""
+        client.name_state_file(None if self.state_path is None else os.path.basename(self.state_path))
         if self.state_path is None:
             return
         try:
@@ -192,16 +193,23 @@ class TimeoutLearner:
             return False
         if self._context.world_size > 1 and not is_distributed():
             # Each rank would learn from itself alone, and the ranks' timeouts would differ.
-            logger.warning(
-                "timeouts were not learned: there is no process group of %d ranks to agree on them",
-                self._context.world_size,
-            )
+            if self._context.rank == 0 and not self._has_said_why_not:
+                self._has_said_why_not = True
+                logger.warning(
+                    "timeouts were not learned: there is no process group of %d ranks to agree on them. Keep the "
+                    "default group (torch.distributed.init_process_group) until the run has ended, or configure the "
+                    "timeouts and set calculate_timeouts=False",
+                    self._context.world_size,
+                )
             return False
         return True
 
     def _write(self, client: RankMonitorClient) -> None:
-        logger.info("timeouts learned: %s", client.state_dict()["current_timeouts"])
-        if self.state_path is None or self._context.rank != 0 or not self._may_write:
+        if self._context.rank != 0:
+            return
+        where = f" (kept in {self.state_path})" if self.state_path is not None and self._may_write else ""
+        logger.info("timeouts learned%s: %s", where, client.learned_summary())
+        if self.state_path is None or not self._may_write:
             return
         try:
             save_state(self.state_path, client.state_dict())

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from resilience_core.errors import RankMonitorClientError, StateFileError
-from resilience_core.timeouts import HeartbeatTimeouts, SectionTimeouts, timeouts_from_state
+from resilience_core.timeouts import HeartbeatTimeouts, SectionTimeouts, evidence_from_state, timeouts_from_state
 
 __all__ = ["load_state", "save_state"]
 
@@ -86,6 +86,7 @@ def load_state(path: str | os.PathLike[str]) -> dict[str, Any] | None:
         raise StateFileError(f"{name} holds a {type(state).__name__}, not learned timeouts; name another file")
     try:
         timeouts_from_state(state, HeartbeatTimeouts(), SectionTimeouts())
+        evidence_from_state(state)
     except RankMonitorClientError as error:
         raise StateFileError(f"{name}: {error}") from error
     return state

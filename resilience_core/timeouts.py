@@ -13,12 +13,14 @@ from typing import Any
 import attrs
 
 from resilience_core.errors import RankMonitorClientError
+from resilience_core.evidence import Evidence
 
 __all__ = [
     "NANOSECONDS",
     "HeartbeatTimeouts",
     "LearnOne",
     "SectionTimeouts",
+    "evidence_from_state",
     "learn_heartbeats",
     "learn_sections",
     "learn_timeout",
@@ -135,9 +137,12 @@ def learn_sections(
     )
 
 
-def timeouts_to_state(heartbeat: HeartbeatTimeouts, section: SectionTimeouts) -> dict[str, Any]:
-    """The learned values, and only those, as JSON types."""
+def timeouts_to_state(
+    heartbeat: HeartbeatTimeouts, section: SectionTimeouts, evidence: Mapping[str, Evidence] | None = None
+) -> dict[str, Any]:
+    """The learned values, and only those, as JSON types; what they rest on beside them, where that is known."""
     learned_sections = sorted(section.calculated_sections)
+    known = {kind: evidence[kind].to_json() for kind in sorted(evidence)} if evidence else None
     return {
         "current_timeouts": {
             "heartbeat": {
@@ -151,7 +156,22 @@ def timeouts_to_state(heartbeat: HeartbeatTimeouts, section: SectionTimeouts) ->
                 "calculated_sections": learned_sections,
                 "is_out_of_section_calculated": section.is_out_of_section_calculated,
             },
-        }
+        },
+        **({"evidence": known} if known else {}),
+    }
+
+
+def evidence_from_state(state: Mapping[str, Any]) -> dict[str, Evidence]:
+    """What the learned values of a state rest on; nothing for a state that was written before it was kept.
+
+    Raises:
+        RankMonitorClientError: It does not have the shape that :func:`timeouts_to_state` gives it.
+    """
+    if not isinstance(state, Mapping) or "evidence" not in state:
+        return {}
+    return {
+        str(kind): Evidence.from_json(document, f"evidence.{kind}")
+        for kind, document in _mapping(state, "evidence", "state").items()
     }
 
 

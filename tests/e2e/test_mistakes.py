@@ -198,7 +198,9 @@ client.start_section("step")
 def test_mistake_10_one_slow_step_does_not_inflate_a_timeout_for_ever(
     monitored: Callable[..., RankMonitors], rank: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    monitors = monitored(rank_section_timeouts={"step": 600}, learned_timeout_floor=0, safety_factor=5)
+    monitors = monitored(
+        rank_section_timeouts={"step": 600}, learned_timeout_floor=0, safety_factor=5, learned_limits="replace"
+    )
     program = """
 def step(seconds):
     with client.section("step"):

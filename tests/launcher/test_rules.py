@@ -114,6 +114,7 @@ class Rules(RuleBasedStateMachine):
             rank_heartbeat_timeout=beat,
             capture_stacks=False,
             learned_timeout_floor=0,
+            learned_limits="replace",
             log_level="ERROR",
         )
         config_file = Path(self.folder.name) / "config.json"

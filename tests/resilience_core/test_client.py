@@ -178,7 +178,7 @@ def test_a_second_life_owes_nothing_for_the_first(start: Callable[..., Cell], cl
 def test_learned_timeouts_outlive_a_shutdown(
     start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
 ) -> None:
-    start(rank_section_timeouts={"step": 100})
+    start(rank_section_timeouts={"step": 100}, learned_limits="replace")
     with client.section("step"):
         clock.advance(2)
     client.calculate_and_set_section_timeouts(calc_out_of_section=False)
@@ -360,14 +360,65 @@ def test_where_nothing_is_configured_any_section_is_measured_and_that_is_said_on
     ]
 
 
-def test_too_many_section_names_are_an_error_of_the_caller(
-    start: Callable[..., Cell], client: RankMonitorClient
+def test_names_beyond_the_slots_share_one_deadline_the_latest_of_those_open(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    start()
-    for number in range(64):
-        client.start_section(f"s{number}")
-    with pytest.raises(SectionError, match="one too many"):
-        client.start_section("s64")
+    """A name with the iteration in it must not end training, nor get a rank killed that has time."""
+    limits = {f"s{number}": 100 + number for number in range(70)}
+    cell = start(rank_section_timeouts=limits, rank_out_of_section_timeout=1)
+    for name in limits:
+        clock.advance(1)
+        client.start_section(name)
+    shared = "one of the sections beyond the 63rd"
+    assert len(cell.view().sections) == 64
+    assert deadline(cell, "s62") == clock() - 7 * S + 162 * S
+    assert deadline(cell, shared) == clock() + 169 * S
+    assert caplog.text.count("share one deadline") == 1
+
+    client.end_section("s69")
+    assert deadline(cell, shared) == clock() - 1 * S + 168 * S
+    for number in range(63, 68):
+        client.end_section(f"s{number}")
+    assert deadline(cell, shared) == clock() - 1 * S + 168 * S
+    client.start_section("s63")
+    assert deadline(cell, shared) == clock() - 1 * S + 168 * S
+    client.end_section("s68")
+    assert deadline(cell, shared) == clock() + 163 * S
+    client.end_section("s63")
+    assert deadline(cell, shared) is None
+    assert len(cell.view().sections) == 63
+
+
+def test_two_threads_that_use_a_new_name_at_once_get_one_section(
+    start: Callable[..., Cell], client: RankMonitorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(rank_section_timeouts={"io": 100})
+    together = threading.Barrier(2)
+    add_section = Cell.add_section
+
+    def meet(cell: Cell, name: str) -> int:
+        together.wait(10)  # both have found the name to be new
+        return add_section(cell, name)
+
+    monkeypatch.setattr(Cell, "add_section", meet)
+    found: list[Any] = []
+    threads = [threading.Thread(target=lambda: found.append(client._new_section("io"))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(found) == 2
+    assert found[0] is found[1]
+
+
+def test_num_warmup_iters_stands_in_for_the_configured_number(
+    rank_environment: Callable[..., Cell], client: RankMonitorClient
+) -> None:
+    rank_environment(capture_stacks=False)
+    client.init_workload_monitoring(num_warmup_iters=3)
+
+    assert client.cfg.num_warmup_iterations == 3
 
 
 def test_the_context_manager_closes_on_an_exception_and_minds_who_closed_it_before(
@@ -420,7 +471,7 @@ STATE: dict[str, Any] = {
 def test_heartbeat_timeouts_come_from_the_longest_intervals_since_the_last_time(
     start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
 ) -> None:
-    cell = start(safety_factor=5)
+    cell = start(safety_factor=5, learned_limits="replace")
     for gap in (4, 1, 3, 2):
         clock.advance(gap)
         client.send_heartbeat()
@@ -456,7 +507,7 @@ def test_too_few_heartbeats_raise_or_are_skipped(
 def test_only_selected_sections_are_learned(
     start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
 ) -> None:
-    start(rank_section_timeouts={"setup": 100, "step": 50}, rank_out_of_section_timeout=30)
+    start(rank_section_timeouts={"setup": 100, "step": 50}, rank_out_of_section_timeout=30, learned_limits="replace")
     for name, took in (("setup", 4), ("step", 3), ("step", 2)):
         clock.advance(6)
         with client.section(name):
@@ -495,7 +546,7 @@ def test_an_unseen_section_raises_or_is_skipped_and_changes_nothing(
 
 
 def test_the_floor_holds(start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock) -> None:
-    start(rank_section_timeouts={"step": 50}, learned_timeout_floor=2)
+    start(rank_section_timeouts={"step": 50}, learned_timeout_floor=2, learned_limits="replace")
     with client.section("step"):
         clock.advance(0.001)
     client.calculate_and_set_section_timeouts(calc_out_of_section=False)
@@ -505,11 +556,14 @@ def test_the_floor_holds(start: Callable[..., Cell], client: RankMonitorClient, 
 
 
 @pytest.mark.parametrize("when", ["before init", "after init"])
-def test_loaded_timeouts_beat_the_configured_ones(
+def test_loaded_timeouts_replace_the_configured_ones_where_asked_to(
     rank_environment: Callable[..., Cell], clock: FakeClock, client: RankMonitorClient, when: str
 ) -> None:
     cell = rank_environment(
-        rank_section_timeouts={"setup": 7, "step": 100}, rank_out_of_section_timeout=99, capture_stacks=False
+        rank_section_timeouts={"setup": 7, "step": 100},
+        rank_out_of_section_timeout=99,
+        learned_limits="replace",
+        capture_stacks=False,
     )
     if when == "before init":
         client.load_state_dict(STATE)
@@ -533,7 +587,7 @@ def test_loaded_timeouts_beat_the_configured_ones(
 def test_loading_shorter_limits_condemns_nobody_on_the_spot(
     start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
 ) -> None:
-    cell = start(rank_section_timeouts={"step": 100})
+    cell = start(rank_section_timeouts={"step": 100}, learned_limits="replace")
     client.start_section("step")
     clock.advance(50)
 

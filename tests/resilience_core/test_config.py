@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resilience_core import ConfigError, FaultToleranceConfig
+from resilience_core import ConfigError, FaultToleranceConfig, config_values
 from resilience_core.config import settings
 
 TIMEOUTS = [
@@ -22,13 +22,15 @@ TIMEOUTS = [
     "rank_heartbeat_timeout",
     "rank_out_of_section_timeout",
     "rank_startup_timeout",
+    "unmonitored_notice_after",
 ]
-DURATIONS = ["learned_timeout_floor", "failure_stop_timeout", "stack_capture_timeout"]
+DURATIONS = ["learned_timeout_floor", "thin_evidence_floor", "failure_stop_timeout", "stack_capture_timeout"]
 
 
 def test_the_defaults_are_those_that_people_expect():
     """The documented defaults, field by field."""
     assert json.loads(FaultToleranceConfig().to_json()) == {
+        "given": [],
         "initial_rank_heartbeat_timeout": 3600.0,
         "rank_heartbeat_timeout": 2700.0,
         "rank_section_timeouts": {},
@@ -36,6 +38,8 @@ def test_the_defaults_are_those_that_people_expect():
         "rank_startup_timeout": None,
         "safety_factor": 5.0,
         "learned_timeout_floor": 1.0,
+        "learned_limits": "relax",
+        "thin_evidence_floor": 60.0,
         "rank_termination_signal": signal.SIGKILL,
         "failure_stop_timeout": 2.0,
         "capture_stacks": True,
@@ -51,11 +55,12 @@ def test_the_defaults_are_those_that_people_expect():
         "worker_start": "warm",
         "preload": None,
         "run_dir": "/dev/shm",
+        "unmonitored_notice_after": 60.0,
     }
 
 
 def test_every_field_is_a_setting_with_a_unit_and_a_meaning():
-    fields = {field.name for field in attrs.fields(FaultToleranceConfig)} - {"warnings"}
+    fields = {field.name for field in attrs.fields(FaultToleranceConfig)} - {"given", "warnings"}
     assert {setting.name for setting in settings()} == fields
     for setting in settings():
         assert setting.metavar
@@ -288,3 +293,14 @@ def test_json_that_is_not_ours_is_refused(text: str, fix: str):
 
 def test_warnings_are_no_part_of_equality():
     assert FaultToleranceConfig(warnings=("a",)) == FaultToleranceConfig()
+
+
+def test_a_setting_is_given_when_it_was_written_down_or_differs_from_its_default():
+    """A default is nobody's word; the same value on the command line is somebody's."""
+    written = FaultToleranceConfig.from_entries([config_values.Entry("rank_heartbeat_timeout", 2700, "ft.yaml line 2")])
+    handed_over = FaultToleranceConfig.from_json(written.to_json())
+    different = FaultToleranceConfig.from_json(FaultToleranceConfig(initial_rank_heartbeat_timeout=9).to_json())
+
+    assert [config.is_given("rank_heartbeat_timeout") for config in (written, handed_over, different)] == [1, 1, 0]
+    assert not handed_over.is_given("initial_rank_heartbeat_timeout")
+    assert different.is_given("initial_rank_heartbeat_timeout")

@@ -30,6 +30,7 @@ EXAMPLES = {
     "install_exception_hook": ("yes", True),
     "checkpoint_iteration_file": ("x.txt", "x.txt"),
     "worker_start": ("spawn", "spawn"),
+    "learned_limits": ("off", "off"),
     "preload": ("json", ("json",)),
     "run_dir": ("folder", "folder"),
 }

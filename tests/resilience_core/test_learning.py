@@ -233,7 +233,7 @@ def test_ranks_without_a_group_learn_nothing_since_they_could_not_agree(run: Run
 
 
 def test_timeouts_are_kept_from_job_to_job(rank_environment: Callable[..., Any], tmp_path: Path):
-    rank_environment(rank_section_timeouts="setup:600,step:180,checkpointing:420")
+    rank_environment(rank_section_timeouts="setup:600,step:180,checkpointing:420", learned_limits="replace")
     path = tmp_path / "state" / "ft_state.json"
     in_force = []
     for _ in range(2):
@@ -361,7 +361,7 @@ def test_two_ranks_agree_on_the_slower_ones_time(tmp_path: Path, backend: str):
 def test_a_state_of_another_run_is_read_on_every_rank(
     rank_environment: Callable[..., Any], recording_client: Any, tmp_path: Path
 ):
-    rank_environment()
+    rank_environment(learned_limits="replace")
     section = {"section": {"step": 9.0}, "out_of_section": 8.0, "calculated_sections": ["step"]}
     heartbeat = {"initial": None, "subsequent": None, "were_calculated": False}
     learned = {"heartbeat": heartbeat, "section": {**section, "is_out_of_section_calculated": True}}

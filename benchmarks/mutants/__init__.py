@@ -1,0 +1,1 @@
+"""Deliberate mistakes, and which test finds each: ``python -m benchmarks.mutants``; see ``__main__.py``."""

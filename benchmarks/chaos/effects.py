@@ -160,15 +160,17 @@ def _cell_truncated(job: Job, fault: Fault) -> None:
 
 def _run_full(job: Job, fault: Fault) -> None:
     filler = job.run_parent / "filler"
-    with filler.open("wb") as file, contextlib.suppress(OSError):
+    descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
         for size in (1 << 20, 1 << 12, 1):
             with contextlib.suppress(OSError):
                 while True:
-                    file.write(b"\0" * size)
-                    file.flush()
-    kill(job.rank_pid(fault.rank), signal.SIGKILL)
-    job.pause(fault.seconds)
-    filler.unlink(missing_ok=True)
+                    os.write(descriptor, b"\0" * size)
+        kill(job.rank_pid(fault.rank), signal.SIGKILL)
+        job.pause(fault.seconds)
+    finally:
+        os.close(descriptor)
+        filler.unlink(missing_ok=True)
 
 
 def _log_removed(job: Job, fault: Fault) -> None:

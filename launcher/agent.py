@@ -12,7 +12,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from torch.distributed.elastic.agent.server.api import (
@@ -60,6 +60,7 @@ class Agent(SimpleElasticAgent):
         self._requests: list[tuple[int, WorkloadControlRequest]] = []
         self._progress = ProgressRule(outfit.config)
         self._early_deaths = 0
+        self._near_misses = 0
         self._prepare_at_ns: int | None = None
         self._seen_ns = 0
         self.ended_because: str | None = None
@@ -108,6 +109,7 @@ class Agent(SimpleElasticAgent):
             if (ended := self._ended_on_request()) is not None:
                 return ended
             processes.collect_exits()
+            self._read_reports()  # a verdict is told before its signal: who was condemned has failed, even with 0
             if processes.failed:
                 return self._failed(self._current, worker_group)
             if processes.running:
@@ -155,6 +157,12 @@ class Agent(SimpleElasticAgent):
         elif not current.has_told_phases:
             current.tell_phases()
             due.append(_PHASES_SECONDS)
+        if current.condemned:
+            killed, seconds = current.kill_lingering()
+            if killed:
+                say(f"the process of local rank {killed} was terminated, but the worker around it lives on; killed")
+            if seconds is not None:
+                due.append(seconds)
         self._wait_for([worker.pidfd for worker in current.processes.running], min(due, default=None))
 
     def _wait_for(self, pidfds: Collection[int], timeout_seconds: float | None) -> set[int]:
@@ -184,11 +192,25 @@ class Agent(SimpleElasticAgent):
     def _read_reports(self) -> None:
         assert self._current is not None
         for report in self._outfit.monitor.read_reports():
-            if "incident" not in report:
+            if "note" in report:
+                say(report["note"])
+                self._outfit.events.write("note", generation=report["generation"], text=report["note"])
+            elif "near_misses" in report:
+                self._spared(report["generation"], report["near_misses"])
+            elif "incident" not in report:
                 self._outfit.events.write("signalled", **report)
             elif report["generation"] == self._current.number:
-                self._current.condemned |= set(report["condemned"])
+                self._current.condemn(report["condemned"])
                 self._tell(Incident.from_json(report["incident"]), report["problem"])
+
+    def _spared(self, generation: int, near_misses: Sequence[Mapping[str, Any]]) -> None:
+        """Take verdicts back that the monitor has withdrawn before its signal."""
+        for miss in near_misses:
+            self._near_misses += 1
+            if self._current is not None and self._current.number == generation:
+                self._current.acquit(miss["local_rank"])
+            say(story.near_miss(miss, self._near_misses))
+            self._outfit.events.write("near_miss", generation=generation, count=self._near_misses, **miss)
 
     def _tell(self, incident: Incident, problem: str | None = None) -> None:
         say(*incident.story(), *([f"  note    {problem}"] if problem else []))
@@ -211,7 +233,6 @@ class Agent(SimpleElasticAgent):
         first = processes.failed
         views = current.views()
         self._outfit.events.write("seen", generation=current.number, failed=[w.local_rank for w in first])
-        self._read_reports()  # a verdict is told before its signal, so it is there by now
         # Evidence first, a look at each rank: whoever is asked to end looks like one that ends by itself.
         incident = story.failure_incident(group, processes, views, current.errors(), current.number, self._seen_ns)
         # The peers take longest to die, so they begin before anything is written or said.

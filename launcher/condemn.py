@@ -1,66 +1,175 @@
-"""From a verdict to the signal: look at all local ranks, write down what is known, terminate.
+"""From a verdict to the signal: look at all local ranks, write down what is known, look again, terminate.
 
-The order matters. Stacks first, while there are stacks; then the incident; then the signal. Each is bounded, so
-that neither a slow disk nor a stubborn process can keep a stuck rank alive.
+The order matters. Stacks first, while there are stacks; then the incident; then a last look, since all that took
+time; then the signal. Each is bounded, and the signal is sent whatever becomes of the rest, so that neither a slow
+disk nor a stubborn process nor a mistake of ours can keep a stuck rank alive.
 """
 
 from __future__ import annotations
 
 import signal
-import sys
-import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.blame import assign_blame, waits_for_peers
 from launcher.evidence import Evidence, ProcessLook, look_at, uses_a_gpu
 from launcher.incident import Incident, RankReport
+from launcher.incident_writer import IncidentWriter
 from launcher.processes import send_signal
+from launcher.rounds import Case, Findings, Rounds
 from launcher.stacks import Thread, is_a_wait_for_the_gpu, main_thread, own_frame, take_stacks
 from launcher.verdict import Verdict
 from launcher.watch import RankMonitor
 from resilience_core.cell import STACK_SIGNAL, CellView
 
-__all__ = ["condemn"]
+__all__ = ["NearMiss", "Reporter", "condemn"]
 
-SLOWEST_WRITE_SECONDS = 0.5
+NS = 1_000_000_000
+
+
+class NearMiss(NamedTuple):
+    """A rank that was spared: when it was looked at for the last time, it was no longer late."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    cause: str
+    section: str | None
+    limit_seconds: float
+    late_seconds: float | None
+    """By how much the rank missed its limit; None when that is not known, or it was only due together with others."""
+
+    def __str__(self) -> str:
+        where = f"section '{self.section}'" if self.section is not None else self.cause
+        late = "" if self.late_seconds is None else f" {self.late_seconds * 1000:.1f} ms late"
+        return f"rank {self.rank} (pid {self.pid}) came back{late}: {where}, limit {self.limit_seconds:g} s"
+
+
+class Reporter(NamedTuple):
+    """Whom :func:`condemn` tells what it does; neither may raise or block."""
+
+    incident: Callable[[Incident, Sequence[int], str | None], None]
+    """Called before the signal with the incident, the local ranks that are about to be signalled, and why it could not
+    be written, so that the launcher knows of a verdict before it sees a rank end."""
+    near_misses: Callable[[Sequence[NearMiss]], None]
+    """Called after the signal with those that were spared."""
 
 
 def condemn(
-    doomed: Sequence[RankMonitor],
+    findings: Findings[RankMonitor],
     everybody: Sequence[RankMonitor],
-    now_ns: int,
+    rounds: Rounds[RankMonitor],
     settings: dict[str, Any],
-    tell: Callable[[Incident, str | None], None],
-) -> None:
-    """Take evidence from every rank, write the incident and terminate the doomed.
+    writer: IncidentWriter,
+    report: Reporter,
+) -> list[RankMonitor]:
+    """Take evidence from every rank that is alive, write the incident and terminate those whose case stands.
 
     Args:
-        doomed: Ranks that are overdue, or due so soon that they are condemned together.
-        everybody: The local ranks of the generation, the doomed among them.
-        now_ns: When the verdict was believed.
+        findings: Who is late, or due so soon that it is condemned together, and what all the ranks said.
+        everybody: The local ranks of the generation; one that left early may be what the others wait for.
+        rounds: For the last look.
         settings: The monitor's.
-        tell: Given the incident and, if it could not be written, why. Called before the signal, so that the
-            launcher knows of the verdict before it sees a rank end.
+        writer: Of incidents.
+        report: Whom to tell.
+
+    Returns:
+        Those that were signalled. The others are watched on.
     """
-    config = settings["config"]
-    views = {rank: rank.view() for rank in everybody}
-    # What ended because an earlier verdict ended it tells nothing about this one.
-    group = [rank for rank in everybody if rank in doomed or not rank.is_condemned(views[rank])]
-    for rank in doomed:
-        rank.condemn(views[rank])
+    for case in findings.cases:
+        case.rank.condemn(case.view)
+    standing: Sequence[Case[RankMonitor]] = findings.cases
+    withdrawn: list[tuple[Case[RankMonitor], CellView | None]] = []
+    try:
+        incident, problem = writer.write(_incident(findings, everybody, settings))
+        standing, withdrawn = rounds.still_due(standing)
+        if standing:
+            report.incident(_trimmed(incident), [case.rank.order.local_rank for case in standing], problem)
+    finally:
+        # Once more: telling takes time, too. From here to the signal there are only system calls.
+        standing, back = rounds.still_due(standing)
+        number = signal.Signals(settings["config"]["rank_termination_signal"])
+        for case in standing:
+            pidfd = case.rank.pidfd(case.view)
+            if pidfd is not None:
+                send_signal(pidfd, number)
+                send_signal(pidfd, signal.SIGCONT)  # a stopped process takes the pending signal on waking
+    writer.catch_up()
+    withdrawn += back
+    if withdrawn:
+        _withdraw(incident, standing, withdrawn, writer, report)
+    return [case.rank for case in standing]
+
+
+def _withdraw(
+    incident: Incident,
+    standing: Sequence[Case[RankMonitor]],
+    withdrawn: Sequence[tuple[Case[RankMonitor], CellView | None]],
+    writer: IncidentWriter,
+    report: Reporter,
+) -> None:
+    near_misses = [_near_miss(case, view) for case, view in withdrawn]
+    for case, _ in withdrawn:
+        case.rank.acquit()
+    spared = {near_miss.local_rank: str(near_miss) for near_miss in near_misses}
+    ranks = tuple(
+        rank._replace(is_condemned=False, is_culprit=False, message=f"verdict withdrawn: {spared[rank.local_rank]}")
+        if rank.local_rank in spared
+        else rank
+        for rank in incident.ranks
+    )
+    if standing:
+        names = ", ".join(str(miss.rank) for miss in near_misses)
+        writer.correct(
+            incident._replace(ranks=ranks, action=f"{incident.action}; not to rank {names}, which came back")
+        )
+    else:
+        why, action = "; ".join(spared.values()), "none: the verdict was withdrawn"
+        writer.withdraw(incident._replace(ranks=ranks, why=why, action=action))
+    report.near_misses(near_misses)
+
+
+def _near_miss(case: Case[RankMonitor], view: CellView | None) -> NearMiss:
+    verdict, order = case.verdict, case.rank.order
+    late_ns = None
+    if case.is_late and view is not None:
+        # The rank's own stamps say when it was back.
+        stamps = [view.last_heartbeat_ns, view.left_section_ns, *(section.opened_ns for section in view.sections)]
+        back_ns = min((at_ns for at_ns in stamps if at_ns >= verdict.deadline_ns), default=None)
+        late_ns = None if back_ns is None else back_ns - verdict.deadline_ns
+    return NearMiss(
+        rank=order.rank,
+        local_rank=order.local_rank,
+        pid=case.rank.pid(case.view),
+        cause=verdict.cause,
+        section=verdict.section,
+        limit_seconds=verdict.limit_seconds,
+        late_seconds=None if late_ns is None else late_ns / NS,
+    )
+
+
+def _incident(findings: Findings[RankMonitor], everybody: Sequence[RankMonitor], settings: dict[str, Any]) -> Incident:
+    """What is known of a verdict, stacks included."""
+    config, now_ns = settings["config"], findings.seen_ns
+    doomed = {case.rank: case.verdict for case in findings.cases}
+    views = dict(findings.views)
+    for rank in everybody:
+        # What ended because an earlier verdict ended it tells nothing about this one.
+        if rank not in views and (view := rank.view()) is not None and not rank.is_condemned(view):
+            views[rank] = view
+    group = [rank for rank in everybody if rank in views]
     looks = {rank: look_at(rank.pid(views[rank])) for rank in group}
-    stacks = _stacks(doomed, {r: views[r] for r in group if _answers(looks[r])}, settings)
+    stacks = _stacks(list(doomed), {r: views[r] for r in group if _answers(looks[r])}, settings)
     evidence = {
         rank: _evidence(rank, views[rank], looks[rank], stacks.get(rank.order.local_rank, ())) for rank in group
     }
     blame = assign_blame(
         [evidence[rank]._replace(is_condemned=rank in doomed) for rank in group],
-        has_others=doomed[0].order.has_others,
+        has_others=findings.cases[0].rank.order.has_others,
     )
     number = signal.Signals(config["rank_termination_signal"])
     reports = [
-        _report(rank, views[rank], now_ns, stacks.get(rank.order.local_rank, ()), rank in doomed)._replace(
+        _report(rank, views[rank], now_ns, stacks.get(rank.order.local_rank, ()), doomed.get(rank))._replace(
             is_culprit=rank.order.local_rank in blame.local_ranks,
             process_state=evidence[rank].state or None,
             kernel_wait=look.kernel_wait or None if (look := looks[rank]) is not None else None,
@@ -71,24 +180,16 @@ def condemn(
         )
         for rank in group
     ]
-    verdicts = [v for rank in doomed if (v := rank.verdict(views[rank], now_ns)) is not None]
     ranks = ", ".join(str(rank.order.rank) for rank in doomed)
-    incident = Incident(
+    return Incident(
         kind="hang",
-        generation=doomed[0].order.generation,
+        generation=findings.cases[0].rank.order.generation,
         why=blame.why,
         action=f"{number.name} to rank {ranks}{_what_follows(settings)}",
         ranks=tuple(reports),
-        deadline_ns=min((v.deadline_ns for v in verdicts), default=None),
+        deadline_ns=min((case.verdict.deadline_ns for case in findings.cases if case.is_late), default=None),
         seen_ns=now_ns,
     )
-    incident, problem = _write_within_bound(incident, settings["log_folder"] + "/incidents")
-    tell(_trimmed(incident), problem)
-    for rank in doomed:
-        pidfd = rank.pidfd(views[rank])
-        if pidfd is not None:
-            send_signal(pidfd, number)
-            send_signal(pidfd, signal.SIGCONT)  # a stopped process takes the pending signal on waking
 
 
 def _what_follows(settings: dict[str, Any]) -> str:
@@ -139,11 +240,8 @@ def _evidence(rank: RankMonitor, view: CellView, look: ProcessLook | None, stack
 
 
 def _report(
-    rank: RankMonitor, view: CellView, now_ns: int, stack: tuple[Thread, ...], is_condemned: bool
+    rank: RankMonitor, view: CellView, now_ns: int, stack: tuple[Thread, ...], verdict: Verdict | None
 ) -> RankReport:
-    verdict = rank.verdict(view, now_ns) if is_condemned else None  # one that has ended is late for nothing
-    if verdict is None and is_condemned:  # not overdue yet, but due together with the others
-        verdict = rank.verdict(view, rank.next_deadline_ns(view))
     youngest = max(view.sections, key=lambda section: section.opened_ns, default=None)
     waits_in = waits_for_peers(stack)
     since_ns, limit = _story(verdict, youngest.opened_ns if youngest else view.left_section_ns)
@@ -152,7 +250,7 @@ def _report(
         rank=rank.order.rank,
         local_rank=rank.order.local_rank,
         pid=rank.pid(view),
-        is_condemned=is_condemned,
+        is_condemned=verdict is not None,
         cause=verdict.cause if verdict is not None else None,
         section=section if verdict is None or verdict.cause == "section" else youngest.name if youngest else None,
         open_seconds=(now_ns - since_ns) / 1e9 if since_ns else None,
@@ -167,26 +265,6 @@ def _story(verdict: Verdict | None, otherwise_since_ns: int) -> tuple[int, float
     if verdict is None:
         return otherwise_since_ns, None
     return verdict.since_ns, verdict.limit_seconds
-
-
-def _write_within_bound(incident: Incident, parent: str) -> tuple[Incident, str | None]:
-    """Write the incident, but let no slow file system delay the signal; the thread finishes by itself."""
-    outcome: list[tuple[Incident, str | None]] = []
-
-    def write() -> None:
-        try:
-            outcome.append((incident.write(parent), None))
-        except OSError as error:
-            outcome.append((incident, f"cannot write the incident under {parent}: {error.strerror}"))
-
-    writer = threading.Thread(target=write, daemon=True)
-    writer.start()
-    writer.join(SLOWEST_WRITE_SECONDS)
-    if not outcome:
-        return incident, f"writing the incident under {parent} takes longer than {SLOWEST_WRITE_SECONDS} s"
-    if outcome[0][1] is not None:
-        print(f"ft_launcher: {outcome[0][1]}", file=sys.stderr)
-    return outcome[0]
 
 
 def _trimmed(incident: Incident) -> Incident:

@@ -23,7 +23,7 @@ from launcher.environment import log_line_prefix, monitor_environment, worker_en
 from launcher.event_log import EventLog
 from launcher.folders import RunFolder
 from launcher.monitor_process import MonitorProcess
-from launcher.processes import reap_adopted
+from launcher.processes import reap_adopted, send_signal
 from launcher.signals import SignalInbox
 from launcher.starters import WorkerStarter
 from launcher.verdict import judge
@@ -69,7 +69,7 @@ class Generation:
     def __init__(self, number: int, group: WorkerGroup, outfit: Outfit, restart_count: int) -> None:
         self.number = number
         self.started_ns = time.monotonic_ns()
-        self.condemned: set[int] = set()
+        self._condemned_ns: dict[int, int] = {}
         self._group = group
         self._outfit = outfit
         self._is_over = False
@@ -113,6 +113,45 @@ class Generation:
     def has_told_phases(self) -> bool:
         """Whether :meth:`tell_phases` has nothing left to do."""
         return self._phases_told
+
+    # ---- the condemned ----------------------------------------------------------------------------------
+
+    @property
+    def condemned(self) -> set[int]:
+        """Local ranks whose verdict stands."""
+        return self.processes.condemned
+
+    def condemn(self, local_ranks: Collection[int]) -> None:
+        """Note a verdict of the monitor's, which terminates the ranks."""
+        for local_rank in local_ranks:
+            self._condemned_ns[local_rank] = time.monotonic_ns()
+            self.processes.condemned.add(local_rank)
+
+    def acquit(self, local_rank: int) -> None:
+        """Note that the monitor has spared a rank after all."""
+        self.processes.condemned.discard(local_rank)
+
+    def kill_lingering(self) -> tuple[list[int], float | None]:
+        """Kill workers that live on although the rank inside of them was terminated: a shell, a wrapper.
+
+        The rank has ``failure_stop_timeout`` to heed its signal, and whoever is around it as long again to end.
+
+        Returns:
+            The local ranks killed just now, and in how many seconds to come back, None when nobody lingers.
+        """
+        patience_ns = int(2 * self._outfit.config.failure_stop_timeout * _NS)
+        now_ns = time.monotonic_ns()
+        killed, waits = [], []
+        for worker in self.processes.running:
+            if worker.local_rank not in self.condemned:
+                continue
+            left_ns = self._condemned_ns[worker.local_rank] + patience_ns - now_ns
+            if left_ns > 0:
+                waits.append(left_ns / _NS)
+            elif send_signal(worker.pidfd, signal.SIGKILL):
+                self._condemned_ns[worker.local_rank] = now_ns  # once in so long is enough
+                killed.append(worker.local_rank)
+        return killed, min(waits, default=None)
 
     # ---- ending -----------------------------------------------------------------------------------------
 
@@ -161,10 +200,11 @@ class Generation:
 
     def _overdue(self) -> set[int]:
         now_ns = time.monotonic_ns()
+        freezes = self._outfit.monitor.freezes(now_ns)  # after a thaw everybody seems late, and would lose its save
         return {
             worker.local_rank
             for worker in self.processes.running
-            if judge(self._cells[worker.local_rank].view(), now_ns) is not None
+            if judge(self._cells[worker.local_rank].view(), now_ns, freezes) is not None
         }
 
     # ---- starting ---------------------------------------------------------------------------------------
@@ -223,7 +263,7 @@ class Generation:
                 started_ns=self.started_ns,
                 has_others=(self._group.group_world_size or 1) > 1,
             )
-            self._outfit.monitor.watch(order, is_session_leader=True)
+            self._outfit.monitor.watch(order, self._cells[worker.local_rank], is_session_leader=True)
 
 
 def accepted_by(function: Any, **arguments: Any) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class Incident(NamedTuple):
     """One failure of the group."""
 
     kind: str
-    """``hang`` (silent), ``failure`` (exited) or ``request`` (a rank asked for the end)."""
+    """``hang`` (silent), ``failure`` (exited), ``request`` (a rank asked for the end) or ``near_miss`` (withdrawn)."""
     generation: int
     why: str
     """How the culprit was told from the others."""
@@ -96,15 +96,23 @@ class Incident(NamedTuple):
             wall_time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             node=os.uname().nodename,
         )
-        assert complete.folder is not None
-        with open(os.path.join(complete.folder, "report.txt"), "w", encoding="utf-8") as file:
-            file.write("\n".join(complete.report()) + "\n")
-        # Written last and renamed into place: whoever finds incident.json finds all of it.
-        temporary = os.path.join(complete.folder, ".incident.json")
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(complete.to_json(), file, indent=1)
-        os.replace(temporary, os.path.join(complete.folder, "incident.json"))
+        complete.save()
         return complete
+
+    def save(self) -> None:
+        """Write the files of an incident into its folder, again if need be.
+
+        Raises:
+            OSError: The folder cannot be written.
+        """
+        assert self.folder is not None
+        with open(os.path.join(self.folder, "report.txt"), "w", encoding="utf-8") as file:
+            file.write("\n".join(self.report()) + "\n")
+        # Written last and renamed into place: whoever finds incident.json finds all of it.
+        temporary = os.path.join(self.folder, ".incident.json")
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump(self.to_json(), file, indent=1)
+        os.replace(temporary, os.path.join(self.folder, "incident.json"))
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types; a stack becomes ``[{name, is_active, holds_gil, frames: [[function, file, line]]}]``."""

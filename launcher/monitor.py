@@ -10,32 +10,32 @@ When its parent dies it ends the sessions of the ranks it was told about, remove
 from __future__ import annotations
 
 import array
+import collections
 import ctypes
 import json
-import mmap
 import os
 import select
 import signal
 import socket
-import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from launcher.condemn import condemn
+from launcher.condemn import NearMiss, Reporter, condemn
+from launcher.console import say
 from launcher.incident import Incident
+from launcher.incident_writer import SLOWEST_WRITE_SECONDS, IncidentWriter
+from launcher.lost_time import MONITOR, LostTime
 from launcher.processes import end_sessions, has_exited, send_signal
+from launcher.rounds import Findings, Rounds
 from launcher.watch import RankMonitor, WatchOrder
-from resilience_core.cell import SHUT_DOWN, UNUSED
+from resilience_core.cell import Cell, CellError
 
-__all__ = ["Monitor", "main"]
+__all__ = ["MESSAGE_SIZE", "Monitor", "main"]
 
 NS = 1_000_000_000
-LONGEST_SLEEP_NS = NS // 2
-"""How long a limit that was just learned may go unnoticed; costs two looks a second."""
-OVERSLEPT_NS = NS // 4
-DUE_TOGETHER_NS = NS // 10
-SECOND_LOOK_SECONDS = 0.001
 MESSAGE_SIZE = 1 << 16
+_MOST_UNSENT = 64
 
 
 class Monitor:
@@ -43,115 +43,100 @@ class Monitor:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
-        self._smallest_configured_ns = _smallest_limit_ns(settings["config"])
         self._channel = socket.socket(fileno=settings["channel"])
         self._parent = settings["parent_pidfd"]
         self._ranks: dict[tuple[int, int], RankMonitor] = {}
         self._sessions: dict[int, set[int]] = {}  # by generation
+        self._unsent: collections.deque[bytes] = collections.deque(maxlen=_MOST_UNSENT)
         self._parent_is_alive = True
         self._told_to_stop = False
-        self._alive = _liveness_word(settings["alive"])
+        self._lost = LostTime(settings["lost_time"])
+        self._writer = IncidentWriter(settings["log_folder"])
+        self._rounds: Rounds[RankMonitor] = Rounds(
+            self._clock, lambda ns: time.sleep(ns / NS), self._lost.freezes, _smallest_limit_ns(settings["config"])
+        )
         self._poll = select.epoll()
         self._poll.register(self._channel, select.EPOLLIN)
         self._poll.register(self._parent, select.EPOLLIN)
 
     def run(self) -> None:
         """Watch until told to stop, or the parent dies."""
-        looked_ns = time.monotonic_ns()
+        self._clock()
         while not self._told_to_stop and self._parent_is_alive:
-            sleep_ns = self._time_until_next_look(time.monotonic_ns())
-            self._listen(sleep_ns)
-            now_ns = time.monotonic_ns()
-            self._alive[0] = now_ns
-            # From look to look, not from the moment of falling asleep: a freeze may hit anywhere in between.
-            if now_ns - looked_ns - sleep_ns > OVERSLEPT_NS:
-                for rank in self._ranks.values():
-                    rank.give_back(now_ns - looked_ns)
-            looked_ns = now_ns
-            if self._look(now_ns):
-                looked_ns = time.monotonic_ns()
+            ranks = list(self._ranks.values())
+            now_ns = self._clock()
+            look_at_ns = now_ns + self._rounds.time_until_next_look(ranks, now_ns)
+            beat_ns = self._lost.suit_limit(self._rounds.smallest_limit_ns)
+            while not self._listen(min(beat_ns, look_at_ns - now_ns)):
+                now_ns = self._clock()
+                if now_ns >= look_at_ns:
+                    break
+            now_ns = self._clock()
+            self._kill_survivors(now_ns)
+            findings = self._rounds.look(list(self._ranks.values()))
+            if findings is not None:
+                self._condemn(findings)
+            for rank in self._ranks.values():
+                while rank.notes:
+                    self._tell({"note": rank.notes.pop(0), "generation": rank.order.generation})
+            self._send_unsent()
         if not self._parent_is_alive:
             self._clean_up_after_parent()
+        self._writer.finish(SLOWEST_WRITE_SECONDS)
 
-    # ---- looking ----------------------------------------------------------------------------------------
+    def _clock(self) -> int:
+        now_ns = time.monotonic_ns()
+        self._lost.beat(MONITOR, now_ns)
+        return now_ns
 
-    def _time_until_next_look(self, now_ns: int) -> int:
-        wake_ns = now_ns + LONGEST_SLEEP_NS
-        for rank in self._ranks.values():
-            view = rank.view()
-            if rank.kill_at_ns is not None:
-                wake_ns = min(wake_ns, rank.kill_at_ns)
-            if rank.is_condemned(view) or rank.is_gone(view):
-                continue  # a successor that takes over the cell is found at one of the regular looks
-            wake_ns = min(wake_ns, rank.next_deadline_ns(view))
-            # A rank that has not claimed its cell yet may open a section at any moment, under the configured limits.
-            smallest_ns = view.smallest_limit_ns if view.state != UNUSED else self._smallest_configured_ns
-            if smallest_ns and view.state != SHUT_DOWN:
-                wake_ns = min(wake_ns, now_ns + smallest_ns // 2)
-        return max(0, wake_ns - now_ns)
+    # ---- acting -----------------------------------------------------------------------------------------
 
-    def _look(self, now_ns: int) -> bool:
-        """Judge every rank; condemn who is late.
+    def _condemn(self, findings: Findings[RankMonitor]) -> None:
+        generation, config = findings.cases[0].rank.order.generation, self._settings["config"]
+        longest_seconds = config["stack_capture_timeout"] + SLOWEST_WRITE_SECONDS
+        self._lost.announce_work(findings.seen_ns + int(longest_seconds * NS))
 
-        Returns:
-            Whether something was done that takes time.
-        """
-        self._kill_survivors(now_ns)
-        watched = [r for r in self._ranks.values() if not (r.is_condemned(v := r.view()) or r.is_gone(v))]
-        late = [rank for rank in watched if rank.verdict(rank.view(), now_ns) is not None]
-        if not late:
-            return False
-        first_look = {rank: rank.verdict(rank.view(), now_ns) for rank in late}
-        time.sleep(SECOND_LOOK_SECONDS)
-        later_ns = time.monotonic_ns()
-        if later_ns - now_ns > OVERSLEPT_NS:
-            return False  # frozen between the looks: the next round gives the time back first
-        late = [r for r in late if r.verdict(v := r.view(), later_ns) == first_look[r] and not r.is_gone(v)]
-        if late:
-            self._condemn(late, watched, later_ns)
-        return bool(late)
-
-    def _condemn(self, late: list[RankMonitor], watched: list[RankMonitor], now_ns: int) -> None:
-        doomed = late + [
-            rank
-            for rank in watched
-            if rank not in late
-            and rank.next_deadline_ns(view := rank.view()) <= now_ns + DUE_TOGETHER_NS
-            and not rank.is_gone(view)
-        ]
-        generation = doomed[0].order.generation
-        # Also those that have ended: one that left early may be what the others wait for.
-        everybody = [rank for rank in self._ranks.values() if rank.order.generation == generation]
-
-        def tell(incident: Incident, problem: str | None) -> None:
-            condemned = [rank.order.local_rank for rank in doomed]
+        def tell_incident(incident: Incident, condemned: Sequence[int], problem: str | None) -> None:
             report = {"incident": incident.to_json(), "condemned": condemned, "problem": problem}
             self._tell({**report, "generation": generation})
 
-        condemn(doomed, everybody, now_ns, self._settings, tell)
-        signalled_ns = time.monotonic_ns()
-        for rank in doomed:
-            rank.kill_at_ns = signalled_ns + int(self._settings["config"]["failure_stop_timeout"] * NS)
-        self._tell({"signalled_ns": signalled_ns, "verdict_ns": now_ns, "generation": generation})
+        def tell_near_misses(near_misses: Sequence[NearMiss]) -> None:
+            self._tell({"near_misses": [miss._asdict() for miss in near_misses], "generation": generation})
+
+        reporter = Reporter(tell_incident, tell_near_misses)
+        everybody = [rank for rank in self._ranks.values() if rank.order.generation == generation]
+        signalled = condemn(findings, everybody, self._rounds, self._settings, self._writer, reporter)
+        self._lost.announce_work(0)
+        if not signalled:
+            return
+        signalled_ns = self._clock()
+        for rank in signalled:
+            rank.kill_at_ns = signalled_ns + int(config["failure_stop_timeout"] * NS)
+        self._tell({"signalled_ns": signalled_ns, "verdict_ns": findings.seen_ns, "generation": generation})
 
     def _kill_survivors(self, now_ns: int) -> None:
         """A condemned rank that survives its termination signal is killed."""
         for rank in self._ranks.values():
             if rank.kill_at_ns is not None and now_ns >= rank.kill_at_ns:
                 rank.kill_at_ns = None
-                pidfd = rank.pidfd(rank.view())
+                view = rank.view()
+                # A successor that has taken over the cell meanwhile is not the one that was condemned.
+                pidfd = rank.pidfd(view) if view is not None and rank.is_condemned(view) else None
                 if pidfd is not None and not has_exited(pidfd):
                     send_signal(pidfd, signal.SIGKILL)
 
     # ---- the parent -------------------------------------------------------------------------------------
 
-    def _listen(self, sleep_ns: int) -> None:
+    def _listen(self, sleep_ns: int) -> bool:
+        """Sleep, but hear the parent; whether it was heard."""
         # Rounded up: waking a little after the deadline finds it passed, waking before finds nothing.
-        for descriptor, _ in self._poll.poll((sleep_ns + 999_999) // 1_000_000 / 1000):
+        heard = self._poll.poll((max(0, sleep_ns) + 999_999) // 1_000_000 / 1000)
+        for descriptor, _ in heard:
             if descriptor == self._parent:
                 self._parent_is_alive = False
             else:
                 self._read_orders()
+        return bool(heard)
 
     def _read_orders(self) -> None:
         while True:
@@ -164,11 +149,7 @@ class Monitor:
                 return
             message = json.loads(raw)
             if "watch" in message:
-                self._watch(
-                    WatchOrder(**message["watch"]),
-                    descriptors[0] if descriptors else None,
-                    message["is_leader"],
-                )
+                self._watch(WatchOrder(**message["watch"]), descriptors, message["is_leader"])
             elif "forget" in message:
                 self._forget(message["forget"])
                 if message["is_over"]:
@@ -176,11 +157,26 @@ class Monitor:
             elif "stop" in message:
                 self._told_to_stop = True
 
-    def _watch(self, order: WatchOrder, worker_pidfd: int | None, is_session_leader: bool) -> None:
+    def _watch(self, order: WatchOrder, descriptors: list[int], is_session_leader: bool) -> None:
+        """Watch a rank from now on.
+
+        Args:
+            order: Which, and what to hold it to.
+            descriptors: Its cell, and the pidfd of its worker where that is known.
+            is_session_leader: Whether that worker leads a session, to be ended should the parent die.
+        """
         key = (order.generation, order.local_rank)
         if key in self._ranks:
             self._ranks.pop(key).close()
-        self._ranks[key] = RankMonitor(order, worker_pidfd, time.monotonic_ns())
+        try:
+            cell = Cell.from_descriptor(descriptors.pop(0))
+        except (IndexError, CellError) as error:  # without room for one more descriptor the kernel drops them
+            why = "no descriptor of its cell arrived" if isinstance(error, IndexError) else str(error)
+            self._tell({"note": f"rank {order.rank} is not watched: {why}", "generation": order.generation})
+            cell = None
+        worker_pidfd = descriptors.pop(0) if descriptors else None
+        if cell is not None:
+            self._ranks[key] = RankMonitor(order, cell, worker_pidfd, time.monotonic_ns())
         if is_session_leader:
             self._sessions.setdefault(order.generation, set()).add(order.pid)
 
@@ -189,18 +185,27 @@ class Monitor:
             self._ranks.pop(key).close()
 
     def _tell(self, message: dict[str, Any]) -> None:
-        try:
-            self._channel.send(json.dumps(message).encode("utf-8"), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        except OSError as error:
-            # The parent is busy or gone. It sees the ranks end all the same, and the incident is on disk.
-            print(f"ft_launcher: the monitor could not report an incident: {error}", file=sys.stderr)
+        self._unsent.append(json.dumps(message).encode("utf-8"))
+        self._send_unsent()
+
+    def _send_unsent(self) -> None:
+        """Send what the parent has room for; the rest waits for one of the next rounds."""
+        while self._unsent:
+            try:
+                self._channel.send(self._unsent[0], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                return
+            except OSError as error:  # too long for one message; the parent sees the ranks end all the same
+                say(f"the monitor could not report an incident: {error.strerror}")
+            self._unsent.popleft()
 
     def _clean_up_after_parent(self) -> None:
         if not self._settings["owns_ranks"]:
             _remove_folder(self._settings["run_folder"])
             return
         for rank in self._ranks.values():
-            pidfd = rank.pidfd(rank.view())
+            view = rank.view()
+            pidfd = rank.pidfd(view) if view is not None else None
             if pidfd is not None:
                 send_signal(pidfd, signal.SIGKILL)
         end_sessions(set().union(*self._sessions.values()), timeout_seconds=5.0)
@@ -224,14 +229,6 @@ def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
     return raw, list(descriptors)
 
 
-def _liveness_word(path: str) -> memoryview:
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        return memoryview(mmap.mmap(descriptor, 8)).cast("q")
-    finally:
-        os.close(descriptor)
-
-
 def _remove_folder(path: str) -> None:
     import shutil
 
@@ -242,14 +239,13 @@ def main(settings_text: str) -> None:
     """Run as a process of its own; ``launcher.monitor_process`` starts it.
 
     Args:
-        settings_text: JSON: ``channel`` and ``parent_pidfd`` (inherited descriptors), ``alive`` (the liveness
-            word's file), ``run_folder``, ``log_folder``, ``owns_ranks``, ``py_spy``, ``config``.
+        settings_text: JSON: ``channel``, ``parent_pidfd`` and ``lost_time`` (inherited descriptors), ``run_folder``,
+            ``log_folder``, ``owns_ranks``, ``py_spy``, ``config``.
     """
-    with open("/proc/self/comm", "w") as file:
-        file.write("ft_monitor")
+    prctl, pr_set_pdeathsig, pr_set_name = ctypes.CDLL(None).prctl, 1, 15
+    prctl(pr_set_name, b"ft_monitor", 0, 0, 0)
     # A monitor that is stopped when its parent dies must wake to clean up after it.
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, int(signal.SIGCONT), 0, 0, 0)
+    prctl(pr_set_pdeathsig, int(signal.SIGCONT), 0, 0, 0)
     Monitor(json.loads(settings_text)).run()
     # Nothing here needs an interpreter's orderly end, and the launcher waits for ours.
     os._exit(0)

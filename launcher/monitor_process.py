@@ -1,17 +1,15 @@
 """The monitor process as its parent sees it: started, told whom to watch, replaced when it dies.
 
-One thread keeps it alive. It looks four times a second rather than sleeping on an event, because what it has to
-notice (stopped, dead, or alive and stuck) has no common descriptor, and because looking is how it notices that
-it was itself frozen.
+One thread keeps it alive. It looks at least four times a second rather than sleeping on an event, because what it has
+to notice (stopped, dead, or alive and stuck) has no common descriptor, and because its looks are the second witness of
+lost time (``launcher.lost_time``).
 """
 
 from __future__ import annotations
 
 import array
-import contextlib
 import json
 import logging
-import mmap
 import os
 import shutil
 import signal
@@ -21,11 +19,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+from launcher.keeping import Keeping
+from launcher.lost_time import KEEPER, MONITOR, Freeze, LostTime
 from launcher.monitor import MESSAGE_SIZE
 from launcher.processes import open_pidfd
 from launcher.watch import WatchOrder
+from resilience_core.cell import Cell
 from resilience_core.config import FaultToleranceConfig
 from resilience_core.errors import ResilienceError
 
@@ -33,9 +34,7 @@ __all__ = ["MonitorProcess", "MonitorStartError"]
 
 logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 0.25
-_STUCK_NS = 3_000_000_000
-"""The monitor moves its liveness word at least twice a second, except while it takes stacks."""
+_LONGEST_LOOK_NS = 250_000_000
 
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # -I -S: neither environment nor site-packages, which cost it a third of its memory and half of its start.
@@ -54,7 +53,9 @@ class MonitorProcess:
         run_folder: Private folder in memory (0700); removed by the monitor if this process dies.
         log_folder: Where incidents go.
         owns_ranks: Whether ranks must die with this process.
-        on_replaced: Called from the supervising thread with the reason, after the new monitor has its orders.
+        on_change: Called from the supervising thread with what has happened, and details for people:
+            ``monitor_replaced`` after the new monitor has its orders, ``monitor_lost`` when one after the other dies so
+            soon that nothing is watched, ``monitor_back`` when one has lived on.
     """
 
     def __init__(
@@ -64,22 +65,23 @@ class MonitorProcess:
         run_folder: str,
         log_folder: str,
         owns_ranks: bool,
-        on_replaced: Callable[[str], None] | None = None,
+        on_change: Callable[[str, str], None] | None = None,
     ) -> None:
         self._config = config
         self._run_folder = run_folder
         self._log_folder = log_folder
         self._owns_ranks = owns_ranks
-        self._on_replaced = on_replaced
-        self._alive_path = os.path.join(run_folder, "monitor.alive")
-        self._alive = _make_word(self._alive_path)
+        self._on_change = on_change
+        self._lost_descriptor, self._lost = _make_lost_time()
         # Both ends are kept: a monitor that is replaced leaves its end, unread reports and all, to the next one.
         self.channel, self._their_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel.setblocking(False)
         self._parent_pidfd = os.pidfd_open(os.getpid())
-        self._orders: dict[tuple[int, int], tuple[WatchOrder, bool]] = {}
+        self._orders: dict[tuple[int, int], _Order] = {}
+        self._must_send_anew = False
         self._lock = threading.Lock()
         self._closing = threading.Event()
+        self._keeping = Keeping(time.monotonic_ns())
         self._process = self._start()
         self._keeper = threading.Thread(target=self._keep_alive, name="ft_monitor_keeper", daemon=True)
         self._keeper.start()
@@ -89,11 +91,19 @@ class MonitorProcess:
         """The monitor's process, as of now."""
         return self._process.pid
 
-    def watch(self, order: WatchOrder, *, is_session_leader: bool = False) -> None:
-        """Have a rank watched from now on; of a worker process, ``order.pid`` must not have been reaped."""
+    def watch(self, order: WatchOrder, cell: Cell, *, is_session_leader: bool = False) -> None:
+        """Have a rank watched from now on.
+
+        Args:
+            order: Which. Of a worker process, ``order.pid`` must not have been reaped.
+            cell: Its cell, as :meth:`Cell.create` made it: the monitor is given the descriptor, and looks up no path.
+            is_session_leader: Whether that worker leads a session, to be ended should this process be killed.
+        """
         with self._lock:
-            self._orders[order.generation, order.local_rank] = (order, is_session_leader)
-            self._send_order(order, is_session_leader)
+            self._drop_order((order.generation, order.local_rank))
+            new = _Order(order, os.dup(cell.descriptor), is_session_leader)
+            self._orders[order.generation, order.local_rank] = new
+            self._send_order(new)
 
     def forget(self, generation: int, *, is_over: bool = False) -> None:
         """Stop watching the ranks of a generation.
@@ -103,8 +113,13 @@ class MonitorProcess:
             is_over: Nothing of it runs any more. Until then its sessions still end should this process be killed.
         """
         with self._lock:
-            self._orders = {key: order for key, order in self._orders.items() if key[0] != generation}
+            for key in [key for key in self._orders if key[0] == generation]:
+                self._drop_order(key)
             self._send({"forget": generation, "is_over": is_over})
+
+    def freezes(self, now_ns: int) -> list[Freeze]:
+        """When everybody here lost time, oldest first; decisions of the launcher's own must heed it, too."""
+        return self._lost.freezes(now_ns)
 
     def read_reports(self) -> list[dict[str, Any]]:
         """What the monitor has said since the last time; never waits."""
@@ -132,8 +147,9 @@ class MonitorProcess:
         self.channel.close()
         self._their_end.close()
         os.close(self._parent_pidfd)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._alive_path)
+        for key in list(self._orders):
+            self._drop_order(key)
+        os.close(self._lost_descriptor)
 
     # ---- the process ------------------------------------------------------------------------------------
 
@@ -141,77 +157,100 @@ class MonitorProcess:
         settings = {
             "channel": self._their_end.fileno(),
             "parent_pidfd": self._parent_pidfd,
-            "alive": self._alive_path,
+            "lost_time": self._lost_descriptor,
             "run_folder": self._run_folder,
             "log_folder": self._log_folder,
             "owns_ranks": self._owns_ranks,
             "py_spy": _find_py_spy(),
             "config": json.loads(self._config.to_json()),
         }
-        self._alive[0] = time.monotonic_ns()
+        self._keeping.started(time.monotonic_ns())
         try:
             return subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _PROGRAM, _HOME, json.dumps(settings)],
                 stdin=subprocess.DEVNULL,
-                pass_fds=(self._their_end.fileno(), self._parent_pidfd),
+                pass_fds=(self._their_end.fileno(), self._parent_pidfd, self._lost_descriptor),
                 start_new_session=True,
             )
         except OSError as error:
             raise MonitorStartError(f"cannot start the monitor process with {sys.executable}: {error}") from error
 
     def _keep_alive(self) -> None:
-        last_look_ns = time.monotonic_ns()
-        while not self._closing.wait(_LOOK_SECONDS):
+        self._lost.beat(KEEPER, time.monotonic_ns())
+        while not self._closing.wait(min(self._lost.beat_period_ns, _LONGEST_LOOK_NS) / 1e9):
             now_ns = time.monotonic_ns()
-            overslept = now_ns - last_look_ns > 2 * int(_LOOK_SECONDS * 1e9)
-            last_look_ns = now_ns
-            reason = self._what_is_wrong(now_ns, overslept)
+            self._lost.beat(KEEPER, now_ns)
+            reason = self._keeping.what_is_wrong(
+                now_ns, self._state(), self._lost.last_beat_ns(MONITOR), self._lost.busy_until_ns
+            )
             if reason is not None:
-                self._replace(reason)
-                last_look_ns = time.monotonic_ns()
+                self._replace(reason, now_ns)
+            elif self._keeping.has_recovered(now_ns):
+                self._tell_change("monitor_back", "a new one lives on")
+            if self._must_send_anew:
+                self._send_all_orders()
 
-    def _what_is_wrong(self, now_ns: int, overslept: bool) -> str | None:
+    def _state(self) -> str | None:
+        """How the monitor has ended, ``stopped``, or None while it runs."""
         if self._process.returncode is not None:
             return "could not be started"
-        state = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
-        if state is not None and state.si_code == os.CLD_STOPPED:
-            # A whole tree that was stopped and continued wakes one by one; perhaps it is only our turn.
-            return None if overslept else "was stopped"
-        if state is not None:
-            return f"ended ({'signal' if state.si_code != os.CLD_EXITED else 'exit code'} {state.si_status})"
-        # Whoever was frozen with us needs a moment to wake; only one that stays silent while we run is stuck.
-        if overslept:
-            self._alive[0] = now_ns
-        elif now_ns - self._alive[0] > _STUCK_NS:
-            return f"was stuck for {(now_ns - self._alive[0]) / 1e9:.1f} s"
-        return None
+        try:
+            state = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return "was waited for by somebody else"
+        if state is None:
+            return None
+        if state.si_code == os.CLD_STOPPED:
+            return "stopped"
+        return f"ended ({'signal' if state.si_code != os.CLD_EXITED else 'exit code'} {state.si_status})"
 
-    def _replace(self, reason: str) -> None:
+    def _replace(self, reason: str, now_ns: int) -> None:
+        change = self._keeping.ended(now_ns)
         with self._lock:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
             try:
                 self._process = self._start()
             except MonitorStartError as error:
-                logger.error("%s; trying again", error)
-                return
-            for order, is_session_leader in self._orders.values():
-                self._send_order(order, is_session_leader)
-        if self._on_replaced is not None:
-            self._on_replaced(reason)
+                reason = f"{reason}; {error}"
+            else:
+                self._must_send_anew = True
+        self._send_all_orders()
+        if change is not None:
+            self._tell_change(change, reason)
+
+    def _send_all_orders(self) -> None:
+        with self._lock:
+            self._must_send_anew = False
+            for order in self._orders.values():
+                self._send_order(order)
+
+    def _tell_change(self, change: str, reason: str) -> None:
+        if self._on_change is not None:
+            self._on_change(change, reason)
 
     # ---- orders -----------------------------------------------------------------------------------------
 
-    def _send_order(self, order: WatchOrder, is_session_leader: bool) -> None:
-        message = {"watch": order._asdict(), "is_leader": is_session_leader}
-        if not order.pid:
-            self._send(message)
+    def _drop_order(self, key: tuple[int, int]) -> None:
+        order = self._orders.pop(key, None)
+        if order is not None:
+            os.close(order.cell)
+
+    def _send_order(self, order: _Order) -> None:
+        message = {"watch": order.order._asdict(), "is_leader": order.is_session_leader}
+        if not order.order.pid:
+            self._send(message, order.cell)
             return
-        pidfd = open_pidfd(order.pid)
+        try:
+            pidfd = open_pidfd(order.order.pid)
+        except OSError as error:  # no descriptor is left; another time
+            self._must_send_anew = True
+            logger.warning("rank %s is not watched yet: %s", order.order.rank, error)
+            return
         if pidfd is None:
             return
         try:
-            self._send(message, pidfd)
+            self._send(message, order.cell, pidfd)
         finally:
             os.close(pidfd)
 
@@ -221,22 +260,29 @@ class MonitorProcess:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors).tobytes())]
         try:
             self.channel.sendmsg([raw], ancillary if descriptors else [])
-        except BlockingIOError:
-            # Only a monitor that has not read for long fills its socket; it is about to be replaced, and the
-            # next one is told everything anew.
-            logger.warning("the monitor does not read its orders; it will be replaced")
+        except OSError as error:
+            # A monitor that has not read for long, or was not there, leaves its socket full; the keeper tells it, or
+            # its successor, everything anew.
+            self._must_send_anew = True
+            logger.debug("an order could not be sent to the monitor: %s", error)
 
 
-def _make_word(path: str) -> memoryview:
-    """A file of one shared word; its memory is reserved, so that a full tmpfs is an error and no SIGBUS."""
+class _Order(NamedTuple):
+    """Whom to watch, and the descriptor of its cell, which is ours to close."""
+
+    order: WatchOrder
+    cell: int
+    is_session_leader: bool
+
+
+def _make_lost_time() -> tuple[int, LostTime]:
     try:
-        with open(path, "w+b") as file:
-            os.posix_fallocate(file.fileno(), 0, 8)
-            return memoryview(mmap.mmap(file.fileno(), 8)).cast("q")
+        descriptor = LostTime.create()
+        lost = LostTime(descriptor)
     except OSError as error:
-        raise MonitorStartError(
-            f"cannot make {path}: {error.strerror}; name another folder in memory with --ft-run-dir"
-        ) from error
+        raise MonitorStartError(f"cannot make a page of shared memory: {error.strerror}") from error
+    lost.beat(MONITOR, time.monotonic_ns())  # none yet, but the first gap begins here
+    return descriptor, lost
 
 
 def _find_py_spy() -> str | None:

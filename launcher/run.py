@@ -19,6 +19,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousPa
 from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 
+from launcher import story
 from launcher.agent import Agent
 from launcher.console import say
 from launcher.control_socket import ControlSocket
@@ -162,12 +163,12 @@ def _furnished(job: Job, launch_config: Any, log_folder: str, zygote: Zygote | N
         stack.callback(events.close)
         config_file = run_folder.write("config.json", job.config.to_json())
 
-        def on_replaced(reason: str) -> None:
-            say(f"the monitor {reason}; a new one watches on, training was not touched")
-            events.write("monitor_replaced", reason=reason)
+        def on_change(change: str, reason: str) -> None:
+            say(story.monitor_changed(change, reason))
+            events.write(change, reason=reason)
 
         monitor = MonitorProcess(
-            job.config, run_folder=run_folder.path, log_folder=log_folder, owns_ranks=True, on_replaced=on_replaced
+            job.config, run_folder=run_folder.path, log_folder=log_folder, owns_ranks=True, on_change=on_change
         )
         stack.callback(monitor.close)
         starter: WorkerStarter = SpawnStarter()

@@ -64,14 +64,14 @@ class RankMonitors:
             self.log_folder = make_log_folder(log_dir, new_run_id())
             """Where incidents are written, under ``incidents``."""
             self._config_file = self._run_folder.write("config.json", config.to_json())
-            for local_rank in range(num_ranks):
-                Cell.create(self._cell(local_rank), rank=local_rank).close()
+            cells = [Cell.create(self._cell(local_rank), rank=local_rank) for local_rank in range(num_ranks)]
             self._process = MonitorProcess(
                 config, run_folder=self._run_folder.path, log_folder=self.log_folder, owns_ranks=False
             )
             stack.callback(self._process.close)
-            for local_rank in range(num_ranks):
-                self._process.watch(WatchOrder(0, local_rank, local_rank, self._cell(local_rank)))
+            for local_rank, cell in enumerate(cells):
+                self._process.watch(WatchOrder(0, local_rank, local_rank, cell.path), cell)
+                cell.close()
             self._closing = stack.pop_all()
         self._unread: list[Incident] = []
 

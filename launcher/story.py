@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from torch.distributed.elastic.agent.server.api import WorkerGroup, WorkerSpec
 
@@ -15,7 +16,7 @@ from launcher.workers import Worker, WorkerProcesses
 from resilience_core.cell import CellView
 from resilience_core.error_record import ErrorRecord, is_consequence
 
-__all__ = ["YOUNG_NS", "failure_incident", "restarted", "showed_life", "written"]
+__all__ = ["YOUNG_NS", "failure_incident", "monitor_changed", "near_miss", "restarted", "showed_life", "written"]
 
 TAIL_LINES = 20
 LONGEST_TAIL_BYTES = 8 << 10
@@ -75,6 +76,28 @@ def restarted(generation: int, spec: WorkerSpec, workers: int, seen_ns: int) -> 
     """One line about a group that is back."""
     after = f", {(time.monotonic_ns() - seen_ns) / 1e9:.2f} s after the failure was seen" if seen_ns else ""
     return f"generation {generation} started: {workers} worker(s) here (--max-restarts {spec.max_restarts}){after}"
+
+
+def monitor_changed(change: str, reason: str) -> str:
+    """One line about the monitor: ``monitor_replaced``, ``monitor_lost`` or ``monitor_back``."""
+    if change == "monitor_replaced":
+        return f"the monitor {reason}; a new one watches on, training was not touched"
+    if change == "monitor_lost":
+        return (
+            f"PROTECTION IS OFF: one monitor after the other dies, the last one {reason}. Training goes on, but a rank "
+            "that hangs is not seen. New ones are started, more and more slowly; it will be said when one lives on"
+        )
+    return "protection is on again: the monitor lives on, and watches every rank"
+
+
+def near_miss(miss: Mapping[str, Any], count: int) -> str:
+    """One line about a rank whose verdict was withdrawn; ``count`` is how many there were so far."""
+    where = f"section '{miss['section']}'" if miss["section"] is not None else miss["cause"]
+    late = "" if miss["late_seconds"] is None else f" {miss['late_seconds'] * 1000:.1f} ms late"
+    return (
+        f"near miss {count}: rank {miss['rank']} (pid {miss['pid']}) came back{late} ({where}, limit "
+        f"{miss['limit_seconds']:g} s) before it was signalled; it was spared. The limit is too close to what is normal"
+    )
 
 
 def showed_life(view: CellView) -> bool:

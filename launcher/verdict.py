@@ -6,18 +6,33 @@ still has time. Out-of-section time is a deadline like any other, heeded only wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from resilience_core.cell import CLOSED, NO_LIMIT, WATCHED, CellView
+from launcher.lost_time import Freeze, moved_by_ns
+from resilience_core.cell import CLOSED, NO_LIMIT, SHUT_DOWN, WATCHED, CellView
 
-__all__ = ["HEARTBEAT", "OUT_OF_SECTION", "STARTUP", "Deadline", "Verdict", "deadlines_in_force", "judge"]
+__all__ = [
+    "FRESH_MONITOR_DOUBT_NS",
+    "HEARTBEAT",
+    "OUT_OF_SECTION",
+    "STARTUP",
+    "Deadline",
+    "Sighting",
+    "Verdict",
+    "deadlines_in_force",
+    "judge",
+    "sight",
+    "verdict_on",
+]
 
 HEARTBEAT = "heartbeat"
 OUT_OF_SECTION = "out of section"
 STARTUP = "startup"
 
 NS = 1_000_000_000
+FRESH_MONITOR_DOUBT_NS = NS
+"""A deadline that passed before this monitor began to watch is believed only after watching for so long."""
 
 
 class Deadline(NamedTuple):
@@ -68,30 +83,83 @@ def deadlines_in_force(view: CellView) -> list[Deadline]:
     return running
 
 
-def judge(
+class Sighting(NamedTuple):
+    """One rank in one look: what it said, and what follows from just that."""
+
+    view: CellView
+    late: tuple[Deadline, ...]
+    """Deadlines that have passed, the first to pass first."""
+    pending: tuple[tuple[int, Deadline], ...]
+    """The others, each with the instant at which it will have passed, lost time included."""
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """On the deadline that passed first; None when all is well."""
+        return verdict_on(self.view, self.late)
+
+    @property
+    def next_ns(self) -> int:
+        """When this rank will next be late, or was first; ``NO_LIMIT`` when nothing runs."""
+        if self.late:
+            return self.late[0].at_ns
+        return min((at_ns for at_ns, _ in self.pending), default=NO_LIMIT)
+
+    def due_by(self, instant_ns: int) -> tuple[Deadline, ...]:
+        """Deadlines that have passed or will have by then."""
+        return (*self.late, *(deadline for at_ns, deadline in self.pending if at_ns <= instant_ns))
+
+
+def sight(
     view: CellView,
     now_ns: int,
-    given_back_ns: Callable[[Deadline], int] = lambda deadline: 0,
+    freezes: Sequence[Freeze] = (),
+    *,
     startup: Deadline | None = None,
-) -> Verdict | None:
-    """The verdict on one rank at one instant.
+    watched_since_ns: int = 0,
+) -> Sighting:
+    """Judge one rank at one instant.
 
     Args:
         view: What its cell says.
         now_ns: ``CLOCK_MONOTONIC``. At its deadline a rank is late; one nanosecond before, it is not.
-        given_back_ns: Time that a deadline has been moved by because everybody lost it (a freeze).
+        freezes: When everybody lost time, oldest first.
         startup: By when the rank must have initialised monitoring, if that is limited; heeded until it has.
-
-    Returns:
-        The deadline that passed first, or None when all is well.
+        watched_since_ns: When the one who judges began to watch.
     """
     running = deadlines_in_force(view)
-    if startup is not None and view.pid == 0:
+    if startup is not None and view.pid == 0 and view.state != SHUT_DOWN:
         running.append(startup)
-    late = [deadline for deadline in running if now_ns >= deadline.at_ns + given_back_ns(deadline)]
-    if not late:
+    late, pending = [], []
+    for deadline in running:
+        at_ns = deadline.at_ns
+        if freezes:
+            at_ns += moved_by_ns(deadline.since_ns, at_ns, freezes)
+        if deadline.at_ns < watched_since_ns:
+            at_ns = max(at_ns, watched_since_ns + FRESH_MONITOR_DOUBT_NS)
+        if now_ns >= at_ns:
+            late.append(deadline)
+        else:
+            pending.append((at_ns, deadline))
+    late.sort(key=lambda deadline: deadline.at_ns)
+    return Sighting(view, tuple(late), tuple(pending))
+
+
+def judge(
+    view: CellView, now_ns: int, freezes: Sequence[Freeze] = (), startup: Deadline | None = None
+) -> Verdict | None:
+    """The verdict on one rank at one instant; for the arguments see :func:`sight`.
+
+    Returns:
+        That of the deadline that passed first, or None when all is well.
+    """
+    return sight(view, now_ns, freezes, startup=startup).verdict
+
+
+def verdict_on(view: CellView, deadlines: Iterable[Deadline]) -> Verdict | None:
+    """Why a rank is terminated, given the deadlines that it has not met; None without any."""
+    first = min(deadlines, key=lambda deadline: deadline.at_ns, default=None)
+    if first is None:
         return None
-    first = min(late, key=lambda deadline: deadline.at_ns)
     return Verdict(first.cause, first.section, first.since_ns, first.at_ns, view.iteration)
 
 

@@ -1,19 +1,22 @@
-"""One rank as its monitor sees it: the cell, the process, and time that was given back to its deadlines."""
+"""One rank as its monitor sees it: the cell and the process."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from launcher.lost_time import Freeze
 from launcher.processes import has_exited, open_pidfd, process_status
-from launcher.verdict import STARTUP, Deadline, Verdict, deadlines_in_force, judge
-from resilience_core.cell import ERROR_TEXT, NO_LIMIT, SHUT_DOWN, Cell, CellView, process_start_time
+from launcher.verdict import STARTUP, Deadline, Sighting, sight
+from resilience_core.cell import ERROR_TEXT, Cell, CellView, implausible, own_pid_namespace, process_start_time
 from resilience_core.error_record import ErrorRecord, parse_error
 
-__all__ = ["FRESH_MONITOR_DOUBT_NS", "RankMonitor", "WatchOrder"]
+__all__ = ["RankMonitor", "WatchOrder"]
 
-FRESH_MONITOR_DOUBT_NS = 1_000_000_000
-"""A deadline that passed before this monitor began to watch is believed only after watching for so long."""
+_SECOND_READ_SECONDS = 0.001
 
 
 class WatchOrder(NamedTuple):
@@ -42,19 +45,69 @@ class WatchOrder(NamedTuple):
 class RankMonitor:
     """Watches one local rank."""
 
-    def __init__(self, order: WatchOrder, worker_pidfd: int | None, now_ns: int) -> None:
+    def __init__(self, order: WatchOrder, cell: Cell, worker_pidfd: int | None, now_ns: int) -> None:
         self.order = order
         self.kill_at_ns: int | None = None
+        self.notes: list[str] = []
+        """What people should be told about this rank; each thing once."""
         self._condemned: tuple[int, int] | None = None  # pid and start time
-        self._cell = Cell(order.cell)
+        self._cell = cell
+        self._known: CellView | None = None
+        self._names: dict[int, str] = {}
         self._since_ns = now_ns
-        self._given_back: dict[Deadline, int] = {}
         self._worker_pidfd = worker_pidfd
-        self._owner: tuple[int, int, int | None] = (0, 0, None)  # pid, start time, pidfd
+        self._owner = _Owner()
+        self._noted: set[str] = set()
 
-    def view(self) -> CellView:
-        """What the rank says now."""
-        return self._cell.view()
+    def view(self) -> CellView | None:
+        """What the rank says now; None when its cell is damaged. One whose owner is known is put in order then."""
+        problem, view = self._read()
+        if problem is not None:
+            time.sleep(_SECOND_READ_SECONDS)  # the rank may have been storing
+            problem, view = self._read()
+        if view is None or problem is not None:
+            self._repair(problem or "")
+            return None
+        self._known = view
+        for section in view.sections:
+            self._names[section.slot] = section.name
+        return view
+
+    def _read(self) -> tuple[str | None, CellView | None]:
+        problem = self._cell.damage()
+        if problem is not None:
+            return problem, None
+        view = self._cell.view()
+        return implausible(view, time.monotonic_ns()), view
+
+    def _repair(self, problem: str) -> None:
+        if self._known is None:
+            self._note(
+                f"rank {self.order.rank} is not watched: its monitor cell is damaged ({problem}), and was so before it "
+                "could be read; a restart of the rank mends it"
+            )
+            return
+        try:
+            self._cell.restore(self._known, self._names)
+        except OSError as error:
+            self._note(
+                f"rank {self.order.rank} is not watched: its monitor cell is damaged ({problem}): {error.strerror}"
+            )
+            return
+        self._note(
+            f"the monitor cell of rank {self.order.rank} was damaged ({problem}) and has been put in order; the "
+            "rank is watched again from its next section or heartbeat on"
+        )
+
+    def _note(self, text: str) -> None:
+        kind = text.partition("(")[0]
+        if kind not in self._noted:
+            self._noted.add(kind)
+            self.notes.append(text)
+
+    def sight(self, view: CellView, now_ns: int, freezes: Sequence[Freeze] = ()) -> Sighting:
+        """What follows from it."""
+        return sight(view, now_ns, freezes, startup=self.order.startup, watched_since_ns=self._since_ns)
 
     def is_condemned(self, view: CellView) -> bool:
         """Whether this very process has been condemned; its successor, if it has one, is watched anew."""
@@ -64,18 +117,13 @@ class RankMonitor:
         """Expect nothing more from this process than its end."""
         self._condemned = (view.pid, view.start_time)
 
-    def verdict(self, view: CellView, now_ns: int) -> Verdict | None:
-        """What follows from it."""
-        return judge(view, now_ns, self._extra_ns, self.order.startup)
+    def acquit(self) -> None:
+        """Watch it on: the verdict was withdrawn."""
+        self._condemned = None
 
-    def next_deadline_ns(self, view: CellView) -> int:
-        """When this rank will next be late if it says nothing; ``NO_LIMIT`` when nothing runs."""
-        return min((d.at_ns + self._extra_ns(d) for d in self._running(view)), default=NO_LIMIT)
-
-    def give_back(self, lost_ns: int) -> None:
-        """Move every running deadline by time in which nobody could run; a deadline set later is not touched."""
-        running = self._running(self.view())
-        self._given_back = {d: self._given_back.get(d, 0) + lost_ns for d in running}
+    def is_watched(self, view: CellView) -> bool:
+        """Whether there is a process to be terminated, and it has not been condemned yet."""
+        return not self.is_condemned(view) and not self.is_gone(view)
 
     def pidfd(self, view: CellView) -> int | None:
         """The process to terminate: the one that initialised monitoring, else the worker that was started.
@@ -84,15 +132,19 @@ class RankMonitor:
         """
         if view.pid == 0:
             return self._worker_pidfd
-        pid, start_time, pidfd = self._owner
-        if (pid, start_time) != (view.pid, view.start_time):
+        return self._found(view).pidfd
+
+    def _found(self, view: CellView) -> _Owner:
+        name = (view.pid, view.start_time, view.pid_namespace)
+        if self._owner.name != name:
             self._release_owner()
-            pidfd = open_pidfd(view.pid)
-            if pidfd is not None and process_start_time(view.pid) != view.start_time:
-                os.close(pidfd)
-                pidfd = None
-            self._owner = (view.pid, view.start_time, pidfd)
-        return pidfd
+            self._owner = _Owner(name, *_find(view))
+            if self._owner.pidfd is None and view.pid_namespace not in (0, own_pid_namespace()):
+                self._note(
+                    f"rank {self.order.rank} is not watched: it runs as pid {view.pid} of a PID namespace that cannot "
+                    "be seen from here; start ft_launcher inside of that namespace"
+                )
+        return self._owner
 
     def is_gone(self, view: CellView) -> bool:
         """Whether there is nobody left to terminate."""
@@ -105,7 +157,7 @@ class RankMonitor:
 
     def pid(self, view: CellView) -> int:
         """The number of that process, for people; 0 when it is not known yet."""
-        return view.pid or self.order.pid
+        return self._found(view).pid if view.pid else self.order.pid
 
     def is_stopped(self, view: CellView) -> bool:
         """Whether that process is stopped by a signal."""
@@ -130,18 +182,45 @@ class RankMonitor:
         self._cell.close()
 
     def _release_owner(self) -> None:
-        if self._owner[2] is not None:
-            os.close(self._owner[2])
-        self._owner = (0, 0, None)
+        if self._owner.pidfd is not None:
+            os.close(self._owner.pidfd)
+        self._owner = _Owner()
 
-    def _running(self, view: CellView) -> list[Deadline]:
-        running = deadlines_in_force(view)
-        if self.order.startup is not None and view.pid == 0 and view.state != SHUT_DOWN:
-            running.append(self.order.startup)
-        return running
 
-    def _extra_ns(self, deadline: Deadline) -> int:
-        extra = self._given_back.get(deadline, 0)
-        if deadline.at_ns < self._since_ns:
-            extra = max(extra, self._since_ns + FRESH_MONITOR_DOUBT_NS - deadline.at_ns)
-        return extra
+class _Owner(NamedTuple):
+    """The process that has claimed the cell, as it is found from here."""
+
+    name: tuple[int, int, int] = (0, 0, 0)
+    """As the cell says: pid, start time, PID namespace."""
+    pid: int = 0
+    pidfd: int | None = None
+
+
+def _find(view: CellView) -> tuple[int, int | None]:
+    """The owner's pid here, which differs where it runs in a PID namespace of its own, and its pidfd."""
+    candidates = [view.pid]
+    if view.pid_namespace not in (0, own_pid_namespace()):
+        candidates = _known_elsewhere_as(view.pid)
+    for pid in candidates:
+        pidfd = open_pidfd(pid)
+        if pidfd is not None:
+            if process_start_time(pid) == view.start_time:
+                return pid, pidfd
+            os.close(pidfd)
+    return view.pid, None
+
+
+def _known_elsewhere_as(number: int) -> list[int]:
+    """Processes that have this number in a PID namespace below ours (proc(5), NSpid)."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        with contextlib.suppress(OSError), open(f"/proc/{entry}/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"NSpid:"):
+                    numbers = line.split()[1:]
+                    if len(numbers) > 1 and int(numbers[-1]) == number:
+                        found.append(int(entry))
+                    break
+    return found

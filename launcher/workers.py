@@ -83,6 +83,8 @@ class WorkerProcesses(QuietContext):
         self._launches = launches
         self._start_worker = start_worker
         self.workers: dict[int, Worker] = {}
+        self.condemned: set[int] = set()
+        """Local ranks that the monitor has condemned: whatever their exit codes, they have failed."""
         self._were_asked = False
 
     # ---- torch's PContext ------------------------------------------------------------------------------
@@ -121,8 +123,9 @@ class WorkerProcesses(QuietContext):
 
     @property
     def failed(self) -> list[Worker]:
-        """Those that ended with anything but 0, first death first."""
-        failed = [worker for worker in self.workers.values() if worker.exit_code not in (None, 0)]
+        """Those that ended with anything but 0, or were condemned before they ended, first death first."""
+        ended = [worker for worker in self.workers.values() if worker.exit_code is not None]
+        failed = [worker for worker in ended if worker.exit_code != 0 or worker.local_rank in self.condemned]
         return sorted(failed, key=lambda worker: worker.ended_ns or 0)
 
     def failure(self, worker: Worker) -> ProcessFailure:

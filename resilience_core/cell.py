@@ -21,6 +21,7 @@ Layout, native byte order, every number one aligned signed 64-bit word::
       16 + 2*slot   section: the deadline
       17 + 2*slot   section: when it was opened                            (story)
     16 + 2*MAX_SECTIONS   check and length of the ERROR text               (text)
+    17 + 2*MAX_SECTIONS   inode of the owner's PID namespace (0: unknown), in which its pid is a pid
     byte NAMES_OFFSET + NAME_SIZE*slot   section's name, UTF-8, padded with zeros
     byte LIMITS_TEXT.offset, ERROR_TEXT.offset   the two texts, UTF-8
 
@@ -40,7 +41,10 @@ A *text* is shown to people only: where limits come from (LIMITS), and the excep
 (a store is under way, or the owner died in it) reads no text.
 
 Why a file on tmpfs and not a memfd or a message: a path survives wrappers that close descriptors, the rank
-pays no system call, and nothing the monitor does (stop, die, be replaced) can reach the training process.
+pays no system call, and nothing the monitor does (stop, die, be replaced) can reach the training process. Only the
+rank finds its cell by path; launcher and monitor hold a descriptor, so that a folder that was removed is no loss to
+them. A cell that was damaged (:meth:`Cell.damage`, :func:`implausible`) is put in order by the monitor
+(:meth:`Cell.restore`).
 """
 
 from __future__ import annotations
@@ -49,6 +53,7 @@ import itertools
 import mmap
 import os
 import zlib
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from resilience_core.errors import ResilienceError
@@ -69,6 +74,8 @@ __all__ = [
     "CellView",
     "OpenSection",
     "TextArea",
+    "implausible",
+    "own_pid_namespace",
     "process_start_time",
 ]
 
@@ -90,6 +97,9 @@ NAME_SIZE = 48
 STACK_SIGNAL = 62
 """The real-time signal (SIGRTMAX - 2) that makes a rank's faulthandler write its stacks beside the cell."""
 ERROR_CHECK = FIRST_SECTION + 2 * MAX_SECTIONS
+PID_NAMESPACE = ERROR_CHECK + 1
+_LARGEST_PID = 1 << 22  # PID_MAX_LIMIT of Linux
+_SKEW_NS = 1_000_000_000
 NAMES_OFFSET = (ERROR_CHECK + 2) * 8
 
 
@@ -133,12 +143,17 @@ class CellView(NamedTuple):
     left_section_ns: int
     rank: int
     sections: tuple[OpenSection, ...]
+    pid_namespace: int = 0
 
 
 class Cell:
-    """A mapped cell file. ``words`` is the word view; ranks store into it directly on the hot path."""
+    """A mapped cell file. ``words`` is the word view; ranks store into it directly on the hot path.
 
-    __slots__ = ("_map", "_slots", "path", "words")
+    ``descriptor`` is that of the file where this object was made by :meth:`create` or :meth:`from_descriptor`; -1
+    where it was opened by path, as a rank does, whose descriptors are the training's own affair.
+    """
+
+    __slots__ = ("_map", "_slots", "descriptor", "path", "words")
 
     def __init__(self, path: str) -> None:
         """Map an existing cell.
@@ -147,6 +162,7 @@ class Cell:
             CellError: The file is missing, not ours to write, or no cell.
         """
         self.path = path
+        self.descriptor = -1
         self._slots = itertools.count()
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -161,6 +177,28 @@ class Cell:
         self.words = memoryview(self._map).cast("q")
         if self.words[0] != MAGIC:
             raise CellError(f"{path} is no monitor cell of this version: it begins with {self.words[0]:#x}")
+
+    @classmethod
+    def from_descriptor(cls, descriptor: int) -> Cell:
+        """Map a cell that somebody else has opened; its descriptor is this object's from now on.
+
+        What is in it is not checked, see :meth:`damage`; only its size is put right, since a page that is missing
+        would end this process.
+
+        Raises:
+            CellError: It cannot be mapped.
+        """
+        cell = cls.__new__(cls)
+        cell.path, cell.descriptor = "", descriptor
+        cell._slots = itertools.count()
+        try:
+            if os.fstat(descriptor).st_size != CELL_SIZE:
+                os.ftruncate(descriptor, CELL_SIZE)
+            cell._map = mmap.mmap(descriptor, CELL_SIZE)
+        except OSError as error:
+            raise CellError(f"cannot map a monitor cell: {error.strerror}") from error
+        cell.words = memoryview(cell._map).cast("q")
+        return cell
 
     @classmethod
     def create(cls, path: str, *, rank: int = 0, generation: int = 0) -> Cell:
@@ -180,20 +218,23 @@ class Cell:
                     words[RANK] = rank
                     words[GENERATION] = generation
                     words[0] = MAGIC
-            finally:
+            except OSError:
                 os.close(descriptor)
+                raise
         except OSError as error:
             raise CellError(
                 f"cannot make the monitor cell {path}: {error.strerror}; "
                 "name another folder in memory with --ft-run-dir"
             ) from error
-        return cls(path)
+        cell = cls.from_descriptor(descriptor)
+        cell.path = path
+        return cell
 
     @classmethod
     def detached(cls) -> Cell:
         """A cell in private memory that no monitor looks at."""
         cell = cls.__new__(cls)
-        cell.path = ""
+        cell.path, cell.descriptor = "", -1
         cell._slots = itertools.count()
         cell._map = mmap.mmap(-1, CELL_SIZE)
         cell.words = memoryview(cell._map).cast("q")
@@ -206,8 +247,10 @@ class Cell:
             CellError: Another live process owns it.
         """
         words = self.words
-        owner = words[PID]
-        if owner not in (0, pid) and process_start_time(owner) == words[START_TIME]:
+        owner, namespace = words[PID], own_pid_namespace()
+        # A number of another PID namespace says nothing about processes here.
+        is_comparable = words[PID_NAMESPACE] in (0, namespace)
+        if owner not in (0, pid) and is_comparable and _is_running(owner, words[START_TIME]):
             raise CellError(
                 f"pid {owner} is monitored through {self.path} already; one process per rank may call "
                 "init_workload_monitoring()"
@@ -220,6 +263,7 @@ class Cell:
         for word in range(FIRST_SECTION, FIRST_SECTION + 2 * MAX_SECTIONS):
             words[word] = CLOSED
         self._slots = itertools.count()
+        words[PID_NAMESPACE] = namespace
         words[PID] = pid
         words[START_TIME] = start_time
 
@@ -235,9 +279,7 @@ class Cell:
         slot = next(self._slots)  # atomic, unlike reading and storing a count
         if slot >= MAX_SECTIONS:
             raise CellError(f"section '{name}' is one too many: a rank may use {MAX_SECTIONS} section names")
-        raw = name.encode("utf-8")[: NAME_SIZE - 1]
-        start = NAMES_OFFSET + slot * NAME_SIZE
-        self._map[start : start + NAME_SIZE] = raw.ljust(NAME_SIZE, b"\0")
+        self._write_name(slot, name)
         return FIRST_SECTION + 2 * slot
 
     def write_text(self, area: TextArea, text: str) -> None:
@@ -276,7 +318,44 @@ class Cell:
             left_section_ns=words[LEFT_SECTION],
             rank=words[RANK],
             sections=sections,
+            pid_namespace=words[PID_NAMESPACE],
         )
+
+    def damage(self) -> str | None:
+        """Say what is wrong with the file: its size or its first word; None when both are in order. For the monitor.
+
+        One of another size must not be read: a missing page would end the process. See also :func:`implausible`.
+        """
+        if self.descriptor >= 0 and (size := os.fstat(self.descriptor).st_size) != CELL_SIZE:
+            return f"it has {size} bytes, not {CELL_SIZE}"
+        if self.words[0] != MAGIC:
+            return f"it begins with {self.words[0] & 0xFFFF_FFFF_FFFF_FFFF:#x}"
+        return None
+
+    def restore(self, known: CellView, names: Mapping[int, str]) -> None:
+        """Put a damaged cell in order: nothing is open in it, and what its owner stores next counts again.
+
+        Args:
+            known: What it said when it was last in order.
+            names: The sections' names by slot.
+        """
+        if self.descriptor >= 0 and os.fstat(self.descriptor).st_size != CELL_SIZE:
+            os.posix_fallocate(self.descriptor, 0, CELL_SIZE)
+            os.ftruncate(self.descriptor, CELL_SIZE)
+        words = self.words
+        words[STATE] = UNUSED
+        words[LIMITS_CHECK] = words[ERROR_CHECK] = 0
+        words[HEARTBEAT] = words[OUT_OF_SECTION] = CLOSED
+        for word in range(FIRST_SECTION, FIRST_SECTION + 2 * MAX_SECTIONS):
+            words[word] = CLOSED
+        for slot, name in names.items():
+            self._write_name(slot, name)
+        words[SMALLEST_LIMIT], words[ITERATION] = known.smallest_limit_ns, known.iteration
+        words[LAST_HEARTBEAT], words[LEFT_SECTION] = known.last_heartbeat_ns, known.left_section_ns
+        words[RANK], words[PID_NAMESPACE] = known.rank, known.pid_namespace
+        words[PID], words[START_TIME] = known.pid, known.start_time
+        words[0] = MAGIC
+        words[STATE] = known.state
 
     def stamps(self) -> dict[str, int | None]:
         """When the rank reached its first line, its monitor and its first sign of life; None for what is unknown."""
@@ -292,6 +371,14 @@ class Cell:
         """Unmap. Words that were handed out become unusable."""
         self.words.release()
         self._map.close()
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def _write_name(self, slot: int, name: str) -> None:
+        raw = name.encode("utf-8")[: NAME_SIZE - 1]
+        start = NAMES_OFFSET + slot * NAME_SIZE
+        self._map[start : start + NAME_SIZE] = raw.ljust(NAME_SIZE, b"\0")
 
     def _name(self, slot: int) -> str:
         # Not remembered: a new owner gives the slots other names, and only open sections are asked for.
@@ -299,11 +386,56 @@ class Cell:
         return self._map[start : start + NAME_SIZE].rstrip(b"\0").decode("utf-8", errors="replace")
 
 
+def implausible(view: CellView, now_ns: int) -> str | None:
+    """Say which words of a cell no rank would store; None when all make sense.
+
+    A rank may store while its cell is read, so believe only what is found twice.
+
+    Args:
+        view: What the cell said.
+        now_ns: ``CLOCK_MONOTONIC``.
+    """
+    if view.state not in (UNUSED, WATCHED, SHUT_DOWN) or not 0 <= view.pid <= _LARGEST_PID:
+        return f"its state is {view.state}, its pid {view.pid}"
+    if view.state != WATCHED:
+        return None
+    latest_ns = now_ns + _SKEW_NS
+    for name, deadline_ns, since_ns, earliest_ns in (
+        ("heartbeat", view.heartbeat_ns, view.last_heartbeat_ns, 0),
+        ("out of section", view.out_of_section_ns, view.left_section_ns, 0),
+        *[(f"section slot {section.slot}", section.deadline_ns, section.opened_ns, 1) for section in view.sections],
+    ):
+        if deadline_ns != CLOSED and not earliest_ns <= since_ns <= min(deadline_ns, latest_ns):
+            return f"{name}: deadline {deadline_ns}, running since {since_ns}"
+    return None
+
+
 def process_start_time(pid: int) -> int | None:
     """Start time of a process in clock ticks since boot (proc(5), field 22), None when there is none."""
+    fields = _stat_fields(pid)
+    return None if fields is None else int(fields[19])
+
+
+def _is_running(pid: int, start_time: int) -> bool:
+    """Whether this very process is there and has not ended; one whose parent has not waited for it yet has."""
+    fields = _stat_fields(pid)
+    return fields is not None and int(fields[19]) == start_time and fields[0] not in (b"Z", b"X")
+
+
+def _stat_fields(pid: int) -> list[bytes] | None:
+    """The fields of proc(5) from the third, the state, on; None when there is no such process."""
+    # By another name for ourselves: /proc may be that of another PID namespace, in which our number is somebody else's.
+    name = "self" if pid == os.getpid() else str(pid)
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
+        with open(f"/proc/{name}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return int(fields[19])
+
+
+def own_pid_namespace() -> int:
+    """The inode of this process's PID namespace; 0 when it cannot be told."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0

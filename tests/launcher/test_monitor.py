@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from launcher.monitor import LONGEST_SLEEP_NS, Monitor
+from launcher.lost_time import LostTime
+from launcher.monitor import Monitor
+from launcher.rounds import LONGEST_SLEEP_NS
 from launcher.watch import RankMonitor, WatchOrder
 from resilience_core import FaultToleranceConfig
 from resilience_core.cell import HEARTBEAT, PID, SHUT_DOWN, SMALLEST_LIMIT, START_TIME, STATE, WATCHED, Cell
@@ -32,7 +34,7 @@ def cell(tmp_path: Path) -> Iterator[Cell]:
 def monitor(tmp_path: Path, cell: Cell) -> Iterator[Callable[..., Monitor]]:
     """A monitor in this process that watches one cell, and is never run."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    (tmp_path / "alive").write_bytes(bytes(8))
+    lost_time = LostTime.create()
     made: list[Monitor] = []
 
     def make(**settings: Any) -> Monitor:
@@ -42,13 +44,14 @@ def monitor(tmp_path: Path, cell: Cell) -> Iterator[Callable[..., Monitor]]:
                 {
                     "channel": theirs.detach(),
                     "parent_pidfd": os.pidfd_open(os.getpid()),
-                    "alive": str(tmp_path / "alive"),
+                    "lost_time": lost_time,
+                    "log_folder": str(tmp_path),
                     "config": config,
                 }
             )
         )
-        rank = RankMonitor(WatchOrder(0, 0, 0, cell.path), None, time.monotonic_ns())
-        made[-1]._ranks[0, 0] = rank
+        same = Cell.from_descriptor(os.dup(cell.descriptor))
+        made[-1]._ranks[0, 0] = RankMonitor(WatchOrder(0, 0, 0, cell.path), same, None, time.monotonic_ns())
         return made[-1]
 
     yield make
@@ -57,6 +60,11 @@ def monitor(tmp_path: Path, cell: Cell) -> Iterator[Callable[..., Monitor]]:
         each._poll.close()
         os.close(each._parent)
     ours.close()
+    os.close(lost_time)
+
+
+def sleep(monitor: Monitor, now_ns: int) -> int:
+    return monitor._rounds.time_until_next_look(list(monitor._ranks.values()), now_ns)
 
 
 def own(cell: Cell, smallest_limit_ns: int = 0) -> None:
@@ -67,15 +75,15 @@ def own(cell: Cell, smallest_limit_ns: int = 0) -> None:
 def test_before_a_rank_has_spoken_the_configured_limits_say_how_often_to_look(monitor: Callable[..., Monitor]) -> None:
     """It may initialise, open a section and hang in it between two looks: the verdict would come late."""
     watching = monitor(rank_section_timeouts={"setup": 60, "step": 0.25})
-    assert watching._time_until_next_look(1000 * S) == S // 8
+    assert sleep(watching, 1000 * S) == S // 8
 
 
 def test_afterwards_what_the_rank_says_is_in_force(monitor: Callable[..., Monitor], cell: Cell) -> None:
     watching = monitor(rank_section_timeouts={"setup": 60, "step": 0.25})
     own(cell, smallest_limit_ns=S // 5)
-    assert watching._time_until_next_look(1000 * S) == S // 10
+    assert sleep(watching, 1000 * S) == S // 10
     own(cell, smallest_limit_ns=600 * S)
-    assert watching._time_until_next_look(1000 * S) == LONGEST_SLEEP_NS
+    assert sleep(watching, 1000 * S) == LONGEST_SLEEP_NS
 
 
 def test_the_nearest_deadline_ends_its_sleep(monitor: Callable[..., Monitor], cell: Cell) -> None:
@@ -83,7 +91,7 @@ def test_the_nearest_deadline_ends_its_sleep(monitor: Callable[..., Monitor], ce
     own(cell)
     now = time.monotonic_ns()
     cell.words[HEARTBEAT] = now + S // 100
-    assert watching._time_until_next_look(now) == S // 100
+    assert sleep(watching, now) == S // 100
 
 
 def test_ranks_that_owe_nothing_let_it_sleep(monitor: Callable[..., Monitor], cell: Cell) -> None:
@@ -91,11 +99,13 @@ def test_ranks_that_owe_nothing_let_it_sleep(monitor: Callable[..., Monitor], ce
     watching = monitor(rank_section_timeouts={"step": 0.01})
     own(cell, smallest_limit_ns=S // 100)
     cell.words[STATE], cell.words[HEARTBEAT] = SHUT_DOWN, 1
-    assert watching._time_until_next_look(1000 * S) == LONGEST_SLEEP_NS
+    assert sleep(watching, 1000 * S) == LONGEST_SLEEP_NS
     own(cell)
     cell.words[START_TIME] -= 1
-    assert watching._time_until_next_look(1000 * S) == LONGEST_SLEEP_NS
+    assert sleep(watching, 1000 * S) == LONGEST_SLEEP_NS
     own(cell)
     rank = watching._ranks[0, 0]
-    rank.condemn(rank.view())
-    assert watching._time_until_next_look(1000 * S) == LONGEST_SLEEP_NS
+    view = rank.view()
+    assert view is not None
+    rank.condemn(view)
+    assert sleep(watching, 1000 * S) == LONGEST_SLEEP_NS

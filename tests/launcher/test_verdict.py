@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.lost_time import Freeze
 from launcher.verdict import HEARTBEAT, OUT_OF_SECTION, STARTUP, Deadline, deadlines_in_force, judge
 from resilience_core.cell import CLOSED, NO_LIMIT, SHUT_DOWN, UNUSED, WATCHED, CellView, OpenSection
 
@@ -98,11 +99,11 @@ def test_the_startup_limit_counts_until_monitoring_is_initialised() -> None:
     assert judge(view(state=SHUT_DOWN), 60 * S, startup=startup) is None
 
 
-def test_time_given_back_moves_the_deadline_but_not_what_is_told() -> None:
+def test_lost_time_moves_the_deadline_but_not_what_is_told() -> None:
     cell = view(sections=(section("step", 5 * S, 2 * S),))
 
-    assert judge(cell, 8 * S - 1, lambda deadline: 3 * S) is None
-    verdict = judge(cell, 8 * S, lambda deadline: 3 * S)
+    assert judge(cell, 8 * S - 1, [Freeze(3 * S, 6 * S)]) is None
+    verdict = judge(cell, 8 * S, [Freeze(3 * S, 6 * S)])
     assert verdict is not None
     assert (verdict.deadline_ns, verdict.limit_seconds) == (5 * S, 3.0)
 

@@ -1,21 +1,26 @@
-"""One rank as its monitor sees it: time that is given back, a fresh monitor's doubt, and who is to be signalled."""
+"""One rank as its monitor sees it: freezes, a fresh monitor's doubt, a damaged cell, and who is to be signalled."""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launcher.lost_time import Freeze
 from launcher.processes import wait_for_exit
-from launcher.watch import FRESH_MONITOR_DOUBT_NS, RankMonitor, WatchOrder
+from launcher.verdict import FRESH_MONITOR_DOUBT_NS
+from launcher.watch import RankMonitor, WatchOrder
 from resilience_core.cell import (
     FIRST_SECTION,
     HEARTBEAT,
+    LAST_HEARTBEAT,
     NO_LIMIT,
     PID,
     SHUT_DOWN,
@@ -24,6 +29,7 @@ from resilience_core.cell import (
     UNUSED,
     WATCHED,
     Cell,
+    CellView,
     process_start_time,
 )
 
@@ -46,12 +52,23 @@ def own(cell: Cell, pid: int) -> None:
     cell.words[STATE] = WATCHED
 
 
-def monitor(cell: Cell, now_ns: int = T, **order: Any) -> RankMonitor:
-    return RankMonitor(WatchOrder(0, 0, 0, cell.path, **order), None, now_ns)
+def monitor(cell: Cell, now_ns: int = T, worker_pidfd: int | None = None, **order: Any) -> RankMonitor:
+    theirs = Cell.from_descriptor(os.dup(cell.descriptor))
+    return RankMonitor(WatchOrder(0, 0, 0, cell.path, **order), theirs, worker_pidfd, now_ns)
 
 
-def is_late(rank: RankMonitor, now_ns: int) -> bool:
-    return rank.verdict(rank.view(), now_ns) is not None
+def seen(rank: RankMonitor) -> CellView:
+    view = rank.view()
+    assert view is not None
+    return view
+
+
+def is_late(rank: RankMonitor, now_ns: int, *freezes: Freeze) -> bool:
+    return bool(rank.sight(seen(rank), now_ns, freezes).late)
+
+
+def due_ns(rank: RankMonitor, now_ns: int = T, *freezes: Freeze) -> int:
+    return rank.sight(seen(rank), now_ns, freezes).next_ns
 
 
 def test_a_deadline_that_passed_before_anybody_watched_is_doubted_for_a_second(cell: Cell) -> None:
@@ -61,7 +78,7 @@ def test_a_deadline_that_passed_before_anybody_watched_is_doubted_for_a_second(c
 
     assert not is_late(rank, T + FRESH_MONITOR_DOUBT_NS - 1)
     assert is_late(rank, T + FRESH_MONITOR_DOUBT_NS)
-    assert rank.next_deadline_ns(rank.view()) == T + FRESH_MONITOR_DOUBT_NS
+    assert due_ns(rank) == T + FRESH_MONITOR_DOUBT_NS
 
 
 def test_a_deadline_that_passes_under_its_eyes_is_not_doubted(cell: Cell) -> None:
@@ -71,62 +88,57 @@ def test_a_deadline_that_passes_under_its_eyes_is_not_doubted(cell: Cell) -> Non
     assert is_late(rank, T)
 
 
-def test_lost_time_is_given_back_to_every_running_deadline(cell: Cell) -> None:
-    cell.words[HEARTBEAT] = T + 5 * S
+def test_a_freeze_moves_every_deadline_that_was_running(cell: Cell) -> None:
+    cell.words[HEARTBEAT], cell.words[LAST_HEARTBEAT] = T + 5 * S, T - S
     step = cell.add_section("step")
     cell.words[step], cell.words[step + 1] = T + 2 * S, T
-    rank = monitor(cell)
+    rank, freeze = monitor(cell), Freeze(T + 1 * S, T + 11 * S)
 
-    rank.give_back(10 * S)
-
-    assert not is_late(rank, T + 12 * S - 1)
-    assert is_late(rank, T + 12 * S)
+    assert not is_late(rank, T + 12 * S - 1, freeze)
+    assert is_late(rank, T + 12 * S, freeze)
     cell.words[step] = 0
-    assert not is_late(rank, T + 15 * S - 1)
-    assert is_late(rank, T + 15 * S)
+    assert not is_late(rank, T + 15 * S - 1, freeze)
+    assert is_late(rank, T + 15 * S, freeze)
 
 
-def test_time_lost_twice_is_given_back_twice_but_never_to_a_later_deadline(cell: Cell) -> None:
-    cell.words[HEARTBEAT] = T + 1 * S
-    rank = monitor(cell)
-    rank.give_back(10 * S)
-    rank.give_back(5 * S)
-    assert rank.next_deadline_ns(rank.view()) == T + 16 * S
+def test_a_freeze_does_not_move_what_began_after_it(cell: Cell) -> None:
+    cell.words[HEARTBEAT], cell.words[LAST_HEARTBEAT] = T + 20 * S, T + 16 * S
+    assert due_ns(monitor(cell), T + 16 * S, Freeze(T, T + 15 * S)) == T + 20 * S
 
-    cell.words[HEARTBEAT] = T + 20 * S
-    assert rank.next_deadline_ns(rank.view()) == T + 20 * S
-    assert is_late(rank, T + 20 * S)
-    rank.give_back(1 * S)
-    cell.words[HEARTBEAT] = T + 1 * S  # a deadline of old: what it was given has been forgotten
-    assert is_late(rank, T + 1 * S)
+
+def test_a_new_monitor_heeds_the_freezes_that_its_predecessor_saw(cell: Cell) -> None:
+    """Stopped for 7 s, continued, the monitor killed 0.6 s later: the limit of 6 s is not over."""
+    cell.words[HEARTBEAT], cell.words[LAST_HEARTBEAT] = T + 6 * S, T
+    successor = monitor(cell, now_ns=T + 8 * S)
+    assert not is_late(successor, T + 12 * S, Freeze(T + S, T + 8 * S))
+    assert is_late(successor, T + 13 * S, Freeze(T + S, T + 8 * S))
 
 
 def test_the_startup_limit_gets_lost_time_back_too(cell: Cell) -> None:
     cell.words[PID], cell.words[STATE] = 0, UNUSED
     rank = monitor(cell, startup_at_ns=T + 3 * S, started_ns=T)
-    rank.give_back(2 * S)
 
-    assert not is_late(rank, T + 5 * S - 1)
-    assert is_late(rank, T + 5 * S)
+    assert not is_late(rank, T + 5 * S - 1, Freeze(T, T + 2 * S))
+    assert is_late(rank, T + 5 * S, Freeze(T, T + 2 * S))
 
 
 def test_an_open_end_needs_no_look(cell: Cell) -> None:
     cell.words[HEARTBEAT] = NO_LIMIT
     rank = monitor(cell)
-    assert rank.next_deadline_ns(rank.view()) == NO_LIMIT
+    assert due_ns(rank) == NO_LIMIT
     cell.words[STATE] = SHUT_DOWN
-    assert rank.next_deadline_ns(rank.view()) == NO_LIMIT
+    assert due_ns(rank) == NO_LIMIT
 
 
 def test_a_condemned_process_is_not_watched_but_its_successor_is(
     cell: Cell, spawn: Callable[..., subprocess.Popen[str]]
 ) -> None:
     rank = monitor(cell)
-    rank.condemn(rank.view())
-    assert rank.is_condemned(rank.view())
+    rank.condemn(seen(rank))
+    assert rank.is_condemned(seen(rank))
 
     own(cell, spawn(WAITS).pid)
-    assert not rank.is_condemned(rank.view())
+    assert not rank.is_condemned(seen(rank))
 
 
 def test_the_process_that_claimed_the_cell_is_the_one_to_signal(
@@ -135,15 +147,15 @@ def test_the_process_that_claimed_the_cell_is_the_one_to_signal(
     """Not the wrapper (a shell, numactl) around it that was started."""
     training = spawn(WAITS)
     own(cell, training.pid)
-    rank = RankMonitor(WatchOrder(0, 0, 0, cell.path, pid=os.getpid()), os.pidfd_open(os.getpid()), T)
+    rank = monitor(cell, worker_pidfd=os.pidfd_open(os.getpid()), pid=os.getpid())
 
-    pidfd = rank.pidfd(rank.view())
+    pidfd = rank.pidfd(seen(rank))
     assert pidfd is not None
-    assert rank.pidfd(rank.view()) == pidfd
-    assert not rank.is_gone(rank.view())
+    assert rank.pidfd(seen(rank)) == pidfd
+    assert not rank.is_gone(seen(rank))
     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     assert training.wait(timeout=10) == -signal.SIGKILL
-    assert rank.is_gone(rank.view())
+    assert rank.is_gone(seen(rank))
     rank.close()
 
 
@@ -154,8 +166,8 @@ def test_a_pid_that_belongs_to_somebody_else_by_now_is_never_hit(
     cell.words[START_TIME] -= 1
     rank = monitor(cell)
 
-    assert rank.pidfd(rank.view()) is None
-    assert rank.is_gone(rank.view())
+    assert rank.pidfd(seen(rank)) is None
+    assert rank.is_gone(seen(rank))
 
 
 def test_before_a_claim_the_worker_itself_is_the_one_to_signal(
@@ -164,13 +176,13 @@ def test_before_a_claim_the_worker_itself_is_the_one_to_signal(
     worker = spawn(WAITS)
     cell.words[PID], cell.words[STATE] = 0, UNUSED
     pidfd = os.pidfd_open(worker.pid)
-    rank = RankMonitor(WatchOrder(0, 0, 0, cell.path, pid=worker.pid), pidfd, T)
+    rank = monitor(cell, worker_pidfd=pidfd, pid=worker.pid)
 
-    assert rank.pidfd(rank.view()) == pidfd
-    assert rank.pid(rank.view()) == worker.pid
+    assert rank.pidfd(seen(rank)) == pidfd
+    assert rank.pid(seen(rank)) == worker.pid
     worker.kill()
     assert wait_for_exit([pidfd], 10) == {pidfd}
-    assert rank.is_gone(rank.view())
+    assert rank.is_gone(seen(rank))
     rank.close()
 
 
@@ -178,20 +190,20 @@ def test_without_a_worker_and_a_claim_there_is_nobody_and_nobody_is_gone(cell: C
     cell.words[PID], cell.words[STATE] = 0, UNUSED
     rank = monitor(cell)
 
-    assert rank.pidfd(rank.view()) is None
-    assert not rank.is_gone(rank.view())
-    assert not rank.is_stopped(rank.view())
+    assert rank.pidfd(seen(rank)) is None
+    assert not rank.is_gone(seen(rank))
+    assert not rank.is_stopped(seen(rank))
 
 
 def test_a_stopped_process_is_seen(cell: Cell, spawn: Callable[..., subprocess.Popen[str]]) -> None:
     training = spawn(WAITS)
     own(cell, training.pid)
     rank = monitor(cell)
-    assert not rank.is_stopped(rank.view())
+    assert not rank.is_stopped(seen(rank))
 
     training.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, training.pid, os.WSTOPPED | os.WNOWAIT)
-    assert rank.is_stopped(rank.view())
+    assert rank.is_stopped(seen(rank))
 
 
 def test_an_order_survives_json_and_names_its_startup_limit() -> None:
@@ -202,13 +214,69 @@ def test_an_order_survives_json_and_names_its_startup_limit() -> None:
     assert WatchOrder(1, 2, 3, "cell").startup is None
 
 
-def test_slots_of_the_cell_and_of_the_deadline_agree(cell: Cell) -> None:
-    """Two sections whose limits pass at the same instant are told apart by their slots."""
-    for name in ("a", "b"):
-        word = cell.add_section(name)
-        cell.words[word], cell.words[word + 1] = T, T - S
-    rank = monitor(cell)
-    rank.give_back(3 * S)
+@pytest.fixture
+def step(cell: Cell) -> int:
+    """A rank that is watched in an open section, and has been looked at; the section's word."""
+    word = cell.add_section("step")
+    cell.words[word + 1] = time.monotonic_ns()
+    cell.words[word] = cell.words[word + 1] + 60 * S
+    return word
 
-    cell.words[FIRST_SECTION] = 0
-    assert rank.next_deadline_ns(rank.view()) == T + 3 * S
+
+def damage_words(cell: Cell) -> None:
+    random_words = random.Random(8)
+    for word in range(len(cell.words)):
+        cell.words[word] = random_words.randrange(-(2**63), 2**63)
+
+
+def damage_size(cell: Cell) -> None:
+    os.truncate(cell.path, 100)
+
+
+def damage_a_deadline(cell: Cell) -> None:
+    cell.words[FIRST_SECTION + 2 * 40] = 1
+
+
+def damage_pid(cell: Cell) -> None:
+    cell.words[PID] = 2**60
+
+
+@pytest.mark.parametrize("damage", [damage_words, damage_size, damage_a_deadline, damage_pid])
+def test_a_damaged_cell_is_put_in_order_and_protects_from_the_next_section_on(
+    cell: Cell, step: int, damage: Callable[[Cell], None]
+) -> None:
+    rank = monitor(cell)
+    rank.condemn(seen(rank)._replace(pid=1))  # somebody else
+    damage(cell)
+
+    assert rank.view() is None
+    assert rank.view() is not None
+    assert is_late(rank, T) is False
+    (note,) = rank.notes
+    assert "rank 0 was damaged" in note
+    assert "watched again" in note
+    opened = time.monotonic_ns()
+    cell.words[step + 1], cell.words[step] = opened, opened + S
+    (section,) = seen(rank).sections
+    assert section.name == "step"
+    assert is_late(rank, opened + S)
+    pidfd = rank.pidfd(seen(rank))
+    assert pidfd is not None
+
+
+def test_damage_is_told_once(cell: Cell, step: int) -> None:
+    rank = monitor(cell)
+    for _ in range(3):
+        seen(rank)
+        damage_words(cell)
+        assert rank.view() is None
+    assert len(rank.notes) == 1
+
+
+def test_a_cell_that_was_damaged_before_the_first_look_is_not_watched_and_that_is_said(cell: Cell) -> None:
+    rank = monitor(cell)
+    damage_words(cell)
+    for _ in range(3):
+        assert rank.view() is None
+    (note,) = rank.notes
+    assert note.startswith("rank 0 is not watched: ")

@@ -1,0 +1,87 @@
+"""When a monitor is to be replaced: the keeper's rules, pure. ``launcher.monitor_process`` carries them out."""
+
+from __future__ import annotations
+
+__all__ = ["Keeping"]
+
+NS = 1_000_000_000
+OVERSLEPT_NS = NS * 3 // 10
+"""Longer than the keeper's longest sleep: it has not run itself."""
+SETTLING_NS = NS
+"""A whole tree that was stopped or frozen wakes one by one; the others get so long after the keeper's own waking."""
+STUCK_NS = 3 * NS
+"""The monitor beats at least twice a second, except while it is busy, which it announces."""
+SHORT_LIFE_NS = 5 * NS
+MOST_SHORT_LIVES = 5
+FIRST_PAUSE_NS = NS
+LONGEST_PAUSE_NS = 30 * NS
+
+
+class Keeping:
+    """Judges one monitor after the other.
+
+    Args:
+        now_ns: ``CLOCK_MONOTONIC``.
+    """
+
+    def __init__(self, now_ns: int) -> None:
+        self._started_ns = now_ns
+        self._died_ns: int | None = None
+        self._looked_ns = now_ns
+        self._woke_ns = now_ns - SETTLING_NS
+        self._short_lives = 0
+        self._next_start_ns = now_ns
+
+    def started(self, now_ns: int) -> None:
+        """Begin with a new monitor."""
+        self._started_ns, self._died_ns = now_ns, None
+
+    def what_is_wrong(self, now_ns: int, state: str | None, beat_ns: int, busy_until_ns: int) -> str | None:
+        """Look at the monitor; whoever calls must do so more often than every ``OVERSLEPT_NS``.
+
+        Args:
+            now_ns: ``CLOCK_MONOTONIC``.
+            state: None while it runs, ``stopped``, or how it has ended.
+            beat_ns: When it has last noted that it runs.
+            busy_until_ns: Until when it has announced not to.
+
+        Returns:
+            Why it is to be replaced now; None when it is not.
+        """
+        if now_ns - self._looked_ns > OVERSLEPT_NS:
+            self._woke_ns = now_ns
+        self._looked_ns = now_ns
+        is_settling = now_ns - self._woke_ns < SETTLING_NS
+        if state == "stopped":
+            return None if is_settling else "was stopped"
+        if state is not None:
+            self._died_ns = self._died_ns or now_ns
+            return state if now_ns >= self._next_start_ns else None
+        silent_since_ns = max(beat_ns, busy_until_ns, self._started_ns, self._woke_ns)
+        if now_ns - silent_since_ns > STUCK_NS:
+            return f"was stuck for {(now_ns - max(beat_ns, self._started_ns)) / NS:.1f} s"
+        return None
+
+    def ended(self, now_ns: int) -> str | None:
+        """Note that a monitor is gone, and be it because it was stuck.
+
+        Returns:
+            What to tell: ``monitor_replaced``, or ``monitor_lost`` when one after the other has died young; None when
+            that was told already.
+        """
+        is_short = (self._died_ns or now_ns) - self._started_ns < SHORT_LIFE_NS
+        self._short_lives = self._short_lives + 1 if is_short else 0
+        excess = self._short_lives - MOST_SHORT_LIVES
+        if excess < 0:
+            return "monitor_replaced"
+        self._next_start_ns = now_ns + min(FIRST_PAUSE_NS << min(excess, 10), LONGEST_PAUSE_NS)
+        return "monitor_lost" if excess == 0 else None
+
+    def has_recovered(self, now_ns: int) -> bool:
+        """Whether a monitor has lived long enough after ``monitor_lost``; true once."""
+        is_young = self._died_ns is not None or now_ns - self._started_ns < SHORT_LIFE_NS
+        if self._short_lives < MOST_SHORT_LIVES or is_young:
+            return False
+        self._short_lives = 0
+        self._next_start_ns = now_ns
+        return True

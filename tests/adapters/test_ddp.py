@@ -250,7 +250,11 @@ def train(ft: FaultTolerance, steps: int) -> None:
 
 def test_learned_timeouts_are_kept_and_restored(bus: EventBus, monitored: Callable[..., Cell], tmp_path: Path) -> None:
     state_path = tmp_path / "state" / "ft_state.json"
-    monitored(rank_section_timeouts={"setup": 600, "step": 500, "checkpointing": None}, learned_timeout_floor=2)
+    monitored(
+        rank_section_timeouts={"setup": 600, "step": 500, "checkpointing": None},
+        learned_limits="replace",
+        learned_timeout_floor=2,
+    )
     train(FaultTolerance(bus=bus, state_path=state_path, calculate_timeouts=True), steps=20)
 
     state = load_state(state_path)
@@ -259,7 +263,7 @@ def test_learned_timeouts_are_kept_and_restored(bus: EventBus, monitored: Callab
     assert learned["section"] == {"setup": 2.0, "step": 2.0, "checkpointing": 2.0}
     assert learned["out_of_section"] == 2.0
 
-    monitored(rank_section_timeouts={"setup": 600, "step": 500, "checkpointing": None})
+    monitored(rank_section_timeouts={"setup": 600, "step": 500, "checkpointing": None}, learned_limits="replace")
     restored = FaultTolerance(bus=bus, state_path=state_path)
     with restored.run():
         assert restored.client.section_timeouts is not None

@@ -31,6 +31,7 @@ from resilience_core.client import RankMonitorClient
 from resilience_core.config_values import nearest
 from resilience_core.error_record import note_error
 from resilience_core.errors import ConfigError, PluginError, StopTraining
+from resilience_core.finished import FinishedFlag
 from resilience_core.heartbeats import HeartbeatMonitor
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext
 from resilience_core.sections import SectionMonitor
@@ -54,11 +55,15 @@ class FaultTolerance:
         api: ``sections`` (setup, step and checkpointing each have a limit) or ``heartbeats`` (one at the end of
             every step).
         asynchronous_saves: Checkpoints are written in the background, so the time in ``checkpoint`` says little.
+        autoresume: Make the file that ``FAULT_TOL_FINISHED_FLAG_FILE`` names when training is complete: when the
+            block of :meth:`run` is left by itself after a step, or after a checkpoint was loaded. A loop that ends
+            for another reason must say so: :meth:`end_by_signal`, or an exception.
         client: The rank's client; one of its own when None.
         bus: Where the events go; the process's default bus when None. Register there whatever else should listen.
 
     Raises:
-        ConfigError: ``api`` is neither.
+        ConfigError: ``api`` is neither. From :meth:`run`: ``autoresume`` is on and ``FAULT_TOL_FINISHED_FLAG_FILE``
+            is not set, or names a file that nobody can make.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class FaultTolerance:
         calculate_timeouts: bool = False,
         api: Literal["sections", "heartbeats"] = "sections",
         asynchronous_saves: bool = False,
+        autoresume: bool = False,
         client: RankMonitorClient | None = None,
         bus: EventBus | None = None,
     ) -> None:
@@ -81,6 +87,7 @@ class FaultTolerance:
             self._translator.client, state_path=state_path, calculate_timeouts=calculate_timeouts
         )
         self._asynchronous_saves = asynchronous_saves
+        self._autoresume = autoresume
 
     @property
     def bus(self) -> EventBus:
@@ -105,13 +112,14 @@ class FaultTolerance:
         Raises:
             PluginError: The bus has a monitor of its own already, or this run has been entered already.
             SectionError: The configuration names sections, but not those of this adapter.
-            ConfigError: ``FT_SIMULATED_FAULTS`` cannot be used.
+            ConfigError: ``FT_SIMULATED_FAULTS`` cannot be used, or ``FAULT_TOL_FINISHED_FLAG_FILE`` with autoresume.
         """
         self._refuse_a_second_monitor()
+        plugins: list[object] = [self._monitor, FinishedFlag()] if self._autoresume else [self._monitor]
         if context is None:
             context = RunContext.from_environment(framework="ddp", asynchronous_saves=self._asynchronous_saves)
         try:
-            self._translator.begin(context, [self._monitor])
+            self._translator.begin(context, plugins)
             yield
         except StopTraining:
             self._translator.stopped("stopped")
@@ -123,7 +131,10 @@ class FaultTolerance:
             self._translator.end()
 
     def end_by_signal(self) -> None:
-        """Say that the loop is about to end because a signal asked it to: nothing is learned from such an end."""
+        """Say that the loop is about to end because a signal asked it to.
+
+        Nothing is learned from such an end, and training does not count as complete.
+        """
         self._translator.stopped("signal")
 
     def step(self, iteration: int) -> _Step:

@@ -5,7 +5,8 @@ Call :func:`setup` once the process group is there, the ``on_*`` functions where
 function does nothing. The objects passed in are duck-typed:
 
 ``config``
-    ``checkpoint.save`` (a folder), ``checkpoint.async_save``, ``ft.calc_ft_timeouts``.
+    ``checkpoint.save`` (a folder), ``checkpoint.async_save``, ``ft.calc_ft_timeouts``, and where there is one
+    ``ft.autoresume``: make the file that ``FAULT_TOL_FINISHED_FLAG_FILE`` names when training is complete.
 ``global_state``
     ``cfg`` (the config), ``rank_monitor_client`` (None at first), ``fault_tolerance_state`` (any object that takes
     attributes), and where there is one ``train_state.step``, the number of training steps completed.
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 from resilience_core.client import RankMonitorClient
 from resilience_core.errors import RankMonitorClientError
 from resilience_core.faults import FaultInjector, fault_from_params
+from resilience_core.finished import FinishedFlag
 from resilience_core.hookspecs import RunContext
 from resilience_core.learning import MIN_STEPS_FOR_STEP_TIMEOUT, NUM_WARMUP_ITERATIONS
 from resilience_core.sections import SectionMonitor
@@ -39,6 +41,7 @@ __all__ = [
     "on_checkpointing_start",
     "on_eval_step_end",
     "on_eval_step_start",
+    "on_training_interrupted",
     "on_training_step_end",
     "on_training_step_start",
     "setup",
@@ -52,6 +55,7 @@ _MIN_ITERS_FOR_STEP_TIMEOUT_UPDATE: int = MIN_STEPS_FOR_STEP_TIMEOUT
 class _Run(NamedTuple):
     translator: Translator
     monitor: SectionMonitor
+    autoresume: bool
 
 
 _runs: dict[RankMonitorClient, _Run] = {}
@@ -63,20 +67,24 @@ def setup(config: Any, global_state: Any) -> None:
     A second call first shuts the run before it down. Where there is no rank monitor that is said once.
 
     Args:
-        config: The configuration container.
+        config: The configuration container. A folder ``checkpoint.save`` that does not exist is made by rank 0.
         global_state: The global training state; ``rank_monitor_client`` is set.
 
     Raises:
-        ValueError: ``config.checkpoint.save`` or ``config.ft`` is not set.
+        ValueError: ``config.checkpoint.save`` (None, or an empty name) or ``config.ft`` is not set; on every rank.
+        ConfigError: ``config.ft.autoresume`` is on, and ``FAULT_TOL_FINISHED_FLAG_FILE`` is not set or cannot be made.
         SectionError: The configured sections are not those of this module.
     """
     if getattr(config, "ft", None) is None:
         raise ValueError("config.ft is None: set it to use fault tolerance, or do not call setup()")
     folder = config.checkpoint.save
-    if folder is None:
+    if folder is None or not os.fspath(folder).strip():
         raise ValueError(
-            "config.checkpoint.save is None: fault tolerance keeps its state in the folder of the checkpoints; set it"
+            f"config.checkpoint.save is {folder!r}: fault tolerance keeps its state in the folder of the checkpoints; "
+            "set it"
         )
+    autoresume = bool(getattr(config.ft, "autoresume", False))
+    flags = [FinishedFlag()] if autoresume else []
     if global_state.rank_monitor_client is not None:
         shutdown(global_state)
     context = RunContext.from_environment(
@@ -99,11 +107,11 @@ def setup(config: Any, global_state: Any) -> None:
         curr_eval_iter_idx=0,
     )
     try:
-        translator.begin(context, [monitor])
+        translator.begin(context, [monitor, *flags])
     except BaseException:
         translator.end("exception")
         raise
-    _runs[translator.client] = _Run(translator, monitor)
+    _runs[translator.client] = _Run(translator, monitor, autoresume)
     global_state.rank_monitor_client = translator.client
 
 
@@ -203,6 +211,20 @@ def on_checkpoint_loaded(is_local_chkpt: bool, global_state: Any) -> None:
         _mirror(global_state, is_persistent_chkpt_loaded=True)
 
 
+def on_training_interrupted(global_state: Any) -> None:
+    """The loop is about to end before its last iteration: a signal, a time limit. Nothing is learned from such an end.
+
+    Without this call a loop that reaches :func:`shutdown` counts as complete, unless the configuration has
+    ``train.train_iters`` and ``train_state.step`` is below it.
+
+    Args:
+        global_state: The global training state.
+    """
+    run = _run(global_state)
+    if run is not None:
+        run.translator.stopped("interrupted")
+
+
 def shutdown(global_state: Any) -> None:
     """The clean end: learn what may be learned (a collective), disconnect from the rank monitor.
 
@@ -212,6 +234,8 @@ def shutdown(global_state: Any) -> None:
     run = _run(global_state)
     if run is None:
         return
+    if run.autoresume and _has_iterations_left(global_state):
+        on_training_interrupted(global_state)
     _runs.pop(run.translator.client, None)
     global_state.rank_monitor_client = None
     run.translator.end()
@@ -314,6 +338,12 @@ def _ft_config(global_state: Any) -> Any:
 def _completed_steps(global_state: Any) -> int | None:
     step = getattr(getattr(global_state, "train_state", None), "step", None)
     return None if step is None else int(step)
+
+
+def _has_iterations_left(global_state: Any) -> bool:
+    step = _completed_steps(global_state)
+    last = getattr(getattr(global_state.cfg, "train", None), "train_iters", None)
+    return step is not None and isinstance(last, int) and step < last
 
 
 def _mirror(global_state: Any, **values: Any) -> None:

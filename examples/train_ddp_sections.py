@@ -32,7 +32,11 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format=f"[rank {os.environ.get('RANK', 0)}] %(message)s")
     stop = digits.StopFlag()
     signal.signal(signal.SIGTERM, stop.ask)
-    ft = FaultTolerance(state_path=options.out / "ft_state.json", calculate_timeouts=options.learn_timeouts)
+    ft = FaultTolerance(
+        state_path=options.out / "ft_state.json",
+        calculate_timeouts=options.learn_timeouts,
+        autoresume=options.autoresume,
+    )
     install_faults(options.fault)
 
     # Entered first: from here on data, model, process group and loading run under the limit of 'setup'.
@@ -108,6 +112,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=220, help="training steps (default 220: ten epochs on two ranks)")
     parser.add_argument("--save-every", type=int, default=20, metavar="STEPS")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--autoresume", action="store_true", help="tell ft_autoresume when training is complete")
     parser.add_argument(
         "--learn-timeouts", action="store_true", help="learn limits from what is observed, and keep them"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import subprocess
 import sys
@@ -314,3 +315,34 @@ def test_the_package_exports_it_lazily_and_without_torch() -> None:
     subprocess.run([sys.executable, "-c", check], check=True)
     assert adapters.FaultTolerance is FaultTolerance
     assert dir(adapters) == sorted(adapters.__all__)
+
+
+@pytest.mark.parametrize(
+    ("end", "is_made"), [("complete", True), ("signal", False), ("exception", False), ("no step", False)]
+)
+def test_the_finished_flag(
+    bus: EventBus, no_monitor: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, is_made: bool
+):
+    flag = tmp_path / "finished"
+    ft = FaultTolerance(bus=bus, autoresume=True)
+    monkeypatch.delenv("FAULT_TOL_FINISHED_FLAG_FILE", raising=False)
+    with pytest.raises(ConfigError, match="FAULT_TOL_FINISHED_FLAG_FILE is not set"), ft.run():
+        pass
+    monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(flag))
+    with contextlib.suppress(ZeroDivisionError), ft.run():
+        if end != "no step":
+            with ft.step(0):
+                assert not flag.exists()
+        if end == "signal":
+            ft.end_by_signal()
+        if end == "exception":
+            raise ZeroDivisionError
+    assert flag.exists() is is_made
+
+
+def test_without_autoresume_no_flag_is_made(bus: EventBus, no_monitor: None, tmp_path: Path, monkeypatch: Any):
+    monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(tmp_path / "finished"))
+    ft = FaultTolerance(bus=bus)
+    with ft.run(), ft.step(0):
+        pass
+    assert not (tmp_path / "finished").exists()

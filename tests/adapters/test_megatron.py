@@ -252,11 +252,15 @@ def test_the_three_underscored_functions(state: Any, rank_environment: Callable[
 
 
 def test_bad_input_is_refused_before_training_starts(
-    state: Any, tmp_path: Path, rank_environment: Callable[..., Cell]
+    state: Any, tmp_path: Path, rank_environment: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state.cfg.checkpoint.save = None
-    with pytest.raises(ValueError, match=r"checkpoint\.save is None"):
-        megatron.setup(state.cfg, state)
+    for unset in (None, "", " "):
+        state.cfg.checkpoint.save = unset
+        for rank in ("0", "1"):
+            monkeypatch.setenv("RANK", rank)
+            with pytest.raises(ValueError, match=rf"checkpoint\.save is {unset!r}: .*; set it"):
+                megatron.setup(state.cfg, state)
+    monkeypatch.delenv("RANK")
     with pytest.raises(ValueError, match=r"config\.ft is None"):
         megatron.setup(SimpleNamespace(ft=None), state)
     state.cfg.checkpoint.save = str(tmp_path)
@@ -330,3 +334,25 @@ def test_a_missing_framework_is_one_line_that_says_what_to_install(module: str, 
 def test_the_loops_of_nobody_need_no_framework() -> None:
     code = BLOCKED + "import adapters.megatron, adapters.ddp; print('fine')"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stdout == "fine\n"
+
+
+@pytest.mark.parametrize(
+    ("end", "is_made"), [("complete", True), ("interrupted", False), ("iterations left", False), ("exception", False)]
+)
+def test_the_finished_flag(
+    state: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, is_made: bool
+) -> None:
+    flag = tmp_path / "finished"
+    state.cfg.ft.autoresume = True
+    state.cfg.train = SimpleNamespace(train_iters=4 if end == "iterations left" else 3)
+    with pytest.raises(ConfigError, match="FAULT_TOL_FINISHED_FLAG_FILE is not set"):
+        megatron.setup(state.cfg, state)
+    monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(flag))
+    megatron.setup(state.cfg, state)
+    step(state, 3)
+    if end == "interrupted":
+        megatron.on_training_interrupted(state)
+    if end == "exception":
+        megatron.abort(state)
+    megatron.shutdown(state)
+    assert flag.exists() is is_made

@@ -17,6 +17,9 @@ __distribution__ = "torch-resilience"
 
 _EXPORTS = {"FaultTolerance": "ddp"}
 
-__getattr__, __dir__ = attach(__name__, _EXPORTS)
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for one that is there
+    __getattr__, __dir__ = attach(__name__, _EXPORTS)
 
-__all__ = sorted(_EXPORTS)
+__all__ = [
+    "FaultTolerance",
+]

@@ -139,14 +139,35 @@ class FaultToleranceCallback(_TrainerCallback):  # type: ignore[misc, valid-type
             self._translator.between_steps()
 
 
-def protect(trainer: Any, **options: Any) -> FaultToleranceCallback:
+def protect(
+    trainer: Any,
+    *,
+    calculate_timeouts: bool = False,
+    autoresume: bool = False,
+    exp_dir: str | os.PathLike[str] | None = None,
+    api: Literal["sections", "heartbeats"] = "sections",
+    exc_handling_policy: ExceptionHandling | None = None,
+    simulated_fault_params: Any | None = None,
+) -> FaultToleranceCallback:
     """Make a callback and attach it.
 
     Args:
         trainer: A ``transformers.Trainer``.
-        **options: As :class:`FaultToleranceCallback` takes them.
+        calculate_timeouts: As :class:`FaultToleranceCallback` takes them, this and the others.
+        autoresume: As there.
+        exp_dir: As there.
+        api: As there.
+        exc_handling_policy: As there.
+        simulated_fault_params: As there.
     """
-    return FaultToleranceCallback(**options).attach(trainer)
+    return FaultToleranceCallback(
+        calculate_timeouts=calculate_timeouts,
+        autoresume=autoresume,
+        exp_dir=exp_dir,
+        api=api,
+        exc_handling_policy=exc_handling_policy,
+        simulated_fault_params=simulated_fault_params,
+    ).attach(trainer)
 
 
 def _ours(trainer: Any) -> list[FaultToleranceCallback]:

@@ -43,6 +43,23 @@ _EXPORTS = {
 
 __distribution__ = "torch-resilience"
 
-__getattr__, __dir__ = attach(__name__, _EXPORTS)
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for one that is there
+    __getattr__, __dir__ = attach(__name__, _EXPORTS)
 
-__all__ = sorted(_EXPORTS)
+__all__ = [
+    "ConfigError",
+    "EventBus",
+    "FaultToleranceConfig",
+    "HeartbeatMonitor",
+    "RankMonitorClient",
+    "RankMonitorClientError",
+    "ResilienceError",
+    "RunContext",
+    "SectionError",
+    "SectionMonitor",
+    "StopTraining",
+    "WorkloadAction",
+    "WorkloadControlRequest",
+    "bus",
+    "hookimpl",
+]

@@ -112,9 +112,11 @@ class EventBus:
             The plugin's name.
 
         Raises:
-            PluginError: It is registered already, or a hook or an argument is not in the contract.
+            PluginError: It is registered already, is a class, marks no method, or a hook or an argument is not in
+                the contract.
         """
         with self._lock:
+            _refuse_class(plugin)
             try:
                 registered = self._manager.register(plugin, name)
             except pluggy.PluginValidationError as error:
@@ -124,6 +126,8 @@ class EventBus:
                 raise PluginError(f"plugin {_describe(plugin)} is registered already ({error})") from error
             try:
                 self.check_pending()
+                if registered is not None:
+                    self._refuse_deaf(plugin)
             except PluginError:
                 self._forget(plugin)
                 raise
@@ -152,9 +156,22 @@ class EventBus:
 
         Returns:
             How many were added.
+
+        Raises:
+            PluginError: As :meth:`register`; the plugin at fault is not registered.
         """
         with self._lock:
+            before = self.plugins()
             added = self._manager.load_setuptools_entrypoints(PROJECT_NAME)
+            for plugin in self.plugins():
+                if any(plugin is other for other in before):
+                    continue
+                try:
+                    _refuse_class(plugin)
+                    self._refuse_deaf(plugin)
+                except PluginError:
+                    self._forget(plugin)
+                    raise
             self.check_pending()
             self._compile()
             return added
@@ -175,6 +192,16 @@ class EventBus:
                 nearest = difflib.get_close_matches(name, EVENTS, n=1)
                 hint = f"; did you mean '{nearest[0]}'?" if nearest else f"; events are: {', '.join(EVENTS)}"
                 raise PluginError(f"plugin {_describe(implementation.plugin)} has an unknown hook '{name}'{hint}")
+
+    def _refuse_deaf(self, plugin: object) -> None:
+        if self._manager.get_hookcallers(plugin):
+            return
+        unmarked = [name for name in EVENTS if callable(getattr(plugin, name, None))]
+        of_an_event = f"; mark {', '.join(unmarked)}" if unmarked else f"; events are: {', '.join(EVENTS)}"
+        raise PluginError(
+            f"plugin {_describe(plugin)} would hear nothing: none of its methods is marked with "
+            f"@resilience_core.hookimpl{of_an_event}"
+        )
 
     def _forget(self, plugin: object) -> None:
         if self._manager.is_registered(plugin):
@@ -259,6 +286,12 @@ class EventBus:
 
 def _describe(plugin: object) -> str:
     return f"{type(plugin).__module__}.{type(plugin).__qualname__}"
+
+
+def _refuse_class(plugin: object) -> None:
+    if inspect.isclass(plugin):
+        name = plugin.__qualname__
+        raise PluginError(f"plugin {plugin.__module__}.{name} is a class; register an instance of it: {name}(...)")
 
 
 def _first_line(error: Exception) -> str:

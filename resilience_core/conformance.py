@@ -55,12 +55,19 @@ class Script:
 
         Raises:
             ScriptedError: As the script has it.
+            AssertionError: It is time for SIGTERM, and the training has no handler for it: the process that runs the
+                tests would die.
         """
         if update != self.at:
             return
         if self.ends == "exception":
             raise ScriptedError(f"scripted, in update {update}")
         if self.ends == "signal":
+            if signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, None):
+                raise AssertionError(
+                    f"script '{self.name}' would send SIGTERM, and this training has no handler for it: the process "
+                    "that runs the tests would die. Let the training handle it, or leave this script out (scripts=...)"
+                )
             os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -163,14 +163,14 @@ def fault_from_params(params: Any, *, seed: int = 0) -> Fault:
 
     Args:
         params: A mapping or an object with ``fault_type`` (``random``, ``rank_hung``, ``rank_killed`` or any
-            kind), ``base_delay`` (seconds), ``rand_delay`` (up to so many seconds more, default 0) and
-            ``rank_to_fail`` (None: chosen by the seed).
-        seed: Decides whatever is left to chance.
+            kind), ``base_delay`` (seconds), ``rand_delay`` (up to so many seconds more, default 0),
+            ``rank_to_fail`` (None: chosen by the seed) and ``seed`` (default: the argument of that name).
+        seed: Decides whatever is left to chance: the same seed makes the same fault in every run, on every rank.
 
     Raises:
         ConfigError: A key is missing or not known, or a value cannot be used.
     """
-    known = ("fault_type", "base_delay", "rand_delay", "rank_to_fail")
+    known = ("fault_type", "base_delay", "rand_delay", "rank_to_fail", "seed")
     if isinstance(params, Mapping):
         given = dict(params)
         for key in given:
@@ -182,6 +182,11 @@ def fault_from_params(params: Any, *, seed: int = 0) -> Fault:
         if key not in given:
             raise ConfigError(f"simulated_fault_params lacks '{key}'")
     kind = str(getattr(given["fault_type"], "name", given["fault_type"])).lower()
+    if given.get("seed") is not None:
+        try:
+            seed = values.count(0)(given["seed"])
+        except ValueError as error:
+            raise ConfigError(f"simulated_fault_params: seed is {given['seed']!r}: {error}") from None
     chance = random.Random(f"params {seed}")
     if kind == "random":
         kind = chance.choice(("rank_hung", "rank_killed"))

@@ -13,7 +13,10 @@ Nothing here imports pytest: a failed check is an ``AssertionError`` that shows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import EllipsisType
 from typing import Any
@@ -177,7 +180,8 @@ def check_adapter(
 
     Args:
         train: Trains as the script says, with checkpoints in the folder. It calls ``script.act`` in each step, and
-            lets out the ``ScriptedError``; after SIGTERM it may return, or let out a ``SystemExit``.
+            lets out the ``ScriptedError``; after SIGTERM it may return, or let out a ``SystemExit``. It must handle
+            SIGTERM itself: a handler from before is set aside, and without one of its own no signal is sent.
         folder: An empty folder.
         traits: The framework's own way.
         scripts: Which trainings, in order.
@@ -196,7 +200,8 @@ def check_adapter(
         bus.register(recorder)
         ended = "completed"
         try:
-            train(script, folder)
+            with _default_sigterm():
+                train(script, folder)
         except ScriptedError:
             ended = "exception"
         except SystemExit:
@@ -211,6 +216,19 @@ def check_adapter(
             raise AssertionError(f"script '{script.name}': {error}") from None
         traces[script.name] = recorder.events
     return traces
+
+
+@contextlib.contextmanager
+def _default_sigterm() -> Iterator[None]:
+    """Set aside whatever handles SIGTERM, so that what is found there later is the training's own."""
+    if threading.current_thread() is not threading.main_thread():  # handlers cannot be set here, nor by a framework
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
 
 
 def violations(events: Iterable[Event]) -> list[str]:

@@ -57,6 +57,21 @@ _EXPORTS = {
     "Verdict": "verdicts",
 }
 
-__getattr__, __dir__ = attach(__name__, _EXPORTS)
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for one that is there
+    __getattr__, __dir__ = attach(__name__, _EXPORTS)
 
-__all__ = sorted(_EXPORTS)
+__all__ = [
+    "CallableId",
+    "Detector",
+    "DetectorError",
+    "Probe",
+    "Report",
+    "RobustSettings",
+    "STRAGGLER_EXIT_CODE",
+    "SectionNameError",
+    "State",
+    "Statistic",
+    "StragglerId",
+    "StragglerPlugin",
+    "Verdict",
+]

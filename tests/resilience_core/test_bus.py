@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pluggy
 import pytest
 
 import resilience_core
@@ -378,3 +379,42 @@ def test_entry_points_of_the_group_resilience_are_loaded(tmp_path: Path):
 def test_a_process_has_one_default_bus():
     assert resilience_core.bus() is resilience_core.bus()
     assert isinstance(resilience_core.bus(), EventBus)
+
+
+class _Marked:
+    @hookimpl
+    def step_start(self, iteration: int) -> None: ...
+
+
+class _Unmarked:
+    def step_start(self, iteration: int) -> None: ...
+
+
+def test_a_class_is_refused_with_the_fix():
+    bus = EventBus()
+    with pytest.raises(PluginError, match=r"_Marked is a class; register an instance of it: _Marked\(\.\.\.\)"):
+        bus.register(_Marked)
+    assert bus.plugins() == []
+
+
+def test_a_plugin_that_would_hear_nothing_is_refused_with_the_fix():
+    bus = EventBus()
+    with pytest.raises(PluginError, match=r"_Unmarked would hear nothing: .*hookimpl; mark step_start$"):
+        bus.register(_Unmarked())
+    with pytest.raises(PluginError, match=r"builtins.object would hear nothing: .*events are: setup, step_start"):
+        bus.register(object())
+    assert bus.plugins() == []
+
+
+@pytest.mark.parametrize("plugin", [_Marked, _Unmarked()])
+def test_an_installed_plugin_is_held_to_the_same(plugin: object, monkeypatch: pytest.MonkeyPatch):
+    bus = EventBus()
+
+    def load(self: pluggy.PluginManager, group: str) -> int:
+        self.register(plugin, "installed")
+        return 1
+
+    monkeypatch.setattr(pluggy.PluginManager, "load_setuptools_entrypoints", load)
+    with pytest.raises(PluginError, match=r"is a class|would hear nothing"):
+        bus.load_entry_points()
+    assert bus.plugins() == []

@@ -117,6 +117,15 @@ def test_params_of_the_callbacks(params: Any, fault: Fault):
     assert fault_from_params(params) == fault
 
 
+def test_the_same_params_make_the_same_fault_in_every_process():
+    """Ranks agree on it, and a run can be repeated."""
+    text = "{'fault_type': 'random', 'base_delay': 2, 'rand_delay': 3, 'seed': 7}"
+    code = f"from resilience_core.faults import fault_from_params as f; x = f({text}); print(x, x.struck_rank(64))"
+    said = {subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout for _ in range(2)}
+    fault = fault_from_params({"fault_type": "random", "base_delay": 2, "rand_delay": 3}, seed=7)
+    assert said == {f"{fault} {fault.struck_rank(64)}\n".encode()}
+
+
 def test_params_leave_kind_rank_and_delay_to_the_seed():
     params = {"fault_type": "random", "base_delay": 2, "rand_delay": 3}
     faults = [fault_from_params(params, seed=seed) for seed in range(40)]
@@ -131,6 +140,7 @@ def test_params_leave_kind_rank_and_delay_to_the_seed():
     ("params", "message"),
     [
         ({"fault_type": "rank_hung"}, r"lacks 'base_delay'"),
+        ({"fault_type": "random", "base_delay": 3, "seed": -1}, r"simulated_fault_params: seed is -1: .*whole number"),
         ({"base_delay": 3}, r"lacks 'fault_type'"),
         (object(), r"lacks 'fault_type'"),
         ({"fault_type": "rank_hung", "base_delay": 3, "rank": 1}, r"has no key 'rank'; .*rank_to_fail"),

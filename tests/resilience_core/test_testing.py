@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from resilience_core import EventBus, RunContext
 from resilience_core.bus import EVENTS
-from resilience_core.testing import EventRecorder, FakeClock, assert_conforms, violations
+from resilience_core.testing import SCRIPTS, EventRecorder, FakeClock, assert_conforms, check_adapter, violations
 
 CONTEXT = RunContext()
 ERROR = RuntimeError("x")
@@ -174,3 +175,19 @@ def test_pytest_is_not_needed():
     code = "import sys, resilience_core.testing; sys.exit('pytest' in sys.modules or 'torch' in sys.modules)"
     root = Path(__file__).parents[2]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+
+
+def test_a_training_that_does_not_handle_sigterm_does_not_get_one(tmp_path: Path):
+    """A handler from before is set aside meanwhile: it is not the training's."""
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    bus = EventBus()
+    (script,) = (script for script in SCRIPTS if script.ends == "signal")
+    try:
+        with pytest.raises(AssertionError, match=r"script 'SIGTERM in a step' would send SIGTERM, .* no handler"):
+            check_adapter(lambda script, _: script.act(2), tmp_path, scripts=[script], on=bus)
+        assert heard == []
+        signal.raise_signal(signal.SIGTERM)
+        assert heard == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)

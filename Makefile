@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Two at a time: most tests wait for other processes. By module, since some modules start what all their tests look at.
+PARALLEL := -n 2 --dist loadscope
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-long chaos lint bench matrix clean
+.PHONY: help demo test test-all test-rest chaos lint bench matrix clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -14,13 +16,15 @@ demo: $(READY)  ## a training that survives a hang and a SIGKILL; options: make 
 	@$(BIN)/python examples/demo.py $(DEMO)
 
 test: lint  ## style, types, layers, tests, in some minutes; options: make test PYTEST="-x -k sections"
-	$(BIN)/pytest -m 'not long' $(PYTEST)
+	$(BIN)/pytest -m 'not long' $(PARALLEL) $(PYTEST)
 
-test-all: test test-long chaos  ## the long tests, spawned workers and 60 random faults, too
+test-all: test test-rest  ## the long tests, spawned workers, 60 random faults, oldest and newest torch, too
 
-test-long: $(READY)
-	$(BIN)/pytest -m long --hypothesis-profile search $(PYTEST)
-	$(BIN)/pytest -m launches --worker-start spawn $(PYTEST)
+test-rest: $(READY)  # what test-all adds to test
+	$(BIN)/pytest -m long --hypothesis-profile search $(PARALLEL) $(PYTEST)
+	$(BIN)/pytest -m 'launches and not long' --worker-start spawn $(PARALLEL) $(PYTEST)
+	$(MAKE) chaos
+	$(MAKE) matrix MATRIX="--torch oldest newest"
 
 # Three jobs of twenty: two ranks, warm, without py-spy; three ranks, warm, with it; two ranks, spawned, with it.
 chaos: $(READY)  ## random faults from outside in real jobs; options: make chaos CHAOS="--jobs 25 --faults 40"

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -120,10 +121,10 @@ class Job:
     def __init__(self, start: Callable[..., Any], arguments: Sequence[str], env: Mapping[str, str], folder: Path):
         self.folder = folder
         self.run_parent = Path("/dev/shm") / f"ft_test-{uuid.uuid4().hex[:12]}"
-        self.temporary = folder / "tmp"
+        self.temporary = Path(tempfile.mkdtemp(prefix="ft-"))  # short: what a rank puts here may be a socket
         self.work = folder / "work"
         self.logs = folder / "logs"
-        for path in (self.run_parent, self.temporary, self.work):
+        for path in (self.run_parent, self.work):
             path.mkdir(parents=True)
         self.stdout_path, self.stderr_path = folder / "stdout", folder / "stderr"
         self.exit_code: int | None = None
@@ -289,9 +290,9 @@ class Job:
             self.wait()
 
     def tidy(self) -> None:
-        """Remove the test's own folder in memory."""
+        """Remove the test's own folders outside of pytest's."""
         self._connection.close()
-        subprocess.run(["rm", "-rf", str(self.run_parent)], check=True)
+        subprocess.run(["rm", "-rf", str(self.run_parent), str(self.temporary)], check=True)
 
 
 @pytest.fixture(scope="session")

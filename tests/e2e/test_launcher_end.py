@@ -35,10 +35,9 @@ def test_sigkill_of_the_launcher_leaves_nothing(launch: Callable[..., Any], what
         assert job.wait() == -signal.SIGKILL
         return
     # The second belt: nobody is left to kill the ranks but the kernel; the folder is swept by the next launcher.
-    os.kill(job.monitor_pid, signal.SIGSTOP)
-    monitor = job.monitor_pid
+    job.signal(signal.SIGSTOP)  # so that it cannot replace the monitor
+    os.kill(job.monitor_pid, signal.SIGKILL)
     job.signal(signal.SIGKILL)
-    os.kill(monitor, signal.SIGKILL)
     workers = set(job.workers(0).values())
     assert job.wait() == -signal.SIGKILL
     job.until_gone(workers)

@@ -22,6 +22,7 @@ from torch.distributed.elastic.agent.server.api import (
     WorkerSpec,
     WorkerState,
 )
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from launcher import story
 from launcher.console import say
@@ -29,12 +30,14 @@ from launcher.generation import Generation, Outfit
 from launcher.incident import Incident
 from launcher.progress import ProgressRule
 from launcher.rendezvous import GenerationRendezvous
+from launcher.workers import Worker, WorkerProcesses
 from resilience_core.control import WorkloadAction, WorkloadControlRequest
 
 __all__ = ["Agent"]
 
 _MEMBERSHIP_CHECK_SECONDS = 0.1
 _NS = 1_000_000_000
+_PROGRESS = "whether the job makes progress"
 _PHASES_SECONDS = 0.25
 _LONGEST_BACK_OFF_SECONDS = 60.0
 _SETTLING_NS = _NS // 4
@@ -78,6 +81,11 @@ class Agent(SimpleElasticAgent):
         return self._rendezvous_handler.generation
 
     @property
+    def has_started(self) -> bool:
+        """Whether workers were started at all."""
+        return self._current is not None
+
+    @property
     def best_iteration(self) -> int | None:
         """The highest iteration that the job has reported in a generation that ended, None when none did."""
         return self._progress.best
@@ -114,7 +122,7 @@ class Agent(SimpleElasticAgent):
                 return self._failed(self._current, worker_group)
             if processes.running:
                 return RunResult(state=WorkerState.HEALTHY)
-            self._progress.note(_highest_iteration(self._current))
+            self._note_progress(self._current)
             self._outfit.events.write("finished", generation=self.generation)
             self._outfit.monitor.forget(self.generation)
             return RunResult(
@@ -138,7 +146,7 @@ class Agent(SimpleElasticAgent):
             if asked:
                 seconds = self._patience_seconds
                 say(f"{signal.Signals(death_sig).name} to {asked} worker(s); waiting up to {seconds:g} s")
-                self._progress.note(_highest_iteration(self._current))
+                self._note_progress(self._current)
             self._current.end(death_sig, self._patience_seconds, self._wait_for, spares_leftovers=not asked)
             self.ended_cleanly = not processes.failed
             self._outfit.events.write("shut_down", generation=self.generation, cleanly=self.ended_cleanly)
@@ -237,11 +245,12 @@ class Agent(SimpleElasticAgent):
         incident = story.failure_incident(group, processes, views, current.errors(), current.number, self._seen_ns)
         # The peers take longest to die, so they begin before anything is written or said.
         current.ask_to_end(signal.SIGTERM)
-        failures = {group.workers[w.local_rank].global_rank: processes.failure(w) for w in first}
+        failures = {group.workers[w.local_rank].global_rank: self._failure(processes, w) for w in first}
         if not current.condemned:
-            self._tell(*story.written(incident, self._outfit.log_folder))
+            self._tell(*self._written(incident))
         self._rendezvous_handler.failures += 1
-        why = self._progress.generation_ended(_highest_iteration(current))
+        reached = _highest_iteration(current)
+        why = self._outfit.on_disk(_PROGRESS, lambda: self._progress.generation_ended(reached), None)
         if why is not None and self._remaining_restarts > 0:
             self._give_up(why, self._outfit.config.no_restart_exit_code)
         if self._remaining_restarts > 0:
@@ -249,6 +258,20 @@ class Agent(SimpleElasticAgent):
         else:
             self._rendezvous_handler.end(f"a rank failed on {os.uname().nodename} and no restart is left")
         return RunResult(state=WorkerState.FAILED, failures=failures)
+
+    def _failure(self, processes: WorkerProcesses, worker: Worker) -> ProcessFailure:
+        """Torch's record of a failed worker; without what it left in its error file, where that cannot be read."""
+        failure = self._outfit.on_disk("a rank's error file", lambda: processes.failure(worker), None)
+        return processes.failure(worker, error_file="") if failure is None else failure
+
+    def _written(self, incident: Incident) -> tuple[Incident, str | None]:
+        folder = self._outfit.log_folder
+        problem: str | None = f"the incident could not be written under {folder} in time"
+        return self._outfit.on_disk("the incident", lambda: story.written(incident, folder), (incident, problem))
+
+    def _note_progress(self, current: Generation) -> None:
+        reached = _highest_iteration(current)
+        self._outfit.on_disk(_PROGRESS, lambda: self._progress.note(reached), None)
 
     def _give_up(self, why: str, exit_code: int) -> None:
         self.ended_because = why

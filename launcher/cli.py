@@ -1,18 +1,21 @@
 """ft_launcher's command line: torchrun's own parser plus one group of options; parse, then run.
 
 Exit codes: 0 when every worker ended with 0; 1 when the job failed; 2 when it was not started because of how it
-was asked for; ``--ft-no-restart-exit-code`` (93) when it was given up for lack of progress.
+was asked for; ``--ft-no-restart-exit-code`` (93) when it was given up for lack of progress; 128 and the signal's
+number when a signal came before a worker was started.
 """
 
 from __future__ import annotations
 
 import argparse
-import logging
 import os
-import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
+
+from launcher import early_signals, streams
+from launcher.console import ERROR, finish, say
 
 if TYPE_CHECKING:
     from launcher.nursery import Zygote
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["console_main", "main"]
 
 USAGE_ERROR = 2
+_LONGEST_FLUSH_SECONDS = 1.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,15 +48,16 @@ def console_main() -> None:
     This also returns in every warm worker, to become one: they are forked further down, and nothing that stands
     around this call may be left to run when they end.
     """
+    streams.open_missing_descriptors()
+    early_signals.watch()
     outcome = _guarded(sys.argv[1:], may_fork=True)
     if not isinstance(outcome, int):
         from launcher.become import become
 
         become(outcome)
         return
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    finish(_LONGEST_FLUSH_SECONDS)
+    streams.flush_standard_streams(_LONGEST_FLUSH_SECONDS)
     os._exit(outcome)
 
 
@@ -71,8 +76,9 @@ def _guarded(arguments: list[str], may_fork: bool) -> int | WorkerOrder:
         return _run(arguments, may_fork)
     except (ResilienceError, argparse.ArgumentTypeError) as error:
         return _refuse(str(error))
-    except KeyboardInterrupt:  # before the launcher has taken over the signals
-        return 128 + signal.SIGINT
+    except Exception:  # noqa: BLE001 - the outermost loop of the process
+        say(*traceback.format_exc().splitlines(), "this is a mistake in ft_launcher; please report it", level=ERROR)
+        return 1
 
 
 def _run(arguments: list[str], may_fork: bool) -> int | WorkerOrder:
@@ -102,7 +108,6 @@ def _run(arguments: list[str], may_fork: bool) -> int | WorkerOrder:
 
 def _zygote(job: Job, harmless_threads: int) -> Zygote | WorkerOrder | None:
     """Fork the zygote, unless workers are to be spawned. Returns in the launcher and in every warm worker."""
-    from launcher.console import say
     from launcher.nursery import Zygote
     from launcher.processes import adopt_orphans
     from launcher.run import preload
@@ -114,7 +119,11 @@ def _zygote(job: Job, harmless_threads: int) -> Zygote | WorkerOrder | None:
         say(f"warm start is off: {why_not}; workers are spawned instead (said once)")
         return None
     adopt_orphans()
-    return Zygote.by_fork(preload(job.config), harmless_threads)
+    early_signals.leave()  # a worker has the handlers that Python gives it
+    outcome = Zygote.by_fork(preload(job.config), harmless_threads)
+    if isinstance(outcome, Zygote):
+        early_signals.watch()
+    return outcome
 
 
 def _why_not_warm(job: Job) -> str | None:
@@ -148,7 +157,7 @@ def _set_default_threads(arguments: list[str]) -> None:
             wanted = attached or value
     if wanted.isdigit() and int(wanted) > 1:
         os.environ["OMP_NUM_THREADS"] = "1"
-        print("ft_launcher: OMP_NUM_THREADS is not set; each worker gets 1 thread, as with torchrun", file=sys.stderr)
+        say("OMP_NUM_THREADS is not set; each worker gets 1 thread, as with torchrun")
 
 
 def _platform_problem() -> str | None:
@@ -163,5 +172,5 @@ def _platform_problem() -> str | None:
 
 
 def _refuse(why: str) -> int:
-    print(f"ft_launcher: error: {why}", file=sys.stderr)
+    say(f"error: {why}", level=ERROR)
     return USAGE_ERROR

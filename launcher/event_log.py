@@ -1,57 +1,107 @@
-"""The run's own diary: one JSON object per line, stamped with both clocks, flushed as it happens."""
+"""The run's own diary: one JSON object per line, stamped with both clocks, on its way to the disk at once.
+
+It is written by a thread (``launcher.background``): a log folder that hangs or is full costs lines, never time.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import os
-import sys
 import time
+from datetime import datetime
 from typing import Any
 
+from launcher.background import Background, NotDoneError
+from launcher.console import say
 from launcher.folders import FolderError
 
 __all__ = ["EventLog", "read_events"]
+
+logger = logging.getLogger(__name__)
+
+_ROOM_BYTES = 1 << 20
+_LONGEST_START_SECONDS = 30.0
+_LONGEST_END_SECONDS = 1.0
 
 
 class EventLog:
     """Appends to ``events.jsonl`` in the run's log folder.
 
     Every line has ``event``, ``t_ns`` (``CLOCK_MONOTONIC``, comparable with the incidents and among each other)
-    and ``time`` (for people). A log folder that stops taking lines is reported once and never stops the job.
+    and ``time`` (for people); the first one also ``node`` and ``boot``, which tells whose monotonic clock it is. A
+    log folder that stops taking lines is reported once and never stops the job; where it takes them again, an event
+    ``lost`` says how many are missing.
+
+    Args:
+        log_folder: Where.
+        background: What writes; without one, whoever calls :meth:`write` does.
+
+    Raises:
+        FolderError: The file cannot be made.
     """
 
-    def __init__(self, log_folder: str) -> None:
+    def __init__(self, log_folder: str, background: Background | None = None) -> None:
         self.path = os.path.join(log_folder, "events.jsonl")
+        self.lost = 0
+        """Lines that could not be written and were not reported yet."""
+        self._background = background or Background("ft_events", _ROOM_BYTES)
+        self._is_first = True
+        self._is_torn = False
+        self._has_complained = False
         try:
-            try:
-                self._descriptor = _new_file(self.path)
-            except FileExistsError:  # another node of this job writes to the same shared folder, or an earlier run did
-                self.path = os.path.join(log_folder, f"events-{os.uname().nodename}-{os.getpid()}.jsonl")
-                self._descriptor = _new_file(self.path)
-        except OSError as error:
-            raise FolderError(
-                f"cannot write {self.path}: {error.strerror}; name another folder with --log-dir"
-            ) from error
-        self._failed = False
+            self._descriptor = self._background.call(lambda: self._open(log_folder), _LONGEST_START_SECONDS)
+        except (OSError, NotDoneError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise FolderError(f"cannot write {self.path}: {why}; name another folder with --log-dir") from error
 
     def write(self, event: str, **facts: Any) -> None:
-        """Append one line."""
-        line = {
-            "event": event,
-            "t_ns": time.monotonic_ns(),
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            **facts,
-        }
-        try:
-            os.write(self._descriptor, (json.dumps(line) + "\n").encode("ascii"))
-        except OSError as error:
-            if not self._failed:
-                self._failed = True
-                print(f"ft_launcher: {self.path}: {error.strerror}; no more events are logged", file=sys.stderr)
+        """Append one line; never raises, never waits."""
+        logger.debug("event %s %s", event, facts)
+        if self._is_first:
+            self._is_first = False
+            facts = {**facts, "node": os.uname().nodename, "boot": _boot()}
+        raw = _line(event, facts)
+        if not self._background.submit(lambda: self._append(raw), len(raw)):
+            self.lost += 1
 
     def close(self) -> None:
-        """Close."""
-        os.close(self._descriptor)
+        """Wait a moment for what is still to be written, and close."""
+        if self._background.flush(_LONGEST_END_SECONDS):
+            os.close(self._descriptor)
+
+    def _open(self, log_folder: str) -> int:
+        try:
+            return _new_file(self.path)
+        except FileExistsError:  # another node of this job writes to the same shared folder, or an earlier run did
+            self.path = os.path.join(log_folder, f"events-{os.uname().nodename}-{os.getpid()}.jsonl")
+            return _new_file(self.path)
+
+    def _append(self, raw: bytes) -> None:
+        lost = self.lost
+        if lost:
+            raw = _line("lost", {"lines": lost}) + raw
+        if self._is_torn:
+            raw = b"\n" + raw
+        try:
+            written = os.write(self._descriptor, raw)
+            if written < len(raw):  # full in mid-line
+                self._is_torn = True
+                os.write(self._descriptor, raw[written:])
+            self._is_torn = False
+            self.lost -= lost
+        except OSError as error:
+            self.lost += 1
+            if not self._has_complained:
+                self._has_complained = True
+                say(f"{self.path}: {error.strerror}; no events are logged until it can be written again (said once)")
+
+
+def _line(event: str, facts: dict[str, Any]) -> bytes:
+    now = datetime.now().astimezone().isoformat(timespec="milliseconds")
+    stamps = {"event": event, "t_ns": time.monotonic_ns(), "time": now}
+    return (json.dumps({**stamps, **facts}, default=str) + "\n").encode("ascii")
 
 
 def _new_file(path: str) -> int:
@@ -60,11 +110,46 @@ def _new_file(path: str) -> int:
 
 
 def read_events(log_folder: str) -> list[dict[str, Any]]:
-    """The events of a run, of every node that wrote into this folder, oldest first."""
-    events = []
-    for name in os.listdir(log_folder):
+    """The events of a run, of every node that wrote into this folder, oldest first.
+
+    On one machine the monotonic clock orders them. Between machines, whose monotonic clocks have nothing in common,
+    the wall clock does, so that is as good as their clocks agree.
+    """
+    files = []
+    for name in sorted(os.listdir(log_folder)):
         if name.startswith("events") and name.endswith(".jsonl"):
             with open(os.path.join(log_folder, name), encoding="utf-8") as file:
-                # The last line may be on its way.
-                events += [json.loads(line) for line in file if line.endswith("\n")]
-    return sorted(events, key=lambda event: event["t_ns"])
+                # The last line may be on its way; one in the middle was torn by a disk that was full.
+                events = [event for line in file if line.endswith("\n") if (event := _parsed(line)) is not None]
+            if events:
+                files.append((events[0].get("boot", name), events))
+    epochs: dict[str, float] = {}  # when each machine's monotonic clock began
+    for boot, events in files:
+        epochs.setdefault(boot, _epoch(events[0]))
+    dated = [(epochs[boot] + event["t_ns"] / 1e9, event) for boot, events in files for event in events]
+    return [event for _, event in sorted(dated, key=lambda pair: pair[0])]
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "t_ns" in event else None
+
+
+def _epoch(event: dict[str, Any]) -> float:
+    """The wall clock, in seconds since 1970, at which the monotonic clock of an event stood at zero."""
+    for form in ("%Y-%m-%dT%H:%M:%S.%f%z", "%Y-%m-%dT%H:%M:%S%z"):
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            return datetime.strptime(event["time"], form).timestamp() - float(event["t_ns"]) / 1e9
+    return 0.0
+
+
+def _boot() -> str:
+    """What tells this machine's monotonic clock from any other's."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return os.uname().nodename

@@ -7,17 +7,19 @@ field of an object that ends with it.
 from __future__ import annotations
 
 import inspect
+import logging
 import os
 import signal
 import time
 from collections.abc import Callable, Collection
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import attrs
 from torch.distributed.elastic.agent.server.api import WorkerGroup
 from torch.distributed.elastic.multiprocessing import LogsSpecs, PContext
 from torch.distributed.elastic.utils.api import macros
 
+from launcher.background import Background, NotDoneError
 from launcher.control_socket import ControlSocket
 from launcher.environment import log_line_prefix, monitor_environment, worker_environment
 from launcher.event_log import EventLog
@@ -35,7 +37,11 @@ from resilience_core.error_record import ErrorRecord, parse_error
 
 __all__ = ["Generation", "Outfit", "accepted_by"]
 
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
 _NS = 1_000_000_000
+_LONGEST_DISK_SECONDS = 0.5
 _LONGEST_PHASES_SECONDS = 60.0
 
 
@@ -51,9 +57,19 @@ class Outfit:
     control: ControlSocket
     signals: SignalInbox
     events: EventLog
+    disk: Background
+    """Whatever touches the log folder is done by this one."""
     starter: WorkerStarter
     logs_specs: LogsSpecs
     log_line_prefix_template: str | None = None
+
+    def on_disk(self, what: str, call: Callable[[], T], otherwise: T) -> T:
+        """The result of what must touch a disk; ``otherwise`` where the disk does not answer or cannot be read."""
+        try:
+            return self.disk.call(call, _LONGEST_DISK_SECONDS)
+        except (NotDoneError, OSError, ValueError, LookupError, TypeError) as error:
+            logger.warning("%s: %s; going on without", what, error)
+            return otherwise
 
 
 class Generation:

@@ -21,6 +21,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from launcher import console
 from launcher.condemn import NearMiss, Reporter, condemn
 from launcher.console import say
 from launcher.incident import Incident
@@ -246,6 +247,10 @@ def main(settings_text: str) -> None:
     prctl(pr_set_name, b"ft_monitor", 0, 0, 0)
     # A monitor that is stopped when its parent dies must wake to clean up after it.
     prctl(pr_set_pdeathsig, int(signal.SIGCONT), 0, 0, 0)
-    Monitor(json.loads(settings_text)).run()
+    settings = json.loads(settings_text)
+    console.set_level(settings["config"]["log_level"])
+    console.start()
+    Monitor(settings).run()
+    console.finish(0.1)
     # Nothing here needs an interpreter's orderly end, and the launcher waits for ours.
     os._exit(0)

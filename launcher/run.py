@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -19,13 +18,16 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousPa
 from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 
-from launcher import story
+from launcher import console, story
 from launcher.agent import Agent
+from launcher.background import Background, NotDoneError
+from launcher.bounded_logs import BoundedLogs
 from launcher.console import say
 from launcher.control_socket import ControlSocket
 from launcher.event_log import EventLog
-from launcher.folders import RunFolder, make_log_folder, new_run_id, remove_if_empty
+from launcher.folders import FolderError, RunFolder, make_log_folder, new_run_id, remove_if_empty
 from launcher.generation import Outfit, accepted_by
+from launcher.log_records import take_over_logging
 from launcher.monitor_process import MonitorProcess
 from launcher.nursery import Zygote
 from launcher.options import Job
@@ -34,10 +36,13 @@ from launcher.signals import SignalInbox
 from launcher.starters import SpawnStarter, WarmStarter, WorkerStarter
 from launcher.workers import python_command
 from resilience_core.config import FaultToleranceConfig
-from resilience_core.errors import ConfigError
+from resilience_core.errors import ConfigError, ResilienceError
 
 __all__ = ["preload", "run"]
 
+_LOG_ROOM_BYTES = 1 << 20
+_LONGEST_FIRST_WAIT_SECONDS = 30.0
+_LONGEST_LAST_WAIT_SECONDS = 1.0
 _RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
@@ -54,21 +59,45 @@ def run(job: Job, zygote: Zygote | None = None) -> int:
     Raises:
         ResilienceError: It could not be started.
     """
+    console.start()
+    take_over_logging(job.config.log_level)
     for warning in job.warnings:
         say(f"warning: {warning}")
     _complete(job)
     with contextlib.ExitStack() as stack:
-        log_folder = make_log_folder(job.arguments.log_dir, job.arguments.rdzv_id)
-        stack.callback(remove_if_empty, log_folder)
+        signals = SignalInbox(getattr(job.arguments, "signals_to_handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"))
+        signals.install()
+        disk = Background("ft_log_folder", _LOG_ROOM_BYTES)
+        disk.start()
+        log_folder = _log_folder(job, disk)
+        stack.callback(_put_away, log_folder, disk)
         launch_config, entrypoint, arguments = _launch_config(job, log_folder)
-        outfit = stack.enter_context(_furnished(job, launch_config, log_folder, zygote))
+        outfit = stack.enter_context(_furnished(job, launch_config, log_folder, zygote, signals, disk))
         try:
-            spec = _worker_spec(job, launch_config, entrypoint, arguments)
+            with signals.raised_at_once():
+                spec = _worker_spec(job, launch_config, entrypoint, arguments)
         except SignalException as ended:
             say(f"ended by {ended.sigval.name} before a worker was started")
-            return 1
+            return 128 + ended.sigval
         agent = Agent(spec, outfit, _shutdown_timeout(job.arguments))
         return _supervise(agent, spec, outfit)
+
+
+def _log_folder(job: Job, disk: Background) -> str:
+    try:
+        return disk.call(
+            lambda: make_log_folder(job.arguments.log_dir, job.arguments.rdzv_id), _LONGEST_FIRST_WAIT_SECONDS
+        )
+    except NotDoneError as error:
+        where = os.path.abspath(job.arguments.log_dir or "ft_logs")
+        raise FolderError(
+            f"the log folder under {where} cannot be made: {error}; name another with --log-dir"
+        ) from error
+
+
+def _put_away(log_folder: str, disk: Background) -> None:
+    with contextlib.suppress(NotDoneError, OSError):
+        disk.call(lambda: remove_if_empty(log_folder), _LONGEST_LAST_WAIT_SECONDS)
 
 
 def preload(config: FaultToleranceConfig) -> tuple[str, ...]:
@@ -81,7 +110,8 @@ def _supervise(agent: Agent, spec: WorkerSpec, outfit: Outfit) -> int:
     keeps_rendezvous_open = False
     destination = getattr(spec, "event_log_handler", "null")  # not in torch 2.4
     try:
-        result = agent.run()
+        with outfit.signals.raised_at_once():
+            result = agent.run()
         torch_events.record(agent.get_event_succeeded(), destination)
         return _exit_code(agent, spec, result)
     except SignalException as ended:
@@ -91,6 +121,12 @@ def _supervise(agent: Agent, spec: WorkerSpec, outfit: Outfit) -> int:
         code = 0 if agent.ended_cleanly else 1
         say(f"ended by {ended.sigval.name}; {'every worker' if code == 0 else 'not every worker'} ended with 0")
         return code
+    except ResilienceError as error:
+        if not agent.has_started:
+            raise
+        # Exit code 2 would say that another run could only end the same way.
+        say(f"the job has failed: {error}", level=console.ERROR)
+        return 1
     except RendezvousError as error:
         say(f"the nodes could not agree: {type(error).__name__}: {error}")
         return 1
@@ -98,7 +134,8 @@ def _supervise(agent: Agent, spec: WorkerSpec, outfit: Outfit) -> int:
         keeps_rendezvous_open |= agent.leaves_the_others_alone
         if not keeps_rendezvous_open:
             spec.rdzv_handler.shutdown()
-        outfit.events.write("ended", generation=agent.generation, iteration=agent.best_iteration)
+        unsaid = {"unsaid": console.lost_lines()} if console.lost_lines() else {}
+        outfit.events.write("ended", generation=agent.generation, iteration=agent.best_iteration, **unsaid)
 
 
 def _exit_code(agent: Agent, spec: WorkerSpec, result: RunResult | None) -> int:
@@ -148,18 +185,17 @@ def _launch_config(job: Job, log_folder: str) -> tuple[Any, str, list[str]]:
 
 
 @contextlib.contextmanager
-def _furnished(job: Job, launch_config: Any, log_folder: str, zygote: Zygote | None) -> Iterator[Outfit]:
-    logging.getLogger("launcher").setLevel(job.config.log_level)
+def _furnished(
+    job: Job, launch_config: Any, log_folder: str, zygote: Zygote | None, signals: SignalInbox, disk: Background
+) -> Iterator[Outfit]:
     with contextlib.ExitStack() as stack:
-        signals = SignalInbox(getattr(launch_config, "signals_to_handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"))
-        signals.install()
         if hasattr(launch_config, "signals_to_handle"):  # torch's launch_agent sets it for the workers, too
             os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = launch_config.signals_to_handle
         run_folder = RunFolder(job.config.run_dir)
         stack.callback(run_folder.remove)
         control = ControlSocket(os.path.join(run_folder.path, "control.sock"))
         stack.callback(control.close)
-        events = EventLog(log_folder)
+        events = EventLog(log_folder, disk)
         stack.callback(events.close)
         config_file = run_folder.write("config.json", job.config.to_json())
 
@@ -187,7 +223,10 @@ def _furnished(job: Job, launch_config: Any, log_folder: str, zygote: Zygote | N
             signals=signals,
             events=events,
             starter=starter,
-            logs_specs=launch_config.logs_specs,
+            disk=disk,
+            logs_specs=BoundedLogs(
+                launch_config.logs_specs, disk, lambda: os.path.join(run_folder.path, "workers"), say
+            ),
             log_line_prefix_template=launch_config.log_line_prefix_template,
         )
 

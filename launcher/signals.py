@@ -11,23 +11,31 @@ from types import FrameType
 
 from torch.distributed.elastic.multiprocessing import SignalException
 
+from launcher import early_signals
 from resilience_core.errors import ConfigError
 
 __all__ = ["SignalInbox"]
+
+_FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
 
 
 class SignalInbox:
     """Signals that ask the launcher to end the job.
 
-    While :meth:`deferred`, a signal is noted and makes :attr:`descriptor` readable; the supervision loop takes it
-    with :meth:`raise_pending`. Otherwise, inside torch's own waits (rendezvous, exit barrier), it is raised at
-    once as torch's ``SignalException``, which is what torch's agent expects there.
+    A signal is noted and makes :attr:`descriptor` readable; the supervision loop takes it with
+    :meth:`raise_pending`. Only inside :meth:`raised_at_once`, which is for torch's own waits (rendezvous, exit
+    barrier), and there outside :meth:`deferred`, it is raised as it comes, as torch's ``SignalException``, which is
+    what torch's agent expects. So none interrupts what is being made or put away.
+
+    SIGUSR1 and SIGUSR2, by which schedulers announce the end of an allocation, are passed on to those ranks that
+    handle them (:meth:`take_forwarded`), unless they are among the signals that end the job.
     """
 
     def __init__(self, names: str) -> None:
         self._numbers = [_number(name.strip()) for name in names.split(",") if name.strip()]
         self._pending: list[signal.Signals] = []
-        self._depth = 0
+        self._depth = 1
+        self._to_forward: list[signal.Signals] = []
         self._read_end, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.first: signal.Signals | None = None
         """The first signal that came, None if none did."""
@@ -41,9 +49,16 @@ class SignalInbox:
 
     def install(self) -> None:
         """Take over the signals; only the main thread may."""
-        if threading.current_thread() is threading.main_thread():
-            for number in self._numbers:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in self._numbers:
+            # nohup: whoever started us so does not want it to end anything.
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._note)
+        for number in _FORWARDED:
+            if number not in self._numbers and signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, self._note_to_forward)
+        early_signals.leave()
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
@@ -53,6 +68,21 @@ class SignalInbox:
             yield
         finally:
             self._depth -= 1
+
+    @contextlib.contextmanager
+    def raised_at_once(self) -> Iterator[None]:
+        """Let a signal interrupt a ``with`` block, also one that has come before."""
+        self._depth -= 1
+        try:
+            self.raise_pending()
+            yield
+        finally:
+            self._depth += 1
+
+    def take_forwarded(self) -> list[signal.Signals]:
+        """Those that the ranks are to get, since the last time."""
+        taken, self._to_forward = self._to_forward, []
+        return taken
 
     def raise_pending(self) -> None:
         """Raise the oldest signal that has come and was not raised yet."""
@@ -72,10 +102,18 @@ class SignalInbox:
         else:
             self.first = came
             self._pending.append(came)
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._write_end, b"!")
+        self._wake()
         if self._depth == 0:
             self.raise_pending()
+
+    def _note_to_forward(self, number: int, frame: FrameType | None) -> None:
+        if number not in self._to_forward:
+            self._to_forward.append(signal.Signals(number))
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._write_end, b"!")
 
 
 def _number(name: str) -> signal.Signals:

@@ -17,11 +17,11 @@ import linecache
 import os
 import re
 import signal
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from launcher.console import say
 from launcher.processes import open_pidfd, process_status, send_signal, wait_for_exit
 
 __all__ = ["Frame", "Thread", "is_a_wait_for_the_gpu", "main_thread", "own_frame", "take_stacks"]
@@ -119,7 +119,7 @@ def _from_outside(pids: Mapping[int, int], py_spy: str, scratch: str, end: float
         try:
             child = _start_py_spy(py_spy, pid, output)
         except OSError as error:  # no memory for a process, or the program was removed: the kill goes on without
-            print(f"ft_launcher: cannot run {py_spy}: {error.strerror}; no stacks from outside", file=sys.stderr)
+            say(f"cannot run {py_spy}: {error.strerror}; no stacks from outside")
             break
         running[key] = (child, os.pidfd_open(child), output)
     found = {}

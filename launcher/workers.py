@@ -128,14 +128,14 @@ class WorkerProcesses(QuietContext):
         failed = [worker for worker in ended if worker.exit_code != 0 or worker.local_rank in self.condemned]
         return sorted(failed, key=lambda worker: worker.ended_ns or 0)
 
-    def failure(self, worker: Worker) -> ProcessFailure:
-        """Torch's record of a failed worker, with what it left in its error file."""
+    def failure(self, worker: Worker, error_file: str | None = None) -> ProcessFailure:
+        """Torch's record of a failed worker, with what it left in its error file (another may be named)."""
         assert worker.exit_code is not None
         return ProcessFailure(
             local_rank=worker.local_rank,
             pid=worker.pid,
             exitcode=worker.exit_code,
-            error_file=self.error_files[worker.local_rank],
+            error_file=self.error_files[worker.local_rank] if error_file is None else error_file,
         )
 
     def collect_exits(self) -> list[Worker]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import time
 from pathlib import Path
 
 import pytest
 
+from launcher.background import Background, NotDoneError
 from launcher.event_log import EventLog, read_events
 from launcher.folders import FolderError
 
@@ -51,13 +54,85 @@ def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_disk_that_fills_up_is_said_once_and_stops_nobody(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_disk_that_fills_up_is_said_once_and_what_is_missing_is_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("launcher.event_log._new_file", lambda path: os.open("/dev/full", os.O_WRONLY))
     log = EventLog(str(tmp_path))
+    log.write("before")
+    real = os.dup(log._descriptor)
+    with open("/dev/full", "wb") as full:
+        os.dup2(full.fileno(), log._descriptor)
     for number in range(5):
         log.write("tick", number=number)
+    os.dup2(real, log._descriptor)
+    log.write("after")
     log.close()
 
-    assert capsys.readouterr().err.count("No space left on device; no more events are logged") == 1
+    assert capsys.readouterr().err.count("No space left on device; no events are logged until") == 1
+    events = read_events(str(tmp_path))
+    assert [event["event"] for event in events] == ["before", "after", "lost"]
+    assert events[2]["lines"] == 5
+
+
+def test_a_line_that_was_torn_by_a_full_disk_does_not_spoil_the_next(tmp_path: Path) -> None:
+    log = EventLog(str(tmp_path))
+    log.write("before")
+    os.write(log._descriptor, b'{"event": "to')
+    log._is_torn = True
+    log.write("after")
+    log.close()
+    assert [event["event"] for event in read_events(str(tmp_path))] == ["before", "after"]
+
+
+def test_a_folder_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
+    """The file is a FIFO that nobody reads: as with a file system that hangs, a write does not return."""
+    background = Background("test", 1 << 16)
+    log = EventLog(str(tmp_path), background)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(writer, b"x" * 4096):
+            pass
+    os.set_blocking(writer, True)
+    os.dup2(writer, log._descriptor)
+    background.start()
+
+    for number in range(10_000):
+        log.write("tick", number=number)
+
+    assert log.lost > 5_000
+    with pytest.raises(NotDoneError):
+        background.call(lambda: None, 0.01)
+    os.set_blocking(reader, False)
+    while log.lost or not background.flush(0):  # somebody reads after all
+        with contextlib.suppress(BlockingIOError):
+            os.read(reader, 1 << 20)
+        if background.flush(0):
+            log.write("again")
+    for descriptor in (reader, writer):
+        os.close(descriptor)
+
+
+def test_machines_are_put_in_order_by_their_wall_clocks(tmp_path: Path) -> None:
+    """The monotonic clock of a machine that was booted later is behind, and says nothing about the other's."""
+    lines = {
+        "events.jsonl": [(5_000_000_000, "12:00:01.000"), (7_000_000_000, "12:00:03.000")],
+        "events-other-1.jsonl": [(900_000_000_000, "12:00:00.500"), (901_500_000_000, "12:00:02.000")],
+    }
+    for boot, (name, stamps) in enumerate(lines.items()):
+        with open(tmp_path / name, "w") as file:
+            for t_ns, clock in stamps:
+                event = {"event": clock, "t_ns": t_ns, "time": f"2026-11-21T{clock}+00:00", "boot": str(boot)}
+                file.write(json.dumps(event) + "\n")
+
+    ordered = [event["event"] for event in read_events(str(tmp_path))]
+
+    assert ordered == ["12:00:00.500", "12:00:01.000", "12:00:02.000", "12:00:03.000"]
+
+
+def test_within_a_machine_a_wall_clock_that_was_set_back_changes_no_order(tmp_path: Path) -> None:
+    with open(tmp_path / "events.jsonl", "w") as file:
+        for number, clock in enumerate(["12:00:05.000", "11:00:00.000", "11:00:01.000"]):
+            event = {"event": number, "t_ns": number * 1_000_000_000, "time": f"2026-11-21T{clock}+00:00"}
+            file.write(json.dumps(event) + "\n")
+    assert [event["event"] for event in read_events(str(tmp_path))] == [0, 1, 2]

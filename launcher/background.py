@@ -1,0 +1,133 @@
+"""A thread that writes what others hand it, so that no file system, pipe or terminal can hold up a restart.
+
+Two ways were sketched:
+
+* *A descriptor opened anew with O_NONBLOCK* (through ``/proc/self/fd``): no thread, and a full pipe is noticed at
+  once. But a regular file blocks whatever its flags, which is the case that matters for log folders; a socket
+  cannot be opened that way; and every line that does not fit at this very moment is lost.
+* *A thread with a bounded queue*: whatever blocks, blocks there. What a slow reader has not taken yet waits in
+  memory, up to a bound, and only what is beyond it is lost, counted, and reported later.
+
+The thread is what is built. It is started early, while there is no lack of processes yet, but after the zygote
+was forked, since a process with threads is not to be forked. The first way serves before that, and wherever a
+thread cannot be had.
+
+Standard library only: the monitor uses it, too.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+__all__ = ["Background", "NotDoneError"]
+
+T = TypeVar("T")
+
+
+class NotDoneError(Exception):
+    """A call was not done in time: what it waits for does not answer."""
+
+
+class Background:
+    """One thread and the calls that wait for it.
+
+    Args:
+        name: The thread's.
+        room: How much may wait; the unit is the caller's, most often bytes.
+    """
+
+    def __init__(self, name: str, room: int) -> None:
+        self._name = name
+        self._free = room
+        self._calls: collections.deque[tuple[Callable[[], object], int]] = collections.deque()
+        self._changed = threading.Condition()
+        self._busy_since: float | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_started(self) -> bool:
+        """Whether there is a thread; otherwise calls are made where they are handed over."""
+        return self._thread is not None
+
+    def start(self) -> None:
+        """Start the thread; where the system refuses one, calls go on being made by the caller."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            with contextlib.suppress(RuntimeError):  # pids.max, RLIMIT_NPROC
+                thread.start()
+                self._thread = thread
+
+    def submit(self, call: Callable[[], object], size: int = 1) -> bool:
+        """Hand over a call, which must not raise, without waiting for it.
+
+        Returns:
+            Whether there was room for it.
+        """
+        if self._thread is None:
+            call()
+            return True
+        with self._changed:
+            if size > self._free:
+                return False
+            self._free -= size
+            self._calls.append((call, size))
+            self._changed.notify_all()
+        return True
+
+    def call(self, function: Callable[[], T], timeout_seconds: float) -> T:
+        """Have a function called and wait for its result, but not for long.
+
+        Raises:
+            NotDoneError: It was not done in time, or what came before it has been stuck for as long already, so
+                that waiting would be in vain; it may still be done later.
+            Exception: What the function has raised.
+        """
+        if self._thread is None:
+            return function()
+        outcome: list[T] = []
+        problem: list[BaseException] = []
+        done = threading.Event()
+
+        def run() -> None:
+            try:
+                outcome.append(function())
+            except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+                problem.append(error)
+            done.set()
+
+        if self._is_stuck(timeout_seconds) or not self.submit(run) or not done.wait(timeout_seconds):
+            raise NotDoneError(f"no answer within {timeout_seconds:g} s")
+        if problem:
+            raise problem[0]
+        return outcome[0]
+
+    def flush(self, timeout_seconds: float) -> bool:
+        """Wait until nothing waits any more, or the time is up.
+
+        Returns:
+            Whether all is done.
+        """
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._calls and self._busy_since is None, timeout_seconds)
+
+    def _is_stuck(self, seconds: float) -> bool:
+        since = self._busy_since
+        return since is not None and time.monotonic() - since > seconds
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._calls:
+                    self._changed.wait()
+                call, size = self._calls.popleft()
+                self._busy_since = time.monotonic()
+            call()
+            with self._changed:
+                self._free += size
+                self._busy_since = None
+                self._changed.notify_all()

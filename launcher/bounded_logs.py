@@ -1,0 +1,58 @@
+"""Where a generation's workers log: torch's own layout, made within a bound, elsewhere if need be.
+
+torch makes new folders for every generation, on the launcher's main thread. A log folder whose file system hangs
+or is full would so stand in the way of the restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, LogsSpecs
+
+from launcher.background import Background, NotDoneError
+
+__all__ = ["BoundedLogs"]
+
+_LONGEST_WAIT_SECONDS = 1.0
+
+
+class BoundedLogs(LogsSpecs):
+    """Another ``LogsSpecs``, asked from a thread.
+
+    Args:
+        inner: What is asked.
+        background: The thread.
+        instead: Names a folder for the generations that the log folder cannot take.
+        say: Told once when that happens.
+    """
+
+    def __init__(
+        self, inner: LogsSpecs, background: Background, instead: Callable[[], str], say: Callable[[str], None]
+    ) -> None:
+        # Nothing of the base's own state is used; its constructor has changed between versions of torch.
+        self._inner = inner
+        self._background = background
+        self._instead = instead
+        self._say = say
+        self._has_said = False
+
+    @property
+    def root_log_dir(self) -> str:
+        """See torch."""
+        return str(self._inner.root_log_dir)
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """See torch."""
+        try:
+            return self._background.call(lambda: self._inner.reify(envs), _LONGEST_WAIT_SECONDS)
+        except (OSError, NotDoneError) as error:
+            folder = self._instead()
+            if not self._has_said:
+                self._has_said = True
+                why = getattr(error, "strerror", None) or error
+                self._say(
+                    f"no folders for the workers' logs can be made under {self.root_log_dir} ({why}); until they can, "
+                    f"workers write to the launcher's own output and error files go to {folder} (said once)"
+                )
+            return DefaultLogsSpecs(log_dir=folder).reify(envs)

@@ -1,0 +1,49 @@
+"""Standard descriptors of the launcher's own process, made sure of at its start and left in good order at its end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+__all__ = ["flush_standard_streams", "open_missing_descriptors"]
+
+
+def open_missing_descriptors() -> None:
+    """Open ``/dev/null`` where standard input, output or error is closed.
+
+    Otherwise the next socket or file gets the number, and what a rank prints goes into it.
+    """
+    for descriptor, flags in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            opened = os.open(os.devnull, flags)
+            if opened != descriptor:
+                os.dup2(opened, descriptor)
+                os.close(opened)
+            os.set_inheritable(descriptor, True)
+    if sys.stdout is None:
+        sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # type: ignore[misc] # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = sys.__stderr__ = open(2, "w", closefd=False)  # type: ignore[misc] # noqa: SIM115
+    if sys.stdin is None:
+        sys.stdin = sys.__stdin__ = open(0, closefd=False)  # type: ignore[misc] # noqa: SIM115
+
+
+def flush_standard_streams(timeout_seconds: float) -> None:
+    """Flush what is buffered; a pipe that nobody reads is given up on after a while."""
+
+    def flush() -> None:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (AttributeError, OSError, ValueError):  # replaced, gone, or closed
+                pass
+
+    try:
+        flusher = threading.Thread(target=flush, daemon=True)
+        flusher.start()
+    except RuntimeError:  # no more threads can be had
+        return
+    flusher.join(timeout_seconds)

@@ -69,7 +69,7 @@ def _guarded(arguments: list[str], may_fork: bool) -> int | WorkerOrder:
     if problem is not None:
         return _refuse(problem)
     if (warning := torch_versions.warning_about(torch)) is not None:
-        print(f"ft_launcher: warning: {warning}", file=sys.stderr)
+        say(f"warning: {warning}")
     from resilience_core.errors import ResilienceError
 
     try:

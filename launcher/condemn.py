@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from launcher.blame import assign_blame, waits_for_peers
-from launcher.console import say
 from launcher.evidence import Evidence, ProcessLook, look_at, uses_a_gpu
 from launcher.incident import Incident, RankReport
 from launcher.incident_writer import IncidentWriter

@@ -171,7 +171,11 @@ class Agent(SimpleElasticAgent):
                 say(f"the process of local rank {killed} was terminated, but the worker around it lives on; killed")
             if seconds is not None:
                 due.append(seconds)
+        if (next_look := current.next_look_seconds()) is not None:
+            due.append(next_look)
         self._wait_for([worker.pidfd for worker in current.processes.running], min(due, default=None))
+        if said := current.look_after_the_unmonitored():
+            say(*said)
 
     def _wait_for(self, pidfds: Collection[int], timeout_seconds: float | None) -> set[int]:
         """Wait for pidfds, and serve whoever else speaks meanwhile.
@@ -209,7 +213,10 @@ class Agent(SimpleElasticAgent):
                 self._outfit.events.write("signalled", **report)
             elif report["generation"] == self._current.number:
                 self._current.condemn(report["condemned"])
-                self._tell(Incident.from_json(report["incident"]), report["problem"])
+                incident = Incident.from_json(report["incident"])
+                self._tell(incident, report["problem"])
+                if said := self._outfit.limits.note_verdict(incident):
+                    say(*said)
 
     def _spared(self, generation: int, near_misses: Sequence[Mapping[str, Any]]) -> None:
         """Take verdicts back that the monitor has withdrawn before its signal."""

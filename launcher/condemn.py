@@ -21,6 +21,7 @@ from launcher.stacks import Thread, is_a_wait_for_the_gpu, main_thread, own_fram
 from launcher.verdict import Verdict
 from launcher.watch import RankMonitor
 from resilience_core.cell import STACK_SIGNAL, CellView
+from resilience_core.limit_text import LEARNED
 
 __all__ = ["NearMiss", "Reporter", "condemn"]
 
@@ -246,6 +247,7 @@ def _report(
     waits_in = waits_for_peers(stack)
     since_ns, limit = _story(verdict, youngest.opened_ns if youngest else view.left_section_ns)
     section = verdict.section if verdict is not None else youngest.name if youngest else None
+    origin = rank.limit_origin(verdict) if verdict is not None else None
     return RankReport(
         rank=rank.order.rank,
         local_rank=rank.order.local_rank,
@@ -255,6 +257,9 @@ def _report(
         section=section if verdict is None or verdict.cause == "section" else youngest.name if youngest else None,
         open_seconds=(now_ns - since_ns) / 1e9 if since_ns else None,
         limit_seconds=limit,
+        limit_origin=origin.phrase if origin is not None else None,
+        limit_advice=origin.advice if origin is not None else None,
+        limit_learned=origin.kind if origin is not None and origin.source == LEARNED else None,
         iteration=view.iteration if view.iteration >= 0 else None,
         waits_in=str(waits_in) if waits_in is not None else None,
         stack=stack,

@@ -24,6 +24,8 @@ from launcher.control_socket import ControlSocket
 from launcher.environment import log_line_prefix, monitor_environment, worker_environment
 from launcher.event_log import EventLog
 from launcher.folders import RunFolder
+from launcher.instrumented import names_the_client, script_of
+from launcher.job_limits import JobLimits, spared, unmonitored
 from launcher.monitor_process import MonitorProcess
 from launcher.processes import reap_adopted, send_signal
 from launcher.signals import SignalInbox
@@ -43,6 +45,8 @@ logger = logging.getLogger(__name__)
 _NS = 1_000_000_000
 _LONGEST_DISK_SECONDS = 0.5
 _LONGEST_PHASES_SECONDS = 60.0
+_EVIDENCE_SECONDS = 0.25
+"""How often is looked whether a rank has initialised monitoring, where a startup limit waits for that."""
 
 
 @attrs.frozen(kw_only=True)
@@ -62,6 +66,9 @@ class Outfit:
     starter: WorkerStarter
     logs_specs: LogsSpecs
     log_line_prefix_template: str | None = None
+    limits: JobLimits = attrs.field(
+        default=attrs.Factory(lambda outfit: JobLimits(outfit.config), takes_self=True), init=False
+    )
 
     def on_disk(self, what: str, call: Callable[[], T], otherwise: T) -> T:
         """The result of what must touch a disk; ``otherwise`` where the disk does not answer or cannot be read."""
@@ -90,6 +97,8 @@ class Generation:
         self._outfit = outfit
         self._is_over = False
         self._phases_told = False
+        self._orders: dict[int, WatchOrder] = {}
+        self._has_spared = False
         self._cells = {
             worker.local_rank: Cell.create(
                 outfit.run_folder.cell(number, worker.local_rank), rank=worker.global_rank, generation=number
@@ -124,6 +133,53 @@ class Generation:
         if not self._phases_told and (complete or is_late or self._is_over):
             self._phases_told = True
             self._outfit.events.write("phases", generation=self.number, ranks=stamps)
+
+    def look_after_the_unmonitored(self) -> list[str]:
+        """Hold ranks to a startup limit as soon as that may count; say once whom nobody watches.
+
+        Returns:
+            What to say, most often nothing.
+        """
+        outfit, config, now_ns = self._outfit, self._outfit.config, time.monotonic_ns()
+        knew = outfit.limits.has_used_the_client
+        outfit.limits.note_starts(self.started_ns, self._initialised_ns())
+        if outfit.limits.has_used_the_client != knew and config.rank_startup_timeout is not None:
+            self._have_them_watched(from_ns=now_ns)
+        running = {worker.local_rank for worker in self.processes.running}
+        unseen = running - self._monitored() - set(self._held())
+        ranks = {worker.global_rank for worker in self._group.workers if worker.local_rank in unseen}
+        elapsed = (now_ns - self.started_ns) / _NS
+        said: list[str] = []
+        startup = config.rank_startup_timeout
+        if ranks and startup is not None and not self._has_spared and elapsed >= startup:
+            self._has_spared = True
+            said.append(spared(ranks, startup, script_of(self._command)[0] or "the command"))
+        after = config.unmonitored_notice_after
+        if after is not None and elapsed >= after and not outfit.limits.has_noted_the_unmonitored:
+            outfit.limits.has_noted_the_unmonitored = True
+            if ranks:
+                said += unmonitored(ranks, len(ranks) == len(self._group.workers), after)
+        return said
+
+    def next_look_seconds(self) -> float | None:
+        """When :meth:`look_after_the_unmonitored` has something to do next; None when it never will."""
+        if len(self._monitored()) == len(self._cells):
+            return None
+        config, elapsed = self._outfit.config, (time.monotonic_ns() - self.started_ns) / _NS
+        due = []
+        if config.unmonitored_notice_after is not None and not self._outfit.limits.has_noted_the_unmonitored:
+            due.append(max(0.0, config.unmonitored_notice_after - elapsed))
+        if config.rank_startup_timeout is not None and not self._has_spared:
+            due.append(max(0.0, config.rank_startup_timeout - elapsed))
+        if config.rank_startup_timeout is not None and not self._outfit.limits.has_used_the_client:
+            due.append(_EVIDENCE_SECONDS)
+        return min(due, default=None)
+
+    def _initialised_ns(self) -> dict[int, int | None]:
+        return {local_rank: cell.stamps()["initialised_ns"] for local_rank, cell in self._cells.items()}
+
+    def _monitored(self) -> set[int]:
+        return {local_rank for local_rank, at_ns in self._initialised_ns().items() if at_ns is not None}
 
     @property
     def has_told_phases(self) -> bool:
@@ -206,6 +262,7 @@ class Generation:
         self.processes.close(death_signal, 0)  # the tails of --tee
         self._is_over = True
         self.tell_phases()
+        outfit.limits.note_starts(self.started_ns, self._initialised_ns())
         outfit.monitor.forget(self.number, is_over=True)
         for cell in self._cells.values():
             cell.close()
@@ -239,6 +296,7 @@ class Generation:
                     generation=self.number,
                     launcher_pid=os.getpid(),
                 ),
+                **outfit.limits.environment(),
             }
             arguments = macros.substitute(list(spec.args), str(worker.local_rank))
             launches[worker.local_rank] = Launch(
@@ -266,20 +324,41 @@ class Generation:
             ),
         )
 
-    def _have_them_watched(self) -> None:
-        limit = self._outfit.config.rank_startup_timeout
+    def _have_them_watched(self, from_ns: int | None = None) -> None:
+        """Give the monitor its orders; once more, later, for ranks that are held to a startup limit from then on."""
+        uses_client = False
+        if self._outfit.config.rank_startup_timeout is not None:
+            uses_client = names_the_client(self._command)
         for worker in self._group.workers:
+            limit = self._outfit.limits.startup(worker.local_rank, uses_client)
+            since_ns = self.started_ns
+            if from_ns is not None:
+                if limit is None or worker.local_rank in self._monitored() | set(self._held()):
+                    continue
+                if since_ns + limit.seconds * _NS < from_ns:
+                    since_ns = from_ns
             order = WatchOrder(
                 generation=self.number,
                 local_rank=worker.local_rank,
                 rank=worker.global_rank,
                 cell=self._cells[worker.local_rank].path,
                 pid=self.processes.workers[worker.local_rank].pid,
-                startup_at_ns=0 if limit is None else self.started_ns + int(limit * _NS),
-                started_ns=self.started_ns,
+                startup_at_ns=0 if limit is None else since_ns + int(limit.seconds * _NS),
+                started_ns=since_ns,
                 has_others=(self._group.group_world_size or 1) > 1,
+                startup_origin=limit.origin if limit is not None else None,
+                startup_advice=limit.advice if limit is not None else None,
+                startup_is_learned=limit is not None and limit.is_learned,
             )
+            self._orders[worker.local_rank] = order
             self._outfit.monitor.watch(order, self._cells[worker.local_rank], is_session_leader=True)
+
+    @property
+    def _command(self) -> tuple[str, ...]:
+        return (cast(str, self._group.spec.entrypoint), *map(str, self._group.spec.args))
+
+    def _held(self) -> list[int]:
+        return [local_rank for local_rank, order in self._orders.items() if order.startup_at_ns]
 
 
 def accepted_by(function: Any, **arguments: Any) -> dict[str, Any]:

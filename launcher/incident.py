@@ -35,6 +35,11 @@ class RankReport(NamedTuple):
     """The section whose deadline passed; else the one opened last; None when out of section."""
     open_seconds: float | None = None
     limit_seconds: float | None = None
+    limit_origin: str | None = None
+    """Where that limit comes from, and what switches it off."""
+    limit_advice: str | None = None
+    limit_learned: str | None = None
+    """The kind of that limit (``resilience_core.limit_text``) when it was learned."""
     iteration: int | None = None
     process_state: str | None = None
     kernel_wait: str | None = None
@@ -205,11 +210,13 @@ class Incident(NamedTuple):
         where = f" at iteration {rank.iteration}" if rank.iteration is not None else ""
         return (
             f"rank {rank.rank} (pid {rank.pid}): {silent} {rank.open_seconds:.3f} s{where}; "
-            f"limit {rank.limit_seconds:g} s"
+            f"limit {rank.limit_seconds:g} s{f' ({rank.limit_origin})' if rank.limit_origin else ''}"
         )
 
     def _hint(self) -> str | None:
         for rank in self._speakers():
+            if rank.limit_advice:
+                return rank.limit_advice
             option = {
                 "section": f"--ft-rank-section-timeouts {rank.section}:SECONDS",
                 "out of section": "--ft-rank-out-of-section-timeout SECONDS",

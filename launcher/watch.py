@@ -10,9 +10,18 @@ from typing import NamedTuple
 
 from launcher.lost_time import Freeze
 from launcher.processes import has_exited, open_pidfd, process_status
-from launcher.verdict import STARTUP, Deadline, Sighting, sight
-from resilience_core.cell import ERROR_TEXT, Cell, CellView, implausible, own_pid_namespace, process_start_time
+from launcher.verdict import STARTUP, Deadline, Sighting, Verdict, sight
+from resilience_core.cell import (
+    ERROR_TEXT,
+    LIMITS_TEXT,
+    Cell,
+    CellView,
+    implausible,
+    own_pid_namespace,
+    process_start_time,
+)
 from resilience_core.error_record import ErrorRecord, parse_error
+from resilience_core.limit_text import CONFIGURED, LEARNED, LimitOrigin, origin_of
 
 __all__ = ["RankMonitor", "WatchOrder"]
 
@@ -33,6 +42,10 @@ class WatchOrder(NamedTuple):
     started_ns: int = 0
     has_others: bool = False
     """The job has ranks on other nodes."""
+    startup_origin: str | None = None
+    """Where the startup limit comes from, and what to do when the start was legitimately slow; for people."""
+    startup_advice: str | None = None
+    startup_is_learned: bool = False
 
     @property
     def startup(self) -> Deadline | None:
@@ -124,6 +137,17 @@ class RankMonitor:
     def is_watched(self, view: CellView) -> bool:
         """Whether there is a process to be terminated, and it has not been condemned yet."""
         return not self.is_condemned(view) and not self.is_gone(view)
+
+    def limit_origin(self, verdict: Verdict) -> LimitOrigin | None:
+        """Where the limit of a verdict comes from, as far as rank or launcher have said it."""
+        if verdict.cause != STARTUP:
+            text = self._cell.read_text(LIMITS_TEXT)
+            return origin_of(text, verdict.cause, verdict.section, verdict.limit_seconds)
+        order = self.order
+        if order.startup_origin is None:
+            return None
+        source = LEARNED if order.startup_is_learned else CONFIGURED
+        return LimitOrigin(STARTUP, source, order.startup_origin, order.startup_advice or "")
 
     def pidfd(self, view: CellView) -> int | None:
         """The process to terminate: the one that initialised monitoring, else the worker that was started.

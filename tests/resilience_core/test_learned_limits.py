@@ -1,0 +1,241 @@
+"""Which limit is in force: what was learned never undercuts what evidence, or a person's word, supports."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from resilience_core import FaultToleranceConfig, RankMonitorClientError
+from resilience_core.evidence import ENOUGH_INTERVALS, ENOUGH_OF_ITS_OWN, ENOUGH_SECONDS, MEMORY_SECONDS, Evidence
+from resilience_core.learned_limits import LearnedLimits, Seen, relaxed_limits
+from resilience_core.limit_text import FIRST_HEARTBEAT, HEARTBEAT, OUT_OF_SECTION, origin_of, write_limits
+
+S = 1_000_000_000
+PLENTY = Seen(S // 10, ENOUGH_INTERVALS, int(ENOUGH_SECONDS * S))
+
+
+def learned(sections: Any = None, gap: Seen | None = None, relaxed: Any = None, **settings: Any) -> LearnedLimits:
+    limits = LearnedLimits(FaultToleranceConfig(**settings), relaxed, "ft_state.json")
+    limits.learn_sections(sections or {}, gap, skip_if_not_ready=False)
+    return limits
+
+
+def step_limit(limits: LearnedLimits) -> float | None:
+    return limits.section_timeouts.section["step"]
+
+
+# ---- thin evidence ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seen", "in_force"),
+    [
+        (PLENTY, 1.0),  # learned_timeout_floor
+        (PLENTY._replace(longest_ns=S), 5.0),
+        (PLENTY._replace(intervals=ENOUGH_INTERVALS - 1), 60.0),
+        (PLENTY._replace(observed_ns=int(ENOUGH_SECONDS * S) - 1), 60.0),
+        (Seen(20 * S, 3, 60 * S), 100.0),
+    ],
+)
+def test_a_limit_from_thin_evidence_keeps_the_generous_floor(seen: Seen, in_force: float) -> None:
+    assert step_limit(learned({"step": seen})) == in_force
+
+
+@pytest.mark.parametrize("longest_seconds", [0.001, 30])
+def test_what_happens_out_of_section_is_rare_and_keeps_the_floor_whatever_was_seen(longest_seconds: float) -> None:
+    """No number of gaps between steps says how long the DataLoader's workers take to start at the next epoch."""
+    seen = PLENTY._replace(longest_ns=int(longest_seconds * S), intervals=10**6)
+    limits = learned(gap=seen)
+    limits.learn_heartbeats(seen, seen, skip_if_not_ready=False)
+
+    expected = max(60.0, 5 * longest_seconds)
+    assert limits.section_timeouts.out_of_section == expected
+    assert (limits.heartbeat_timeouts.initial, limits.heartbeat_timeouts.subsequent) == (expected, expected)
+
+
+def test_another_runs_evidence_counts_only_once_this_process_has_seen_enough_itself() -> None:
+    """The state file of a small run must not kill a larger one."""
+    small = learned({"step": PLENTY})
+    assert step_limit(small) == 1.0
+
+    larger = LearnedLimits(FaultToleranceConfig())
+    larger.load(json.loads(json.dumps(small.state_dict())))
+    assert step_limit(larger) == 60.0
+    larger.learn_sections({"step": Seen(2 * S, ENOUGH_OF_ITS_OWN - 1, 200 * S)}, None, False)
+    assert step_limit(larger) == 60.0
+    larger.learn_sections({"step": Seen(2 * S, 1, 2 * S)}, None, False)
+    assert step_limit(larger) == 10.0
+
+
+def test_a_long_interval_is_remembered_for_a_day_of_observation_and_then_halves_away() -> None:
+    """What happens once per epoch does not happen between two saves; its limit must not fade meanwhile."""
+    limits = learned({"step": PLENTY._replace(longest_ns=100 * S)})
+    for _ in range(5):
+        limits.learn_sections({"step": PLENTY}, None, False)
+    assert step_limit(limits) == 500.0
+
+    limits.learn_sections({"step": PLENTY._replace(observed_ns=int((MEMORY_SECONDS + 1) * S))}, None, False)
+    assert step_limit(limits) < 20.0
+
+
+# ---- configured and learned ------------------------------------------------------------------------------
+
+
+@given(
+    mode=st.sampled_from(["off", "relax", "replace"]),
+    configured=st.none() | st.floats(0.5, 1000),
+    longest=st.floats(0.001, 1000),
+    intervals=st.integers(1, 1000),
+    observed=st.floats(1, 10_000),
+)
+def test_how_a_configured_and_a_learned_limit_meet(
+    mode: str, configured: float | None, longest: float, intervals: int, observed: float
+) -> None:
+    seen = Seen(int(longest * S), intervals, int(observed * S))
+    limits = learned({"step": seen}, rank_section_timeouts={"step": configured}, learned_limits=mode)
+    in_force = step_limit(limits)
+    document = max(5 * (seen.longest_ns / S), 1.0)
+
+    assert limits.state_dict()["current_timeouts"]["section"]["section"] == {"step": document}
+    if mode == "off":
+        assert in_force == configured
+    elif mode == "replace":
+        assert in_force == document
+    else:
+        assert in_force is not None
+        assert in_force >= max(configured or 0, document)
+        is_thin = intervals < ENOUGH_INTERVALS or observed < ENOUGH_SECONDS
+        assert in_force == max(configured or 0, document, 60.0 if is_thin else 1.0)
+
+
+def test_a_default_is_nobodys_word_and_a_value_that_was_written_is() -> None:
+    given_down = FaultToleranceConfig(given=frozenset({"rank_heartbeat_timeout"}))
+    for config, in_force in ((FaultToleranceConfig(), 60.0), (given_down, 2700.0)):
+        limits = LearnedLimits(config)
+        limits.learn_heartbeats(Seen(S, 1, S), Seen(S, 5, S), False)
+        assert limits.heartbeat_timeouts.subsequent == in_force
+
+
+@given(verdicts=st.integers(1, 4), mode=st.sampled_from(["relax", "replace"]))
+def test_a_learned_limit_that_led_to_verdicts_is_longer(verdicts: int, mode: str) -> None:
+    counts = relaxed_limits(json.dumps({"section step": verdicts}))
+    seen = {"step": PLENTY._replace(longest_ns=S), "other": PLENTY._replace(longest_ns=S)}
+
+    limits = learned(seen, relaxed=counts, learned_limits=mode)
+
+    assert limits.section_timeouts.section == {"step": 5.0 * 4**verdicts, "other": 5.0}
+    assert limits.state_dict()["current_timeouts"]["section"]["section"] == {"step": 5.0, "other": 5.0}
+
+
+@pytest.mark.parametrize("text", [None, "", "x", "[]", '{"section step": "a"}', '{"section step": -1}'])
+def test_a_count_of_verdicts_that_cannot_be_read_is_none(text: str | None) -> None:
+    assert relaxed_limits(text) == {}
+
+
+# ---- the state -------------------------------------------------------------------------------------------
+
+
+def test_a_state_that_was_written_before_evidence_was_kept_still_loads() -> None:
+    state = learned({"step": PLENTY}).state_dict()
+    del state["evidence"]
+    limits = LearnedLimits(FaultToleranceConfig())
+    limits.load(state)
+
+    assert limits.state_dict() == state
+    assert step_limit(limits) == 60.0
+
+
+@pytest.mark.parametrize("evidence", [[], {"section step": 3}, {"section step": {"intervals": "many"}}])
+def test_evidence_of_another_shape_is_refused_and_changes_nothing(evidence: Any) -> None:
+    limits = learned({"step": PLENTY})
+    before = limits.state_dict()
+
+    with pytest.raises(RankMonitorClientError, match="evidence"):
+        limits.load({**before, "evidence": evidence})
+    assert limits.state_dict() == before
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1000), st.floats(0, 1e5), st.floats(1e-6, 1e4)), min_size=1, max_size=20),
+)
+def test_the_longest_interval_of_the_last_day_is_never_forgotten(windows: list[tuple[int, float, float]]) -> None:
+    evidence, now, seen = Evidence(), 0.0, []
+    for intervals, seconds, longest in windows:
+        evidence = evidence.grown(intervals=intervals, seconds=seconds, longest=longest, factor=5)
+        now += seconds
+        seen.append((now, longest))
+
+    assert evidence.intervals == sum(intervals for intervals, _, _ in windows)
+    assert evidence.longest >= seen[-1][1]
+    assert Evidence.from_json(json.loads(json.dumps(evidence.to_json())), "here") == evidence
+
+
+# ---- in words --------------------------------------------------------------------------------------------
+
+
+def phrase(limits: LearnedLimits, cause: str, section: str | None, seconds: float) -> Any:
+    return origin_of(write_limits(limits.document(), 8192), cause, section, seconds)
+
+
+def test_a_learned_limit_says_what_it_was_made_of_and_what_switches_it_off() -> None:
+    seen = {"step": Seen(640_000_000, 812, 1000 * S)}
+    limits = learned(seen, rank_section_timeouts={"step": 180}, learned_limits="replace")
+
+    origin = phrase(limits, "section", "step", 3.2)
+
+    assert origin.source == "learned"
+    assert origin.phrase == (
+        "learned: 5 x 0.64 s over 812 steps; configured 180 s; ft_state.json; --ft-learned-limits off switches it off"
+    )
+    assert "--ft-rank-section-timeouts" not in origin.advice  # it would be replaced again
+    assert "--ft-learned-limits off (or relax)" in origin.advice
+
+
+def test_the_advice_has_an_effect() -> None:
+    """A named section makes every unnamed one an error; where none is named, that must not be advised."""
+    alone = phrase(learned({"step": Seen(S, 9, S)}), "section", "step", 60)
+    named = phrase(learned({"step": Seen(50 * S, 9, S)}, rank_section_timeouts={"step": 180}), "section", "step", 250)
+
+    assert "at least 60 s" in alone.phrase
+    assert "step:SECONDS" not in alone.advice
+    assert "--ft-rank-section-timeouts step:SECONDS" in named.advice
+    kept = phrase(learned({"step": Seen(S, 9, S)}, rank_section_timeouts={"step": 180}), "section", "step", 180)
+    assert (kept.source, kept.phrase) == ("configured", "configured: --ft-rank-section-timeouts")
+
+
+def test_the_two_heartbeat_limits_are_told_apart() -> None:
+    limits = LearnedLimits(FaultToleranceConfig(initial_rank_heartbeat_timeout=9))
+
+    assert phrase(limits, "heartbeat", None, 9.0)[:3] == (
+        FIRST_HEARTBEAT,
+        "configured",
+        "configured: --ft-initial-rank-heartbeat-timeout",
+    )
+    assert phrase(limits, "heartbeat", None, 2700.0)[:3] == (
+        HEARTBEAT,
+        "default",
+        "default: --ft-rank-heartbeat-timeout",
+    )
+
+
+def test_a_relaxed_limit_says_so() -> None:
+    limits = learned(gap=Seen(S, 9, S), relaxed={OUT_OF_SECTION: 2})
+
+    assert "16 times as long after 2 verdicts" in phrase(limits, "out of section", None, 960).phrase
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"limits": {"section step": {}}}'])
+def test_a_text_that_cannot_be_read_explains_nothing(text: str | None) -> None:
+    assert origin_of(text, "section", "step", 1.0) is None
+
+
+def test_more_limits_than_fit_leave_a_text_that_can_be_read() -> None:
+    limits = learned({f"section number {n}": PLENTY for n in range(200)})
+    text = write_limits(limits.document(), 8192)
+
+    assert len(text) <= 8192
+    assert origin_of(text, "section", "section number 0", 1.0) is not None

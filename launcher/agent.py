@@ -193,6 +193,7 @@ class Agent(SimpleElasticAgent):
         ready = {descriptor for descriptor, _ in poller.poll(timeout)}
         if outfit.signals.descriptor in ready:
             outfit.signals.drain()
+            self._forward()
         if ready.intersection(idle):
             outfit.starter.tend()
         if reports in ready:
@@ -200,6 +201,13 @@ class Agent(SimpleElasticAgent):
         if requests in ready:
             self._requests += outfit.control.read()
         return ready.intersection(pidfds)
+
+    def _forward(self) -> None:
+        """Pass on what a scheduler announces an end with, to those ranks that would not be killed by it."""
+        for number in self._outfit.signals.take_forwarded():
+            told = self._current.processes.tell(number) if self._current is not None else []
+            say(f"{number.name} passed on to local ranks {told}" if told else f"{number.name}: no rank handles it")
+            self._outfit.events.write("forwarded", generation=self.generation, signal=number.name, local_ranks=told)
 
     def _read_reports(self) -> None:
         assert self._current is not None

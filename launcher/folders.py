@@ -80,7 +80,11 @@ class RunFolder:
     def drop_cells(self, generation: int) -> None:
         """Remove what a generation that is over has left."""
         cells = os.path.join(self.path, "cells")
-        for name in os.listdir(cells):
+        try:
+            names = os.listdir(cells)
+        except OSError:  # somebody has removed the folder, and the cells with it
+            return
+        for name in names:
             if name.startswith(f"{generation}-"):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(cells, name))

@@ -15,6 +15,7 @@ __all__ = [
     "ProcessStatus",
     "adopt_orphans",
     "end_sessions",
+    "handles_signal",
     "has_exited",
     "open_pidfd",
     "process_status",
@@ -42,9 +43,19 @@ def process_status(pid: int) -> ProcessStatus | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
+    except OSError:  # none, or one that we may not look at (hidepid)
         return None
     return ProcessStatus(fields[0].decode(), int(fields[3]))
+
+
+def handles_signal(pid: int, number: int) -> bool:
+    """Whether a process has a handler of its own for a signal (SigCgt in proc(5))."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            caught = next(line for line in file if line.startswith(b"SigCgt:"))
+    except (OSError, StopIteration):
+        return False
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
 def open_pidfd(pid: int) -> int | None:

@@ -22,7 +22,7 @@ from torch.distributed.elastic.multiprocessing.api import RunProcsResult
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from launcher.numa import bound_to_numa_node
-from launcher.processes import end_sessions, process_status, send_signal, wait_for_exit
+from launcher.processes import end_sessions, handles_signal, process_status, send_signal, wait_for_exit
 from launcher.torch_processes import QuietContext
 
 __all__ = ["Launch", "StartWorker", "Worker", "WorkerProcesses", "spawn_worker"]
@@ -196,6 +196,14 @@ class WorkerProcesses(QuietContext):
                 # The whole process group, as torchrun does: a shell around the training does not pass it on.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(worker.pid, death_signal)
+
+    def tell(self, number: signal.Signals) -> list[int]:
+        """Send a signal to the workers that handle it.
+
+        Returns:
+            Their local ranks.
+        """
+        return [w.local_rank for w in self.running if handles_signal(w.pid, number) and send_signal(w.pidfd, number)]
 
     def _end_sessions(self) -> None:
         for worker in self.running:

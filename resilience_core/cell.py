@@ -429,7 +429,7 @@ def _stat_fields(pid: int) -> list[bytes] | None:
     try:
         with open(f"/proc/{name}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
+    except OSError:
         return None
 
 

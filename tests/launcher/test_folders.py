@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -16,6 +17,13 @@ from launcher.folders import FolderError, RunFolder, make_log_folder, new_run_id
 from resilience_core.cell import Cell, CellError
 
 is_root = os.getuid() == 0
+
+
+def test_cells_of_a_folder_that_somebody_removed_need_no_dropping(tmp_path: Path) -> None:
+    folder = RunFolder(str(tmp_path))
+    shutil.rmtree(folder.path)
+    folder.drop_cells(0)
+    folder.remove()
 
 
 def test_the_run_folder_is_its_owners_alone_and_goes_with_all_that_is_in_it(tmp_path: Path) -> None:

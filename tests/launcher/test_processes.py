@@ -12,6 +12,7 @@ import pytest
 
 from launcher.processes import (
     end_sessions,
+    handles_signal,
     has_exited,
     open_pidfd,
     process_status,
@@ -94,6 +95,25 @@ def test_a_process_is_held_beyond_its_end(spawn: Callable[..., subprocess.Popen[
     assert has_exited(pidfd)
     assert not send_signal(pidfd, signal.SIGKILL)
     os.close(pidfd)
+
+
+def test_a_handler_of_its_own_is_told_from_the_default(spawn: Callable[..., subprocess.Popen[str]]) -> None:
+    deaf, ready = spawn(WAITS), spawn("import signal; signal.signal(signal.SIGUSR1, print); " + WAITS)
+    assert not handles_signal(deaf.pid, signal.SIGUSR1)
+    assert handles_signal(ready.pid, signal.SIGUSR1)
+    assert not handles_signal(ready.pid, signal.SIGUSR2)
+    assert not handles_signal(2**22 + 1, signal.SIGUSR1)
+
+
+def test_a_process_that_may_not_be_looked_at_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a /proc that is mounted with hidepid=1."""
+
+    def refuse(*arguments: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("builtins.open", refuse)
+    assert process_status(1) is None
+    assert not handles_signal(1, signal.SIGUSR1)
 
 
 def test_nobody_has_no_pidfd_and_no_status() -> None:

@@ -192,7 +192,8 @@ class Incident(NamedTuple):
         return lines
 
     def _speakers(self) -> tuple[RankReport, ...]:
-        return self.culprits or self.condemned
+        failed = tuple(rank for rank in self.ranks if rank.cause == "exit")
+        return self.culprits or self.condemned or failed
 
     def _headline(self, rank: RankReport) -> str:
         if self.kind == "request":

@@ -152,3 +152,10 @@ def test_each_cause_has_its_words_and_its_option(cause: str, silent: str, option
 
     assert incident.story()[0] == f"rank 0 (pid 9): {silent}; limit 5 s"
     assert option in incident.report()[-1]
+
+
+def test_a_failure_of_which_nobody_is_named_still_says_who_ended_and_how() -> None:
+    rank = RankReport(0, 0, 9, cause="exit", section="step", iteration=4, exit_code=1)
+    incident = Incident("failure", 0, "it may be the cause, or have lost a peer", "stop", (rank, VICTIM))
+
+    assert incident.story()[0] == "rank 0 (pid 9) exited with code 1, iteration 4, in section 'step'"

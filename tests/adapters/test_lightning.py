@@ -289,7 +289,7 @@ def test_sections_are_open_where_they_should_be(tmp_path: Path, rank_environment
 def test_section_timeouts_are_learned_kept_and_in_force_in_the_next_run(
     tmp_path: Path, rank_environment: Callable[..., Cell]
 ) -> None:
-    rank_environment(**LIMITS)
+    rank_environment(**LIMITS, learned_limits="replace")
     saves = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=10, save_top_k=-1)
     learning = sections(tmp_path, calculate_timeouts=True)
     fit(tmp_path, learning, saves, max_steps=20)
@@ -299,7 +299,7 @@ def test_section_timeouts_are_learned_kept_and_in_force_in_the_next_run(
     assert first["current_timeouts"]["section"]["calculated_sections"] == ["checkpointing", "step"]
     assert not first["current_timeouts"]["section"]["is_out_of_section_calculated"]
 
-    rank_environment(**LIMITS)
+    rank_environment(**LIMITS, learned_limits="replace")
     in_force: list[Any] = []
 
     class Look(ModelCheckpoint):

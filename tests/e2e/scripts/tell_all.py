@@ -71,7 +71,7 @@ def child_processes():
 def main():
     module = sys.modules["__main__"]
     varying = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE")
-    own = ("FT_CELL", "FT_CONFIG_FILE", "FT_CONTROL_SOCKET", "FT_LAUNCHER_PID", "TELL_ALL", "TMPDIR")
+    own = ("FT_CELL", "FT_CONFIG_FILE", "FT_CONTROL_SOCKET", "FT_LAUNCHER_PID", "TELL_ALL", "TMPDIR", "FT_TEST_JOB")
     told = {
         "argv": sys.argv,
         "orig_argv": sys.orig_argv,

@@ -44,6 +44,7 @@ from resilience_core.error_record import note_error, record_errors_in, stop_reco
 from resilience_core.errors import RankMonitorClientError, SectionError, UnconfiguredSectionError
 from resilience_core.learned_limits import RELAXED_VARIABLE, LearnedLimits, Seen, relaxed_limits
 from resilience_core.limit_text import write_limits
+from resilience_core.rank_logging import follow_log_level
 from resilience_core.rank_process import (
     allow_stack_dumps,
     answer_for_stacks,
@@ -168,6 +169,7 @@ class RankMonitorClient:
             ) from error
         except CellError as error:
             raise RankMonitorClientError(str(error)) from error
+        follow_log_level(self._cfg.log_level, is_given=self._cfg.is_given("log_level"))
         if num_warmup_iters is not None:
             self._cfg = attrs.evolve(self._cfg, num_warmup_iterations=num_warmup_iters)
         self._was_cut_off = False

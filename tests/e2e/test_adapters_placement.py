@@ -14,7 +14,7 @@ import pytest
 
 from launcher.incident import Incident, read_incidents
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(400)]
 
 SCRIPTS = Path(__file__).parent / "scripts_adapters"
 LAUNCHER = Path(sys.executable).parent / "ft_launcher"

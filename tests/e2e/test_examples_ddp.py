@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 BIN = Path(sys.executable).parent
 APIS = ("sections", "heartbeats")
+ONE_API_SHORT = ("sections", pytest.param("heartbeats", marks=pytest.mark.long))
 STEPS = ("--steps", "60", "--save-every", "10")
 ENDLESS = ("--steps", "1000000", "--save-every", "50")
 LONGEST = 120
@@ -134,7 +135,7 @@ def test_a_run_that_is_hung_and_killed_ends_with_the_weights_of_one_that_was_not
     assert run.result == {**undisturbed, "generation": 2}
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", ONE_API_SHORT)
 def test_one_rank_that_skips_a_collective_is_found(start: Start, tmp_path: Path, api: str) -> None:
     run = start("ft_launcher", api, tmp_path, *STEPS, "--fault", "missing_collective:rank=0,step=15")
 
@@ -147,7 +148,12 @@ def test_one_rank_that_skips_a_collective_is_found(start: Start, tmp_path: Path,
 
 @pytest.mark.parametrize(
     ("api", "struck"),
-    [("sections", "rank 0"), ("sections", "rank 1"), ("sections", "launcher"), ("heartbeats", "rank 1")],
+    [
+        pytest.param("sections", "rank 0", marks=pytest.mark.long),
+        ("sections", "rank 1"),
+        ("sections", "launcher"),
+        pytest.param("heartbeats", "rank 1", marks=pytest.mark.long),
+    ],
 )
 def test_sigterm_ends_all_ranks_after_the_same_step_whoever_gets_it(
     start: Start, tmp_path: Path, api: str, struck: str
@@ -165,7 +171,7 @@ def test_sigterm_ends_all_ranks_after_the_same_step_whoever_gets_it(
     assert not (tmp_path / "result.json").exists()
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", ONE_API_SHORT)
 def test_a_resumed_run_learns_timeouts_keeps_them_and_ends_as_if_it_had_never_stopped(
     start: Start, undisturbed: dict[str, Any], tmp_path: Path, api: str
 ) -> None:
@@ -189,7 +195,7 @@ def test_a_resumed_run_learns_timeouts_keeps_them_and_ends_as_if_it_had_never_st
     assert second.incidents() == []
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", ONE_API_SHORT)
 def test_plain_python_trains_alone(start: Start, tmp_path: Path, api: str) -> None:
     run = start("python", api, tmp_path, "--steps", "5", "--save-every", "5")
 

@@ -45,10 +45,15 @@ def read(folder: Path) -> dict[int, dict[str, str]]:
     ("options", "env"),
     [
         ([], {"OMP_NUM_THREADS": ""}),
-        (["--standalone", "--max-restarts", "3", "--role", "trainer"], {"OMP_NUM_THREADS": "2"}),
-        (
+        pytest.param(
+            ["--standalone", "--max-restarts", "3", "--role", "trainer"],
+            {"OMP_NUM_THREADS": "2"},
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
             ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id", "job7"],
             {"CUDA_VISIBLE_DEVICES": "3,4"},
+            marks=pytest.mark.long,
         ),
     ],
 )

@@ -327,7 +327,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize("backend", ["", 'backend="cpu:gloo", '])
+@pytest.mark.parametrize("backend", ["", pytest.param('backend="cpu:gloo", ', marks=pytest.mark.long)])
 def test_two_ranks_agree_on_the_slower_ones_time(tmp_path: Path, backend: str):
     """Also with a group made without naming a backend, and with one named per device (mistake 7)."""
     config = tmp_path / "ft_config.json"

@@ -42,6 +42,7 @@ def test_ten_per_cent_slowdowns_are_found_within_three_reports(ranks, jobs, shap
     assert total.f1 >= 0.99, total
 
 
+@pytest.mark.long
 def test_no_false_verdict_in_ten_thousand_clean_windows():
     assert clean_windows(ranks=8, windows=10_000, jobs=1) == 0
 

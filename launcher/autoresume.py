@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import importlib.metadata
 import os
 import signal
 import subprocess
@@ -237,7 +238,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if "--" not in arguments:
-        if {"-h", "--help"} & set(arguments):
+        if {"-h", "--help", "--version"} & set(arguments):
             parser.parse_args(arguments)
         print("ft_autoresume: error: write the launcher's command after '--'", file=sys.stderr)
         return USAGE_ERROR
@@ -285,6 +286,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="runs in a row without a new iteration after which to give up; 0: no limit (default 3)",
     )
+    parser.add_argument("--version", action="version", version=f"ft_autoresume {_version()}")
     parser.add_argument(
         "--backoff", type=_seconds, default=1.0, metavar="SECONDS", help="wait after a failure; doubles (default 1)"
     )
@@ -299,6 +301,13 @@ def _parser() -> argparse.ArgumentParser:
         help="the launcher's codes after which another run is useless (default 2,93: refused, no progress)",
     )
     return parser
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("torch-resilience")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
 
 
 def _count(text: str) -> int:

@@ -6,6 +6,8 @@ or is full would so stand in the way of the restart.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Callable
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, LogsSpecs
@@ -15,6 +17,7 @@ from launcher.background import Background, NotDoneError
 __all__ = ["BoundedLogs"]
 
 _LONGEST_WAIT_SECONDS = 1.0
+_LONGEST_LAST_WAIT_SECONDS = 1.0
 
 
 class BoundedLogs(LogsSpecs):
@@ -36,6 +39,7 @@ class BoundedLogs(LogsSpecs):
         self._instead = instead
         self._say = say
         self._has_said = False
+        self._made: set[str] = set()
 
     @property
     def root_log_dir(self) -> str:
@@ -45,7 +49,12 @@ class BoundedLogs(LogsSpecs):
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """See torch."""
         try:
-            return self._background.call(lambda: self._inner.reify(envs), _LONGEST_WAIT_SECONDS)
+            made = self._background.call(lambda: self._inner.reify(envs), _LONGEST_WAIT_SECONDS)
+            # One per rank: <the run's>/attempt_0/<local rank>/error.json
+            self._made |= {
+                os.path.dirname(os.path.dirname(os.path.dirname(file))) for file in made.error_files.values()
+            }
+            return made
         except (OSError, NotDoneError) as error:
             folder = self._instead()
             if not self._has_said:
@@ -56,3 +65,15 @@ class BoundedLogs(LogsSpecs):
                     f"workers write to the launcher's own output and error files go to {folder} (said once)"
                 )
             return DefaultLogsSpecs(log_dir=folder).reify(envs)
+
+    def remove_empty(self) -> None:
+        """Take away those of the folders that nothing was written to; most are never needed."""
+        with contextlib.suppress(NotDoneError, OSError):
+            self._background.call(lambda: _remove_empty(self._made), _LONGEST_LAST_WAIT_SECONDS)
+
+
+def _remove_empty(folders: set[str]) -> None:
+    for top in folders:
+        for folder, _, _ in os.walk(top, topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)

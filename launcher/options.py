@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib.metadata
 import importlib.util
 import os
+import platform
 import shutil
 from collections.abc import Sequence
 from typing import Any
 
 import attrs
+import torch
 from torch.distributed import run as torchrun
 
 from resilience_core import config_options
@@ -45,7 +49,7 @@ def parse(argv: Sequence[str]) -> Job:
 
     Raises:
         ConfigError: Something cannot be run as asked.
-        SystemExit: ``--help``, or an error that argparse itself reports (code 2).
+        SystemExit: ``--help``, ``--version``, or an error that argparse itself reports (code 2).
     """
     parser = torchrun.get_args_parser()
     parser.prog = "ft_launcher"
@@ -54,7 +58,11 @@ def parse(argv: Sequence[str]) -> Job:
         parser.set_defaults(
             master_port=None
         )  # some versions of torch say 29500: one job per host, and a port not asked for
+    parser.add_argument(
+        "--version", action="version", version=_versions(), help="print the versions of this, torch and Python"
+    )
     config_options.add_options(parser)
+    _lay_out_help(parser)
     config_options.check_arguments(parser, argv)
     arguments = parser.parse_args(list(argv))
     config = config_options.from_options(arguments)
@@ -70,6 +78,46 @@ def parse(argv: Sequence[str]) -> Job:
         port=_checked_port(_wanted_port(arguments)) if is_local else 0,
         warnings=(*config.warnings, *config_options.options_after_script(arguments)),
     )
+
+
+_EXAMPLE = """\
+example:
+  ft_launcher --nproc-per-node 8 --max-restarts 3 \\
+      --ft-rank-section-timeouts setup:600,step:180,checkpointing:420 train.py --its --options
+
+exit codes:
+  0   every worker ended with 0
+  1   the job failed, or was ended by a signal before every worker had ended with 0
+  2   it was not started because of how it was asked for: options, files, versions
+  93  given up for lack of progress (--ft-no-restart-exit-code)
+  128 + N  ended by signal N before a worker was started
+"""
+
+
+def _versions() -> str:
+    try:
+        ours = importlib.metadata.version("torch-resilience")
+    except importlib.metadata.PackageNotFoundError:
+        ours = "(not installed)"
+    return f"ft_launcher {ours}, torch {torch.__version__}, Python {platform.python_version()}"
+
+
+def _lay_out_help(parser: argparse.ArgumentParser) -> None:
+    """Show what a person looks for: an example and the exit codes, our options, then torchrun's."""
+    parser.usage = "ft_launcher [options] training_script [options of the script]"
+    parser.description = f"{parser.description}\n\n{_EXAMPLE}"
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    in_torchs_order = parser.format_help
+
+    def format_help() -> str:
+        text = in_torchs_order()
+        ours = text.find(f"\n{config_options.GROUP_TITLE}:\n")
+        theirs = text.find("\npositional arguments:\n")
+        if not 0 < theirs < ours:
+            return text
+        return text[:theirs] + text[ours:].rstrip("\n") + "\n" + text[theirs:ours] + "\n"
+
+    setattr(parser, "format_help", format_help)  # noqa: B010 - of this one parser; its groups have no public order
 
 
 def _nodes(text: str) -> tuple[int, int]:

@@ -32,6 +32,7 @@ from launcher.monitor_process import MonitorProcess
 from launcher.nursery import Zygote
 from launcher.options import Job
 from launcher.rendezvous import FreshStoreRendezvous, LocalRendezvous
+from launcher.retention import prune_in_background
 from launcher.signals import SignalInbox
 from launcher.starters import SpawnStarter, WarmStarter, WorkerStarter
 from launcher.workers import python_command
@@ -79,6 +80,8 @@ def run(job: Job, zygote: Zygote | None = None) -> int:
         except SignalException as ended:
             say(f"ended by {ended.sigval.name} before a worker was started")
             return 128 + ended.sigval
+        if job.config.keep_runs is not None:
+            prune_in_background(log_folder, job.config.keep_runs)
         agent = Agent(spec, outfit, _shutdown_timeout(job.arguments))
         return _supervise(agent, spec, outfit)
 
@@ -172,9 +175,9 @@ def _complete(job: Job) -> None:
 
 
 def _launch_config(job: Job, log_folder: str) -> tuple[Any, str, list[str]]:
-    """Torch's own reading of the command line; without ``--log-dir`` its log folders go into ours."""
+    """Torch's own reading of the command line; its log folders go into ours, so that a run has one."""
     arguments = job.arguments
-    arguments.log_dir = arguments.log_dir or os.path.join(log_folder, "workers")
+    arguments.log_dir = os.path.join(log_folder, "workers")
     try:
         launch_config, entrypoint, script_arguments = torchrun.config_from_args(arguments)
     except (ValueError, AssertionError, RuntimeError, NotADirectoryError) as error:
@@ -212,6 +215,8 @@ def _furnished(
             starter = WarmStarter(zygote, preload(job.config), say)
         stack.callback(starter.close)
         starter.prepare(launch_config.nproc_per_node)
+        logs = BoundedLogs(launch_config.logs_specs, disk, lambda: os.path.join(run_folder.path, "workers"), say)
+        stack.callback(logs.remove_empty)
         events.write("began", run_folder=run_folder.path, monitor=monitor.pid, launcher=os.getpid())
         yield Outfit(
             config=job.config,
@@ -224,9 +229,7 @@ def _furnished(
             events=events,
             starter=starter,
             disk=disk,
-            logs_specs=BoundedLogs(
-                launch_config.logs_specs, disk, lambda: os.path.join(run_folder.path, "workers"), say
-            ),
+            logs_specs=logs,
             log_line_prefix_template=launch_config.log_line_prefix_template,
         )
 

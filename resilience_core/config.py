@@ -199,6 +199,13 @@ class FaultToleranceConfig:
         "FOLDER",
         "Folder in memory (tmpfs) in which the launcher makes its private run folder; gone when it ends.",
     )
+    keep_runs: int | None = _setting(
+        None,
+        values.optional_count(1),
+        "COUNT",
+        "Log folders of runs to keep in --log-dir, this run's included: at the start the oldest of those whose run has "
+        "ended are removed. null keeps all.",
+    )
     unmonitored_notice_after: float | None = _setting(
         60.0,
         values.timeout,

@@ -31,8 +31,9 @@ from resilience_core.config_foreign import (
 from resilience_core.config_values import duration, nearest, suggestion
 from resilience_core.errors import ConfigError
 
-__all__ = ["add_options", "check_arguments", "from_options", "options_after_script", "options_table"]
+__all__ = ["GROUP_TITLE", "add_options", "check_arguments", "from_options", "options_after_script", "options_table"]
 
+GROUP_TITLE = "fault tolerance"
 _PATH_OPTIONS = (
     "--ft-cfg-path",
     "--ft-cfg_path",
@@ -56,7 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         parser: Most often ``torch.distributed.run.get_args_parser()``.
     """
     group = parser.add_argument_group(
-        "fault tolerance", "How ranks are watched. null (or nothing) is no limit. See also the file's keys."
+        GROUP_TITLE, "How ranks are watched. null (or nothing) is no limit. See also the file's keys."
     )
     _add_path(group)
     for setting in settings():

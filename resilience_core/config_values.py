@@ -30,6 +30,7 @@ __all__ = [
     "modules",
     "nearest",
     "one_of",
+    "optional_count",
     "path",
     "sections",
     "suggestion",
@@ -117,6 +118,14 @@ def count(at_least: int) -> Callable[[Any], int]:
         return int(number)
 
     return convert
+
+
+def optional_count(at_least: int) -> Callable[[Any], int | None]:
+    """As :func:`count`; ``null`` and nothing at all are None."""
+    convert = count(at_least)
+    return lambda value: (
+        None if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING) else convert(value)
+    )
 
 
 def exit_code(value: Any) -> int:

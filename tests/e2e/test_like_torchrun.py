@@ -81,13 +81,22 @@ def test_redirects_and_tee_put_every_line_where_torchrun_puts_it(launch: Callabl
     job = launch("dump_environment.py", "{work}", options=["--redirects", 3, "--tee", "0:1"])
 
     assert job.wait() == 0
-    files = {path.name: path.read_text() for path in job.logs.glob("*/*/attempt_0/1/*.log")} | {
-        path.name: path.read_text() for path in job.logs.glob("*/attempt_0/1/*.log")
-    }
+    # In the run's own log folder, so that there is one for each run; those of ranks that wrote nothing are gone.
+    (run,) = job.logs.iterdir()
+    workers = run / "workers"
+    files = {path.name: path.read_text() for path in workers.glob("*/attempt_0/1/*.log")}
     assert files == {"stdout.log": "out of rank 1: 12 done\n", "stderr.log": "err of rank 1\n"}
     assert "out of rank 0: 12 done" in job.stdout
     assert "out of rank 1" not in job.stdout
     assert "err of rank 1" not in job.stderr
+    assert [path for path in workers.rglob("*") if path.is_dir() and not any(path.iterdir())] == []
+
+
+def test_a_run_has_one_log_folder_and_no_empty_ones(launch: Callable[..., Any]) -> None:
+    job = launch("dump_environment.py", "{work}")
+
+    assert job.wait() == 0
+    assert [path.name for path in job.logs.rglob("*")] == [job.log_folder.name, "events.jsonl"]
 
 
 def test_tee_prefixes_lines_as_torchrun_does(launch: Callable[..., Any]) -> None:

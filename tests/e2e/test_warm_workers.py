@@ -111,7 +111,7 @@ def test_streams_go_to_files_as_with_spawned_workers(launch, tmp_path):
     job = launch(script, nproc=1, options=("--tee", "3"), worker_start="warm")
 
     assert job.wait(60) == 0, job.stderr
-    (log,) = job.logs.glob("*/attempt_0/0/stdout.log")
+    (log,) = job.log_folder.glob("workers/*/attempt_0/0/stdout.log")
     assert log.read_text() == "through python\nthrough the descriptor\n"
     assert "[default0]:through python" in job.stdout
 

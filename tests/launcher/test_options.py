@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -154,3 +155,24 @@ def test_the_term_timeout_of_nvidia_resiliency_ext_reaches_the_agent(script: str
     monkeypatch.delenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", raising=False)
     assert shutdown_timeout(parse(["--term-timeout", "5", script]).arguments) == 5
     assert shutdown_timeout(parse([script]).arguments) == 30
+
+
+@pytest.mark.parametrize("position", ["alone", "with others"])
+def test_version(script: str, capsys: pytest.CaptureFixture[str], position: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(["--version"] if position == "alone" else ["--nproc-per-node", "2", "--version", script])
+    assert ended.value.code == 0
+    assert re.fullmatch(r"ft_launcher \S+, torch \S+, Python 3\S+\n", capsys.readouterr().out)
+
+
+def test_help_begins_with_an_example_the_exit_codes_and_our_options(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(["--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    order = ["\nexample:\n", "\nexit codes:\n", "\nfault tolerance:\n", "--ft-cfg-path", "\npositional", "--rdzv-back"]
+    assert [text.count(title) >= 1 for title in order] == [True] * len(order)
+    assert sorted(order, key=text.index) == order
+    assert text.index("example:") < 250
+    for code in ("0", "1", "2", "93"):
+        assert re.search(rf"^  {code} ", text, re.MULTILINE), code

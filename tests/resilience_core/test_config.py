@@ -55,6 +55,7 @@ def test_the_defaults_are_those_that_people_expect():
         "worker_start": "warm",
         "preload": None,
         "run_dir": "/dev/shm",
+        "keep_runs": None,
         "unmonitored_notice_after": 60.0,
     }
 

@@ -189,12 +189,14 @@ class Agent(SimpleElasticAgent):
         poller = select.poll()
         for descriptor in {*pidfds, *idle, reports, requests, outfit.signals.descriptor}:
             poller.register(descriptor, select.POLLIN)
-        timeout = None if timeout_seconds is None else max(0, round(timeout_seconds * 1000 + 0.5))
+        tending_seconds = outfit.starter.due_seconds()
+        due = min((each for each in (timeout_seconds, tending_seconds) if each is not None), default=None)
+        timeout = None if due is None else max(0, round(due * 1000 + 0.5))
         ready = {descriptor for descriptor, _ in poller.poll(timeout)}
         if outfit.signals.descriptor in ready:
             outfit.signals.drain()
             self._forward()
-        if ready.intersection(idle):
+        if ready.intersection(idle) or outfit.starter.due_seconds() == 0:
             outfit.starter.tend()
         if reports in ready:
             self._read_reports()

@@ -12,6 +12,7 @@ import contextlib
 import io
 import os
 import signal
+import socket
 import sys
 import time
 import types
@@ -20,7 +21,9 @@ from typing import Any
 
 import attrs
 
-from launcher.zygote_protocol import WorkerOrder
+from launcher.import_guard import ImportGuard, TakenImport
+from launcher.preloading import Preloading
+from launcher.zygote_protocol import Handover, WorkerOrder, send_message
 from resilience_core.cell import FIRST_LINE
 from resilience_core.client import CELL_VARIABLE
 from resilience_core.error_record import leave_error
@@ -31,18 +34,25 @@ _OURS = ("launcher", "torch_resilience")
 _kept_alive: list[Any] = []
 
 
-def become(order: WorkerOrder) -> None:
+def become(handover: Handover) -> None:
     """Run what was ordered as ``__main__``; return, or exit, as a fresh interpreter would.
+
+    The launcher is told right before the script's first line: a worker of which it does not hear that in time is
+    replaced.
 
     Must be called from the outermost frames of the process, outside any ``with`` or ``try``: whatever stands
     around the call ends with the worker.
     """
+    order = handover.order
     name_process(os.path.basename(sys.executable))
     _take_environment(order.environment)
     _take_streams(order)
     _renew_random_state()
     main = _install_main(order)
+    guard = ImportGuard(_survey.taken, _survey.import_time, _survey.ignored, handover.link)
     _stamp_first_line()
+    _tell_that_it_starts(handover.link)
+    guard.install()
     try:
         if order.is_module:
             _run_module(order.argv[0])
@@ -60,6 +70,14 @@ def _stamp_first_line() -> None:
         descriptor = os.open(os.environ.get(CELL_VARIABLE, ""), os.O_WRONLY | os.O_CLOEXEC)
         os.pwrite(descriptor, time.monotonic_ns().to_bytes(8, sys.byteorder), FIRST_LINE * 8)
         os.close(descriptor)
+
+
+def _tell_that_it_starts(link: socket.socket) -> None:
+    """Tell the launcher. One that has closed its end has started another worker in this one's place."""
+    try:
+        send_message(link, {"started": True})
+    except OSError:
+        os._exit(1)
 
 
 def name_process(name: str) -> None:
@@ -82,7 +100,6 @@ def _take_streams(order: WorkerOrder) -> None:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
             os.dup2(descriptor, number)
             os.close(descriptor)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     sys.stdout = sys.__stdout__ = _unbuffered(1, sys.__stdout__)  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = _unbuffered(2, sys.__stderr__)  # type: ignore[misc]
 
@@ -141,8 +158,13 @@ def _folder_of(script: str) -> str:
     return script if os.path.isdir(script) else os.path.dirname(os.path.realpath(script))
 
 
-def survey(environment_before: Mapping[str, str]) -> None:
+def survey(environment_before: Mapping[str, str], import_time: Mapping[str, str], preloading: Preloading) -> None:
     """Note what is loaded, in the zygote, so that no worker has to go through it.
+
+    Args:
+        environment_before: As it was before the imports.
+        import_time: The part of it that was read by them.
+        preloading: What is known about them.
 
     Merely looking at two thousand module names writes their reference counts, and so copies the pages that the
     worker shares with the zygote: ten milliseconds that would stand in the way of every restart.
@@ -151,6 +173,9 @@ def survey(environment_before: Mapping[str, str]) -> None:
     _survey.ours = [name for name in names if name.partition(".")[0] in _OURS]
     _survey.set_at_import = {name for name in os.environ if os.environ[name] != environment_before.get(name)}
     _survey.tops = frozenset(name.partition(".")[0] for name in names)
+    _survey.import_time = dict(import_time)
+    _survey.ignored = frozenset(_survey.set_at_import)
+    _survey.taken = TakenImport.survey(preloading)
 
 
 @attrs.define
@@ -159,6 +184,10 @@ class _Survey:
     set_at_import: set[str] = attrs.field(factory=set)
     """Variables that preloaded modules have set; they would have set them in the worker, too."""
     tops: frozenset[str] = frozenset()
+    import_time: dict[str, str] = attrs.field(factory=dict)
+    """What the imports found of the variables that are read at import."""
+    ignored: frozenset[str] = frozenset()
+    taken: TakenImport = attrs.field(factory=TakenImport)
 
 
 _survey = _Survey()
@@ -195,10 +224,17 @@ def _run_script(path: str, main: types.ModuleType) -> None:
 
         runpy.run_path(path, run_name="__main__")
         return
-    from importlib.machinery import SourceFileLoader
+    from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 
     absolute = os.path.abspath(path)
     main.__dict__.update(__file__=absolute, __loader__=SourceFileLoader("__main__", absolute), __cached__=None)
+    if path.endswith(".pyc"):
+        compiled = SourcelessFileLoader("__main__", absolute)
+        main.__dict__.update(__loader__=compiled)
+        code = compiled.get_code("__main__")
+        assert code is not None
+        exec(code, main.__dict__)
+        return
     with open(path, "rb") as file:
         source = file.read()
     exec(compile(source, absolute, "exec", dont_inherit=True), main.__dict__)

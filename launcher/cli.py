@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from launcher import early_signals, streams
 from launcher.console import ERROR, finish, say
@@ -20,7 +21,8 @@ from launcher.console import ERROR, finish, say
 if TYPE_CHECKING:
     from launcher.nursery import Zygote
     from launcher.options import Job
-    from launcher.zygote_protocol import WorkerOrder
+    from launcher.script_settings import ImportSettings
+    from launcher.zygote_protocol import Handover
 
 __all__ = ["console_main", "main"]
 
@@ -61,7 +63,7 @@ def console_main() -> None:
     os._exit(outcome)
 
 
-def _guarded(arguments: list[str], may_fork: bool) -> int | WorkerOrder:
+def _guarded(arguments: list[str], may_fork: bool) -> int | Handover:
     from launcher import torch_versions
 
     torch = torch_versions.installed_version()
@@ -81,7 +83,7 @@ def _guarded(arguments: list[str], may_fork: bool) -> int | WorkerOrder:
         return 1
 
 
-def _run(arguments: list[str], may_fork: bool) -> int | WorkerOrder:
+def _run(arguments: list[str], may_fork: bool) -> int | Handover:
     if not may_fork:
         from launcher.options import parse
         from launcher.run import run
@@ -89,38 +91,46 @@ def _run(arguments: list[str], may_fork: bool) -> int | WorkerOrder:
         return run(parse(arguments))
 
     # From here to the fork nothing may start a thread, and what torch reads at import must be as workers get it.
+    # A process that was started with SIGCHLD ignored could collect no worker and no zygote.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    inherited = streams.open_descriptors()
     _set_default_threads(arguments)
-    import numpy  # noqa: F401 - first, so that the threads of its pool can be told from any others
-
-    from launcher.zygote import thread_count
-
-    harmless_threads = thread_count()
     from launcher.options import parse
 
     job = parse(arguments)
-    outcome = _zygote(job, harmless_threads)
-    if outcome is not None and not hasattr(outcome, "pidfd"):
+    from launcher.script_settings import ImportSettings
+
+    script, options = job.arguments.training_script, job.arguments
+    is_python = not (options.no_python or options.run_path)
+    settings = ImportSettings.of_script(script, options.module, os.environ) if is_python else ImportSettings()
+    outcome = _zygote(job, inherited, settings)
+    from launcher.zygote_protocol import Handover
+
+    if isinstance(outcome, Handover):
         return outcome
     from launcher.run import run
 
-    return run(job, cast("Zygote | None", outcome))
+    return run(job, outcome, settings)
 
 
-def _zygote(job: Job, harmless_threads: int) -> Zygote | WorkerOrder | None:
+def _zygote(job: Job, inherited: Collection[int], settings: ImportSettings) -> Zygote | Handover | None:
     """Fork the zygote, unless workers are to be spawned. Returns in the launcher and in every warm worker."""
+    from launcher.import_time import import_environment
     from launcher.nursery import Zygote
     from launcher.processes import adopt_orphans
     from launcher.run import preload
 
     if job.config.worker_start != "warm":
         return None
-    why_not = _why_not_warm(job)
+    why_not = _why_not_warm(job) or settings.why_not
     if why_not is not None:
         say(f"warm start is off: {why_not}; workers are spawned instead (said once)")
         return None
     adopt_orphans()
+    if settings.change(os.environ):  # torch has been imported here without them
+        return Zygote.by_exec(preload(job.config), {**import_environment(os.environ), **settings.values})
     early_signals.leave()  # a worker has the handlers that Python gives it
-    outcome = Zygote.by_fork(preload(job.config), harmless_threads)
+    outcome = Zygote.by_fork(preload(job.config), inherited)
     if isinstance(outcome, Zygote):
         early_signals.watch()
     return outcome

@@ -308,7 +308,7 @@ class Generation:
         template = outfit.log_line_prefix_template
         return WorkerProcesses(
             launches,
-            outfit.starter.start,
+            outfit.starter.start_all,
             **accepted_by(
                 PContext.__init__,
                 name=spec.role,

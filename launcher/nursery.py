@@ -9,15 +9,19 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import attrs
 
-from launcher.processes import send_signal
+from launcher.import_time import import_environment, is_read_at_import
+from launcher.parked import ParkedWorker, end_process, is_stopped
+from launcher.processes import has_exited
 from launcher.zygote import serve
-from launcher.zygote_protocol import WorkerOrder, read_at_import, receive_frame
+from launcher.zygote_protocol import Handover, packet_pair, receive_message, send_message
 
-__all__ = ["Zygote", "import_environment"]
+__all__ = ["Zygote"]
 
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Our own folder comes last, where it can shadow nothing; the first place is kept for the script's folder.
@@ -29,79 +33,123 @@ _PROGRAM = (
 
 @attrs.define(eq=False)
 class Zygote:
-    """The launcher's hold on a zygote process."""
+    """The launcher's hold on a zygote process. No method of an instance blocks for longer than a kill takes."""
 
     channel: socket.socket
     pid: int
     pidfd: int
     has_reported: bool = False
+    is_gone: bool = False
+    was_seen_stopped: bool = False
     was_waited_for: bool = False
+    has_parked: bool = False
+    """A worker of its making has reported: it works."""
     unsafe: str | None = None
+    left_out: dict[str, str] = attrs.field(factory=dict)
     import_time: dict[str, str] = attrs.field(factory=dict)
+    reads: frozenset[str] = frozenset()
+    asked: int = 0
+    """Workers that were asked for and have not come."""
+    asked_at: float = attrs.field(factory=time.monotonic)
+    """When it was last asked, or last delivered."""
+
+    def __attrs_post_init__(self) -> None:
+        self.channel.setblocking(False)
 
     @classmethod
-    def by_fork(cls, preload: Sequence[str], harmless_threads: int) -> Zygote | WorkerOrder:
+    def by_fork(cls, preload: Sequence[str], inherited: Collection[int]) -> Zygote | Handover:
         """Fork this process, which has imported torch and nothing that would not survive.
+
+        Args:
+            preload: What the zygote is to import.
+            inherited: Descriptors that this process was started with.
 
         Returns:
             The zygote; or, in a worker that the zygote has forked in its turn, what that is to become.
         """
         sys.stdout.flush()
         sys.stderr.flush()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours, theirs = packet_pair()
         launcher = os.getpid()
         pid = os.fork()
         if pid == 0:
             ours.close()
             os.setsid()  # a Ctrl-C at the terminal is the launcher's business
-            return serve(theirs, launcher, preload, harmless_threads)
+            return serve(theirs, launcher, preload, inherited)
         theirs.close()
         return cls(ours, pid, os.pidfd_open(pid))
 
     @classmethod
-    def by_exec(cls, preload: Sequence[str]) -> Zygote:
-        """Start a zygote as a new interpreter; it reports when it has imported everything."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    def by_exec(cls, preload: Sequence[str], import_time: Mapping[str, str | None]) -> Zygote:
+        """Start a zygote as a new interpreter; it reports when it has imported everything.
+
+        Args:
+            preload: What it is to import.
+            import_time: All variables that are read at import, and others that it shall find (None: shall not).
+        """
+        inherited = {name: value for name, value in os.environ.items() if not is_read_at_import(name)}
+        merged = {**inherited, **import_time}
+        ours, theirs = packet_pair()
         with theirs:
             settings = {"channel": theirs.fileno(), "launcher": os.getpid(), "preload": list(preload)}
             process = subprocess.Popen(
                 [sys.executable, "-u", "-c", _PROGRAM, _HOME, json.dumps(settings)],
+                env={name: value for name, value in merged.items() if value is not None},
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
         process.returncode = 0  # collected by us
         return cls(ours, process.pid, os.pidfd_open(process.pid))
 
-    def read_report(self) -> None:
-        """Wait for the first word, which says whether forking is safe."""
-        report = receive_frame(self.channel)
-        self.has_reported = True
-        self.unsafe = "the zygote ended before it was ready" if report is None else report["unsafe"]
-        self.import_time = {} if report is None else report["import_time"]
+    def hear(self) -> list[ParkedWorker]:
+        """Take whatever it has said: its report, and workers that it has forked."""
+        found: list[ParkedWorker] = []
+        while not self.is_gone:
+            try:
+                message = receive_message(self.channel)
+            except BlockingIOError:
+                break
+            if message is None:
+                self.is_gone = True
+            elif message.descriptors:
+                self.asked -= 1
+                self.asked_at = time.monotonic()
+                found.append(ParkedWorker(socket.socket(fileno=message.descriptors[0])))
+            else:
+                self._read_report(message.document)
+        return found
+
+    def ask(self, count: int) -> None:
+        """Ask for so many parked workers."""
+        with contextlib.suppress(OSError):  # whether it is dead or stopped is asked elsewhere
+            send_message(self.channel, {"park": count})
+            self.asked += count
+            self.asked_at = time.monotonic()
+
+    def finds(self, environment: Mapping[str, str]) -> bool:
+        """Whether its imports found what imports in this environment would find."""
+        return import_environment(environment, self.reads) == self.import_time
+
+    @property
+    def has_exited(self) -> bool:
+        """Whether the process has ended, or has closed its end."""
+        return self.is_gone or has_exited(self.pidfd)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it is stopped or traced, and so would not answer."""
+        return is_stopped(self.pid)
 
     def close(self) -> None:
-        """End the process, collect it."""
-        send_signal(self.pidfd, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
-        os.close(self.pidfd)
+        """End the process, and what it has forked and nobody has heard of; collect it."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        end_process(self.pid, self.pidfd)
         self.channel.close()
 
-
-@contextlib.contextmanager
-def import_environment(wanted: Mapping[str, str] | None) -> Iterator[None]:
-    """What a child made inside the block will find of the variables that are read at import."""
-    if wanted is None:
-        yield
-        return
-    before = dict(os.environ)
-    target = read_at_import(wanted)
-    for name in read_at_import(before).keys() - target.keys():
-        del os.environ[name]
-    os.environ.update(target)
-    try:
-        yield
-    finally:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update(before)
+    def _read_report(self, report: Mapping[str, Any]) -> None:
+        self.has_reported = True
+        self.unsafe = report["unsafe"]
+        self.left_out = report["left_out"]
+        self.import_time = report["import_time"]
+        self.reads = frozenset(report["reads"])

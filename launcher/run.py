@@ -33,8 +33,10 @@ from launcher.nursery import Zygote
 from launcher.options import Job
 from launcher.rendezvous import FreshStoreRendezvous, LocalRendezvous
 from launcher.retention import prune_in_background
+from launcher.script_settings import ImportSettings
 from launcher.signals import SignalInbox
-from launcher.starters import SpawnStarter, WarmStarter, WorkerStarter
+from launcher.starters import SpawnStarter, WorkerStarter
+from launcher.warm_starter import WarmStarter
 from launcher.workers import python_command
 from resilience_core.config import FaultToleranceConfig
 from resilience_core.errors import ConfigError, ResilienceError
@@ -47,12 +49,13 @@ _LONGEST_LAST_WAIT_SECONDS = 1.0
 _RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
-def run(job: Job, zygote: Zygote | None = None) -> int:
+def run(job: Job, zygote: Zygote | None = None, settings: ImportSettings | None = None) -> int:
     """Run a job on this node.
 
     Args:
         job: What to run.
         zygote: What warm workers come from; workers are spawned where there is none.
+        settings: What the script sets before it imports torch.
 
     Returns:
         The exit code.
@@ -73,7 +76,7 @@ def run(job: Job, zygote: Zygote | None = None) -> int:
         log_folder = _log_folder(job, disk)
         stack.callback(_put_away, log_folder, disk)
         launch_config, entrypoint, arguments = _launch_config(job, log_folder)
-        outfit = stack.enter_context(_furnished(job, launch_config, log_folder, zygote, signals, disk))
+        outfit = stack.enter_context(_furnished(job, launch_config, log_folder, zygote, settings, signals, disk))
         try:
             with signals.raised_at_once():
                 spec = _worker_spec(job, launch_config, entrypoint, arguments)
@@ -189,7 +192,13 @@ def _launch_config(job: Job, log_folder: str) -> tuple[Any, str, list[str]]:
 
 @contextlib.contextmanager
 def _furnished(
-    job: Job, launch_config: Any, log_folder: str, zygote: Zygote | None, signals: SignalInbox, disk: Background
+    job: Job,
+    launch_config: Any,
+    log_folder: str,
+    zygote: Zygote | None,
+    settings: ImportSettings | None,
+    signals: SignalInbox,
+    disk: Background,
 ) -> Iterator[Outfit]:
     with contextlib.ExitStack() as stack:
         if hasattr(launch_config, "signals_to_handle"):  # torch's launch_agent sets it for the workers, too
@@ -212,7 +221,7 @@ def _furnished(
         stack.callback(monitor.close)
         starter: WorkerStarter = SpawnStarter()
         if zygote is not None:
-            starter = WarmStarter(zygote, preload(job.config), say)
+            starter = WarmStarter(zygote, preload(job.config), say, settings)
         stack.callback(starter.close)
         starter.prepare(launch_config.nproc_per_node)
         logs = BoundedLogs(launch_config.logs_specs, disk, lambda: os.path.join(run_folder.path, "workers"), say)

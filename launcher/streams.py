@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 
-__all__ = ["flush_standard_streams", "open_missing_descriptors"]
+__all__ = ["flush_standard_streams", "open_descriptors", "open_missing_descriptors"]
 
 
 def open_missing_descriptors() -> None:
@@ -29,6 +29,15 @@ def open_missing_descriptors() -> None:
         sys.stderr = sys.__stderr__ = open(2, "w", closefd=False)  # type: ignore[misc] # noqa: SIM115
     if sys.stdin is None:
         sys.stdin = sys.__stdin__ = open(0, closefd=False)  # type: ignore[misc] # noqa: SIM115
+
+
+def open_descriptors() -> list[int]:
+    """List the descriptors beyond the standard ones."""
+    listed = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return [int(name) for name in os.listdir(listed) if 2 < int(name) != listed]
+    finally:
+        os.close(listed)
 
 
 def flush_standard_streams(timeout_seconds: float) -> None:

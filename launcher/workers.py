@@ -25,7 +25,7 @@ from launcher.numa import bound_to_numa_node
 from launcher.processes import end_sessions, handles_signal, process_status, send_signal, wait_for_exit
 from launcher.torch_processes import QuietContext
 
-__all__ = ["Launch", "StartWorker", "Worker", "WorkerProcesses", "spawn_worker"]
+__all__ = ["Launch", "StartWorkers", "Worker", "WorkerProcesses", "spawn_worker"]
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +54,9 @@ class Launch:
     numa_options: Any = None
 
 
-StartWorker = Callable[[Launch], int]
-"""Starts a worker as leader of a session of its own and as this process's child; returns its pid."""
+StartWorkers = Callable[[Mapping[int, Launch]], dict[int, int]]
+"""Starts all workers of a generation, or none, each as leader of a session of its own and as this process's child;
+returns their pids, by local rank."""
 
 
 @attrs.define(eq=False)
@@ -74,14 +75,14 @@ class WorkerProcesses(QuietContext):
 
     Args:
         launches: How to start each, by local rank.
-        start_worker: What starts one.
+        start_all: What starts them.
         context_arguments: Handed to torch's ``PContext``.
     """
 
-    def __init__(self, launches: Mapping[int, Launch], start_worker: StartWorker, **context_arguments: Any) -> None:
+    def __init__(self, launches: Mapping[int, Launch], start_all: StartWorkers, **context_arguments: Any) -> None:
         super().__init__(**context_arguments)
         self._launches = launches
-        self._start_worker = start_worker
+        self._start_all = start_all
         self.workers: dict[int, Worker] = {}
         self.condemned: set[int] = set()
         """Local ranks that the monitor has condemned: whatever their exit codes, they have failed."""
@@ -90,14 +91,16 @@ class WorkerProcesses(QuietContext):
     # ---- torch's PContext ------------------------------------------------------------------------------
 
     def _start_workers(self) -> None:
-        for local_rank, launch in self._launches.items():
-            redirected = attrs.evolve(
+        redirected = {
+            local_rank: attrs.evolve(
                 launch,
                 environment={**launch.environment, **self.envs[local_rank]},
                 stdout=self.stdouts[local_rank],
                 stderr=self.stderrs[local_rank],
             )
-            pid = self._start_worker(redirected)
+            for local_rank, launch in self._launches.items()
+        }
+        for local_rank, pid in self._start_all(redirected).items():
             self.workers[local_rank] = Worker(local_rank, pid, os.pidfd_open(pid))
 
     def _poll(self) -> RunProcsResult | None:

@@ -20,14 +20,15 @@ is the parent ends, and looks again whether the launcher is still there.
 
 What the user's modules would import beyond torch is not guessed: importing them here would run code of unknown
 side effects in the wrong process, with the wrong arguments. ``--ft-preload`` names what is known to be harmless,
-and what it leaves behind is checked (threads, CUDA) before the first fork.
+and what it leaves behind is checked (:mod:`launcher.preloading`) before the first worker is forked.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import gc
-import importlib
 import json
 import os
 import signal
@@ -35,59 +36,61 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from launcher.become import become, name_process, survey
-from launcher.zygote_protocol import WorkerOrder, read_at_import, receive_frame, send_frame
+from launcher.import_time import import_environment
+from launcher.preloading import Preloading
+from launcher.zygote_protocol import Handover, order_from_file, packet_pair, receive_message, send_message
 
-__all__ = ["serve", "thread_count"]
+__all__ = ["serve"]
 
 _PR_SET_PDEATHSIG = 1
+_FIRST_HIGH_DESCRIPTOR = 512
 
 
-def thread_count() -> int:
-    """Threads of this process, native ones included."""
-    return len(os.listdir("/proc/self/task"))
-
-
-def serve(channel: socket.socket, launcher_pid: int, preload: Sequence[str], harmless_threads: int) -> WorkerOrder:
+def serve(channel: socket.socket, launcher_pid: int, preload: Sequence[str], inherited: Collection[int]) -> Handover:
     """Be the zygote: fork parked workers whenever the launcher asks for some.
 
     Args:
         channel: To the launcher; its end is the zygote's end.
         launcher_pid: Who becomes the workers' parent.
         preload: Modules to import first.
-        harmless_threads: How many threads this process may have: its own, and OpenBLAS's pool, which survives a
-            fork by its own handlers.
+        inherited: Descriptors that a spawned worker would not have. Others belong to libraries, and stay.
 
     Returns:
         Only in a worker: what it is to become.
     """
     _follow_to_death(launcher_pid)
     name_process("ft_zygote")
+    for descriptor in set(inherited) - {channel.fileno()}:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
     before = dict(os.environ)
-    problem = _import_all(preload) or _unsafe_to_fork(harmless_threads)
+    preloading = Preloading()
+    preloading.import_all(preload)
+    found = import_environment(before, preloading.reads)
     try:
-        send_frame(channel, {"unsafe": problem, "import_time": read_at_import(before)})
+        send_message(channel, {**preloading.report(), "import_time": found})
     except OSError:  # the launcher has refused the job meanwhile
         os._exit(0)
-    survey(before)
+    survey(before, found, preloading)
     # What is frozen is never walked by the collector, so its pages stay shared with every worker.
     gc.collect()
     gc.freeze()
     while True:
-        request = receive_frame(channel)
+        request = receive_message(channel)
         if request is None:
             os._exit(0)
-        for _ in range(request["park"]):
-            order = _park_one(channel, launcher_pid)
-            if order is not None:
-                return order
+        for _ in range(request.document["park"]):
+            handover = _park_one(channel, launcher_pid)
+            if handover is not None:
+                return handover
 
 
-def _park_one(channel: socket.socket, launcher_pid: int) -> WorkerOrder | None:
+def _park_one(channel: socket.socket, launcher_pid: int) -> Handover | None:
     """Fork one parked worker and hand its end of a socket pair to the launcher. Returns in both processes."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    ours, theirs = packet_pair()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 counts OpenBLAS's threads, too
         middle = os.fork()
@@ -99,30 +102,41 @@ def _park_one(channel: socket.socket, launcher_pid: int) -> WorkerOrder | None:
             ours.close()
             return _wait_for_order(theirs, middle, launcher_pid)
     theirs.close()
-    os.waitpid(middle, 0)
+    with contextlib.suppress(ChildProcessError):  # whoever started the launcher may have told it to ignore SIGCHLD
+        os.waitpid(middle, 0)
     with ours:
         try:
-            socket.send_fds(channel, [b"parked"], [ours.fileno()])
+            send_message(channel, {"parked": True}, [ours.fileno()])
         except OSError:  # the launcher has closed its end
             os._exit(0)
     return None
 
 
-def _wait_for_order(link: socket.socket, middle: int, launcher_pid: int) -> WorkerOrder:
+def _wait_for_order(link: socket.socket, middle: int, launcher_pid: int) -> Handover:
     os.setsid()
     name_process("ft_parked")
     while os.getppid() == middle:  # until the process in the middle has exited; no event tells
         time.sleep(0.0002)
     _follow_to_death(launcher_pid)
+    link = _out_of_the_way(link)
     try:
-        send_frame(link, {"pid": os.getpid()})
-        order = receive_frame(link)
+        send_message(link, {"pid": os.getpid()})
+        message = receive_message(link)
     except OSError:  # the zygote died before it could hand the other end on
-        order = None
-    if order is None:
+        message = None
+    if message is None or not message.descriptors:
         os._exit(0)
+    return Handover(order_from_file(message.descriptors[0]), link)
+
+
+def _out_of_the_way(link: socket.socket) -> socket.socket:
+    """Leave the low numbers to the script: it finds those that a spawned worker finds."""
+    try:
+        moved = fcntl.fcntl(link.fileno(), fcntl.F_DUPFD_CLOEXEC, _FIRST_HIGH_DESCRIPTOR)
+    except OSError:  # so few descriptors are allowed
+        return link
     link.close()
-    return WorkerOrder(**{**order, "argv": tuple(order["argv"])})
+    return socket.socket(fileno=moved)
 
 
 def _follow_to_death(parent: int) -> None:
@@ -131,30 +145,8 @@ def _follow_to_death(parent: int) -> None:
         os._exit(1)
 
 
-def _import_all(modules: Sequence[str]) -> str | None:
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            return f"--ft-preload: cannot import '{name}': {error}"
-    return None
-
-
-def _unsafe_to_fork(harmless_threads: int) -> str | None:
-    if thread_count() > harmless_threads:
-        return f"a preloaded module started {thread_count() - harmless_threads} thread(s)"
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return "a preloaded module has initialised CUDA"
-    return None
-
-
 def main() -> None:
     """Be a zygote of its own making: started by exec, where the launcher can no longer be forked."""
     settings = json.loads(sys.argv[1])
-    channel = socket.socket(fileno=settings["channel"])
-    import numpy  # noqa: F401 - so that its pool of threads is counted before anything else may start some
-
-    harmless = thread_count()
-    order = serve(channel, settings["launcher"], settings["preload"], harmless)
-    become(order)
+    handover = serve(socket.socket(fileno=settings["channel"]), settings["launcher"], settings["preload"], ())
+    become(handover)

@@ -1,23 +1,32 @@
-"""What launcher and zygote say to each other: JSON documents, their length first, and descriptors."""
+"""What launcher, zygote and parked workers say to each other: one JSON document per packet, descriptors beside it.
+
+The sockets are of type ``SOCK_SEQPACKET``: a message is read whole or not at all, so that the launcher, whose ends
+never block, needs no buffer for half a message. An order, which holds a whole environment and may be larger than a
+socket takes, travels as the descriptor of a file in memory.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import socket
-import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["WorkerOrder", "read_at_import", "receive_frame", "send_frame"]
+import attrs
 
-_LENGTH = struct.Struct("=I")
+__all__ = [
+    "Handover",
+    "Message",
+    "WorkerOrder",
+    "order_from_file",
+    "order_to_file",
+    "packet_pair",
+    "receive_message",
+    "send_message",
+]
 
-_IMPORT_TIME_PREFIXES = (
-    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NUMEXPR_", "MALLOC_", "LD_"),
-    *("TORCH", "PYTORCH", "PYTHON"),
-)
-# Set for workers by every elastic launcher, and read when a process group is made, not at import.
-_READ_LATER_PREFIXES = ("TORCHELASTIC_", "TORCH_NCCL_", "PYTHON_EXEC")
+_LARGEST_PACKET = 1 << 17
 
 
 class WorkerOrder(NamedTuple):
@@ -32,38 +41,71 @@ class WorkerOrder(NamedTuple):
     stderr: str
 
 
-def read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
-    """Those variables that libraries read while they are imported, and so must not change afterwards."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if name.startswith(_IMPORT_TIME_PREFIXES) and not name.startswith(_READ_LATER_PREFIXES)
-    }
+@attrs.frozen
+class Handover:
+    """What a parked worker holds once its order has come.
+
+    Args:
+        order: What it is to become.
+        link: To the launcher, which waits to hear that the script's first line is reached.
+    """
+
+    order: WorkerOrder
+    link: socket.socket
 
 
-def send_frame(link: socket.socket, document: Mapping[str, Any]) -> None:
-    """Send one JSON document, its length first."""
-    raw = json.dumps(document).encode("utf-8")
-    link.sendall(_LENGTH.pack(len(raw)) + raw)
+class Message(NamedTuple):
+    """One packet."""
+
+    document: dict[str, Any]
+    descriptors: tuple[int, ...]
 
 
-def receive_frame(link: socket.socket) -> Any:
-    """Receive one JSON document; None when the other end is gone."""
-    header = _receive_exactly(link, _LENGTH.size)
-    if header is None:
+def packet_pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected sockets that keep the bounds of messages."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send_message(link: socket.socket, document: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
+    """Send one document.
+
+    Raises:
+        OSError: The other end is gone, or (BlockingIOError) a socket that does not block is full.
+    """
+    socket.send_fds(link, [json.dumps(document).encode("utf-8")], list(descriptors))
+
+
+def receive_message(link: socket.socket) -> Message | None:
+    """Receive one document.
+
+    Returns:
+        The message; None when the other end is gone.
+
+    Raises:
+        BlockingIOError: Nothing has come, on a socket that does not block.
+    """
+    try:
+        raw, descriptors, _, _ = socket.recv_fds(link, _LARGEST_PACKET, 1, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionResetError:
         return None
-    raw = _receive_exactly(link, _LENGTH.unpack(header)[0])
-    return None if raw is None else json.loads(raw)
+    return Message(json.loads(raw), tuple(descriptors)) if raw else None
 
 
-def _receive_exactly(link: socket.socket, size: int) -> bytes | None:
-    parts = bytearray()
-    while len(parts) < size:
-        try:
-            part = link.recv(size - len(parts))
-        except ConnectionResetError:
-            return None
-        if not part:
-            return None
-        parts += part
-    return bytes(parts)
+def order_to_file(order: WorkerOrder) -> int:
+    """Write an order to a file in memory.
+
+    Returns:
+        Its descriptor, which is the caller's to close.
+    """
+    descriptor = os.memfd_create("ft_order", os.MFD_CLOEXEC)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(json.dumps(order._asdict()).encode("utf-8"))
+    return descriptor
+
+
+def order_from_file(descriptor: int) -> WorkerOrder:
+    """Read an order and close its descriptor."""
+    with open(descriptor, "rb") as file:
+        file.seek(0)
+        order = json.load(file)
+    return WorkerOrder(**{**order, "argv": tuple(order["argv"])})

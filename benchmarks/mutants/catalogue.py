@@ -47,9 +47,9 @@ MUTANTS = (
     ),
     Mutant(
         "the zygote does not ask about CUDA",
-        "launcher/zygote.py",
-        "torch.cuda.is_initialized()",
-        "False",
+        "launcher/preloading.py",
+        "if ask is not None and ask():",
+        "if False:",
         ("tests/launcher", "tests/e2e/test_warm_workers.py"),
     ),
     Mutant(
@@ -61,8 +61,8 @@ MUTANTS = (
     ),
     Mutant(
         "the zygote is not renewed when variables that are read at import change",
-        "launcher/starters.py",
-        "            if self._import_time not in (None, wanted):\n",
+        "launcher/warm_starter.py",
+        "            if zygote.has_reported and not zygote.finds(self._environment):\n",
         "            if False:\n",
         ("tests/launcher", "tests/e2e/test_warm_workers.py"),
     ),

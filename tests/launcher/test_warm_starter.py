@@ -1,0 +1,292 @@
+"""Parked workers and their zygote, killed, stopped and stuck: every generation starts, in bounded time.
+
+Zygotes, parked and spawned workers are real processes; the zygotes import no torch, so that they are there at once.
+"""
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.nursery import Zygote
+from launcher.parked import ParkedWorker
+from launcher.processes import adopt_orphans, reap_adopted
+from launcher.script_settings import ImportSettings
+from launcher.warm_starter import WarmStarter
+from launcher.workers import Launch
+
+PATIENCE = 60.0
+
+
+class Nursery:
+    """A starter, and workers that write down how they were started."""
+
+    def __init__(self, folder, monkeypatch):
+        self.folder = folder
+        self.said = []
+        self.now_ahead = 0.0
+        self.pids = set()
+        self.starter = None
+        self.script = folder / "script.py"
+        self.script.write_text(
+            "import os, sys\n"
+            "warm = 'warm' if 'attrs' in sys.modules else 'spawned'\n"
+            f"name = os.path.join({str(folder)!r}, os.environ['RANK'] + '-' + os.environ['ROUND'])\n"
+            "descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n"
+            "os.write(descriptor, f'{warm} {os.getpid()} {os.environ.get(\"OMP_NUM_THREADS\")}\\n'.encode())\n"
+        )
+        monkeypatch.setenv("PYTHONPATH", str(folder))
+
+    def open(self, preload=(), settings=None):
+        zygote = Zygote.by_exec(preload, dict(os.environ))
+        self.starter = WarmStarter(zygote, preload, self.said.append, settings, self.clock)
+        return self.starter
+
+    def clock(self):
+        return time.monotonic() + self.now_ahead
+
+    def start(self, round_=0, count=2):
+        """One generation; how each of its workers says that it was started."""
+        launches = {
+            rank: Launch(
+                command=(sys.executable, "-u", str(self.script)),
+                environment={"RANK": str(rank), "ROUND": str(round_)},
+                local_rank=rank,
+            )
+            for rank in range(count)
+        }
+        pids = self.starter.start_all(launches)
+        assert sorted(pids) == list(range(count))
+        return [self._told_by(rank, round_, pid) for rank, pid in pids.items()]
+
+    def _told_by(self, rank, round_, pid):
+        self.pids.add(pid)
+        pidfd = os.pidfd_open(pid)
+        assert select.select([pidfd], [], [], PATIENCE)[0], "the worker does not end"
+        os.close(pidfd)
+        assert os.waitpid(pid, 0)[1] == 0
+        (line,) = (self.folder / f"{rank}-{round_}").read_text().splitlines()  # the script has run once
+        how, told, _ = line.split()
+        assert int(told) == pid
+        return how
+
+    def until(self, probe, what):
+        """Tend, as the agent does, until ``probe`` gives something true."""
+        end = time.monotonic() + PATIENCE
+        while not (found := probe()):
+            assert time.monotonic() < end, f"no {what}; it said {self.said}"
+            select.select(self.starter.descriptors(), [], [], 0.05)
+            self.starter.tend()
+        return found
+
+    def parked(self):
+        return [pid for pid in self.starter.children() if comm(pid) == "ft_parked"]
+
+    def zygote(self):
+        return next((pid for pid in self.starter.children() if comm(pid) != "ft_parked"), None)
+
+    def fill(self, count=2):
+        """Have workers parked, as between two generations."""
+        self.until(lambda: self.starter.prepare(count) or len(self.parked()) == count, f"{count} parked workers")
+
+
+def comm(pid):
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+def stop(pid):
+    """Stop a process and wait until it is stopped."""
+    os.kill(pid, signal.SIGSTOP)
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        os.sched_yield()
+
+
+@pytest.fixture
+def nursery(tmp_path, monkeypatch):
+    adopt_orphans()
+    nursery = Nursery(tmp_path, monkeypatch)
+    yield nursery
+    if nursery.starter is not None:
+        nursery.starter.close()
+    end = time.monotonic() + PATIENCE
+    while (left := children()) and time.monotonic() < end:
+        reap_adopted(())
+        select.select([], [], [], 0.01)
+    ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)
+    assert not left, f"left behind: {left}"
+
+
+def children():
+    return [
+        f"{pid} {comm(int(pid))}"
+        for task in os.listdir("/proc/self/task")
+        for pid in Path(f"/proc/self/task/{task}/children").read_text().split()
+        if comm(int(pid)).startswith("ft_")
+    ]
+
+
+def test_generations_come_from_parked_workers(nursery):
+    """The first one waits for the zygote, the next ones find theirs parked."""
+    nursery.open()
+    assert nursery.start(0) == ["warm", "warm"]
+    nursery.fill()
+    assert nursery.start(1) == ["warm", "warm"]
+    assert nursery.said == []
+
+
+def test_a_stopped_parked_worker_is_not_handed_the_order(nursery):
+    """Its place is taken by a spawned one at once."""
+    nursery.open()
+    nursery.fill()
+    stop(nursery.parked()[0])
+    assert sorted(nursery.start(0)) == ["spawned", "warm"]
+    assert any("stopped or lost" in line for line in nursery.said)
+
+
+def test_a_worker_that_is_stopped_while_it_is_handed_over_is_replaced(nursery, monkeypatch):
+    """The order is in its socket; it never runs the script, also not when it is continued."""
+    nursery.open()
+    nursery.fill()
+    hand_over = ParkedWorker.hand_over
+    victims = []
+
+    def stopped_first(parked, order):
+        if not victims:
+            victims.append(parked.pid)
+            stop(parked.pid)
+        return hand_over(parked, order)
+
+    monkeypatch.setattr(ParkedWorker, "hand_over", stopped_first)
+    assert nursery.start(0) == ["spawned", "warm"]
+    assert victims[0] not in nursery.pids
+    assert "local rank(s) 0: the parked worker did not start in time; spawned instead" in nursery.said
+
+
+def test_a_worker_that_stalls_before_its_first_line_is_replaced(nursery):
+    """Alive, not stopped, and silent: it is given a second."""
+    (nursery.folder / "fake_staller.py").write_text(
+        "import sys, threading, types\n"
+        "stall = types.ModuleType('numpy.random')\n"
+        "stall.seed = lambda: threading.Event().wait()\n"  # what every warm worker calls
+        "sys.modules['numpy.random'] = stall\n"
+    )
+    nursery.open(["fake_staller"])
+    nursery.fill()
+    assert nursery.start(0) == ["spawned", "spawned"]
+    assert "local rank(s) 0, 1: the parked worker did not start in time; spawned instead" in nursery.said
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_zygote_is_replaced_while_the_job_runs(nursery, number):
+    """Killed or stopped: nobody has to ask it for anything to find out."""
+    nursery.open()
+    nursery.fill()
+    lost = nursery.zygote()
+    os.kill(lost, number)
+    nursery.until(lambda: nursery.said, "word of the loss")
+    nursery.until(lambda: nursery.zygote() not in (None, lost), "new zygote")
+    nursery.fill()
+    assert nursery.start(0) == ["warm", "warm"]
+    (line,) = nursery.said
+    assert ("lost" if number == signal.SIGKILL else "stopped") in line
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_parked_worker_is_replaced_while_the_job_runs(nursery, number):
+    """Seen at the next look; the zygote forks another."""
+    nursery.open()
+    nursery.fill()
+    lost = nursery.parked()[0]
+    os.kill(lost, number)
+    nursery.until(lambda: nursery.said, "word of the loss")
+    nursery.fill()
+    assert lost not in nursery.parked()
+    assert nursery.start(0) == ["warm", "warm"]
+
+
+def test_a_zygote_that_is_stopped_when_a_generation_starts_does_not_hold_it_up(nursery):
+    """No worker is parked, and the one who could fork some is stopped: it is replaced, and waited for briefly."""
+    nursery.open()
+    nursery.until(lambda: nursery.starter._zygote.has_reported, "report")
+    stop(nursery.zygote())
+    nursery.starter._has_started = True  # the patience of the first generation is for imports
+    assert len(nursery.start(0)) == 2  # spawned, or from a new zygote that was quick enough
+    assert "the zygote was stopped; spawning where no parked worker is left" in nursery.said
+
+
+def test_a_zygote_that_dies_whenever_it_forks_is_given_up(nursery):
+    """It reports that it is ready each time; that is no reason to try for ever."""
+    (nursery.folder / "fake_dier.py").write_text(
+        "import os\ncount = [0]\ndef before():\n    count[0] += 1\n    if count[0] > 1:\n        os._exit(3)\n"
+        "os.register_at_fork(before=before)\n"  # the first fork is the probe
+    )
+    nursery.open(["fake_dier"])
+    nursery.until(lambda: nursery.starter.prepare(2) or nursery.zygote() is None, "end of it")
+    assert nursery.start(0) == ["spawned", "spawned"]
+    assert sum("warm start is off: the zygote does not come up" in line for line in nursery.said) == 1
+
+
+def test_a_fork_handler_that_stalls_in_the_child_is_found_before_any_worker_is_forked(nursery):
+    """As those of some network libraries do: the throw-away fork is killed, workers are spawned."""
+    (nursery.folder / "fake_stalling_handler.py").write_text(
+        "import os, threading\nos.register_at_fork(after_in_child=lambda: threading.Event().wait())\n"
+    )
+    nursery.open(["fake_stalling_handler"])
+    assert nursery.start(0) == ["spawned", "spawned"]
+    assert any("os.register_at_fork" in line for line in nursery.said)
+
+
+def test_a_fork_that_stalls_later_costs_a_second_and_then_the_zygote(nursery):
+    """The probe went well, parking does not: the processes that are stuck end with their zygote."""
+    (nursery.folder / "fake_late_staller.py").write_text(
+        "import os, threading\ncount = [0]\ndef after():\n    if count[0] > 1:\n        threading.Event().wait()\n"
+        "def before():\n    count[0] += 1\n"
+        "os.register_at_fork(before=before, after_in_child=after)\n"
+    )
+    nursery.open(["fake_late_staller"])
+    nursery.until(lambda: nursery.starter._zygote.has_reported, "report")
+    nursery.starter._has_started = True  # the patience of the first generation is for imports
+    assert nursery.start(0) == ["spawned", "spawned"]
+    assert "the zygote has not forked enough workers; until it is ready, workers are spawned" in nursery.said
+    nursery.now_ahead = 6.0
+    nursery.until(lambda: any("has not forked a worker for 5 s" in line for line in nursery.said), "word of it")
+
+
+def test_variables_that_are_read_at_import_get_a_zygote_of_their_own(nursery):
+    """What the script sets, the zygote's imports find; the worker itself finds what it was started with."""
+    nursery.script.write_text("import os\nos.environ['OMP_NUM_THREADS'] = '7'\n" + nursery.script.read_text())
+    nursery.open(settings=ImportSettings({"OMP_NUM_THREADS": "7"}))
+    assert nursery.start(0) == ["warm", "warm"]
+    assert Path(f"/proc/{nursery.zygote()}/environ").read_bytes().count(b"OMP_NUM_THREADS=7") == 1
+    assert nursery.said == []
+
+
+@pytest.mark.parametrize("text", ["torch.cuda._is_in_bad_fork = lambda: os.getpid() != me", "raise RuntimeError('no')"])
+def test_a_preload_that_would_harm_workers_switches_warm_start_off(nursery, text):
+    """A fake of a poisoned CUDA (there is none here): torch says so in a forked child only. And one that raises."""
+    (nursery.folder / "fake_poisoner.py").write_text(
+        "import os, sys, types\nme = os.getpid()\ntorch = types.SimpleNamespace(cuda=types.SimpleNamespace())\n"
+        f"sys.modules['torch'] = torch\n{text}\n"
+    )
+    nursery.open(["fake_poisoner"])
+    assert nursery.start(0) == ["spawned", "spawned"]
+    (line,) = nursery.said
+    assert "warm start is off: " in line
+    assert "has used a device" in line or "cannot import 'fake_poisoner': RuntimeError: no" in line
+
+
+def test_a_preload_that_reads_what_each_worker_has_of_its_own_is_left_out(nursery):
+    """As some frameworks read RANK while they are imported; the others stay, and workers are warm."""
+    (nursery.folder / "fake_rank_reader.py").write_text("import os\nRANK = int(os.environ.get('RANK', 0))\n")
+    nursery.open(["json", "fake_rank_reader"])
+    assert nursery.start(0) == ["warm", "warm"]
+    (line,) = nursery.said
+    assert "'fake_rank_reader' is left out: fake_rank_reader reads RANK while it is imported" in line

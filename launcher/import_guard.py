@@ -84,7 +84,8 @@ class ImportGuard:
             if differences:
                 applied = _apply(differences, torch)
                 send_message(self._link, {"import": differences, "applied": applied})
-        self._link.close()
+        with contextlib.suppress(OSError):  # the script may have closed every descriptor that it finds
+            self._link.close()
         return ModuleSpec(name, _Returned(wanted), is_package=hasattr(wanted, "__path__"))
 
     def differences(self) -> dict[str, str | None]:

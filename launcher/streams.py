@@ -15,9 +15,7 @@ def open_missing_descriptors() -> None:
     Otherwise the next socket or file gets the number, and what a rank prints goes into it.
     """
     for descriptor, flags in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
-        try:
-            os.fstat(descriptor)
-        except OSError:
+        if not _is_open(descriptor):
             opened = os.open(os.devnull, flags)
             if opened != descriptor:
                 os.dup2(opened, descriptor)
@@ -33,11 +31,16 @@ def open_missing_descriptors() -> None:
 
 def open_descriptors() -> list[int]:
     """List the descriptors beyond the standard ones."""
-    listed = os.open("/proc/self/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    listed = [int(name) for name in os.listdir("/proc/self/fd")]
+    return [descriptor for descriptor in listed if descriptor > 2 and _is_open(descriptor)]  # one did the listing
+
+
+def _is_open(descriptor: int) -> bool:
     try:
-        return [int(name) for name in os.listdir(listed) if 2 < int(name) != listed]
-    finally:
-        os.close(listed)
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
 
 
 def flush_standard_streams(timeout_seconds: float) -> None:

@@ -32,7 +32,10 @@ def tell(launch, tmp_path, mode, *, options=(), script="tell_all.py", env=None):
     return told, job
 
 
-@pytest.mark.parametrize("way", ["script", "module", "many-threads"])
+@pytest.mark.parametrize(
+    "way",
+    ["script", *(pytest.param(way, marks=pytest.mark.long) for way in ("module", "many-threads"))],
+)
 def test_a_warm_worker_cannot_tell_itself_from_a_spawned_one(launch, tmp_path, way):
     """Everything that a program can see of itself, compared key by key."""
     options, script, env = (), "tell_all.py", {}

@@ -26,6 +26,8 @@ from resilience_core.limit_text import LEARNED
 __all__ = ["NearMiss", "Reporter", "condemn"]
 
 NS = 1_000_000_000
+Standing = Sequence[Case[RankMonitor]]
+Withdrawn = Sequence[tuple[Case[RankMonitor], CellView | None]]
 
 
 class NearMiss(NamedTuple):
@@ -39,11 +41,18 @@ class NearMiss(NamedTuple):
     limit_seconds: float
     late_seconds: float | None
     """By how much the rank missed its limit; None when that is not known, or it was only due together with others."""
+    was_asked: bool = False
+    """A signal has asked it for its stack, which may have ended the call that it was stuck in."""
+    waited_for: int | None = None
+    """The rank that it waited for, which came back; it has not moved itself, and is looked at again."""
 
     def __str__(self) -> str:
         where = f"section '{self.section}'" if self.section is not None else self.cause
+        if self.waited_for is not None:
+            return f"rank {self.rank} (pid {self.pid}) waited for rank {self.waited_for}, which came back: {where}"
         late = "" if self.late_seconds is None else f" {self.late_seconds * 1000:.1f} ms late"
-        return f"rank {self.rank} (pid {self.pid}) came back{late}: {where}, limit {self.limit_seconds:g} s"
+        asked = ", perhaps because a signal asked it for its stack" if self.was_asked else ""
+        return f"rank {self.rank} (pid {self.pid}) came back{late}{asked}: {where}, limit {self.limit_seconds:g} s"
 
 
 class Reporter(NamedTuple):
@@ -79,16 +88,17 @@ def condemn(
     """
     for case in findings.cases:
         case.rank.condemn(case.view)
-    standing: Sequence[Case[RankMonitor]] = findings.cases
-    withdrawn: list[tuple[Case[RankMonitor], CellView | None]] = []
+    standing: Standing = findings.cases
+    withdrawn: Withdrawn = ()
+    incident: Incident | None = None
     try:
         incident, problem = writer.write(_incident(findings, everybody, settings))
-        standing, withdrawn = rounds.still_due(standing)
+        standing, withdrawn = _without_who_waited(incident, *rounds.still_due(standing))
         if standing:
             report.incident(_trimmed(incident), [case.rank.order.local_rank for case in standing], problem)
     finally:
         # Once more: telling takes time, too. From here to the signal there are only system calls.
-        standing, back = rounds.still_due(standing)
+        standing, back = _without_who_waited(incident, *rounds.still_due(standing))
         number = signal.Signals(settings["config"]["rank_termination_signal"])
         for case in standing:
             pidfd = case.rank.pidfd(case.view)
@@ -96,20 +106,34 @@ def condemn(
                 send_signal(pidfd, number)
                 send_signal(pidfd, signal.SIGCONT)  # a stopped process takes the pending signal on waking
     writer.catch_up()
-    withdrawn += back
+    withdrawn = [*withdrawn, *back]
     if withdrawn:
         _withdraw(incident, standing, withdrawn, writer, report)
     return [case.rank for case in standing]
 
 
+def _without_who_waited(
+    incident: Incident | None, standing: Standing, withdrawn: Withdrawn
+) -> tuple[Standing, Withdrawn]:
+    """Spare those that wait in a collective for a culprit that has come back; who does not follow is found again."""
+    if incident is None or not standing:
+        return standing, withdrawn
+    back = {case.rank.order.local_rank for case, _ in withdrawn}
+    culprits = {rank.local_rank for rank in incident.culprits}
+    waiting = {rank.local_rank for rank in incident.ranks if rank.waits_in is not None}
+    if culprits and culprits <= back and all(case.rank.order.local_rank in waiting for case in standing):
+        return [], [*withdrawn, *((case, case.view) for case in standing)]
+    return standing, withdrawn
+
+
 def _withdraw(
     incident: Incident,
-    standing: Sequence[Case[RankMonitor]],
-    withdrawn: Sequence[tuple[Case[RankMonitor], CellView | None]],
+    standing: Standing,
+    withdrawn: Withdrawn,
     writer: IncidentWriter,
     report: Reporter,
 ) -> None:
-    near_misses = [_near_miss(case, view) for case, view in withdrawn]
+    near_misses = [_near_miss(case, view, incident) for case, view in withdrawn]
     for case, _ in withdrawn:
         case.rank.acquit()
     spared = {near_miss.local_rank: str(near_miss) for near_miss in near_misses}
@@ -130,14 +154,16 @@ def _withdraw(
     report.near_misses(near_misses)
 
 
-def _near_miss(case: Case[RankMonitor], view: CellView | None) -> NearMiss:
+def _near_miss(case: Case[RankMonitor], view: CellView | None, incident: Incident) -> NearMiss:
     verdict, order = case.verdict, case.rank.order
     late_ns = None
-    if case.is_late and view is not None:
+    has_moved = view is not case.view
+    if case.is_late and has_moved and view is not None:
         # The rank's own stamps say when it was back.
         stamps = [view.last_heartbeat_ns, view.left_section_ns, *(section.opened_ns for section in view.sections)]
         back_ns = min((at_ns for at_ns in stamps if at_ns >= verdict.deadline_ns), default=None)
         late_ns = None if back_ns is None else back_ns - verdict.deadline_ns
+    stack = next((rank.stack for rank in incident.ranks if rank.local_rank == order.local_rank), ())
     return NearMiss(
         rank=order.rank,
         local_rank=order.local_rank,
@@ -146,6 +172,8 @@ def _near_miss(case: Case[RankMonitor], view: CellView | None) -> NearMiss:
         section=verdict.section,
         limit_seconds=verdict.limit_seconds,
         late_seconds=None if late_ns is None else late_ns / NS,
+        was_asked=any(thread.was_asked for thread in stack),
+        waited_for=None if has_moved else incident.culprits[0].rank,
     )
 
 

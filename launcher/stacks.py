@@ -54,6 +54,8 @@ class Thread(NamedTuple):
     is_active: bool
     holds_gil: bool
     frames: tuple[Frame, ...]
+    was_asked: bool = False
+    """The process has written it itself, upon a signal, which may have woken it."""
 
 
 def take_stacks(
@@ -212,19 +214,26 @@ _FAULTHANDLER_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in 
 
 
 def _from_inside(asked: Mapping[int, tuple[int, str]], number: int, end: float) -> dict[int, tuple[Thread, ...]]:
-    """Ask all of them first, then read the answers as they come."""
+    """Ask all of them at one moment, then read the answers as they come.
+
+    The signal may wake a C call that returns on EINTR; whoever waits for that process then goes on. Each handles its
+    signal before it goes on, so all signals are sent in one go: what has to be found out first is found out before.
+    """
     found: dict[int, tuple[Thread, ...]] = {}
     waiting: dict[int, tuple[int, str, int]] = {}
     try:
         for key, (pid, path) in asked.items():
-            status = process_status(pid)
             pidfd = open_pidfd(pid)
             if pidfd is None:
                 continue
             waiting[key] = (pidfd, path, before := _size(path))
+            status = process_status(pid)
             would_answer = status is not None and status.state not in "TtZX" and before >= 0
-            if not (would_answer and _handles(pid, number) and send_signal(pidfd, number)):
+            if not (would_answer and _handles(pid, number)):
                 os.close(waiting.pop(key)[0])
+        deaf = [key for key, (pidfd, _, _) in waiting.items() if not send_signal(pidfd, number)]
+        for key in deaf:
+            os.close(waiting.pop(key)[0])
         while waiting and time.monotonic() < end:
             ended = wait_for_exit([pidfd for pidfd, _, _ in waiting.values()], 0.005)
             for key, (pidfd, path, before) in list(waiting.items()):
@@ -279,5 +288,5 @@ def _parse_faulthandler(text: str) -> tuple[Thread, ...]:
         )
         is_current = head.startswith("Current thread")
         name = "MainThread" if is_current else head.partition(" (")[0]
-        threads.append(Thread(name, is_active=is_current, holds_gil=False, frames=frames))
+        threads.append(Thread(name, is_active=is_current, holds_gil=False, frames=frames, was_asked=True))
     return tuple(threads)

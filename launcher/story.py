@@ -94,9 +94,18 @@ def near_miss(miss: Mapping[str, Any], count: int) -> str:
     """One line about a rank whose verdict was withdrawn; ``count`` is how many there were so far."""
     where = f"section '{miss['section']}'" if miss["section"] is not None else miss["cause"]
     late = "" if miss["late_seconds"] is None else f" {miss['late_seconds'] * 1000:.1f} ms late"
+    rank = f"near miss {count}: rank {miss['rank']} (pid {miss['pid']})"
+    limit = f"({where}, limit {miss['limit_seconds']:g} s)"
+    if miss["waited_for"] is not None:
+        return f"{rank} waits for rank {miss['waited_for']}, which came back {limit}; it was spared, and is watched on"
+    if miss["was_asked"]:
+        return (
+            f"{rank} came back{late} {limit} when a signal asked it for its stack; it was spared. Either the limit is "
+            "too close to what is normal, or it was stuck in a call that any signal ends"
+        )
     return (
-        f"near miss {count}: rank {miss['rank']} (pid {miss['pid']}) came back{late} ({where}, limit "
-        f"{miss['limit_seconds']:g} s) before it was signalled; it was spared. The limit is too close to what is normal"
+        f"{rank} came back{late} {limit} before it was signalled; it was spared. The limit is too close to what is "
+        "normal"
     )
 
 

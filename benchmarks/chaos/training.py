@@ -86,7 +86,10 @@ def hang(how: int) -> None:
         lock.acquire()
         lock.acquire()
     else:
-        ctypes.PyDLL(None).sleep(1_000_000)  # keeps the GIL
+        # Keeps the GIL, in a wait that no signal ends: without py-spy a rank is asked for its stack by one.
+        libc, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+        libc.pthread_mutex_lock(mutex)
+        libc.pthread_mutex_lock(mutex)
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher import stacks
 from launcher.stacks import Frame, Thread, main_thread, take_stacks
 from resilience_core.cell import STACK_SIGNAL
 
@@ -211,3 +212,30 @@ def test_the_answer_to_an_earlier_question_is_not_taken_for_this_one(
     )
     assert len(second[0]) == len(first[0])
     assert "training_step" in functions(second[0])
+
+
+def test_all_are_asked_at_one_moment_so_that_none_goes_on_because_another_was_woken(
+    spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one's C call ends with EINTR and its peers' wait is over: 26 of 30 peers were seen where they went."""
+    processes = [spawn(STANDS, str(STACK_SIGNAL), str(tmp_path / str(number))) for number in range(3)]
+    done: list[str] = []
+
+    def noted(name: str) -> None:
+        original = getattr(stacks, name)
+        monkeypatch.setattr(stacks, name, lambda *args: (done.append(name), original(*args))[1])
+
+    for name in ("process_status", "open_pidfd", "_size", "_handles", "send_signal"):
+        noted(name)
+    found = take_stacks(
+        {number: process.pid for number, process in enumerate(processes)},
+        py_spy=None,
+        scratch=str(tmp_path),
+        timeout_seconds=20,
+        fallback_files={number: str(tmp_path / str(number)) for number in range(3)},
+        fallback_signal=STACK_SIGNAL,
+    )
+
+    assert all("training_step" in functions(found[number]) and found[number][0].was_asked for number in range(3))
+    assert done[-3:] == ["send_signal"] * 3
+    assert "send_signal" not in done[:-3]

@@ -1,0 +1,136 @@
+"""From verdict to signal: who is signalled, and who is spared because it, or the rank it waited for, came back.
+
+Ranks are real processes with real cells; their stacks are recorded ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher import condemn as module
+from launcher.condemn import NearMiss, Reporter, condemn
+from launcher.incident import Incident, read_incident
+from launcher.incident_writer import IncidentWriter
+from launcher.processes import wait_for_exit
+from launcher.rounds import Rounds
+from launcher.stacks import Frame, Thread
+from launcher.story import near_miss
+from launcher.watch import RankMonitor, WatchOrder
+from resilience_core import FaultToleranceConfig
+from resilience_core.cell import CLOSED, FIRST_SECTION, PID, START_TIME, STATE, WATCHED, Cell, process_start_time
+
+S = 1_000_000_000
+WAITS = "print('ready', flush=True); input()"
+IN_COLLECTIVE = (Frame("all_reduce", "torch/distributed/distributed_c10d.py", 3000), Frame("main", "train.py", 20))
+IN_C = (Frame("stuck", "train.py", 7), Frame("main", "train.py", 12))
+
+
+class Group:
+    """Two ranks that are late in section 'step'."""
+
+    def __init__(self, folder: Path, spawn: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch):
+        self.folder = folder
+        self.processes = [spawn(WAITS) for _ in range(2)]
+        self.cells = [Cell.create(str(folder / str(number)), rank=number, generation=0) for number in range(2)]
+        now_ns = time.monotonic_ns()
+        self.ranks = []
+        for number, (cell, process) in enumerate(zip(self.cells, self.processes, strict=True)):
+            cell.words[PID], cell.words[START_TIME] = process.pid, process_start_time(process.pid) or 0
+            cell.words[STATE] = WATCHED
+            word = cell.add_section("step")
+            cell.words[word + 1], cell.words[word] = now_ns - 3 * S, now_ns - S
+            theirs = Cell.from_descriptor(os.dup(cell.descriptor))
+            order = WatchOrder(0, number, number, cell.path)
+            self.ranks.append(RankMonitor(order, theirs, None, now_ns - 60 * S))
+        self.rounds: Rounds[RankMonitor] = Rounds(time.monotonic_ns, lambda ns: time.sleep(ns / S), lambda _: [], 0)
+        self.stacks: dict[int, tuple[Frame, ...]] = {0: IN_C, 1: IN_COLLECTIVE}
+        self.meanwhile: Callable[[], Any] = lambda: None
+        self.incidents: list[tuple[Incident, Sequence[int], str | None]] = []
+        self.spared: list[NearMiss] = []
+        monkeypatch.setattr(module, "take_stacks", self._recorded_stacks)
+
+    def _recorded_stacks(self, pids: dict[int, int], **_: Any) -> dict[int, tuple[Thread, ...]]:
+        self.meanwhile()
+        return {n: (Thread("MainThread", True, False, frames, was_asked=True),) for n, frames in self.stacks.items()}
+
+    def close(self, number: int) -> None:
+        self.cells[number].words[FIRST_SECTION] = CLOSED
+
+    def condemn(self) -> list[int]:
+        """Look, condemn whoever is late, and return who was signalled."""
+        findings = self.rounds.look(self.ranks)
+        assert findings is not None
+        config = json.loads(FaultToleranceConfig(rank_termination_signal="SIGKILL").to_json())
+        settings = {"config": config, "owns_ranks": True, "py_spy": None, "run_folder": str(self.folder)}
+        writer = IncidentWriter(str(self.folder))
+        reporter = Reporter(lambda *told: self.incidents.append(told), self.spared.extend)
+        signalled = condemn(findings, self.ranks, self.rounds, settings, writer, reporter)
+        writer.finish(10)
+        return [rank.order.local_rank for rank in signalled]
+
+    def has_ended(self, number: int) -> bool:
+        pidfd = os.pidfd_open(self.processes[number].pid)
+        try:
+            return bool(wait_for_exit([pidfd], 0.5))
+        finally:
+            os.close(pidfd)
+
+
+@pytest.fixture
+def group(
+    tmp_path: Path, spawn: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Group]:
+    group = Group(tmp_path, spawn, monkeypatch)
+    yield group
+    for cell in group.cells:
+        cell.close()
+
+
+def test_who_is_late_is_told_of_and_signalled_and_the_one_outside_a_collective_is_blamed(group: Group) -> None:
+    assert group.condemn() == [0, 1]
+    assert [process.wait(20) for process in group.processes] == [-signal.SIGKILL] * 2
+    ((incident, condemned, problem),) = group.incidents
+    assert (list(condemned), problem, group.spared) == ([0, 1], None, [])
+    assert [rank.rank for rank in read_incident(str(incident.folder)).culprits] == [0]
+
+
+def test_who_waits_for_a_culprit_that_comes_back_is_spared_with_it(group: Group) -> None:
+    """It closes its own section a moment later; killing it meanwhile would cost a restart for nothing."""
+    group.meanwhile = lambda: group.close(0)
+
+    assert group.condemn() == []
+    assert group.incidents == []
+    assert [(miss.rank, miss.waited_for) for miss in group.spared] == [(0, None), (1, 0)]
+    assert not group.has_ended(1)
+    assert (group.folder / "near_misses" / "0001" / "incident.json").exists()
+    assert not any((group.folder / "incidents").iterdir())
+    group.meanwhile = lambda: None
+    assert group.condemn() == [1]  # it did not follow
+
+
+def test_who_does_not_wait_is_signalled_whoever_comes_back(group: Group) -> None:
+    group.stacks = {0: IN_COLLECTIVE, 1: IN_C}
+    group.meanwhile = lambda: group.close(0)
+
+    assert group.condemn() == [1]
+    assert not group.has_ended(0)
+    assert [(miss.rank, miss.waited_for) for miss in group.spared] == [(0, None)]
+
+
+def test_near_misses_say_what_may_have_brought_a_rank_back(group: Group) -> None:
+    group.meanwhile = lambda: group.close(0)
+    group.condemn()
+    first, second = (near_miss(miss._asdict(), count) for count, miss in enumerate(group.spared, 1))
+    assert "when a signal asked it for its stack" in first
+    assert "waits for rank 0, which came back" in second
+    by_itself = near_miss(group.spared[0]._replace(was_asked=False)._asdict(), 3)
+    assert by_itself.endswith("it was spared. The limit is too close to what is normal")

@@ -90,11 +90,13 @@ def _run(arguments: list[str], may_fork: bool) -> int | Handover:
 
         return run(parse(arguments))
 
+    from launcher.default_threads import set_default
+
     # From here to the fork nothing may start a thread, and what torch reads at import must be as workers get it.
     # A process that was started with SIGCHLD ignored could collect no worker and no zygote.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     inherited = streams.open_descriptors()
-    _set_default_threads(arguments)
+    set_default(arguments)
     from launcher.options import parse
 
     job = parse(arguments)
@@ -150,24 +152,6 @@ def _why_not_warm(job: Job) -> str | None:
     if flags and sys.orig_argv[1] == flags[0] and flags[0] != "-m":
         return f"the launcher's interpreter was started with {flags[0]}, which workers do not inherit"
     return None
-
-
-def _set_default_threads(arguments: list[str]) -> None:
-    """Torchrun's default of one thread per worker, applied before torch is imported rather than after.
-
-    The real parser comes with torch. Where this look misses something, torchrun's own code sets the variable
-    later, and the zygote is made anew with it.
-    """
-    if "OMP_NUM_THREADS" in os.environ:
-        return
-    wanted = os.environ.get("PET_NPROC_PER_NODE", "1")
-    for option, value in zip(arguments, [*arguments[1:], ""], strict=True):
-        name, _, attached = option.partition("=")
-        if name.startswith("--nproc"):
-            wanted = attached or value
-    if wanted.isdigit() and int(wanted) > 1:
-        os.environ["OMP_NUM_THREADS"] = "1"
-        say("OMP_NUM_THREADS is not set; each worker gets 1 thread, as with torchrun")
 
 
 def _platform_problem() -> str | None:

@@ -18,7 +18,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousPa
 from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 
-from launcher import console, story
+from launcher import console, default_threads, story
 from launcher.agent import Agent
 from launcher.background import Background, NotDoneError
 from launcher.bounded_logs import BoundedLogs
@@ -76,6 +76,7 @@ def run(job: Job, zygote: Zygote | None = None, settings: ImportSettings | None 
         log_folder = _log_folder(job, disk)
         stack.callback(_put_away, log_folder, disk)
         launch_config, entrypoint, arguments = _launch_config(job, log_folder)
+        default_threads.retract(launch_config.nproc_per_node)
         outfit = stack.enter_context(_furnished(job, launch_config, log_folder, zygote, settings, signals, disk))
         try:
             with signals.raised_at_once():

@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -213,3 +215,16 @@ def test_a_launcher_inside_somebody_elses_process_spawns(tmp_path):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
 
     assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
+
+
+@pytest.mark.parametrize("nproc", ["cpu", "auto"])
+def test_a_number_of_workers_that_torch_counts_needs_no_second_import(launch: Callable[..., Any], nproc: str) -> None:
+    """One thread each is settled before torch is imported; a zygote made by exec would be the second import."""
+    job = launch("loop.py", "--until-file", "stop", nproc=nproc, env={"OMP_NUM_THREADS": ""}, worker_start="warm")
+    job.wait_for_output("runs in generation 0")
+    executed = [command for command in job.processes().values() if "launcher.zygote" in command]
+    (job.work / "stop").touch()
+
+    assert job.wait(60) == 0
+    assert executed == []
+    assert job.stderr.count("OMP_NUM_THREADS is not set") == min(1, (os.cpu_count() or 1) - 1)

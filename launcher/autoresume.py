@@ -18,7 +18,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from types import FrameType
@@ -100,7 +99,6 @@ class AutoResume:
         self._tally = Tally(options.max_failures, options.max_without_progress)
         self._child: subprocess.Popen[bytes] | None = None
         self._heard: list[int] = []
-        self._woken = threading.Event()
 
     def run(self) -> int:
         """Run until it is over.
@@ -163,11 +161,17 @@ class AutoResume:
             seconds = self._options.backoff * 2.0 ** min(self._tally.failures_in_a_row - 1, 30)
             seconds = min(seconds, self._options.max_backoff)
             say(f"the next run begins in {seconds:g} s")
-            self._woken.wait(seconds)
+            # A handler that comes in the moment before a call that waits does not end it; what is blocked waits for us.
+            signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+            try:
+                came = None if self._heard else signal.sigtimedwait(_SIGNALS, seconds)
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            if came is not None:
+                self._heard.append(came.si_signo)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         self._heard.append(number)
-        self._woken.set()
         if self._child is not None:
             self._child.send_signal(number)
 

@@ -40,10 +40,14 @@ STEPS = {"lightning_digits.py": 88, "megatron_style_loop.py": 80, "hf_trainer.py
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Path, subprocess.Popen[bytes]]]]:
-    """Every example, with the same two faults."""
+def jobs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, tuple[Path, subprocess.Popen[bytes]]]]:
+    """Every example that is to be tested, with the same two faults."""
     jobs = {}
-    for example, arguments in ARGUMENTS.items():
+    items = [item for item in request.session.items if item.path == request.path]
+    for example in {item.callspec.params["example"] for item in items if isinstance(item, pytest.Function)}:
+        arguments = ARGUMENTS[example]
         folder = tmp_path_factory.mktemp(example.removesuffix(".py"))
         with (folder / "log").open("wb") as log:
             jobs[example] = (
@@ -62,7 +66,15 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[P
         process.wait()
 
 
-@pytest.mark.parametrize("example", ARGUMENTS)
+# The quick one is that which imports no framework; autoresume runs the one for Lightning in `make test`.
+@pytest.mark.parametrize(
+    "example",
+    [
+        "megatron_style_loop.py",
+        pytest.param("lightning_digits.py", marks=pytest.mark.long),
+        pytest.param("hf_trainer.py", marks=pytest.mark.long),
+    ],
+)
 def test_hung_then_crashed_then_complete(jobs: dict[str, tuple[Path, subprocess.Popen[bytes]]], example: str) -> None:
     folder, process = jobs[example]
 

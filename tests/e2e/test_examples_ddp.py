@@ -135,7 +135,8 @@ def test_a_run_that_is_hung_and_killed_ends_with_the_weights_of_one_that_was_not
     assert run.result == {**undisturbed, "generation": 2}
 
 
-@pytest.mark.parametrize("api", ONE_API_SHORT)
+@pytest.mark.long  # tests/e2e/test_hangs.py has the short one
+@pytest.mark.parametrize("api", APIS)
 def test_one_rank_that_skips_a_collective_is_found(start: Start, tmp_path: Path, api: str) -> None:
     run = start("ft_launcher", api, tmp_path, *STEPS, "--fault", "missing_collective:rank=0,step=15")
 
@@ -151,7 +152,7 @@ def test_one_rank_that_skips_a_collective_is_found(start: Start, tmp_path: Path,
     [
         pytest.param("sections", "rank 0", marks=pytest.mark.long),
         ("sections", "rank 1"),
-        ("sections", "launcher"),
+        pytest.param("sections", "launcher", marks=pytest.mark.long),
         pytest.param("heartbeats", "rank 1", marks=pytest.mark.long),
     ],
 )
@@ -195,7 +196,8 @@ def test_a_resumed_run_learns_timeouts_keeps_them_and_ends_as_if_it_had_never_st
     assert second.incidents() == []
 
 
-@pytest.mark.parametrize("api", ONE_API_SHORT)
+@pytest.mark.long
+@pytest.mark.parametrize("api", APIS)
 def test_plain_python_trains_alone(start: Start, tmp_path: Path, api: str) -> None:
     run = start("python", api, tmp_path, "--steps", "5", "--save-every", "5")
 
@@ -205,7 +207,7 @@ def test_plain_python_trains_alone(start: Start, tmp_path: Path, api: str) -> No
     assert run.result["generation"] == 0
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", ONE_API_SHORT)
 def test_a_fault_that_does_not_exist_is_refused_with_the_nearest(start: Start, tmp_path: Path, api: str) -> None:
     run = start("python", api, tmp_path, "--fault", "sigkil:rank=0,step=1")
 

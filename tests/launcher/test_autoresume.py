@@ -133,6 +133,29 @@ def test_a_signal_ends_the_wait_before_the_next_run(runner: Runner) -> None:
     assert runner.runs == 1
 
 
+SIGNALLED_WHILE_IT_BEGINS_TO_WAIT = """
+import argparse, signal
+import launcher.autoresume as autoresume
+autoresume._SIGNALS = (signal.SIGALRM,)
+options = argparse.Namespace(max_failures=9, max_without_progress=9, backoff=600.0, max_backoff=600.0)
+for number in range(400):
+    us = autoresume.AutoResume(options)
+    us._tally.add(autoresume.Outcome(1, 1.0, None, False))
+    signal.signal(signal.SIGALRM, us._on_signal)
+    signal.setitimer(signal.ITIMER_REAL, (1 + number % 80) / 1e6)
+    us._back_off()
+    assert us._heard == [signal.SIGALRM]
+print("heard them all")
+"""
+
+
+def test_a_signal_in_the_moment_in_which_the_wait_begins_is_heard() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED_WHILE_IT_BEGINS_TO_WAIT], capture_output=True, text=True, timeout=100
+    )
+    assert done.stdout == "heard them all\n", done.stderr
+
+
 def test_a_job_does_not_outlive_us(runner: Runner) -> None:
     """Killed outright, ft_autoresume leaves no launcher behind: it gets SIGTERM."""
     process = runner.start("print(os.getpid(), flush=True)\nsignal.pause()")

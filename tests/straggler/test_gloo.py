@@ -20,7 +20,7 @@ _spec.loader.exec_module(gloo)
     ("ranks", "job"),
     [
         (4, {}),
-        (2, {"sections": "sync"}),
+        pytest.param(2, {"sections": "sync"}, marks=pytest.mark.long),
     ],
 )
 def test_the_slow_rank_is_named_and_the_waiting_ones_are_not(ranks, job):
@@ -53,7 +53,7 @@ def test_minimum_scoring_scores_the_same_job():
     assert word["scores"]["compute"]["1"] == pytest.approx(1 / 1.2, abs=0.06)
 
 
-@pytest.mark.parametrize(("how", "rank"), [("exit", 2), ("stop", 1)])
+@pytest.mark.parametrize(("how", "rank"), [pytest.param("exit", 2, marks=pytest.mark.long), ("stop", 1)])
 def test_a_rank_that_dies_or_hangs_does_not_block_the_report_of_the_others(how, rank):
     bound = 1.0
     words = gloo.run(3, slow_rank=rank, die_at=1, how=how, bound=bound, reports=2)
@@ -63,6 +63,7 @@ def test_a_rank_that_dies_or_hangs_does_not_block_the_report_of_the_others(how, 
     assert word["took"] < 10 * bound
 
 
+@pytest.mark.long
 def test_a_cpu_quota_makes_a_straggler():
     group, reason = gloo.cpu_quota(0.5)
     if group is None:

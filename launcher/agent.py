@@ -35,7 +35,6 @@ from resilience_core.control import WorkloadAction, WorkloadControlRequest
 
 __all__ = ["Agent"]
 
-_MEMBERSHIP_CHECK_SECONDS = 0.1
 _NS = 1_000_000_000
 _PROGRESS = "whether the job makes progress"
 _PHASES_SECONDS = 0.25
@@ -155,7 +154,7 @@ class Agent(SimpleElasticAgent):
 
     def _wait(self, current: Generation) -> None:
         """Wait until a worker ends, somebody speaks, a signal comes, or something else is due."""
-        due = [_MEMBERSHIP_CHECK_SECONDS] if self._rendezvous_handler.has_peers else []
+        due = [self._rendezvous_handler.look_seconds] if self._rendezvous_handler.has_peers else []
         if self._prepare_at_ns is not None:
             settling_ns = max(0, self._prepare_at_ns - time.monotonic_ns())
             due.append(settling_ns / _NS)

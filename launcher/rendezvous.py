@@ -40,6 +40,9 @@ from launcher.store_host import StoreHost
 __all__ = ["FreshStoreRendezvous", "GenerationRendezvous", "LocalRendezvous"]
 
 
+_LOOK_SECONDS = 0.1
+_LOOKS_PER_SECOND = 1000
+"""At most, of all nodes together: one process hosts the store that they ask."""
 _LONGEST_FAREWELL_SECONDS = 1.0
 
 
@@ -61,6 +64,10 @@ class GenerationRendezvous(Protocol):
     def has_peers(self) -> bool:
         """Whether nodes could join or leave, so that somebody must ask now and then."""
 
+    @property
+    def look_seconds(self) -> float:
+        """How often to ask."""
+
 
 class LocalRendezvous(RendezvousHandler):
     """One node, fixed size.
@@ -76,6 +83,7 @@ class LocalRendezvous(RendezvousHandler):
     """
 
     has_peers = False
+    look_seconds = _LOOK_SECONDS
 
     def __init__(self, run_id: str, host: str | None, port: int, timeout_seconds: float) -> None:
         self._run_id = run_id
@@ -150,6 +158,11 @@ class FreshStoreRendezvous(RendezvousHandler):
         self.generation = -1
         self.failures = 0
 
+    @property
+    def look_seconds(self) -> float:
+        """How often to ask: ten times a second, with more than a hundred nodes less often."""
+        return max(_LOOK_SECONDS, (self._peers + 1) / _LOOKS_PER_SECOND)
+
     def get_backend(self) -> str:
         """See torch."""
         return self._inner.get_backend()
@@ -220,9 +233,9 @@ class FreshStoreRendezvous(RendezvousHandler):
     def shutdown(self) -> bool:
         """See torch. A node that has ended the job stays until the others have heard it, or a second has passed.
 
-        The store may be hosted by this very process, and the others look ten times a second.
+        The store may be hosted by this very process, and the others look ten times a second, or as often as they may.
         """
-        end = time.monotonic() + _LONGEST_FAREWELL_SECONDS
+        end = time.monotonic() + max(_LONGEST_FAREWELL_SECONDS, 3 * self.look_seconds)
         with contextlib.suppress(RuntimeError):
             while self._has_ended and self._round is not None and time.monotonic() < end:
                 if self._round.add("ft/heard", 0) >= self._peers:

@@ -39,6 +39,8 @@ _NS = 1_000_000_000
 _PROGRESS = "whether the job makes progress"
 _PHASES_SECONDS = 0.25
 _LONGEST_BACK_OFF_SECONDS = 60.0
+_IMPLAUSIBLE_ITERATION = 1 << 53
+"""A damaged cell must not pass for progress that no later generation can reach."""
 _SETTLING_NS = _NS // 4
 """How long a new generation has the machine to itself before its successors are parked."""
 
@@ -213,7 +215,9 @@ class Agent(SimpleElasticAgent):
     def _read_reports(self) -> None:
         assert self._current is not None
         for report in self._outfit.monitor.read_reports():
-            if "note" in report:
+            if "missing" in report:
+                self._current.mend()
+            elif "note" in report:
                 say(report["note"])
                 self._outfit.events.write("note", generation=report["generation"], text=report["note"])
             elif "near_misses" in report:
@@ -345,4 +349,5 @@ class Agent(SimpleElasticAgent):
 
 def _highest_iteration(generation: Generation) -> int | None:
     """The highest iteration any local rank has reported, None when none did."""
-    return max((view.iteration for view in generation.views().values() if view.iteration >= 0), default=None)
+    iterations = [view.iteration for view in generation.views().values()]
+    return max((each for each in iterations if 0 <= each < _IMPLAUSIBLE_ITERATION), default=None)

@@ -9,7 +9,10 @@ import os
 import secrets
 import shutil
 import stat
+import tempfile
 import time
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from resilience_core.errors import ResilienceError
 
@@ -26,6 +29,9 @@ class FolderError(ResilienceError):
 class RunFolder:
     """A private folder in memory for cells, sockets and the configuration that ranks read.
 
+    What is in it can be lost while the job runs: somebody empties /dev/shm, or fills it. :meth:`mend` makes it anew in
+    the same place, :meth:`move` goes on elsewhere.
+
     Args:
         parent: Where to make it; a tmpfs, since a store to a page that is being written to a disk may wait.
 
@@ -34,44 +40,56 @@ class RunFolder:
     """
 
     def __init__(self, parent: str = DEFAULT_PARENT) -> None:
-        _sweep(parent)
-        name = f"{_PREFIX}{os.getuid()}-{secrets.token_hex(6)}"
-        self.path = os.path.join(parent, name)
-        # Made under another name: a launcher that starts at the same moment must not sweep it before it is locked.
-        new = os.path.join(parent, f".{name}")
-        try:
-            _check_parent(parent)
-            os.mkdir(new, 0o700)
-            self._lock = os.open(os.path.join(new, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.mkdir(os.path.join(new, "cells"), 0o700)
-            os.rename(new, self.path)
-        except OSError as error:
-            shutil.rmtree(new, ignore_errors=True)
-            raise FolderError(
-                f"cannot make the run folder {self.path}: {error.strerror}; "
-                "name another folder in memory with --ft-run-dir"
-            ) from error
+        self._files: dict[str, str] = {}
+        self._homes: list[_Home] = []
+        self._settle_in(parent)
+
+    @property
+    def path(self) -> str:
+        """Where it is now."""
+        return self._homes[-1].path
+
+    @property
+    def paths(self) -> list[str]:
+        """Everywhere it has been, the present place last; all of them are to be removed in the end."""
+        return [home.path for home in self._homes]
+
+    @property
+    def parts(self) -> list[str]:
+        """Paths that must exist."""
+        return [os.path.join(self.path, name) for name in ("lock", "cells", *self._files)]
 
     def write(self, name: str, text: str) -> str:
         """Write a small file that only its owner may read.
 
         Returns:
             Its path.
+
+        Raises:
+            FolderError: It cannot be written.
         """
         path = os.path.join(self.path, name)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            raw = text.encode("utf-8")
-            os.posix_fallocate(descriptor, 0, len(raw))
-            os.write(descriptor, raw)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                raw = text.encode("utf-8")
+                os.posix_fallocate(descriptor, 0, len(raw))
+                os.write(descriptor, raw)
+            except OSError:
+                os.unlink(path)
+                raise
+            finally:
+                os.close(descriptor)
         except OSError as error:
             raise FolderError(
                 f"cannot write {path}: {error.strerror}; name another folder in memory with --ft-run-dir"
             ) from error
-        finally:
-            os.close(descriptor)
+        self._files[name] = text
         return path
+
+    def file(self, name: str) -> str:
+        """The path of a file that :meth:`write` has written."""
+        return os.path.join(self.path, name)
 
     def cell(self, generation: int, local_rank: int) -> str:
         """The path of a rank's cell; the generation is part of it, so that none is ever used twice."""
@@ -79,20 +97,139 @@ class RunFolder:
 
     def drop_cells(self, generation: int) -> None:
         """Remove what a generation that is over has left."""
-        cells = os.path.join(self.path, "cells")
+        for path in self.paths:
+            cells = os.path.join(path, "cells")
+            with contextlib.suppress(OSError):  # somebody has removed the folder, and the cells with it
+                for name in os.listdir(cells):
+                    if name.startswith(f"{generation}-"):
+                        with contextlib.suppress(FileNotFoundError):
+                            os.unlink(os.path.join(cells, name))
+
+    def mend(self) -> list[str]:
+        """Make anew whatever somebody has removed.
+
+        Returns:
+            The paths that were missing.
+
+        Raises:
+            FolderError: It cannot be made.
+        """
+        home = self._homes[-1]
+        missing = [path for path in self.parts if not os.path.exists(path)]
+        if not missing:
+            return []
         try:
-            names = os.listdir(cells)
-        except OSError:  # somebody has removed the folder, and the cells with it
-            return
-        for name in names:
-            if name.startswith(f"{generation}-"):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(os.path.join(cells, name))
+            if not os.path.lexists(home.path):
+                self._homes[-1] = _make_home(home.path)
+                os.close(home.lock)
+            elif not _is_private(home.path):
+                raise PermissionError(errno.EPERM, "another stands in its place")
+            else:
+                if home.path + "/lock" in missing:
+                    self._homes[-1] = _Home(home.path, _make_lock(home.path))
+                    os.close(home.lock)
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(os.path.join(home.path, "cells"), 0o700)
+        except OSError as error:
+            raise FolderError(f"cannot make the run folder {home.path} anew: {error.strerror}") from error
+        for name, text in self._files.items():
+            if not os.path.exists(self.file(name)):
+                self.write(name, text)
+        return missing
+
+    def move(self, parents: Iterable[str] | None = None) -> None:
+        """Go on in another place, files included.
+
+        Args:
+            parents: Where that may be, the best first; by default memory, then the folder for temporary files.
+
+        Raises:
+            FolderError: There is none.
+        """
+        problems = []
+        files = dict(self._files)
+        for parent in parents if parents is not None else _other_parents():
+            if os.path.join(parent, "") == os.path.join(os.path.dirname(self.path), ""):
+                continue
+            try:
+                self._settle_in(parent)
+            except FolderError as error:
+                problems.append(str(error))
+                continue
+            try:
+                for name, text in files.items():
+                    self.write(name, text)
+                return
+            except FolderError as error:
+                problems.append(str(error))
+                self._leave(self._homes.pop())
+        raise FolderError("; ".join(problems) or "there is no other place for the run folder")
 
     def remove(self) -> None:
-        """Remove the folder with all that is in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        os.close(self._lock)
+        """Remove it with all that is in it."""
+        while self._homes:
+            self._leave(self._homes.pop())
+
+    def _settle_in(self, parent: str) -> None:
+        _sweep(parent)
+        path = os.path.join(parent, f"{_PREFIX}{os.getuid()}-{secrets.token_hex(6)}")
+        try:
+            _check_parent(parent)
+            self._homes.append(_make_home(path))
+        except OSError as error:
+            raise FolderError(
+                f"cannot make the run folder {path}: {error.strerror}; name another folder in memory with --ft-run-dir"
+            ) from error
+
+    def _leave(self, home: _Home) -> None:
+        shutil.rmtree(home.path, ignore_errors=True)
+        os.close(home.lock)
+
+
+class _Home(NamedTuple):
+    path: str
+    lock: int
+
+
+def _make_home(path: str) -> _Home:
+    # Made under another name: a launcher that starts at the same moment must not sweep it before it is locked.
+    parent, name = os.path.split(path)
+    new = os.path.join(parent, f".{name}")
+    try:
+        os.mkdir(new, 0o700)
+        lock = _make_lock(new)
+        try:
+            os.mkdir(os.path.join(new, "cells"), 0o700)
+            os.rename(new, path)
+        except OSError:
+            os.close(lock)
+            raise
+    except OSError:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+    return _Home(path, lock)
+
+
+def _make_lock(folder: str) -> int:
+    """Make the file whose lock says that the folder is in use; locked before it has its name."""
+    path = os.path.join(folder, f".lock-{secrets.token_hex(4)}")
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.rename(path, os.path.join(folder, "lock"))
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _is_private(path: str) -> bool:
+    status = os.lstat(path)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+
+
+def _other_parents() -> list[str]:
+    return [DEFAULT_PARENT, f"/run/user/{os.getuid()}", tempfile.gettempdir()]
 
 
 def make_log_folder(log_dir: str | None, run_id: str) -> str:

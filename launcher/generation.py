@@ -23,19 +23,19 @@ from launcher.background import Background, NotDoneError
 from launcher.control_socket import ControlSocket
 from launcher.environment import log_line_prefix, monitor_environment, worker_environment
 from launcher.event_log import EventLog
-from launcher.folders import RunFolder
 from launcher.instrumented import names_the_client, script_of
 from launcher.job_limits import JobLimits, spared, unmonitored
 from launcher.monitor_process import MonitorProcess
 from launcher.processes import reap_adopted, send_signal
 from launcher.signals import SignalInbox
 from launcher.starters import WorkerStarter
+from launcher.upkeep import Upkeep
 from launcher.verdict import judge
 from launcher.watch import WatchOrder
 from launcher.workers import Launch, WorkerProcesses
-from resilience_core.cell import ERROR_TEXT, Cell, CellView
+from resilience_core.cell import CellView
 from resilience_core.config import FaultToleranceConfig
-from resilience_core.error_record import ErrorRecord, parse_error
+from resilience_core.error_record import ErrorRecord
 
 __all__ = ["Generation", "Outfit", "accepted_by"]
 
@@ -54,11 +54,9 @@ class Outfit:
     """What an agent works with; made by ``launcher.run``, closed by it."""
 
     config: FaultToleranceConfig
-    run_folder: RunFolder
+    upkeep: Upkeep
     log_folder: str
-    config_file: str
     monitor: MonitorProcess
-    control: ControlSocket
     signals: SignalInbox
     events: EventLog
     disk: Background
@@ -69,6 +67,11 @@ class Outfit:
     limits: JobLimits = attrs.field(
         default=attrs.Factory(lambda outfit: JobLimits(outfit.config), takes_self=True), init=False
     )
+
+    @property
+    def control(self) -> ControlSocket:
+        """The launcher's ear for requests of ranks."""
+        return self.upkeep.control
 
     def on_disk(self, what: str, call: Callable[[], T], otherwise: T) -> T:
         """The result of what must touch a disk; ``otherwise`` where the disk does not answer or cannot be read."""
@@ -99,12 +102,7 @@ class Generation:
         self._phases_told = False
         self._orders: dict[int, WatchOrder] = {}
         self._has_spared = False
-        self._cells = {
-            worker.local_rank: Cell.create(
-                outfit.run_folder.cell(number, worker.local_rank), rank=worker.global_rank, generation=number
-            )
-            for worker in group.workers
-        }
+        self._cells = outfit.upkeep.make_cells(number, {w.local_rank: w.global_rank for w in group.workers})
         self.processes = self._make_processes(restart_count)
         self.processes.start()
         self._have_them_watched()
@@ -114,12 +112,18 @@ class Generation:
 
     def views(self) -> dict[int, CellView]:
         """What every local rank's cell says."""
-        return {local_rank: cell.view() for local_rank, cell in self._cells.items()}
+        return self._cells.views()
 
     def errors(self) -> dict[int, ErrorRecord]:
         """The exceptions that local ranks have put on record."""
-        found = {number: parse_error(cell.read_text(ERROR_TEXT)) for number, cell in self._cells.items()}
-        return {number: error for number, error in found.items() if error is not None}
+        return self._cells.errors()
+
+    def mend(self) -> None:
+        """Make anew what ranks find by path, where somebody has removed it."""
+        replaced = self._outfit.upkeep.mend(None if self._is_over else self._cells)
+        for local_rank in replaced:
+            order = self._orders[local_rank]
+            self._outfit.monitor.watch(order, self._cells[local_rank], is_session_leader=True)
 
     def tell_phases(self) -> None:
         """Log when each rank reached its first line, its monitor, and its first sign of life, once all have.
@@ -127,7 +131,7 @@ class Generation:
         With ``seen``, ``asked``, ``stopped``, ``rendezvous`` and ``started`` this is where the time of a restart went.
         A rank that never reports (no monitoring, or spawned and without a client) leaves its stamps at null.
         """
-        stamps = {local_rank: cell.stamps() for local_rank, cell in self._cells.items()}
+        stamps = self._cells.stamps()
         complete = all(each["first_sign_ns"] for each in stamps.values())
         is_late = time.monotonic_ns() - self.started_ns > _LONGEST_PHASES_SECONDS * _NS
         if not self._phases_told and (complete or is_late or self._is_over):
@@ -176,7 +180,7 @@ class Generation:
         return min(due, default=None)
 
     def _initialised_ns(self) -> dict[int, int | None]:
-        return {local_rank: cell.stamps()["initialised_ns"] for local_rank, cell in self._cells.items()}
+        return {local_rank: stamps["initialised_ns"] for local_rank, stamps in self._cells.stamps().items()}
 
     def _monitored(self) -> set[int]:
         return {local_rank for local_rank, at_ns in self._initialised_ns().items() if at_ns is not None}
@@ -264,10 +268,7 @@ class Generation:
         self.tell_phases()
         outfit.limits.note_starts(self.started_ns, self._initialised_ns())
         outfit.monitor.forget(self.number, is_over=True)
-        for cell in self._cells.values():
-            cell.close()
-        self._cells = {}
-        outfit.run_folder.drop_cells(self.number)
+        self._cells.drop()
         reap_adopted({outfit.monitor.pid, *outfit.starter.children()})
         outfit.events.write("stopped", generation=self.number)
 
@@ -277,7 +278,7 @@ class Generation:
         return {
             worker.local_rank
             for worker in self.processes.running
-            if judge(self._cells[worker.local_rank].view(), now_ns, freezes) is not None
+            if judge(self._cells.view(worker.local_rank), now_ns, freezes) is not None
         }
 
     # ---- starting ---------------------------------------------------------------------------------------
@@ -291,7 +292,7 @@ class Generation:
                 **worker_environment(spec, group, worker, restart_count),
                 **monitor_environment(
                     cell=self._cells[worker.local_rank].path,
-                    config_file=outfit.config_file,
+                    config_file=outfit.upkeep.config_file,
                     control_socket=outfit.control.path,
                     generation=self.number,
                     launcher_pid=os.getpid(),

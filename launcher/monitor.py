@@ -37,6 +37,7 @@ __all__ = ["MESSAGE_SIZE", "Monitor", "main"]
 NS = 1_000_000_000
 MESSAGE_SIZE = 1 << 16
 _MOST_UNSENT = 64
+_LOOK_FOR_PARTS_NS = NS // 2
 
 
 class Monitor:
@@ -51,6 +52,7 @@ class Monitor:
         self._unsent: collections.deque[bytes] = collections.deque(maxlen=_MOST_UNSENT)
         self._parent_is_alive = True
         self._told_to_stop = False
+        self._look_for_parts_ns = 0
         self._lost = LostTime(settings["lost_time"])
         self._writer = IncidentWriter(settings["log_folder"])
         self._rounds: Rounds[RankMonitor] = Rounds(
@@ -77,6 +79,7 @@ class Monitor:
             findings = self._rounds.look(list(self._ranks.values()))
             if findings is not None:
                 self._condemn(findings)
+            self._look_for_parts(now_ns)
             for rank in self._ranks.values():
                 while rank.notes:
                     self._tell({"note": rank.notes.pop(0), "generation": rank.order.generation})
@@ -126,6 +129,17 @@ class Monitor:
                 if pidfd is not None and not has_exited(pidfd):
                     send_signal(pidfd, signal.SIGKILL)
 
+    def _look_for_parts(self, now_ns: int) -> None:
+        """Report what is missing from the run folder, again and again until the parent has mended it."""
+        if now_ns < self._look_for_parts_ns:
+            return
+        self._look_for_parts_ns = now_ns + _LOOK_FOR_PARTS_NS
+        # A cell that has been opened is not looked up any more.
+        unopened = [r.order.cell for r in self._ranks.values() if (view := r.view()) is not None and view.pid == 0]
+        missing = [path for path in (*self._settings["parts"], *unopened) if not os.path.exists(path)]
+        if missing and self._settings["parts"]:
+            self._tell({"missing": missing})
+
     # ---- the parent -------------------------------------------------------------------------------------
 
     def _listen(self, sleep_ns: int) -> bool:
@@ -151,6 +165,8 @@ class Monitor:
             message = json.loads(raw)
             if "watch" in message:
                 self._watch(WatchOrder(**message["watch"]), descriptors, message["is_leader"])
+            elif "run_folders" in message:
+                self._settings.update(message)
             elif "forget" in message:
                 self._forget(message["forget"])
                 if message["is_over"]:
@@ -201,16 +217,15 @@ class Monitor:
             self._unsent.popleft()
 
     def _clean_up_after_parent(self) -> None:
-        if not self._settings["owns_ranks"]:
-            _remove_folder(self._settings["run_folder"])
-            return
-        for rank in self._ranks.values():
-            view = rank.view()
-            pidfd = rank.pidfd(view) if view is not None else None
-            if pidfd is not None:
-                send_signal(pidfd, signal.SIGKILL)
-        end_sessions(set().union(*self._sessions.values()), timeout_seconds=5.0)
-        _remove_folder(self._settings["run_folder"])
+        if self._settings["owns_ranks"]:
+            for rank in self._ranks.values():
+                view = rank.view()
+                pidfd = rank.pidfd(view) if view is not None else None
+                if pidfd is not None:
+                    send_signal(pidfd, signal.SIGKILL)
+            end_sessions(set().union(*self._sessions.values()), timeout_seconds=5.0)
+        for path in self._settings["run_folders"]:
+            _remove_folder(path)
 
 
 def _smallest_limit_ns(config: dict[str, Any]) -> int:
@@ -240,8 +255,8 @@ def main(settings_text: str) -> None:
     """Run as a process of its own; ``launcher.monitor_process`` starts it.
 
     Args:
-        settings_text: JSON: ``channel``, ``parent_pidfd`` and ``lost_time`` (inherited descriptors), ``run_folder``,
-            ``log_folder``, ``owns_ranks``, ``py_spy``, ``config``.
+        settings_text: JSON: ``channel``, ``parent_pidfd`` and ``lost_time`` (inherited descriptors), ``run_folders``,
+            ``parts`` (paths that must exist), ``log_folder``, ``owns_ranks``, ``py_spy``, ``config``.
     """
     prctl, pr_set_pdeathsig, pr_set_name = ctypes.CDLL(None).prctl, 1, 15
     prctl(pr_set_name, b"ft_monitor", 0, 0, 0)

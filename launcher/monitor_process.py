@@ -68,7 +68,8 @@ class MonitorProcess:
         on_change: Callable[[str, str], None] | None = None,
     ) -> None:
         self._config = config
-        self._run_folder = run_folder
+        self._run_folders = [run_folder]
+        self._parts: list[str] = []
         self._log_folder = log_folder
         self._owns_ranks = owns_ranks
         self._on_change = on_change
@@ -117,6 +118,17 @@ class MonitorProcess:
                 self._drop_order(key)
             self._send({"forget": generation, "is_over": is_over})
 
+    def show_run_folders(self, paths: list[str], parts: list[str]) -> None:
+        """Tell the monitor where the run folder is, and have it report whatever is missing from it.
+
+        Args:
+            paths: To be removed should this process be killed; the last one is in use.
+            parts: Paths that must exist.
+        """
+        with self._lock:
+            self._run_folders, self._parts = paths, parts
+            self._send({"run_folders": paths, "parts": parts})
+
     def freezes(self, now_ns: int) -> list[Freeze]:
         """When everybody here lost time, oldest first; decisions of the launcher's own must heed it, too."""
         return self._lost.freezes(now_ns)
@@ -158,7 +170,8 @@ class MonitorProcess:
             "channel": self._their_end.fileno(),
             "parent_pidfd": self._parent_pidfd,
             "lost_time": self._lost_descriptor,
-            "run_folder": self._run_folder,
+            "run_folders": self._run_folders,
+            "parts": self._parts,
             "log_folder": self._log_folder,
             "owns_ranks": self._owns_ranks,
             "py_spy": _find_py_spy(),
@@ -222,6 +235,7 @@ class MonitorProcess:
     def _send_all_orders(self) -> None:
         with self._lock:
             self._must_send_anew = False
+            self._send({"run_folders": self._run_folders, "parts": self._parts})
             for order in self._orders.values():
                 self._send_order(order)
 

@@ -36,6 +36,7 @@ from launcher.retention import prune_in_background
 from launcher.script_settings import ImportSettings
 from launcher.signals import SignalInbox
 from launcher.starters import SpawnStarter, WorkerStarter
+from launcher.upkeep import CONFIG_FILE, CONTROL_SOCKET, Upkeep
 from launcher.warm_starter import WarmStarter
 from launcher.workers import python_command
 from resilience_core.config import FaultToleranceConfig
@@ -206,11 +207,11 @@ def _furnished(
             os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = launch_config.signals_to_handle
         run_folder = RunFolder(job.config.run_dir)
         stack.callback(run_folder.remove)
-        control = ControlSocket(os.path.join(run_folder.path, "control.sock"))
+        control = ControlSocket(run_folder.file(CONTROL_SOCKET))
         stack.callback(control.close)
         events = EventLog(log_folder, disk)
         stack.callback(events.close)
-        config_file = run_folder.write("config.json", job.config.to_json())
+        run_folder.write(CONFIG_FILE, job.config.to_json())
 
         def on_change(change: str, reason: str) -> None:
             say(story.monitor_changed(change, reason))
@@ -230,11 +231,9 @@ def _furnished(
         events.write("began", run_folder=run_folder.path, monitor=monitor.pid, launcher=os.getpid())
         yield Outfit(
             config=job.config,
-            run_folder=run_folder,
+            upkeep=Upkeep(run_folder, control, monitor, events.write),
             log_folder=log_folder,
-            config_file=config_file,
             monitor=monitor,
-            control=control,
             signals=signals,
             events=events,
             starter=starter,

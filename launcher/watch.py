@@ -15,7 +15,9 @@ from resilience_core.cell import (
     ERROR_TEXT,
     LIMITS_TEXT,
     Cell,
+    CellError,
     CellView,
+    TextArea,
     implausible,
     own_pid_namespace,
     process_start_time,
@@ -87,11 +89,33 @@ class RankMonitor:
         return view
 
     def _read(self) -> tuple[str | None, CellView | None]:
-        problem = self._cell.damage()
-        if problem is not None:
-            return problem, None
-        view = self._cell.view()
-        return implausible(view, time.monotonic_ns()), view
+        try:
+            view = self._cell.copy().view()
+        except CellError as error:
+            return str(error), None
+        return implausible(view, time.monotonic_ns()) or self._usurped(view), view
+
+    def _usurped(self, view: CellView) -> str | None:
+        """Say which owner the cell names that there is not, while the one that we know lives on; None when all is well.
+
+        Only a process that has found the former owner gone claims a cell, so those words were damaged.
+        """
+        known = self._known
+        if known is None or known.pid == 0 or _name(view) == _name(known):
+            return None
+        if self._owner.name != _name(known) or self._owner.pidfd is None or has_exited(self._owner.pidfd):
+            return None
+        pid, pidfd = _find(view)
+        if pidfd is not None:
+            os.close(pidfd)
+            return None
+        return f"it belongs to pid {pid}, which there is not"
+
+    def _text(self, area: TextArea) -> str | None:
+        try:
+            return self._cell.copy().read_text(area)
+        except CellError:
+            return None
 
     def _repair(self, problem: str) -> None:
         if self._known is None:
@@ -141,7 +165,7 @@ class RankMonitor:
     def limit_origin(self, verdict: Verdict) -> LimitOrigin | None:
         """Where the limit of a verdict comes from, as far as rank or launcher have said it."""
         if verdict.cause != STARTUP:
-            text = self._cell.read_text(LIMITS_TEXT)
+            text = self._text(LIMITS_TEXT)
             return origin_of(text, verdict.cause, verdict.section, verdict.limit_seconds)
         order = self.order
         if order.startup_origin is None:
@@ -159,7 +183,7 @@ class RankMonitor:
         return self._found(view).pidfd
 
     def _found(self, view: CellView) -> _Owner:
-        name = (view.pid, view.start_time, view.pid_namespace)
+        name = _name(view)
         if self._owner.name != name:
             self._release_owner()
             self._owner = _Owner(name, *_find(view))
@@ -190,7 +214,7 @@ class RankMonitor:
 
     def error(self) -> ErrorRecord | None:
         """The exception that it has put on record, if any."""
-        return parse_error(self._cell.read_text(ERROR_TEXT))
+        return parse_error(self._text(ERROR_TEXT))
 
     @property
     def stack_file(self) -> str:
@@ -218,6 +242,10 @@ class _Owner(NamedTuple):
     """As the cell says: pid, start time, PID namespace."""
     pid: int = 0
     pidfd: int | None = None
+
+
+def _name(view: CellView) -> tuple[int, int, int]:
+    return view.pid, view.start_time, view.pid_namespace
 
 
 def _find(view: CellView) -> tuple[int, int | None]:

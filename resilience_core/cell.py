@@ -43,18 +43,21 @@ A *text* is shown to people only: where limits come from (LIMITS), and the excep
 Why a file on tmpfs and not a memfd or a message: a path survives wrappers that close descriptors, the rank
 pays no system call, and nothing the monitor does (stop, die, be replaced) can reach the training process. Only the
 rank finds its cell by path; launcher and monitor hold a descriptor, so that a folder that was removed is no loss to
-them. A cell that was damaged (:meth:`Cell.damage`, :func:`implausible`) is put in order by the monitor
-(:meth:`Cell.restore`).
+them. They read and write by that descriptor, too, never through a mapping: to touch a page that somebody has cut off
+ends a process (SIGBUS). A cell that was damaged (:meth:`Cell.copy`, :func:`implausible`) is put in order by the
+monitor (:meth:`Cell.restore`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import mmap
 import os
+import sys
 import zlib
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from resilience_core.errors import ResilienceError
 
@@ -147,10 +150,10 @@ class CellView(NamedTuple):
 
 
 class Cell:
-    """A mapped cell file. ``words`` is the word view; ranks store into it directly on the hot path.
+    """A cell. ``words`` is the word view of a mapped one; ranks store into it directly on the hot path.
 
     ``descriptor`` is that of the file where this object was made by :meth:`create` or :meth:`from_descriptor`; -1
-    where it was opened by path, as a rank does, whose descriptors are the training's own affair.
+    where it was opened by path, as a rank does, whose descriptors are the training's own affair, and for a copy.
     """
 
     __slots__ = ("_map", "_slots", "descriptor", "path", "words")
@@ -180,24 +183,19 @@ class Cell:
 
     @classmethod
     def from_descriptor(cls, descriptor: int) -> Cell:
-        """Map a cell that somebody else has opened; its descriptor is this object's from now on.
+        """Hold a cell that somebody else has opened; its descriptor is this object's from now on.
 
-        What is in it is not checked, see :meth:`damage`; only its size is put right, since a page that is missing
-        would end this process.
-
-        Raises:
-            CellError: It cannot be mapped.
+        It is not mapped, and what is in it is not checked: see :meth:`copy`.
         """
+        return cls._of(b"", descriptor)
+
+    @classmethod
+    def _of(cls, memory: mmap.mmap | bytes, descriptor: int = -1, path: str = "") -> Cell:
         cell = cls.__new__(cls)
-        cell.path, cell.descriptor = "", descriptor
+        cell.path, cell.descriptor = path, descriptor
         cell._slots = itertools.count()
-        try:
-            if os.fstat(descriptor).st_size != CELL_SIZE:
-                os.ftruncate(descriptor, CELL_SIZE)
-            cell._map = mmap.mmap(descriptor, CELL_SIZE)
-        except OSError as error:
-            raise CellError(f"cannot map a monitor cell: {error.strerror}") from error
-        cell.words = memoryview(cell._map).cast("q")
+        cell._map = cast(mmap.mmap, memory)  # a copy is bytes, which can do all that reading needs
+        cell.words = memoryview(memory).cast("q")
         return cell
 
     @classmethod
@@ -213,32 +211,24 @@ class Cell:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
                 os.posix_fallocate(descriptor, 0, CELL_SIZE)
-                with mmap.mmap(descriptor, CELL_SIZE) as memory, memoryview(memory).cast("q") as words:
-                    words[ITERATION] = -1
-                    words[RANK] = rank
-                    words[GENERATION] = generation
-                    words[0] = MAGIC
-            except OSError:
+                for word, value in ((ITERATION, -1), (RANK, rank), (GENERATION, generation), (0, MAGIC)):
+                    os.pwrite(descriptor, _raw(value), word * 8)
+                return cls._of(mmap.mmap(descriptor, CELL_SIZE), descriptor, path)
+            except (OSError, ValueError):
                 os.close(descriptor)
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
                 raise
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: somebody has shortened it meanwhile
             raise CellError(
-                f"cannot make the monitor cell {path}: {error.strerror}; "
+                f"cannot make the monitor cell {path}: {getattr(error, 'strerror', error)}; "
                 "name another folder in memory with --ft-run-dir"
             ) from error
-        cell = cls.from_descriptor(descriptor)
-        cell.path = path
-        return cell
 
     @classmethod
     def detached(cls) -> Cell:
         """A cell in private memory that no monitor looks at."""
-        cell = cls.__new__(cls)
-        cell.path, cell.descriptor = "", -1
-        cell._slots = itertools.count()
-        cell._map = mmap.mmap(-1, CELL_SIZE)
-        cell.words = memoryview(cell._map).cast("q")
-        return cell
+        return cls._of(mmap.mmap(-1, CELL_SIZE))
 
     def claim(self, pid: int, start_time: int) -> None:
         """Make ``pid`` the owner, and begin anew: what an earlier owner has left open is forgotten.
@@ -321,16 +311,26 @@ class Cell:
             pid_namespace=words[PID_NAMESPACE],
         )
 
-    def damage(self) -> str | None:
-        """Say what is wrong with the file: its size or its first word; None when both are in order. For the monitor.
+    def copy(self) -> Cell:
+        """Copy the file, by its descriptor, into memory of our own: what cannot be changed meanwhile. See also
+        :func:`implausible`.
 
-        One of another size must not be read: a missing page would end the process. See also :func:`implausible`.
+        Returns:
+            A cell to be read.
+
+        Raises:
+            CellError: It is damaged: its size, or its first word.
         """
-        if self.descriptor >= 0 and (size := os.fstat(self.descriptor).st_size) != CELL_SIZE:
-            return f"it has {size} bytes, not {CELL_SIZE}"
-        if self.words[0] != MAGIC:
-            return f"it begins with {self.words[0] & 0xFFFF_FFFF_FFFF_FFFF:#x}"
-        return None
+        try:
+            raw = os.pread(self.descriptor, CELL_SIZE + 1, 0)
+        except OSError as error:
+            raise CellError(f"it cannot be read: {error.strerror}") from error
+        if len(raw) != CELL_SIZE:
+            raise CellError(f"it has {os.fstat(self.descriptor).st_size} bytes, not {CELL_SIZE}")
+        copy = Cell._of(raw)
+        if copy.words[0] != MAGIC:
+            raise CellError(f"it begins with {copy.words[0] & 0xFFFF_FFFF_FFFF_FFFF:#x}")
+        return copy
 
     def restore(self, known: CellView, names: Mapping[int, str]) -> None:
         """Put a damaged cell in order: nothing is open in it, and what its owner stores next counts again.
@@ -338,24 +338,26 @@ class Cell:
         Args:
             known: What it said when it was last in order.
             names: The sections' names by slot.
+
+        Raises:
+            OSError: There is no room for a file that was cut off.
         """
-        if self.descriptor >= 0 and os.fstat(self.descriptor).st_size != CELL_SIZE:
+        if os.fstat(self.descriptor).st_size != CELL_SIZE:
             os.posix_fallocate(self.descriptor, 0, CELL_SIZE)
             os.ftruncate(self.descriptor, CELL_SIZE)
-        words = self.words
-        words[STATE] = UNUSED
-        words[LIMITS_CHECK] = words[ERROR_CHECK] = 0
-        words[HEARTBEAT] = words[OUT_OF_SECTION] = CLOSED
-        for word in range(FIRST_SECTION, FIRST_SECTION + 2 * MAX_SECTIONS):
-            words[word] = CLOSED
+        whole = Cell.detached()
+        words = whole.words
         for slot, name in names.items():
-            self._write_name(slot, name)
+            whole._write_name(slot, name)
         words[SMALLEST_LIMIT], words[ITERATION] = known.smallest_limit_ns, known.iteration
         words[LAST_HEARTBEAT], words[LEFT_SECTION] = known.last_heartbeat_ns, known.left_section_ns
         words[RANK], words[PID_NAMESPACE] = known.rank, known.pid_namespace
         words[PID], words[START_TIME] = known.pid, known.start_time
         words[0] = MAGIC
-        words[STATE] = known.state
+        # Its state is still UNUSED, in which nothing is heeded; the true one is stored when all the rest is there.
+        os.pwrite(self.descriptor, words.tobytes(), 0)
+        os.pwrite(self.descriptor, _raw(known.state), STATE * 8)
+        whole.close()
 
     def stamps(self) -> dict[str, int | None]:
         """When the rank reached its first line, its monitor and its first sign of life; None for what is unknown."""
@@ -370,7 +372,8 @@ class Cell:
     def close(self) -> None:
         """Unmap. Words that were handed out become unusable."""
         self.words.release()
-        self._map.close()
+        if isinstance(self._map, mmap.mmap):
+            self._map.close()
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -386,6 +389,10 @@ class Cell:
         return self._map[start : start + NAME_SIZE].rstrip(b"\0").decode("utf-8", errors="replace")
 
 
+def _raw(word: int) -> bytes:
+    return word.to_bytes(8, sys.byteorder, signed=True)
+
+
 def implausible(view: CellView, now_ns: int) -> str | None:
     """Say which words of a cell no rank would store; None when all make sense.
 
@@ -397,6 +404,8 @@ def implausible(view: CellView, now_ns: int) -> str | None:
     """
     if view.state not in (UNUSED, WATCHED, SHUT_DOWN) or not 0 <= view.pid <= _LARGEST_PID:
         return f"its state is {view.state}, its pid {view.pid}"
+    if view.smallest_limit_ns < 0:
+        return f"its smallest limit is {view.smallest_limit_ns} ns"
     if view.state != WATCHED:
         return None
     latest_ns = now_ns + _SKEW_NS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,15 +34,74 @@ def test_requests_are_read_in_order_with_who_sent_them(ear: ControlSocket) -> No
     assert ear.read() == []
 
 
-def test_what_is_no_request_is_dropped_with_a_word(ear: ControlSocket, caplog: pytest.LogCaptureFixture) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
-        client.connect(ear.path)
-        for junk in (b"", b"junk", b"{}", b"[1]", b"\xff" * 9, b"{" * 4000, b"x" * (MAX_BYTES + 1), b'{"rank": -1}'):
-            client.send(junk)
+JUNK = (b"", b"junk", b"{}", b"[1]", b"\xff" * 9, b"{" * 4000, b"x" * (MAX_BYTES + 1), b'{"rank": -1}')
+
+
+@pytest.mark.parametrize("junk", JUNK)
+def test_what_is_no_request_is_dropped_with_a_word(
+    ear: ControlSocket, junk: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    _send_raw(ear, junk)
     send(WorkloadControlRequest(WorkloadAction.Continue), ear.path, 0)
 
     assert len(ear.read()) == 1
-    assert sum("was dropped" in record.getMessage() for record in caplog.records) == 8
+    assert ["was dropped" in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_words_about_what_is_dropped_are_few_and_the_rest_is_counted(
+    ear: ControlSocket, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("launcher.control_socket.time.monotonic", lambda: now)
+    for _ in range(100):
+        _send_raw(ear, b"junk")
+        assert ear.read() == []
+    assert len(caplog.records) == 5
+    assert "only counted" in caplog.records[-1].getMessage()
+
+    now += 61
+    _send_raw(ear, b"junk")
+    assert ear.read() == []
+    assert [record.getMessage().partition(":")[0] for record in caplog.records[5:]] == [
+        "95 more control requests were dropped",
+        "a control request was dropped",
+    ]
+
+
+def test_nobody_who_sends_without_end_keeps_the_launcher_from_its_other_duties(ear: ControlSocket) -> None:
+    """Each read ends, however fast the sender is."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
+        client.connect(ear.path)
+        taken = FakeEndlessSocket(ear._socket)
+        ear._socket = taken  # type: ignore[assignment]
+        assert ear.read() == []
+    assert 0 < taken.count <= 1000
+
+
+class FakeEndlessSocket:
+    """There is always one more."""
+
+    def __init__(self, inner: socket.socket) -> None:
+        self.close = inner.close
+        self.count = 0
+
+    def recvmsg(self, *arguments: object) -> tuple[bytes, list[tuple[int, int, bytes]], int, None]:
+        self.count += 1
+        return b"junk", [(1, 2, struct.pack("iII", 1, os.getuid(), 0))], 0, None
+
+
+def test_one_whose_socket_was_removed_listens_anew_and_loses_nothing(ear: ControlSocket) -> None:
+    send(WorkloadControlRequest(WorkloadAction.Continue, "before"), ear.path, 0)
+    os.unlink(ear.path)
+    ear.move(ear.path)
+    send(WorkloadControlRequest(WorkloadAction.Continue, "after"), ear.path, 0)
+    assert [request.description for _, request in ear.read()] == ["before", "after"]
+
+
+def _send_raw(ear: ControlSocket, raw: bytes) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
+        client.connect(ear.path)
+        client.send(raw)
 
 
 AS_ANOTHER_USER = """

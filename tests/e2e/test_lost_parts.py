@@ -1,0 +1,39 @@
+"""Whatever is removed or cut off under a running launcher costs at most a restart, and never the protection."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+
+def test_a_run_folder_that_is_removed_and_a_cell_that_is_cut_off(launch: Callable[..., Any]) -> None:
+    job = launch(
+        *("loop.py", "--until-file", "stop"),
+        options=["--max-restarts", 2],
+        rank_section_timeouts="setup:60,step:60,checkpointing:60",
+    )
+    job.wait_for_output("runs in generation 0", count=2)
+    (folder,) = job.run_parent.iterdir()
+
+    shutil.rmtree(folder)
+    mended = job.wait_for_event("run_folder_mended")
+    assert str(folder / "cells") in mended["missing"]
+    os.kill(job.workers(0)[0], signal.SIGKILL)
+    job.wait_for_output("runs in generation 1", count=2)
+    assert sorted(os.listdir(folder)) == ["cells", "config.json", "control.sock", "lock"]
+
+    # The rank dies by SIGBUS at its next store; whoever looks at the cell does not.
+    os.truncate(folder / "cells" / "1-0", 0)
+    job.wait_for_output("runs in generation 2", count=2)
+
+    (job.work / "stop").touch()
+    assert job.wait() == 0
+    assert job.stdout.count("is done in generation 2") == 2
+    assert job.events("monitor_replaced") == job.events("monitor_lost") == []

@@ -41,6 +41,8 @@ _PHASES_SECONDS = 0.25
 _LONGEST_BACK_OFF_SECONDS = 60.0
 _IMPLAUSIBLE_ITERATION = 1 << 53
 """A damaged cell must not pass for progress that no later generation can reach."""
+_ORPHANS_SECONDS = 1.0
+"""How often orphans that have ended are collected."""
 _SETTLING_NS = _NS // 4
 """How long a new generation has the machine to itself before its successors are parked."""
 
@@ -174,6 +176,9 @@ class Agent(SimpleElasticAgent):
                 due.append(seconds)
         if (next_look := current.next_look_seconds()) is not None:
             due.append(next_look)
+        if self._outfit.orphans is not None:
+            current.reap_orphans()
+            due.append(_ORPHANS_SECONDS)
         self._wait_for([worker.pidfd for worker in current.processes.running], min(due, default=None))
         if said := current.look_after_the_unmonitored():
             say(*said)

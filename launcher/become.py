@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import ctypes
 import io
+import mmap
 import os
 import signal
 import socket
@@ -67,8 +69,9 @@ def become(handover: Handover) -> None:
 def _stamp_first_line() -> None:
     """For the diary of the restart; a rank without a cell has no diary."""
     with contextlib.suppress(OSError):
-        descriptor = os.open(os.environ.get(CELL_VARIABLE, ""), os.O_WRONLY | os.O_CLOEXEC)
+        descriptor = os.open(os.environ.get(CELL_VARIABLE, ""), os.O_RDWR | os.O_CLOEXEC)
         os.pwrite(descriptor, time.monotonic_ns().to_bytes(8, sys.byteorder), FIRST_LINE * 8)
+        _leave_mark(descriptor)
         os.close(descriptor)
 
 
@@ -78,6 +81,17 @@ def _tell_that_it_starts(link: socket.socket) -> None:
         send_message(link, {"started": True})
     except OSError:
         os._exit(1)
+
+
+def _leave_mark(cell: int) -> None:
+    """Map the cell for ever: every fork inherits that, and is told by it (``launcher.leftovers``).
+
+    Not by Python's ``mmap``, which keeps a descriptor.
+    """
+    libc = ctypes.CDLL(None)
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap(None, mmap.PAGESIZE, mmap.PROT_READ, mmap.MAP_SHARED, cell, 0)
 
 
 def name_process(name: str) -> None:

@@ -91,7 +91,9 @@ def _run(arguments: list[str], may_fork: bool) -> int | Handover:
         return run(parse(arguments))
 
     from launcher.default_threads import set_default
+    from launcher.processes import adopt_orphans
 
+    adopt_orphans()
     # From here to the fork nothing may start a thread, and what torch reads at import must be as workers get it.
     # A process that was started with SIGCHLD ignored could collect no worker and no zygote.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -119,7 +121,6 @@ def _zygote(job: Job, inherited: Collection[int], settings: ImportSettings) -> Z
     """Fork the zygote, unless workers are to be spawned. Returns in the launcher and in every warm worker."""
     from launcher.import_time import import_environment
     from launcher.nursery import Zygote
-    from launcher.processes import adopt_orphans
     from launcher.run import preload
 
     if job.config.worker_start != "warm":
@@ -128,7 +129,6 @@ def _zygote(job: Job, inherited: Collection[int], settings: ImportSettings) -> Z
     if why_not is not None:
         say(f"warm start is off: {why_not}; workers are spawned instead (said once)")
         return None
-    adopt_orphans()
     if settings.change(os.environ):  # torch has been imported here without them
         return Zygote.by_exec(preload(job.config), {**import_environment(os.environ), **settings.values})
     early_signals.leave()  # a worker has the handlers that Python gives it

@@ -25,8 +25,9 @@ from launcher.environment import log_line_prefix, monitor_environment, worker_en
 from launcher.event_log import EventLog
 from launcher.instrumented import names_the_client, script_of
 from launcher.job_limits import JobLimits, spared, unmonitored
+from launcher.leftovers import Orphans
 from launcher.monitor_process import MonitorProcess
-from launcher.processes import reap_adopted, send_signal
+from launcher.processes import adopts_orphans, send_signal
 from launcher.signals import SignalInbox
 from launcher.starters import WorkerStarter
 from launcher.upkeep import Upkeep
@@ -67,6 +68,14 @@ class Outfit:
     limits: JobLimits = attrs.field(
         default=attrs.Factory(lambda outfit: JobLimits(outfit.config), takes_self=True), init=False
     )
+
+    orphans: Orphans | None = attrs.field(
+        default=attrs.Factory(
+            lambda outfit: Orphans(lambda: outfit.upkeep.folder.paths) if adopts_orphans() else None, takes_self=True
+        ),
+        init=False,
+    )
+    """None where this process adopts nobody: a launcher inside somebody else's process."""
 
     @property
     def control(self) -> ControlSocket:
@@ -229,6 +238,20 @@ class Generation:
                 killed.append(worker.local_rank)
         return killed, min(waits, default=None)
 
+    # ---- orphans ----------------------------------------------------------------------------------------
+
+    def reap_orphans(self) -> None:
+        """Collect what descendants have left to this process and what has ended since."""
+        if self._outfit.orphans is not None:
+            self._outfit.orphans.reap(self._own_children())
+
+    def _orphaned_sessions(self) -> set[int]:
+        orphans = self._outfit.orphans
+        return orphans.sessions(self._own_children()) if orphans is not None else set()
+
+    def _own_children(self) -> set[int]:
+        return {self._outfit.monitor.pid, *self._outfit.starter.children(), *self.processes.unreaped()}
+
     # ---- ending -----------------------------------------------------------------------------------------
 
     def ask_to_end(self, death_signal: signal.Signals) -> None:
@@ -269,7 +292,7 @@ class Generation:
         outfit.limits.note_starts(self.started_ns, self._initialised_ns())
         outfit.monitor.forget(self.number, is_over=True)
         self._cells.drop()
-        reap_adopted({outfit.monitor.pid, *outfit.starter.children()})
+        self.reap_orphans()
         outfit.events.write("stopped", generation=self.number)
 
     def _overdue(self) -> set[int]:
@@ -310,6 +333,7 @@ class Generation:
         return WorkerProcesses(
             launches,
             outfit.starter.start_all,
+            self._orphaned_sessions,
             **accepted_by(
                 PContext.__init__,
                 name=spec.role,

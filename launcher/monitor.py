@@ -26,6 +26,7 @@ from launcher.condemn import NearMiss, Reporter, condemn
 from launcher.console import say
 from launcher.incident import Incident
 from launcher.incident_writer import SLOWEST_WRITE_SECONDS, IncidentWriter
+from launcher.leftovers import end_marked
 from launcher.lost_time import MONITOR, LostTime
 from launcher.processes import end_sessions, has_exited, send_signal
 from launcher.rounds import Findings, Rounds
@@ -226,6 +227,9 @@ class Monitor:
             end_sessions(set().union(*self._sessions.values()), timeout_seconds=5.0)
         for path in self._settings["run_folders"]:
             _remove_folder(path)
+        if self._settings["owns_ranks"]:
+            # Last, since to look at a process that is stuck may take for ever.
+            end_marked(self._settings["run_folders"], timeout_seconds=5.0)
 
 
 def _smallest_limit_ns(config: dict[str, Any]) -> int:

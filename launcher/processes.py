@@ -8,18 +8,19 @@ import os
 import select
 import signal
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 __all__ = [
     "ProcessStatus",
     "adopt_orphans",
+    "adopts_orphans",
+    "end_processes",
     "end_sessions",
     "handles_signal",
     "has_exited",
     "open_pidfd",
     "process_status",
-    "reap_adopted",
     "send_signal",
     "wait_for_exit",
 ]
@@ -100,36 +101,70 @@ def wait_for_exit(pidfds: Iterable[int], timeout_seconds: float) -> set[int]:
     return {pidfd for pidfd, _ in poller.poll(max(0, round(timeout_seconds * 1000 + 0.5)))}
 
 
-def end_sessions(sessions: Collection[int], timeout_seconds: float) -> set[int]:
+def end_sessions(
+    sessions: Collection[int],
+    timeout_seconds: float,
+    *,
+    more: Callable[[], Collection[int]] = frozenset,
+    wait: Callable[[Collection[int], float], set[int]] = wait_for_exit,
+    gives_up: Callable[[], bool] = lambda: False,
+) -> set[int]:
     """Kill every process of these sessions and wait until none is left.
 
     A worker is the leader of a session of its own, so this reaches what it started (DataLoader workers, forked
-    children, shells), also what outlived it. Repeated until a look finds nobody, since a process may fork while
-    we read the list.
+    children, shells), also what outlived it.
 
     Args:
         sessions: Session numbers; that of the caller is left alone.
         timeout_seconds: Give up after so long; a process in uninterruptible sleep cannot be ended by anybody.
+        more: Asked at each look: other sessions that have to be ended by now.
+        wait: How to wait for pidfds.
+        gives_up: Whether to wait no longer.
 
     Returns:
         The pids that were still there when time was up.
     """
     targets = {session for session in sessions if session > 1} - {os.getsid(0)}
-    end = time.monotonic() + timeout_seconds
     for session in targets:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(session, signal.SIGKILL)  # the leader's own process group: most of them, in one call
+    return end_processes(
+        lambda: _members(targets | set(more()) - {os.getsid(0)}), timeout_seconds, wait=wait, gives_up=gives_up
+    )
+
+
+def end_processes(
+    find: Callable[[], Collection[int]],
+    timeout_seconds: float,
+    *,
+    wait: Callable[[Collection[int], float], set[int]] = wait_for_exit,
+    gives_up: Callable[[], bool] = lambda: False,
+) -> set[int]:
+    """Kill what is found and wait until it is gone.
+
+    Repeated until nothing is found, since a process may fork while we look.
+
+    Args:
+        find: The pids of live processes that have to end.
+        timeout_seconds: Give up after so long.
+        wait: How to wait for pidfds.
+        gives_up: Whether to wait no longer.
+
+    Returns:
+        The pids that were still there when time was up.
+    """
+    end = time.monotonic() + timeout_seconds
     while True:
-        members = _members(targets)
-        if not members or time.monotonic() >= end:
-            return set(members)
-        pidfds = [pidfd for pid in members if (pidfd := open_pidfd(pid)) is not None]
+        found = find()
+        if not found or time.monotonic() >= end or gives_up():
+            return set(found)
+        pidfds = [pidfd for pid in found if (pidfd := open_pidfd(pid)) is not None]
         try:
             for pidfd in pidfds:
                 send_signal(pidfd, signal.SIGKILL)
             pending = set(pidfds)
-            while pending and (left := end - time.monotonic()) > 0:
-                pending -= wait_for_exit(pending, left)
+            while pending and (left := end - time.monotonic()) > 0 and not gives_up():
+                pending -= wait(pending, left)
         finally:
             for pidfd in pidfds:
                 os.close(pidfd)
@@ -137,28 +172,20 @@ def end_sessions(sessions: Collection[int], timeout_seconds: float) -> set[int]:
 
 def adopt_orphans() -> None:
     """Become the parent of whatever our descendants leave behind (child subreaper, prctl(2))."""
+    global _adopter
     import ctypes
 
     pr_set_child_subreaper = 36
     ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
+    _adopter = os.getpid()
 
 
-def reap_adopted(own: Collection[int]) -> None:
-    """Collect children that ended and that nobody else here waits for.
+def adopts_orphans() -> bool:
+    """Whether this process has called :func:`adopt_orphans`; a fork of it has not."""
+    return _adopter == os.getpid()
 
-    Args:
-        own: Children that somebody does wait for.
-    """
-    for task in os.listdir("/proc/self/task"):
-        try:
-            with open(f"/proc/self/task/{task}/children", "rb") as file:
-                children = [int(pid) for pid in file.read().split()]
-        except FileNotFoundError:  # the thread has ended, or the kernel does not keep this list
-            continue
-        for pid in children:
-            if pid not in own:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
+
+_adopter = 0
 
 
 def _members(sessions: Collection[int]) -> list[int]:

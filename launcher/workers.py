@@ -76,11 +76,19 @@ class WorkerProcesses(QuietContext):
     Args:
         launches: How to start each, by local rank.
         start_all: What starts them.
+        orphaned_sessions: Which sessions, beside the workers' own, have to end with them.
         context_arguments: Handed to torch's ``PContext``.
     """
 
-    def __init__(self, launches: Mapping[int, Launch], start_all: StartWorkers, **context_arguments: Any) -> None:
+    def __init__(
+        self,
+        launches: Mapping[int, Launch],
+        start_all: StartWorkers,
+        orphaned_sessions: Callable[[], Collection[int]],
+        **context_arguments: Any,
+    ) -> None:
         super().__init__(**context_arguments)
+        self._orphaned_sessions = orphaned_sessions
         self._launches = launches
         self._start_all = start_all
         self.workers: dict[int, Worker] = {}
@@ -112,6 +120,10 @@ class WorkerProcesses(QuietContext):
     def pids(self) -> dict[int, int]:
         """Local rank to pid."""
         return {worker.local_rank: worker.pid for worker in self.workers.values()}
+
+    def unreaped(self) -> set[int]:
+        """The pids of workers that run, or have ended and are still to be collected."""
+        return {worker.pid for worker in self.workers.values() if worker.pidfd >= 0}
 
     def _close(self, death_sig: signal.Signals, timeout: int = 30) -> None:
         if any(worker.pidfd >= 0 for worker in self.workers.values()):
@@ -212,7 +224,9 @@ class WorkerProcesses(QuietContext):
         for worker in self.running:
             logger.warning("local rank %s (pid %s) did not end when asked; killed", worker.local_rank, worker.pid)
             send_signal(worker.pidfd, signal.SIGKILL)
-        left = end_sessions([worker.pid for worker in self.workers.values()], _LONGEST_KILL_SECONDS)
+        left = end_sessions(
+            [worker.pid for worker in self.workers.values()], _LONGEST_KILL_SECONDS, more=self._orphaned_sessions
+        )
         if left:
             logger.error("pids %s cannot be ended (uninterruptible sleep); they are left behind", sorted(left))
         self.collect_exits()

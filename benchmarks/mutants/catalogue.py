@@ -54,10 +54,10 @@ MUTANTS = (
     ),
     Mutant(
         "orphans that the launcher has adopted are not reaped",
-        "launcher/generation.py",
-        "        reap_adopted({outfit.monitor.pid, *outfit.starter.children()})\n",
+        "launcher/agent.py",
+        "            current.reap_orphans()\n",
         "",
-        ("tests/launcher", "tests/e2e/test_failures.py", "tests/e2e/test_warm_workers.py"),
+        ("tests/e2e/test_failures.py::test_orphans_that_have_ended_are_collected_while_training_goes_on",),
     ),
     Mutant(
         "the zygote is not renewed when variables that are read at import change",

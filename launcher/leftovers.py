@@ -1,0 +1,136 @@
+"""What workers have started and left: adopted by the launcher, or found by its mark. Standard library only.
+
+Sessions reach most of what a worker has started (``launcher.processes``), but not what has made a session of its own:
+daemons, servers, commands started with ``start_new_session``. Four ways to find those were compared:
+
+* *The tree below each worker, read before it is killed*: what has lost its parent already is not in it, and it costs
+  a file per thread of every worker, in each restart.
+* *Adoption*: the launcher is a child subreaper (prctl(2)), so whatever loses its parent below it becomes its child.
+  Once the workers are dead, all that they have left are children of the launcher, or below one; killed layer by
+  layer, the list is empty in the end. One file to read where nothing was left. This is what the launcher does.
+* *A mark*, for when the launcher itself was killed and cannot adopt: a variable in the environment, which every
+  program that is started inherits, and a mapping of the rank's cell, which every fork of a warm worker inherits (its
+  environment, as /proc shows it, is that of the launcher). The monitor looks for both. A program that was started with
+  a cleaned environment is not found.
+* *A cgroup*: exact, but only root and delegated users may make one, and within a container most often nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Collection
+
+from launcher.processes import end_processes, process_status
+
+__all__ = ["Orphans", "end_marked", "is_marked"]
+
+_GO_BY_THEMSELVES = (b"ft_monitor", b"ft_parked", b"ft_zygote")
+"""These follow their launcher, ours or one that a rank has started, when it dies; a monitor has to tidy up first."""
+
+
+class Orphans:
+    """What this process has adopted. Only for one that has called :func:`launcher.processes.adopt_orphans`.
+
+    A process that somebody has asked for by name (a shell in the container of a launcher that is its first process)
+    may be adopted as well; there only what is marked is taken for a rank's.
+
+    Args:
+        marks: The run folders of this job, as of now.
+    """
+
+    def __init__(self, marks: Callable[[], Collection[str]]) -> None:
+        self._marks = marks
+
+    def reap(self, own: Collection[int]) -> None:
+        """Collect those that have ended.
+
+        Args:
+            own: Children that somebody waits for.
+        """
+        for pid in self._adopted(own):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+    def sessions(self, own: Collection[int]) -> set[int]:
+        """The sessions of those that are alive and that a rank has left."""
+        found = set()
+        for pid in self._adopted(own):
+            status = process_status(pid)
+            if status is None or status.state in "ZX" or _name(pid) in _GO_BY_THEMSELVES:
+                continue
+            if os.getpid() != 1 or is_marked(pid, self._marks()):
+                found.add(status.session)
+        return found
+
+    def _adopted(self, own: Collection[int]) -> list[int]:
+        # Orphans come to the first thread that lives. What other threads of ours have started is theirs to wait for.
+        try:
+            with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+                children = [int(pid) for pid in file.read().split()]
+        except OSError:  # the kernel does not keep this list, or hides it
+            return []
+        session = os.getsid(0)
+        # Workers are leaders of sessions, so that nothing below them can be in ours; a helper of torch's may be.
+        return [
+            pid
+            for pid in children
+            if pid not in own and (status := process_status(pid)) is not None and status.session != session
+        ]
+
+
+def end_marked(marks: Collection[str], timeout_seconds: float) -> set[int]:
+    """Kill whatever is marked, wherever it is, and wait until nothing is left.
+
+    Args:
+        marks: The run folders of a job.
+        timeout_seconds: Give up after so long.
+
+    Returns:
+        The pids that were still there when time was up.
+    """
+    return end_processes(lambda: _marked(marks), timeout_seconds)
+
+
+def is_marked(pid: int, marks: Collection[str]) -> bool:
+    """Whether a rank of ours, or what it has started, is at the root of a process.
+
+    Args:
+        pid: The process.
+        marks: The run folders of a job, which variables of every rank name, and in which their cells are.
+    """
+    folders = {os.fsencode(path) for mark in marks for path in (mark, os.path.realpath(mark))}
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            ours = [entry for entry in file.read().split(b"\0") if entry.startswith(b"FT_")]
+        if any(b"=" + folder + b"/" in entry for entry in ours for folder in folders):
+            return True
+        if os.readlink(f"/proc/{pid}/exe") != os.readlink("/proc/self/exe"):  # no fork of a warm worker
+            return False
+        with open(f"/proc/{pid}/maps", "rb") as file:
+            maps = file.read()
+        return any(b" " + folder + b"/cells/" in maps for folder in folders)
+    except OSError:  # gone, a kernel thread, or not ours to look at
+        return False
+
+
+def _marked(marks: Collection[str]) -> list[int]:
+    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    return [
+        pid
+        for pid in pids
+        if pid != os.getpid() and _name(pid) not in _GO_BY_THEMSELVES and is_marked(pid, marks) and _runs(pid)
+    ]
+
+
+def _runs(pid: int) -> bool:
+    status = process_status(pid)
+    return status is not None and status.state not in "ZX"
+
+
+def _name(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            return file.read().strip()
+    except OSError:
+        return b""

@@ -226,6 +226,7 @@ class MonitorProcess:
                 self._process = self._start()
             except MonitorStartError as error:
                 reason = f"{reason}; {error}"
+                change = None if change == "monitor_replaced" else change  # it was not
             else:
                 self._must_send_anew = True
         self._send_all_orders()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import time
@@ -15,6 +16,8 @@ from launcher.watch import WatchOrder
 from resilience_core.cell import Cell
 from resilience_core.client import CELL_VARIABLE, CONFIG_VARIABLE, LAUNCHER_VARIABLE
 from resilience_core.config import FaultToleranceConfig
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["RankMonitors", "start_monitor"]
 
@@ -66,7 +69,11 @@ class RankMonitors:
             self._config_file = self._run_folder.write("config.json", config.to_json())
             cells = [Cell.create(self._cell(local_rank), rank=local_rank) for local_rank in range(num_ranks)]
             self._process = MonitorProcess(
-                config, run_folder=self._run_folder.path, log_folder=self.log_folder, owns_ranks=False
+                config,
+                run_folder=self._run_folder.path,
+                log_folder=self.log_folder,
+                owns_ranks=False,
+                on_change=_log_change,
             )
             stack.callback(self._process.close)
             for local_rank, cell in enumerate(cells):
@@ -138,3 +145,10 @@ class RankMonitors:
 
     def _cell(self, local_rank: int) -> str:
         return self._run_folder.cell(0, local_rank)
+
+
+def _log_change(change: str, reason: str) -> None:
+    if change == "monitor_lost":
+        logger.error("the ranks are not protected: one monitor after the other ends, the last one %s", reason)
+    else:
+        logger.warning("%s: the monitor %s", change, reason)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.simulate_monitor import simulate
+from benchmarks.simulate_monitor.node import simulate
 from launcher import lost_time, verdict
 
 

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -48,10 +48,16 @@ def monitors(tmp_path: Path) -> Iterator[RankMonitors]:
         yield monitors
 
 
-def start_rank(monitors: RankMonitors, local_rank: int, program: str) -> subprocess.Popen[str]:
+def start_rank(
+    monitors: RankMonitors, local_rank: int, program: str, wrapper: Sequence[str] = ()
+) -> subprocess.Popen[str]:
     environment = {**os.environ, **monitors.environment(local_rank)}
     process = subprocess.Popen(
-        [sys.executable, "-c", program], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [*wrapper, sys.executable, "-c", program],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "open\n"
@@ -98,6 +104,24 @@ def test_a_monitor_that_is_killed_is_replaced_and_carries_on(monitors: RankMonit
         assert rank.wait(timeout=10) == -signal.SIGKILL
         assert [rank.rank for rank in incident.culprits] == [1]
     assert monitors.pid != first
+
+
+IN_A_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+
+
+@pytest.mark.skipif(
+    subprocess.run([*IN_A_NAMESPACE, "true"], check=False, capture_output=True).returncode != 0,
+    reason="a PID namespace cannot be made here",
+)
+def test_a_rank_in_a_pid_namespace_of_its_own_is_found_under_its_number_here(monitors: RankMonitors) -> None:
+    """In there it is pid 1, which here is somebody else."""
+    with start_rank(monitors, 0, HANGS, IN_A_NAMESPACE) as shell:
+        incident = monitors.wait_for_incident(timeout=20)
+
+        assert shell.wait(timeout=10) != 0
+        (rank,) = incident.condemned
+        assert rank.rank == 0
+        assert rank.pid not in (0, 1, shell.pid)
 
 
 def test_no_incident_is_a_timeout(monitors: RankMonitors) -> None:

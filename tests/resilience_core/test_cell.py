@@ -127,6 +127,37 @@ def test_another_live_process_cannot_take_it_over(cell: Cell) -> None:
     assert cell.view().pid == os.getpid()
 
 
+def test_an_owner_that_has_ended_owns_nothing_though_nobody_has_waited_for_it_yet(cell: Cell) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        cell.claim(other.pid, process_start_time(other.pid) or 0)
+        other.kill()
+        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+        assert process_start_time(other.pid) is not None  # a zombie
+
+        cell.claim(os.getpid(), own_start_time())
+
+    assert cell.view().pid == os.getpid()
+
+
+@pytest.mark.parametrize("words", [(), ("lone",)])
+def test_a_copy_is_what_the_file_says_and_no_store_reaches_it(cell: Cell, words: tuple[str, ...]) -> None:
+    for name in words:
+        cell.words[cell.add_section(name)] = 7
+    cell.write_text(ERROR_TEXT, "an error")
+    copy = cell.copy()
+    assert copy.view() == cell.view()
+    assert (copy.stamps(), copy.read_text(ERROR_TEXT)) == (cell.stamps(), "an error")
+    cell.words[ITERATION] = 12
+    assert copy.view().iteration == -1
+
+
+@pytest.mark.parametrize("size", [0, 8, CELL_SIZE - 1, CELL_SIZE + 1])
+def test_a_file_of_another_size_is_no_copy_and_ends_nobody(cell: Cell, size: int) -> None:
+    os.truncate(cell.path, size)
+    with pytest.raises(CellError, match=f"it has {size} bytes, not {CELL_SIZE}"):
+        cell.copy()
+
+
 def test_a_reused_pid_is_told_apart_by_its_start_time(cell: Cell) -> None:
     """The owner is dead and its number belongs to somebody else: the cell is free."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
@@ -188,6 +219,7 @@ def test_a_word_is_never_seen_torn(cell: Cell) -> None:
         end = time.monotonic() + 1.0
         while time.monotonic() < end or len(seen) < 2:
             seen.add(cell.section_deadlines()[0])
+            seen.add(cell.copy().section_deadlines()[0])
             looks += 1
         hammer.send_signal(signal.SIGKILL)
 

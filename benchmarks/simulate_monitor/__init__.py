@@ -1,0 +1,1 @@
+"""The monitor's rules in simulated time; see ``__main__``."""

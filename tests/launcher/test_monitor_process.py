@@ -1,0 +1,122 @@
+"""The monitor as its parent sees it: replaced when it is lost, and when that does not help, said so."""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher import keeping, monitor_process
+from launcher.monitor_process import MonitorProcess
+from launcher.watch import WatchOrder
+from resilience_core import FaultToleranceConfig
+from resilience_core.cell import Cell
+
+PATIENCE = 30.0
+DIES_AT_ONCE = "raise SystemExit(3)"
+
+
+@pytest.fixture
+def changes() -> queue.Queue[tuple[str, str]]:
+    return queue.Queue()
+
+
+@pytest.fixture
+def process(tmp_path: Path, changes: queue.Queue[tuple[str, str]]) -> Iterator[MonitorProcess]:
+    (tmp_path / "run").mkdir()
+    process = MonitorProcess(
+        FaultToleranceConfig(),
+        run_folder=str(tmp_path / "run"),
+        log_folder=str(tmp_path),
+        owns_ranks=False,
+        on_change=lambda change, reason: changes.put((change, reason)),
+    )
+    yield process
+    process.close()
+
+
+def first_missing(process: MonitorProcess) -> list[str]:
+    """Wait for a report of what is missing."""
+    end = time.monotonic() + PATIENCE
+    while (left := end - time.monotonic()) > 0:
+        select.select([process.channel], [], [], left)
+        for report in process.read_reports():
+            if "missing" in report:
+                return list(report["missing"])
+    raise AssertionError("nothing was reported as missing")
+
+
+def test_one_that_dies_again_and_again_leaves_the_node_unprotected_and_that_is_said(
+    process: MonitorProcess, changes: queue.Queue[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "FIRST_PAUSE_NS", 100_000_000)
+    good = monitor_process._PROGRAM
+    monkeypatch.setattr(monitor_process, "_PROGRAM", DIES_AT_ONCE)
+    monkeypatch.setattr(keeping, "MOST_SHORT_LIVES", 2)
+
+    os.kill(process.pid, signal.SIGKILL)
+
+    assert changes.get(timeout=PATIENCE)[0] == "monitor_replaced"
+    change, reason = changes.get(timeout=PATIENCE)
+    assert (change, reason) == ("monitor_lost", "ended (exit code 3)")
+    # It is said once, and they go on being tried: as soon as one can live, it does.
+    monkeypatch.setattr(monitor_process, "_PROGRAM", good)
+    monkeypatch.setattr(keeping, "SHORT_LIFE_NS", 1_000_000_000)
+    assert changes.get(timeout=PATIENCE)[0] == "monitor_back"
+    assert changes.empty()
+
+
+def test_where_none_can_be_started_protection_is_off_and_the_keeper_goes_on_trying(
+    process: MonitorProcess, changes: queue.Queue[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "FIRST_PAUSE_NS", 100_000_000)
+    monkeypatch.setattr(keeping, "SHORT_LIFE_NS", 1_000_000_000)
+    with monkeypatch.context() as broken:
+        broken.setattr(sys, "executable", "/no/python")
+        os.kill(process.pid, signal.SIGKILL)
+        change, reason = changes.get(timeout=PATIENCE)
+        assert (change, "cannot start the monitor process with /no/python" in reason) == ("monitor_lost", True)
+    assert changes.get(timeout=PATIENCE)[0] in ("monitor_back", "monitor_replaced")
+    os.kill(process.pid, 0)
+
+
+def test_what_is_missing_from_the_run_folder_is_reported_also_by_a_successor(
+    process: MonitorProcess, changes: queue.Queue[tuple[str, str]], tmp_path: Path
+) -> None:
+    part = tmp_path / "run" / "config.json"
+    part.touch()
+    process.show_run_folders([str(tmp_path / "run")], [str(part)])
+    part.unlink()
+    assert first_missing(process) == [str(part)]
+
+    os.kill(process.pid, signal.SIGKILL)
+    assert changes.get(timeout=PATIENCE)[0] == "monitor_replaced"
+    process.read_reports()
+    assert first_missing(process) == [str(part)]
+
+
+def test_a_cell_that_was_removed_before_its_rank_has_opened_it_is_missing_too(
+    process: MonitorProcess, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    process.show_run_folders([str(run)], [str(run)])
+    cells = [Cell.create(str(run / str(number))) for number in range(2)]
+    for number, cell in enumerate(cells):
+        process.watch(WatchOrder(0, number, number, cell.path), cell)
+    cells[1].claim(os.getpid(), 1)
+    shutil.rmtree(run)
+    run.mkdir()
+    assert cells[0].path in first_missing(process)
+    while str(run) in (missing := first_missing(process)):  # looked at while the folder was away
+        pass
+    assert missing == [cells[0].path]
+    for cell in cells:
+        cell.close()

@@ -28,6 +28,7 @@ from launcher import story
 from launcher.console import say
 from launcher.generation import Generation, Outfit
 from launcher.incident import Incident
+from launcher.monitor_process import find_py_spy
 from launcher.progress import ProgressRule
 from launcher.rendezvous import GenerationRendezvous
 from launcher.workers import Worker, WorkerProcesses
@@ -67,6 +68,8 @@ class Agent(SimpleElasticAgent):
         self._progress = ProgressRule(outfit.config)
         self._early_deaths = 0
         self._near_misses = 0
+        self._incident: Incident | None = None
+        self._has_noted_py_spy = False
         self._prepare_at_ns: int | None = None
         self._seen_ns = 0
         self.ended_because: str | None = None
@@ -93,6 +96,27 @@ class Agent(SimpleElasticAgent):
         """The highest iteration that the job has reported in a generation that ended, None when none did."""
         return self._progress.best
 
+    @property
+    def culprits(self) -> list[int]:
+        """The ranks that are to blame for the end of the last generation; empty where nobody is named."""
+        if self._incident is None or self._incident.generation != self.generation:
+            return []
+        return [rank.rank for rank in self._incident.culprits]
+
+    @property
+    def failures(self) -> int:
+        """How many generations have failed; the nodes of a job agree on it."""
+        return self._rendezvous_handler.failures
+
+    def last_words(self) -> list[str]:
+        """What to say about a job that has failed; no more about a job that ends otherwise."""
+        spec = self._worker_group.spec
+        is_of_the_last = self._incident is not None and self._incident.generation == self.generation
+        why = self.ended_because
+        if why is None and is_of_the_last:
+            why = story.what_follows(spec.max_restarts - self._remaining_restarts, spec.max_restarts)
+        return story.closing(self._incident if is_of_the_last else None, why)
+
     # ---- torch's seam -----------------------------------------------------------------------------------
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
@@ -108,7 +132,7 @@ class Agent(SimpleElasticAgent):
             self._current = Generation(self.generation, worker_group, self._outfit, restart_count)
             self._prepare_at_ns = time.monotonic_ns() + _SETTLING_NS
             if self.generation > 0:
-                say(story.restarted(self.generation, spec, len(worker_group.workers), self._seen_ns))
+                say(story.restarted(self.generation, len(worker_group.workers), self._seen_ns))
             return dict(self._current.processes.pids())
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
@@ -246,6 +270,8 @@ class Agent(SimpleElasticAgent):
             self._outfit.events.write("near_miss", generation=generation, count=self._near_misses, **miss)
 
     def _tell(self, incident: Incident, problem: str | None = None) -> None:
+        is_same_again = story.is_same_again(self._incident, incident)
+        self._incident = incident
         say(*incident.story(), *([f"  note    {problem}"] if problem else []))
         self._outfit.events.write(
             incident.kind,
@@ -256,6 +282,12 @@ class Agent(SimpleElasticAgent):
             seen_ns=incident.seen_ns,
             folder=incident.folder,
         )
+        if incident.kind == "hang" and not self._has_noted_py_spy and self._outfit.config.capture_stacks:
+            self._has_noted_py_spy = True
+            if find_py_spy() is None and not os.environ.get("FT_PY_SPY"):
+                say(story.NO_PY_SPY)
+        if is_same_again:
+            say("  note    the same error as in the generation before, at the same place: it does not look like chance")
 
     # ---- ending -----------------------------------------------------------------------------------------
 
@@ -276,8 +308,12 @@ class Agent(SimpleElasticAgent):
         self._rendezvous_handler.failures += 1
         reached = _highest_iteration(current)
         why = self._outfit.on_disk(_PROGRESS, lambda: self._progress.generation_ended(reached), None)
+        why = story.beyond_mending(self._incident or incident) or why
+        allowed = group.spec.max_restarts
         if why is not None and self._remaining_restarts > 0:
             self._give_up(why, self._outfit.config.no_restart_exit_code)
+        else:
+            say(story.what_follows(allowed - self._remaining_restarts, allowed))
         if self._remaining_restarts > 0:
             self._back_off_from_a_crash_loop(current, any(map(story.showed_life, views.values())))
         else:

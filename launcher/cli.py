@@ -1,8 +1,8 @@
 """ft_launcher's command line: torchrun's own parser plus one group of options; parse, then run.
 
 Exit codes: 0 when every worker ended with 0; 1 when the job failed; 2 when it was not started because of how it
-was asked for; ``--ft-no-restart-exit-code`` (93) when it was given up for lack of progress; 128 and the signal's
-number when a signal came before a worker was started.
+was asked for; ``--ft-no-restart-exit-code`` (93) when it was given up, for lack of progress or
+for an error in its configuration; 128 and the signal's number when a signal came before a worker was started.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from launcher.blame import assign_blame, waits_for_peers
 from launcher.evidence import Evidence, ProcessLook, look_at, uses_a_gpu
-from launcher.incident import Incident, RankReport
+from launcher.incident import MOST_STACKS, Incident, RankReport
 from launcher.incident_writer import IncidentWriter
 from launcher.processes import send_signal
 from launcher.rounds import Case, Findings, Rounds
@@ -26,6 +26,7 @@ from resilience_core.limit_text import LEARNED
 __all__ = ["NearMiss", "Reporter", "condemn"]
 
 NS = 1_000_000_000
+_MOST_FRAMES = 50
 Standing = Sequence[Case[RankMonitor]]
 Withdrawn = Sequence[tuple[Case[RankMonitor], CellView | None]]
 
@@ -301,10 +302,15 @@ def _story(verdict: Verdict | None, otherwise_since_ns: int) -> tuple[int, float
 
 
 def _trimmed(incident: Incident) -> Incident:
-    """Without all but the main thread's innermost frames: small enough for one message."""
+    """With no more than a terminal is told, so that it fits into one message however many ranks there are."""
+    told = [rank.local_rank for rank in incident.speakers[:MOST_STACKS]]
 
     def trim(rank: RankReport) -> RankReport:
-        thread = main_thread(rank.stack)
-        return rank._replace(stack=() if thread is None else (thread._replace(frames=thread.frames[:8]),))
+        thread = main_thread(rank.stack) if rank.local_rank in told else None
+        frames = [frame._replace(path="") for frame in thread.frames[:_MOST_FRAMES]] if thread is not None else []
+        return rank._replace(
+            stack=() if thread is None else (thread._replace(frames=tuple(frames)),),
+            error=rank.error._replace(traceback="") if rank.error is not None else None,
+        )
 
     return incident._replace(ranks=tuple(trim(rank) for rank in incident.ranks))

@@ -13,12 +13,15 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from launcher.phrases import exit_phrase, shortened
 from launcher.stacks import Frame, Thread, main_thread
 from resilience_core.error_record import ErrorRecord, error_from_json
 
-__all__ = ["Incident", "RankReport", "read_incident", "read_incidents"]
+__all__ = ["MOST_STACKS", "Incident", "RankReport", "read_incident", "read_incidents"]
 
 FORMAT_VERSION = 1
+MOST_STACKS = 4
+"""Of how many ranks a stack is told on a terminal, at most; the report has all of them."""
 
 
 class RankReport(NamedTuple):
@@ -156,22 +159,32 @@ class Incident(NamedTuple):
 
     def story(self) -> list[str]:
         """A few lines for the terminal: who, where, how long, the stack, what was done."""
-        lines = [self._headline(rank) for rank in self._speakers()]
-        for rank in self._speakers():
-            lines += [f"  stack   {frame}" for frame in _innermost(rank, 8)]
+        lines = []
+        for number, rank in enumerate(self.speakers):
+            lines.append(self._headline(rank))
+            lines += [f"  stack   {line}" for line in _short_stack(rank) if number < MOST_STACKS]
             if rank.message:
                 lines.append(f"  error   {rank.message}")
         lines.append(f"  why     {self.why}")
         for rank in self.ranks:
-            if rank not in self._speakers():
+            if rank not in self.speakers:
                 lines.append(f"  peer    {_where(rank)}")
         lines.append(f"  action  {self.action}")
         if self.folder:
             lines.append(f"  report  {os.path.join(self.folder, 'report.txt')}")
         return lines
 
+    def headlines(self) -> list[str]:
+        """One line for each rank that is to blame (of all that failed where nobody is), with its error, and why."""
+        lines = [
+            f"{self._headline(rank)}{f': {rank.message}' if rank.message else ''}"
+            for rank in self.speakers[:MOST_STACKS]
+        ]
+        left = len(self.speakers) - MOST_STACKS
+        return [*lines, *([f"and {left} more"] if left > 0 else []), f"why     {self.why}"]
+
     def report(self) -> list[str]:
-        """The whole of it, every stack included."""
+        """The whole of it: every stack, and every failed rank's traceback and last lines of standard error."""
         lines = [
             f"{self.kind} in generation {self.generation} on {self.node}, {self.wall_time}",
             *self.story()[:-1],
@@ -185,13 +198,19 @@ class Incident(NamedTuple):
                 )
                 lines.append(f"  {thread.name}{f' ({flags})' if flags else ''}")
                 lines += [f"    {frame}" for frame in thread.frames]
-            if not rank.stack:
+            if not rank.stack and self.kind == "hang":
                 lines.append("  no stack could be had")
+            if rank.error is not None and rank.error.traceback:
+                lines += [f"  {line}" for line in rank.error.traceback.splitlines()]
+            if rank.stderr_tail:
+                lines += ["  last lines of standard error", *(f"    {line}" for line in rank.stderr_tail)]
         if (hint := self._hint()) is not None:
             lines += ["", hint]
         return lines
 
-    def _speakers(self) -> tuple[RankReport, ...]:
+    @property
+    def speakers(self) -> tuple[RankReport, ...]:
+        """Whom a message is about: the culprits; where nobody is named, the condemned, or all that failed."""
         failed = tuple(rank for rank in self.ranks if rank.cause == "exit")
         return self.culprits or self.condemned or failed
 
@@ -199,7 +218,7 @@ class Incident(NamedTuple):
         if self.kind == "request":
             return f"rank {rank.rank} (pid {rank.pid}) asks: {rank.message}"
         if rank.exit_code is not None:
-            return f"rank {rank.rank} (pid {rank.pid}) {_exit(rank.exit_code)}{_at(rank)}{_in_section(rank)}"
+            return f"rank {rank.rank} (pid {rank.pid}) {exit_phrase(rank.exit_code)}{_at(rank)}{_in_section(rank)}"
         if rank.cause is None or rank.open_seconds is None or rank.limit_seconds is None:
             return f"rank {rank.rank} (pid {rank.pid}) holds the others up{_at(rank)}"
         silent = {
@@ -209,13 +228,16 @@ class Incident(NamedTuple):
             "startup": "init_workload_monitoring() not called for",
         }.get(rank.cause, "silent for")
         where = f" at iteration {rank.iteration}" if rank.iteration is not None else ""
+        # Those that would have been late a moment later are condemned with the one that is late now.
+        soon = rank.limit_seconds - rank.open_seconds
+        until = f", which would have passed {soon * 1000:.0f} ms later" if soon > 0 else ""
         return (
             f"rank {rank.rank} (pid {rank.pid}): {silent} {rank.open_seconds:.3f} s{where}; "
-            f"limit {rank.limit_seconds:g} s{f' ({rank.limit_origin})' if rank.limit_origin else ''}"
+            f"limit {rank.limit_seconds:g} s{f' ({rank.limit_origin})' if rank.limit_origin else ''}{until}"
         )
 
     def _hint(self) -> str | None:
-        for rank in self._speakers():
+        for rank in self.speakers:
             if rank.limit_advice:
                 return rank.limit_advice
             option = {
@@ -258,9 +280,10 @@ def _new_folder(parent: str) -> str:
         number += 1
 
 
-def _innermost(rank: RankReport, count: int) -> list[Frame]:
+def _short_stack(rank: RankReport) -> list[str]:
     thread = main_thread(rank.stack)
-    return list(thread.frames[:count]) if thread is not None else []
+    frames = shortened(thread.frames) if thread is not None else []
+    return [f"... {frame} more" if isinstance(frame, int) else str(frame) for frame in frames]
 
 
 def _where(rank: RankReport) -> str:
@@ -275,14 +298,3 @@ def _in_section(rank: RankReport) -> str:
 
 def _at(rank: RankReport) -> str:
     return f", iteration {rank.iteration}" if rank.iteration is not None else ""
-
-
-def _exit(code: int) -> str:
-    if code < 0:
-        import signal
-
-        try:
-            return f"was killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"was killed by signal {-code}"
-    return f"exited with code {code}"

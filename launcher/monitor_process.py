@@ -30,7 +30,7 @@ from resilience_core.cell import Cell
 from resilience_core.config import FaultToleranceConfig
 from resilience_core.errors import ResilienceError
 
-__all__ = ["MonitorProcess", "MonitorStartError"]
+__all__ = ["MonitorProcess", "MonitorStartError", "find_py_spy"]
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ class MonitorProcess:
             "parts": self._parts,
             "log_folder": self._log_folder,
             "owns_ranks": self._owns_ranks,
-            "py_spy": _find_py_spy(),
+            "py_spy": find_py_spy(),
             "config": json.loads(self._config.to_json()),
         }
         self._keeping.started(time.monotonic_ns())
@@ -300,7 +300,7 @@ def _make_lost_time() -> tuple[int, LostTime]:
     return descriptor, lost
 
 
-def _find_py_spy() -> str | None:
+def find_py_spy() -> str | None:
     """The program named by ``FT_PY_SPY`` (``none``: do without), else the one beside this Python, else on the path."""
     named = os.environ.get("FT_PY_SPY")
     if named:

@@ -32,6 +32,7 @@ class Job:
         is_local: One node of fixed size: nobody to agree with.
         port: The port that the user wants the ranks' store on, 0 for any.
         warnings: For people, to be said once.
+        argv: The command line itself, without the program's name.
     """
 
     arguments: Any
@@ -39,6 +40,7 @@ class Job:
     is_local: bool
     port: int
     warnings: tuple[str, ...] = ()
+    argv: tuple[str, ...] = ()
 
 
 def parse(argv: Sequence[str]) -> Job:
@@ -77,6 +79,7 @@ def parse(argv: Sequence[str]) -> Job:
         is_local=is_local,
         port=_checked_port(_wanted_port(arguments)) if is_local else 0,
         warnings=(*config.warnings, *config_options.options_after_script(arguments)),
+        argv=tuple(argv),
     )
 
 
@@ -89,7 +92,7 @@ exit codes:
   0   every worker ended with 0
   1   the job failed, or was ended by a signal before every worker had ended with 0
   2   it was not started because of how it was asked for: options, files, versions
-  93  given up for lack of progress (--ft-no-restart-exit-code)
+  93  given up: no progress, or an error in its configuration (--ft-no-restart-exit-code)
   128 + N  ended by signal N before a worker was started
 """
 

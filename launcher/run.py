@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from torch.distributed import run as torchrun
@@ -115,18 +116,21 @@ def preload(config: FaultToleranceConfig) -> tuple[str, ...]:
 
 def _supervise(agent: Agent, spec: WorkerSpec, outfit: Outfit) -> int:
     """Let torch's loop run and turn every way it can end into an exit code."""
+    code: int | None = None
+    signalled: str | None = None
     keeps_rendezvous_open = False
     destination = getattr(spec, "event_log_handler", "null")  # not in torch 2.4
     try:
         with outfit.signals.raised_at_once():
             result = agent.run()
         torch_events.record(agent.get_event_succeeded(), destination)
-        return _exit_code(agent, spec, result)
+        code = _exit_code(agent, spec, result)
+        return code
     except SignalException as ended:
         # The rendezvous stays open: other nodes may go on, or this one may come back.
         keeps_rendezvous_open = True
         torch_events.record(agent.get_event_failed(), destination)
-        code = 0 if agent.ended_cleanly else 1
+        code, signalled = (0 if agent.ended_cleanly else 1), ended.sigval.name
         say(f"ended by {ended.sigval.name}; {'every worker' if code == 0 else 'not every worker'} ended with 0")
         return code
     except ResilienceError as error:
@@ -134,16 +138,34 @@ def _supervise(agent: Agent, spec: WorkerSpec, outfit: Outfit) -> int:
             raise
         # Exit code 2 would say that another run could only end the same way.
         say(f"the job has failed: {error}", level=console.ERROR)
-        return 1
+        code = 1
+        return code
     except RendezvousError as error:
         say(f"the nodes could not agree: {type(error).__name__}: {error}")
-        return 1
+        code = 1
+        return code
     finally:
         keeps_rendezvous_open |= agent.leaves_the_others_alone
         if not keeps_rendezvous_open:
             spec.rdzv_handler.shutdown()
         unsaid = {"unsaid": console.lost_lines()} if console.lost_lines() else {}
-        outfit.events.write("ended", generation=agent.generation, iteration=agent.best_iteration, **unsaid)
+        outfit.events.write(
+            "ended",
+            generation=agent.generation,
+            iteration=agent.best_iteration,
+            outcome=_outcome(code, signalled),
+            exit_code=code,
+            why=agent.ended_because,
+            failures=agent.failures,
+            **unsaid,
+        )
+
+
+def _outcome(code: int | None, signalled: str | None) -> str:
+    """One word for programs: how a run has ended."""
+    if signalled is not None:
+        return f"ended by {signalled}"
+    return {0: "succeeded", None: "broken off"}.get(code, "failed")
 
 
 def _exit_code(agent: Agent, spec: WorkerSpec, result: RunResult | None) -> int:
@@ -153,14 +175,16 @@ def _exit_code(agent: Agent, spec: WorkerSpec, result: RunResult | None) -> int:
         return 0
     if result.failures:
         failure = ChildFailedError(name=spec.get_entrypoint_name(), failures=result.failures)
-        _leave_error_file(failure)
-        say(*failure.format_msg().splitlines())
+        _leave_error_file(failure, agent.culprits)
+    if not agent.leaves_the_others_alone:
+        say(*agent.last_words(), level=console.ERROR)
     return agent.exit_code if agent.exit_code is not None else 1
 
 
-def _leave_error_file(failure: ChildFailedError) -> None:
-    """Hand the first failure on to whoever started us and set TORCHELASTIC_ERROR_FILE, as torchrun does."""
+def _leave_error_file(failure: ChildFailedError, culprits: Collection[int]) -> None:
+    """Hand the culprit's failure on to whoever started us and set TORCHELASTIC_ERROR_FILE; torchrun takes the first."""
     _, first = failure.get_first_failure()
+    first = next((failure.failures[rank] for rank in culprits if rank in failure.failures), first)
     if os.environ.get("TORCHELASTIC_ERROR_FILE") and first.error_file and os.path.isfile(first.error_file):
         get_error_handler().dump_error_file(first.error_file, first.exitcode)
 
@@ -228,7 +252,14 @@ def _furnished(
         starter.prepare(launch_config.nproc_per_node)
         logs = BoundedLogs(launch_config.logs_specs, disk, lambda: os.path.join(run_folder.path, "workers"), say)
         stack.callback(logs.remove_empty)
-        events.write("began", run_folder=run_folder.path, monitor=monitor.pid, launcher=os.getpid())
+        events.write(
+            "began",
+            run_folder=run_folder.path,
+            monitor=monitor.pid,
+            launcher=os.getpid(),
+            arguments=job.argv,
+            configuration=json.loads(job.config.to_json()),
+        )
         yield Outfit(
             config=job.config,
             upkeep=Upkeep(run_folder, control, monitor, events.write),

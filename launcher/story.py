@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from torch.distributed.elastic.agent.server.api import WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.api import WorkerGroup
 
 from launcher.blame import assign_blame
 from launcher.evidence import Evidence, look_at, uses_a_gpu
@@ -16,11 +16,28 @@ from launcher.workers import Worker, WorkerProcesses
 from resilience_core.cell import CellView
 from resilience_core.error_record import ErrorRecord, is_consequence
 
-__all__ = ["YOUNG_NS", "failure_incident", "monitor_changed", "near_miss", "restarted", "showed_life", "written"]
+__all__ = [
+    "NO_PY_SPY",
+    "YOUNG_NS",
+    "beyond_mending",
+    "closing",
+    "failure_incident",
+    "is_same_again",
+    "monitor_changed",
+    "near_miss",
+    "restarted",
+    "showed_life",
+    "what_follows",
+    "written",
+]
 
 TAIL_LINES = 20
 LONGEST_TAIL_BYTES = 8 << 10
 
+NO_PY_SPY = (
+    "  note    py-spy is not installed: a signal asked the ranks for their stacks, and a stopped rank does not answer "
+    "one; pip install py-spy (said once)"
+)
 YOUNG_NS = 10_000_000_000
 """A generation that ends sooner after its start has died young."""
 
@@ -64,6 +81,54 @@ def failure_incident(
     )
 
 
+def what_follows(taken: int, allowed: int) -> str:
+    """One line about what a failure leads to.
+
+    Args:
+        taken: How many restarts there were before.
+        allowed: ``--max-restarts``.
+    """
+    if taken < allowed:
+        return f"restart {taken + 1} of {allowed} follows"
+    if allowed == 0:
+        return "no restart follows (--max-restarts 0)"
+    return f"no restart is left (--max-restarts {allowed})"
+
+
+def beyond_mending(incident: Incident) -> str | None:
+    """Why a restart could only end the same way: a culprit has raised an error in how the job was configured."""
+    for rank in incident.culprits:
+        if rank.error is not None and rank.error.is_permanent:
+            return f"rank {rank.rank} raised {rank.error.first_line()}. No restart can mend that"
+    return None
+
+
+def is_same_again(before: Incident | None, now: Incident) -> bool:
+    """Whether the culprits raised what the culprits of the generation before raised, at the same iteration."""
+    if before is None or before.generation != now.generation - 1:
+        return False
+    raised = [
+        {(rank.message, rank.iteration, rank.section) for rank in incident.culprits if rank.error is not None}
+        for incident in (before, now)
+    ]
+    return bool(raised[1]) and raised[0] == raised[1]
+
+
+def closing(incident: Incident | None, why: str | None) -> list[str]:
+    """The last words about a job that has failed: the incident that ended it, rather than whom we have killed since.
+
+    Args:
+        incident: The last generation's, None where it was ended without one.
+        why: Why it is not started again.
+    """
+    lines = [f"the job has failed{f': {why}' if why else ''}"]
+    if incident is not None:
+        lines += [f"  {line}" for line in incident.headlines()]
+        if incident.folder is not None:
+            lines.append(f"  report  {os.path.join(incident.folder, 'report.txt')}")
+    return lines
+
+
 def written(incident: Incident, log_folder: str) -> tuple[Incident, str | None]:
     """Write the incident; a log folder that cannot take it costs the report, not the restart."""
     try:
@@ -72,10 +137,10 @@ def written(incident: Incident, log_folder: str) -> tuple[Incident, str | None]:
         return incident, f"the incident could not be written under {log_folder}: {error.strerror}"
 
 
-def restarted(generation: int, spec: WorkerSpec, workers: int, seen_ns: int) -> str:
+def restarted(generation: int, workers: int, seen_ns: int) -> str:
     """One line about a group that is back."""
     after = f", {(time.monotonic_ns() - seen_ns) / 1e9:.2f} s after the failure was seen" if seen_ns else ""
-    return f"generation {generation} started: {workers} worker(s) here (--max-restarts {spec.max_restarts}){after}"
+    return f"generation {generation} started: {workers} worker(s) here{after}"
 
 
 def monitor_changed(change: str, reason: str) -> str:

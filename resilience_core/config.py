@@ -173,7 +173,7 @@ class FaultToleranceConfig:
         93,
         values.exit_code,
         "CODE",
-        "What ft_launcher exits with when it gives a job up for lack of progress.",
+        "What ft_launcher exits with when it gives a job up: no progress, or an error in its configuration.",
     )
     restart_backoff_after: int = _setting(
         3,

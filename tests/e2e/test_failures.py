@@ -39,8 +39,35 @@ def test_a_rank_that_fails_for_good_ends_the_job_with_1(launch: Callable[..., An
 
     assert job.wait() == 1
     assert [event["generation"] for event in job.events("started")] == [0, 1, 2]
+    *_, last = job.incidents()
     assert len(job.incidents()) == 3
     assert "Traceback" not in job.stderr
+    assert [line for line in job.stderr.splitlines() if "restart" in line and "generation" not in line] == [
+        "ft_launcher: restart 1 of 2 follows",
+        "ft_launcher: restart 2 of 2 follows",
+        "ft_launcher: no restart is left (--max-restarts 2)",
+        "ft_launcher: the job has failed: no restart is left (--max-restarts 2)",
+    ]
+    box = job.stderr.partition("the job has failed: ")[2]
+    assert f"rank 0 (pid {last.culprit.pid}) exited with code 5" in box
+    assert f"{last.folder}/report.txt" in box
+    (began,), (ended,) = job.events("began"), job.events("ended")
+    assert began["configuration"]["max_no_progress_cycles"] == 0
+    assert any(argument.endswith("loop.py") for argument in began["arguments"])
+    assert (ended["outcome"], ended["exit_code"], ended["failures"]) == ("failed", 1, 3)
+
+
+def test_an_error_in_the_configuration_is_not_tried_again(launch: Callable[..., Any]) -> None:
+    """Four generations that say the same would only hide what is to be done."""
+    job = launch(
+        "unconfigured.py", options=["--max-restarts", 3], rank_section_timeouts="step:3,checkpointing:3", nproc=1
+    )
+
+    assert job.wait() == 93
+    assert len(job.events("started")) == 1
+    assert "No restart can mend that" in job.stderr.partition("the job has failed: ")[2]
+    assert "did you mean 'checkpointing'?" in job.stderr
+    assert "follows" not in job.stderr
 
 
 def test_a_job_that_gets_nowhere_is_given_up_with_93(launch: Callable[..., Any]) -> None:

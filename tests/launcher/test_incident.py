@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.incident import Incident, RankReport, read_incident, read_incidents
+from launcher.phrases import SHORT_STACK, shortened
 from launcher.stacks import Frame, Thread
+from resilience_core.error_record import ErrorRecord
 
 texts = st.text(max_size=20)
 frames = st.builds(Frame, texts, texts, st.integers(0, 10**6))
@@ -159,3 +161,58 @@ def test_a_failure_of_which_nobody_is_named_still_says_who_ended_and_how() -> No
     incident = Incident("failure", 0, "it may be the cause, or have lost a peer", "stop", (rank, VICTIM))
 
     assert incident.story()[0] == "rank 0 (pid 9) exited with code 1, iteration 4, in section 'step'"
+
+
+def test_each_rank_is_followed_by_its_own_stack() -> None:
+    other = RankReport(2, 0, 4710, True, True, "section", "step", open_seconds=184.2, limit_seconds=180.0)
+    other = other._replace(stack=(Thread("MainThread", True, False, (Frame("wait", "loader.py", 3),)),))
+    story = HANG._replace(ranks=(HUNG, other)).story()
+
+    assert [line.split()[:2] for line in story[:5]] == [
+        ["rank", "3"], ["stack", "read"], ["stack", "main"], ["rank", "2"], ["stack", "wait"],
+    ]  # fmt: skip
+
+
+def stack_of(*packages: str) -> list[Frame]:
+    return [Frame(f"f{number}", f"{package or 'own'}.py", number, package) for number, package in enumerate(packages)]
+
+
+def test_a_long_stack_keeps_the_users_own_line_and_says_what_was_left_out() -> None:
+    frames = stack_of(*["torch"] * 10, "", *["lightning"] * 5)
+    short = shortened(frames)
+
+    assert short == [*frames[:5], 5, frames[10], 5]
+    assert len(short) == SHORT_STACK
+
+
+@pytest.mark.parametrize("own", range(20))
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 20])
+def test_no_frame_is_lost_without_a_word(own: int, length: int) -> None:
+    frames = stack_of(*("" if number == own else "torch" for number in range(length)))
+    short = shortened(frames)
+
+    assert len(short) <= SHORT_STACK
+    assert sum(each if isinstance(each, int) else 1 for each in short) == length
+    assert own >= length or frames[own] in short
+
+
+def test_our_own_frames_are_shown_only_where_the_rank_stands_in_them() -> None:
+    frames = stack_of("", "resilience_core", "adapters", "")
+    assert shortened(frames) == [frames[0], frames[3]]
+    assert shortened(frames[1:]) == frames[1:]
+
+
+def test_who_would_have_been_late_a_moment_later_is_not_said_to_be_late() -> None:
+    rank = HUNG._replace(open_seconds=0.995, limit_seconds=1.0)
+    assert HANG._replace(ranks=(rank,)).story()[0].endswith("limit 1 s, which would have passed 5 ms later")
+
+
+def test_the_report_has_the_traceback_and_the_last_lines_of_standard_error() -> None:
+    error = ErrorRecord("KeyError", "'x'", "Traceback ...\n  File \"train.py\"\nKeyError: 'x'")
+    rank = RankReport(0, 0, 9, is_culprit=True, cause="exit", exit_code=1, error=error, stderr_tail=("one", "two"))
+    report = Incident("failure", 0, "why", "action", (rank,)).report()
+
+    assert [line.strip() for line in report[-6:]] == [
+        "Traceback ...", 'File "train.py"', "KeyError: 'x'", "last lines of standard error", "one", "two",
+    ]  # fmt: skip
+    assert "  no stack could be had" not in report

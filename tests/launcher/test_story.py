@@ -1,0 +1,78 @@
+"""What the agent says about failures: what follows, whether a restart can help, and the last words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from launcher.incident import Incident, RankReport
+from launcher.story import beyond_mending, closing, is_same_again, what_follows
+from resilience_core.error_record import ErrorRecord
+
+OWN = ErrorRecord("ValueError", "bad batch\nmore of it")
+MISTAKE = ErrorRecord("resilience_core.errors.ConfigError", "no such option", is_permanent=True)
+
+
+def failure(error: ErrorRecord | None = OWN, generation: int = 0, **facts: Any) -> Incident:
+    said = error.first_line() if error is not None else None
+    culprit = RankReport(1, 1, 9, is_culprit=True, cause="exit", exit_code=1, error=error, message=said)
+    victim = RankReport(0, 0, 8, cause="exit", exit_code=1, message="RuntimeError: Connection closed by peer")
+    ranks = (victim, culprit._replace(**facts))
+    return Incident("failure", generation, "raised ValueError", "1 peer(s) stopped", ranks, folder="/logs/0001")
+
+
+@pytest.mark.parametrize(
+    ("taken", "allowed", "said"),
+    [
+        (0, 3, "restart 1 of 3 follows"),
+        (2, 3, "restart 3 of 3 follows"),
+        (3, 3, "no restart is left (--max-restarts 3)"),
+        (0, 0, "no restart follows (--max-restarts 0)"),
+    ],
+)
+def test_a_restart_is_announced_only_when_there_is_one(taken: int, allowed: int, said: str) -> None:
+    assert what_follows(taken, allowed) == said
+
+
+def test_an_error_in_the_configuration_is_beyond_mending_where_a_culprit_has_raised_it() -> None:
+    why = beyond_mending(failure(MISTAKE))
+    assert why == ("rank 1 raised resilience_core.errors.ConfigError: no such option. No restart can mend that")
+    assert beyond_mending(failure()) is None
+    assert beyond_mending(failure(None)) is None
+    assert beyond_mending(failure(MISTAKE, is_culprit=False)) is None
+
+
+def test_the_same_error_at_the_same_place_is_noticed_in_the_next_generation_only() -> None:
+    first, again = failure(iteration=7), failure(generation=1, iteration=7)
+
+    assert is_same_again(first, again)
+    assert not is_same_again(None, first)
+    assert not is_same_again(first, again._replace(generation=2))
+    assert not is_same_again(first, failure(generation=1, iteration=8))
+    assert not is_same_again(first, failure(OWN._replace(type="KeyError"), generation=1, iteration=7))
+    assert not is_same_again(failure(None), failure(None, generation=1))  # who knows
+
+
+def test_the_last_words_are_about_the_culprit_and_not_about_whom_we_killed() -> None:
+    assert closing(failure(iteration=7, section="step"), what_follows(1, 1)) == [
+        "the job has failed: no restart is left (--max-restarts 1)",
+        "  rank 1 (pid 9) exited with code 1, iteration 7, in section 'step': ValueError: bad batch",
+        "  why     raised ValueError",
+        "  report  /logs/0001/report.txt",
+    ]
+    hang = RankReport(1, 1, 9, True, True, "section", "step", open_seconds=3.0, limit_seconds=2.0)
+    said = closing(Incident("hang", 0, "outside", "SIGKILL to rank 1, 0", (hang,)), None)
+    assert said == [
+        "the job has failed",
+        "  rank 1 (pid 9): section 'step' open for 3.000 s; limit 2 s",
+        "  why     outside",
+    ]
+    assert closing(None, "rank 0 requests the end") == ["the job has failed: rank 0 requests the end"]
+
+
+def test_the_last_words_stay_few_in_a_large_group() -> None:
+    ranks = tuple(RankReport(n, n, 100 + n, cause="exit", exit_code=1) for n in range(64))
+    said = closing(Incident("failure", 0, "it cannot be told", "stop", ranks), None)
+    assert said[-2:] == ["  and 60 more", "  why     it cannot be told"]
+    assert len(said) == 7

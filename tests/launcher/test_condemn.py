@@ -54,6 +54,8 @@ class Group:
         self.rounds: Rounds[RankMonitor] = Rounds(time.monotonic_ns, lambda ns: time.sleep(ns / S), lambda _: [], 0)
         self.stacks: dict[int, tuple[Frame, ...]] = {0: IN_C, 1: IN_COLLECTIVE}
         self.meanwhile: Callable[[], Any] = lambda: None
+        self.when_told: Callable[[], Any] = lambda: None
+        self.number = "SIGKILL"
         self.incidents: list[tuple[Incident, Sequence[int], str | None]] = []
         self.spared: list[NearMiss] = []
         monkeypatch.setattr(module, "take_stacks", self._recorded_stacks)
@@ -69,13 +71,17 @@ class Group:
         """Look, condemn whoever is late, and return who was signalled."""
         findings = self.rounds.look(self.ranks)
         assert findings is not None
-        config = json.loads(FaultToleranceConfig(rank_termination_signal="SIGKILL").to_json())
-        settings = {"config": config, "owns_ranks": True, "py_spy": None, "run_folder": str(self.folder)}
+        config = json.loads(FaultToleranceConfig(rank_termination_signal=self.number).to_json())
+        settings = {"config": config, "owns_ranks": True, "py_spy": None, "run_folders": [str(self.folder)]}
         writer = IncidentWriter(str(self.folder))
-        reporter = Reporter(lambda *told: self.incidents.append(told), self.spared.extend)
+        reporter = Reporter(self._hear, self.spared.extend)
         signalled = condemn(findings, self.ranks, self.rounds, settings, writer, reporter)
         writer.finish(10)
         return [rank.order.local_rank for rank in signalled]
+
+    def _hear(self, *told: Any) -> None:
+        self.incidents.append(told)
+        self.when_told()
 
     def has_ended(self, number: int) -> bool:
         pidfd = os.pidfd_open(self.processes[number].pid)
@@ -134,3 +140,35 @@ def test_near_misses_say_what_may_have_brought_a_rank_back(group: Group) -> None
     assert "waits for rank 0, which came back" in second
     by_itself = near_miss(group.spared[0]._replace(was_asked=False)._asdict(), 3)
     assert by_itself.endswith("it was spared. The limit is too close to what is normal")
+
+
+def test_who_comes_back_while_the_launcher_is_told_is_spared(group: Group) -> None:
+    """The last look is right before the signal: whatever comes between takes time."""
+    group.when_told = lambda: group.close(0)
+    group.stacks = {0: IN_COLLECTIVE, 1: IN_C}
+
+    assert group.condemn() == [1]
+    assert [list(condemned) for _, condemned, _ in group.incidents] == [[0, 1]]
+    assert [miss.rank for miss in group.spared] == [0]
+    assert not group.has_ended(0)
+    assert group.processes[1].wait(20) == -signal.SIGKILL
+
+
+def test_a_mistake_of_ours_keeps_no_stuck_rank_alive(group: Group) -> None:
+    def fail() -> None:
+        raise RuntimeError("a mistake")
+
+    group.meanwhile = fail
+    with pytest.raises(RuntimeError):
+        group.condemn()
+    assert [process.wait(20) for process in group.processes] == [-signal.SIGKILL] * 2
+
+
+def test_a_rank_that_is_stopped_takes_its_signal(group: Group) -> None:
+    group.number = "SIGTERM"
+    for process in group.processes:
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    assert group.condemn() == [0, 1]
+    assert [process.wait(20) for process in group.processes] == [-signal.SIGTERM] * 2

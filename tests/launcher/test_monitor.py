@@ -1,10 +1,12 @@
-"""How long the monitor may sleep: until the nearest deadline, and never past one that a rank may set meanwhile."""
+"""How long the monitor may sleep, never past a deadline that a rank may set meanwhile; and whom it kills late."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -109,3 +111,45 @@ def test_ranks_that_owe_nothing_let_it_sleep(monitor: Callable[..., Monitor], ce
     assert view is not None
     rank.condemn(view)
     assert sleep(watching, 1000 * S) == LONGEST_SLEEP_NS
+
+
+def condemned(monitor: Monitor, cell: Cell, process: subprocess.Popen[str]) -> RankMonitor:
+    """A rank that has been condemned and signalled, and lives on."""
+    cell.words[PID], cell.words[START_TIME] = process.pid, start_time(process.pid) or 0
+    cell.words[STATE] = WATCHED
+    (rank,) = monitor._ranks.values()
+    view = rank.view()
+    assert view is not None
+    rank.condemn(view)
+    rank.kill_at_ns = time.monotonic_ns() + S
+    return rank
+
+
+WAITS = "print('ready', flush=True); input()"
+
+
+def test_a_condemned_rank_that_lives_on_is_killed_when_its_time_is_over_and_not_before(
+    monitor: Callable[..., Monitor], cell: Cell, spawn: Callable[..., subprocess.Popen[str]]
+) -> None:
+    process, watcher = spawn(WAITS), monitor()
+    rank = condemned(watcher, cell, process)
+    due_ns = rank.kill_at_ns
+    assert due_ns is not None
+    watcher._kill_survivors(due_ns - 1)
+    assert process.poll() is None
+    watcher._kill_survivors(due_ns)
+    assert process.wait(30) == -signal.SIGKILL
+    assert rank.kill_at_ns is None
+
+
+def test_a_successor_that_has_taken_over_the_cell_is_not_killed_in_its_place(
+    monitor: Callable[..., Monitor], cell: Cell, spawn: Callable[..., subprocess.Popen[str]]
+) -> None:
+    process, watcher = spawn(WAITS), monitor()
+    rank = condemned(watcher, cell, process)
+    successor = spawn(WAITS)
+    cell.words[PID], cell.words[START_TIME] = successor.pid, start_time(successor.pid) or 0
+    watcher._kill_survivors(time.monotonic_ns() + 60 * S)
+    assert rank.kill_at_ns is None
+    successor.communicate("\n", timeout=30)
+    assert successor.returncode == 0

@@ -206,6 +206,18 @@ def test_a_stopped_process_is_seen(cell: Cell, spawn: Callable[..., subprocess.P
     assert rank.is_stopped(seen(rank))
 
 
+def test_a_rank_that_is_done_owes_no_start(cell: Cell, spawn: Callable[..., subprocess.Popen[str]]) -> None:
+    """It never used the client, and has ended with 0; its startup limit passes later."""
+    worker = spawn(WAITS)
+    cell.words[PID] = cell.words[START_TIME] = cell.words[STATE] = 0
+    rank = monitor(cell, worker_pidfd=os.pidfd_open(worker.pid), startup_at_ns=T + S, started_ns=T)
+    assert is_late(rank, T + S)
+    assert rank.is_watched(seen(rank))
+    worker.communicate("end\n", timeout=20)
+    assert not rank.is_watched(seen(rank))
+    rank.close()
+
+
 def test_an_order_survives_json_and_names_its_startup_limit() -> None:
     order = WatchOrder(1, 2, 3, "cell", 4, startup_at_ns=9, started_ns=5)
     assert WatchOrder(**order._asdict()) == order

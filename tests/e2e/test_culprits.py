@@ -1,0 +1,86 @@
+"""Who is blamed without py-spy, the default install: real gloo groups whose peers wait, or lose their connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.e2e
+
+WITHOUT_PY_SPY = {"FT_PY_SPY": "none"}
+
+
+def trouble(launch: Callable[..., Any], *arguments: Any) -> Any:
+    return launch(
+        *("gloo_trouble.py", *arguments),
+        nproc=3,
+        options=["--max-restarts", 1],
+        env=WITHOUT_PY_SPY,
+        rank_section_timeouts="setup:60,step:1.5,checkpointing:60",
+        rank_out_of_section_timeout=60,
+    )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("fault", "kind", "why"),
+    [
+        ("deadlock", "hang", "outside any collective"),
+        ("busy", "hang", "outside any collective"),
+        ("backward", "hang", "outside any collective"),
+        ("sigstop", "hang", "stopped (SIGSTOP)"),
+        ("ptrace", "hang", "stopped by a tracer"),
+        ("hung_exception", "hang", "raised ValueError"),
+        ("segfault", "failure", "SIGSEGV"),
+        ("sigkill", "failure", "killed by SIGKILL"),
+        ("exit", "failure", "ended by itself, without an exception"),
+        ("exception", "failure", "raised ValueError"),
+        ("early_exit", "failure", "ended with 0 while the others still needed it"),
+    ],
+)
+def test_the_rank_in_trouble_is_blamed_and_none_of_its_victims(
+    launch: Callable[..., Any], fault: str, kind: str, why: str
+) -> None:
+    how = ["--collective", "backward"] if fault == "backward" else []
+    job = trouble(launch, fault, *how, *(["--teardown-seconds", "30"] if fault == "hung_exception" else []))
+
+    assert job.wait(90) == 0
+    (incident,) = job.incidents()
+    assert (incident.kind, [rank.rank for rank in incident.culprits]) == (kind, [1]), "\n".join(incident.story())
+    assert why in incident.why
+    assert job.stdout.count("is done in generation 1") == 3
+
+
+@pytest.mark.long
+def test_one_that_skips_a_collective_is_blamed_or_nobody_is(launch: Callable[..., Any]) -> None:
+    job = trouble(launch, "skip")
+
+    assert job.wait(90) == 0
+    (incident,) = job.incidents()
+    assert {rank.rank for rank in incident.culprits} <= {1}
+
+
+def test_an_exception_is_in_the_incident_with_type_traceback_section_and_step(launch: Callable[..., Any]) -> None:
+    """Its peers lose their connections while it takes a second to tear down, and end first."""
+    job = trouble(launch, "exception")
+
+    assert job.wait(90) == 0
+    (incident,) = job.incidents()
+    assert incident.culprit is not None, "\n".join(incident.story())
+    error = incident.culprit.error
+    assert (incident.culprit.rank, error.type, error.message) == (1, "ValueError", "no such sample: 4711")
+    assert (incident.culprit.section, incident.culprit.iteration) == ("step", 3)
+    assert "in get_into" in error.traceback
+    assert "ValueError: no such sample: 4711" in job.stderr.partition("  error   ")[2].splitlines()[0]
+
+
+@pytest.mark.long
+def test_a_rank_that_our_question_wakes_goes_on_and_so_does_everybody(launch: Callable[..., Any]) -> None:
+    job = trouble(launch, "interrupted_call")
+
+    assert job.wait(90) == 0
+    assert job.incidents() == []
+    assert "when a signal asked it for its stack" in job.stderr
+    assert job.stdout.count("is done in generation 0") == 3

@@ -141,8 +141,14 @@ class Detector:
         )
         if settings is not None and not isinstance(settings, RobustSettings):
             raise ConfigError(f"settings is {settings!r}; give RobustSettings(...)")
-        generation = RunContext.from_environment().restart_count
-        exchange = exchange or connect(report_bound_seconds, store=store, generation=generation)
+        context = RunContext.from_environment()
+        exchange = exchange or connect(report_bound_seconds, store=store, generation=context.restart_count)
+        if exchange.world_size == 1 < context.world_size:
+            logger.warning(
+                "this is one of %d ranks (WORLD_SIZE), but there is no process group yet: it is compared with nobody; "
+                "call Detector.initialize() after init_process_group()",
+                context.world_size,
+            )
         self._probes = choose(standard_probes(profiling_interval) if probes is None else probes)
         self._book = SectionBook(
             _collective_counter() if exchange.world_size > 1 else None,

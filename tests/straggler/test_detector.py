@@ -42,6 +42,15 @@ def test_the_class_level_calls_act_on_a_default_instance():
     assert not Detector.initialized
 
 
+@pytest.mark.parametrize("world_size", ["1", "4"])
+def test_a_detector_that_comes_before_the_process_group_says_so(world_size, monkeypatch, caplog):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", world_size)
+    Detector.initialize()
+    said = [record.getMessage() for record in caplog.records if "init_process_group" in record.getMessage()]
+    assert [text.partition(" (")[0] for text in said] == ([] if world_size == "1" else ["this is one of 4 ranks"])
+
+
 def test_instances_are_apart_from_each_other_and_from_the_default():
     one, other = Detector(), Detector()
     one.initialize()

@@ -13,6 +13,7 @@ import pytest
 from torch.distributed import TCPStore
 from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousParameters, registry
 
+from launcher import rendezvous
 from launcher.rendezvous import FreshStoreRendezvous, LocalRendezvous
 
 TIMEOUT = 60.0
@@ -152,7 +153,9 @@ def test_a_node_that_begins_anew_is_seen_by_the_others(
     assert first.num_nodes_waiting() == second.num_nodes_waiting() == 0
 
 
-def test_the_end_reaches_the_others_before_the_store_goes(nodes: Callable[..., list[FreshStoreRendezvous]]) -> None:
+def test_the_end_reaches_the_others_before_the_store_goes(
+    nodes: Callable[..., list[FreshStoreRendezvous]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = nodes("c10d")
     assert second.ended_by_peer() is None
     together([first, second])
@@ -160,12 +163,14 @@ def test_the_end_reaches_the_others_before_the_store_goes(nodes: Callable[..., l
     first.end("no restart is left")
     first.end("something later")
     assert first.ended_by_peer() is None
-    heard: list[str | None] = []
-    with ThreadPoolExecutor(1) as pool:
-        leaving = pool.submit(first.shutdown)
-        heard.append(second.ended_by_peer())
-        leaving.result(TIMEOUT)
-    assert heard == ["no restart is left"]
+
+    order: list[str | None] = []
+    leave = first._inner.shutdown
+    monkeypatch.setattr(first._inner, "shutdown", lambda: order.append("the store goes") or leave())
+    # While the first waits, the second looks.
+    monkeypatch.setattr(rendezvous.time, "sleep", lambda _: order.append(second.ended_by_peer()))
+    first.shutdown()
+    assert order == ["no restart is left", "the store goes"]
 
 
 def test_the_store_is_asked_less_often_the_more_nodes_ask(nodes: Callable[..., list[FreshStoreRendezvous]]) -> None:

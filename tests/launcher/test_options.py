@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from torch.distributed import run as torchrun
 
 from launcher.options import Job, parse
 from launcher.run import _shutdown_timeout as shutdown_timeout
+from resilience_core.config import settings
 from resilience_core.errors import ConfigError
 
 
@@ -176,3 +178,19 @@ def test_help_begins_with_an_example_the_exit_codes_and_our_options(capsys: pyte
     assert text.index("example:") < 250
     for code in ("0", "1", "2", "93"):
         assert re.search(rf"^  {code} ", text, re.MULTILINE), code
+
+
+def test_the_completion_of_the_documentation_completes_every_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    (tmp_path / "help").write_text(capsys.readouterr().out)
+    page = Path(__file__).parents[2] / "docs" / "configuration.md"
+    (line,) = (line for line in page.read_text().splitlines() if line.startswith("complete "))
+    program = f"ft_launcher() {{ cat help; }}\n{line}\ncomplete -p ft_launcher"
+    done = subprocess.run(["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    words = done.stdout.partition("'")[2].partition("'")[0].split()
+    assert {"--nproc-per-node", "--max-restarts", "--version", "--ft-cfg-path"} <= set(words)
+    assert {f"--ft-{setting.name.replace('_', '-')}" for setting in settings()} <= set(words)
+    assert [word for word in words if word.endswith("-")] == []

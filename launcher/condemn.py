@@ -243,7 +243,6 @@ def _stacks(
     return take_stacks(
         {rank.order.local_rank: rank.pid(view) for rank, view in views.items() if rank.pid(view)},
         py_spy=settings["py_spy"],
-        scratch=settings["run_folders"][-1],
         timeout_seconds=settings["config"]["stack_capture_timeout"],
         fallback_files={r.order.local_rank: r.stack_file for r in may_be_asked if r in views and views[r].pid},
         fallback_signal=STACK_SIGNAL,

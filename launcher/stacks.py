@@ -10,7 +10,6 @@ one is condemned; a monitor whose ranks are not its own asks the condemned alone
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import linecache
@@ -62,7 +61,6 @@ def take_stacks(
     pids: Mapping[int, int],
     *,
     py_spy: str | None,
-    scratch: str,
     timeout_seconds: float,
     fallback_files: Mapping[int, str] | None = None,
     fallback_signal: int = 0,
@@ -72,7 +70,6 @@ def take_stacks(
     Args:
         pids: Key (say, a local rank) to process.
         py_spy: The program's path, None where it is not installed.
-        scratch: A folder in memory for its output.
         timeout_seconds: The bound on all of it together.
         fallback_files: Key to the file that the process's own faulthandler writes to, for those that may be asked.
         fallback_signal: The signal that makes it write.
@@ -81,7 +78,7 @@ def take_stacks(
         Key to threads; a key is missing where nothing could be had.
     """
     end = time.monotonic() + timeout_seconds
-    found = _from_outside(pids, py_spy, scratch, end) if py_spy else {}
+    found = _from_outside(pids, py_spy, end) if py_spy else {}
     silent = {
         key: (pids[key], file) for key, file in (fallback_files or {}).items() if key in pids and key not in found
     }
@@ -114,13 +111,19 @@ def is_a_wait_for_the_gpu(threads: tuple[Thread, ...]) -> bool:
     return not source or bool(_WAITS_FOR_A_GPU.search(source))
 
 
-def _from_outside(pids: Mapping[int, int], py_spy: str, scratch: str, end: float) -> dict[int, tuple[Thread, ...]]:
+def _from_outside(pids: Mapping[int, int], py_spy: str, end: float) -> dict[int, tuple[Thread, ...]]:
     running = {}
     for key, pid in pids.items():
-        output = os.path.join(scratch, f"stack-{pid}.json")
         try:
-            child = _start_py_spy(py_spy, pid, output)
+            # Closed by whoever reads it; without a name, so that no folder can be full or gone.
+            output = open(os.memfd_create("ft_stack"), "rb")  # noqa: SIM115
+        except OSError as error:
+            say(f"no memory for what {py_spy} writes: {error.strerror}; no stacks from outside")
+            break
+        try:
+            child = _start_py_spy(py_spy, pid, output.fileno())
         except OSError as error:  # no memory for a process, or the program was removed: the kill goes on without
+            output.close()
             say(f"cannot run {py_spy}: {error.strerror}; no stacks from outside")
             break
         running[key] = (child, os.pidfd_open(child), output)
@@ -134,16 +137,16 @@ def _from_outside(pids: Mapping[int, int], py_spy: str, scratch: str, end: float
             send_signal(pidfd, signal.SIGKILL)
             _, status_word = os.waitpid(child, 0)
             os.close(pidfd)
-            if os.waitstatus_to_exitcode(status_word) == 0:
-                threads = _parse_json(output)
-                if threads:
-                    found[key] = threads
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(output)
+            with output:
+                if os.waitstatus_to_exitcode(status_word) == 0:
+                    output.seek(0)
+                    threads = _parse_json(output.read())
+                    if threads:
+                        found[key] = threads
     return found
 
 
-def _start_py_spy(py_spy: str, pid: int, output: str) -> int:
+def _start_py_spy(py_spy: str, pid: int, output: int) -> int:
     status = process_status(pid)
     mode = ["--nonblocking"] if status is not None and status.state in "Tt" else []
     return os.posix_spawn(
@@ -152,17 +155,16 @@ def _start_py_spy(py_spy: str, pid: int, output: str) -> int:
         os.environ,
         file_actions=[
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
+            (os.POSIX_SPAWN_DUP2, output, 1),
             (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
         ],
     )
 
 
-def _parse_json(path: str) -> tuple[Thread, ...]:
+def _parse_json(raw: bytes) -> tuple[Thread, ...]:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            threads = json.load(file)
-    except (OSError, ValueError):
+        threads = json.loads(raw.decode("utf-8", errors="replace"))
+    except ValueError:
         return ()
     return tuple(
         Thread(

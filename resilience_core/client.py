@@ -51,6 +51,7 @@ from resilience_core.rank_process import (
     cut_off_in_children,
     log_and_leave,
     stop_answering,
+    wait_for_files,
 )
 from resilience_core.timeouts import (
     NANOSECONDS,
@@ -157,6 +158,7 @@ class RankMonitorClient:
             )
         from resilience_core.config import FaultToleranceConfig
 
+        wait_for_files((config_path, path), int(os.environ.get(LAUNCHER_VARIABLE, "0")))
         try:
             with open(config_path, encoding="utf-8") as file:
                 self._cfg = FaultToleranceConfig.from_json(file.read())

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import signal
 import sys
 import threading
+import time
 import traceback
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Protocol, TextIO
 
 from resilience_core.cell import STACK_SIGNAL
 
-__all__ = ["allow_stack_dumps", "answer_for_stacks", "cut_off_in_children", "log_and_leave", "stop_answering"]
+__all__ = [
+    "allow_stack_dumps",
+    "answer_for_stacks",
+    "cut_off_in_children",
+    "log_and_leave",
+    "stop_answering",
+    "wait_for_files",
+]
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_WAIT_SECONDS = 2.0
 
 
 class _Cuttable(Protocol):
@@ -40,6 +53,15 @@ def _after_fork_in_child() -> None:
         client.cut_off()
 
 
+def wait_for_files(paths: Collection[str], launcher: int) -> None:
+    """Wait a moment for files that somebody has removed: a launcher that lives makes them anew within a second."""
+    end = time.monotonic() + _LONGEST_WAIT_SECONDS
+    while not all(map(os.path.exists, paths)) and launcher and time.monotonic() < end:
+        if not os.path.exists(f"/proc/{launcher}"):
+            return
+        time.sleep(0.01)
+
+
 def allow_stack_dumps(launcher: int) -> None:
     """Let the launcher's descendants read this process's stacks where Yama restricts ptrace (ptrace_scope 1)."""
     try:
@@ -54,12 +76,20 @@ def allow_stack_dumps(launcher: int) -> None:
         ctypes.CDLL(None).prctl(pr_set_ptracer, ctypes.c_ulong(launcher), 0, 0, 0)
 
 
-def answer_for_stacks(cell_path: str) -> TextIO:
-    """Write this process's stacks beside the cell when the monitor asks, where it cannot read them from outside."""
+def answer_for_stacks(cell_path: str) -> TextIO | None:
+    """Write this process's stacks beside the cell when the monitor asks, where it cannot read them from outside.
+
+    Returns:
+        What they are written to; None where no file can be made, which costs the stacks and nothing else.
+    """
+    try:
+        file = open(cell_path + ".stack", "w", encoding="utf-8")  # noqa: SIM115 - open as long as monitoring lasts
+    except OSError as error:
+        logger.warning("no stacks of this rank can be had without py-spy: %s: %s", error.filename, error.strerror)
+        return None
     # What is restored when it stops answering: asked a moment too late, it must not be killed by the question.
     if threading.current_thread() is threading.main_thread() and signal.getsignal(STACK_SIGNAL) == signal.SIG_DFL:
         signal.signal(STACK_SIGNAL, signal.SIG_IGN)
-    file = open(cell_path + ".stack", "w", encoding="utf-8")  # noqa: SIM115 - open as long as monitoring lasts
     faulthandler.register(STACK_SIGNAL, file=file, all_threads=True, chain=False)
     return file
 

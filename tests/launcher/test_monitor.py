@@ -153,3 +153,25 @@ def test_a_successor_that_has_taken_over_the_cell_is_not_killed_in_its_place(
     assert rank.kill_at_ns is None
     successor.communicate("\n", timeout=30)
     assert successor.returncode == 0
+
+
+def test_while_it_takes_stacks_it_has_announced_not_to_beat(
+    monitor: Callable[..., Monitor], cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be replaced as stuck in the middle of a verdict, and its successor in the middle of the next."""
+    watching = monitor(stack_capture_timeout=7)
+    own(cell)
+    cell.words[HEARTBEAT] = time.monotonic_ns() - 10 * S
+    watching._ranks[0, 0]._since_ns = 0
+    announced: list[int] = []
+
+    def fake_condemn(findings: Any, *_: Any) -> list[Any]:
+        announced.append(watching._lost.busy_until_ns - findings.seen_ns)
+        return []
+
+    monkeypatch.setattr("launcher.monitor.condemn", fake_condemn)
+    findings = watching._rounds.look(list(watching._ranks.values()))
+    assert findings is not None
+    watching._condemn(findings)
+    assert announced[0] >= 7 * S
+    assert watching._lost.busy_until_ns == 0

@@ -23,6 +23,7 @@ from resilience_core.cell import (
     LAST_HEARTBEAT,
     NO_LIMIT,
     PID,
+    PID_NAMESPACE,
     SHUT_DOWN,
     START_TIME,
     STATE,
@@ -253,11 +254,23 @@ def damage_pid(cell: Cell) -> None:
     cell.words[PID] = 2**60
 
 
-@pytest.mark.parametrize("damage", [damage_words, damage_size, damage_a_deadline, damage_pid])
+def damage_owner(cell: Cell) -> None:
+    """Taken for a process that has ended, the rank would not be watched, and nobody would say so."""
+    cell.words[START_TIME] += 1
+
+
+def damage_namespace(cell: Cell) -> None:
+    cell.words[PID_NAMESPACE] = 4711
+
+
+@pytest.mark.parametrize(
+    "damage", [damage_words, damage_size, damage_a_deadline, damage_pid, damage_owner, damage_namespace]
+)
 def test_a_damaged_cell_is_put_in_order_and_protects_from_the_next_section_on(
     cell: Cell, step: int, damage: Callable[[Cell], None]
 ) -> None:
     rank = monitor(cell)
+    assert rank.is_watched(seen(rank))
     rank.condemn(seen(rank)._replace(pid=1))  # somebody else
     damage(cell)
 
@@ -274,6 +287,36 @@ def test_a_damaged_cell_is_put_in_order_and_protects_from_the_next_section_on(
     assert is_late(rank, opened + S)
     pidfd = rank.pidfd(seen(rank))
     assert pidfd is not None
+
+
+def test_a_process_that_takes_over_while_its_predecessor_ends_is_no_damage(
+    cell: Cell, spawn: Callable[..., subprocess.Popen[str]]
+) -> None:
+    rank = monitor(cell)
+    assert rank.is_watched(seen(rank))
+    own(cell, spawn(WAITS).pid)
+    assert rank.is_watched(seen(rank))
+    assert rank.notes == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_bytes_anywhere_neither_end_the_monitor_nor_condemn_the_rank(cell: Cell, step: int, seed: int) -> None:
+    chance = random.Random(seed)
+    now = time.monotonic_ns()
+    whole = cell.copy().words.tobytes()
+    rank = monitor(cell, now)
+    for _ in range(40):
+        rank.acquit()
+        os.pwrite(cell.descriptor, whole, 0)
+        cell.words[step + 1], cell.words[step] = now, now + 60 * S
+        assert rank.is_watched(seen(rank))
+        size = chance.choice((1, 8, 64, len(whole)))
+        os.pwrite(cell.descriptor, chance.randbytes(size), chance.randrange(max(1, 1200 - size)) if size < 1200 else 0)
+        for _ in range(2):
+            view = rank.view()
+            if view is not None and rank.is_watched(view):
+                # A single bit may turn a deadline into an earlier one that a rank could have set; no other harm.
+                assert not rank.sight(view, now).late or size <= 64
 
 
 def test_damage_is_told_once(cell: Cell, step: int) -> None:

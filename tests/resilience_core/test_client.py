@@ -134,6 +134,35 @@ def test_a_cell_that_is_gone_is_one_clear_error(
     assert not client.is_initialized
 
 
+def test_what_somebody_has_removed_is_waited_for_while_the_launcher_makes_it_anew(
+    rank_environment: Callable[..., Cell], client: RankMonitorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = rank_environment().path
+    os.rename(path, path + ".away")
+    monkeypatch.setenv("FT_LAUNCHER_PID", str(os.getpid()))
+    naps: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 3:
+            os.rename(path + ".away", path)
+
+    monkeypatch.setattr("resilience_core.rank_process.time.sleep", sleep)
+    client.init_workload_monitoring()
+    assert client.is_initialized
+    assert len(naps) == 3
+
+
+def test_without_a_file_for_stacks_a_rank_is_monitored_all_the_same(
+    rank_environment: Callable[..., Cell], client: RankMonitorClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    cell = rank_environment()
+    os.mkdir(cell.path + ".stack")
+    client.init_workload_monitoring()
+    assert cell.view().state == WATCHED
+    assert "no stacks of this rank" in caplog.text
+
+
 def test_a_configuration_that_is_gone_is_one_clear_error(
     rank_environment: Callable[..., Cell], client: RankMonitorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

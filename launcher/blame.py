@@ -104,8 +104,9 @@ def _exited_by_itself(e: Evidence) -> bool:
 
 
 def _left_early(group: Group) -> Blame | None:
-    left = [e for e in group if e.has_left and not e.is_condemned]
-    staying = [e for e in group if not e.has_left]
+    # Who lost a peer shuts monitoring down on its way out, and was not the one to leave.
+    left = [e for e in group if e.has_left and not e.is_condemned and not e.is_victim]
+    staying = [e for e in group if e not in left]
     held_up = [e for e in staying if e.is_victim or (e.is_condemned and e.waits)]
     if not left or not held_up or any(e.is_condemned and not e.waits for e in staying):
         return None

@@ -81,6 +81,7 @@ def test_a_rank_elsewhere_or_unknown_does_not() -> None:
         ({"exit_code": 0, "has_left": True}, LOST, "ended with 0 while"),
         ({"exit_code": 0, "has_left": True}, WAITS, "ended with 0 while"),
         ({"has_left": True}, WAITS, "finished its training while"),
+        ({"exit_code": 0, "has_left": True}, {"error": LOST_A_PEER, "has_left": True}, "ended with 0 while"),
         ({"state": "T"}, WAITS, "stopped .SIGSTOP"),
         ({"state": "T", "is_condemned": True}, {"is_condemned": True}, "stopped .SIGSTOP"),
         ({"state": "t"}, {"is_condemned": True}, "stopped by a tracer"),

@@ -21,7 +21,7 @@ test: lint  ## style, types, layers, tests, in some minutes; options: make test 
 test-all: test test-rest  ## the long tests, spawned workers, 60 random faults, oldest and newest torch, too
 
 test-rest: $(READY)  # what test-all adds to test
-	$(BIN)/pytest -m long --hypothesis-profile search $(PARALLEL) $(PYTEST)
+	$(BIN)/pytest -m 'long or hypothesis' --hypothesis-profile search $(PARALLEL) $(PYTEST)
 	$(BIN)/pytest -m 'launches and not long' --worker-start spawn $(PARALLEL) $(PYTEST)
 	$(MAKE) chaos
 	$(MAKE) matrix MATRIX="--torch oldest newest"

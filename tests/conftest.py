@@ -33,9 +33,9 @@ MARK = "FT_TEST_JOB"
 NO_MARK = "-" * 32
 
 # No deadlines: a busy machine fails no property. Derandomised, so that the same tree gives the same answer twenty times
-# in a row and a failure comes back when it is looked at; `make test-all` searches anew each time (profile "search").
-hypothesis.settings.register_profile("same", deadline=None, derandomize=True)
-hypothesis.settings.register_profile("search", deadline=None, print_blob=True)
+# in a row and a failure comes back when it is looked at; `make test-all` searches anew and longer (profile "search").
+hypothesis.settings.register_profile("same", deadline=None, derandomize=True, max_examples=50)
+hypothesis.settings.register_profile("search", deadline=None, print_blob=True, max_examples=200)
 hypothesis.settings.load_profile("same")
 
 

@@ -2,6 +2,7 @@
 
     python -m benchmarks.mutants                 all of them, some minutes
     python -m benchmarks.mutants --only zygote   those whose name has this in it
+    python -m benchmarks.mutants --part 2/5      the second fifth of them
     python -m benchmarks.mutants --check         only whether each can still be made
 
 Before a mistake is made, the tests that should find it must pass. Ends with 1 when a mistake was not found, with 2 when
@@ -30,7 +31,9 @@ _TIMEOUT_SECONDS = 900
 def main() -> int:
     """Check, run, print, and return the exit code."""
     options = parse_options()
+    part, parts = options.part
     chosen = [mutant for mutant in MUTANTS if options.only in mutant.name]
+    chosen = chosen[len(chosen) * (part - 1) // parts : len(chosen) * part // parts]
     if wrong := [problem for mutant in MUTANTS if (problem := why_impossible(mutant, _ROOT)) is not None]:
         print("\n".join(wrong), file=sys.stderr)
     if options.check or not chosen:
@@ -128,8 +131,16 @@ def parse_options() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", default="", metavar="WORDS", help="mistakes whose name has these words in it")
+    parser.add_argument("--part", type=_part, default=(1, 1), metavar="K/N", help="the K-th of N parts of them (1/1)")
     parser.add_argument("--check", action="store_true", help="run nothing")
     return parser.parse_args()
+
+
+def _part(text: str) -> tuple[int, int]:
+    part, _, parts = text.partition("/")
+    if not (part.isdigit() and parts.isdigit() and 1 <= int(part) <= int(parts)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no part: K/N with K from 1 to N, for example 2/5")
+    return int(part), int(parts)
 
 
 if __name__ == "__main__":

@@ -202,6 +202,13 @@ MUTANTS = (
         "",
         ("tests/e2e/test_launcher_end.py",),
     ),
+    Mutant(
+        "a monitor does not notice that its launcher has died",
+        "launcher/monitor.py",
+        "            if descriptor == self._parent:\n                self._parent_is_alive = False\n",
+        "            if descriptor == self._parent:\n                self._poll.unregister(descriptor)\n",
+        ("tests/e2e/test_nodes.py::test_the_death_of_a_launcher_frees_the_others",),
+    ),
     # ---- generations, agent, workers ----
     Mutant(
         "a condemned rank that ends with 0 has succeeded",

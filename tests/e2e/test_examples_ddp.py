@@ -116,7 +116,7 @@ def undisturbed(start: Start, tmp_path_factory: pytest.TempPathFactory) -> dict[
     return run.result
 
 
-@pytest.mark.parametrize("api", APIS)
+@pytest.mark.parametrize("api", ONE_API_SHORT)
 def test_a_run_that_is_hung_and_killed_ends_with_the_weights_of_one_that_was_not(
     start: Start, undisturbed: dict[str, Any], tmp_path: Path, api: str
 ) -> None:

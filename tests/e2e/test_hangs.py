@@ -16,8 +16,14 @@ LIMITS = {
 HANGING = ("sigstop", "deadlock", "gil", "busy_loop")
 
 
-@pytest.mark.parametrize("api", LIMITS)
-@pytest.mark.parametrize("fault", HANGING)
+@pytest.mark.parametrize(
+    ("api", "fault"),
+    [
+        *(("sections", fault) for fault in HANGING),
+        ("heartbeats", "deadlock"),
+        *(pytest.param("heartbeats", fault, marks=pytest.mark.long) for fault in HANGING if fault != "deadlock"),
+    ],
+)
 def test_a_hung_rank_is_condemned_and_its_neighbour_is_not(launch: Callable[..., Any], api: str, fault: str) -> None:
     job = launch(
         *("loop.py", "--api", api, "--until-stopped"),

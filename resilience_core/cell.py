@@ -44,8 +44,8 @@ Why a file on tmpfs and not a memfd or a message: a path survives wrappers that 
 pays no system call, and nothing the monitor does (stop, die, be replaced) can reach the training process. Only the
 rank finds its cell by path; launcher and monitor hold a descriptor, so that a folder that was removed is no loss to
 them. They read and write by that descriptor, too, never through a mapping: to touch a page that somebody has cut off
-ends a process (SIGBUS). A cell that was damaged (:meth:`Cell.copy`, :func:`implausible`) is put in order by the
-monitor (:meth:`Cell.restore`).
+ends a process (SIGBUS). The kernel copies whole words, too, and what the monitor believes it has read twice. A cell
+that was damaged (:meth:`Cell.copy`, :func:`implausible`) is put in order by the monitor (:meth:`Cell.restore`).
 """
 
 from __future__ import annotations

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytestmark = pytest.mark.e2e
 
-WITHOUT_PY_SPY = {"FT_PY_SPY": "none"}
 
-
-def trouble(launch: Callable[..., Any], *arguments: Any) -> Any:
-    return launch(
+@pytest.fixture
+def trouble(launch: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    # Torch makes the folder in the temporary one otherwise, and leaves it there.
+    environment = {"FT_PY_SPY": "none", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    return lambda *arguments: launch(
         *("gloo_trouble.py", *arguments),
         nproc=3,
         options=["--max-restarts", 1],
-        env=WITHOUT_PY_SPY,
+        env=environment,
         rank_section_timeouts="setup:60,step:1.5,checkpointing:60",
         rank_out_of_section_timeout=60,
     )
@@ -41,10 +43,10 @@ def trouble(launch: Callable[..., Any], *arguments: Any) -> Any:
     ],
 )
 def test_the_rank_in_trouble_is_blamed_and_none_of_its_victims(
-    launch: Callable[..., Any], fault: str, kind: str, why: str
+    trouble: Callable[..., Any], fault: str, kind: str, why: str
 ) -> None:
     how = ["--collective", "backward"] if fault == "backward" else []
-    job = trouble(launch, fault, *how, *(["--teardown-seconds", "30"] if fault == "hung_exception" else []))
+    job = trouble(fault, *how, *(["--teardown-seconds", "30"] if fault == "hung_exception" else []))
 
     assert job.wait(90) == 0
     (incident,) = job.incidents()
@@ -54,17 +56,17 @@ def test_the_rank_in_trouble_is_blamed_and_none_of_its_victims(
 
 
 @pytest.mark.long
-def test_one_that_skips_a_collective_is_blamed_or_nobody_is(launch: Callable[..., Any]) -> None:
-    job = trouble(launch, "skip")
+def test_one_that_skips_a_collective_is_blamed_or_nobody_is(trouble: Callable[..., Any]) -> None:
+    job = trouble("skip")
 
     assert job.wait(90) == 0
     (incident,) = job.incidents()
     assert {rank.rank for rank in incident.culprits} <= {1}
 
 
-def test_an_exception_is_in_the_incident_with_type_traceback_section_and_step(launch: Callable[..., Any]) -> None:
+def test_an_exception_is_in_the_incident_with_type_traceback_section_and_step(trouble: Callable[..., Any]) -> None:
     """Its peers lose their connections while it takes a second to tear down, and end first."""
-    job = trouble(launch, "exception")
+    job = trouble("exception")
 
     assert job.wait(90) == 0
     (incident,) = job.incidents()
@@ -77,8 +79,8 @@ def test_an_exception_is_in_the_incident_with_type_traceback_section_and_step(la
 
 
 @pytest.mark.long
-def test_a_rank_that_our_question_wakes_goes_on_and_so_does_everybody(launch: Callable[..., Any]) -> None:
-    job = trouble(launch, "interrupted_call")
+def test_a_rank_that_our_question_wakes_goes_on_and_so_does_everybody(trouble: Callable[..., Any]) -> None:
+    job = trouble("interrupted_call")
 
     assert job.wait(90) == 0
     assert job.incidents() == []

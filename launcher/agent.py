@@ -59,7 +59,7 @@ class Agent(SimpleElasticAgent):
 
     def __init__(self, spec: WorkerSpec, outfit: Outfit, shutdown_timeout: float) -> None:
         # Older torch has no shutdown_timeout here; ours is used by our own _shutdown in any case.
-        super().__init__(spec)
+        super().__init__(spec, exit_barrier_timeout=outfit.config.exit_barrier_timeout)
         self._patience_seconds = shutdown_timeout
         self._outfit = outfit
         self._rendezvous_handler = cast(GenerationRendezvous, spec.rdzv_handler)
@@ -157,11 +157,20 @@ class Agent(SimpleElasticAgent):
             )
 
     def _stop_workers(self, worker_group: WorkerGroup, is_restart: bool = False) -> None:  # the flag: torch 2.4
-        """End a generation that is to be replaced: its ranks have nothing left to save."""
-        if self._current is not None:
-            with self._outfit.signals.deferred():
-                self._outfit.monitor.forget(self._current.number)
-                self._current.end(signal.SIGTERM, self._outfit.config.failure_stop_timeout, self._wait_for)
+        """End a generation that is to be replaced.
+
+        After a failure, here or on another node, the ranks have nothing left to save. Where only the membership has
+        changed they have, and get as long as when the job is ended.
+        """
+        if self._current is None:
+            return
+        seconds = self._outfit.config.failure_stop_timeout
+        if not self._current.processes.failed and not self._rendezvous_handler.failed_elsewhere():
+            seconds = max(seconds, self._patience_seconds)
+            say(f"the nodes have changed: generation {self._current.number} has up to {seconds:g} s to save and end")
+        with self._outfit.signals.deferred():
+            self._outfit.monitor.forget(self._current.number)
+            self._current.end(signal.SIGTERM, seconds, self._wait_for)
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
         """End the job: on a signal to the launcher, or when torch's loop has returned or raised."""
@@ -174,7 +183,9 @@ class Agent(SimpleElasticAgent):
                 seconds = self._patience_seconds
                 say(f"{signal.Signals(death_sig).name} to {asked} worker(s); waiting up to {seconds:g} s")
                 self._note_progress(self._current)
-            self._current.end(death_sig, self._patience_seconds, self._wait_for, spares_leftovers=not asked)
+            self._current.end(
+                death_sig, self._patience_seconds, self._wait_for, spares_leftovers=not asked, is_last=True
+            )
             self.ended_cleanly = not processes.failed
             self._outfit.events.write("shut_down", generation=self.generation, cleanly=self.ended_cleanly)
 
@@ -305,7 +316,7 @@ class Agent(SimpleElasticAgent):
         failures = {group.workers[w.local_rank].global_rank: self._failure(processes, w) for w in first}
         if not current.condemned:
             self._tell(*self._written(incident))
-        self._rendezvous_handler.failures += 1
+        self._rendezvous_handler.note_failure()
         reached = _highest_iteration(current)
         why = self._outfit.on_disk(_PROGRESS, lambda: self._progress.generation_ended(reached), None)
         why = story.beyond_mending(self._incident or incident) or why

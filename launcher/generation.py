@@ -27,14 +27,14 @@ from launcher.instrumented import names_the_client, script_of
 from launcher.job_limits import JobLimits, spared, unmonitored
 from launcher.leftovers import Orphans
 from launcher.monitor_process import MonitorProcess
-from launcher.processes import adopts_orphans, send_signal
+from launcher.processes import adopts_orphans, process_status, send_signal
 from launcher.signals import SignalInbox
 from launcher.starters import WorkerStarter
 from launcher.upkeep import Upkeep
 from launcher.verdict import judge
 from launcher.watch import WatchOrder
 from launcher.workers import Launch, WorkerProcesses
-from resilience_core.cell import CellView
+from resilience_core.cell import CellView, own_pid_namespace, process_start_time
 from resilience_core.config import FaultToleranceConfig
 from resilience_core.error_record import ErrorRecord
 
@@ -46,6 +46,7 @@ logger = logging.getLogger(__name__)
 _NS = 1_000_000_000
 _LONGEST_DISK_SECONDS = 0.5
 _LONGEST_PHASES_SECONDS = 60.0
+_LONGEST_LAST_KILL_SECONDS = 5.0
 _EVIDENCE_SECONDS = 0.25
 """How often is looked whether a rank has initialised monitoring, where a startup limit waits for that."""
 
@@ -266,6 +267,7 @@ class Generation:
         timeout_seconds: float,
         wait: Callable[[Collection[int], float], set[int]],
         spares_leftovers: bool = False,
+        is_last: bool = False,
     ) -> None:
         """End every worker, whatever the workers started, and all traces; a second call does nothing.
 
@@ -274,17 +276,22 @@ class Generation:
             timeout_seconds: How long to wait before SIGKILL.
             wait: How to wait for pidfds.
             spares_leftovers: Leave alone what workers that ended by themselves have left running.
+            is_last: Nobody succeeds them. What they have started is asked to end, too, and what does not go when it
+                is killed is in nobody's way.
         """
         if self._is_over:
             return
-        outfit = self._outfit
+        outfit, config = self._outfit, self._outfit.config
         self.processes.stop(
             death_signal,
             timeout_seconds,
+            kill_seconds=min(config.kill_timeout, _LONGEST_LAST_KILL_SECONDS) if is_last else config.kill_timeout,
+            rest_seconds=config.failure_stop_timeout if is_last else 0.0,
             at_once=self.condemned | self._overdue(),
             spares_leftovers=spares_leftovers,
             wait=wait,
             is_insisted=lambda: outfit.signals.is_insisted,
+            is_hurried=lambda: outfit.signals.is_insisted or (not is_last and outfit.signals.first is not None),
         )
         self.processes.close(death_signal, 0)  # the tails of --tee
         self._is_over = True
@@ -294,6 +301,15 @@ class Generation:
         self._cells.drop()
         self.reap_orphans()
         outfit.events.write("stopped", generation=self.number)
+
+    def _owner(self, local_rank: int) -> int | None:
+        """The pid of the process that reports for a local rank; None when none does, or where it has no pid here."""
+        view = self._cells.view(local_rank) if len(self._cells) else None
+        if view is None or view.pid == 0 or view.pid_namespace not in (0, own_pid_namespace()):
+            return None
+        status = process_status(view.pid)
+        is_it = status is not None and status.state not in "ZX" and process_start_time(view.pid) == view.start_time
+        return view.pid if is_it else None
 
     def _overdue(self) -> set[int]:
         now_ns = time.monotonic_ns()
@@ -334,6 +350,7 @@ class Generation:
             launches,
             outfit.starter.start_all,
             self._orphaned_sessions,
+            self._owner,
             **accepted_by(
                 PContext.__init__,
                 name=spec.role,

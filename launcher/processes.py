@@ -22,8 +22,11 @@ __all__ = [
     "open_pidfd",
     "process_status",
     "send_signal",
+    "session_members",
     "wait_for_exit",
 ]
+
+_HURRIED_SECONDS = 1.0
 
 
 class ProcessStatus(NamedTuple):
@@ -107,7 +110,7 @@ def end_sessions(
     *,
     more: Callable[[], Collection[int]] = frozenset,
     wait: Callable[[Collection[int], float], set[int]] = wait_for_exit,
-    gives_up: Callable[[], bool] = lambda: False,
+    is_hurried: Callable[[], bool] = lambda: False,
 ) -> set[int]:
     """Kill every process of these sessions and wait until none is left.
 
@@ -119,7 +122,7 @@ def end_sessions(
         timeout_seconds: Give up after so long; a process in uninterruptible sleep cannot be ended by anybody.
         more: Asked at each look: other sessions that have to be ended by now.
         wait: How to wait for pidfds.
-        gives_up: Whether to wait no longer.
+        is_hurried: Whether to wait no longer than a second.
 
     Returns:
         The pids that were still there when time was up.
@@ -129,7 +132,10 @@ def end_sessions(
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(session, signal.SIGKILL)  # the leader's own process group: most of them, in one call
     return end_processes(
-        lambda: _members(targets | set(more()) - {os.getsid(0)}), timeout_seconds, wait=wait, gives_up=gives_up
+        lambda: session_members(targets | set(more()) - {os.getsid(0)}),
+        timeout_seconds,
+        wait=wait,
+        is_hurried=is_hurried,
     )
 
 
@@ -138,7 +144,7 @@ def end_processes(
     timeout_seconds: float,
     *,
     wait: Callable[[Collection[int], float], set[int]] = wait_for_exit,
-    gives_up: Callable[[], bool] = lambda: False,
+    is_hurried: Callable[[], bool] = lambda: False,
 ) -> set[int]:
     """Kill what is found and wait until it is gone.
 
@@ -148,26 +154,38 @@ def end_processes(
         find: The pids of live processes that have to end.
         timeout_seconds: Give up after so long.
         wait: How to wait for pidfds.
-        gives_up: Whether to wait no longer.
+        is_hurried: Whether to wait no longer than a second.
 
     Returns:
-        The pids that were still there when time was up.
+        The pids that were still there when time was up, or that may not be signalled.
     """
     end = time.monotonic() + timeout_seconds
-    while True:
-        found = find()
-        if not found or time.monotonic() >= end or gives_up():
-            return set(found)
-        pidfds = [pidfd for pid in found if (pidfd := open_pidfd(pid)) is not None]
+    out_of_reach: set[int] = set()  # another user's: a program with the set-user-ID bit
+    while found := set(find()) - out_of_reach:
+        pidfds = {pidfd: pid for pid in found if (pidfd := open_pidfd(pid)) is not None}
         try:
-            for pidfd in pidfds:
-                send_signal(pidfd, signal.SIGKILL)
             pending = set(pidfds)
-            while pending and (left := end - time.monotonic()) > 0 and not gives_up():
+            for pidfd, pid in pidfds.items():
+                if not send_signal(pidfd, signal.SIGKILL) and not has_exited(pidfd):
+                    out_of_reach.add(pid)
+                    pending.discard(pidfd)
+            while pending:
+                if is_hurried():
+                    end = min(end, time.monotonic() + _HURRIED_SECONDS)
+                    is_hurried = _is_not  # the bound stands
+                if (left := end - time.monotonic()) <= 0:
+                    break
                 pending -= wait(pending, left)
         finally:
             for pidfd in pidfds:
                 os.close(pidfd)
+        if time.monotonic() >= end:
+            return set(find())
+    return out_of_reach
+
+
+def _is_not() -> bool:
+    return False
 
 
 def adopt_orphans() -> None:
@@ -188,7 +206,7 @@ def adopts_orphans() -> bool:
 _adopter = 0
 
 
-def _members(sessions: Collection[int]) -> list[int]:
+def session_members(sessions: Collection[int]) -> list[int]:
     """Live processes of the sessions; a zombie has ended, and is its parent's to collect."""
     if not sessions:
         return []

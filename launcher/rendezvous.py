@@ -60,6 +60,12 @@ class GenerationRendezvous(Protocol):
     def end(self, why: str) -> None:
         """Tell the other nodes that the job has ended."""
 
+    def note_failure(self) -> None:
+        """Count a generation that ended in a failure here, and tell the other nodes."""
+
+    def failed_elsewhere(self) -> bool:
+        """Whether another node has told of a failure in this generation."""
+
     @property
     def has_peers(self) -> bool:
         """Whether nodes could join or leave, so that somebody must ask now and then."""
@@ -134,6 +140,14 @@ class LocalRendezvous(RendezvousHandler):
 
     def end(self, why: str) -> None:
         """See :class:`GenerationRendezvous`."""
+
+    def note_failure(self) -> None:
+        """See :class:`GenerationRendezvous`."""
+        self.failures += 1
+
+    def failed_elsewhere(self) -> bool:
+        """See :class:`GenerationRendezvous`."""
+        return False
 
 
 class FreshStoreRendezvous(RendezvousHandler):
@@ -258,6 +272,21 @@ class FreshStoreRendezvous(RendezvousHandler):
                 if not _has(self._round, "ft/ended"):
                     self._round.set("ft/ended", why)
                     self._has_ended = True
+
+    def note_failure(self) -> None:
+        """See :class:`GenerationRendezvous`."""
+        self.failures += 1
+        if self._round is not None:
+            with contextlib.suppress(RuntimeError):  # the store's host may be what failed
+                self._round.set(self._failed_key, "1")
+
+    def failed_elsewhere(self) -> bool:
+        """See :class:`GenerationRendezvous`."""
+        return self._round is not None and _has(self._round, self._failed_key)
+
+    @property
+    def _failed_key(self) -> str:
+        return f"ft/failed/{self._attempt if self._is_static else 0}"
 
 
 @contextlib.contextmanager

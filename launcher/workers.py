@@ -22,15 +22,24 @@ from torch.distributed.elastic.multiprocessing.api import RunProcsResult
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from launcher.numa import bound_to_numa_node
-from launcher.processes import end_sessions, handles_signal, process_status, send_signal, wait_for_exit
+from launcher.processes import (
+    end_sessions,
+    handles_signal,
+    has_exited,
+    open_pidfd,
+    process_status,
+    send_signal,
+    session_members,
+    wait_for_exit,
+)
 from launcher.torch_processes import QuietContext
 
 __all__ = ["Launch", "StartWorkers", "Worker", "WorkerProcesses", "spawn_worker"]
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_KILL_SECONDS = 5.0
-"""How long a killed process may take to be gone; longer only in uninterruptible sleep, where nobody can help."""
+_WRAPPER_SECONDS = 0.5
+"""How often is looked whether a wrapper has outlived the training inside it: once is fine, twice is not."""
 
 
 @attrs.frozen(kw_only=True)
@@ -77,6 +86,8 @@ class WorkerProcesses(QuietContext):
         launches: How to start each, by local rank.
         start_all: What starts them.
         orphaned_sessions: Which sessions, beside the workers' own, have to end with them.
+        owner: The pid of the process that reports for a local rank, None while there is none. Most often it is the
+            worker; with a shell around the training it is not.
         context_arguments: Handed to torch's ``PContext``.
     """
 
@@ -85,16 +96,21 @@ class WorkerProcesses(QuietContext):
         launches: Mapping[int, Launch],
         start_all: StartWorkers,
         orphaned_sessions: Callable[[], Collection[int]],
+        owner: Callable[[int], int | None],
         **context_arguments: Any,
     ) -> None:
         super().__init__(**context_arguments)
         self._orphaned_sessions = orphaned_sessions
+        self._owner = owner
         self._launches = launches
         self._start_all = start_all
         self.workers: dict[int, Worker] = {}
         self.condemned: set[int] = set()
         """Local ranks that the monitor has condemned: whatever their exit codes, they have failed."""
         self._were_asked = False
+        self._wrapped: dict[int, int] = {}
+        """By local rank: a pidfd of the training that was asked to end inside of a worker that is not it."""
+        self._outlived: set[int] = set()
 
     # ---- torch's PContext ------------------------------------------------------------------------------
 
@@ -127,7 +143,7 @@ class WorkerProcesses(QuietContext):
 
     def _close(self, death_sig: signal.Signals, timeout: int = 30) -> None:
         if any(worker.pidfd >= 0 for worker in self.workers.values()):
-            self.stop(death_sig, timeout)
+            self.stop(death_sig, timeout, kill_seconds=timeout)
 
     # ---- what the agent works with -----------------------------------------------------------------------
 
@@ -173,44 +189,116 @@ class WorkerProcesses(QuietContext):
         death_signal: signal.Signals,
         timeout_seconds: float,
         *,
+        kill_seconds: float,
+        rest_seconds: float = 0.0,
         at_once: Collection[int] = (),
         spares_leftovers: bool = False,
         wait: Callable[[Collection[int], float], set[int]] = wait_for_exit,
         is_insisted: Callable[[], bool] = lambda: False,
+        is_hurried: Callable[[], bool] = lambda: False,
     ) -> None:
         """End every worker and everything that the workers started.
 
         Args:
             death_signal: What to ask with.
             timeout_seconds: How long to wait before SIGKILL.
+            kill_seconds: How long to wait for what was killed to be gone.
+            rest_seconds: How long, within ``timeout_seconds``, what a worker has started may go on after the worker
+                has ended; it is asked then. By default it is killed at once.
             at_once: Local ranks that are not asked: condemned, stopped or overdue.
             spares_leftovers: Leave alone what workers that ended by themselves have left running.
             wait: How to wait for pidfds; the agent's own also hears signals.
             is_insisted: Whether somebody wants it over now.
+            is_hurried: Whether to wait no longer than a second for what was killed.
         """
         self.ask_to_end(death_signal, at_once)
         end = time.monotonic() + timeout_seconds
         while self.running and (left := end - time.monotonic()) > 0 and not is_insisted():
-            wait([worker.pidfd for worker in self.running], left)
+            wait([w.pidfd for w in self.running], min(left, _WRAPPER_SECONDS) if self._wrapped else left)
             self.collect_exits()
+            self._ask_wrappers(death_signal)
         if self._were_asked or not spares_leftovers:
-            self._end_sessions()
+            seconds = min(rest_seconds, end - time.monotonic())
+            if not self.running and seconds > 0 and not is_insisted():
+                self._let_the_rest_end(death_signal, seconds, wait)
+            self._end_sessions(kill_seconds, wait, is_hurried)
+        for pidfd in self._wrapped.values():
+            os.close(pidfd)
+        self._wrapped = {}
         self._reap()
 
     def ask_to_end(self, death_signal: signal.Signals, at_once: Collection[int] = ()) -> None:
-        """Signal the workers that still run, and do not wait; for the arguments see :meth:`stop`."""
+        """Signal the workers that still run, and do not wait; for the arguments see :meth:`stop`.
+
+        The training itself is asked, and nobody else. torchrun signals the whole process group (``killpg`` in its
+        ``SubprocessHandler.close``): DataLoader workers then die before the training can save, which fails.
+        """
         self.collect_exits()
         if self._were_asked:
             return
         for worker in self.running:
             self._were_asked = True
-            status = process_status(worker.pid)
-            if worker.local_rank in at_once or (status is not None and status.is_stopped):
+            target, pidfd = self._training(worker)
+            stopped = [status for pid in {worker.pid, target} if (status := process_status(pid)) and status.is_stopped]
+            if worker.local_rank in at_once or stopped:
                 send_signal(worker.pidfd, signal.SIGKILL)
+            elif pidfd is not None:
+                send_signal(pidfd, death_signal)
+                self._wrapped[worker.local_rank] = pidfd
+                continue
+            elif target == worker.pid:
+                send_signal(worker.pidfd, death_signal)
             else:
-                # The whole process group, as torchrun does: a shell around the training does not pass it on.
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(worker.pid, death_signal)
+                self._ask_group(worker, death_signal)
+            if pidfd is not None:
+                os.close(pidfd)
+
+    def _training(self, worker: Worker) -> tuple[int, int | None]:
+        """The process that trains: its pid, -1 where it is not known, and a pidfd where it is not the worker itself."""
+        owner = self._owner(worker.local_rank)
+        if owner == worker.pid:
+            return owner, None
+        if owner is not None and (pidfd := open_pidfd(owner)) is not None:
+            if self._owner(worker.local_rank) == owner:
+                return owner, pidfd
+            os.close(pidfd)
+        # Nobody has reported. A Python that runs a script is the training; any other program may be a shell around it,
+        # which passes no signal on.
+        is_python = self._launches[worker.local_rank].command[0] == python_command()
+        return (worker.pid if is_python else -1), None
+
+    def _ask_group(self, worker: Worker, death_signal: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(worker.pid, death_signal)  # running or a zombie, so the number is its own
+
+    def _ask_wrappers(self, death_signal: signal.Signals) -> None:
+        """Signal what is around a training that has ended and goes on by itself."""
+        running = {worker.local_rank: worker for worker in self.running}
+        for local_rank, pidfd in list(self._wrapped.items()):
+            if local_rank in self._outlived:
+                os.close(self._wrapped.pop(local_rank))
+                if local_rank in running:
+                    self._ask_group(running[local_rank], death_signal)
+            elif has_exited(pidfd):
+                self._outlived.add(local_rank)
+
+    def _let_the_rest_end(
+        self,
+        death_signal: signal.Signals,
+        seconds: float,
+        wait: Callable[[Collection[int], float], set[int]],
+    ) -> None:
+        """Ask what workers that have ended have left, and wait for it a little."""
+        for worker in self.workers.values():
+            self._ask_group(worker, death_signal)
+        end = time.monotonic() + seconds
+        sessions = [worker.pid for worker in self.workers.values()]
+        pidfds = {pidfd for pid in session_members(sessions) if (pidfd := open_pidfd(pid)) is not None}
+        pending = set(pidfds)
+        while pending and (left := end - time.monotonic()) > 0:
+            pending -= wait(pending, left)
+        for pidfd in pidfds:
+            os.close(pidfd)
 
     def tell(self, number: signal.Signals) -> list[int]:
         """Send a signal to the workers that handle it.
@@ -220,15 +308,29 @@ class WorkerProcesses(QuietContext):
         """
         return [w.local_rank for w in self.running if handles_signal(w.pid, number) and send_signal(w.pidfd, number)]
 
-    def _end_sessions(self) -> None:
+    def _end_sessions(
+        self,
+        seconds: float,
+        wait: Callable[[Collection[int], float], set[int]],
+        is_hurried: Callable[[], bool],
+    ) -> None:
         for worker in self.running:
             logger.warning("local rank %s (pid %s) did not end when asked; killed", worker.local_rank, worker.pid)
             send_signal(worker.pidfd, signal.SIGKILL)
         left = end_sessions(
-            [worker.pid for worker in self.workers.values()], _LONGEST_KILL_SECONDS, more=self._orphaned_sessions
+            [worker.pid for worker in self.workers.values()],
+            seconds,
+            more=self._orphaned_sessions,
+            wait=wait,
+            is_hurried=is_hurried,
         )
         if left:
-            logger.error("pids %s cannot be ended (uninterruptible sleep); they are left behind", sorted(left))
+            logger.error(
+                "pids %s were killed, but are not gone after %g s (state %s); what they hold may still be held",
+                sorted(left),
+                seconds,
+                ", ".join(sorted({status.state for pid in left if (status := process_status(pid))})) or "unknown",
+            )
         self.collect_exits()
 
     def _reap(self) -> None:

@@ -122,7 +122,21 @@ class FaultToleranceConfig:
         2.0,
         values.duration,
         "SECONDS",
-        "What the peers of a failed rank get between SIGTERM and SIGKILL. They have nothing left to save.",
+        "What the peers of a failed rank get between SIGTERM and SIGKILL. They have nothing left to save. When the job "
+        "is ended, or nodes join or leave, ranks get --shutdown-timeout instead.",
+    )
+    kill_timeout: float = _setting(
+        60.0,
+        values.duration,
+        "SECONDS",
+        "Longest time to wait for killed processes to be gone before the next generation is started all the same. One "
+        "that is stuck in a driver or a file system may take long, and holds its GPU memory until then.",
+    )
+    exit_barrier_timeout: float = _setting(
+        300.0,
+        values.duration,
+        "SECONDS",
+        "Longest time that a node whose ranks have all ended waits for those of the other nodes.",
     )
     capture_stacks: bool = _setting(
         True,

@@ -132,18 +132,25 @@ def test_a_hang_on_one_node_is_one_incident_and_a_restart_of_both(launch_nodes: 
 
 
 def test_a_node_that_joins_later_makes_a_new_generation(launch: Callable[..., Any]) -> None:
-    """Elastic membership: the newcomer's ranks meet the others in a store that nobody has used."""
+    """Elastic membership: the newcomer's ranks meet the others in a store that nobody has used.
+
+    Those that were healthy have something to save, and more time for it than after a failure.
+    """
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     options = ("--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-id", "job", "--local-addr", "127.0.0.1")
     options += ("--rdzv-endpoint", f"localhost:{port}", "--rdzv-conf", "last_call_timeout=1", "--max-restarts", 0)
-    first = launch("loop.py", "--until-file", "stop", nproc=1, options=options, rank_section_timeouts=LIMITS)
+    saves = ("--on-sigterm", 0, "--step-seconds", 1)
+    ft: dict[str, Any] = {"rank_section_timeouts": LIMITS, "failure_stop_timeout": 0.05}
+    first = launch("loop.py", "--until-file", "stop", *saves, nproc=1, options=options, **ft)
     first.wait_for_output("runs in generation 0")
     second = launch("loop.py", "--until-file", "stop", nproc=1, options=options, rank_section_timeouts=LIMITS)
 
     for node in (first, second):
         node.wait_for_output("runs in generation 1")
+    assert "rank 0 has saved its work" in first.stdout
+    assert "the nodes have changed: generation 0 has up to 30 s to save and end" in first.stderr
     for node in (first, second):
         (node.work / "stop").touch()
 

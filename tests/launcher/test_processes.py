@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 
 import pytest
 
 from launcher.processes import (
+    end_processes,
     end_sessions,
     handles_signal,
     has_exited,
@@ -67,6 +69,38 @@ def test_what_outlived_the_leader_is_ended_too(spawn: Callable[..., subprocess.P
 
     assert end_sessions([leader.pid], 10) == set()
     assert all(ended(pid) for pid in members)
+
+
+def test_who_is_in_a_hurry_kills_as_well_and_waits_no_longer_than_a_second(
+    spawn: Callable[..., subprocess.Popen[str]],
+) -> None:
+    """Recorded: what is killed here is not told to be gone, as in uninterruptible sleep."""
+    process, waited = spawn(WAITS, session=True), []
+
+    def recorded_wait(pidfds: Collection[int], seconds: float) -> set[int]:
+        waited.append(seconds)
+        time.sleep(seconds)
+        return set()
+
+    left = end_processes(lambda: [process.pid], 600, wait=recorded_wait, is_hurried=lambda: True)
+
+    assert left == {process.pid}
+    assert process.wait() == -signal.SIGKILL
+    assert sum(waited) <= 1.0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may start a process of another user")
+def test_who_may_not_be_signalled_is_told_and_not_waited_for() -> None:
+    """As where a rank has started a program with the set-user-ID bit."""
+    program = """
+import os, subprocess, sys
+from launcher.processes import end_processes
+child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+os.setresuid(12345, 12345, 12345)
+print(end_processes(lambda: [child.pid], 600) == {child.pid}, child.poll())
+"""
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "True None"
 
 
 def test_our_own_session_and_that_of_init_are_left_alone() -> None:

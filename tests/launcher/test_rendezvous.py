@@ -153,6 +153,23 @@ def test_a_node_that_begins_anew_is_seen_by_the_others(
     assert first.num_nodes_waiting() == second.num_nodes_waiting() == 0
 
 
+@pytest.mark.parametrize("backend", ["c10d", "static"])
+def test_a_failure_is_told_to_the_others_until_the_next_generation(
+    nodes: Callable[..., list[FreshStoreRendezvous]], backend: str
+) -> None:
+    """Their ranks have lost a peer then, and not only to a change of membership."""
+    one, other = nodes(backend)
+    together([one, other])
+    assert not other.failed_elsewhere()
+
+    one.note_failure()
+
+    wait_until(other.failed_elsewhere)
+    together([one, other])
+    assert (one.failures, other.failures) == (1, 1)
+    assert not other.failed_elsewhere()
+
+
 def test_the_end_reaches_the_others_before_the_store_goes(
     nodes: Callable[..., list[FreshStoreRendezvous]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

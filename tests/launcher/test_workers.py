@@ -44,7 +44,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             "logs_specs": DefaultLogsSpecs(log_dir=str(tmp_path)),
         }
         launches = {n: Launch(command=command, environment={}, local_rank=n) for n, command in commands.items()}
-        made.append(WorkerProcesses(launches, SpawnStarter().start_all, frozenset, **arguments))
+        made.append(WorkerProcesses(launches, SpawnStarter().start_all, frozenset, lambda _: None, **arguments))
         made[-1].start()
         for path in ready.values():
             while not path.exists():
@@ -54,7 +54,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     yield start
     for processes in made:
-        processes.stop(signal.SIGKILL, 0.0)
+        processes.stop(signal.SIGKILL, 0.0, kill_seconds=60)
         processes.close()
 
 
@@ -75,7 +75,7 @@ def test_who_was_condemned_has_failed_even_with_0(start: Start) -> None:
 
 def test_who_hears_is_waited_for_and_ends_as_it_likes(start: Start) -> None:
     processes = start(ENDS_WITH_0)
-    processes.stop(signal.SIGTERM, FOREVER)
+    processes.stop(signal.SIGTERM, FOREVER, kill_seconds=60)
     assert processes.workers[0].exit_code == 0
 
 
@@ -84,13 +84,13 @@ def test_who_is_stopped_or_condemned_is_not_waited_for(start: Start) -> None:
     os.kill(processes.workers[1].pid, signal.SIGSTOP)
     while process_status(processes.workers[1].pid).state != "T":  # type: ignore[union-attr]
         select.select([], [], [], 0.005)
-    processes.stop(signal.SIGTERM, FOREVER, at_once={0})
+    processes.stop(signal.SIGTERM, FOREVER, at_once={0}, kill_seconds=60)
     assert [worker.exit_code for worker in processes.workers.values()] == [-signal.SIGKILL, -signal.SIGKILL, 0]
 
 
 def test_who_is_deaf_is_killed_when_its_time_is_over(start: Start) -> None:
     processes = start(DEAF)
-    processes.stop(signal.SIGTERM, 0.05)
+    processes.stop(signal.SIGTERM, 0.05, kill_seconds=60)
     assert processes.workers[0].exit_code == -signal.SIGKILL
 
 
@@ -103,7 +103,7 @@ def test_who_insists_does_not_wait(start: Start) -> None:
         waits.append(seconds)
         return set()
 
-    processes.stop(signal.SIGTERM, FOREVER, wait=wait, is_insisted=lambda: next(looks))
+    processes.stop(signal.SIGTERM, FOREVER, wait=wait, is_insisted=lambda: next(looks), kill_seconds=60)
     assert len(waits) == 1
     assert processes.workers[0].exit_code == -signal.SIGKILL
 
@@ -113,7 +113,7 @@ def test_what_a_worker_has_started_ends_with_it_unless_all_is_done(start: Start,
     processes = start(LEAVES_A_CHILD)
     session = processes.workers[0].pid
     end_of(processes)
-    processes.stop(signal.SIGTERM, FOREVER, spares_leftovers=spares)
+    processes.stop(signal.SIGTERM, FOREVER, spares_leftovers=spares, kill_seconds=60)
     left = [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and session_of(int(entry)) == session]
     for pid in left:
         os.kill(pid, signal.SIGKILL)

@@ -24,7 +24,13 @@ TIMEOUTS = [
     "rank_startup_timeout",
     "unmonitored_notice_after",
 ]
-DURATIONS = ["learned_timeout_floor", "thin_evidence_floor", "failure_stop_timeout", "stack_capture_timeout"]
+DURATIONS = [
+    "learned_timeout_floor",
+    "thin_evidence_floor",
+    "failure_stop_timeout",
+    "kill_timeout",
+    "stack_capture_timeout",
+]
 
 
 def test_the_defaults_are_those_that_people_expect():
@@ -42,6 +48,8 @@ def test_the_defaults_are_those_that_people_expect():
         "thin_evidence_floor": 60.0,
         "rank_termination_signal": signal.SIGKILL,
         "failure_stop_timeout": 2.0,
+        "kill_timeout": 60.0,
+        "exit_barrier_timeout": 300.0,
         "capture_stacks": True,
         "stack_capture_timeout": 0.5,
         "log_level": logging.INFO,

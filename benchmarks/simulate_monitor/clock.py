@@ -25,6 +25,7 @@ class Plan(NamedTuple):
     successor: Spans
     keeper: Spans
     deaths: list[tuple[int, str]]
+    is_starved: bool
 
 
 class ReplacedError(Exception):

@@ -18,8 +18,9 @@ RANKS = 8
 MEAN_QUIET_SECONDS = 1800.0
 LONGEST_LAG_NS = 400 * MS
 """How long a process may take to wake after the first of its tree; less than the rules allow for."""
-_BOUND_NS = 4 * NS
-"""Beyond its limit, what was given back and the time without a monitor, a hang must be found within this."""
+_BOUND_NS, _STARVED_NS, _DEATH_NS = 3 * NS, 8 * NS, 3 * NS
+"""Beyond its limit and twice what was lost, a hang must be found within this; starved for so long, or after the death
+of a monitor, which is replaced, and whose successor doubts what it finds, within so much more."""
 
 
 class Totals:
@@ -126,7 +127,9 @@ class Node:
         if chance.random() < 0.5:
             near = chance.choice(freezes)[1] if freezes else start_ns
             deaths.append((near + between(chance, -NS // 2, NS), chance.choice(("ended (signal 9)", "stopped"))))
-        return Plan(start_ns, freezes, ranks, Spans(monitor), Spans(successor), Spans(keeper), deaths)
+        return Plan(
+            start_ns, freezes, ranks, Spans(monitor), Spans(successor), Spans(keeper), deaths, starved is not None
+        )
 
     def _jump(self, witness: int, at_ns: int) -> None:
         period_ns = self.lost.beat_period_ns
@@ -203,8 +206,8 @@ class Node:
         deadline_ns = rank.phases[-1].deadline_ns
         lost_ns = sum(2 * (end - start) for start, end in plan.freezes)
         self.totals.counts["hangs"] += 1
-        # A monitor that is starved takes longer, and so does one that is replaced and doubts what it finds.
-        if found_ns is None or found_ns > deadline_ns + lost_ns + _BOUND_NS + 8 * NS * bool(plan.monitor.spans):
+        bound_ns = _BOUND_NS + _STARVED_NS * plan.is_starved + _DEATH_NS * bool(plan.deaths)
+        if found_ns is None or found_ns > deadline_ns + lost_ns + bound_ns:
             late = "never" if found_ns is None else f"{(found_ns - deadline_ns) / NS:.1f} s after its deadline"
             self.totals.missed.append(
                 f"{self._label}: found {late}; {plan.freezes} {plan.deaths} hung {rank.phases[-1]}"

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from launcher import console
+from launcher.background import Background
 from launcher.condemn import NearMiss, Reporter, condemn
 from launcher.console import say
 from launcher.incident import Incident
@@ -54,6 +55,10 @@ class Monitor:
         self._parent_is_alive = True
         self._told_to_stop = False
         self._look_for_parts_ns = 0
+        self._missing: collections.deque[list[str]] = collections.deque(maxlen=1)
+        # A thread of its own: where the run folder is on a file system that hangs, only this one does.
+        self._parts_looker = Background("ft_parts", 1)
+        self._parts_looker.start()
         self._lost = LostTime(settings["lost_time"])
         self._writer = IncidentWriter(settings["log_folder"])
         self._rounds: Rounds[RankMonitor] = Rounds(
@@ -132,14 +137,21 @@ class Monitor:
 
     def _look_for_parts(self, now_ns: int) -> None:
         """Report what is missing from the run folder, again and again until the parent has mended it."""
-        if now_ns < self._look_for_parts_ns:
+        while self._missing:
+            self._tell({"missing": self._missing.popleft()})
+        if now_ns < self._look_for_parts_ns or not self._settings["parts"]:
             return
         self._look_for_parts_ns = now_ns + _LOOK_FOR_PARTS_NS
         # A cell that has been opened is not looked up any more.
         unopened = [r.order.cell for r in self._ranks.values() if (view := r.view()) is not None and view.pid == 0]
-        missing = [path for path in (*self._settings["parts"], *unopened) if not os.path.exists(path)]
-        if missing and self._settings["parts"]:
-            self._tell({"missing": missing})
+        paths = [*self._settings["parts"], *unopened]
+
+        def look() -> None:
+            if missing := [path for path in paths if not os.path.exists(path)]:
+                self._missing.append(missing)
+
+        if self._parts_looker.is_started:
+            self._parts_looker.submit(look)  # no room: the last look hangs
 
     # ---- the parent -------------------------------------------------------------------------------------
 

@@ -470,7 +470,7 @@ MUTANTS = (
     Mutant(
         "nobody looks whether the run folder is there",
         "launcher/monitor.py",
-        '        if missing and self._settings["parts"]:\n',
+        "        if self._parts_looker.is_started:\n",
         "        if False:\n",
         ("tests/launcher/test_monitor_process.py",),
     ),

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -175,3 +176,28 @@ def test_while_it_takes_stacks_it_has_announced_not_to_beat(
     watching._condemn(findings)
     assert announced[0] >= 7 * S
     assert watching._lost.busy_until_ns == 0
+
+
+def test_a_run_folder_that_hangs_holds_up_nothing_else(
+    monitor: Callable[..., Monitor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watching = monitor()
+    watching._settings["parts"] = ["part"]
+    answers, asked = threading.Event(), threading.Semaphore(0)
+    main = threading.get_ident()
+
+    def exists(path: str) -> bool:
+        assert threading.get_ident() != main
+        if path != "part":
+            return True
+        asked.release()
+        return not answers.wait(60)
+
+    monkeypatch.setattr("launcher.monitor.os.path.exists", exists)
+    for turn in range(1, 10):
+        watching._look_for_parts(turn * 10 * S)
+    assert asked.acquire(timeout=60)
+    answers.set()
+    assert watching._parts_looker.flush(60)
+    assert list(watching._missing) == [["part"]]
+    assert not asked.acquire(blocking=False)  # while it hangs, nobody asks again

@@ -50,7 +50,7 @@ MUTANTS = (
         "launcher/preloading.py",
         "if ask is not None and ask():",
         "if False:",
-        ("tests/launcher", "tests/e2e/test_warm_workers.py"),
+        ("tests/launcher/test_warm_starter.py",),
     ),
     Mutant(
         "orphans that the launcher has adopted are not reaped",
@@ -64,7 +64,7 @@ MUTANTS = (
         "launcher/warm_starter.py",
         "            if zygote.has_reported and not zygote.finds(self._environment):\n",
         "            if False:\n",
-        ("tests/launcher", "tests/e2e/test_warm_workers.py"),
+        ("tests/launcher/test_warm_starter.py",),
     ),
     Mutant(
         "the second look is not taken",

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.chaos.plan import Fault
-from benchmarks.chaos.surroundings import mount_tmpfs, processes, unmount
+from benchmarks.chaos.surroundings import mount_tmpfs, processes, stop_all, unmount
 
 if TYPE_CHECKING:
     from benchmarks.chaos.job import Job
@@ -234,9 +234,7 @@ def _frozen(job: Job, fault: Fault) -> None:
 
 
 def _all_stopped(job: Job, fault: Fault) -> None:
-    pids = list(processes())
-    for pid in pids:
-        kill(pid, signal.SIGSTOP)
+    pids = stop_all(processes)
     job.pause(fault.seconds)
     for pid in pids:
         kill(pid, signal.SIGCONT)

@@ -12,12 +12,26 @@ import fcntl
 import os
 import select
 import shutil
+import signal
 import sys
 import threading
+import time
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["ControlGroup", "Output", "Process", "bind", "hide_py_spy", "mount_tmpfs", "processes", "reap", "unmount"]
+__all__ = [
+    "ControlGroup",
+    "Output",
+    "Process",
+    "bind",
+    "hide_py_spy",
+    "mount_tmpfs",
+    "processes",
+    "reap",
+    "stop_all",
+    "unmount",
+]
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _MS_RDONLY, _MS_BIND, _MNT_DETACH = 1, 4096, 2
@@ -43,6 +57,31 @@ def processes() -> dict[int, Process]:
                 state, parent = tail.split()[:2]
                 found[int(entry)] = Process(int(entry), int(parent), head.partition("(")[2], state)
     return found
+
+
+def stop_all(find: Callable[[], Collection[int]]) -> set[int]:
+    """Stop processes by SIGSTOP until all that are found are stopped.
+
+    One that is just being started is in no list yet, and a signal takes a moment: a new monitor that ran on while its
+    ranks were stopped would rightly condemn them.
+
+    Args:
+        find: Pids of those that are to be stopped, as of now.
+
+    Returns:
+        Whom to continue.
+    """
+    done: set[int] = set()
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        table, wanted = processes(), set(find())
+        for pid in wanted - done:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        done |= wanted
+        if all(pid in table and table[pid].state in "TtZX" for pid in wanted):
+            break
+    return done
 
 
 def reap(pid: int) -> int | None:

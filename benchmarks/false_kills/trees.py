@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.chaos.diary import Diary
-from benchmarks.chaos.surroundings import ControlGroup, processes
+from benchmarks.chaos.surroundings import ControlGroup, processes, stop_all
 
 __all__ = ["MODES", "Overrun", "Tree"]
 
@@ -51,6 +51,7 @@ class Tree:
         self.freezer = ControlGroup("freezer", "freezer.state", "cgroup.freeze")
         self.frozen: list[tuple[int, int]] = []
         self.frozen_seconds = 0.0
+        self._stopped: set[int] = set()
         limit = LIMIT_FACTOR * seconds
         config: dict[str, Any] = {
             "sections": {"rank_section_timeouts": {"step": limit}},
@@ -97,21 +98,18 @@ class Tree:
     def freeze(self, by_signals: bool) -> None:
         """Stop everything."""
         if by_signals or not self.freezer:
-            self._signal_all(signal.SIGSTOP)
+            self._stopped = stop_all(self.everybody)
         else:
             self.freezer.set("FROZEN" if self.freezer.is_v1 else "1")
 
     def thaw(self, by_signals: bool) -> None:
         """Let everything go on."""
         if by_signals or not self.freezer:
-            self._signal_all(signal.SIGCONT)
+            for pid in self._stopped:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
         else:
             self.freezer.set("THAWED" if self.freezer.is_v1 else "0")
-
-    def _signal_all(self, number: int) -> None:
-        for pid in self.everybody():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
 
     # ---- looking ----------------------------------------------------------------------------------------
 

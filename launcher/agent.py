@@ -262,6 +262,8 @@ class Agent(SimpleElasticAgent):
                 self._outfit.events.write("note", generation=report["generation"], text=report["note"])
             elif "near_misses" in report:
                 self._spared(report["generation"], report["near_misses"])
+            elif "launcher_stopped_ns" in report:
+                self._outfit.events.write("launcher_stopped", seen_ns=report["launcher_stopped_ns"])
             elif "incident" not in report:
                 self._outfit.events.write("signalled", **report)
             elif report["generation"] == self._current.number:

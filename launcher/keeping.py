@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["Keeping"]
+__all__ = ["Keeping", "StoppedLauncher"]
 
 NS = 1_000_000_000
 OVERSLEPT_NS = NS * 3 // 10
@@ -15,6 +15,9 @@ SHORT_LIFE_NS = 5 * NS
 MOST_SHORT_LIVES = 5
 FIRST_PAUSE_NS = NS
 LONGEST_PAUSE_NS = 30 * NS
+STOPPED_NS = 2 * NS
+LONGEST_GAP_NS = NS
+"""Between two looks of one who runs; after a longer one it has not run itself, and begins anew."""
 
 
 class Keeping:
@@ -85,3 +88,33 @@ class Keeping:
         self._short_lives = 0
         self._next_start_ns = now_ns
         return True
+
+
+class StoppedLauncher:
+    """Judges the launcher, as its monitor sees it: one that is stopped restarts nothing, and cannot say so itself."""
+
+    def __init__(self) -> None:
+        self._since_ns: int | None = None
+        self._looked_ns = 0
+        self._is_told = False
+
+    def look(self, now_ns: int, is_stopped: bool) -> bool:
+        """Look at the launcher; at least once a second.
+
+        Args:
+            now_ns: ``CLOCK_MONOTONIC``.
+            is_stopped: Whether a signal has stopped it.
+
+        Returns:
+            Whether people should be told now; true once per stop.
+        """
+        has_slept = now_ns - self._looked_ns > LONGEST_GAP_NS
+        self._looked_ns = now_ns
+        if not is_stopped:
+            self._since_ns, self._is_told = None, False
+        elif self._since_ns is None or has_slept:
+            self._since_ns = now_ns
+        elif now_ns - self._since_ns >= STOPPED_NS and not self._is_told:
+            self._is_told = True
+            return True
+        return False

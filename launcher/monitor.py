@@ -27,9 +27,10 @@ from launcher.condemn import NearMiss, Reporter, condemn
 from launcher.console import say
 from launcher.incident import Incident
 from launcher.incident_writer import SLOWEST_WRITE_SECONDS, IncidentWriter
+from launcher.keeping import StoppedLauncher
 from launcher.leftovers import end_marked
 from launcher.lost_time import MONITOR, LostTime
-from launcher.processes import end_sessions, has_exited, send_signal
+from launcher.processes import end_sessions, has_exited, process_status, send_signal
 from launcher.rounds import Findings, Rounds
 from launcher.watch import RankMonitor, WatchOrder
 from resilience_core.cell import Cell, CellError
@@ -59,6 +60,8 @@ class Monitor:
         # A thread of its own: where the run folder is on a file system that hangs, only this one does.
         self._parts_looker = Background("ft_parts", 1)
         self._parts_looker.start()
+        self._parent_pid = os.getppid()
+        self._stopped = StoppedLauncher()
         self._lost = LostTime(settings["lost_time"])
         self._writer = IncidentWriter(settings["log_folder"])
         self._rounds: Rounds[RankMonitor] = Rounds(
@@ -142,6 +145,7 @@ class Monitor:
         if now_ns < self._look_for_parts_ns or not self._settings["parts"]:
             return
         self._look_for_parts_ns = now_ns + _LOOK_FOR_PARTS_NS
+        self._look_at_parent(now_ns)
         # A cell that has been opened is not looked up any more.
         unopened = [r.order.cell for r in self._ranks.values() if (view := r.view()) is not None and view.pid == 0]
         paths = [*self._settings["parts"], *unopened]
@@ -154,6 +158,15 @@ class Monitor:
             self._parts_looker.submit(look)  # no room: the last look hangs
 
     # ---- the parent -------------------------------------------------------------------------------------
+
+    def _look_at_parent(self, now_ns: int) -> None:
+        status = process_status(self._parent_pid)
+        if self._stopped.look(now_ns, status is not None and status.is_stopped):
+            say(
+                f"the launcher (pid {self._parent_pid}) is stopped: hung ranks are found and ended, but nothing is "
+                f"restarted until it goes on (kill -CONT {self._parent_pid})"
+            )
+            self._tell({"launcher_stopped_ns": now_ns})
 
     def _listen(self, sleep_ns: int) -> bool:
         """Sleep, but hear the parent; whether it was heard."""

@@ -37,3 +37,17 @@ def test_a_run_folder_that_is_removed_and_a_cell_that_is_cut_off(launch: Callabl
     assert job.wait() == 0
     assert job.stdout.count("is done in generation 2") == 2
     assert job.events("monitor_replaced") == job.events("monitor_lost") == []
+
+
+def test_a_launcher_that_is_stopped_is_told_by_its_monitor_and_goes_on(launch: Callable[..., Any]) -> None:
+    job = launch("loop.py", "--until-file", "stop", nproc=1)
+    job.wait_for_output("runs in generation 0")
+
+    job.signal(signal.SIGSTOP)
+    job.wait_for_error_output(f"the launcher (pid {job.pid}) is stopped")
+    job.signal(signal.SIGCONT)
+    job.wait_for_event("launcher_stopped")
+    (job.work / "stop").touch()
+
+    assert job.wait() == 0
+    assert job.stderr.count("is stopped: hung ranks are found and ended, but nothing is restarted") == 1

@@ -6,7 +6,15 @@ import itertools
 
 import pytest
 
-from launcher.keeping import LONGEST_PAUSE_NS, MOST_SHORT_LIVES, SETTLING_NS, SHORT_LIFE_NS, STUCK_NS, Keeping
+from launcher.keeping import (
+    LONGEST_PAUSE_NS,
+    MOST_SHORT_LIVES,
+    SETTLING_NS,
+    SHORT_LIFE_NS,
+    STUCK_NS,
+    Keeping,
+    StoppedLauncher,
+)
 
 S = 1_000_000_000
 LOOK = S // 4
@@ -95,3 +103,26 @@ def test_several_that_die_young_are_a_loss_of_protection_told_once_and_tried_eve
     assert not life.keeping.has_recovered(life.now)
     assert life.look("ended (signal 9)") is not None
     assert life.keeping.ended(life.now) == "monitor_replaced"
+
+
+# ---- a launcher that is stopped -------------------------------------------------------------------------
+
+
+def looks(stopped: StoppedLauncher, states: str, after: int = S // 2, since: int = T) -> str:
+    """Look once per letter (``T`` for stopped); an exclamation mark for each look that people are told of."""
+    return "".join("!" if stopped.look(since + n * after, state == "T") else "." for n, state in enumerate(states))
+
+
+def test_a_launcher_that_is_stopped_for_two_seconds_is_told_once_per_stop() -> None:
+    stopped = StoppedLauncher()
+    assert looks(stopped, "RRTTTTTTTTT") == "......!...."
+    assert looks(stopped, "RTTTTTTT", since=T + 20 * S) == ".....!.."
+
+
+def test_a_launcher_that_goes_on_in_time_is_not_told() -> None:
+    assert "!" not in looks(StoppedLauncher(), "RTTTTRTTTTR")
+
+
+def test_a_whole_tree_that_was_stopped_is_not_told() -> None:
+    """The monitor has not run either, and wakes a moment before its launcher does."""
+    assert "!" not in looks(StoppedLauncher(), "RTTTT", after=5 * S)

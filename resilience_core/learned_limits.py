@@ -3,8 +3,9 @@
 ``--ft-learned-limits`` decides how a learned limit and a configured one meet:
 
 * ``relax``, the default: a configured limit is a person's word and is never undercut; learning may only lengthen it,
-  where observation says that it is too short. Where nothing was configured (``null``, or a default that nobody chose)
-  the learned limit is in force, never below the floor that its evidence earns (see :mod:`resilience_core.evidence`).
+  where observation says that it is too short: where ``safety_factor`` times the longest interval seen is longer. Where
+  nothing was configured (``null``, or a default that nobody chose) the learned limit is in force, never below the
+  floor that its evidence earns (see :mod:`resilience_core.evidence`).
   This is the default because the two ways to be wrong do not cost the same: a limit that is too long finds a hang some
   seconds later, one that is too short kills a healthy job, at the same place in each generation, until no restart is
   left.
@@ -185,14 +186,18 @@ class LearnedLimits:
         is_relax = self._config.learned_limits == "relax"
         evidence = self._evidence.get(kind, Evidence())
         floor = self._config.learned_timeout_floor
-        if is_relax:
+        relaxed = self._relaxed.get(kind, 0)
+        if is_relax and is_given and configured is not None:
+            # Floors stand in for a limit that nobody chose; this one is lengthened by what was observed alone.
+            observed = evidence.protective(seconds if seconds > floor else 0.0, floor=0.0)
+            if configured >= observed * RELAXATION**relaxed:
+                return None
+            floor, seconds = 0.0, observed
+        elif is_relax:
             if evidence.is_thin(kind, self._own_intervals.get(kind, 0)):
                 floor = max(floor, self._config.thin_evidence_floor)
             seconds = evidence.protective(seconds, floor)
-        relaxed = self._relaxed.get(kind, 0)
         seconds *= RELAXATION**relaxed
-        if is_relax and is_given and configured is not None and configured >= seconds:
-            return None
         return {
             "seconds": seconds,
             "source": LEARNED,

@@ -134,6 +134,7 @@ class TimeoutLearner:
         self._context = RunContext()
         self._may_write = True
         self._has_said_why_not = False
+        self._told: dict[str, float | None] = {}
 
     def begin(self, client: RankMonitorClient, context: RunContext) -> None:
         """Read the file, if there is one, and hand its timeouts to the client."""
@@ -208,10 +209,36 @@ class TimeoutLearner:
         if self._context.rank != 0:
             return
         where = f" (kept in {self.state_path})" if self.state_path is not None and self._may_write else ""
-        logger.info("timeouts learned%s: %s", where, client.learned_summary())
+        in_force = _in_force(client)
+        is_news = _differ(in_force, self._told)
+        if is_news:
+            self._told = in_force
+        logger.log(
+            logging.INFO if is_news else logging.DEBUG, "timeouts learned%s: %s", where, client.learned_summary()
+        )
         if self.state_path is None or not self._may_write:
             return
         try:
             save_state(self.state_path, client.state_dict())
         except StateFileError as error:
             logger.error("%s; they apply to this run only", error)
+
+
+def _in_force(client: RankMonitorClient) -> dict[str, float | None]:
+    """Return every limit in force in seconds, by a name that is the same from one calculation to the next."""
+    sections, heartbeats = client.section_timeouts, client.hb_timeouts
+    found: dict[str, float | None] = {}
+    if sections is not None:
+        found |= {f"section {name}": limit for name, limit in sections.section.items()}
+        found["out of section"] = sections.out_of_section
+    if heartbeats is not None:
+        found |= {"first heartbeat": heartbeats.initial, "heartbeat": heartbeats.subsequent}
+    return found
+
+
+def _differ(one: dict[str, float | None], other: dict[str, float | None]) -> bool:
+    """Whether a limit has come, gone or changed by more than a tenth."""
+    if one.keys() != other.keys():
+        return True
+    pairs = [(limit, other[name]) for name, limit in one.items() if limit != other[name]]
+    return any(a is None or b is None or abs(a - b) > 0.1 * max(a, b) for a, b in pairs)

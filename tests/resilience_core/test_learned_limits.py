@@ -106,10 +106,23 @@ def test_how_a_configured_and_a_learned_limit_meet(
     elif mode == "replace":
         assert in_force == document
     else:
-        assert in_force is not None
-        assert in_force >= max(configured or 0, document)
         is_thin = intervals < ENOUGH_INTERVALS or observed < ENOUGH_SECONDS
-        assert in_force == max(configured or 0, document, 60.0 if is_thin else 1.0)
+        lengthened = max(configured or 0, 5 * (seen.longest_ns / S))
+        assert in_force == (max(document, 60.0 if is_thin else 1.0) if configured is None else lengthened)
+
+
+@pytest.mark.parametrize(
+    ("configured", "longest", "in_force"), [(3.0, 0.07, 3.0), (0.5, 0.07, 0.5), (3.0, 1.0, 5.0), (180.0, 0.07, 180.0)]
+)
+def test_what_a_person_has_configured_is_lengthened_by_observation_and_by_no_floor(
+    configured: float, longest: float, in_force: float
+) -> None:
+    """A step limit of 3 s was 60 s in force after the first checkpoint of a short run."""
+    seen = Seen(int(longest * S), 19, 2 * S)
+    limits = learned(
+        {"step": seen}, seen, rank_section_timeouts={"step": configured}, rank_out_of_section_timeout=configured
+    )
+    assert (step_limit(limits), limits.section_timeouts.out_of_section) == (in_force, in_force)
 
 
 def test_a_default_is_nobodys_word_and_a_value_that_was_written_is() -> None:

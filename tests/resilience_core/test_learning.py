@@ -150,6 +150,20 @@ def test_what_was_learned_is_in_force_and_each_collective_succeeds(run: Run):
     assert run.learned == ["setup+step+checkpointing", "step+checkpointing", "step+checkpointing"]
 
 
+def test_what_was_learned_is_said_once_until_a_limit_changes(run: Run, caplog: pytest.LogCaptureFixture):
+    """It was said after every checkpoint: 18 lines in 180 steps."""
+    caplog.set_level("INFO", "resilience_core")
+    run.begin(load=None)
+    run.save()
+    for _ in range(3):
+        run.steps(20)
+        run.save()
+    told = [record.message for record in caplog.records if "timeouts learned" in record.message]
+    assert len(told) == 2, told
+    assert "section step" not in told[0]
+    assert "section step" in told[1]
+
+
 def test_a_run_from_scratch_learns_no_setup_and_no_out_of_section(run: Run):
     run.begin(load=None)
     run.steps(20)

@@ -137,6 +137,7 @@ def test_several_that_are_killed_from_outside_are_all_named() -> None:
         ([waiting(0), waiting(1)], True, "another node"),
         ([waiting(0, iteration=6), waiting(1)], False, "skipped a collective"),
         ([waiting(0), rank(1)], False, "cannot be told"),
+        ([waiting(0, last_sign_ns=S), rank(1, last_sign_ns=5 * S)], False, "it cannot be told which of those"),
         ([rank(0, is_condemned=True), rank(1)], False, "cannot be told"),
         ([rank(0, is_condemned=True, waits=False), rank(1, is_condemned=True, waits=False)], False, "cannot be told"),
         ([rank(0, is_condemned=True, waits=False), rank(1, state="T")], False, "it cannot be told which came first"),

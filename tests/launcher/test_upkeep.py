@@ -125,6 +125,7 @@ def test_cells_that_nobody_has_opened_yet_are_replaced_and_the_others_go_on(worl
     assert world.upkeep.mend(cells) == [1]
 
     assert cells.view(0).pid == os.getpid()
+    assert not os.path.exists(cells[0].path)
     late = Cell(cells[1].path)
     late.words[PID] = 4711
     assert {local_rank: view.pid for local_rank, view in cells.views().items()} == {0: os.getpid(), 1: 4711}
@@ -133,6 +134,21 @@ def test_cells_that_nobody_has_opened_yet_are_replaced_and_the_others_go_on(worl
     assert world.upkeep.mend(cells) == []
     cells.drop()
     assert os.listdir(Path(world.folder.path, "cells")) == []
+
+
+def test_a_cell_that_its_rank_claims_while_another_is_made_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = world.upkeep.make_cells(3, RANKS)
+    opened, create = Cell(cells[0].path), Cell.create
+    shutil.rmtree(world.folder.path)
+
+    def slow_create(path: str, **arguments: int) -> Cell:
+        opened.words[PID] = 4711
+        return create(path, **arguments)
+
+    monkeypatch.setattr(Cell, "create", slow_create)
+    assert world.upkeep.mend(cells) == [1]
+    assert cells.view(0).pid == 4711
+    cells.drop()
 
 
 def test_the_first_generation_is_refused_where_there_is_no_room(small: Callable[[int], Path], tmp_path: Path) -> None:

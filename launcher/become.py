@@ -1,8 +1,7 @@
 """A forked process becomes a worker that cannot tell it from one started by ``python -u script``.
 
 What a fresh interpreter would have is put in place: environment, descriptors, standard streams, ``sys.argv``,
-``sys.path``, ``__main__``, random state. What cannot be had: ``sys.flags.unbuffered`` is 0 and the command line
-that ``ps`` shows is the launcher's.
+``sys.path``, ``__main__``, random state. What cannot be had: the command line that ``ps`` shows is the launcher's.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -48,10 +47,12 @@ class Zygote:
     left_out: dict[str, str] = attrs.field(factory=dict)
     import_time: dict[str, str] = attrs.field(factory=dict)
     reads: frozenset[str] = frozenset()
+    refused: str | None = None
+    """Why it could not fork when it was asked; None when nothing new is known."""
     asked: int = 0
     """Workers that were asked for and have not come."""
-    asked_at: float = attrs.field(factory=time.monotonic)
-    """When it was last asked, or last delivered."""
+    asked_at: float = 0.0
+    """When it was last asked, or last answered, by the clock of whoever asks."""
 
     def __attrs_post_init__(self) -> None:
         self.channel.setblocking(False)
@@ -101,8 +102,12 @@ class Zygote:
         process.returncode = 0  # collected by us
         return cls(ours, process.pid, os.pidfd_open(process.pid))
 
-    def hear(self) -> list[ParkedWorker]:
-        """Take whatever it has said: its report, and workers that it has forked."""
+    def hear(self, now: float) -> list[ParkedWorker]:
+        """Take whatever it has said: its report, and workers that it has forked.
+
+        Args:
+            now: Monotonic seconds.
+        """
         found: list[ParkedWorker] = []
         while not self.is_gone:
             try:
@@ -111,20 +116,27 @@ class Zygote:
                 break
             if message is None:
                 self.is_gone = True
-            elif message.descriptors:
-                self.asked -= 1
-                self.asked_at = time.monotonic()
-                found.append(ParkedWorker(socket.socket(fileno=message.descriptors[0])))
-            else:
+            elif "unsafe" in message.document:
                 self._read_report(message.document)
+            else:
+                self.asked -= 1
+                self.asked_at = now
+                self.refused = message.document.get("refused", self.refused)
+                # None come where this process may open no more: the worker finds its link closed, and ends.
+                found += [ParkedWorker(socket.socket(fileno=each)) for each in message.descriptors]
         return found
 
-    def ask(self, count: int) -> None:
-        """Ask for so many parked workers."""
+    def ask(self, count: int, now: float) -> None:
+        """Ask for so many parked workers.
+
+        Args:
+            count: How many.
+            now: Monotonic seconds.
+        """
         with contextlib.suppress(OSError):  # whether it is dead or stopped is asked elsewhere
             send_message(self.channel, {"park": count})
             self.asked += count
-            self.asked_at = time.monotonic()
+            self.asked_at = now
 
     def finds(self, environment: Mapping[str, str]) -> bool:
         """Whether its imports found what imports in this environment would find."""
@@ -140,12 +152,18 @@ class Zygote:
         """Whether it is stopped or traced, and so would not answer."""
         return is_stopped(self.pid)
 
-    def close(self) -> None:
-        """End the process, and what it has forked and nobody has heard of; collect it."""
+    def close(self) -> list[ParkedWorker]:
+        """End the process, and what it has forked and nobody has heard of; collect it.
+
+        Returns:
+            Workers that it has sent and nobody has taken yet.
+        """
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         end_process(self.pid, self.pidfd)
+        found = self.hear(self.asked_at)
         self.channel.close()
+        return found
 
     def _read_report(self, report: Mapping[str, Any]) -> None:
         self.has_reported = True

@@ -23,7 +23,7 @@ class Stage(enum.Enum):
     """How far a warm worker has come, as it says itself."""
 
     FORKED = enum.auto()
-    """Not heard of yet."""
+    """Prepares itself."""
     PARKED = enum.auto()
     """Waits for its order."""
     ORDERED = enum.auto()
@@ -63,7 +63,9 @@ class ParkedWorker:
             if message is None:
                 self.is_gone = True
             elif "pid" in message.document:
-                self._has_parked(message.document["pid"])
+                self._was_forked(message.document["pid"])
+            elif "parked" in message.document:
+                self.stage = Stage.PARKED
             elif "started" in message.document:
                 self.stage = Stage.STARTED
             elif "import" in message.document:
@@ -75,13 +77,14 @@ class ParkedWorker:
         Returns:
             Whether it could be sent; what becomes of it is another question.
         """
-        file = order_to_file(order)
         try:
-            send_message(self.link, {"order": True}, [file])
-        except OSError:  # it died in this very moment
+            file = order_to_file(order)
+            try:
+                send_message(self.link, {"order": True}, [file])
+            finally:
+                os.close(file)
+        except OSError:  # it died in this very moment, or there is no memory or descriptor left for the order
             return False
-        finally:
-            os.close(file)
         self.stage = Stage.ORDERED
         return True
 
@@ -128,17 +131,21 @@ class ParkedWorker:
 
     def discard(self) -> None:
         """End it, if it is known which process it is."""
+        self.hear()
         if self.pidfd >= 0:
             end_process(self.pid, self.pidfd)
             self.pidfd = -1
         self.close()
 
-    def _has_parked(self, pid: int) -> None:
-        pidfd = open_pidfd(pid)
+    def _was_forked(self, pid: int) -> None:
+        try:
+            pidfd = open_pidfd(pid)
+        except OSError:  # no more descriptors may be opened here
+            pidfd = None
         if pidfd is None:
             self.is_gone = True
             return
-        self.pid, self.pidfd, self.stage = pid, pidfd, Stage.PARKED
+        self.pid, self.pidfd = pid, pidfd
 
 
 def is_stopped(pid: int) -> bool:

@@ -32,6 +32,8 @@ _PATIENCE_SECONDS = 1.0
 _STARVED_SECONDS = 5.0
 """The same for one that is about to run and gets no processor; and how long forking one may take."""
 _MOST_FAILURES = 3
+_RETRY_SECONDS = 2.0
+"""How long to wait after the system has refused a process: there are too many of them, or too little memory."""
 
 
 class WarmStarter:
@@ -67,6 +69,8 @@ class WarmStarter:
         self._has_started = False
         self._is_off = False
         self._next_look = 0.0
+        self._refused: str | None = None
+        self._next_try = 0.0
 
     # ---- see WorkerStarter ------------------------------------------------------------------------------
 
@@ -100,10 +104,10 @@ class WarmStarter:
         """See :class:`launcher.starters.WorkerStarter`."""
         self._wanted = count
         zygote = self._zygote
-        if zygote is not None and zygote.has_reported:
+        if zygote is not None and zygote.has_reported and self._clock() >= self._next_try:
             missing = count - len(self._idle) - len(self._making) - zygote.asked
             if missing > 0:
-                zygote.ask(missing)
+                zygote.ask(missing, self._clock())
 
     def descriptors(self) -> list[int]:
         """See :class:`launcher.starters.WorkerStarter`."""
@@ -114,7 +118,7 @@ class WarmStarter:
 
     def due_seconds(self) -> float | None:
         """See :class:`launcher.starters.WorkerStarter`."""
-        return None if self._zygote is None else max(0.0, self._next_look - self._clock())
+        return None if self._is_off else max(0.0, self._next_look - self._clock())
 
     def tend(self) -> None:
         """See :class:`launcher.starters.WorkerStarter`."""
@@ -130,18 +134,21 @@ class WarmStarter:
             problem = self._zygote_problem(is_due)
             if problem is not None:
                 self._replace_zygote(f"the zygote {problem}; a new one is being made, no rank was touched")
+        elif not self._is_off and self._clock() >= self._next_try:
+            self._make_zygote()
         self.prepare(self._wanted)
 
     def children(self) -> set[int]:
         """See :class:`launcher.starters.WorkerStarter`."""
-        own = {parked.pid for parked in self._idle}
+        own = {parked.pid for parked in (*self._idle, *self._making) if parked.pid > 0}
         return own | ({self._zygote.pid} if self._zygote is not None else set())
 
     def close(self) -> None:
         """See :class:`launcher.starters.WorkerStarter`."""
+        self._is_off = True
         self._wanted = 0
         if self._zygote is not None:
-            self._zygote.close()
+            self._making += self._zygote.close()
             self._zygote = None
         self._discard_parked()
         self._drop_links()
@@ -169,6 +176,8 @@ class WarmStarter:
                 continue
             self.prepare(max(count, self._wanted))
             left = end - self._clock()
+            if self._clock() < self._next_try or (zygote.was_waited_for and not zygote.has_reported):
+                return  # it was refused, or is stuck in an import: not again a second at each restart
             if zygote.has_reported and not self._has_started:
                 left = min(left, _STARVED_SECONDS - (self._clock() - zygote.asked_at))
             if left <= 0:
@@ -225,7 +234,10 @@ class WarmStarter:
     def _hear(self) -> None:
         if self._zygote is not None:
             had_reported = self._zygote.has_reported
-            self._making += self._zygote.hear()
+            self._making += self._zygote.hear(self._clock())
+            if self._zygote.refused is not None:
+                self._was_refused(f"a parked worker cannot be forked: {self._zygote.refused}")
+                self._zygote.refused = None
             if self._zygote.has_reported and not had_reported:
                 self._read_report(self._zygote)
         for parked in self._making:
@@ -233,7 +245,7 @@ class WarmStarter:
         for parked in [parked for parked in self._making if parked.stage is Stage.PARKED]:
             self._making.remove(parked)
             self._idle.append(parked)
-            self._failures = 0
+            self._failures, self._refused = 0, None
         for parked in self._idle:
             parked.hear()
         for parked in self._running:
@@ -270,7 +282,7 @@ class WarmStarter:
             self._drop(parked, "was lost")
 
     def _drop_stopped_workers(self) -> None:
-        for parked in list(self._idle):
+        for parked in (*self._idle, *self._making):
             is_stopped = parked.is_stopped
             if is_stopped and parked.was_seen_stopped:
                 self._drop(parked, "was stopped")
@@ -316,11 +328,22 @@ class WarmStarter:
 
     def _make_zygote(self) -> None:
         if self._zygote is not None:
-            self._zygote.close()
+            self._making += self._zygote.close()
         while self._making:
             self._making.pop().discard()
         import_time = {**import_environment(self._environment), **self._settings.values}
-        self._zygote = Zygote.by_exec(self._preload, import_time)
+        try:
+            self._zygote = Zygote.by_exec(self._preload, import_time)
+        except OSError as error:
+            self._zygote = None
+            self._was_refused(f"a zygote cannot be started: {error.strerror}")
+
+    def _was_refused(self, why: str) -> None:
+        """Try again later; say it when it is news."""
+        self._next_try = self._clock() + _RETRY_SECONDS
+        if self._refused != why:
+            self._refused = why
+            self._say(f"{why}; workers are spawned until it can")
 
     def _discard_parked(self) -> None:
         for parked in (*self._idle, *self._making):
@@ -329,7 +352,6 @@ class WarmStarter:
 
     def _switch_off(self, why: str) -> None:
         if not self._is_off:
-            self._is_off = True
             self._say(f"warm start is off: {why}; workers are spawned instead (said once)")
         self.close()
 

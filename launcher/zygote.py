@@ -70,10 +70,7 @@ def serve(channel: socket.socket, launcher_pid: int, preload: Sequence[str], inh
     preloading = Preloading()
     preloading.import_all(preload)
     found = import_environment(before, preloading.reads)
-    try:
-        send_message(channel, {**preloading.report(), "import_time": found})
-    except OSError:  # the launcher has refused the job meanwhile
-        os._exit(0)
+    _tell(channel, {**preloading.report(), "import_time": found})
     survey(before, found, preloading)
     # What is frozen is never walked by the collector, so its pages stay shared with every worker.
     gc.collect()
@@ -83,33 +80,55 @@ def serve(channel: socket.socket, launcher_pid: int, preload: Sequence[str], inh
         if request is None:
             os._exit(0)
         for _ in range(request.document["park"]):
-            handover = _park_one(channel, launcher_pid)
+            try:
+                handover = _park_one(channel, launcher_pid)
+            except OSError as error:  # no process, no descriptor or no memory is left at the moment
+                handover = None
+                _tell(channel, {"refused": error.strerror})
             if handover is not None:
                 return handover
 
 
 def _park_one(channel: socket.socket, launcher_pid: int) -> Handover | None:
-    """Fork one parked worker and hand its end of a socket pair to the launcher. Returns in both processes."""
+    """Fork one parked worker and hand its end of a socket pair to the launcher. Returns in both processes.
+
+    Raises:
+        OSError: It could not be forked.
+    """
     ours, theirs = packet_pair()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 counts OpenBLAS's threads, too
-        middle = os.fork()
-        if middle == 0:
-            middle = os.getpid()
-            if os.fork() != 0:
-                os._exit(0)
-            channel.close()
-            ours.close()
-            return _wait_for_order(theirs, middle, launcher_pid)
-    theirs.close()
-    with contextlib.suppress(ChildProcessError):  # whoever started the launcher may have told it to ignore SIGCHLD
-        os.waitpid(middle, 0)
     with ours:
-        try:
-            send_message(channel, {"parked": True}, [ours.fileno()])
-        except OSError:  # the launcher has closed its end
-            os._exit(0)
+        with theirs, warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 counts OpenBLAS's threads, too
+            middle = os.fork()
+            if middle == 0:
+                middle = os.getpid()
+                if (worker := _forked_or_ended()) != 0:
+                    _tell(theirs, {"pid": worker})  # so that it can be ended, however early it stops
+                    os._exit(0)
+                channel.close()
+                ours.close()
+                link = socket.socket(fileno=theirs.detach())
+                return _wait_for_order(link, middle, launcher_pid)
+        with contextlib.suppress(ChildProcessError):  # a preloaded module may have set SIGCHLD to be ignored
+            if (refused := os.waitstatus_to_exitcode(os.waitpid(middle, 0)[1])) > 0:
+                raise OSError(refused, os.strerror(refused))
+        _tell(channel, {"parked": True}, [ours.fileno()])
     return None
+
+
+def _forked_or_ended() -> int:
+    """Fork; where that cannot be done, end with the reason's number."""
+    try:
+        return os.fork()
+    except OSError as error:
+        os._exit(error.errno or 1)
+
+
+def _tell(channel: socket.socket, document: dict[str, object], descriptors: Sequence[int] = ()) -> None:
+    try:
+        send_message(channel, document, descriptors)
+    except OSError:  # the launcher has closed its end
+        os._exit(0)
 
 
 def _wait_for_order(link: socket.socket, middle: int, launcher_pid: int) -> Handover:
@@ -120,7 +139,7 @@ def _wait_for_order(link: socket.socket, middle: int, launcher_pid: int) -> Hand
     _follow_to_death(launcher_pid)
     link = _out_of_the_way(link)
     try:
-        send_message(link, {"pid": os.getpid()})
+        send_message(link, {"parked": True})
         message = receive_message(link)
     except OSError:  # the zygote died before it could hand the other end on
         message = None

@@ -263,6 +263,111 @@ def test_a_fork_that_stalls_later_costs_a_second_and_then_the_zygote(nursery):
     nursery.until(lambda: any("has not forked a worker for 5 s" in line for line in nursery.said), "word of it")
 
 
+def test_a_zygote_that_is_stuck_in_an_import_is_waited_for_once(nursery, monkeypatch):
+    """Its file system hangs, say: later generations are spawned without waiting, until it is there after all."""
+    gate = nursery.folder / "gate"
+    os.mkfifo(gate)
+    (nursery.folder / "fake_slow_import.py").write_text(f"open({str(gate)!r}).read()\n")
+    nursery.open(["fake_slow_import"])
+    nursery.starter._has_started = True  # the patience of the first generation is for imports
+    assert nursery.start(0) == ["spawned", "spawned"]
+    with monkeypatch.context() as patched:
+        patched.setattr(nursery.starter, "_wait", lambda *_: pytest.fail("it waits again"))
+        assert nursery.start(1) == ["spawned", "spawned"]
+    with open(gate, "w"):
+        pass
+    nursery.fill()
+    assert nursery.start(2) == ["warm", "warm"]
+    assert nursery.said == ["the zygote is still importing; until it is ready, workers are spawned"]
+
+
+def test_a_parked_worker_that_is_stopped_at_birth_is_ended(nursery):
+    """It is a session of its own by then, follows nobody to death yet, and has said nothing: its maker told its pid."""
+    (nursery.folder / "fake_early_stopper.py").write_text(
+        "import os, signal\n"
+        "real = os.getppid\n"
+        "def getppid():\n"
+        "    if open('/proc/self/comm').read() == 'ft_parked\\n':\n"
+        "        os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "    return real()\n"
+        "os.getppid = getppid\n"
+    )
+    nursery.open(["fake_early_stopper"])
+
+    def stopped_ones():
+        nursery.starter.prepare(2)
+        return [each for each in children() if each.endswith("ft_parked")]
+
+    nursery.until(stopped_ones, "parked worker")
+    nursery.until(lambda: "a parked worker was stopped; another takes its place" in nursery.said, "word of it")
+    nursery.starter._has_started = True  # the patience of the first generation is for imports
+    assert nursery.start(0) == ["spawned", "spawned"]
+    # Whatever was left when it is closed is looked for by the fixture.
+
+
+def test_a_zygote_that_the_system_refuses_processes_is_asked_again_later(nursery):
+    """A fake of pids.max: workers are spawned meanwhile, the zygote lives on, and it is said once."""
+    full = nursery.folder / "full"
+    (nursery.folder / "fake_full_system.py").write_text(
+        f"import os\nfork, full = os.fork, {str(full)!r}\ndef refusing():\n    if os.path.exists(full):\n"
+        "        raise BlockingIOError(11, 'Resource temporarily unavailable')\n    return fork()\nos.fork = refusing\n"
+    )
+    nursery.open(["fake_full_system"])
+    nursery.until(lambda: nursery.starter._zygote.has_reported, "report")
+    zygote = nursery.zygote()
+    full.touch()
+    assert nursery.start(0) == ["spawned", "spawned"]
+    assert nursery.said == [
+        "a parked worker cannot be forked: Resource temporarily unavailable; workers are spawned until it can"
+    ]
+    full.unlink()
+    nursery.now_ahead = 3.0
+    nursery.fill()
+    assert nursery.start(1) == ["warm", "warm"]
+    assert nursery.zygote() == zygote
+
+
+def test_a_zygote_that_cannot_be_started_is_tried_again_later(nursery, monkeypatch):
+    """A fake of pids.max in the launcher itself: no traceback, the job goes on with spawned workers."""
+    nursery.open()
+    nursery.fill()
+    by_exec, tried = Zygote.by_exec, []
+
+    def refusing(*arguments):
+        tried.append(arguments)
+        if len(tried) < 3:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return by_exec(*arguments)
+
+    monkeypatch.setattr(Zygote, "by_exec", refusing)
+    for pid in (nursery.zygote(), *nursery.parked()):
+        os.kill(pid, signal.SIGKILL)
+    nursery.until(lambda: tried, "attempt")
+    assert nursery.start(0) == ["spawned", "spawned"]
+    nursery.now_ahead = 3.0
+    nursery.until(lambda: len(tried) == 2, "second attempt")
+    nursery.now_ahead = 6.0
+    nursery.fill()
+    assert nursery.start(1) == ["warm", "warm"]
+    assert sum("a zygote cannot be started" in line for line in nursery.said) == 1
+
+
+def test_an_order_for_which_there_is_no_descriptor_left_is_no_end(nursery, monkeypatch):
+    """A fake of a full table of descriptors, for this one call: that worker is spawned."""
+    nursery.open()
+    nursery.fill()
+    memfd_create, made = os.memfd_create, []
+
+    def refusing(*arguments):
+        made.append(arguments)
+        if len(made) == 1:
+            raise OSError(24, "Too many open files")
+        return memfd_create(*arguments)
+
+    monkeypatch.setattr(os, "memfd_create", refusing)
+    assert sorted(nursery.start(0)) == ["spawned", "warm"]
+
+
 def test_variables_that_are_read_at_import_get_a_zygote_of_their_own(nursery):
     """What the script sets, the zygote's imports find; the worker itself finds what it was started with."""
     nursery.script.write_text("import os\nos.environ['OMP_NUM_THREADS'] = '7'\n" + nursery.script.read_text())

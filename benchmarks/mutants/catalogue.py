@@ -490,13 +490,6 @@ MUTANTS = (
     ),
     # ---- options, configuration, adapters, the nodes' agreement ----
     Mutant(
-        "who still waits at the fixed port gets the next generation's store",
-        "launcher/store_host.py",
-        "            _turn_away(self._listener)\n",
-        "",
-        ("tests/launcher/test_store_host.py",),
-    ),
-    Mutant(
         "each node keeps a count of failures of its own",
         "launcher/rendezvous.py",
         'agreed["generation"], agreed["failures"]\n',

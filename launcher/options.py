@@ -9,7 +9,7 @@ import os
 import platform
 import shutil
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import attrs
 import torch
@@ -17,6 +17,7 @@ from torch.distributed import run as torchrun
 
 from resilience_core import config_options
 from resilience_core.config import FaultToleranceConfig
+from resilience_core.config_values import suggestion
 from resilience_core.errors import ConfigError
 
 __all__ = ["Job", "parse"]
@@ -65,6 +66,7 @@ def parse(argv: Sequence[str]) -> Job:
     )
     config_options.add_options(parser)
     _lay_out_help(parser)
+    _name_the_nearest(parser)
     config_options.check_arguments(parser, argv)
     arguments = parser.parse_args(list(argv))
     config = config_options.from_options(arguments)
@@ -121,6 +123,20 @@ def _lay_out_help(parser: argparse.ArgumentParser) -> None:
         return text[:theirs] + text[ours:].rstrip("\n") + "\n" + text[theirs:ours] + "\n"
 
     setattr(parser, "format_help", format_help)  # noqa: B010 - of this one parser; its groups have no public order
+
+
+def _name_the_nearest(parser: argparse.ArgumentParser) -> None:
+    """Say which of torchrun's options a misspelt one is nearest to; ours say so themselves."""
+    plain = parser.error
+
+    def error(message: str) -> NoReturn:
+        title, _, unknown = message.partition("unrecognized arguments: ")
+        if not title and unknown:
+            options = [option for action in parser._actions for option in action.option_strings]
+            message += suggestion(unknown.split()[0].partition("=")[0], options)
+        plain(message)
+
+    setattr(parser, "error", error)  # noqa: B010 - as above
 
 
 def _nodes(text: str) -> tuple[int, int]:

@@ -194,3 +194,17 @@ def test_the_completion_of_the_documentation_completes_every_option(
     assert {"--nproc-per-node", "--max-restarts", "--version", "--ft-cfg-path"} <= set(words)
     assert {f"--ft-{setting.name.replace('_', '-')}" for setting in settings()} <= set(words)
     assert [word for word in words if word.endswith("-")] == []
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("--max-restrats=3", "--max-restarts"), ("--versoin", "--version"), ("--nproc-pre-node=2", "--nproc-per-node")],
+)
+def test_a_misspelt_option_of_torchruns_is_answered_with_the_nearest(
+    script: str, capsys: pytest.CaptureFixture[str], written: str, meant: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse([written, script])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == f"ft_launcher: error: unrecognized arguments: {written}; did you mean '{meant}'?"

@@ -13,7 +13,7 @@ __all__ = ["FOREIGN_OPTIONS", "IGNORED_KEYS", "IGNORED_PREFIXES", "ForeignOption
 
 _POLLS = "nothing polls here: deadlines and exits wake the monitor and the agent at once"
 _NIC = "network links are not watched; a rank that waits for a lost link is caught by its section's timeout"
-_MEMORY = "a worker is gone, and its GPU memory with it, before its successor starts"
+_MEMORY = "a worker's successor is started when it is gone, and its GPU memory with it, or when kill_timeout has passed"
 _STORAGE = "storage is not probed; a save that hangs is caught by the 'checkpointing' timeout"
 _PLACEMENT = "node placement is the scheduler's business"
 _LOGS = "no log server is started; '--log-dir DIR --tee 3' keeps each worker's output by generation"

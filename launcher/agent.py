@@ -28,7 +28,6 @@ from launcher import story
 from launcher.console import say
 from launcher.generation import Generation, Outfit
 from launcher.incident import Incident
-from launcher.monitor_process import find_py_spy
 from launcher.progress import ProgressRule
 from launcher.rendezvous import GenerationRendezvous
 from launcher.workers import Worker, WorkerProcesses
@@ -295,10 +294,9 @@ class Agent(SimpleElasticAgent):
             seen_ns=incident.seen_ns,
             folder=incident.folder,
         )
-        if incident.kind == "hang" and not self._has_noted_py_spy and self._outfit.config.capture_stacks:
+        if not self._has_noted_py_spy and self._outfit.config.capture_stacks and story.misses_py_spy(incident):
             self._has_noted_py_spy = True
-            if find_py_spy() is None and not os.environ.get("FT_PY_SPY"):
-                say(story.NO_PY_SPY)
+            say(story.NO_PY_SPY)
         if is_same_again:
             say("  note    the same error as in the generation before, at the same place: it does not look like chance")
 

@@ -12,6 +12,7 @@ from torch.distributed.elastic.agent.server.api import WorkerGroup
 from launcher.blame import assign_blame
 from launcher.evidence import Evidence, look_at, uses_a_gpu
 from launcher.incident import Incident, RankReport
+from launcher.monitor_process import find_py_spy
 from launcher.workers import Worker, WorkerProcesses
 from resilience_core.cell import CellView
 from resilience_core.error_record import ErrorRecord, is_consequence
@@ -23,6 +24,7 @@ __all__ = [
     "closing",
     "failure_incident",
     "is_same_again",
+    "misses_py_spy",
     "monitor_changed",
     "near_miss",
     "restarted",
@@ -93,6 +95,11 @@ def what_follows(taken: int, allowed: int) -> str:
     if allowed == 0:
         return "no restart follows (--max-restarts 0)"
     return f"no restart is left (--max-restarts {allowed})"
+
+
+def misses_py_spy(incident: Incident) -> bool:
+    """Whether there would be more to tell about a hang with py-spy, and nobody has chosen to do without it."""
+    return incident.kind == "hang" and find_py_spy() is None and not os.environ.get("FT_PY_SPY")
 
 
 def beyond_mending(incident: Incident) -> str | None:

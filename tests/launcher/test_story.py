@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher.incident import Incident, RankReport
-from launcher.story import beyond_mending, closing, is_same_again, what_follows
+from launcher.story import NO_PY_SPY, beyond_mending, closing, is_same_again, misses_py_spy, what_follows
 from resilience_core.error_record import ErrorRecord
 
 OWN = ErrorRecord("ValueError", "bad batch\nmore of it")
@@ -76,3 +78,20 @@ def test_the_last_words_stay_few_in_a_large_group() -> None:
     said = closing(Incident("failure", 0, "it cannot be told", "stop", ranks), None)
     assert said[-2:] == ["  and 60 more", "  why     it cannot be told"]
     assert len(said) == 7
+
+
+def test_the_absence_of_py_spy_matters_in_a_hang_and_not_where_it_was_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hang = Incident("hang", 0, "outside", "SIGKILL to rank 1", ())
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("FT_PY_SPY", raising=False)
+    assert misses_py_spy(hang)
+    assert not misses_py_spy(failure())
+    assert "pip install py-spy (said once)" in NO_PY_SPY
+    monkeypatch.setenv("FT_PY_SPY", "none")
+    assert not misses_py_spy(hang)
+    monkeypatch.delenv("FT_PY_SPY")
+    (tmp_path / "py-spy").touch(0o755)
+    assert not misses_py_spy(hang)

@@ -239,5 +239,6 @@ def simulate(rank_hours: float, hangs: int, seed: int, say_every_seconds: float 
         number += 1
         if say_every_seconds and time.monotonic() - said > say_every_seconds:
             said = time.monotonic()
-            print(f"{totals.rank_hours:.3g} rank-hours, {dict(totals.counts)}", flush=True)
+            found = f"{len(totals.false_kills)} false kills, {len(totals.missed)} hangs missed"
+            print(f"{totals.rank_hours:.3g} rank-hours, {found}, {dict(totals.counts)}", flush=True)
     return totals

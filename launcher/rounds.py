@@ -7,7 +7,9 @@ No clock, no process and no file of its own: the monitor gives it real ones, the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+
+import attrs
 
 from launcher.lost_time import Freeze
 from launcher.verdict import Deadline, Sighting, Verdict, deadlines_in_force, verdict_on
@@ -40,7 +42,8 @@ class Watched(Protocol):
 R = TypeVar("R", bound=Watched)
 
 
-class Case(NamedTuple, Generic[R]):
+@attrs.frozen
+class Case(Generic[R]):
     """A rank that is to be terminated, and why: the view it was judged by travels with the verdict."""
 
     rank: R
@@ -69,7 +72,8 @@ class Case(NamedTuple, Generic[R]):
         return not set(map(_word, self.deadlines)).intersection(map(_word, _in_force(view, self.deadlines)))
 
 
-class Findings(NamedTuple, Generic[R]):
+@attrs.frozen
+class Findings(Generic[R]):
     """What a look that found somebody late has found."""
 
     cases: list[Case[R]]

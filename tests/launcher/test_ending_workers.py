@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -183,14 +184,18 @@ def test_a_stopped_training_is_not_asked_even_in_a_wrapper(start: Callable[..., 
     assert code_of(processes) == -signal.SIGKILL
 
 
-def test_an_owner_that_has_gone_meanwhile_is_not_signalled(start: Callable[..., Any]) -> None:
+def test_an_owner_that_has_gone_meanwhile_is_not_signalled(
+    start: Callable[..., Any], spawn: Callable[..., subprocess.Popen[str]]
+) -> None:
     """Its number may be somebody else's by now: the second look finds another, or nobody."""
-    answers = iter([os.getppid(), None])
+    bystander = spawn("print('ready', flush=True); input()")
+    answers = iter([bystander.pid, None])
     processes, _ = start(sys.executable, "saves.py", owner=lambda _: next(answers, None))
 
     processes.stop(signal.SIGTERM, PATIENCE, kill_seconds=PATIENCE)
 
     assert code_of(processes) == 0
+    assert bystander.poll() is None
 
 
 def test_what_was_killed_is_waited_for_but_not_for_ever(

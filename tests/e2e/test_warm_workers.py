@@ -125,8 +125,11 @@ def test_streams_go_to_files_as_with_spawned_workers(launch, tmp_path):
     ("options", "ft", "why"),
     [
         (("--no-python",), {}, "--no-python"),
-        ((), {"preload": "no_such_module_at_all"}, "cannot import 'no_such_module_at_all'"),
-        ((), {"preload": "starts_a_thread"}, "started 1 thread(s)"),
+        # Each takes another import of torch; tests/launcher/test_warm_starter.py has them by themselves.
+        pytest.param(
+            *((), {"preload": "no_such_module_at_all"}, "cannot import 'no_such_module_at_all'"), marks=pytest.mark.long
+        ),
+        pytest.param(*((), {"preload": "starts_a_thread"}, "started 1 thread(s)"), marks=pytest.mark.long),
     ],
     ids=["no-python", "missing-preload", "preload-with-thread"],
 )

@@ -863,4 +863,18 @@ MUTANTS = (
         "        pass\n",
         ("tests/e2e/test_warm_workers.py",),
     ),
+    Mutant(
+        "what the text of a script sets is not looked at",
+        "launcher/script_settings.py",
+        "        return any(environment.get(name) != self.values[name] for name in names)\n",
+        "        return False\n",
+        ("tests/launcher/test_script_text.py", "tests/e2e/test_script_settings.py"),
+    ),
+    Mutant(
+        "what a run has set before the import of torch is not compared",
+        "launcher/import_guard.py",
+        "            if differences:\n",
+        "            if False:\n",
+        ("tests/e2e/test_script_settings.py",),
+    ),
 )

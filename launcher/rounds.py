@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-import attrs
-
 from launcher.lost_time import Freeze
 from launcher.verdict import Deadline, Sighting, Verdict, deadlines_in_force, verdict_on
 from resilience_core.cell import SHUT_DOWN, UNUSED, CellView
@@ -42,16 +40,22 @@ class Watched(Protocol):
 R = TypeVar("R", bound=Watched)
 
 
-@attrs.frozen
+# Plain classes: the monitor runs without site-packages, hence without attrs, and a named tuple is generic from 3.11 on.
 class Case(Generic[R]):
-    """A rank that is to be terminated, and why: the view it was judged by travels with the verdict."""
+    """A rank that is to be terminated, and why: the view it was judged by travels with the verdict.
 
-    rank: R
-    view: CellView
-    deadlines: tuple[Deadline, ...]
-    """What it has not met, or will not have met in a moment."""
-    is_late: bool
-    """Whether it is overdue by itself; else it is due together with one that is."""
+    Args:
+        rank: The rank.
+        view: What it said.
+        deadlines: What it has not met, or will not have met in a moment.
+        is_late: Whether it is overdue by itself; else it is due together with one that is.
+    """
+
+    def __init__(self, rank: R, view: CellView, deadlines: tuple[Deadline, ...], is_late: bool) -> None:
+        self.rank = rank
+        self.view = view
+        self.deadlines = deadlines
+        self.is_late = is_late
 
     @property
     def verdict(self) -> Verdict:
@@ -72,14 +76,19 @@ class Case(Generic[R]):
         return not set(map(_word, self.deadlines)).intersection(map(_word, _in_force(view, self.deadlines)))
 
 
-@attrs.frozen
 class Findings(Generic[R]):
-    """What a look that found somebody late has found."""
+    """What a look that found somebody late has found.
 
-    cases: list[Case[R]]
-    views: dict[R, CellView]
-    """What every rank that could be read said in that same look."""
-    seen_ns: int
+    Args:
+        cases: Who is late, or due so soon that it is condemned together.
+        views: What every rank that could be read said in that same look.
+        seen_ns: When.
+    """
+
+    def __init__(self, cases: list[Case[R]], views: dict[R, CellView], seen_ns: int) -> None:
+        self.cases = cases
+        self.views = views
+        self.seen_ns = seen_ns
 
 
 class Rounds(Generic[R]):

@@ -82,7 +82,7 @@ def test_who_is_in_a_hurry_kills_as_well_and_waits_no_longer_than_a_second(
         time.sleep(seconds)
         return set()
 
-    left = end_processes(lambda: [process.pid], 600, wait=recorded_wait, is_hurried=lambda: True)
+    left = end_processes(lambda: [process.pid], 10, wait=recorded_wait, is_hurried=lambda: True)
 
     assert left == {process.pid}
     assert process.wait() == -signal.SIGKILL

@@ -10,6 +10,7 @@ one is condemned; a monitor whose ranks are not its own asks the condemned alone
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import linecache
@@ -228,6 +229,7 @@ def _from_inside(asked: Mapping[int, tuple[int, str]], number: int, end: float) 
             pidfd = open_pidfd(pid)
             if pidfd is None:
                 continue
+            path = _where_it_writes(pid, path)
             waiting[key] = (pidfd, path, before := _size(path))
             status = process_status(pid)
             would_answer = status is not None and status.state not in "TtZX" and before >= 0
@@ -248,6 +250,21 @@ def _from_inside(asked: Mapping[int, tuple[int, str]], number: int, end: float) 
     finally:
         for pidfd, _, _ in waiting.values():
             os.close(pidfd)
+
+
+def _where_it_writes(pid: int, path: str) -> str:
+    """Find the file by the process's own descriptor where somebody has removed it."""
+    if os.path.exists(path):
+        return path
+    removed = os.path.basename(path) + " (deleted)"  # as proc(5) shows it
+    try:
+        for descriptor in os.listdir(folder := f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.path.basename(os.readlink(f"{folder}/{descriptor}")) == removed:
+                    return f"{folder}/{descriptor}"
+    except OSError:  # gone, or not ours to look at
+        pass
+    return path
 
 
 def _handles(pid: int, number: int) -> bool:

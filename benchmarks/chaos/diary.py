@@ -65,7 +65,10 @@ def contradiction(event: dict[str, Any]) -> str | None:
     if not folder or not os.path.exists(os.path.join(folder, "incident.json")):
         return None
     with open(os.path.join(folder, "incident.json"), encoding="utf-8") as file:
-        blamed = [rank["rank"] for rank in json.load(file)["ranks"] if rank["is_culprit"]]
+        incident = json.load(file)
+    if incident["generation"] != event["generation"]:  # the log folder was removed, and numbers begin anew
+        return None
+    blamed = [rank["rank"] for rank in incident["ranks"] if rank["is_culprit"]]
     return None if blamed == event["culprits"] else f"{folder} blames {blamed}, events.jsonl {event['culprits']}"
 
 

@@ -94,7 +94,9 @@ def test_an_incident_that_nothing_explains_is_a_violation() -> None:
 
 def test_a_report_that_blames_somebody_else_than_the_event_is_found(tmp_path: Path) -> None:
     ranks = [{"rank": 0, "is_culprit": True}, {"rank": 1, "is_culprit": False}]
-    (tmp_path / "incident.json").write_text(json.dumps({"ranks": ranks}))
+    (tmp_path / "incident.json").write_text(json.dumps({"generation": 3, "ranks": ranks}))
+    event = {"generation": 3, "folder": str(tmp_path)}
 
-    assert contradiction({"culprits": [0], "folder": str(tmp_path)}) is None
-    assert "blames [0], events.jsonl [1]" in str(contradiction({"culprits": [1], "folder": str(tmp_path)}))
+    assert contradiction({**event, "culprits": [0]}) is None
+    assert "blames [0], events.jsonl [1]" in str(contradiction({**event, "culprits": [1]}))
+    assert contradiction({**event, "culprits": [1], "generation": 2}) is None  # of a folder that was removed

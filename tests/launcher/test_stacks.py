@@ -89,6 +89,24 @@ def test_without_py_spy_the_process_is_asked_itself(stands: subprocess.Popen[str
     assert stands.poll() is None
 
 
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_an_answer_is_found_although_its_file_was_removed(
+    stands: subprocess.Popen[str], tmp_path: Path, has_folder: bool
+) -> None:
+    """A run folder was removed from /dev/shm and made anew; the next hang had no culprit."""
+    (tmp_path / "stack").unlink()
+    where = tmp_path / "stack" if has_folder else tmp_path / "gone" / "stack"
+    found = take_stacks(
+        {0: stands.pid},
+        py_spy=None,
+        timeout_seconds=20,
+        fallback_files={0: str(where)},
+        fallback_signal=STACK_SIGNAL,
+    )
+
+    assert "training_step" in functions(found[0])
+
+
 def test_a_stopped_process_is_not_asked(stands: subprocess.Popen[str], tmp_path: Path) -> None:
     """The signal would wait for it, and strike when somebody lets it go on."""
     stands.send_signal(signal.SIGSTOP)

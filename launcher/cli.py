@@ -8,6 +8,7 @@ for an error in its configuration; 128 and the signal's number when a signal cam
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
 import sys
@@ -28,6 +29,7 @@ __all__ = ["console_main", "main"]
 
 USAGE_ERROR = 2
 _LONGEST_FLUSH_SECONDS = 1.0
+_SHORTAGES = frozenset((errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,8 +80,8 @@ def _guarded(arguments: list[str], may_fork: bool) -> int | Handover:
         return _run(arguments, may_fork)
     except (ResilienceError, argparse.ArgumentTypeError) as error:
         return _refuse(str(error))
-    except Exception:  # noqa: BLE001 - the outermost loop of the process
-        say(*traceback.format_exc().splitlines(), "this is a mistake in ft_launcher; please report it", level=ERROR)
+    except Exception as error:  # noqa: BLE001 - the outermost loop of the process
+        say(*traceback.format_exc().splitlines(), _whose_mistake(error), level=ERROR)
         return 1
 
 
@@ -163,6 +165,12 @@ def _platform_problem() -> str | None:
         kernel = os.uname().release
         return f"this kernel ({kernel}) has no pidfd ({error.strerror}); ft_launcher needs Linux 5.4 or newer"
     return None
+
+
+def _whose_mistake(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno in _SHORTAGES:
+        return f"the system has refused what ft_launcher needs: {error.strerror} (see ulimit -a, cgroup, free)"
+    return "this is a mistake in ft_launcher; please report it"
 
 
 def _refuse(why: str) -> int:

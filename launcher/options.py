@@ -7,7 +7,6 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
-import shutil
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -15,6 +14,7 @@ import attrs
 import torch
 from torch.distributed import run as torchrun
 
+from launcher.programs import problem_with
 from resilience_core import config_options
 from resilience_core.config import FaultToleranceConfig
 from resilience_core.config_values import suggestion
@@ -174,8 +174,8 @@ def _check_script(arguments: Any) -> None:
     if arguments.no_python and arguments.module:
         raise ConfigError("--no-python and --module cannot be used together")
     if arguments.no_python:
-        if shutil.which(script) is None:
-            raise ConfigError(f"the program '{script}' does not exist or cannot be executed (--no-python)")
+        if (problem := problem_with(script)) is not None:
+            raise ConfigError(f"--no-python: {problem}")
     elif arguments.module:
         top = script.partition(".")[0]
         # A worker's sys.path begins with its working folder; ours begins with the folder of this program.

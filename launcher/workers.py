@@ -32,6 +32,7 @@ from launcher.processes import (
     session_members,
     wait_for_exit,
 )
+from launcher.programs import cannot_start
 from launcher.torch_processes import QuietContext
 
 __all__ = ["Launch", "StartWorkers", "Worker", "WorkerProcesses", "spawn_worker"]
@@ -346,7 +347,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def spawn_worker(launch: Launch) -> int:
-    """Start a worker by fork and exec."""
+    """Start a worker by fork and exec.
+
+    Raises:
+        CannotStartError: Its program cannot be started.
+    """
     parent = os.getpid()
 
     def arm() -> None:
@@ -357,14 +362,20 @@ def spawn_worker(launch: Launch) -> int:
 
     with contextlib.ExitStack() as files:
         streams = [files.enter_context(open(path, "w")) if path else None for path in (launch.stdout, launch.stderr)]
-        process = subprocess.Popen(
-            bound_to_numa_node(launch.command, launch.local_rank, launch.numa_options),
-            env={**os.environ, **launch.environment},
-            stdout=streams[0],
-            stderr=streams[1],
-            start_new_session=True,
-            preexec_fn=arm,
-        )
+        command = bound_to_numa_node(launch.command, launch.local_rank, launch.numa_options)
+        try:
+            process = subprocess.Popen(
+                command,
+                env={**os.environ, **launch.environment},
+                stdout=streams[0],
+                stderr=streams[1],
+                start_new_session=True,
+                preexec_fn=arm,
+            )
+        except OSError as error:
+            if (explained := cannot_start(error, command[0])) is not None:
+                raise explained from error
+            raise
     # We collect the exit by pidfd; Popen must neither do so nor complain that nobody did.
     process.returncode = 0
     return process.pid

@@ -116,7 +116,7 @@ def test_what_cannot_be_run_is_one_clear_error(script: str, options: list[str], 
     ("options", "program", "said"),
     [
         ([], "nowhere.py", "the training script 'nowhere.py' does not exist"),
-        (["--no-python"], "no-such-program", "the program 'no-such-program' does not exist"),
+        (["--no-python"], "no-such-program", "the program 'no-such-program' does not exist in PATH"),
         (["-m"], "no_such_module.train", "no module named 'no_such_module' (-m no_such_module.train)"),
     ],
 )

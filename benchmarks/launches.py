@@ -73,8 +73,7 @@ class Launch:
 
     def events(self) -> list[dict[str, Any]]:
         """Our launcher's own diary."""
-        (log_folder,) = {path.parent for path in (self.folder / "logs").glob("*/events.jsonl")}
-        return read_events(str(log_folder))
+        return read_events(str(self.folder / "logs" / "latest"))
 
 
 @contextlib.contextmanager

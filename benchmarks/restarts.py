@@ -86,8 +86,8 @@ def leaks(arguments: argparse.Namespace, folder: Path) -> int:
     print("restarts  RSS kB  descriptors  threads  children")
     while launcher.poll() is None:
         time.sleep(0.05)
-        (log, *_) = [*folder.glob("*/events.jsonl"), None]
-        count = log.read_text().count('"event": "started"') if log is not None else 0
+        log = folder / "latest" / "events.jsonl"
+        count = log.read_text().count('"event": "started"') if log.exists() else 0
         if count // 100 not in shown and count >= 100:
             shown[count // 100] = {"restarts": count, **_state(launcher.pid)}
             print("{restarts:8}  {rss:6}  {descriptors:11}  {threads:7}  {children:8}".format(**shown[count // 100]))

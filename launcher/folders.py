@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from launcher import latest
 from resilience_core.errors import ResilienceError
 
 __all__ = ["DEFAULT_PARENT", "FolderError", "RunFolder", "make_log_folder", "new_run_id", "remove_if_empty"]
@@ -240,6 +241,7 @@ def make_log_folder(log_dir: str | None, run_id: str) -> str:
     """
     path = os.path.abspath(os.path.join(log_dir or "ft_logs", run_id.replace(os.sep, "_")))
     try:
+        latest.make_room(path)
         os.makedirs(path, exist_ok=True)
     except OSError as error:
         raise FolderError(

@@ -19,7 +19,7 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousPa
 from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 
-from launcher import console, default_threads, story
+from launcher import console, default_threads, latest, story
 from launcher.agent import Agent
 from launcher.background import Background, NotDoneError
 from launcher.bounded_logs import BoundedLogs
@@ -86,6 +86,7 @@ def run(job: Job, zygote: Zygote | None = None, settings: ImportSettings | None 
         except SignalException as ended:
             say(f"ended by {ended.sigval.name} before a worker was started")
             return 128 + ended.sigval
+        disk.submit(lambda: latest.lead_to(log_folder))  # not before: a job that is refused leaves nothing behind
         if job.config.keep_runs is not None:
             prune_in_background(log_folder, job.config.keep_runs)
         agent = Agent(spec, outfit, _shutdown_timeout(job.arguments))

@@ -155,13 +155,19 @@ class Job:
     @property
     def log_folder(self) -> Path:
         """The run's log folder."""
-        (folder,) = (path.parent for path in self.logs.glob("*/events*.jsonl"))
+        (folder,) = self.log_folders
         return folder
+
+    @property
+    def log_folders(self) -> list[Path]:
+        """Those of all runs; ``latest`` is none."""
+        folders = sorted(self.logs.iterdir()) if self.logs.exists() else []
+        return [path for path in folders if not path.is_symlink()]
 
     def events(self, name: str | None = None) -> list[dict[str, Any]]:
         """The diary so far; of one kind of event when named."""
         found: list[dict[str, Any]] = []
-        for path in sorted(self.logs.glob("*/events*.jsonl")):
+        for path in sorted(path for folder in self.log_folders for path in folder.glob("events*.jsonl")):
             found += [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
         return [event for event in found if name in (None, event["event"])]
 
@@ -169,9 +175,7 @@ class Job:
         """Every incident so far, oldest first."""
         from launcher import read_incidents
 
-        return [
-            incident for path in sorted(self.logs.glob("*/incidents")) for incident in read_incidents(str(path.parent))
-        ]
+        return [incident for folder in self.log_folders for incident in read_incidents(str(folder))]
 
     def workers(self, generation: int = 0) -> dict[int, int]:
         """Local rank to pid."""

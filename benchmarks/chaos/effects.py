@@ -175,7 +175,10 @@ def _run_full(job: Job, fault: Fault) -> None:
 
 def _log_removed(job: Job, fault: Fault) -> None:
     for path in job.logs.iterdir():
-        shutil.rmtree(path)
+        if path.is_symlink():
+            path.unlink()
+        else:
+            shutil.rmtree(path)
 
 
 def _log_read_only(job: Job, fault: Fault) -> None:

@@ -118,6 +118,8 @@ class Tree:
         self.diary.read()
         found = []
         for path in sorted(self.folder.glob("logs/*/incidents/*/report.txt")):
+            if path.parts[len(self.folder.parts) + 1] == "latest":
+                continue
             found.append(f"incident: {' | '.join(path.read_text().splitlines()[1:3])}")
         found += [f"restart: generation {e['generation']}" for e in self.diary.named("started") if e["generation"] > 0]
         if (self.folder / "deaths").exists():

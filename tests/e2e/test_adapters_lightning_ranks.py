@@ -86,7 +86,7 @@ def test_sigterm_on_one_rank_is_no_deadlock(terminated: dict[int, tuple[Path, An
 
     assert process.wait(LIMIT) == 0, (folder / "log").read_text()
 
-    (log_folder,) = (folder / "ft_logs").iterdir()
+    log_folder = folder / "ft_logs" / "latest"
     (incident,) = read_incidents(str(log_folder))
     assert incident.kind == "failure"
     assert (folder / "log").read_text().count("is done at 20") == 2

@@ -58,8 +58,7 @@ class Run:
 
     @property
     def log_folder(self) -> str:
-        (folder,) = {path.parent for path in (self.out / "logs").glob("*/events.jsonl")}
-        return str(folder)
+        return str(self.out / "logs" / "latest")
 
     def incidents(self) -> list[Incident]:
         return list(read_incidents(self.log_folder))

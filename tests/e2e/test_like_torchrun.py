@@ -82,8 +82,7 @@ def test_redirects_and_tee_put_every_line_where_torchrun_puts_it(launch: Callabl
 
     assert job.wait() == 0
     # In the run's own log folder, so that there is one for each run; those of ranks that wrote nothing are gone.
-    (run,) = job.logs.iterdir()
-    workers = run / "workers"
+    workers = job.log_folder / "workers"
     files = {path.name: path.read_text() for path in workers.glob("*/attempt_0/1/*.log")}
     assert files == {"stdout.log": "out of rank 1: 12 done\n", "stderr.log": "err of rank 1\n"}
     assert "out of rank 0: 12 done" in job.stdout
@@ -96,7 +95,8 @@ def test_a_run_has_one_log_folder_and_no_empty_ones(launch: Callable[..., Any]) 
     job = launch("dump_environment.py", "{work}")
 
     assert job.wait() == 0
-    assert [path.name for path in job.logs.rglob("*")] == [job.log_folder.name, "events.jsonl"]
+    assert {path.name for path in job.logs.rglob("*")} == {job.log_folder.name, "events.jsonl", "latest"}
+    assert os.readlink(job.logs / "latest") == job.log_folder.name
 
 
 def test_tee_prefixes_lines_as_torchrun_does(launch: Callable[..., Any]) -> None:

@@ -60,7 +60,7 @@ def test_a_framework_that_reads_torchruns_environment_is_protected(tmp_path: Pat
     )
     assert done.returncode == 0, done.stderr
     assert sorted(line for line in done.stdout.splitlines() if line.startswith("done")) == ["done 0", "done 1"]
-    (folder,) = (tmp_path / "logs").iterdir()
+    folder = tmp_path / "logs" / "latest"
     (incident,) = read_incidents(str(folder))
     assert {rank.section for rank in incident.ranks} == {"step"}
     assert [event["event"] for event in read_events(str(folder))][-1] == "ended"

@@ -28,7 +28,7 @@ def test_closed_standard_descriptors_are_no_reason_to_fail(tmp_path: Path) -> No
     command = " ".join([sys.executable, "-m", "launcher", *map(str, arguments)])
     process = subprocess.run(["sh", "-c", f"exec {command} 0<&- 1>&- 2>&-"], check=False, timeout=60)
     assert process.returncode == 0
-    (log,) = tmp_path.glob("*/events.jsonl")
+    log = tmp_path / "latest" / "events.jsonl"
     assert '"finished"' in log.read_text()
 
 
@@ -56,7 +56,7 @@ def test_a_standard_error_that_nobody_reads_delays_no_restart(tmp_path: Path) ->
             process.kill()
     os.close(reader)
     os.close(writer)
-    (log,) = tmp_path.glob("*/events.jsonl")
+    log = tmp_path / "latest" / "events.jsonl"
     events = [json.loads(line) for line in log.read_text().splitlines()]
     assert [event["generation"] for event in events if event["event"] == "started"] == [0, 1, 2, 3]
     assert events[-1]["event"] == "ended"

@@ -43,7 +43,7 @@ from resilience_core.cell import (
 from resilience_core.error_record import note_error, record_errors_in, stop_recording
 from resilience_core.errors import RankMonitorClientError, SectionError, UnconfiguredSectionError
 from resilience_core.learned_limits import RELAXED_VARIABLE, LearnedLimits, Seen, relaxed_limits
-from resilience_core.limit_text import write_limits
+from resilience_core.limit_text import undercutting, write_limits
 from resilience_core.rank_logging import follow_log_level
 from resilience_core.rank_process import (
     allow_stack_dumps,
@@ -531,6 +531,11 @@ class RankMonitorClient:
         """What was learned, from how much, and which limits follow from it, in one line."""
         self._require_init("learned_summary()")
         return self._limits.summary()
+
+    def undercut_limits(self) -> str:
+        """Which learned limits in force are shorter than the configured ones; empty where none is."""
+        self._require_init("undercut_limits()")
+        return undercutting(self._limits.document())
 
     def name_state_file(self, path: str | None) -> None:
         """Name the file that learned timeouts are kept in, for messages about limits that come from it."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from typing import TYPE_CHECKING
 
 import attrs
@@ -135,6 +136,7 @@ class TimeoutLearner:
         self._may_write = True
         self._has_said_why_not = False
         self._told: dict[str, float | None] = {}
+        self._has_warned = False
 
     def begin(self, client: RankMonitorClient, context: RunContext) -> None:
         """Read the file, if there is one, and hand its timeouts to the client."""
@@ -156,6 +158,22 @@ class TimeoutLearner:
             return
         if state is not None:
             client.load_state_dict(state)
+            self._warn_of_short_limits(client)
+
+    def _warn_of_short_limits(self, client: RankMonitorClient) -> None:
+        """Say once where limits of an earlier run, perhaps a smaller one, undercut configured ones (``replace``)."""
+        if self._context.rank != 0 or self._has_warned or not client.is_initialized:
+            return
+        if short := client.undercut_limits():
+            self._has_warned = True
+            logger.warning(
+                "limits that an earlier run has learned replace longer ones that are configured: %s. They come from "
+                "%s, written %s; if that run was a smaller one, healthy ranks may be killed. --ft-learned-limits relax "
+                "(or off) keeps what is configured (said once)",
+                short,
+                self.state_path,
+                _written(self.state_path),
+            )
 
     def after_save(self, client: RankMonitorClient, history: RunHistory) -> None:
         """Learn sections after a save. A collective, on all ranks or on none."""
@@ -222,6 +240,13 @@ class TimeoutLearner:
             save_state(self.state_path, client.state_dict())
         except StateFileError as error:
             logger.error("%s; they apply to this run only", error)
+
+
+def _written(path: str | os.PathLike[str] | None) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(os.stat(path or "").st_mtime))
+    except OSError:  # removed since
+        return "at an unknown time"
 
 
 def _in_force(client: RankMonitorClient) -> dict[str, float | None]:

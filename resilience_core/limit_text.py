@@ -27,6 +27,7 @@ __all__ = [
     "option_for",
     "origin_of",
     "section_kind",
+    "undercutting",
     "write_limits",
 ]
 
@@ -81,6 +82,18 @@ def write_limits(document: Mapping[str, Any], size: int) -> str:
             return text
         for name in list(limits)[-max(1, len(limits) // 8) :]:
             del limits[name]
+
+
+def undercutting(document: Mapping[str, Any]) -> str:
+    """The learned limits of a document that are shorter than what somebody has configured, in words; empty: none."""
+    return ", ".join(
+        f"{kind} {_short(entry['seconds'])} s (configured {entry['configured']:g} s)"
+        for kind, entry in document["limits"].items()
+        if entry["source"] == LEARNED
+        and not entry["is_default"]
+        and entry["configured"] is not None
+        and entry["seconds"] < entry["configured"]
+    )
 
 
 def origin_of(text: str | None, cause: str, section: str | None, seconds: float) -> LimitOrigin | None:

@@ -90,7 +90,8 @@ class Run:
     def __init__(self, client: Any, **monitor: Any) -> None:
         self.client = client
         self.bus = EventBus()
-        self.bus.register(SectionMonitor(client, **{"calculate_timeouts": True, **monitor}))
+        self.monitor = SectionMonitor(client, **{"calculate_timeouts": True, **monitor})
+        self.bus.register(self.monitor)
 
     def begin(self, load: str | None = "persistent", **context: Any) -> Run:
         self.bus.setup(context=RunContext(**context))
@@ -263,6 +264,55 @@ def test_timeouts_are_kept_from_job_to_job(rank_environment: Callable[..., Any],
         {"setup": 600.0, "step": 180.0, "checkpointing": 420.0},
         {"setup": 1.0, "step": 1.0, "checkpointing": 1.0},
     ]
+
+
+def saved(path: Path, **sections: float) -> Path:
+    """A file of learned timeouts, as an earlier run leaves it."""
+    section = {"section": sections, "out_of_section": None, "calculated_sections": sorted(sections)}
+    heartbeat = {"initial": None, "subsequent": None, "were_calculated": False}
+    learned = {"heartbeat": heartbeat, "section": {**section, "is_out_of_section_calculated": False}}
+    save_state(path, {"current_timeouts": learned})
+    return path
+
+
+def test_limits_of_an_earlier_run_that_undercut_configured_ones_are_told_at_the_start(
+    rank_environment: Callable[..., Any], recording_client: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    rank_environment(rank_section_timeouts="setup:600,step:180,checkpointing:420", learned_limits="replace")
+    path = saved(tmp_path / "ft_state.json", step=2.1, checkpointing=500.0)
+    os.utime(path, (0, 0))
+
+    run = Run(recording_client, state_path=path, calculate_timeouts=False).begin()
+    run.monitor.load_timeouts()
+
+    (said,) = [record.getMessage() for record in caplog.records if "replace longer ones" in record.getMessage()]
+    assert ": section step 2.1 s (configured 180 s). They come from" in said
+    assert f"{path}, written 19" in said
+    assert "--ft-learned-limits relax (or off)" in said
+
+
+@pytest.mark.parametrize(
+    ("settings", "rank"),
+    [
+        ({"rank_section_timeouts": "setup:600,step:180,checkpointing:420"}, 0),  # relax: the configured one stays
+        ({"rank_section_timeouts": "setup:600,step:180,checkpointing:420", "learned_limits": "off"}, 0),
+        ({"rank_section_timeouts": "setup:600,step:2,checkpointing:420", "learned_limits": "replace"}, 0),  # lengthened
+        ({"learned_limits": "replace"}, 0),  # nobody has configured any
+        ({"rank_section_timeouts": "setup:600,step:180,checkpointing:420", "learned_limits": "replace"}, 1),
+    ],
+)
+def test_nothing_is_told_of_limits_that_undercut_none_nor_by_each_rank(
+    rank_environment: Callable[..., Any],
+    recording_client: Any,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    settings: dict[str, Any],
+    rank: int,
+):
+    rank_environment(**settings)
+    path = saved(tmp_path / "ft_state.json", step=2.1)
+    Run(recording_client, state_path=path, calculate_timeouts=False).begin(rank=rank, world_size=2)
+    assert "replace longer ones" not in caplog.text
 
 
 def test_only_rank_zero_writes(rank_environment: Callable[..., Any], recording_client: Any, tmp_path: Path):

@@ -6,21 +6,11 @@ where that decision is taken now.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from benchmarks.mutants.catalogue_group import MUTANTS_OF_THE_GROUP
+from benchmarks.mutants.catalogue_limits import MUTANTS_OF_LIMITS
+from benchmarks.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS", "Mutant"]
-
-
-class Mutant(NamedTuple):
-    """One mistake."""
-
-    name: str
-    file: str
-    old: str
-    new: str
-    tests: tuple[str, ...]
-    """What should find it: pytest's arguments, the quick ones first."""
-
 
 MUTANTS = (
     # ---- what the tests of the first version did not find ----
@@ -470,7 +460,10 @@ MUTANTS = (
         "launcher/agent.py",
         "            seconds = max(seconds, self._patience_seconds)\n",
         "",
-        ("tests/e2e/test_nodes.py::test_a_node_that_joins_later_makes_a_new_generation",),
+        (
+            "tests/launcher/test_agent.py",
+            "tests/e2e/test_nodes.py::test_a_node_that_joins_later_makes_a_new_generation",
+        ),
     ),
     Mutant(
         "nohup is defeated",
@@ -864,10 +857,17 @@ MUTANTS = (
         ("tests/e2e/test_warm_workers.py",),
     ),
     Mutant(
-        "what the text of a script sets is not looked at",
+        "a zygote is made without what the text of a script sets, and has to be made again",
         "launcher/script_settings.py",
         "        return any(environment.get(name) != self.values[name] for name in names)\n",
         "        return False\n",
+        ("tests/launcher/test_script_text.py",),
+    ),
+    Mutant(
+        "what the text of a script sets is not looked at",
+        "launcher/script_settings.py",
+        "        return cls(found.values, why_not)\n",
+        "        return cls({}, why_not)\n",
         ("tests/launcher/test_script_text.py", "tests/e2e/test_script_settings.py"),
     ),
     Mutant(
@@ -877,4 +877,6 @@ MUTANTS = (
         "            if False:\n",
         ("tests/e2e/test_script_settings.py",),
     ),
+    *MUTANTS_OF_THE_GROUP,
+    *MUTANTS_OF_LIMITS,
 )

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
-from launcher.processes import process_status
+from launcher.processes import process_status, wait_for_exit
 from launcher.starters import spawn_all
 from launcher.workers import Launch, WorkerProcesses
 
@@ -179,7 +179,9 @@ def test_a_stopped_training_is_not_asked_even_in_a_wrapper(start: Callable[..., 
     os.kill(pid, signal.SIGSTOP)
     until(lambda: process_status(pid).is_stopped)  # type: ignore[union-attr]
 
-    processes.stop(signal.SIGTERM, 600, kill_seconds=PATIENCE)
+    processes.ask_to_end(signal.SIGTERM)
+    assert wait_for_exit([processes.workers[0].pidfd], 20), "it would be waited for"
+    processes.stop(signal.SIGTERM, PATIENCE, kill_seconds=PATIENCE)
 
     assert code_of(processes) == -signal.SIGKILL
 

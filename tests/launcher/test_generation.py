@@ -25,7 +25,8 @@ from launcher.generation import Generation, Outfit
 from launcher.lost_time import Freeze
 from launcher.processes import wait_for_exit
 from launcher.starters import SpawnStarter
-from resilience_core import FaultToleranceConfig
+from launcher.watch import WatchOrder
+from resilience_core import FaultToleranceConfig, cell
 from resilience_core.cell import PID, START_TIME, STATE, WATCHED, Cell
 from resilience_core.cell import process_start_time as start_time
 
@@ -40,21 +41,27 @@ HEARS = (
 class Made:
     """A generation of two workers that end with 0 when they are asked to, and what was made up around it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **configured: Any) -> None:
         self.folder = folder
         self.freezes: list[Freeze] = []
+        self.orders: list[WatchOrder] = []
+        self.forgotten: list[int] = []
+        self.mended: list[int] = []
         self.run_folder = RunFolder(str(folder))
         monitor = SimpleNamespace(
-            pid=os.getpid(), watch=lambda *_, **__: None, forget=lambda *_, **__: None, freezes=lambda _: self.freezes
+            pid=os.getpid(),
+            watch=lambda order, *_, **__: self.orders.append(order),
+            forget=lambda number, **_: self.forgotten.append(number),
+            freezes=lambda _: self.freezes,
         )
         rendezvous = SimpleNamespace(get_run_id=lambda: "test", use_agent_store=True)
         outfit: Any = Outfit(
-            config=FaultToleranceConfig(failure_stop_timeout=0.1),
+            config=FaultToleranceConfig(**{"failure_stop_timeout": 0.1, **configured}),
             upkeep=SimpleNamespace(  # type: ignore[arg-type]
                 control=SimpleNamespace(path=None),
                 config_file="",
                 make_cells=lambda number, ranks: Cells(self.run_folder, number, ranks),
-                mend=lambda _: [],
+                mend=lambda _: self.mended,
             ),
             log_folder=str(folder),
             monitor=monitor,  # type: ignore[arg-type]
@@ -81,11 +88,18 @@ class Made:
 
     def open_section(self, local_rank: int, since_ns: int, deadline_ns: int) -> None:
         """Have a worker's rank be in a section."""
-        cell, pid = Cell(self.run_folder.cell(0, local_rank)), self.generation.processes.workers[local_rank].pid
-        cell.words[PID], cell.words[START_TIME], cell.words[STATE] = pid, start_time(pid) or 0, WATCHED
-        word = cell.add_section("step")
-        cell.words[word + 1], cell.words[word] = since_ns, deadline_ns
-        cell.close()
+        opened, pid = Cell(self.run_folder.cell(0, local_rank)), self.generation.processes.workers[local_rank].pid
+        opened.words[PID], opened.words[START_TIME], opened.words[STATE] = pid, start_time(pid) or 0, WATCHED
+        word = opened.add_section("step")
+        opened.words[word + 1], opened.words[word] = since_ns, deadline_ns
+        opened.close()
+
+    def claim(self, local_rank: int, **words: int) -> None:
+        """Have somebody report for a local rank; words of its cell, by their names in ``resilience_core.cell``."""
+        opened = Cell(self.run_folder.cell(0, local_rank))
+        for name, value in words.items():
+            opened.words[getattr(cell, name)] = value
+        opened.close()
 
     def end(self) -> list[int | None]:
         """End it; the exit codes."""
@@ -94,11 +108,11 @@ class Made:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[[], Made]]:
+def make(tmp_path: Path) -> Iterator[Callable[..., Made]]:
     made: list[Made] = []
 
-    def make() -> Made:
-        made.append(Made(tmp_path))
+    def make(**configured: Any) -> Made:
+        made.append(Made(tmp_path, **configured))
         return made[-1]
 
     yield make
@@ -107,21 +121,21 @@ def make(tmp_path: Path) -> Iterator[Callable[[], Made]]:
         each.run_folder.remove()
 
 
-def test_who_is_overdue_or_condemned_is_not_waited_for_at_the_end(make: Callable[[], Made]) -> None:
+def test_who_is_overdue_or_condemned_is_not_waited_for_at_the_end(make: Callable[..., Made]) -> None:
     made, now_ns = make(), time.monotonic_ns()
     made.open_section(0, now_ns - 2 * S, now_ns - S)
     made.open_section(1, now_ns, now_ns + 600 * S)
     assert made.end() == [-signal.SIGKILL, 0]
 
 
-def test_who_was_frozen_with_everybody_is_not_overdue_and_may_save(make: Callable[[], Made]) -> None:
+def test_who_was_frozen_with_everybody_is_not_overdue_and_may_save(make: Callable[..., Made]) -> None:
     made, now_ns = make(), time.monotonic_ns()
     made.open_section(0, now_ns - 700 * S, now_ns - S)
     made.freezes = [Freeze(now_ns - 650 * S, now_ns - 2 * S)]
     assert made.end() == [0, 0]
 
 
-def test_a_worker_that_lives_on_around_a_condemned_rank_is_killed_in_time(make: Callable[[], Made]) -> None:
+def test_a_worker_that_lives_on_around_a_condemned_rank_is_killed_in_time(make: Callable[..., Made]) -> None:
     made = make()
     made.generation.condemn([1])
     killed, seconds = made.generation.kill_lingering()
@@ -133,10 +147,94 @@ def test_a_worker_that_lives_on_around_a_condemned_rank_is_killed_in_time(make: 
     assert wait_for_exit([made.generation.processes.workers[1].pidfd], 30)
 
 
-def test_a_verdict_that_was_withdrawn_is_none(make: Callable[[], Made]) -> None:
+def test_a_verdict_that_was_withdrawn_is_none(make: Callable[..., Made]) -> None:
     made = make()
     made.generation.condemn([0, 1])
     made.generation.acquit(1)
     assert made.generation.condemned == {0}
     assert made.end() == [-signal.SIGKILL, 0]
     assert [worker.local_rank for worker in made.generation.processes.failed] == [0]
+
+
+def test_the_monitor_no_longer_judges_whoever_has_been_asked_to_end(make: Callable[..., Made]) -> None:
+    made = make()
+    made.generation.ask_to_end(signal.SIGTERM)
+    assert made.forgotten == [0]
+
+
+def test_a_cell_that_was_made_anew_is_watched(make: Callable[..., Made]) -> None:
+    made = make()
+    made.orders.clear()
+    made.mended = [1]
+    made.generation.mend()
+    assert [order.local_rank for order in made.orders] == [1]
+
+
+# ---- who reports for a local rank -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("elsewhere", [{"START_TIME": 1}, {"PID_NAMESPACE": 1}], ids=["another process", "a container"])
+def test_a_number_that_is_not_the_ranks_here_is_not_signalled(
+    make: Callable[..., Made], spawn: Callable[..., Any], elsewhere: dict[str, int]
+) -> None:
+    """A cell names its rank by number: given to somebody else by now, or counted in another namespace."""
+    made, bystander = make(), spawn("print('ready', flush=True); input()")
+    namespace = cell.own_pid_namespace()
+    words = {"PID": bystander.pid, "START_TIME": start_time(bystander.pid) or 0, "PID_NAMESPACE": namespace}
+    made.claim(0, **{**words, **elsewhere})
+    assert made.end() == [0, 0]
+    assert bystander.poll() is None
+
+
+def test_workers_are_not_collected_with_the_orphans(make: Callable[..., Made], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recorded: to adopt is a property of a whole process. Who collects a worker takes its exit code."""
+    own: list[set[int]] = []
+
+    class RecordedOrphans:
+        def __init__(self, marks: object) -> None:
+            pass
+
+        def reap(self, children: set[int]) -> None:
+            own.append(set(children))
+
+        def sessions(self, children: set[int]) -> set[int]:
+            own.append(set(children))
+            return set()
+
+    monkeypatch.setattr("launcher.generation.adopts_orphans", lambda: True)
+    monkeypatch.setattr("launcher.generation.Orphans", RecordedOrphans)
+    made = make()
+    workers = {worker.pid for worker in made.generation.processes.workers.values()}
+    made.generation.reap_orphans()
+    made.end()
+    assert len(own) >= 3
+    assert all(workers < each for each in own[:-1])  # in the end they have been collected
+
+
+# ---- startup limits -------------------------------------------------------------------------------------
+
+
+def test_a_startup_limit_counts_from_the_moment_in_which_a_rank_has_initialised_monitoring(
+    make: Callable[..., Made],
+) -> None:
+    """It has passed by then; the other rank gets all of it, and the one that has initialised is held to nothing."""
+    made = make(rank_startup_timeout=0.001)
+    generation = made.generation
+    assert [order.startup_at_ns for order in made.orders] == [0, 0]
+    made.orders.clear()
+    made.claim(0, INITIALISED=generation.started_ns + 1)
+
+    before_ns = time.monotonic_ns()
+    generation.look_after_the_unmonitored()
+    generation.look_after_the_unmonitored()
+
+    (order,) = made.orders
+    assert order.local_rank == 1
+    assert order.startup_at_ns >= before_ns + S // 1000
+    assert order.started_ns >= before_ns
+
+
+def test_whether_a_startup_limit_has_come_to_count_is_looked_at_often(make: Callable[..., Made]) -> None:
+    """Nothing wakes the launcher when a rank initialises monitoring."""
+    generation = make(rank_startup_timeout=FOREVER).generation
+    assert (generation.next_look_seconds() or FOREVER) <= 0.25

@@ -56,6 +56,18 @@ def test_what_is_set_for_certain(tmp_path, text, values):
     assert (found.values, found.untold) == (values, {})
 
 
+def test_a_zygote_is_made_with_what_the_text_sets(tmp_path):
+    """And not from this process, which has imported torch without it: it would be thrown away."""
+    script = tmp_path / "script.py"
+    script.write_text("import os\nos.environ['OMP_NUM_THREADS'] = '2'\nimport torch\n")
+
+    settings = ImportSettings.of_script(str(script), False, {})
+
+    assert settings.change({})
+    assert settings.change({"OMP_NUM_THREADS": "1"})
+    assert not settings.change({"OMP_NUM_THREADS": "2"})
+
+
 @pytest.mark.parametrize(
     "text",
     [

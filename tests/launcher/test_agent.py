@@ -1,0 +1,191 @@
+"""What the agent believes, counts and tells: late reports, restarts of all nodes, rows of early deaths, progress.
+
+Torch's agent, its worker group and the rendezvous are real; the generation and what it would touch are made up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec, WorkerState
+
+from launcher import agent as agent_module
+from launcher.agent import Agent
+from launcher.incident import Incident, RankReport
+from launcher.rendezvous import LocalRendezvous
+from resilience_core import FaultToleranceConfig
+
+S = 1_000_000_000
+
+
+class Made:
+    """An agent in generation 3, and what was made up around it."""
+
+    def __init__(self, max_restarts: int = 5) -> None:
+        self.reports: list[dict[str, Any]] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.condemned: set[int] = {7}
+        self.exit_codes: dict[int, int] = {}
+        self.rendezvous = LocalRendezvous("job", "localhost", 0, 60.0)
+        self.rendezvous.generation = 3
+        self.ended: list[str] = []
+        self.rendezvous.end = self.ended.append  # type: ignore[method-assign]
+        outfit: Any = SimpleNamespace(
+            config=FaultToleranceConfig(restart_backoff_after=2, capture_stacks=False),
+            monitor=SimpleNamespace(read_reports=self.read_reports, forget=lambda *_, **__: None),
+            events=SimpleNamespace(write=lambda name, **facts: self.events.append((name, facts))),
+            limits=SimpleNamespace(note_verdict=lambda incident: []),
+            signals=SimpleNamespace(deferred=contextlib.nullcontext, raise_pending=lambda: None, first=None),
+            on_disk=lambda what, call, otherwise: otherwise,
+            log_folder="",
+        )
+        spec = WorkerSpec(
+            role="trainer",
+            local_world_size=1,
+            rdzv_handler=self.rendezvous,
+            entrypoint="true",
+            max_restarts=max_restarts,
+        )
+        self.agent = Agent(spec, outfit, 30.0)
+        self.generation: Any = SimpleNamespace(
+            number=3,
+            started_ns=0,
+            condemned=self.condemned,
+            condemn=self.condemned.update,
+            acquit=self.condemned.discard,
+            processes=SimpleNamespace(failed=[], running=[], collect_exits=lambda: None),
+            views=dict,
+            errors=dict,
+            ask_to_end=lambda number: None,
+            end=lambda *_, **__: None,
+        )
+        self.agent._current = self.generation
+
+    def read_reports(self) -> list[dict[str, Any]]:
+        reports, self.reports = self.reports, []
+        return reports
+
+    def verdict(self, generation: int, local_rank: int) -> None:
+        """Have the monitor tell of a verdict."""
+        rank = RankReport(local_rank, local_rank, 9, is_condemned=True, cause="section", section="step")
+        incident = Incident("hang", generation, "its section has passed its limit", "terminated", (rank,))
+        report = {"generation": generation, "condemned": [local_rank], "incident": incident.to_json(), "problem": None}
+        self.reports.append(report)
+
+
+def near_miss(local_rank: int) -> dict[str, Any]:
+    return {"local_rank": local_rank, "rank": local_rank, "cause": "section", "section": "step", "late_seconds": 0.1}
+
+
+# ---- reports --------------------------------------------------------------------------------------------
+
+
+def test_a_verdict_counts_for_the_generation_that_it_was_found_in() -> None:
+    """The monitor's words may arrive when the group has been started anew: its ranks have done nothing."""
+    made = Made()
+    made.verdict(2, 0)
+    made.agent._read_reports()
+    assert made.condemned == {7}
+
+    made.verdict(3, 0)
+    made.agent._read_reports()
+    assert made.condemned == {0, 7}
+
+
+def test_a_verdict_is_withdrawn_from_the_generation_that_it_was_found_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_module.story, "near_miss", lambda miss, count: "spared")
+    made = Made()
+    made.agent._spared(2, [near_miss(7)])
+    assert made.condemned == {7}
+    made.agent._spared(3, [near_miss(7)])
+    assert made.condemned == set()
+
+
+def test_a_verdict_is_read_before_an_exit_with_0_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that heeds SIGTERM and ends with 0 looks like one that has finished."""
+    made = Made()
+    made.condemned.clear()
+    made.verdict(3, 0)
+    worker = SimpleNamespace(local_rank=0, exit_code=0)
+
+    class Processes:
+        running: tuple[()] = ()
+        collect_exits = staticmethod(lambda: None)
+
+        @property
+        def failed(self) -> list[Any]:
+            return [worker] if worker.local_rank in made.condemned else []
+
+    made.generation.processes = Processes()
+    monkeypatch.setattr(made.agent, "_wait", lambda current: None)
+    monkeypatch.setattr(made.agent, "_failed", lambda current, group: RunResult(state=WorkerState.FAILED))
+
+    assert made.agent._monitor_workers(made.agent._worker_group).state is WorkerState.FAILED
+
+
+# ---- restarts -------------------------------------------------------------------------------------------
+
+
+def test_what_is_left_of_the_restarts_is_what_the_nodes_agree_on() -> None:
+    """Torch's agent counts only the restarts that it has ordered itself, and not those for failures elsewhere."""
+    made = Made(max_restarts=5)
+    made.rendezvous.failures = 3
+    made.agent._rendezvous(made.agent._worker_group)
+    made.rendezvous.shutdown()
+    assert made.agent._remaining_restarts == 2
+
+
+@pytest.mark.parametrize("restarts_left", [1, 0])
+def test_the_other_nodes_are_told_of_the_last_failure_alone(
+    monkeypatch: pytest.MonkeyPatch, restarts_left: int
+) -> None:
+    """They would wait in the rendezvous for a node that never comes back."""
+    made = Made()
+    made.agent._remaining_restarts = restarts_left
+    incident = Incident("failure", 3, "it ended with 1", "nothing", ())
+    monkeypatch.setattr(agent_module.story, "failure_incident", lambda *_: incident)
+
+    made.agent._failed(made.generation, made.agent._worker_group)
+
+    assert made.rendezvous.failures == 1
+    assert len(made.ended) == (0 if restarts_left else 1)
+
+
+def test_a_row_of_early_deaths_is_broken_by_a_generation_that_lived_or_showed_life(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(agent_module, "_LONGEST_BACK_OFF_SECONDS", 0.0)
+    made = Made()
+
+    def dies(after_seconds: float, showed_life: bool = False) -> bool:
+        made.events.clear()
+        made.agent._seen_ns = time.monotonic_ns()
+        made.generation.started_ns = made.agent._seen_ns - int(after_seconds * S)
+        made.agent._back_off_from_a_crash_loop(made.generation, showed_life)
+        return any(name == "backing_off" for name, _ in made.events)
+
+    assert [dies(1), dies(1), dies(1)] == [False, True, True]
+    assert [dies(3600), dies(1), dies(1)] == [False, False, True]
+    assert [dies(1, showed_life=True), dies(1), dies(1)] == [False, False, True]
+
+
+def test_an_iteration_that_no_job_can_reach_is_no_progress() -> None:
+    """Written by whatever has damaged the cell, it would make every later generation one without progress."""
+    views = {0: SimpleNamespace(iteration=5), 1: SimpleNamespace(iteration=1 << 60), 2: SimpleNamespace(iteration=-1)}
+    generation: Any = SimpleNamespace(views=lambda: views)
+    assert agent_module._highest_iteration(generation) == 5
+
+
+def test_a_membership_change_gives_ranks_as_long_as_the_scheduler_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, ends = Made(), []
+    monkeypatch.setattr(made.generation, "end", lambda number, seconds, wait: ends.append((number, seconds)))
+    made.agent._stop_workers(made.agent._worker_group)
+    made.rendezvous.failed_elsewhere = lambda: True  # type: ignore[method-assign]
+    made.agent._stop_workers(made.agent._worker_group)
+    short = made.agent._outfit.config.failure_stop_timeout
+    assert ends == [(signal.SIGTERM, 30.0), (signal.SIGTERM, short)]

@@ -273,13 +273,21 @@ class Agent(SimpleElasticAgent):
                     say(*said)
 
     def _spared(self, generation: int, near_misses: Sequence[Mapping[str, Any]]) -> None:
-        """Take verdicts back that the monitor has withdrawn before its signal."""
+        """Take verdicts back that the monitor has withdrawn before its signal.
+
+        Only a rank that was overdue is a near miss; of one that was to end with it, no more is said than what takes
+        back words that were said before.
+        """
         for miss in near_misses:
-            self._near_misses += 1
             if self._current is not None and self._current.number == generation:
                 self._current.acquit(miss["local_rank"])
-            say(story.near_miss(miss, self._near_misses))
-            self._outfit.events.write("near_miss", generation=generation, count=self._near_misses, **miss)
+            if miss["was_late"]:
+                self._near_misses += 1
+                say(story.near_miss(miss, self._near_misses))
+                self._outfit.events.write("near_miss", generation=generation, count=self._near_misses, **miss)
+            elif miss["was_announced"]:
+                say(story.withdrawn(miss))
+                self._outfit.events.write("withdrawn", generation=generation, **miss)
 
     def _tell(self, incident: Incident, problem: str | None = None) -> None:
         is_same_again = story.is_same_again(self._incident, incident)

@@ -32,7 +32,11 @@ Withdrawn = Sequence[tuple[Case[RankMonitor], CellView | None]]
 
 
 class NearMiss(NamedTuple):
-    """A rank that was spared: when it was looked at for the last time, it was no longer late."""
+    """A rank that was spared: when it was looked at for the last time, it was no longer late.
+
+    One that had not been overdue itself (``was_late``) is none: it was only to be terminated with one that was. It
+    travels with the others, since the launcher must learn of every verdict that no longer holds.
+    """
 
     rank: int
     local_rank: int
@@ -46,9 +50,15 @@ class NearMiss(NamedTuple):
     """A signal has asked it for its stack, which may have ended the call that it was stuck in."""
     waited_for: int | None = None
     """The rank that it waited for, which came back; it has not moved itself, and is looked at again."""
+    was_late: bool = True
+    """Whether it was overdue itself."""
+    was_announced: bool = False
+    """Whether the launcher has been told that it would be signalled."""
 
     def __str__(self) -> str:
         where = f"section '{self.section}'" if self.section is not None else self.cause
+        if not self.was_late:
+            return f"rank {self.rank} (pid {self.pid}) was not overdue itself: {where}, limit {self.limit_seconds:g} s"
         if self.waited_for is not None:
             return f"rank {self.rank} (pid {self.pid}) waited for rank {self.waited_for}, which came back: {where}"
         late = "" if self.late_seconds is None else f" {self.late_seconds * 1000:.1f} ms late"
@@ -63,7 +73,7 @@ class Reporter(NamedTuple):
     """Called before the signal with the incident, the local ranks that are about to be signalled, and why it could not
     be written, so that the launcher knows of a verdict before it sees a rank end."""
     near_misses: Callable[[Sequence[NearMiss]], None]
-    """Called after the signal with those that were spared."""
+    """Called after the signal with those that were spared, peers that were not overdue themselves included."""
 
 
 def condemn(
@@ -91,12 +101,15 @@ def condemn(
         case.rank.condemn(case.view)
     standing: Standing = findings.cases
     withdrawn: Withdrawn = ()
+    announced: list[int] = []
     incident: Incident | None = None
     try:
         incident, problem = writer.write(_incident(findings, everybody, settings))
         standing, withdrawn = _without_who_waited(incident, *rounds.still_due(standing))
         if standing:
-            report.incident(_trimmed(incident), [case.rank.order.local_rank for case in standing], problem)
+            announced = [case.rank.order.local_rank for case in standing]
+            told = _corrected(incident, standing, _near_misses(incident, withdrawn, ()), settings)
+            report.incident(_trimmed(told), announced, problem)
     finally:
         # Once more: telling takes time, too. From here to the signal there are only system calls.
         standing, back = _without_who_waited(incident, *rounds.still_due(standing))
@@ -109,7 +122,15 @@ def condemn(
     writer.catch_up()
     withdrawn = [*withdrawn, *back]
     if withdrawn:
-        _withdraw(incident, standing, withdrawn, writer, report)
+        for case, _ in withdrawn:
+            case.rank.acquit()
+        spared = _near_misses(incident, withdrawn, announced)
+        corrected = _corrected(incident, standing, spared, settings)
+        if standing:
+            writer.correct(corrected)
+        else:
+            writer.withdraw(corrected)
+        report.near_misses(spared)
     return [case.rank for case in standing]
 
 
@@ -127,32 +148,40 @@ def _without_who_waited(
     return standing, withdrawn
 
 
-def _withdraw(
-    incident: Incident,
-    standing: Standing,
-    withdrawn: Withdrawn,
-    writer: IncidentWriter,
-    report: Reporter,
-) -> None:
-    near_misses = [_near_miss(case, view, incident) for case, view in withdrawn]
-    for case, _ in withdrawn:
-        case.rank.acquit()
-    spared = {near_miss.local_rank: str(near_miss) for near_miss in near_misses}
+def _corrected(
+    incident: Incident, standing: Standing, spared: Sequence[NearMiss], settings: dict[str, Any]
+) -> Incident:
+    """The incident without those that are spared; a peer that was not overdue is spoken of only where it was before."""
+    if not spared:
+        return incident
+    said = {miss.local_rank: str(miss) for miss in spared if miss.was_late or miss.was_announced}
+    gone = {miss.local_rank for miss in spared}
     ranks = tuple(
-        rank._replace(is_condemned=False, is_culprit=False, message=f"verdict withdrawn: {spared[rank.local_rank]}")
-        if rank.local_rank in spared
+        rank._replace(
+            is_condemned=False,
+            is_culprit=False,
+            message=f"verdict withdrawn: {said[rank.local_rank]}" if rank.local_rank in said else rank.message,
+        )
+        if rank.local_rank in gone
         else rank
         for rank in incident.ranks
     )
-    if standing:
-        names = ", ".join(str(miss.rank) for miss in near_misses)
-        writer.correct(
-            incident._replace(ranks=ranks, action=f"{incident.action}; not to rank {names}, which came back")
-        )
-    else:
-        why, action = "; ".join(spared.values()), "none: the verdict was withdrawn"
-        writer.withdraw(incident._replace(ranks=ranks, why=why, action=action))
-    report.near_misses(near_misses)
+    if not standing:
+        return incident._replace(ranks=ranks, why="; ".join(said.values()), action="none: the verdict was withdrawn")
+    why, action = incident.why, _action([case.rank for case in standing], settings)
+    if incident.culprits and not any(rank.is_culprit for rank in ranks):
+        names = ", ".join(str(rank.rank) for rank in incident.culprits)
+        why = f"nobody is named: rank {names} was to blame ({why}), but is no longer"
+    if said:
+        action += f"; not to rank {', '.join(str(m.rank) for m in spared if m.local_rank in said)}, which was spared"
+    return incident._replace(ranks=ranks, why=why, action=action)
+
+
+def _near_misses(incident: Incident, withdrawn: Withdrawn, announced: Sequence[int]) -> list[NearMiss]:
+    return [
+        _near_miss(case, view, incident)._replace(was_announced=case.rank.order.local_rank in announced)
+        for case, view in withdrawn
+    ]
 
 
 def _near_miss(case: Case[RankMonitor], view: CellView | None, incident: Incident) -> NearMiss:
@@ -175,12 +204,13 @@ def _near_miss(case: Case[RankMonitor], view: CellView | None, incident: Inciden
         late_seconds=None if late_ns is None else late_ns / NS,
         was_asked=any(thread.was_asked for thread in stack),
         waited_for=None if has_moved else incident.culprits[0].rank,
+        was_late=case.was_late,
     )
 
 
 def _incident(findings: Findings[RankMonitor], everybody: Sequence[RankMonitor], settings: dict[str, Any]) -> Incident:
     """What is known of a verdict, stacks included."""
-    config, now_ns = settings["config"], findings.seen_ns
+    now_ns = findings.seen_ns
     doomed = {case.rank: case.verdict for case in findings.cases}
     views = dict(findings.views)
     for rank in everybody:
@@ -197,7 +227,6 @@ def _incident(findings: Findings[RankMonitor], everybody: Sequence[RankMonitor],
         [evidence[rank]._replace(is_condemned=rank in doomed) for rank in group],
         has_others=findings.cases[0].rank.order.has_others,
     )
-    number = signal.Signals(config["rank_termination_signal"])
     reports = [
         _report(rank, views[rank], now_ns, stacks.get(rank.order.local_rank, ()), doomed.get(rank))._replace(
             is_culprit=rank.order.local_rank in blame.local_ranks,
@@ -210,22 +239,23 @@ def _incident(findings: Findings[RankMonitor], everybody: Sequence[RankMonitor],
         )
         for rank in group
     ]
-    ranks = ", ".join(str(rank.order.rank) for rank in doomed)
     return Incident(
         kind="hang",
         generation=findings.cases[0].rank.order.generation,
         why=blame.why,
-        action=f"{number.name} to rank {ranks}{_what_follows(settings)}",
+        action=_action(list(doomed), settings),
         ranks=tuple(reports),
         deadline_ns=min((case.verdict.deadline_ns for case in findings.cases if case.is_late), default=None),
         seen_ns=now_ns,
     )
 
 
-def _what_follows(settings: dict[str, Any]) -> str:
+def _action(ranks: Sequence[RankMonitor], settings: dict[str, Any]) -> str:
+    number = signal.Signals(settings["config"]["rank_termination_signal"])
+    action = f"{number.name} to rank {', '.join(str(rank.order.rank) for rank in ranks)}"
     if settings["owns_ranks"]:
-        return ""  # the launcher knows how many restarts are left, and says so
-    return "; to start it again is the business of whoever started it"
+        return action  # the launcher knows how many restarts are left, and says so
+    return f"{action}; to start it again is the business of whoever started it"
 
 
 def _answers(look: ProcessLook | None) -> bool:

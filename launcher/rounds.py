@@ -56,6 +56,8 @@ class Case(Generic[R]):
         self.view = view
         self.deadlines = deadlines
         self.is_late = is_late
+        self.was_late = is_late
+        """Whether any look has found it overdue by itself, the looks since the verdict included."""
 
     @property
     def verdict(self) -> Verdict:
@@ -178,11 +180,13 @@ class Rounds(Generic[R]):
         answered = [case.is_answered_by(view) for case, view in zip(cases, views, strict=True)]
         now_ns = self._clock()
         freezes = self._freezes(now_ns)
-        someone_is_late = any(
-            case.is_late or (view is not None and bool(case.rank.sight(view, now_ns, freezes).late))
-            for case, view, is_answered in zip(cases, views, answered, strict=True)
-            if not is_answered
-        )
+        someone_is_late = False
+        for case, view, is_answered in zip(cases, views, answered, strict=True):
+            if is_answered:
+                continue
+            is_late = case.is_late or (view is not None and bool(case.rank.sight(view, now_ns, freezes).late))
+            case.was_late |= is_late
+            someone_is_late |= is_late
         stand, withdrawn = [], []
         for case, view, is_answered in zip(cases, views, answered, strict=True):
             if is_answered or not someone_is_late:

@@ -30,6 +30,7 @@ __all__ = [
     "restarted",
     "showed_life",
     "what_follows",
+    "withdrawn",
     "written",
 ]
 
@@ -178,6 +179,14 @@ def near_miss(miss: Mapping[str, Any], count: int) -> str:
     return (
         f"{rank} came back{late} {limit} before it was signalled; it was spared. The limit is too close to what is "
         "normal"
+    )
+
+
+def withdrawn(miss: Mapping[str, Any]) -> str:
+    """One line about a rank that was to be terminated together with one that is overdue, as was said, and was not."""
+    return (
+        f"withdrawn: rank {miss['rank']} (pid {miss['pid']}) was not overdue itself, and is not signalled after all; "
+        "it is watched on"
     )
 
 

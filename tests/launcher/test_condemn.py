@@ -12,10 +12,12 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from launcher import agent
 from launcher import condemn as module
 from launcher.condemn import NearMiss, Reporter, condemn
 from launcher.incident import Incident, read_incident
@@ -66,6 +68,12 @@ class Group:
 
     def close(self, number: int) -> None:
         self.cells[number].words[FIRST_SECTION] = CLOSED
+
+    def have_due(self, number: int, seconds: float) -> None:
+        """Let only the others be overdue, this one in so many seconds, on a clock that stands still until set."""
+        self.now_ns = time.monotonic_ns()
+        self.rounds = Rounds(lambda: self.now_ns, lambda _: None, lambda _: [], 0)
+        self.cells[number].words[FIRST_SECTION] = self.now_ns + int(seconds * S)
 
     def condemn(self) -> list[int]:
         """Look, condemn whoever is late, and return who was signalled."""
@@ -152,6 +160,90 @@ def test_who_comes_back_while_the_launcher_is_told_is_spared(group: Group) -> No
     assert [miss.rank for miss in group.spared] == [0]
     assert not group.has_ended(0)
     assert group.processes[1].wait(20) == -signal.SIGKILL
+
+
+def test_nothing_is_said_of_a_peer_that_was_not_overdue_and_comes_back_before_it_is_told_of(group: Group) -> None:
+    group.have_due(1, 0.05)
+    group.meanwhile = lambda: group.close(1)
+
+    assert group.condemn() == [0]
+    ((incident, condemned, _),) = group.incidents
+    assert (list(condemned), [rank.rank for rank in incident.condemned]) == ([0], [0])
+    assert incident.action == "SIGKILL to rank 0"
+    assert [(miss.rank, miss.was_late, miss.was_announced) for miss in group.spared] == [(1, False, False)]
+    written = read_incident(str(incident.folder))
+    assert (written.action, written.ranks[1].message) == ("SIGKILL to rank 0", None)
+    assert not group.has_ended(1)
+    assert group.ranks[1].is_watched(group.ranks[1].view())  # acquitted
+
+
+def test_a_peer_that_was_not_overdue_is_taken_back_in_words_where_its_end_was_announced(group: Group) -> None:
+    group.have_due(1, 0.05)
+    group.when_told = lambda: group.close(1)
+
+    assert group.condemn() == [0]
+    ((incident, condemned, _),) = group.incidents
+    assert (list(condemned), incident.action) == ([0, 1], "SIGKILL to rank 0, 1")
+    assert [(miss.rank, miss.was_late, miss.was_announced) for miss in group.spared] == [(1, False, True)]
+    written = read_incident(str(incident.folder))
+    assert written.action == "SIGKILL to rank 0; not to rank 1, which was spared"
+    assert "was not overdue itself" in (written.ranks[1].message or "")
+    assert not group.has_ended(1)
+
+
+def test_a_peer_that_is_spared_with_the_one_that_was_overdue_is_no_near_miss(group: Group) -> None:
+    group.have_due(1, 0.05)
+    group.meanwhile = lambda: group.close(0)
+
+    assert (group.condemn(), group.incidents) == ([], [])
+    assert [(miss.rank, miss.was_late) for miss in group.spared] == [(0, True), (1, False)]
+    (written,) = (read_incident(str(folder)) for folder in (group.folder / "near_misses").iterdir())
+    assert "rank 0" in written.why
+    assert "rank 1" not in written.why
+    assert not group.has_ended(1)
+
+
+def test_a_peer_that_has_become_overdue_meanwhile_is_a_near_miss_when_it_comes_back(group: Group) -> None:
+    def wait() -> None:
+        group.now_ns += S
+
+    group.have_due(1, 0.05)
+    group.meanwhile, group.when_told = wait, lambda: group.close(1)
+
+    assert group.condemn() == [0]
+    assert [(miss.rank, miss.was_late) for miss in group.spared] == [(1, True)]
+
+
+def test_who_is_blamed_and_comes_back_is_not_the_reason_why_another_is_signalled(group: Group) -> None:
+    group.stacks = {0: IN_C, 1: ()}
+    group.meanwhile = lambda: group.close(0)
+
+    assert group.condemn() == [1]
+    ((incident, condemned, _),) = group.incidents
+    assert (list(condemned), incident.culprits) == ([1], ())
+    assert incident.action == "SIGKILL to rank 1; not to rank 0, which was spared"
+
+
+def test_only_ranks_that_were_overdue_are_counted_and_all_are_acquitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    events: list[tuple[str, dict[str, Any]]] = []
+    acquitted: list[int] = []
+    monkeypatch.setattr(agent, "say", said.append)
+    fake_agent: Any = SimpleNamespace(
+        _near_misses=0,
+        _current=SimpleNamespace(number=0, acquit=acquitted.append),
+        _outfit=SimpleNamespace(events=SimpleNamespace(write=lambda name, **facts: events.append((name, facts)))),
+    )
+    late = NearMiss(0, 0, 7, "section", "step", 1.0, 0.5)
+    peer = NearMiss(1, 1, 8, "section", "step", 1.0, None, was_late=False)
+    told_of = peer._replace(rank=2, local_rank=2, was_announced=True)
+
+    agent.Agent._spared(fake_agent, 0, [miss._asdict() for miss in (peer, late, told_of)])
+
+    assert acquitted == [1, 0, 2]
+    assert fake_agent._near_misses == 1
+    assert [(name, facts["rank"]) for name, facts in events] == [("near_miss", 0), ("withdrawn", 2)]
+    assert [line.split(":")[0] for line in said] == ["near miss 1", "withdrawn"]
 
 
 def test_a_mistake_of_ours_keeps_no_stuck_rank_alive(group: Group) -> None:

@@ -58,6 +58,21 @@ while True:
     signal.pause()
 """
 
+# A training that takes until there is a file ``go`` to save, once it is asked; asked twice, it gives up.
+SAVES_SLOWLY = """
+import os, select, signal
+def save(*_):
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(6))
+    while not os.path.exists("go"):
+        select.select([], [], [], 0.02)
+    os._exit(0)
+signal.signal(signal.SIGTERM, save)
+open("up.new", "w").write(str(os.getpid()))
+os.rename("up.new", "up")
+while True:
+    signal.pause()
+"""
+
 
 def until(condition: Callable[[], Any]) -> Any:
     for _ in range(int(PATIENCE * 50)):
@@ -75,6 +90,7 @@ def start(
     monkeypatch.chdir(tmp_path)
     Path("saves.py").write_text(SAVES_WITH_A_HELPER)
     Path("leaves.py").write_text(LEAVES_A_HELPER)
+    Path("slow.py").write_text(SAVES_SLOWLY)
     started: list[WorkerProcesses] = []
 
     def start(*command: str, owner: Callable[[int], int | None] = lambda _: None) -> Any:
@@ -139,6 +155,32 @@ def test_a_wrapper_that_goes_on_without_its_training_is_asked_later(start: Calla
     processes.stop(signal.SIGTERM, PATIENCE, kill_seconds=PATIENCE)
 
     assert code_of(processes) == 7
+
+
+def test_a_wrapper_is_left_alone_while_its_training_saves_and_a_moment_longer(start: Callable[..., Any]) -> None:
+    """However often is looked meanwhile: the wrapper may have something to do when the training has ended."""
+    owned: list[int] = []
+    rest = "while [ ! -e rest ]; do sleep 0.02; done; touch after"
+    shell = f"trap 'exit 9' TERM; {sys.executable} slow.py; code=$?; {rest}; exit $code"
+    processes, pid = start("/bin/sh", "-c", shell, owner=lambda _: owned[0] if owned else None)
+    owned.append(pid)
+    looks: list[float] = []
+
+    def wait(pidfds: Any, seconds: float) -> set[int]:
+        looks.append(seconds)
+        if len(looks) <= 3:
+            return set()
+        if len(looks) == 4:
+            Path("go").touch()
+            until(lambda: (status := process_status(pid)) is None or status.state in "ZX")
+            return set()
+        Path("rest").touch()
+        return wait_for_exit(pidfds, PATIENCE)
+
+    processes.stop(signal.SIGTERM, PATIENCE, kill_seconds=PATIENCE, wait=wait)
+
+    assert code_of(processes) == 0
+    assert Path("after").exists()
 
 
 def test_around_a_training_that_nobody_knows_of_all_are_asked(start: Callable[..., Any]) -> None:

@@ -65,7 +65,7 @@ class Made:
             ),
             log_folder=str(folder),
             monitor=monitor,  # type: ignore[arg-type]
-            signals=SimpleNamespace(is_insisted=False),  # type: ignore[arg-type]
+            signals=SimpleNamespace(is_insisted=False, first=None),  # type: ignore[arg-type]
             events=SimpleNamespace(write=lambda *_, **__: None),  # type: ignore[arg-type]
             disk=SimpleNamespace(),  # type: ignore[arg-type]
             starter=SpawnStarter(),

@@ -190,6 +190,32 @@ def test_the_end_reaches_the_others_before_the_store_goes(
     assert order == ["no restart is left", "the store goes"]
 
 
+def test_the_first_reason_to_end_the_job_is_the_one_that_is_told(
+    nodes: Callable[..., list[FreshStoreRendezvous]],
+) -> None:
+    first, second = nodes("c10d")
+    together([first, second])
+    first.end("no restart is left")
+    second.end("its peer has gone")
+    assert second.ended_by_peer() == "no restart is left"
+
+
+def test_a_store_whose_host_has_gone_ends_no_launcher() -> None:
+    """Each question and each word to the others: the job goes on, or ends, by what this node sees itself."""
+    host = TCPStore("localhost", 0, None, True, wait_for_workers=False)
+    handler: Any = None  # nobody is met here
+    node = FreshStoreRendezvous(handler, "localhost", TIMEOUT)
+    node._round = TCPStore("localhost", host.port, None, False)
+    node._inner = LocalRendezvous("job", "localhost", 0, TIMEOUT)
+    assert not node.failed_elsewhere()
+    del host
+
+    assert (node.ended_by_peer(), node.failed_elsewhere()) == (None, False)
+    node.note_failure()
+    node.end("no restart is left")
+    assert node.failures == 1
+
+
 def test_the_store_is_asked_less_often_the_more_nodes_ask(nodes: Callable[..., list[FreshStoreRendezvous]]) -> None:
     """All nodes together make at most a thousand requests a second of the one process that answers them."""
     node, _ = nodes("c10d")

@@ -239,3 +239,26 @@ def test_the_kill_of_a_survivor_ends_the_sleep() -> None:
     rank = Rank()
     rank.is_condemned, rank.kill_at_ns = True, T + 3 * MS
     assert World().rounds.time_until_next_look([rank], T) == 3 * MS
+
+
+def test_no_limit_that_a_rank_may_set_meanwhile_is_slept_through() -> None:
+    """Half of the smallest one in force; of the configured ones where a rank has not claimed its cell yet."""
+    slow, quick, left, new = Rank(), Rank(), Rank(), Rank()
+    for rank, changes in (
+        (slow, {"smallest_limit_ns": 900 * MS}),
+        (quick, {"smallest_limit_ns": 40 * MS}),
+        (left, {"smallest_limit_ns": 10 * MS, "state": SHUT_DOWN}),
+        (new, {"state": UNUSED, "pid": 0}),
+    ):
+        assert rank.says is not None
+        rank.says = rank.says._replace(**changes)  # type: ignore[arg-type]
+    world = World(smallest_configured_ns=30 * MS)
+    for ranks, half_ns in (
+        ([slow, left], 450 * MS),
+        ([quick, slow], 20 * MS),
+        ([slow, quick], 20 * MS),
+        ([new], 15 * MS),
+    ):
+        assert world.rounds.time_until_next_look(ranks, T) == half_ns
+        assert world.rounds.smallest_limit_ns == 2 * half_ns
+    assert world.rounds.time_until_next_look([Rank()], T) == LONGEST_SLEEP_NS

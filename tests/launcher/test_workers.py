@@ -147,7 +147,10 @@ def test_the_kernel_kills_a_worker_whose_launcher_was_killed() -> None:
     ) as launcher:
         assert launcher.stdout is not None
         worker = os.pidfd_open(int(launcher.stdout.readline()))
-        launcher.communicate("x")
+        assert launcher.stdin is not None
+        launcher.stdin.write("x")
+        launcher.stdin.flush()
+        assert launcher.wait(60) == -signal.SIGKILL
     try:
         assert wait_for_exit([worker], 30)
     finally:

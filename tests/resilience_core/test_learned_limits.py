@@ -152,6 +152,10 @@ def test_a_count_of_verdicts_that_cannot_be_read_is_none(text: str | None) -> No
 # ---- the state -------------------------------------------------------------------------------------------
 
 
+def test_no_count_of_verdicts_makes_a_limit_that_cannot_be_computed() -> None:
+    assert relaxed_limits('{"section step": 3, "heartbeat": 100000}') == {"section step": 3, "heartbeat": 10}
+
+
 def test_a_state_that_was_written_before_evidence_was_kept_still_loads() -> None:
     state = learned({"step": PLENTY}).state_dict()
     del state["evidence"]

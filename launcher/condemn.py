@@ -219,7 +219,8 @@ def _incident(findings: Findings[RankMonitor], everybody: Sequence[RankMonitor],
             views[rank] = view
     group = [rank for rank in everybody if rank in views]
     looks = {rank: look_at(rank.pid(views[rank])) for rank in group}
-    stacks = _stacks(list(doomed), {r: views[r] for r in group if _answers(looks[r])}, settings)
+    reasons: dict[int, str] = {}
+    stacks = _stacks(list(doomed), {r: views[r] for r in group if _answers(looks[r])}, settings, reasons)
     evidence = {
         rank: _evidence(rank, views[rank], looks[rank], stacks.get(rank.order.local_rank, ())) for rank in group
     }
@@ -236,6 +237,7 @@ def _incident(findings: Findings[RankMonitor], everybody: Sequence[RankMonitor],
             exit_code=evidence[rank].exit_code,
             error=(error := evidence[rank].error),
             message=error.first_line() if error is not None else None,
+            no_stack=reasons.get(rank.order.local_rank),
         )
         for rank in group
     ]
@@ -264,9 +266,13 @@ def _answers(look: ProcessLook | None) -> bool:
 
 
 def _stacks(
-    doomed: Sequence[RankMonitor], views: dict[RankMonitor, CellView], settings: dict[str, Any]
+    doomed: Sequence[RankMonitor],
+    views: dict[RankMonitor, CellView],
+    settings: dict[str, Any],
+    reasons: dict[int, str],
 ) -> dict[int, tuple[Thread, ...]]:
     if not settings["config"]["capture_stacks"]:
+        reasons.update((rank.order.local_rank, "none was taken (--ft-capture-stacks false)") for rank in views)
         return {}
     # The launcher ends every rank once one is condemned, so none has anything left to be disturbed in.
     may_be_asked = views if settings["owns_ranks"] else doomed
@@ -276,6 +282,7 @@ def _stacks(
         timeout_seconds=settings["config"]["stack_capture_timeout"],
         fallback_files={r.order.local_rank: r.stack_file for r in may_be_asked if r in views and views[r].pid},
         fallback_signal=STACK_SIGNAL,
+        reasons=reasons,
     )
 
 

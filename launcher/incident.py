@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from launcher.phrases import exit_phrase, shortened
+from launcher.phrases import exit_phrase, no_stack_phrase, shortened
 from launcher.stacks import Frame, Thread, main_thread
 from resilience_core.error_record import ErrorRecord, error_from_json
 
@@ -56,6 +56,8 @@ class RankReport(NamedTuple):
     """The last lines of its standard error, where that goes to a file."""
     waits_in: str | None = None
     stack: tuple[Thread, ...] = ()
+    no_stack: str | None = None
+    """Why there is none, where a stack was wanted and the reason is known."""
 
 
 class Incident(NamedTuple):
@@ -198,8 +200,8 @@ class Incident(NamedTuple):
                 )
                 lines.append(f"  {thread.name}{f' ({flags})' if flags else ''}")
                 lines += [f"    {frame}" for frame in thread.frames]
-            if not rank.stack and self.kind == "hang":
-                lines.append("  no stack could be had")
+            if not rank.stack and (why := self._why_no_stack(rank)) is not None:
+                lines.append(f"  no stack{why}")
             if rank.error is not None and rank.error.traceback:
                 lines += [f"  {line}" for line in rank.error.traceback.splitlines()]
             if rank.stderr_tail:
@@ -207,6 +209,15 @@ class Incident(NamedTuple):
         if (hint := self._hint()) is not None:
             lines += ["", hint]
         return lines
+
+    def _why_no_stack(self, rank: RankReport) -> str | None:
+        if rank.exit_code is not None:
+            has_told = any("Fatal Python error" in line for line in rank.stderr_tail)
+            phrase = no_stack_phrase(rank.exit_code, has_told, is_hang=self.kind == "hang")
+            return f": {phrase}" if phrase is not None else None
+        if self.kind != "hang":
+            return None
+        return f": {rank.no_stack}" if rank.no_stack else " could be had"
 
     @property
     def speakers(self) -> tuple[RankReport, ...]:

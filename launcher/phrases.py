@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 from launcher.stacks import OURS, Frame
 
-__all__ = ["SHORT_STACK", "exit_phrase", "shortened"]
+__all__ = ["SHORT_STACK", "exit_phrase", "no_stack_phrase", "shortened"]
+
+_OF_FAULTHANDLER = (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)
 
 SHORT_STACK = 8
 """How many lines a stack takes on a terminal, at most."""
@@ -41,3 +43,24 @@ def exit_phrase(code: int) -> str:
         except ValueError:
             return f"was killed by signal {-code}"
     return f"exited with code {code}"
+
+
+def no_stack_phrase(code: int, has_told: bool, is_hang: bool) -> str | None:
+    """Why there is no stack of a process that has ended, and how there would be one the next time.
+
+    Args:
+        code: How it has ended; negative for a signal.
+        has_told: Python has written its stack to standard error.
+        is_hang: Stacks of all ranks were wanted; of a failure only one that a signal has ended leaves none behind.
+
+    Returns:
+        None where there is nothing to say.
+    """
+    if code >= 0 and not is_hang:
+        return None
+    phrase = "the process had ended before anybody could look at it"
+    if -code not in _OF_FAULTHANDLER:
+        return phrase
+    if has_told:
+        return f"{phrase}; Python has written one to standard error, below"
+    return f"{phrase}; with PYTHONFAULTHANDLER=1 in the environment Python writes one to standard error as it dies"

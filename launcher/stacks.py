@@ -65,6 +65,7 @@ def take_stacks(
     timeout_seconds: float,
     fallback_files: Mapping[int, str] | None = None,
     fallback_signal: int = 0,
+    reasons: dict[int, str] | None = None,
 ) -> dict[int, tuple[Thread, ...]]:
     """Take the stacks of several processes at once.
 
@@ -74,17 +75,22 @@ def take_stacks(
         timeout_seconds: The bound on all of it together.
         fallback_files: Key to the file that the process's own faulthandler writes to, for those that may be asked.
         fallback_signal: The signal that makes it write.
+        reasons: Gets, for each key without a stack, why there is none.
 
     Returns:
         Key to threads; a key is missing where nothing could be had.
     """
     end = time.monotonic() + timeout_seconds
+    why = dict.fromkeys(pids, "it was not asked" if py_spy else "there is no py-spy, and it was not asked")
     found = _from_outside(pids, py_spy, end) if py_spy else {}
     silent = {
         key: (pids[key], file) for key, file in (fallback_files or {}).items() if key in pids and key not in found
     }
     if silent and fallback_signal:
-        found.update(_from_inside(silent, fallback_signal, max(end, time.monotonic() + 0.05)))
+        found.update(_from_inside(silent, fallback_signal, max(end, time.monotonic() + 0.05), why))
+    if reasons is not None:
+        outside = "py-spy told nothing, and " if py_spy else ""
+        reasons.update((key, outside + reason) for key, reason in why.items() if key not in found)
     return found
 
 
@@ -213,10 +219,13 @@ def frame_of(function: str, path: str, line: int) -> Frame:
     return Frame(function, os.path.relpath(path, here) if path.startswith(here + os.sep) else path, line, "", path)
 
 
+_GONE = "the process had ended before anybody could look at it"
 _FAULTHANDLER_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
 
 
-def _from_inside(asked: Mapping[int, tuple[int, str]], number: int, end: float) -> dict[int, tuple[Thread, ...]]:
+def _from_inside(
+    asked: Mapping[int, tuple[int, str]], number: int, end: float, why: dict[int, str]
+) -> dict[int, tuple[Thread, ...]]:
     """Ask all of them at one moment, then read the answers as they come.
 
     The signal may wake a C call that returns on EINTR; whoever waits for that process then goes on. Each handles its
@@ -228,15 +237,19 @@ def _from_inside(asked: Mapping[int, tuple[int, str]], number: int, end: float) 
         for key, (pid, path) in asked.items():
             pidfd = open_pidfd(pid)
             if pidfd is None:
+                why[key] = _GONE
                 continue
             path = _where_it_writes(pid, path)
             waiting[key] = (pidfd, path, before := _size(path))
             status = process_status(pid)
-            would_answer = status is not None and status.state not in "TtZX" and before >= 0
-            if not (would_answer and _handles(pid, number)):
+            why[key] = _why_not_ask(status.state if status is not None else "X", before >= 0, _handles(pid, number))
+            if why[key]:
                 os.close(waiting.pop(key)[0])
+            else:
+                why[key] = "it did not answer the signal in time (--ft-stack-capture-timeout)"
         deaf = [key for key, (pidfd, _, _) in waiting.items() if not send_signal(pidfd, number)]
         for key in deaf:
+            why[key] = _GONE
             os.close(waiting.pop(key)[0])
         while waiting and time.monotonic() < end:
             ended = wait_for_exit([pidfd for pidfd, _, _ in waiting.values()], 0.005)
@@ -244,12 +257,27 @@ def _from_inside(asked: Mapping[int, tuple[int, str]], number: int, end: float) 
                 threads = _answer(path, before)
                 if threads:
                     found[key] = threads
+                if pidfd in ended:
+                    why[key] = _GONE
                 if threads or pidfd in ended:
                     os.close(waiting.pop(key)[0])
         return found
     finally:
         for pidfd, _, _ in waiting.values():
             os.close(pidfd)
+
+
+def _why_not_ask(state: str, has_file: bool, handles: bool) -> str:
+    """Why a process cannot be asked for its stack; empty where it can."""
+    if state in "ZX":
+        return _GONE
+    if state in "Tt":
+        return "it is stopped, and a stopped process answers no signal"
+    if not has_file:
+        return "it is not monitored yet, or the file that it would answer in is gone"
+    if not handles:
+        return "its handler for the question is gone: faulthandler or the signal was taken over by the script"
+    return ""
 
 
 def _where_it_writes(pid: int, path: str) -> str:

@@ -36,6 +36,7 @@ reports = st.builds(
     exit_code=st.none() | st.integers(-64, 255),
     message=st.none() | texts,
     waits_in=st.none() | texts,
+    no_stack=st.none() | texts,
     stack=st.lists(threads, max_size=2).map(tuple),
 )
 
@@ -127,6 +128,27 @@ def test_the_report_has_every_stack_and_the_option_to_raise_the_limit() -> None:
     assert "MainThread (active, holds the GIL)\n    read (data.py:7)" in report
     assert "no stack could be had" in report
     assert report.endswith("raise the limit: --ft-rank-section-timeouts step:SECONDS")
+
+
+def test_the_report_says_why_there_is_no_stack() -> None:
+    """A rank that died of a segmentation fault had 'no stack', and nobody said why nor how to get one."""
+
+    def told(kind: str, **facts: object) -> str:
+        rank = RankReport(0, 0, 9, is_culprit=True)._replace(**facts)
+        return "\n".join(line for line in Incident(kind, 0, "why", "action", (rank,)).report() if "  no stack" in line)
+
+    ended = "  no stack: the process had ended before anybody could look at it"
+    hint = "; with PYTHONFAULTHANDLER=1 in the environment Python writes one to standard error as it dies"
+    assert told("failure", cause="exit", exit_code=-11) == ended + hint
+    assert told("hang", exit_code=-11) == ended + hint
+    assert told("failure", cause="exit", exit_code=-9) == ended  # no handler sees that
+    assert told("hang", exit_code=0) == ended
+    assert told("failure", cause="exit", exit_code=-11, stderr_tail=("Fatal Python error: Segmentation fault",)) == (
+        f"{ended}; Python has written one to standard error, below"
+    )
+    assert told("failure", cause="exit", exit_code=1) == ""  # the traceback tells
+    assert told("failure") == ""  # a peer, which runs
+    assert told("hang", no_stack="it is stopped") == "  no stack: it is stopped"
 
 
 @pytest.mark.parametrize(

@@ -112,15 +112,18 @@ def test_a_stopped_process_is_not_asked(stands: subprocess.Popen[str], tmp_path:
     stands.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, stands.pid, os.WSTOPPED | os.WNOWAIT)
 
+    reasons: dict[int, str] = {}
     found = take_stacks(
         {0: stands.pid},
         py_spy=None,
         timeout_seconds=20,
         fallback_files={0: str(tmp_path / "stack")},
         fallback_signal=STACK_SIGNAL,
+        reasons=reasons,
     )
 
     assert found == {}
+    assert reasons == {0: "it is stopped, and a stopped process answers no signal"}
     assert int(next(line for line in status(stands.pid) if line.startswith("ShdPnd")).split()[1], 16) == 0
 
 
@@ -132,14 +135,17 @@ def test_a_process_that_has_ended_costs_nothing_but_its_own_stack(tmp_path: Path
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
 
+    reasons: dict[int, str] = {}
     found = take_stacks(
         {0: ended.pid},
         py_spy=PY_SPY,
         timeout_seconds=20,
         fallback_files={0: str(tmp_path / "stack")},
         fallback_signal=STACK_SIGNAL,
+        reasons=reasons,
     )
     assert found == {}
+    assert "the process had ended before anybody could look at it" in reasons[0]
 
 
 def fake_py_spy(tmp_path: Path, body: str) -> str:
@@ -197,16 +203,46 @@ def test_a_process_that_does_not_answer_is_not_killed_by_the_question(
     process = spawn("import sys; print('ready', flush=True); print(sys.stdin.readline(), flush=True)")
     (tmp_path / "stack").touch()
 
+    reasons: dict[int, str] = {}
     found = take_stacks(
         {0: process.pid},
         py_spy=None,
         timeout_seconds=0.1,
         fallback_files={0: str(tmp_path / "stack")},
         fallback_signal=STACK_SIGNAL,
+        reasons=reasons,
     )
 
     assert found == {}
+    assert "faulthandler or the signal was taken over by the script" in reasons[0]
     assert process.communicate("alive\n", timeout=20)[0].strip() == "alive"
+
+
+def test_why_there_is_no_stack_of_a_rank_that_cannot_answer(
+    stands: subprocess.Popen[str], spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    blocked = spawn(
+        "import faulthandler, signal, sys, time; number = int(sys.argv[1])\n"
+        "faulthandler.register(number, file=open(sys.argv[2], 'w')); signal.pthread_sigmask(0, [number])\n"
+        "print('ready', flush=True); time.sleep(600)",
+        str(STACK_SIGNAL),
+        str(tmp_path / "blocked"),
+    )
+    reasons: dict[int, str] = {}
+    found = take_stacks(
+        {1: blocked.pid, 2: stands.pid, 3: stands.pid},
+        py_spy=None,
+        timeout_seconds=0.3,
+        fallback_files={1: str(tmp_path / "blocked"), 2: str(tmp_path / "never")},
+        fallback_signal=STACK_SIGNAL,
+        reasons=reasons,
+    )
+    assert found == {}
+    assert reasons == {
+        1: "it did not answer the signal in time (--ft-stack-capture-timeout)",
+        2: "it is not monitored yet, or the file that it would answer in is gone",
+        3: "there is no py-spy, and it was not asked",
+    }
 
 
 def test_the_answer_to_an_earlier_question_is_not_taken_for_this_one(

@@ -79,7 +79,14 @@ class Made:
 
 
 def near_miss(local_rank: int) -> dict[str, Any]:
-    return {"local_rank": local_rank, "rank": local_rank, "cause": "section", "section": "step", "late_seconds": 0.1}
+    return {
+        "local_rank": local_rank,
+        "rank": local_rank,
+        "cause": "section",
+        "section": "step",
+        "late_seconds": 0.1,
+        "was_late": True,
+    }
 
 
 # ---- reports --------------------------------------------------------------------------------------------
@@ -189,3 +196,19 @@ def test_a_membership_change_gives_ranks_as_long_as_the_scheduler_would(monkeypa
     made.agent._stop_workers(made.agent._worker_group)
     short = made.agent._outfit.config.failure_stop_timeout
     assert ends == [(signal.SIGTERM, 30.0), (signal.SIGTERM, short)]
+
+
+# ---- notes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("captures", "times"), [(True, 1), (False, 0)])
+def test_the_absence_of_py_spy_is_said_once(monkeypatch: pytest.MonkeyPatch, captures: bool, times: int) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(agent_module, "say", lambda *lines, **_: said.extend(lines))
+    monkeypatch.setattr(agent_module.story, "misses_py_spy", lambda incident: incident.kind == "hang")
+    made = Made()
+    made.agent._outfit.config = FaultToleranceConfig(capture_stacks=captures)  # type: ignore[misc]
+    for local_rank in range(3):
+        made.verdict(3, local_rank)
+        made.agent._read_reports()
+    assert said.count(agent_module.story.NO_PY_SPY) == times

@@ -826,7 +826,7 @@ MUTANTS = (
         "launcher/preloading.py",
         "    if left > 0:\n",
         "    if False:\n",
-        ("tests/e2e/test_warm_workers.py",),
+        ("tests/launcher/test_warm_starter.py",),
     ),
     Mutant(
         "a fork handler that stalls is waited for",
@@ -854,7 +854,7 @@ MUTANTS = (
         "launcher/become.py",
         "        numpy_random.seed()\n",
         "        pass\n",
-        ("tests/e2e/test_warm_workers.py",),
+        ("tests/launcher/test_warm_starter.py",),
     ),
     Mutant(
         "a zygote is made without what the text of a script sets, and has to be made again",

@@ -30,11 +30,11 @@ MUTANTS_OF_LIMITS = (
         ("tests/resilience_core/test_learned_limits.py", "tests/resilience_core/test_client.py"),
     ),
     Mutant(
-        "a heartbeat limit is learned where no rank has sent a first heartbeat",
-        "resilience_core/learned_limits.py",
-        "if later.longest_ns == 0 or (first.longest_ns == 0 and not self._heartbeat.were_calculated):",
-        "if later.longest_ns == 0:",
-        ("tests/resilience_core/test_learned_limits.py", "tests/resilience_core/test_client.py"),
+        "a second calculation forgets how long the first heartbeat took",
+        "resilience_core/timeouts.py",
+        "initial=in_force.initial if first_ns == 0 else learn(",
+        "initial=learn(",
+        ("tests/resilience_core/test_timeouts.py", "tests/resilience_core/test_client.py"),
     ),
     Mutant(
         "a section that no rank has been in is learned",

@@ -377,9 +377,20 @@ def test_variables_that_are_read_at_import_get_a_zygote_of_their_own(nursery):
     assert nursery.said == []
 
 
-@pytest.mark.parametrize("text", ["torch.cuda._is_in_bad_fork = lambda: os.getpid() != me", "raise RuntimeError('no')"])
-def test_a_preload_that_would_harm_workers_switches_warm_start_off(nursery, text):
-    """A fake of a poisoned CUDA (there is none here): torch says so in a forked child only. And one that raises."""
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("torch.cuda._is_in_bad_fork = lambda: os.getpid() != me", "has used a device"),
+        ("raise RuntimeError('no')", "cannot import 'fake_poisoner': RuntimeError: no"),
+        (
+            "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()",
+            "started 1 thread(s)",
+        ),
+    ],
+    ids=["device", "raises", "thread"],
+)
+def test_a_preload_that_would_harm_workers_switches_warm_start_off(nursery, text, why):
+    """A fake of a poisoned CUDA (there is none here): torch says so in a forked child only."""
     (nursery.folder / "fake_poisoner.py").write_text(
         "import os, sys, types\nme = os.getpid()\ntorch = types.SimpleNamespace(cuda=types.SimpleNamespace())\n"
         f"sys.modules['torch'] = torch\n{text}\n"
@@ -388,7 +399,7 @@ def test_a_preload_that_would_harm_workers_switches_warm_start_off(nursery, text
     assert nursery.start(0) == ["spawned", "spawned"]
     (line,) = nursery.said
     assert "warm start is off: " in line
-    assert "has used a device" in line or "cannot import 'fake_poisoner': RuntimeError: no" in line
+    assert why in line
 
 
 def test_a_preload_that_reads_what_each_worker_has_of_its_own_is_left_out(nursery):
@@ -398,3 +409,16 @@ def test_a_preload_that_reads_what_each_worker_has_of_its_own_is_left_out(nurser
     assert nursery.start(0) == ["warm", "warm"]
     (line,) = nursery.said
     assert "'fake_rank_reader' is left out: fake_rank_reader reads RANK while it is imported" in line
+
+
+def test_workers_of_one_zygote_draw_numbers_of_their_own(nursery):
+    """A fork has its parent's generators: augmentations would be the same on all ranks."""
+    nursery.script.write_text(
+        nursery.script.read_text()
+        + "import multiprocessing, numpy, random\nkey = multiprocessing.current_process().authkey\n"
+        "open(f'{name}-drawn', 'w').write(f'{numpy.random.rand()}\\n{random.random()}\\n{key}')\n"
+    )
+    nursery.open(["numpy.random", "random", "multiprocessing.process"])
+    assert nursery.start(0) == ["warm", "warm"]
+    drawn = [(nursery.folder / f"{rank}-0-drawn").read_text().splitlines() for rank in (0, 1)]
+    assert all(one != other for one, other in zip(*drawn, strict=True)), drawn

@@ -12,7 +12,7 @@ import glob
 import os
 from collections.abc import Sequence
 
-from launcher.console import say
+from launcher.console import INFO, say
 
 __all__ = ["FLAGS", "retract", "set_default"]
 
@@ -39,7 +39,9 @@ def set_default(arguments: Sequence[str]) -> None:
         return
     os.environ[_NAME] = "1"
     _was_set_here = True
-    say("OMP_NUM_THREADS is not set; each worker gets 1 thread, as with torchrun")
+    say(
+        "OMP_NUM_THREADS is not set; each worker gets 1 thread, as with torchrun, unless the script sets it", level=INFO
+    )
 
 
 def retract(workers: int) -> None:

@@ -11,7 +11,7 @@ import shutil
 import stat
 import threading
 
-from launcher.console import say
+from launcher.console import INFO, say
 from launcher.event_log import read_events
 
 __all__ = ["prune", "prune_in_background"]
@@ -70,4 +70,5 @@ def _prune_and_tell(log_folder: str, keep: int) -> None:
         say(f"old log folders could not be looked at ({error.strerror}); nothing was removed (--ft-keep-runs)")
         return
     if removed:
-        say(f"{len(removed)} log folder(s) of ended runs removed (--ft-keep-runs {keep}): {', '.join(sorted(removed))}")
+        names = ", ".join(sorted(removed))
+        say(f"{len(removed)} log folder(s) of ended runs removed (--ft-keep-runs {keep}): {names}", level=INFO)

@@ -142,7 +142,7 @@ def _supervise(agent: Agent, spec: WorkerSpec, outfit: Outfit) -> int:
         code = 1
         return code
     except RendezvousError as error:
-        say(f"the nodes could not agree: {type(error).__name__}: {error}")
+        say(f"the nodes could not agree: {type(error).__name__}: {error}", level=console.ERROR)
         code = 1
         return code
     finally:
@@ -239,7 +239,7 @@ def _furnished(
         run_folder.write(CONFIG_FILE, job.config.to_json())
 
         def on_change(change: str, reason: str) -> None:
-            say(story.monitor_changed(change, reason))
+            say(story.monitor_changed(change, reason), level=story.level_of(change))
             events.write(change, reason=reason)
 
         monitor = MonitorProcess(

@@ -10,6 +10,7 @@ from typing import Any
 from torch.distributed.elastic.agent.server.api import WorkerGroup
 
 from launcher.blame import assign_blame
+from launcher.console import ERROR, WARNING
 from launcher.evidence import Evidence, look_at, uses_a_gpu
 from launcher.incident import Incident, RankReport
 from launcher.monitor_process import find_py_spy
@@ -24,6 +25,7 @@ __all__ = [
     "closing",
     "failure_incident",
     "is_same_again",
+    "level_of",
     "misses_py_spy",
     "monitor_changed",
     "near_miss",
@@ -161,6 +163,11 @@ def monitor_changed(change: str, reason: str) -> str:
             "that hangs is not seen. New ones are started, more and more slowly; it will be said when one lives on"
         )
     return "protection is on again: the monitor lives on, and watches every rank"
+
+
+def level_of(change: str) -> int:
+    """How loud a change of the monitor is told: that nobody is protected is heard at any ``log_level`` up to ERROR."""
+    return ERROR if change == "monitor_lost" else WARNING
 
 
 def near_miss(miss: Mapping[str, Any], count: int) -> str:

@@ -8,8 +8,18 @@ from typing import Any
 
 import pytest
 
+from launcher import console
 from launcher.incident import Incident, RankReport
-from launcher.story import NO_PY_SPY, beyond_mending, closing, is_same_again, misses_py_spy, what_follows
+from launcher.story import (
+    NO_PY_SPY,
+    beyond_mending,
+    closing,
+    is_same_again,
+    level_of,
+    misses_py_spy,
+    monitor_changed,
+    what_follows,
+)
 from resilience_core.error_record import ErrorRecord
 
 OWN = ErrorRecord("ValueError", "bad batch\nmore of it")
@@ -78,6 +88,15 @@ def test_the_last_words_stay_few_in_a_large_group() -> None:
     said = closing(Incident("failure", 0, "it cannot be told", "stop", ranks), None)
     assert said[-2:] == ["  and 60 more", "  why     it cannot be told"]
     assert len(said) == 7
+
+
+@pytest.mark.parametrize(("change", "is_heard"), [("monitor_lost", True), ("monitor_replaced", False)])
+def test_that_nobody_is_protected_is_heard_at_log_level_error(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], change: str, is_heard: bool
+) -> None:
+    monkeypatch.setattr(console._console, "threshold", console.ERROR)
+    console.say(monitor_changed(change, "was killed by SIGKILL"), level=level_of(change))
+    assert ("PROTECTION IS OFF" in capfd.readouterr().err) == is_heard
 
 
 def test_the_absence_of_py_spy_matters_in_a_hang_and_not_where_it_was_chosen(

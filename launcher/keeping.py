@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["Keeping", "StoppedLauncher"]
+from typing import NamedTuple
+
+__all__ = ["Keeping", "Recovery", "StoppedLauncher"]
 
 NS = 1_000_000_000
 OVERSLEPT_NS = NS * 3 // 10
@@ -20,6 +22,14 @@ LONGEST_GAP_NS = NS
 """Between two looks of one who runs; after a longer one it has not run itself, and begins anew."""
 
 
+class Recovery(NamedTuple):
+    """How long protection was off; ``CLOCK_MONOTONIC`` nanoseconds."""
+
+    off_ns: int
+    on_ns: int
+    """When the monitor that lives on was started."""
+
+
 class Keeping:
     """Judges one monitor after the other.
 
@@ -34,6 +44,8 @@ class Keeping:
         self._woke_ns = now_ns - SETTLING_NS
         self._short_lives = 0
         self._next_start_ns = now_ns
+        self.off_since_ns: int | None = None
+        """Since when one after the other dies young, and nobody can be said to watch; None while all is well."""
 
     def started(self, now_ns: int) -> None:
         """Begin with a new monitor."""
@@ -73,21 +85,37 @@ class Keeping:
             that was told already.
         """
         is_short = (self._died_ns or now_ns) - self._started_ns < SHORT_LIFE_NS
-        self._short_lives = self._short_lives + 1 if is_short else 0
+        if self.off_since_ns is not None:
+            # Lost until one has been seen to live on: one that has, unseen, only shortens the pauses again.
+            self._short_lives = self._short_lives + 1 if is_short else MOST_SHORT_LIVES
+        else:
+            self._short_lives = self._short_lives + 1 if is_short else 0
         excess = self._short_lives - MOST_SHORT_LIVES
         if excess < 0:
             return "monitor_replaced"
         self._next_start_ns = now_ns + min(FIRST_PAUSE_NS << min(excess, 10), LONGEST_PAUSE_NS)
-        return "monitor_lost" if excess == 0 else None
+        if self.off_since_ns is not None:
+            return None
+        self.off_since_ns = self._died_ns or now_ns
+        return "monitor_lost"
 
-    def has_recovered(self, now_ns: int) -> bool:
-        """Whether a monitor has lived long enough after ``monitor_lost``; true once."""
-        is_young = self._died_ns is not None or now_ns - self._started_ns < SHORT_LIFE_NS
-        if self._short_lives < MOST_SHORT_LIVES or is_young:
-            return False
+    def recovered(self, now_ns: int, state: str | None) -> Recovery | None:
+        """Look whether a monitor has lived long enough after ``monitor_lost``.
+
+        Args:
+            now_ns: ``CLOCK_MONOTONIC``.
+            state: None while it runs; see :meth:`what_is_wrong`.
+
+        Returns:
+            From when to when nobody could be said to watch; once for each loss.
+        """
+        if self.off_since_ns is None or state is not None or now_ns - self._started_ns < SHORT_LIFE_NS:
+            return None
+        recovery = Recovery(self.off_since_ns, self._started_ns)
+        self.off_since_ns = None
         self._short_lives = 0
         self._next_start_ns = now_ns
-        return True
+        return recovery
 
 
 class StoppedLauncher:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from launcher.keeping import Keeping
 from launcher.lost_time import KEEPER, MONITOR, Freeze, LostTime
 from launcher.monitor import MESSAGE_SIZE
+from launcher.phrases import time_of_day
 from launcher.processes import open_pidfd
 from launcher.watch import WatchOrder
 from resilience_core.cell import Cell
@@ -91,6 +92,11 @@ class MonitorProcess:
     def pid(self) -> int:
         """The monitor's process, as of now."""
         return self._process.pid
+
+    @property
+    def unprotected_since_ns(self) -> int | None:
+        """Since when one monitor after the other has ended (``monitor_lost``); None while one watches."""
+        return self._keeping.off_since_ns
 
     def watch(self, order: WatchOrder, cell: Cell, *, is_session_leader: bool = False) -> None:
         """Have a rank watched from now on.
@@ -193,13 +199,16 @@ class MonitorProcess:
         while not self._closing.wait(min(self._lost.beat_period_ns, _LONGEST_LOOK_NS) / 1e9):
             now_ns = time.monotonic_ns()
             self._lost.beat(KEEPER, now_ns)
+            state = self._state()
             reason = self._keeping.what_is_wrong(
-                now_ns, self._state(), self._lost.last_beat_ns(MONITOR), self._lost.busy_until_ns
+                now_ns, state, self._lost.last_beat_ns(MONITOR), self._lost.busy_until_ns
             )
             if reason is not None:
                 self._replace(reason, now_ns)
-            elif self._keeping.has_recovered(now_ns):
-                self._tell_change("monitor_back", "a new one lives on")
+            elif (recovery := self._keeping.recovered(now_ns, state)) is not None:
+                off_seconds = (recovery.on_ns - recovery.off_ns) / 1e9
+                since = time_of_day(recovery.on_ns, now_ns)
+                self._tell_change("monitor_back", f"since {since}, after it was off for {off_seconds:.1f} s")
             if self._must_send_anew:
                 self._send_all_orders()
 

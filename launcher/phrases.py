@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import signal
+import time
 from collections.abc import Sequence
 
 from launcher.stacks import OURS, Frame
 
-__all__ = ["SHORT_STACK", "exit_phrase", "no_stack_phrase", "shortened"]
+__all__ = ["SHORT_STACK", "exit_phrase", "no_stack_phrase", "shortened", "time_of_day"]
 
 _OF_FAULTHANDLER = (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)
 
@@ -64,3 +65,8 @@ def no_stack_phrase(code: int, has_told: bool, is_hang: bool) -> str | None:
     if has_told:
         return f"{phrase}; Python has written one to standard error, below"
     return f"{phrase}; with PYTHONFAULTHANDLER=1 in the environment Python writes one to standard error as it dies"
+
+
+def time_of_day(at_ns: int, now_ns: int) -> str:
+    """The local time, to the second, of a past instant of ``CLOCK_MONOTONIC``."""
+    return time.strftime("%H:%M:%S", time.localtime(time.time() - (now_ns - at_ns) / 1e9))

@@ -149,6 +149,8 @@ def _supervise(agent: Agent, spec: WorkerSpec, outfit: Outfit) -> int:
         keeps_rendezvous_open |= agent.leaves_the_others_alone
         if not keeps_rendezvous_open:
             spec.rdzv_handler.shutdown()
+        if (since_ns := outfit.monitor.unprotected_since_ns) is not None:
+            say(story.ended_unprotected(since_ns), level=console.ERROR)
         unsaid = {"unsaid": console.lost_lines()} if console.lost_lines() else {}
         outfit.events.write(
             "ended",

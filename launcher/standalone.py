@@ -150,5 +150,7 @@ class RankMonitors:
 def _log_change(change: str, reason: str) -> None:
     if change == "monitor_lost":
         logger.error("the ranks are not protected: one monitor after the other ends, the last one %s", reason)
+    elif change == "monitor_back":
+        logger.warning("the ranks are protected again %s", reason)
     else:
         logger.warning("%s: the monitor %s", change, reason)

@@ -14,6 +14,7 @@ from launcher.console import ERROR, WARNING
 from launcher.evidence import Evidence, look_at, uses_a_gpu
 from launcher.incident import Incident, RankReport
 from launcher.monitor_process import find_py_spy
+from launcher.phrases import time_of_day
 from launcher.workers import Worker, WorkerProcesses
 from resilience_core.cell import CellView
 from resilience_core.error_record import ErrorRecord, is_consequence
@@ -23,6 +24,7 @@ __all__ = [
     "YOUNG_NS",
     "beyond_mending",
     "closing",
+    "ended_unprotected",
     "failure_incident",
     "is_same_again",
     "level_of",
@@ -159,10 +161,20 @@ def monitor_changed(change: str, reason: str) -> str:
         return f"the monitor {reason}; a new one watches on, training was not touched"
     if change == "monitor_lost":
         return (
-            f"PROTECTION IS OFF: one monitor after the other dies, the last one {reason}. Training goes on, but a rank "
-            "that hangs is not seen. New ones are started, more and more slowly; it will be said when one lives on"
+            f"PROTECTION IS OFF: one monitor after the other is lost, the last one {reason}. Training goes on, but a "
+            "rank that hangs may not be seen. New ones are started, more and more slowly; it will be said when one "
+            "lives on"
         )
-    return "protection is on again: the monitor lives on, and watches every rank"
+    return f"protection is on again {reason}: the monitor lives on, and watches every rank"
+
+
+def ended_unprotected(since_ns: int) -> str:
+    """One line about a job at whose end no monitor had lived on since ``monitor_lost``."""
+    now_ns = time.monotonic_ns()
+    return (
+        f"PROTECTION WAS STILL OFF when the job ended, since {time_of_day(since_ns, now_ns)} "
+        f"({(now_ns - since_ns) / 1e9:.1f} s): a rank that hung in that time may not have been seen"
+    )
 
 
 def level_of(change: str) -> int:

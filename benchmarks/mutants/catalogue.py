@@ -753,8 +753,22 @@ MUTANTS = (
     Mutant(
         "protection that is off is not told",
         "launcher/keeping.py",
-        '        return "monitor_lost" if excess == 0 else None\n',
+        '        return "monitor_lost"\n',
         "        return None\n",
+        ("tests/launcher/test_keeping.py",),
+    ),
+    Mutant(
+        "a loss of protection is forgotten when a monitor has lived on unseen",
+        "launcher/keeping.py",
+        "            self._short_lives = self._short_lives + 1 if is_short else MOST_SHORT_LIVES\n",
+        "            self._short_lives = self._short_lives + 1 if is_short else 0\n",
+        ("tests/launcher/test_keeping.py",),
+    ),
+    Mutant(
+        "protection is said to be on again while the monitor is stopped",
+        "launcher/keeping.py",
+        "        if self.off_since_ns is None or state is not None or now_ns",
+        "        if self.off_since_ns is None or now_ns",
         ("tests/launcher/test_keeping.py",),
     ),
     Mutant(

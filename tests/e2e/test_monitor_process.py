@@ -69,6 +69,21 @@ def test_every_monitor_that_is_killed_is_replaced(launch: Callable[..., Any]) ->
     assert len(pids) == 3
 
 
+def test_a_job_that_did_not_get_its_protection_back_says_so_at_its_end(launch: Callable[..., Any]) -> None:
+    job = launch("loop.py", "--until-file", "stop", nproc=1)
+    job.wait_for_output("runs in generation 0")
+    while not job.events("monitor_lost"):
+        pid = job.monitor_pid
+        os.kill(pid, signal.SIGSTOP)
+        job.until_gone({pid})
+        job.until(lambda: any("launcher.monitor" in what for what in job.processes().values()), "new monitor")
+    (job.work / "stop").touch()
+
+    assert job.wait() == 0
+    assert job.stderr.count("PROTECTION IS OFF") == 1
+    assert ("PROTECTION WAS STILL OFF when the job ended" in job.stderr) == (not job.events("monitor_back"))
+
+
 @pytest.fixture
 def freezer() -> Iterator[Callable[[set[int], bool], None]]:
     """Freeze or thaw processes with the kernel's cgroup freezer, version 1 or 2."""

@@ -95,14 +95,68 @@ def test_several_that_die_young_are_a_loss_of_protection_told_once_and_tried_eve
     pauses = [later - earlier for earlier, later in itertools.pairwise(starts)]
     assert pauses[-1] >= LONGEST_PAUSE_NS
     assert pauses == sorted(pauses)
-    assert not life.keeping.has_recovered(life.now)
+    assert life.keeping.recovered(life.now, "ended (exit code 3)") is None
 
     life.keeping.started(life.now)
+    since_ns = life.now
     life.stay(SHORT_LIFE_NS / S + 1)
-    assert life.keeping.has_recovered(life.now)
-    assert not life.keeping.has_recovered(life.now)
+    assert life.keeping.recovered(life.now, None) == (starts[MOST_SHORT_LIVES], since_ns)
+    assert life.keeping.recovered(life.now, None) is None
     assert life.look("ended (signal 9)") is not None
     assert life.keeping.ended(life.now) == "monitor_replaced"
+
+
+def lose(life: Life, state: str) -> list[str | None]:
+    """Hit one monitor after the other as soon as it has been started; what is told."""
+    told = []
+    for _ in range(MOST_SHORT_LIVES + 1):
+        while life.look(state) is None:
+            pass
+        told.append(life.keeping.ended(life.now))
+        life.keeping.started(life.now)
+    return told
+
+
+@pytest.mark.parametrize("state", ["ended (signal 9)", "stopped"])
+def test_protection_is_on_again_as_soon_as_one_has_lived_on_not_before(life: Life, state: str) -> None:
+    assert lose(life, state)[-1] == "monitor_lost"
+    off_ns = life.keeping.off_since_ns
+    life.stay(1)
+    assert life.look(state) is not None
+    assert life.keeping.ended(life.now) is None  # said once
+    life.now += S
+    life.keeping.started(life.now)
+    on_ns = life.now
+    life.stay(SHORT_LIFE_NS / S - 1)
+    assert life.keeping.recovered(life.now, None) is None
+    life.stay(1)
+    assert life.keeping.recovered(life.now, state) is None
+    assert life.keeping.recovered(life.now, None) == (off_ns, on_ns)
+    assert life.keeping.off_since_ns is None
+
+
+@pytest.mark.parametrize("state", ["ended (signal 9)", "stopped"])
+def test_a_loss_that_was_told_stays_one_until_its_end_is_told(life: Life, state: str) -> None:
+    """The one that lived on is hit while the keeper does not run either, before anybody could say that it lived."""
+    lose(life, state)
+    if life.look(state, after=SHORT_LIFE_NS + S) is None:
+        assert life.stay(SETTLING_NS / S, state)[-1] is not None
+    assert life.keeping.ended(life.now) is None
+    life.keeping.started(life.now)
+    life.stay(SHORT_LIFE_NS / S)
+    assert life.keeping.recovered(life.now, None) is not None
+
+
+@pytest.mark.parametrize("hits", [1, 5, 50])
+def test_however_often_one_was_lost_the_next_is_tried_within_half_a_minute(life: Life, hits: int) -> None:
+    lose(life, "stopped")
+    for _ in range(hits):
+        assert life.look("stopped") is not None
+        life.keeping.ended(life.now)
+        life.keeping.started(life.now)
+    since_ns = life.now
+    while life.look("ended (signal 9)") is None:
+        assert life.now - since_ns <= LONGEST_PAUSE_NS
 
 
 # ---- a launcher that is stopped -------------------------------------------------------------------------

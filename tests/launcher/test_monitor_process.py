@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
+import re
 import select
 import shutil
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +21,7 @@ from launcher import keeping, monitor_process
 from launcher.monitor_process import MonitorProcess
 from launcher.watch import WatchOrder
 from resilience_core import FaultToleranceConfig
-from resilience_core.cell import Cell
+from resilience_core.cell import PID, START_TIME, STATE, WATCHED, Cell, process_start_time
 
 PATIENCE = 30.0
 DIES_AT_ONCE = "raise SystemExit(3)"
@@ -72,6 +75,51 @@ def test_one_that_dies_again_and_again_leaves_the_node_unprotected_and_that_is_s
     monkeypatch.setattr(keeping, "SHORT_LIFE_NS", 1_000_000_000)
     assert changes.get(timeout=PATIENCE)[0] == "monitor_back"
     assert changes.empty()
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_monitors_hit_in_quick_succession_come_back_say_so_and_find_who_hung_meanwhile(
+    tmp_path: Path,
+    changes: queue.Queue[tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    spawn: Callable[..., subprocess.Popen[str]],
+    number: signal.Signals,
+) -> None:
+    monkeypatch.setattr(keeping, "FIRST_PAUSE_NS", 100_000_000)
+    process = MonitorProcess(
+        FaultToleranceConfig(capture_stacks=False),
+        run_folder=str(tmp_path),
+        log_folder=str(tmp_path),
+        owns_ranks=False,
+        on_change=lambda change, reason: changes.put((change, reason)),
+    )
+    with contextlib.closing(process), contextlib.closing(Cell.create(str(tmp_path / "0"))) as cell:
+        rank = spawn("print('ready', flush=True); input()")
+        process.watch(WatchOrder(0, 0, 0, cell.path, rank.pid), cell)
+        told = []
+        while "monitor_lost" not in told:
+            os.kill(process.pid, number)
+            told.append(changes.get(timeout=PATIENCE)[0])
+        assert process.unprotected_since_ns is not None
+        assert len(told) >= keeping.MOST_SHORT_LIVES
+        hang(cell, rank.pid)
+
+        monkeypatch.setattr(keeping, "SHORT_LIFE_NS", 1_000_000_000)
+        change, reason = changes.get(timeout=PATIENCE)
+        assert change == "monitor_back"
+        assert re.fullmatch(r"since \d\d:\d\d:\d\d, after it was off for \d+\.\d s", reason), reason
+        assert process.unprotected_since_ns is None
+        assert rank.wait(PATIENCE) == -signal.SIGKILL
+        assert changes.empty()
+
+
+def hang(cell: Cell, pid: int) -> None:
+    """Make the process the owner of the cell, and long overdue in a section."""
+    now_ns = time.monotonic_ns()
+    word = cell.add_section("step")
+    cell.words[PID], cell.words[START_TIME] = pid, process_start_time(pid) or 0
+    cell.words[word + 1], cell.words[word] = now_ns - 3_000_000_000, now_ns - 1_000_000_000
+    cell.words[STATE] = WATCHED
 
 
 def test_where_none_can_be_started_protection_is_off_and_the_keeper_goes_on_trying(

@@ -7,6 +7,7 @@ to the weakest; the first that speaks decides. Where none does, nobody is named,
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -14,11 +15,13 @@ from typing import NamedTuple
 from launcher.evidence import Evidence
 from launcher.stacks import Frame, Thread, main_thread
 
-__all__ = ["Blame", "assign_blame", "waits_for_peers"]
+__all__ = ["Blame", "assign_blame", "is_entered_by_all", "waits_for_peers"]
 
 _WAITING_FILES = ("torch/distributed/", "torch/nn/parallel/distributed.py", "torch/cuda/streams.py")
 # DDP's all-reduce runs inside backward; torch.cuda.synchronize waits for whatever NCCL kernel is queued.
 _WAITING_FUNCTIONS = ("_engine_run_backward", "synchronize")
+# In these nobody goes on before everybody has come; who broadcasts or sends, goes on at once.
+_ENTERED_BY_ALL = re.compile("all_reduce|all_gather|all_to_all|reduce_scatter|barrier|monitored_barrier")
 _NOTICED_LATE_NS = 100_000_000
 """How much later than it happened a death may be noticed, on a busy machine."""
 
@@ -44,6 +47,12 @@ def waits_for_peers(threads: Sequence[Thread]) -> Frame | None:
     return None
 
 
+def is_entered_by_all(frame: Frame) -> bool:
+    """Whether that frame is a collective which nobody can leave before everybody has entered it."""
+    is_collective = frame.file.endswith("torch/distributed/distributed_c10d.py")
+    return is_collective and _ENTERED_BY_ALL.match(frame.function) is not None
+
+
 def assign_blame(group: Group, *, has_others: bool = False) -> Blame:
     """Tell the culprits from the victims.
 
@@ -62,6 +71,8 @@ def assign_blame(group: Group, *, has_others: bool = False) -> Blame:
         for rule in (_not_begun, _outside, _elsewhere, _behind, _alone, _busy):
             if (blame := rule(group)) is not None:
                 return blame
+        if not has_others and (blame := _ahead(group)) is not None:
+            return blame
     return _by_elimination(group, has_others)
 
 
@@ -170,6 +181,32 @@ def _behind(group: Group) -> Blame | None:
     return Blame(_ranks(behind), f"behind the others, at iteration {min(iterations)} of {max(iterations)}")
 
 
+def _ahead(group: Group) -> Blame | None:
+    """All wait; one has been through a section that the others wait in, so it was not in that collective with them.
+
+    Surer than counts of iterations: a rank that was given one batch more stands in a section that nobody has left.
+    """
+    if any(not e.waits or e.has_gpu for e in group):
+        return None
+    for section in sorted({name for e in group for name in e.open_sections}):
+        counts = [dict(e.closed).get(section, -1) for e in group]
+        fewest = min(counts)
+        ahead = [e for e, count in zip(group, counts, strict=True) if count == fewest + 1]
+        behind = [e for e, count in zip(group, counts, strict=True) if count == fewest]
+        if len(ahead) != 1 or fewest < 0 or len(behind) != len(group) - 1:
+            continue
+        # One that does not sleep, but runs or hangs in the kernel, may have been let go long ago.
+        if all(e.waits_for_all and e.state == "S" and section in e.open_sections for e in behind):
+            others, waits = ("the other", "waits") if len(behind) == 1 else ("the others", "wait")
+            return Blame(
+                _ranks(ahead),
+                f"likely: it has closed section '{section}' {_times(fewest + 1)}, {others} {_times(fewest)} and still "
+                f"{waits} in a collective inside it, which this rank seems to have skipped; not certain, since "
+                f"{others} may have called one too many, or a connection failed",
+            )
+    return None
+
+
 def _alone(group: Group) -> Blame | None:
     """Who is held up by another stops soon after it; these have gone on long after."""
     condemned = [e for e in group if e.is_condemned]
@@ -205,10 +242,26 @@ def _by_elimination(group: Group, has_others: bool) -> Blame:
     if all(e.waits for e in group):
         if has_others:
             return Blame((), "every rank here waits for others: the culprit skipped a collective or is on another node")
-        return Blame((), "every rank waits for the others: one has skipped a collective, or called one too many")
+        return Blame(
+            (), f"every rank waits for the others: one has skipped a collective, or called one too many{_level(group)}"
+        )
     if all(e.waits for e in group if e.is_condemned):
         return Blame((), "who is overdue waits for others; it cannot be told which of those held it up")
     return Blame((), "it cannot be told from iterations, processes or stacks which rank held the others up")
+
+
+def _level(group: Group) -> str:
+    """What the sections say where they do not tell the ranks apart."""
+    shared = set.intersection(*(set(e.open_sections) for e in group))
+    for section in sorted(shared):
+        counts = {dict(e.closed).get(section, -1) for e in group}
+        if len(counts) == 1 and -1 not in counts:
+            return f"; nobody is ahead, all are in section '{section}' and have closed it {_times(counts.pop())} before"
+    return ""
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def _ranks(group: Group) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from launcher.blame import assign_blame, waits_for_peers
+from launcher.blame import assign_blame, is_entered_by_all, waits_for_peers
 from launcher.evidence import Evidence, ProcessLook, look_at, uses_a_gpu
 from launcher.incident import MOST_STACKS, Incident, RankReport
 from launcher.incident_writer import IncidentWriter
@@ -291,8 +291,9 @@ def _evidence(rank: RankMonitor, view: CellView, look: ProcessLook | None, stack
     has_gpu = uses_a_gpu(rank.pid(view))
     waits: bool | None = None
     waits_at = ""
+    frame = waits_for_peers(stack)
     if stack:
-        waits = waits_for_peers(stack) is not None
+        waits = frame is not None
         if waits:
             waits_at = str(own_frame(stack) or "")
         elif has_gpu and is_a_wait_for_the_gpu(stack):
@@ -301,7 +302,12 @@ def _evidence(rank: RankMonitor, view: CellView, look: ProcessLook | None, stack
     if look is not None and later is not None and not has_gpu:
         is_busy = look.state == later.state == "R"
     return Evidence.of_cell(rank.order.local_rank, view, later, rank.error())._replace(
-        waits=waits, waits_at=waits_at, is_busy=is_busy, has_gpu=has_gpu
+        waits=waits,
+        waits_at=waits_at,
+        waits_for_all=frame is not None and is_entered_by_all(frame),
+        closed=tuple(rank.sections_closed().items()),
+        is_busy=is_busy,
+        has_gpu=has_gpu,
     )
 
 

@@ -100,6 +100,11 @@ class Evidence(NamedTuple):
     """Whether it waits for others in a collective, going by its stack."""
     waits_at: str = ""
     """Where in the user's own code, if it waits."""
+    waits_for_all: bool = False
+    """Whether that is a collective which nobody can leave before everybody has entered it."""
+    open_sections: tuple[str, ...] = ()
+    closed: tuple[tuple[str, int], ...] = ()
+    """How often it has closed each section."""
     is_busy: bool | None = None
     """Whether its main thread uses the processor; None also where waiting for a GPU looks the same."""
     has_gpu: bool = False
@@ -119,6 +124,7 @@ class Evidence(NamedTuple):
             has_begun=view.pid != 0,
             is_monitored=view.pid != 0 and view.state != SHUT_DOWN,
             error=error if error is not None and error.is_current(view) else None,
+            open_sections=tuple(section.name for section in view.sections),
             last_sign_ns=last_sign_ns(view),
         )
 

@@ -216,6 +216,13 @@ class RankMonitor:
         """The exception that it has put on record, if any."""
         return parse_error(self._text(ERROR_TEXT))
 
+    def sections_closed(self) -> dict[str, int]:
+        """How often it has closed each of its sections; empty where its cell cannot be read."""
+        try:
+            return self._cell.copy().sections_closed()
+        except CellError:
+            return {}
+
     @property
     def stack_file(self) -> str:
         """Where the rank's own faulthandler writes when asked."""

@@ -24,6 +24,8 @@ Layout, native byte order, every number one aligned signed 64-bit word::
     17 + 2*MAX_SECTIONS   inode of the owner's PID namespace (0: unknown), in which its pid is a pid
     byte NAMES_OFFSET + NAME_SIZE*slot   section's name, UTF-8, padded with zeros
     byte LIMITS_TEXT.offset, ERROR_TEXT.offset   the two texts, UTF-8
+    word FIRST_CLOSED + slot   how often the slot's section was closed     (story)
+    word NOT_COUNTED           the same of all sections that share a slot; nobody reads it
 
 A deadline is an absolute ``CLOCK_MONOTONIC`` instant in nanoseconds; ``CLOSED`` (0) when it is not running,
 ``NO_LIMIT`` (the largest word) when it is open without limit.
@@ -82,7 +84,7 @@ __all__ = [
     "process_start_time",
 ]
 
-MAGIC = 0x3230_4C4C_4543_5446  # "FTCELL02" read as a little-endian word
+MAGIC = 0x3330_4C4C_4543_5446  # "FTCELL03" read as a little-endian word
 CLOSED = 0
 NO_LIMIT = 2**63 - 1
 
@@ -116,7 +118,9 @@ class TextArea(NamedTuple):
 
 LIMITS_TEXT = TextArea(LIMITS_CHECK, NAMES_OFFSET + MAX_SECTIONS * NAME_SIZE, 8 << 10)
 ERROR_TEXT = TextArea(ERROR_CHECK, LIMITS_TEXT.offset + LIMITS_TEXT.size, 16 << 10)
-CELL_SIZE = ERROR_TEXT.offset + ERROR_TEXT.size
+FIRST_CLOSED = (ERROR_TEXT.offset + ERROR_TEXT.size) // 8
+NOT_COUNTED = FIRST_CLOSED + MAX_SECTIONS
+CELL_SIZE = (NOT_COUNTED + 1) * 8
 
 
 class CellError(ResilienceError):
@@ -252,6 +256,8 @@ class Cell:
         words[ITERATION] = -1
         for word in range(FIRST_SECTION, FIRST_SECTION + 2 * MAX_SECTIONS):
             words[word] = CLOSED
+        for word in range(FIRST_CLOSED, NOT_COUNTED + 1):
+            words[word] = 0
         self._slots = itertools.count()
         words[PID_NAMESPACE] = namespace
         words[PID] = pid
@@ -364,6 +370,11 @@ class Cell:
         words = self.words
         names = {"first_line_ns": FIRST_LINE, "initialised_ns": INITIALISED, "first_sign_ns": FIRST_SIGN}
         return {name: words[index] or None for name, index in names.items()}
+
+    def sections_closed(self) -> dict[str, int]:
+        """How often each section was closed, by name; of a cell that was put in order, since then."""
+        counts = self.words[FIRST_CLOSED : FIRST_CLOSED + MAX_SECTIONS].tolist()
+        return {name: count for slot, count in enumerate(counts) if (name := self._name(slot))}
 
     def section_deadlines(self) -> list[int]:
         """The deadline word of every section slot, in order of first use; ``CLOSED`` where none is open."""

@@ -22,6 +22,8 @@ from resilience_core.agreement import maxima, union_of_names
 from resilience_core.cell import (
     CELL_SIZE,
     CLOSED,
+    FIRST_CLOSED,
+    FIRST_SECTION,
     FIRST_SIGN,
     HEARTBEAT,
     INITIALISED,
@@ -31,6 +33,7 @@ from resilience_core.cell import (
     LIMITS_TEXT,
     MAX_SECTIONS,
     NO_LIMIT,
+    NOT_COUNTED,
     OUT_OF_SECTION,
     SHUT_DOWN,
     SMALLEST_LIMIT,
@@ -85,12 +88,13 @@ _clients: weakref.WeakSet[RankMonitorClient] = weakref.WeakSet()
 class _Section:
     """What the client keeps of one section name."""
 
-    __slots__ = ("count", "deadline_word", "limit_ns", "longest_ns", "name", "opened_ns", "opened_word")
+    __slots__ = ("closed_word", "count", "deadline_word", "limit_ns", "longest_ns", "name", "opened_ns", "opened_word")
 
     def __init__(self, name: str, deadline_word: int) -> None:
         self.name = name
         self.deadline_word = deadline_word
         self.opened_word = deadline_word + 1
+        self.closed_word = FIRST_CLOSED + (deadline_word - FIRST_SECTION) // 2
         self.limit_ns: int | None = None
         self.opened_ns = 0
         self.longest_ns = 0
@@ -302,7 +306,10 @@ class RankMonitorClient:
             RankMonitorClientError: Before ``init_workload_monitoring`` or after shutdown.
         """
         now = time.monotonic_ns()
-        section = self._sections.get(name) or self._new_section(name)
+        try:
+            section = self._sections[name]
+        except KeyError:
+            section = self._new_section(name)
         opened = self._open
         if not opened:
             gap = now - self._left_section_ns
@@ -331,13 +338,14 @@ class RankMonitorClient:
         if section is None:
             raise self._not_open(name)
         took = now - section.opened_ns
-        section.count += 1
+        section.count = count = section.count + 1
         if took > section.longest_ns:
             section.longest_ns = took
         self._left_section_ns = now
         words = self._words
         limit = self._gap_limit_ns
         words[LEFT_SECTION] = now
+        words[section.closed_word] = count
         words[OUT_OF_SECTION] = NO_LIMIT if limit is None else now + limit
         words[section.deadline_word] = CLOSED
         if self._has_more_to_do:
@@ -410,6 +418,8 @@ class RankMonitorClient:
         # Two threads may come here with one name at once: setdefault gives both the same section, and the slot that
         # the second has claimed stays unused.
         section = self._sections.setdefault(name, _Section(name, self._slot_for(name)))
+        if section.deadline_word == self._shared_word:
+            section.closed_word = NOT_COUNTED
         section.limit_ns = _ns(self._section_timeouts.section.get(name))
         if not self._has_used_section:
             self._has_used_section = True

@@ -568,8 +568,8 @@ MUTANTS = (
     Mutant(
         "a rank that was started again is held to its predecessor's open sections",
         "resilience_core/cell.py",
-        "            words[word] = CLOSED\n        self._slots",
-        "            pass\n        self._slots",
+        "            words[word] = CLOSED\n        for",
+        "            pass\n        for",
         ("tests/resilience_core/test_cell.py",),
     ),
     Mutant(

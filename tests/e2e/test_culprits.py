@@ -64,6 +64,24 @@ def test_one_that_skips_a_collective_is_blamed_or_nobody_is(trouble: Callable[..
     assert {rank.rank for rank in incident.culprits} <= {1}
 
 
+@pytest.mark.long
+def test_of_two_the_one_that_is_a_section_ahead_of_the_collective_it_skipped_is_blamed(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    job = launch(
+        *("gloo_trouble.py", "skip_on"),
+        options=["--max-restarts", 1],
+        env={"FT_PY_SPY": "none", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)},
+        rank_section_timeouts="setup:60,step:1.5,checkpointing:60",
+        rank_out_of_section_timeout=60,
+    )
+
+    assert job.wait(90) == 0
+    (incident,) = job.incidents()
+    assert [rank.rank for rank in incident.culprits] == [1], "\n".join(incident.story())
+    assert "likely: it has closed section 'step'" in incident.why
+
+
 def test_an_exception_is_in_the_incident_with_type_traceback_section_and_step(trouble: Callable[..., Any]) -> None:
     """Its peers lose their connections while it takes a second to tear down, and end first."""
     job = trouble("exception")

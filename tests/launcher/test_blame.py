@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from launcher.blame import assign_blame, waits_for_peers
+from launcher.blame import assign_blame, is_entered_by_all, waits_for_peers
 from launcher.evidence import Evidence
 from launcher.stacks import Frame, Thread
 from resilience_core.error_record import ErrorRecord
@@ -165,6 +165,79 @@ def test_who_waits_elsewhere_than_most_is_named() -> None:
     assert culprits(*group, waiting(3, waits_at="train.py:31")) == ()
 
 
+def in_step(local_rank: int, closed: int, *others: tuple[str, int], **known: Any) -> Evidence:
+    """Waits in an all-reduce inside the section 'step'."""
+    sections = {"waits_for_all": True, "open_sections": ("step",), "closed": (("step", closed), *others)}
+    return waiting(local_rank, **{**sections, **known})
+
+
+@pytest.mark.parametrize(
+    "ahead",
+    [
+        in_step(1, 12),
+        in_step(1, 12, ("checkpointing", 0), open_sections=("checkpointing",), waits_at="train.py:31"),
+        in_step(1, 12, open_sections=(), is_condemned=False),
+        in_step(1, 12, waits_for_all=False),
+    ],
+)
+@pytest.mark.parametrize("others", [1, 2])
+def test_who_has_been_through_the_section_that_the_others_wait_in_is_likely_to_have_skipped(
+    ahead: Evidence, others: int
+) -> None:
+    group = [ahead, *(in_step(n, 11) for n in (0, 2)[:others])]
+    blame = assign_blame(group[::-1])
+    assert blame.local_ranks == (1,)
+    why = r"likely: it has closed section 'step' 12 times, the others? 11 times and still waits? in|waits elsewhere"
+    assert re.match(why, blame.why)
+
+
+def test_nobody_is_ahead_of_nodes_of_which_nothing_is_known() -> None:
+    assert culprits(in_step(0, 11), in_step(1, 12)) == (1,)
+    assert culprits(in_step(0, 11), in_step(1, 12), has_others=True) == ()
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        [in_step(0, 11), in_step(1, 11, open_sections=(), waits_at="train.py:31")],  # given a batch more
+        [in_step(0, 11), in_step(1, 13)],
+        [in_step(0, 11), in_step(1, -1), in_step(2, 11)],
+        [in_step(0, 11), in_step(1, 12)._replace(closed=())],
+        [in_step(0, 11, waits_for_all=False), in_step(1, 12)],  # receives, or writes a checkpoint
+        [in_step(0, 11, has_gpu=True), in_step(1, 12, has_gpu=True)],  # the queue is ahead of what has run
+        [in_step(0, 11), in_step(1, 12, waits=None)],
+        [in_step(0, 11, state="D"), in_step(1, 12)],
+        [in_step(0, 11, state="R"), in_step(1, 12)],
+        [in_step(0, 11, open_sections=("epoch",)), in_step(1, 12)],
+        [in_step(0, 11), in_step(1, 12), in_step(2, 12)],
+        [in_step(0, 11), in_step(1, 12), in_step(2, 12), in_step(3, 11)],
+        [in_step(0, 11, ("log", 4)), in_step(1, 11, ("log", 5))],  # sections of one rank's own
+    ],
+)
+def test_who_may_rightly_be_ahead_is_not_named(group: list[Evidence]) -> None:
+    assert culprits(*group) == ()
+
+
+def test_what_tells_nobody_apart_is_said() -> None:
+    why = assign_blame([in_step(0, 11), in_step(1, 11)]).why
+    assert why.endswith("nobody is ahead, all are in section 'step' and have closed it 11 times before")
+
+
+@pytest.mark.parametrize(
+    ("function", "file", "is_one"),
+    [
+        ("all_reduce", "torch/distributed/distributed_c10d.py", True),
+        ("barrier", "torch/distributed/distributed_c10d.py", True),
+        ("broadcast", "torch/distributed/distributed_c10d.py", False),
+        ("recv", "torch/distributed/distributed_c10d.py", False),
+        ("all_reduce", "torch/distributed/checkpoint/utils.py", False),
+        ("_engine_run_backward", "torch/autograd/graph.py", False),
+    ],
+)
+def test_only_some_collectives_are_left_by_all_or_nobody(function: str, file: str, is_one: bool) -> None:
+    assert is_entered_by_all(Frame(function, file, 1)) == is_one
+
+
 def test_one_outside_that_is_overdue_goes_before_one_that_is_not() -> None:
     assert culprits(rank(0, waits=False), rank(1, waits=False, is_condemned=True), waiting(2)) == (1,)
 
@@ -249,6 +322,9 @@ anything = st.builds(
     waits_at=st.sampled_from(["", "a", "b"]),
     is_busy=st.sampled_from([True, False, None]),
     has_gpu=st.booleans(),
+    waits_for_all=st.booleans(),
+    open_sections=st.sampled_from([(), ("a",), ("a", "b")]),
+    closed=st.sampled_from([(), (("a", 0),), (("a", 1), ("b", 3))]),
     last_sign_ns=st.integers(0, 5 * S),
 )
 

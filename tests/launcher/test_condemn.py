@@ -28,7 +28,17 @@ from launcher.stacks import Frame, Thread
 from launcher.story import near_miss
 from launcher.watch import RankMonitor, WatchOrder
 from resilience_core import FaultToleranceConfig
-from resilience_core.cell import CLOSED, FIRST_SECTION, PID, START_TIME, STATE, WATCHED, Cell, process_start_time
+from resilience_core.cell import (
+    CLOSED,
+    FIRST_CLOSED,
+    FIRST_SECTION,
+    PID,
+    START_TIME,
+    STATE,
+    WATCHED,
+    Cell,
+    process_start_time,
+)
 
 S = 1_000_000_000
 WAITS = "print('ready', flush=True); input()"
@@ -115,6 +125,16 @@ def test_who_is_late_is_told_of_and_signalled_and_the_one_outside_a_collective_i
     ((incident, condemned, problem),) = group.incidents
     assert (list(condemned), problem, group.spared) == ([0, 1], None, [])
     assert [rank.rank for rank in read_incident(str(incident.folder)).culprits] == [0]
+
+
+def test_how_often_each_has_closed_its_section_tells_who_is_ahead(group: Group) -> None:
+    group.stacks = {0: IN_COLLECTIVE, 1: IN_COLLECTIVE}
+    group.cells[0].words[FIRST_CLOSED], group.cells[1].words[FIRST_CLOSED] = 11, 12
+
+    assert group.condemn() == [0, 1]
+    ((incident, _, _),) = group.incidents
+    assert [rank.rank for rank in incident.culprits] == [1]
+    assert incident.why.startswith("likely: it has closed section 'step' 12 times, the other 11 times")
 
 
 def test_who_waits_for_a_culprit_that_comes_back_is_spared_with_it(group: Group) -> None:

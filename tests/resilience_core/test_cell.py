@@ -17,6 +17,7 @@ from resilience_core.cell import (
     CELL_SIZE,
     CLOSED,
     ERROR_TEXT,
+    FIRST_CLOSED,
     HEARTBEAT,
     ITERATION,
     LIMITS_TEXT,
@@ -177,6 +178,8 @@ def test_a_new_owner_begins_anew(cell: Cell) -> None:
         words = [cell.add_section(name) for name in (f"a{life}", f"b{life}")]
         cell.words[words[0]] = cell.words[words[1]] = 5
         cell.words[HEARTBEAT] = cell.words[OUT_OF_SECTION] = 5
+        assert cell.sections_closed() == {f"a{life}": 0, f"b{life}": 0}
+        cell.words[FIRST_CLOSED] = cell.words[FIRST_CLOSED + 1] = 3
         cell.words[ITERATION] = 9
         cell.words[STATE] = WATCHED if life % 2 else SHUT_DOWN
         assert [section.name for section in cell.view().sections] == [f"a{life}", f"b{life}"]

@@ -17,7 +17,7 @@ import pytest
 
 from resilience_core import RankMonitorClient, RankMonitorClientError, WorkloadAction, WorkloadControlRequest
 from resilience_core import client as client_module
-from resilience_core.cell import CLOSED, NO_LIMIT, SHUT_DOWN, STACK_SIGNAL, UNUSED, WATCHED, Cell
+from resilience_core.cell import CLOSED, MAX_SECTIONS, NO_LIMIT, SHUT_DOWN, STACK_SIGNAL, UNUSED, WATCHED, Cell
 from resilience_core.control import receive
 from resilience_core.errors import SectionError, TimeoutsNotReadyError
 from resilience_core.testing import FakeClock
@@ -335,6 +335,30 @@ def test_sections_overlap_freely_each_with_its_own_deadline(
     client.end_section("setup")
     assert deadline(cell, "setup") is None
     assert client.open_sections == {"step", "free"}
+
+
+def test_the_cell_counts_how_often_each_section_was_closed(
+    start: Callable[..., Cell], client: RankMonitorClient
+) -> None:
+    cell = start()
+    for name, count in (("step", 3), ("checkpointing", 1), ("step", 2)):
+        for _ in range(count):
+            with client.section(name):
+                pass
+    client.start_section("checkpointing")
+    assert {name: count for name, count in cell.sections_closed().items() if count} == {"step": 5, "checkpointing": 1}
+    client.end_all_sections()
+    assert cell.sections_closed()["checkpointing"] == 2
+
+
+def test_sections_that_share_a_slot_are_not_counted(start: Callable[..., Cell], client: RankMonitorClient) -> None:
+    cell = start()
+    for number in range(MAX_SECTIONS + 3):
+        with client.section(f"section {number}"):
+            pass
+    counts = cell.sections_closed()
+    assert len(counts) == MAX_SECTIONS
+    assert sorted(counts.values()) == [0] + [1] * (MAX_SECTIONS - 1)
 
 
 def test_end_all_sections_closes_them_all(start: Callable[..., Cell], client: RankMonitorClient) -> None:

@@ -86,10 +86,12 @@ try:
                 elif is_struck:
                     get_into(arguments.trouble)
                 model(value).sum().backward()
-                if arguments.collective == "all_reduce" and not (is_struck and arguments.trouble == "skip"):
+                if arguments.collective == "all_reduce" and not (is_struck and "skip" in arguments.trouble):
                     dist.all_reduce(torch.ones(4))
                 if is_struck and arguments.trouble == "skip":
                     time.sleep(600)  # it went on, to something that its peers have no part in
+            if is_struck and arguments.trouble == "skip_on":
+                dist.barrier()
 except ValueError:
     # The connections are gone or stay, and the process takes its time.
     if arguments.trouble == "exception":

@@ -20,7 +20,7 @@ import pytest
 from launcher import agent
 from launcher import condemn as module
 from launcher.condemn import NearMiss, Reporter, condemn
-from launcher.incident import Incident, read_incident
+from launcher.incident import Incident, RankReport, read_incident
 from launcher.incident_writer import IncidentWriter
 from launcher.processes import wait_for_exit
 from launcher.rounds import Rounds
@@ -151,6 +151,26 @@ def test_who_waits_for_a_culprit_that_comes_back_is_spared_with_it(group: Group)
     assert group.condemn() == [1]  # it did not follow
 
 
+@pytest.mark.parametrize(
+    ("back", "waiting", "stands"),
+    [((0, 1), (0, 1, 2), []), ((0,), (0, 1, 2), [1, 2]), ((0, 1), (0, 1), [2]), ((), (0, 1, 2), [0, 1, 2])],
+)
+def test_only_where_every_culprit_is_back_are_those_spared_that_waited(
+    back: tuple[int, ...], waiting: tuple[int, ...], stands: list[int]
+) -> None:
+    ranks = [RankReport(n, n, 7, is_culprit=n < 2, waits_in="all_reduce" if n in waiting else None) for n in range(3)]
+    cases: list[Any] = [
+        SimpleNamespace(rank=SimpleNamespace(order=SimpleNamespace(local_rank=n)), view=None) for n in range(3)
+    ]
+    standing = [case for n, case in enumerate(cases) if n not in back]
+    withdrawn = [(case, None) for n, case in enumerate(cases) if n in back]
+
+    left, spared = module._without_who_waited(Incident("hang", 0, "", "", tuple(ranks)), standing, withdrawn)
+
+    assert [case.rank.order.local_rank for case in left] == stands
+    assert len(left) + len(spared) == 3
+
+
 def test_who_does_not_wait_is_signalled_whoever_comes_back(group: Group) -> None:
     group.stacks = {0: IN_COLLECTIVE, 1: IN_C}
     group.meanwhile = lambda: group.close(0)
@@ -194,7 +214,9 @@ def test_nothing_is_said_of_a_peer_that_was_not_overdue_and_comes_back_before_it
     written = read_incident(str(incident.folder))
     assert (written.action, written.ranks[1].message) == ("SIGKILL to rank 0", None)
     assert not group.has_ended(1)
-    assert group.ranks[1].is_watched(group.ranks[1].view())  # acquitted
+    view = group.ranks[1].view()
+    assert view is not None
+    assert group.ranks[1].is_watched(view)
 
 
 def test_a_peer_that_was_not_overdue_is_taken_back_in_words_where_its_end_was_announced(group: Group) -> None:

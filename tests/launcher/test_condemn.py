@@ -263,6 +263,7 @@ def test_who_is_blamed_and_comes_back_is_not_the_reason_why_another_is_signalled
     assert group.condemn() == [1]
     ((incident, condemned, _),) = group.incidents
     assert (list(condemned), incident.culprits) == ([1], ())
+    assert incident.why.startswith("nobody is named: rank 0 was to blame (")
     assert incident.action == "SIGKILL to rank 1; not to rank 0, which was spared"
 
 

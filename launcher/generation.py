@@ -19,6 +19,7 @@ from torch.distributed.elastic.agent.server.api import WorkerGroup
 from torch.distributed.elastic.multiprocessing import LogsSpecs, PContext
 from torch.distributed.elastic.utils.api import macros
 
+from launcher.after_shutdown import AfterShutdown, Leaving
 from launcher.background import Background, NotDoneError
 from launcher.control_socket import ControlSocket
 from launcher.environment import log_line_prefix, monitor_environment, worker_environment
@@ -34,7 +35,7 @@ from launcher.upkeep import Upkeep
 from launcher.verdict import judge
 from launcher.watch import WatchOrder
 from launcher.workers import Launch, WorkerProcesses
-from resilience_core.cell import CellView, own_pid_namespace, process_start_time
+from resilience_core.cell import SHUT_DOWN, CellView, own_pid_namespace, process_start_time
 from resilience_core.config import FaultToleranceConfig
 from resilience_core.error_record import ErrorRecord
 
@@ -112,6 +113,7 @@ class Generation:
         self._phases_told = False
         self._orders: dict[int, WatchOrder] = {}
         self._has_spared = False
+        self._after_shutdown = AfterShutdown(outfit.config, self._leaving, outfit.monitor.freezes)
         self._cells = outfit.upkeep.make_cells(number, {w.local_rank: w.global_rank for w in group.workers})
         self.processes = self._make_processes(restart_count)
         self.processes.start()
@@ -173,14 +175,26 @@ class Generation:
             outfit.limits.has_noted_the_unmonitored = True
             if ranks:
                 said += unmonitored(ranks, len(ranks) == len(self._group.workers), after)
+        said += self._after_shutdown.look(now_ns)
+        if not outfit.limits.has_noted_the_leaving and (notice := self._after_shutdown.unlimited(now_ns)) is not None:
+            outfit.limits.has_noted_the_leaving = True
+            said.append(notice)
         return said
+
+    def _leaving(self) -> dict[int, Leaving]:
+        views, ranks = self.views(), {worker.local_rank: worker.global_rank for worker in self._group.workers}
+        return {
+            worker.local_rank: Leaving(ranks[worker.local_rank], worker.pid, worker.pidfd)
+            for worker in self.processes.running
+            if worker.local_rank in views and views[worker.local_rank].state == SHUT_DOWN
+        }
 
     def next_look_seconds(self) -> float | None:
         """When :meth:`look_after_the_unmonitored` has something to do next; None when it never will."""
         if len(self._monitored()) == len(self._cells):
-            return None
+            return self._after_shutdown.due_seconds
         config, elapsed = self._outfit.config, (time.monotonic_ns() - self.started_ns) / _NS
-        due = []
+        due = [] if (seconds := self._after_shutdown.due_seconds) is None else [seconds]
         if config.unmonitored_notice_after is not None and not self._outfit.limits.has_noted_the_unmonitored:
             due.append(max(0.0, config.unmonitored_notice_after - elapsed))
         if config.rank_startup_timeout is not None and not self._has_spared:

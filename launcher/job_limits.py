@@ -44,6 +44,7 @@ class JobLimits:
         self._longest_start_ns = 0
         self._initialised: set[int] = set()
         self.has_noted_the_unmonitored = False
+        self.has_noted_the_leaving = False
 
     # ---- learned limits that have led to a verdict --------------------------------------------------------
 

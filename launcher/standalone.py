@@ -36,8 +36,8 @@ def start_monitor(
             incident = monitors.wait_for_incident(timeout=3600)
 
     Args:
-        config: What the ranks are held to. ``rank_startup_timeout`` has no effect: who has not spoken yet is
-            not known.
+        config: What the ranks are held to. ``rank_startup_timeout`` and ``rank_exit_timeout`` have no effect: who has
+            not spoken yet is not known, and processes are the caller's.
         num_ranks: How many local ranks there are, at least 1.
         log_dir: Incidents go to a folder of its own in here; ``./ft_logs`` when None.
         run_dir: A folder in memory for cells; ``config.run_dir`` when None.

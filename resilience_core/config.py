@@ -92,6 +92,13 @@ class FaultToleranceConfig:
         "SECONDS",
         "Longest time from the start of a worker process to init_workload_monitoring: imports, data, process group.",
     )
+    rank_exit_timeout: float | None = _setting(
+        None,
+        values.timeout,
+        "SECONDS",
+        "Longest time that a worker may live on after shutdown_workload_monitoring(); it is killed then, and has "
+        "failed. Must be long enough for a last upload. null: as long as it likes.",
+    )
     safety_factor: float = _setting(
         5.0, values.factor, "FACTOR", "A learned timeout is this many times the longest interval observed."
     )

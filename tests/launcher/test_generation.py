@@ -19,6 +19,7 @@ import pytest
 from torch.distributed.elastic.agent.server.api import Worker, WorkerGroup, WorkerSpec
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
+from launcher import after_shutdown
 from launcher.cells import Cells
 from launcher.folders import RunFolder
 from launcher.generation import Generation, Outfit
@@ -27,7 +28,7 @@ from launcher.processes import wait_for_exit
 from launcher.starters import SpawnStarter
 from launcher.watch import WatchOrder
 from resilience_core import FaultToleranceConfig, cell
-from resilience_core.cell import PID, START_TIME, STATE, WATCHED, Cell
+from resilience_core.cell import PID, SHUT_DOWN, START_TIME, STATE, WATCHED, Cell
 from resilience_core.cell import process_start_time as start_time
 
 S = 1_000_000_000
@@ -238,3 +239,35 @@ def test_whether_a_startup_limit_has_come_to_count_is_looked_at_often(make: Call
     """Nothing wakes the launcher when a rank initialises monitoring."""
     generation = make(rank_startup_timeout=FOREVER).generation
     assert (generation.next_look_seconds() or FOREVER) <= 0.25
+
+
+# ---- after shutdown -------------------------------------------------------------------------------------
+
+
+def test_a_worker_whose_exit_hangs_is_killed_where_that_is_limited(make: Callable[..., Made]) -> None:
+    made = make(rank_exit_timeout=1e-6, capture_stacks=False)
+    generation = made.generation
+    assert generation.next_look_seconds() is not None
+    made.claim(1, STATE=SHUT_DOWN)
+    generation.look_after_the_unmonitored()
+    generation._after_shutdown._next_look_ns = 0
+
+    said = generation.look_after_the_unmonitored()
+
+    assert "rank 1 (pid" in said[0]
+    assert "limit 1e-06 s (configured: --ft-rank-exit-timeout)" in said[0]
+    assert made.end() == [0, -signal.SIGKILL]
+
+
+def test_a_rank_that_has_shut_down_may_take_as_long_as_it_likes(
+    make: Callable[..., Made], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make()
+    made.claim(1, STATE=SHUT_DOWN)
+    monkeypatch.setattr(after_shutdown, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(after_shutdown, "NOTICE_SECONDS", 0.0)
+
+    said = [*made.generation.look_after_the_unmonitored(), *made.generation.look_after_the_unmonitored()]
+
+    assert [line.partition(" has shut")[0] for line in said] == ["rank 1"]  # once
+    assert made.end() == [0, 0]

@@ -22,6 +22,7 @@ TIMEOUTS = [
     "rank_heartbeat_timeout",
     "rank_out_of_section_timeout",
     "rank_startup_timeout",
+    "rank_exit_timeout",
     "unmonitored_notice_after",
 ]
 DURATIONS = [
@@ -42,6 +43,7 @@ def test_the_defaults_are_those_that_people_expect():
         "rank_section_timeouts": {},
         "rank_out_of_section_timeout": None,
         "rank_startup_timeout": None,
+        "rank_exit_timeout": None,
         "safety_factor": 5.0,
         "learned_timeout_floor": 1.0,
         "learned_limits": "relax",

@@ -257,7 +257,9 @@ def test_a_peer_that_has_become_overdue_meanwhile_is_a_near_miss_when_it_comes_b
 
 
 def test_who_is_blamed_and_comes_back_is_not_the_reason_why_another_is_signalled(group: Group) -> None:
-    group.stacks = {0: IN_C, 1: ()}
+    group.stacks = {1: IN_C}
+    group.processes[0].send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, group.processes[0].pid, os.WSTOPPED | os.WNOWAIT)
     group.meanwhile = lambda: group.close(0)
 
     assert group.condemn() == [1]

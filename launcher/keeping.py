@@ -44,8 +44,9 @@ class Keeping:
         self._woke_ns = now_ns - SETTLING_NS
         self._short_lives = 0
         self._next_start_ns = now_ns
+        self._row_since_ns: int | None = None  # when the first one was lost whose successors have all died young
         self.off_since_ns: int | None = None
-        """Since when one after the other dies young, and nobody can be said to watch; None while all is well."""
+        """After ``monitor_lost``: since when one after the other is lost, and nobody is sure to watch; else None."""
 
     def started(self, now_ns: int) -> None:
         """Begin with a new monitor."""
@@ -84,7 +85,10 @@ class Keeping:
             What to tell: ``monitor_replaced``, or ``monitor_lost`` when one after the other has died young; None when
             that was told already.
         """
-        is_short = (self._died_ns or now_ns) - self._started_ns < SHORT_LIFE_NS
+        died_ns = self._died_ns or now_ns
+        is_short = died_ns - self._started_ns < SHORT_LIFE_NS
+        if not is_short or self._row_since_ns is None:
+            self._row_since_ns = died_ns
         if self.off_since_ns is not None:
             # Lost until one has been seen to live on: one that has, unseen, only shortens the pauses again.
             self._short_lives = self._short_lives + 1 if is_short else MOST_SHORT_LIVES
@@ -96,7 +100,7 @@ class Keeping:
         self._next_start_ns = now_ns + min(FIRST_PAUSE_NS << min(excess, 10), LONGEST_PAUSE_NS)
         if self.off_since_ns is not None:
             return None
-        self.off_since_ns = self._died_ns or now_ns
+        self.off_since_ns = self._row_since_ns
         return "monitor_lost"
 
     def recovered(self, now_ns: int, state: str | None) -> Recovery | None:
@@ -112,7 +116,7 @@ class Keeping:
         if self.off_since_ns is None or state is not None or now_ns - self._started_ns < SHORT_LIFE_NS:
             return None
         recovery = Recovery(self.off_since_ns, self._started_ns)
-        self.off_since_ns = None
+        self.off_since_ns = self._row_since_ns = None
         self._short_lives = 0
         self._next_start_ns = now_ns
         return recovery

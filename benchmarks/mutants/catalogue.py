@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from benchmarks.mutants.catalogue_group import MUTANTS_OF_THE_GROUP
 from benchmarks.mutants.catalogue_limits import MUTANTS_OF_LIMITS
+from benchmarks.mutants.catalogue_verdicts import MUTANTS_OF_VERDICTS
 from benchmarks.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS", "Mutant"]
@@ -893,4 +894,5 @@ MUTANTS = (
     ),
     *MUTANTS_OF_THE_GROUP,
     *MUTANTS_OF_LIMITS,
+    *MUTANTS_OF_VERDICTS,
 )

@@ -128,6 +128,13 @@ def test_whoever_wakes_first_knows_that_the_other_was_silent_too(memory: int, fi
     assert len(record.freezes(T + 9 * S)) == 1
 
 
+@pytest.mark.parametrize("only", [MONITOR, KEEPER])
+def test_a_witness_that_has_not_begun_yet_has_not_been_silent(memory: int, only: int) -> None:
+    record = LostTime(memory)
+    beats(record, only, T, T + S)
+    assert record.freezes(T + 9 * S) == []
+
+
 def test_a_successor_reads_what_its_predecessor_saw(memory: int) -> None:
     record = LostTime(memory)
     for witness in (MONITOR, KEEPER):

@@ -96,7 +96,8 @@ def test_the_startup_limit_counts_until_monitoring_is_initialised() -> None:
     assert verdict is not None
     assert (verdict.cause, verdict.limit_seconds) == (STARTUP, 4.0)
     assert judge(view(), 60 * S, startup=startup) is None
-    assert judge(view(state=SHUT_DOWN), 60 * S, startup=startup) is None
+    for pid in (0, 4711):
+        assert judge(view(pid=pid, state=SHUT_DOWN), 60 * S, startup=startup) is None
 
 
 def test_lost_time_moves_the_deadline_but_not_what_is_told() -> None:

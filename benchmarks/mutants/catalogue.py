@@ -265,8 +265,8 @@ MUTANTS = (
     Mutant(
         "a rank that does not handle the question is asked all the same",
         "launcher/stacks.py",
-        "            if not (would_answer and _handles(pid, number)):\n",
-        "            if not would_answer:\n",
+        "before >= 0, _handles(pid, number))\n",
+        "before >= 0, True)\n",
         ("tests/launcher/test_stacks.py",),
     ),
     Mutant(

@@ -8,6 +8,7 @@ import os
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from torch.distributed import DistError
 from torch.distributed import run as torchrun
 from torch.distributed.elastic import events as torch_events
 from torch.distributed.elastic import metrics
@@ -48,6 +49,8 @@ __all__ = ["preload", "run"]
 _LOG_ROOM_BYTES = 1 << 20
 _LONGEST_FIRST_WAIT_SECONDS = 30.0
 _LONGEST_LAST_WAIT_SECONDS = 1.0
+_NO_AGREEMENT = (RendezvousError, DistError)
+"""What a rendezvous raises, and what the store below it lets through."""
 _RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
@@ -86,6 +89,8 @@ def run(job: Job, zygote: Zygote | None = None, settings: ImportSettings | None 
         except SignalException as ended:
             say(f"ended by {ended.sigval.name} before a worker was started")
             return 128 + ended.sigval
+        except _NO_AGREEMENT as error:
+            return _disagreed(error, launch_config.rdzv_endpoint)
         disk.submit(lambda: latest.lead_to(log_folder))  # not before: a job that is refused leaves nothing behind
         if job.config.keep_runs is not None:
             prune_in_background(log_folder, job.config.keep_runs)
@@ -141,9 +146,8 @@ def _supervise(agent: Agent, spec: WorkerSpec, outfit: Outfit) -> int:
         say(f"the job has failed: {error}", level=console.ERROR)
         code = 1
         return code
-    except RendezvousError as error:
-        say(f"the nodes could not agree: {type(error).__name__}: {error}", level=console.ERROR)
-        code = 1
+    except _NO_AGREEMENT as error:
+        code = _disagreed(error)
         return code
     finally:
         keeps_rendezvous_open |= agent.leaves_the_others_alone
@@ -162,6 +166,17 @@ def _supervise(agent: Agent, spec: WorkerSpec, outfit: Outfit) -> int:
             failures=agent.failures,
             **unsaid,
         )
+
+
+def _disagreed(error: Exception, endpoint: str = "") -> int:
+    """Say that there is no group of nodes; the endpoint where it was not even reached."""
+    inner = error.__cause__ or error.__context__
+    because = f" ({type(inner).__name__}: {str(inner).splitlines()[0]})" if inner is not None and str(inner) else ""
+    lines = [f"the nodes could not agree: {type(error).__name__}: {str(error).splitlines()[0]}{because}"]
+    if endpoint:
+        lines.append(f"  every node must reach --rdzv-endpoint {endpoint} (--master-addr and --master-port)")
+    say(*lines, level=console.ERROR)
+    return 1
 
 
 def _outcome(code: int | None, signalled: str | None) -> str:
@@ -214,6 +229,8 @@ def _launch_config(job: Job, log_folder: str) -> tuple[Any, str, list[str]]:
         launch_config, entrypoint, script_arguments = torchrun.config_from_args(arguments)
     except (ValueError, AssertionError, RuntimeError, NotADirectoryError) as error:
         raise ConfigError(str(error) or f"torchrun's options cannot be used: {error!r}") from error
+    if launch_config.nproc_per_node < 1:
+        raise ConfigError(f"--nproc-per-node {arguments.nproc_per_node}: must be 1 or more")
     if not isinstance(entrypoint, str):  # --run-path: torch would run a function of its own in a new process
         return launch_config, python_command(), ["-u", "-c", _RUN_PATH, *script_arguments]
     return launch_config, entrypoint, script_arguments
@@ -303,7 +320,10 @@ def _worker_spec(job: Job, launch_config: Any, entrypoint: str, arguments: list[
 
 
 def _rendezvous(job: Job, launch_config: Any) -> tuple[RendezvousHandler, str | None, int | None]:
-    timeout = float(launch_config.rdzv_configs.get("read_timeout", 60))
+    try:
+        timeout = float(launch_config.rdzv_configs.get("read_timeout", 60))
+    except ValueError as error:
+        raise ConfigError(f"--rdzv-conf read_timeout: {error}; seconds are meant") from error
     if job.is_local:
         host = launch_config.local_addr
         if job.port:  # static: the address is the user's
@@ -318,7 +338,10 @@ def _rendezvous(job: Job, launch_config: Any) -> tuple[RendezvousHandler, str | 
         local_addr=launch_config.local_addr,
         **launch_config.rdzv_configs,
     )
-    inner = rendezvous_registry.get_rendezvous_handler(parameters)
+    try:
+        inner = rendezvous_registry.get_rendezvous_handler(parameters)
+    except ValueError as error:  # a backend, an endpoint or an option of --rdzv-conf
+        raise ConfigError(f"the rendezvous cannot be used as asked: {error}") from error
     return FreshStoreRendezvous(inner, launch_config.local_addr, timeout), None, None
 
 

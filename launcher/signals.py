@@ -117,6 +117,8 @@ class SignalInbox:
 
 
 def _number(name: str) -> signal.Signals:
+    if name in ("SIGKILL", "SIGSTOP"):
+        raise ConfigError(f"--signals-to-handle: {name} cannot be handled by any program; leave it out")
     try:
         return signal.Signals[name]
     except KeyError:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch.distributed import DistNetworkError
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError
 
 from launcher import run as run_module
+from launcher.options import parse
 from launcher.signals import SignalInbox
 from resilience_core.errors import ConfigError, ResilienceError
 
@@ -46,9 +53,22 @@ def ends(agent: FakeAgent, monkeypatch: pytest.MonkeyPatch) -> tuple[int, bool]:
     monkeypatch.setattr(run_module.torch_events, "record", lambda *_: None)
     spec = SimpleNamespace(rdzv_handler=SimpleNamespace(shutdown=lambda: closed.append(True)))
     events = SimpleNamespace(write=lambda *_, **__: None)
-    outfit: Any = SimpleNamespace(signals=SignalInbox("SIGTERM"), events=events)
+    monitor = SimpleNamespace(unprotected_since_ns=None)
+    outfit: Any = SimpleNamespace(signals=SignalInbox("SIGTERM"), events=events, monitor=monitor)
     code = run_module._supervise(agent, spec, outfit)  # type: ignore[arg-type]
     return code, bool(closed)
+
+
+C10D = ("--rdzv-backend", "c10d", "--rdzv-endpoint")
+
+
+def furnish(arguments: list[str], folder: Path) -> None:
+    """Go as far as the workers' specification."""
+    job = parse(arguments)
+    SignalInbox(job.arguments.signals_to_handle)
+    run_module._complete(job)
+    launch_config, entrypoint, rest = run_module._launch_config(job, str(folder))
+    run_module._worker_spec(job, launch_config, entrypoint, rest)
 
 
 SUCCESS = RunResult(state=WorkerState.SUCCEEDED)
@@ -66,6 +86,7 @@ SIGTERM = SignalException("the launcher got SIGTERM", sigval=signal.SIGTERM)
         (FakeAgent(SIGTERM, ended_cleanly=True), (0, False)),
         (FakeAgent(SIGTERM), (1, False)),
         (FakeAgent(RendezvousClosedError("closed")), (1, True)),
+        (FakeAgent(DistNetworkError("timed out")), (1, True)),
         (FakeAgent(ResilienceError("the folder in memory is full")), (1, True)),
         (FakeAgent(FAILURE, leaves_the_others_alone=True), (1, False)),
     ],
@@ -80,3 +101,49 @@ def test_each_end_has_its_exit_code(
 def test_what_cannot_be_started_is_refused_as_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError):
         ends(FakeAgent(ConfigError("a port in use"), has_started=False), monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--nproc-per-node", "0"], "--nproc-per-node 0: must be 1 or more"),
+        (["--nproc-per-node", "-1"], "--nproc-per-node -1: must be 1 or more"),
+        (["--rdzv-conf", "read_timeout=abc"], "--rdzv-conf read_timeout: could not convert string to float: 'abc'"),
+        (["--nnodes", "1:2", "--rdzv-backend", "nosuch", "--rdzv-endpoint", "localhost:0"], "backend 'nosuch'"),
+        (
+            ["--nnodes", "1:2", *C10D, "localhost:0", "--rdzv-conf", "join_timeout=abc"],
+            "'join_timeout' does not represent a valid integer",
+        ),
+        (["--signals-to-handle", "SIGTERM,SIGKILL"], "--signals-to-handle: SIGKILL cannot be handled"),
+    ],
+)
+def test_what_torchruns_options_cannot_mean_is_no_mistake_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
+) -> None:
+    """Each was a traceback, with the request to report it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    with pytest.raises(ConfigError) as raised:
+        furnish([*options, "train.py"], tmp_path)
+    assert said in str(raised.value)
+
+
+def test_an_endpoint_that_nobody_answers_at_is_told_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and not listening: refused at once
+        endpoint = f"127.0.0.1:{taken.getsockname()[1]}"
+        options = ["--nnodes", "1:2", *C10D, endpoint, "--rdzv-conf", "is_host=0,read_timeout=1"]
+        ended = subprocess.run(
+            [sys.executable, "-m", "launcher", *options, "--ft-run-dir", str(tmp_path), "train.py"],
+            env={**os.environ, "PYTHONPATH": str(Path(run_module.__file__).parents[1])},
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+    assert ended.returncode == 1
+    said = ended.stderr
+    assert "ft_launcher: the nodes could not agree: RendezvousConnectionError: " in said
+    assert f"every node must reach --rdzv-endpoint {endpoint}" in said
+    assert "this is a mistake in ft_launcher" not in said

@@ -185,7 +185,8 @@ def test_a_wrapper_is_left_alone_while_its_training_saves_and_a_moment_longer(st
 
 def test_around_a_training_that_nobody_knows_of_all_are_asked(start: Callable[..., Any]) -> None:
     """As torchrun does: there is no telling which of them trains."""
-    processes, _ = start("/bin/sh", "-c", f"trap 'wait; exit 4' TERM; {sys.executable} leaves.py & wait")
+    asked = "while [ ! -e flushed ]; do sleep 0.02; done; wait; exit 4"  # what is left then is killed
+    processes, _ = start("/bin/sh", "-c", f"trap '{asked}' TERM; {sys.executable} leaves.py & wait")
 
     processes.stop(signal.SIGTERM, PATIENCE, kill_seconds=PATIENCE)
 

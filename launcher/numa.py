@@ -24,7 +24,7 @@ def bound_to_numa_node(command: tuple[str, ...], local_rank: int, options: Any) 
         options: torch's ``NumaOptions``, or None.
 
     Raises:
-        ResilienceError: This version of torch cannot bind a command.
+        ResilienceError: This version of torch, or this machine, cannot bind a command.
     """
     if options is None:
         return command
@@ -36,5 +36,8 @@ def bound_to_numa_node(command: tuple[str, ...], local_rank: int, options: Any) 
         if options.should_fall_back_if_binding_fails:
             return command
         raise ResilienceError("--numa-binding: this version of torch cannot bind a command; leave the option out")
-    wrapped: tuple[str, ...] = wrap(command, numa_options=options, **{indices[0]: local_rank})
+    try:
+        wrapped: tuple[str, ...] = wrap(command, numa_options=options, **{indices[0]: local_rank})
+    except (AssertionError, RuntimeError, ValueError) as error:  # a torch without CUDA, a machine without nodes
+        raise ResilienceError(f"--numa-binding: torch cannot bind: {error}; leave the option out") from error
     return wrapped

@@ -340,7 +340,7 @@ def _rendezvous(job: Job, launch_config: Any) -> tuple[RendezvousHandler, str | 
     )
     try:
         inner = rendezvous_registry.get_rendezvous_handler(parameters)
-    except ValueError as error:  # a backend, an endpoint or an option of --rdzv-conf
+    except (ValueError, ImportError) as error:  # a backend or its client library, an endpoint, an option
         raise ConfigError(f"the rendezvous cannot be used as asked: {error}") from error
     return FreshStoreRendezvous(inner, launch_config.local_addr, timeout), None, None
 

@@ -128,6 +128,18 @@ def test_what_torchruns_options_cannot_mean_is_no_mistake_of_ours(
     assert said in str(raised.value)
 
 
+def test_a_backend_whose_client_is_not_installed_is_told_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacks_its_client(parameters: object) -> None:
+        raise ModuleNotFoundError("No module named 'urllib3'")
+
+    monkeypatch.setattr(run_module.rendezvous_registry, "get_rendezvous_handler", lacks_its_client)
+    (tmp_path / "train.py").touch()
+    with pytest.raises(ConfigError, match="cannot be used as asked: No module named 'urllib3'"):
+        furnish(["--nnodes", "1:2", "--rdzv-backend", "etcd-v2", str(tmp_path / "train.py")], tmp_path)
+
+
 def test_an_endpoint_that_nobody_answers_at_is_told_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()

@@ -124,3 +124,16 @@ def test_a_torch_that_cannot_bind_is_said_so(falls_back: bool, monkeypatch: pyte
     else:
         with pytest.raises(ResilienceError, match="--numa-binding: this version of torch cannot bind"):
             bound_to_numa_node(("python",), 0, options)
+
+
+def test_a_machine_that_cannot_bind_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch without CUDA raises AssertionError, which was told as a mistake of ours."""
+    from torch.numa import binding
+
+    def recorded_without_cuda(command_args: Any, *, device_index: int, numa_options: Any) -> tuple[str, ...]:
+        raise AssertionError("Torch not compiled with CUDA enabled")
+
+    monkeypatch.setattr(binding, "_maybe_wrap_command_args_with_numa_binding", recorded_without_cuda)
+    options = SimpleNamespace(should_fall_back_if_binding_fails=False)
+    with pytest.raises(ResilienceError, match="torch cannot bind: Torch not compiled with CUDA enabled; leave"):
+        bound_to_numa_node(("python",), 0, options)

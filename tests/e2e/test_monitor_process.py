@@ -102,7 +102,8 @@ def freezer() -> Iterator[Callable[[set[int], bool], None]]:
 
     def set_frozen(pids: set[int], frozen: bool) -> None:
         for pid in pids:
-            (folder / "cgroup.procs").write_text(str(pid))
+            with contextlib.suppress(ProcessLookupError):  # it has ended since it was listed
+                (folder / "cgroup.procs").write_text(str(pid))
         file, words = ("freezer.state", ("THAWED", "FROZEN")) if is_v1 else ("cgroup.freeze", ("0", "1"))
         (folder / file).write_text(words[frozen])
 

@@ -112,6 +112,7 @@ def stop(pid):
 
 @pytest.fixture
 def nursery(tmp_path, monkeypatch):
+    monkeypatch.setattr("launcher.processes._adopter", 0)  # put back at the end: other tests share this process
     adopt_orphans()
     nursery = Nursery(tmp_path, monkeypatch)
     yield nursery

@@ -317,11 +317,15 @@ class Agent(SimpleElasticAgent):
         first = processes.failed
         views = current.views()
         self._outfit.events.write("seen", generation=current.number, failed=[w.local_rank for w in first])
-        # Evidence first, a look at each rank: whoever is asked to end looks like one that ends by itself.
-        incident = story.failure_incident(group, processes, views, current.errors(), current.number, self._seen_ns)
-        # The peers take longest to die, so they begin before anything is written or said.
+        known = story.look(group, processes, views, current.errors())
+        # The peers take longest to die, so they begin before anything is read, written or said.
         current.ask_to_end(signal.SIGTERM)
         failures = {group.workers[w.local_rank].global_rank: self._failure(processes, w) for w in first}
+        nothing: dict[int, tuple[str, ...]] = {}
+        tails = self._outfit.on_disk("the ranks' standard error", lambda: _tails(processes.stderrs), nothing)
+        incident = story.failure_incident(
+            group, processes.pids(), known, views, failures, tails, current.number, self._seen_ns
+        )
         if not current.condemned:
             self._tell(*self._written(incident))
         self._rendezvous_handler.note_failure()
@@ -405,6 +409,10 @@ class Agent(SimpleElasticAgent):
             self._remaining_restarts = 0
             self.leaves_the_others_alone = True
         return RunResult(state=WorkerState.FAILED)
+
+
+def _tails(paths: Mapping[int, str]) -> dict[int, tuple[str, ...]]:
+    return {local_rank: story.tail(path) for local_rank, path in paths.items()}
 
 
 def _highest_iteration(generation: Generation) -> int | None:

@@ -33,6 +33,9 @@ __all__ = ["become", "name_process", "survey"]
 
 _OURS = ("launcher", "torch_resilience")
 _kept_alive: list[Any] = []
+_libc = ctypes.CDLL(None)
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_libc.mmap.restype = ctypes.c_void_p
 
 
 def become(handover: Handover) -> None:
@@ -87,10 +90,7 @@ def _leave_mark(cell: int) -> None:
 
     Not by Python's ``mmap``, which keeps a descriptor.
     """
-    libc = ctypes.CDLL(None)
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap(None, mmap.PAGESIZE, mmap.PROT_READ, mmap.MAP_SHARED, cell, 0)
+    _libc.mmap(None, mmap.PAGESIZE, mmap.PROT_READ, mmap.MAP_SHARED, cell, 0)
 
 
 def name_process(name: str) -> None:

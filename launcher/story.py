@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch.distributed.elastic.agent.server.api import WorkerGroup
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from launcher.blame import assign_blame
 from launcher.console import ERROR, WARNING
@@ -27,12 +29,14 @@ __all__ = [
     "ended_unprotected",
     "failure_incident",
     "is_same_again",
+    "look",
     "level_of",
     "misses_py_spy",
     "monitor_changed",
     "near_miss",
     "restarted",
     "showed_life",
+    "tail",
     "what_follows",
     "withdrawn",
     "written",
@@ -49,11 +53,31 @@ YOUNG_NS = 10_000_000_000
 """A generation that ends sooner after its start has died young."""
 
 
+def look(
+    group: WorkerGroup, processes: WorkerProcesses, views: Mapping[int, CellView], errors: Mapping[int, ErrorRecord]
+) -> dict[int, Evidence]:
+    """Look at every rank, before any is asked to end: afterwards it looks like one that ends by itself.
+
+    Args:
+        group: The generation.
+        processes: Its processes; at least one has failed.
+        views: What every rank's cell said, by local rank.
+        errors: The exceptions on record, by local rank.
+
+    Returns:
+        What is known, by rank. No disk is touched.
+    """
+    workers = {worker.global_rank: processes.workers[worker.local_rank] for worker in group.workers}
+    return {rank: _evidence(w, views[w.local_rank], errors.get(w.local_rank)) for rank, w in workers.items()}
+
+
 def failure_incident(
     group: WorkerGroup,
-    processes: WorkerProcesses,
+    pids: Mapping[int, int],
+    known: Mapping[int, Evidence],
     views: Mapping[int, CellView],
-    errors: Mapping[int, ErrorRecord],
+    failures: Mapping[int, ProcessFailure],
+    tails: Mapping[int, Sequence[str]],
     generation: int,
     seen_ns: int,
 ) -> Incident:
@@ -61,28 +85,33 @@ def failure_incident(
 
     Args:
         group: The generation.
-        processes: Its processes; at least one has failed.
+        pids: By local rank.
+        known: What :func:`look` has found, by rank.
         views: What every rank's cell said, by local rank.
-        errors: The exceptions on record, by local rank.
+        failures: Torch's records of those that failed, by rank.
+        tails: The last lines of standard error, by local rank, as far as they could be read.
         generation: Its number.
         seen_ns: ``CLOCK_MONOTONIC`` when the exit was seen.
     """
-    workers = {worker.global_rank: processes.workers[worker.local_rank] for worker in group.workers}
-    errors = {**_errors_in_files(processes, views), **errors}
-    evidence = [_evidence(w, views[w.local_rank], errors.get(w.local_rank)) for w in workers.values()]
-    blame = assign_blame(evidence, has_others=(group.group_world_size or 1) > 1)
-    stopped = len(processes.running)
+    known = dict(known)
+    for rank, failure in failures.items():
+        if known[rank].error is None:
+            known[rank] = known[rank]._replace(
+                error=_error_in_file(failure, views[failure.local_rank], known[rank].ended_ns)
+            )
+    blame = assign_blame(list(known.values()), has_others=(group.group_world_size or 1) > 1)
+    stopped = sum(not evidence.ended_ns for evidence in known.values())
     return Incident(
         kind="failure",
         generation=generation,
         why=blame.why,
         action=f"{stopped} peer(s) stopped" if stopped else "none is left to be stopped",
         ranks=tuple(
-            _report(rank, worker, views[worker.local_rank], known, seen_ns)._replace(
-                is_culprit=worker.local_rank in blame.local_ranks,
-                stderr_tail=_tail(processes.stderrs[worker.local_rank]),
+            _report(rank, pids[evidence.local_rank], views[evidence.local_rank], evidence, seen_ns)._replace(
+                is_culprit=evidence.local_rank in blame.local_ranks,
+                stderr_tail=tuple(tails.get(evidence.local_rank, ())),
             )
-            for (rank, worker), known in zip(workers.items(), evidence, strict=True)
+            for rank, evidence in known.items()
         ),
         seen_ns=seen_ns,
     )
@@ -228,19 +257,19 @@ def _evidence(worker: Worker, view: CellView, error: ErrorRecord | None) -> Evid
     )
 
 
-def _report(rank: int, worker: Worker, view: CellView, known: Evidence, now_ns: int) -> RankReport:
+def _report(rank: int, pid: int, view: CellView, known: Evidence, now_ns: int) -> RankReport:
     youngest = max(view.sections, key=lambda section: section.opened_ns, default=None)
     since_ns = youngest.opened_ns if youngest is not None else view.left_section_ns
     iteration = view.iteration if view.iteration >= 0 else None
-    has_failed = worker.exit_code not in (None, 0)
+    has_failed = known.ended_ns != 0 and known.exit_code != 0
     section = youngest.name if youngest is not None else None
     if known.error is not None:
         section = known.error.section or section
         iteration = iteration if known.error.iteration in (None, -1) else known.error.iteration
     return RankReport(
         rank=rank,
-        local_rank=worker.local_rank,
-        pid=worker.pid,
+        local_rank=known.local_rank,
+        pid=pid,
         cause="exit" if has_failed else None,
         section=section,
         open_seconds=(now_ns - since_ns) / 1e9 if since_ns else None,
@@ -252,33 +281,29 @@ def _report(rank: int, worker: Worker, view: CellView, known: Evidence, now_ns: 
     )
 
 
-def _errors_in_files(processes: WorkerProcesses, views: Mapping[int, CellView]) -> dict[int, ErrorRecord]:
-    """What failed workers left in their error files (torch's ``@record``): type and place are not in them."""
-    found = {}
-    for worker in processes.failed:
-        data = processes.failure(worker).error_file_data
-        said = data.get("message") if isinstance(data, dict) else None
-        if not isinstance(said, dict):
-            continue
-        kind, _, message = str(said.get("message") or "").partition(": ")
-        traceback = (said.get("extraInfo") or {}).get("py_callstack", "")
-        found[worker.local_rank] = ErrorRecord(
-            type=kind,
-            message=message,
-            traceback=str(traceback),
-            iteration=views[worker.local_rank].iteration,
-            at_ns=worker.ended_ns or 0,
-            noted_ns=worker.ended_ns or 0,
-            is_consequence=is_consequence(kind, message),
-        )
-    return found
+def _error_in_file(failure: ProcessFailure, view: CellView, at_ns: int) -> ErrorRecord | None:
+    """What a failed worker left in its error file (torch's ``@record``); its time and place are not in there."""
+    data = failure.error_file_data
+    said = data.get("message") if isinstance(data, dict) else None
+    if not isinstance(said, dict):
+        return None
+    kind, _, message = str(said.get("message") or "").partition(": ")
+    return ErrorRecord(
+        type=kind,
+        message=message,
+        traceback=str((said.get("extraInfo") or {}).get("py_callstack", "")),
+        iteration=view.iteration,
+        at_ns=at_ns,
+        noted_ns=at_ns,
+        is_consequence=is_consequence(kind, message),
+    )
 
 
-def _tail(path: str) -> tuple[str, ...]:
-    """The last lines of a file that a worker's standard error went to."""
-    if not path:
-        return ()
+def tail(path: str) -> tuple[str, ...]:
+    """The last lines of a file that a worker's standard error went to; none of what is not a file."""
     try:
+        if not path or not stat.S_ISREG(os.stat(path).st_mode):
+            return ()
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - LONGEST_TAIL_BYTES))
             lines = file.read().decode("utf-8", errors="replace").splitlines()

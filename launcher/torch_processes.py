@@ -8,12 +8,16 @@ between must neither be lost nor raise in the middle of a start.
 from __future__ import annotations
 
 import abc
+import json
+import os
 import signal
 from typing import Any
 
 from torch.distributed.elastic.multiprocessing import PContext
 
-__all__ = ["QuietContext"]
+__all__ = ["QuietContext", "check_error_file"]
+
+_LONGEST_ERROR_FILE_BYTES = 16 << 20
 
 
 class QuietContext(PContext):
@@ -50,3 +54,34 @@ class QuietContext(PContext):
                 signal.signal(number, handler)
         self._handlers = None
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+
+def check_error_file(path: str) -> None:
+    """Check what a worker left, before torch reads it: ``ProcessFailure`` raises for whatever it does not expect.
+
+    Before it raises, it logs a traceback, for which torch imports its compiler: seconds, in the middle of a restart.
+
+    Args:
+        path: A file, or a name that nobody has written to; empty for none.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is not what torch's ``@record`` writes: cut short, of another program, longer than 16 MiB.
+    """
+    if not os.path.isfile(path):
+        return
+    with open(path, "rb") as file:
+        data = file.read(_LONGEST_ERROR_FILE_BYTES + 1)
+    try:
+        if len(data) > _LONGEST_ERROR_FILE_BYTES:
+            raise ValueError("longer than 16 MiB")
+        document = json.loads(data)
+        message = document["message"]
+        if isinstance(message, str):
+            int(document.get("timestamp", 0))
+        else:
+            int(message["extraInfo"]["timestamp"])
+            if not isinstance(message["extraInfo"].get("py_callstack", message.get("message")), str):
+                raise ValueError("a traceback that is not text")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path} is not what torch's @record writes ({error}); it is left as it is") from error

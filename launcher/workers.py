@@ -33,7 +33,7 @@ from launcher.processes import (
     wait_for_exit,
 )
 from launcher.programs import cannot_start
-from launcher.torch_processes import QuietContext
+from launcher.torch_processes import QuietContext, check_error_file
 
 __all__ = ["Launch", "StartWorkers", "Worker", "WorkerProcesses", "spawn_worker"]
 
@@ -161,14 +161,16 @@ class WorkerProcesses(QuietContext):
         return sorted(failed, key=lambda worker: worker.ended_ns or 0)
 
     def failure(self, worker: Worker, error_file: str | None = None) -> ProcessFailure:
-        """Torch's record of a failed worker, with what it left in its error file (another may be named)."""
+        """Torch's record of a failed worker, with what it left in its error file (another may be named).
+
+        Raises:
+            OSError: The error file cannot be read.
+            ValueError: It is not what torch's ``@record`` writes.
+        """
         assert worker.exit_code is not None
-        return ProcessFailure(
-            local_rank=worker.local_rank,
-            pid=worker.pid,
-            exitcode=worker.exit_code,
-            error_file=self.error_files[worker.local_rank] if error_file is None else error_file,
-        )
+        path = self.error_files[worker.local_rank] if error_file is None else error_file
+        check_error_file(path)
+        return ProcessFailure(local_rank=worker.local_rank, pid=worker.pid, exitcode=worker.exit_code, error_file=path)
 
     def collect_exits(self) -> list[Worker]:
         """Note who has ended since the last look.

@@ -39,6 +39,17 @@ def test_a_run_folder_that_is_removed_and_a_cell_that_is_cut_off(launch: Callabl
     assert job.events("monitor_replaced") == job.events("monitor_lost") == []
 
 
+def test_what_a_failed_rank_has_left_may_be_anything(launch: Callable[..., Any]) -> None:
+    """The launcher ended with 1 for an error file that was cut short, and waited for ever for a pipe's other end."""
+    job = launch("damages.py", options=["--max-restarts", 1, "--redirects", 3])
+
+    assert job.wait() == 0
+    assert "error.json is not what torch's @record writes" in job.stderr
+    (incident,) = job.incidents()
+    assert [rank.rank for rank in incident.culprits] == [0]
+    assert len(job.events("started")) == 2
+
+
 def test_a_launcher_that_is_stopped_is_told_by_its_monitor_and_goes_on(launch: Callable[..., Any]) -> None:
     job = launch("loop.py", "--until-file", "stop", nproc=1)
     job.wait_for_output("runs in generation 0")

@@ -58,7 +58,7 @@ class Made:
             condemned=self.condemned,
             condemn=self.condemned.update,
             acquit=self.condemned.discard,
-            processes=SimpleNamespace(failed=[], running=[], collect_exits=lambda: None),
+            processes=SimpleNamespace(failed=[], running=[], collect_exits=lambda: None, pids=dict, stderrs={}),
             views=dict,
             errors=dict,
             ask_to_end=lambda number: None,
@@ -155,12 +155,31 @@ def test_the_other_nodes_are_told_of_the_last_failure_alone(
     made = Made()
     made.agent._remaining_restarts = restarts_left
     incident = Incident("failure", 3, "it ended with 1", "nothing", ())
+    monkeypatch.setattr(agent_module.story, "look", lambda *_: {})
     monkeypatch.setattr(agent_module.story, "failure_incident", lambda *_: incident)
 
     made.agent._failed(made.generation, made.agent._worker_group)
 
     assert made.rendezvous.failures == 1
     assert len(made.ended) == (0 if restarts_left else 1)
+
+
+def test_after_a_failure_ranks_are_looked_at_then_asked_to_end_and_only_then_is_a_disk_touched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who is asked looks like one that ends by itself, and a disk may take its time."""
+    made = Made()
+    order: list[str] = []
+    outfit: Any = made.agent._outfit
+    outfit.on_disk = lambda what, call, otherwise: order.append("disk") or otherwise
+    made.generation.ask_to_end = lambda number: order.append("ask")
+    incident = Incident("failure", 3, "it ended with 1", "nothing", ())
+    monkeypatch.setattr(agent_module.story, "look", lambda *_: order.append("look") or {})
+    monkeypatch.setattr(agent_module.story, "failure_incident", lambda *_: incident)
+
+    made.agent._failed(made.generation, made.agent._worker_group)
+
+    assert order[:3] == ["look", "ask", "disk"]
 
 
 def test_a_row_of_early_deaths_is_broken_by_a_generation_that_lived_or_showed_life(

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure, record
 
 from launcher.numa import bound_to_numa_node
-from launcher.torch_processes import QuietContext
+from launcher.torch_processes import QuietContext, check_error_file
 from resilience_core.errors import ResilienceError
 
 TELL_MASK = "print([line for line in open('/proc/self/status') if line.startswith('SigBlk')][0])"
@@ -137,3 +139,61 @@ def test_a_machine_that_cannot_bind_is_told_as_that(monkeypatch: pytest.MonkeyPa
     options = SimpleNamespace(should_fall_back_if_binding_fails=False)
     with pytest.raises(ResilienceError, match="torch cannot bind: Torch not compiled with CUDA enabled; leave"):
         bound_to_numa_node(("python",), 0, options)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        '{"message": {"mess',
+        '{"message": 5}',
+        '{"message": {"extraInfo": {}}}',
+        '{"message": {"extraInfo": {"timestamp": "soon"}}}',
+        '{"message": {"extraInfo": {"timestamp": "1", "py_callstack": 7}}}',
+        '{"message": {"extraInfo": {"timestamp": "1"}}}',
+        '{"message": "text", "timestamp": "soon"}',
+        "[" * 100_000,
+        "\udcff",
+    ],
+)
+def test_an_error_file_that_torch_would_stumble_over_is_named(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "error.json"
+    path.write_bytes(content.encode(errors="surrogateescape"))
+
+    with pytest.raises(ValueError, match=re.escape(f"{path} is not what torch's @record writes")):
+        check_error_file(str(path))
+
+
+def test_an_error_file_is_not_read_without_end(tmp_path: Path) -> None:
+    path = tmp_path / "error.json"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+    with pytest.raises(ValueError, match="longer than 16 MiB"):
+        check_error_file(str(path))
+
+
+def test_what_torch_writes_is_read_by_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "error.json"
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(path))
+    monkeypatch.setattr("launcher.torch_processes._LONGEST_ERROR_FILE_BYTES", 1 << 20)
+
+    @record
+    def fails() -> None:
+        raise KeyError("missing")
+
+    with pytest.raises(KeyError):
+        fails()
+    check_error_file(str(path))
+    failure = ProcessFailure(local_rank=0, pid=1, exitcode=1, error_file=str(path))
+    assert "KeyError" in failure.message["message"]
+
+
+@pytest.mark.parametrize("make", [lambda path: None, os.mkfifo, os.mkdir], ids=["nothing", "a pipe", "a folder"])
+def test_no_error_file_is_nothing_to_complain_of(tmp_path: Path, make: Callable[[str], None]) -> None:
+    path = str(tmp_path / "error.json")
+    make(path)
+
+    check_error_file(path)
+    assert ProcessFailure(local_rank=0, pid=1, exitcode=1, error_file=path).error_file == "<N/A>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import time
 from collections.abc import Mapping, Sequence
@@ -68,7 +69,13 @@ def look(
         What is known, by rank. No disk is touched.
     """
     workers = {worker.global_rank: processes.workers[worker.local_rank] for worker in group.workers}
-    return {rank: _evidence(w, views[w.local_rank], errors.get(w.local_rank)) for rank, w in workers.items()}
+    known = {rank: _evidence(w, views[w.local_rank], errors.get(w.local_rank)) for rank, w in workers.items()}
+    if any(evidence.exit_code == -signal.SIGABRT for evidence in known.values()):
+        # Only then it matters; a rank that uses a GPU has hundreds of descriptors open.
+        for rank, worker in workers.items():
+            if worker.exit_code is None:
+                known[rank] = known[rank]._replace(has_gpu=uses_a_gpu(worker.pid))
+    return known
 
 
 def failure_incident(
@@ -248,7 +255,7 @@ def _evidence(worker: Worker, view: CellView, error: ErrorRecord | None) -> Evid
     look = look_at(worker.pid)
     known = Evidence.of_cell(worker.local_rank, view, look, error)
     if worker.exit_code is None:
-        return known._replace(has_gpu=uses_a_gpu(worker.pid))
+        return known
     return known._replace(
         exit_code=worker.exit_code,
         ended_ns=worker.ended_ns or 0,

@@ -17,6 +17,7 @@ from torch.distributed.elastic.multiprocessing import PContext
 
 __all__ = ["QuietContext", "check_error_file"]
 
+_SIGNALS = tuple(signal.valid_signals())  # made once: to make it costs half a millisecond
 _LONGEST_ERROR_FILE_BYTES = 16 << 20
 
 
@@ -35,8 +36,8 @@ class QuietContext(PContext):
     def start(self) -> None:
         """Start the processes, and what follows their log files."""
         # Held back until our handlers are in place again, a signal is then noted by those.
-        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        self._handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        self._handlers = {number: signal.getsignal(number) for number in _SIGNALS}
         try:
             super().start()
         finally:

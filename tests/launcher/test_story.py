@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +17,13 @@ from launcher.story import (
     closing,
     is_same_again,
     level_of,
+    look,
     misses_py_spy,
     monitor_changed,
     what_follows,
 )
+from launcher.workers import Worker
+from resilience_core.cell import Cell
 from resilience_core.error_record import ErrorRecord
 
 OWN = ErrorRecord("ValueError", "bad batch\nmore of it")
@@ -114,3 +118,24 @@ def test_the_absence_of_py_spy_matters_in_a_hang_and_not_where_it_was_chosen(
     monkeypatch.delenv("FT_PY_SPY")
     (tmp_path / "py-spy").touch(0o755)
     assert not misses_py_spy(hang)
+
+
+@pytest.mark.parametrize(("exit_code", "looks"), [(-6, [8]), (1, [])])
+def test_whether_a_survivor_uses_a_gpu_is_asked_where_an_abort_has_to_be_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exit_code: int, looks: list[int]
+) -> None:
+    """It means a look at every descriptor of every rank, before any is asked to end."""
+    asked: list[int] = []
+    monkeypatch.setattr("launcher.story.uses_a_gpu", lambda pid: asked.append(pid) or True)
+    monkeypatch.setattr("launcher.story.look_at", lambda pid: None)
+    views = {n: Cell.create(str(tmp_path / str(n)), rank=n, generation=0).view() for n in range(2)}
+    workers = {0: Worker(0, 9, -1, exit_code, ended_ns=5), 1: Worker(1, 8, -1)}
+    group: Any = SimpleNamespace(workers=[SimpleNamespace(global_rank=n + 4, local_rank=n) for n in range(2)])
+
+    known = look(group, SimpleNamespace(workers=workers), views, {})  # type: ignore[arg-type]
+
+    assert asked == looks
+    assert {rank: (each.exit_code, each.has_gpu) for rank, each in known.items()} == {
+        4: (exit_code, False),
+        5: (None, bool(looks)),
+    }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import select
 import signal
@@ -297,6 +298,17 @@ class Job:
         """Remove the test's own folders outside of pytest's."""
         self._connection.close()
         subprocess.run(["rm", "-rf", str(self.run_parent), str(self.temporary)], check=True)
+
+
+@pytest.fixture(autouse=True)
+def log_levels() -> Iterator[None]:
+    """Put back what a client or a launcher in this process has set: later tests hear what is logged, as before it."""
+    loggers = [logging.getLogger(name) for name in ("launcher", "resilience_core", "adapters", "straggler")]
+    before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = Path(sys.executable).parent / "ft_launcher"
 
 
-@pytest.mark.parametrize("runner", ["ft_autoresume", pytest.param("slurm script", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("runner", ["ft_autoresume", "slurm script"])
 def test_jobs_in_a_row_until_training_is_complete(tmp_path: Path, runner: str) -> None:
     job = (
         "[ -e out/last.ckpt ] || export FT_SIMULATED_FAULTS=exit:rank=0,step=60\n"

@@ -171,7 +171,8 @@ def test_sigterm_ends_all_ranks_after_the_same_step_whoever_gets_it(
     assert not (tmp_path / "result.json").exists()
 
 
-@pytest.mark.parametrize("api", ONE_API_SHORT)
+@pytest.mark.long  # tests/e2e/test_limits.py has the short one
+@pytest.mark.parametrize("api", APIS)
 def test_a_resumed_run_learns_timeouts_keeps_them_and_ends_as_if_it_had_never_stopped(
     start: Start, undisturbed: dict[str, Any], tmp_path: Path, api: str
 ) -> None:

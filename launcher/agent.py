@@ -350,7 +350,7 @@ class Agent(SimpleElasticAgent):
 
     def _written(self, incident: Incident) -> tuple[Incident, str | None]:
         folder = self._outfit.log_folder
-        problem: str | None = f"the incident could not be written under {folder} in time"
+        problem: str | None = f"the incident could not be written under {folder}"
         return self._outfit.on_disk("the incident", lambda: story.written(incident, folder), (incident, problem))
 
     def _note_progress(self, current: Generation) -> None:

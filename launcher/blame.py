@@ -104,8 +104,11 @@ def _died_or_raised(group: Group) -> Blame | None:
     may_abort = not any(e.has_gpu for e in group)
     exited = sorted((e for e in group if _exited_by_itself(e) and (may_abort or e.exit_code != -6)), key=_when_noticed)
     if exited:
-        others = "first" if len(exited) > 1 else "by itself"
-        return Blame((exited[0].local_rank,), f"ended {others}, without an exception on record")
+        first, others = exited[0], "first" if len(exited) > 1 else "by itself"
+        if (number := first.asking_signal) is not None:
+            before = " before any other rank failed" if len(exited) > 1 else ""
+            return Blame((first.local_rank,), f"ended by {number.name}, which ft_launcher had not sent{before}")
+        return Blame((first.local_rank,), f"ended {others}, without an exception on record")
     return None
 
 

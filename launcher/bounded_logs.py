@@ -13,9 +13,11 @@ from collections.abc import Callable
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, LogsSpecs
 
 from launcher.background import Background, NotDoneError
+from launcher.folders import as_file_name
 
 __all__ = ["BoundedLogs"]
 
+_RUN_ID = "TORCHELASTIC_RUN_ID"
 _LONGEST_WAIT_SECONDS = 1.0
 _LONGEST_LAST_WAIT_SECONDS = 1.0
 
@@ -49,7 +51,7 @@ class BoundedLogs(LogsSpecs):
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """See torch."""
         try:
-            made = self._background.call(lambda: self._inner.reify(envs), _LONGEST_WAIT_SECONDS)
+            made = self._background.call(lambda: _reify(self._inner, envs), _LONGEST_WAIT_SECONDS)
             # One per rank: <the run's>/attempt_0/<local rank>/error.json
             self._made |= {
                 os.path.dirname(os.path.dirname(os.path.dirname(file))) for file in made.error_files.values()
@@ -64,12 +66,21 @@ class BoundedLogs(LogsSpecs):
                     f"no folders for the workers' logs can be made under {self.root_log_dir} ({why}); until they can, "
                     f"workers write to the launcher's own output and error files go to {folder} (said once)"
                 )
-            return DefaultLogsSpecs(log_dir=folder).reify(envs)
+            return _reify(DefaultLogsSpecs(log_dir=folder), envs)
 
     def remove_empty(self) -> None:
         """Take away those of the folders that nothing was written to; most are never needed."""
         with contextlib.suppress(NotDoneError, OSError):
             self._background.call(lambda: _remove_empty(self._made), _LONGEST_LAST_WAIT_SECONDS)
+
+
+def _reify(specs: LogsSpecs, envs: dict[int, dict[str, str]]) -> LogsDest:
+    """Have folders made that are named after the run; torch takes any run id for the name of a file."""
+    named = {rank: {**env, _RUN_ID: as_file_name(env.get(_RUN_ID, "none"))} for rank, env in envs.items()}
+    made = specs.reify(named)
+    for rank, env in envs.items():
+        env.update({name: value for name, value in named[rank].items() if name != _RUN_ID})  # the error file's name
+    return made
 
 
 def _remove_empty(folders: set[str]) -> None:

@@ -150,6 +150,8 @@ def _why_not_warm(job: Job) -> str | None:
         return "--numa-binding binds a process when it is started"
     if os.getenv("PYTHON_EXEC", sys.executable) != sys.executable:
         return f"PYTHON_EXEC names another interpreter ({os.environ['PYTHON_EXEC']})"
+    if sys.flags.inspect:
+        return "PYTHONINSPECT is set, which asks for an interpreter that stays after the script"
     flags = [flag for flag in sys.orig_argv[1:] if flag.startswith("-")][:1]
     if flags and sys.orig_argv[1] == flags[0] and flags[0] != "-m":
         return f"the launcher's interpreter was started with {flags[0]}, which workers do not inherit"

@@ -134,6 +134,12 @@ class Evidence(NamedTuple):
         return self.error is not None and self.error.is_consequence
 
     @property
+    def asking_signal(self) -> signal.Signals | None:
+        """The signal that it was asked to end with, and died of."""
+        asks = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        return next((number for number in asks if self.exit_code == -number), None)
+
+    @property
     def fatal_signal(self) -> signal.Signals | None:
         """The signal that it died of, or dies of, where no peer and no exception can have caused that."""
         if self.exit_code is None or self.exit_code >= 0:

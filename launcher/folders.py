@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -17,7 +18,17 @@ from typing import NamedTuple
 from launcher import latest
 from resilience_core.errors import ResilienceError
 
-__all__ = ["DEFAULT_PARENT", "FolderError", "RunFolder", "make_log_folder", "new_run_id", "remove_if_empty"]
+__all__ = [
+    "DEFAULT_PARENT",
+    "FolderError",
+    "RunFolder",
+    "as_file_name",
+    "make_log_folder",
+    "new_run_id",
+    "remove_if_empty",
+]
+
+_LONGEST_NAME_BYTES = 200
 
 DEFAULT_PARENT = "/dev/shm"
 _PREFIX = "ft_launcher-"
@@ -239,7 +250,7 @@ def make_log_folder(log_dir: str | None, run_id: str) -> str:
     Raises:
         FolderError: It cannot be made.
     """
-    path = os.path.abspath(os.path.join(log_dir or "ft_logs", run_id.replace(os.sep, "_")))
+    path = os.path.abspath(os.path.join(log_dir or "ft_logs", as_file_name(run_id)))
     try:
         latest.make_room(path)
         os.makedirs(path, exist_ok=True)
@@ -248,6 +259,14 @@ def make_log_folder(log_dir: str | None, run_id: str) -> str:
             f"cannot make the log folder {path}: {error.strerror}; name another with --log-dir"
         ) from error
     return path
+
+
+def as_file_name(run_id: str) -> str:
+    """A run's name as the name of one file: no folders, none above, no longer than a file system takes."""
+    name = re.sub(r"[/\0]", "_", run_id)
+    if name in ("", ".", ".."):
+        name = name.replace(".", "_") or "_"
+    return os.fsencode(name)[:_LONGEST_NAME_BYTES].decode("utf-8", errors="ignore")
 
 
 def remove_if_empty(log_folder: str) -> None:

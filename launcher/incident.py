@@ -116,7 +116,7 @@ class Incident(NamedTuple):
             OSError: The folder cannot be written.
         """
         assert self.folder is not None
-        with open(os.path.join(self.folder, "report.txt"), "w", encoding="utf-8") as file:
+        with open(os.path.join(self.folder, "report.txt"), "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write("\n".join(self.report()) + "\n")
         # Written last and renamed into place: whoever finds incident.json finds all of it.
         temporary = os.path.join(self.folder, ".incident.json")

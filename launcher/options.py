@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 import attrs
 import torch
 from torch.distributed import run as torchrun
+from torch.distributed.elastic import events as torch_events
+from torch.distributed.elastic.events import handlers
 
 from launcher.programs import problem_with
 from resilience_core import config_options
@@ -71,6 +73,7 @@ def parse(argv: Sequence[str]) -> Job:
     arguments = parser.parse_args(list(argv))
     config = config_options.from_options(arguments)
     _check_script(arguments)
+    _check_event_log(getattr(arguments, "event_log_handler", "null"))
     nodes = _nodes(arguments.nnodes)
     if arguments.max_restarts < 0:
         raise ConfigError(f"--max-restarts {arguments.max_restarts}: must be 0 or more")
@@ -167,6 +170,15 @@ def _checked_port(port: int) -> int:
             f"port {port} (--master-port, --rdzv-endpoint): must be 1 to 65535, or 0 for any that is free"
         )
     return port
+
+
+def _check_event_log(name: str) -> None:
+    """Check where torch's own events go: to a logging handler that torch, or a plugin of it, has a name for."""
+    try:
+        torch_events.get_logging_handler(name)
+    except KeyError:
+        known = getattr(handlers, "_log_handlers", {"console": None, "null": None})
+        raise ConfigError(f"--event-log-handler {name}: torch has no such handler; it has {', '.join(known)}") from None
 
 
 def _check_script(arguments: Any) -> None:

@@ -12,8 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
-from launcher.folders import FolderError, RunFolder, make_log_folder, new_run_id
+from launcher.background import Background
+from launcher.bounded_logs import BoundedLogs
+from launcher.folders import FolderError, RunFolder, as_file_name, make_log_folder, new_run_id
 from resilience_core.cell import Cell, CellError
 
 is_root = os.getuid() == 0
@@ -164,3 +167,35 @@ def test_a_log_folder_that_cannot_be_made_names_the_option(tmp_path: Path) -> No
 
 def test_run_ids_are_unique() -> None:
     assert len({new_run_id() for _ in range(100)}) == 100
+
+
+@pytest.mark.parametrize(
+    ("run_id", "name"),
+    [
+        ("job-17", "job-17"),
+        ("team/job", "team_job"),
+        ("../../elsewhere", ".._.._elsewhere"),
+        ("..", "__"),
+        (".", "_"),
+        ("", "_"),
+        ("\0", "_"),
+        ("x" * 300, "x" * 200),
+        ("\u00e9" * 150, "\u00e9" * 100),
+    ],
+)
+def test_a_run_may_have_any_name_and_its_folders_stay_where_they_belong(tmp_path: Path, run_id: str, name: str) -> None:
+    assert as_file_name(run_id) == name
+    assert make_log_folder(str(tmp_path), run_id) == str(tmp_path / name)
+    logs = BoundedLogs(
+        DefaultLogsSpecs(str(tmp_path / "workers")), Background("test", 1), lambda: "", lambda said: None
+    )
+    envs = {0: {"TORCHELASTIC_RUN_ID": run_id, "TORCHELASTIC_RESTART_COUNT": "0"}}
+
+    made = logs.reify(envs)
+
+    assert made.error_files[0].startswith(f"{tmp_path}/workers/{name}_")
+    assert envs[0] == {
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_ERROR_FILE": made.error_files[0],
+    }

@@ -90,6 +90,18 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
     assert (first.node, first._replace(folder=None, wall_time="", node="")) == (os.uname().nodename, HANG)
 
 
+def test_a_message_that_no_encoding_knows_is_written_all_the_same(tmp_path: Path) -> None:
+    """Names of files may hold bytes that are no text; Python hands them on as lone surrogates."""
+    said = "ValueError: no file \udcff.pt"
+    rank = RankReport(0, 0, 9, is_culprit=True, cause="exit", exit_code=1, message=said, stderr_tail=(said,))
+
+    written = Incident("failure", 0, "raised ValueError", "none is left to be stopped", (rank,)).write(str(tmp_path))
+
+    assert written.folder is not None
+    assert Path(written.folder, "report.txt").read_text().count("no file \\udcff.pt") == 2
+    assert read_incident(written.folder) == written
+
+
 def test_a_half_written_incident_is_not_there(tmp_path: Path) -> None:
     HANG.write(str(tmp_path / "incidents"))
     (tmp_path / "incidents" / "0002").mkdir()

@@ -6,15 +6,20 @@ import argparse
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from torch.distributed import run as torchrun
 
+from launcher import cli
 from launcher.options import Job, parse
 from launcher.run import _shutdown_timeout as shutdown_timeout
 from resilience_core.config import settings
 from resilience_core.errors import ConfigError
+
+NO_EVENT_LOG_HANDLER = "--event-log-handler" not in torchrun.get_args_parser().format_help()
 
 
 @pytest.fixture
@@ -104,6 +109,11 @@ def test_a_default_port_of_torchs_is_no_wish_of_the_user(script: str, monkeypatc
         (["--max-restarts", "-1"], "--max-restarts -1: must be 0 or more"),
         (["--rdzv-endpoint", "localhost"], "needs HOST:PORT"),
         (["-m", "--no-python"], "cannot be used together"),
+        pytest.param(
+            ["--event-log-handler", "file"],
+            "--event-log-handler file: torch has no such handler; it has console, dynamic_rendezvous, null",
+            marks=pytest.mark.skipif(NO_EVENT_LOG_HANDLER, reason="this torch has no --event-log-handler"),
+        ),
     ],
 )
 def test_what_cannot_be_run_is_one_clear_error(script: str, options: list[str], said: str) -> None:
@@ -208,3 +218,15 @@ def test_a_misspelt_option_of_torchruns_is_answered_with_the_nearest(
     assert ended.value.code == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert said == f"ft_launcher: error: unrecognized arguments: {written}; did you mean '{meant}'?"
+
+
+def test_workers_are_spawned_where_their_interpreter_is_to_stay_after_the_script(
+    script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A warm worker would end with a traceback of the launcher's own exit, and with 1."""
+    flags = {name: getattr(sys.flags, name) for name in dir(sys.flags) if not name.startswith(("_", "n_"))}
+    assert cli._why_not_warm(parse([script])) is None
+
+    monkeypatch.setattr(sys, "flags", SimpleNamespace(**{**flags, "inspect": 1}))
+
+    assert "PYTHONINSPECT" in str(cli._why_not_warm(parse([script])))

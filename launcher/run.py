@@ -171,12 +171,17 @@ def _supervise(agent: Agent, spec: WorkerSpec, outfit: Outfit) -> int:
 def _disagreed(error: Exception, endpoint: str = "") -> int:
     """Say that there is no group of nodes; the endpoint where it was not even reached."""
     inner = error.__cause__ or error.__context__
-    because = f" ({type(inner).__name__}: {str(inner).splitlines()[0]})" if inner is not None and str(inner) else ""
-    lines = [f"the nodes could not agree: {type(error).__name__}: {str(error).splitlines()[0]}{because}"]
+    because = f" ({_first_line(inner)})" if inner is not None and str(inner) else ""
+    lines = [f"the nodes could not agree: {_first_line(error)}{because}"]
     if endpoint:
         lines.append(f"  every node must reach --rdzv-endpoint {endpoint} (--master-addr and --master-port)")
     say(*lines, level=console.ERROR)
     return 1
+
+
+def _first_line(error: BaseException) -> str:
+    name, text = type(error).__name__, str(error).strip()
+    return f"{name}: {text.splitlines()[0]}" if text else name
 
 
 def _outcome(code: int | None, signalled: str | None) -> str:

@@ -15,7 +15,7 @@ import pytest
 from torch.distributed import DistNetworkError
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
 from torch.distributed.elastic.multiprocessing import SignalException
-from torch.distributed.elastic.rendezvous.api import RendezvousClosedError
+from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousConnectionError
 
 from launcher import run as run_module
 from launcher.options import parse
@@ -159,3 +159,23 @@ def test_an_endpoint_that_nobody_answers_at_is_told_as_that(tmp_path: Path, monk
     assert "ft_launcher: the nodes could not agree: RendezvousConnectionError: " in said
     assert f"every node must reach --rdzv-endpoint {endpoint}" in said
     assert "this is a mistake in ft_launcher" not in said
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RendezvousConnectionError(""), "the nodes could not agree: RendezvousConnectionError"),
+        (
+            RendezvousConnectionError("\nno answer\nat all"),
+            "the nodes could not agree: RendezvousConnectionError: no answer",
+        ),
+    ],
+)
+def test_a_rendezvous_that_fails_without_a_word_is_told_too(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(run_module, "say", lambda *words, level: lines.extend(words))
+
+    assert run_module._disagreed(error) == 1
+    assert lines == [said]

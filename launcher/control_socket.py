@@ -6,10 +6,11 @@ import contextlib
 import logging
 import os
 import socket
+import stat
 import struct
 import time
 
-from launcher.folders import FolderError
+from launcher.folders import FolderError, clear
 from resilience_core.control import MAX_BYTES, ControlMessageError, WorkloadControlRequest, receive
 
 __all__ = ["ControlSocket"]
@@ -32,7 +33,7 @@ class ControlSocket:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._socket = _bound(path)
+        self._socket, self._inode = _bound(path)
         self._left: list[tuple[int, WorkloadControlRequest]] = []
         self._complaints = 0
         self._complaints_end = 0.0
@@ -59,16 +60,29 @@ class ControlSocket:
                 self._complain(f"a control request was dropped: {error}")
         return requests
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether what is at the path is this socket: nobody has removed it, or put something else there."""
+        try:
+            status = os.lstat(self.path)
+        except OSError:
+            return False
+        return stat.S_ISSOCK(status.st_mode) and status.st_ino == self._inode
+
     def move(self, path: str) -> None:
-        """Listen at another path, or at the same one anew, where somebody has removed it.
+        """Listen at another path, or at the same one anew; whatever is found there is taken away.
 
         Raises:
             FolderError: It cannot listen there; it goes on as it was.
         """
-        new = _bound(path)
+        try:
+            clear(path)
+        except OSError as error:
+            raise FolderError(f"cannot listen at {path}: {error.strerror}") from error
+        new, inode = _bound(path)
         self._left = self.read()
         self._socket.close()
-        self._socket, self.path = new, path
+        self._socket, self._inode, self.path = new, inode, path
 
     def close(self) -> None:
         """Close and remove."""
@@ -89,16 +103,17 @@ class ControlSocket:
             logger.warning("%s%s", text, last)
 
 
-def _bound(path: str) -> socket.socket:
+def _bound(path: str) -> tuple[socket.socket, int]:
     ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     ear.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     ear.setblocking(False)
     try:
         ear.bind(path)
+        inode = os.lstat(path).st_ino
     except OSError as error:  # a path beyond 107 bytes has no strerror
         ear.close()
         raise FolderError(
             f"cannot listen at {path}: {error.strerror or error}; name another, shorter folder in memory with "
             "--ft-run-dir"
         ) from error
-    return ear
+    return ear, inode

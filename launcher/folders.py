@@ -23,6 +23,7 @@ __all__ = [
     "FolderError",
     "RunFolder",
     "as_file_name",
+    "clear",
     "make_log_folder",
     "new_run_id",
     "remove_if_empty",
@@ -41,8 +42,8 @@ class FolderError(ResilienceError):
 class RunFolder:
     """A private folder in memory for cells, sockets and the configuration that ranks read.
 
-    What is in it can be lost while the job runs: somebody empties /dev/shm, or fills it. :meth:`mend` makes it anew in
-    the same place, :meth:`move` goes on elsewhere.
+    What is in it can be lost or damaged while the job runs: somebody empties /dev/shm, fills it, or writes to it.
+    :meth:`mend` makes it anew in the same place, :meth:`move` goes on elsewhere.
 
     Args:
         parent: Where to make it; a tmpfs, since a store to a page that is being written to a disk may wait.
@@ -52,7 +53,7 @@ class RunFolder:
     """
 
     def __init__(self, parent: str = DEFAULT_PARENT) -> None:
-        self._files: dict[str, str] = {}
+        self._files: dict[str, bytes] = {}
         self._homes: list[_Home] = []
         self._settle_in(parent)
 
@@ -72,7 +73,7 @@ class RunFolder:
         return [os.path.join(self.path, name) for name in ("lock", "cells", *self._files)]
 
     def write(self, name: str, text: str) -> str:
-        """Write a small file that only its owner may read.
+        """Write a small file that only its owner may read; whoever opens it finds all of it.
 
         Returns:
             Its path.
@@ -80,24 +81,7 @@ class RunFolder:
         Raises:
             FolderError: It cannot be written.
         """
-        path = os.path.join(self.path, name)
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                raw = text.encode("utf-8")
-                os.posix_fallocate(descriptor, 0, len(raw))
-                os.write(descriptor, raw)
-            except OSError:
-                os.unlink(path)
-                raise
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise FolderError(
-                f"cannot write {path}: {error.strerror}; name another folder in memory with --ft-run-dir"
-            ) from error
-        self._files[name] = text
-        return path
+        return self._write(name, text.encode("utf-8"))
 
     def file(self, name: str) -> str:
         """The path of a file that :meth:`write` has written."""
@@ -117,37 +101,41 @@ class RunFolder:
                         with contextlib.suppress(FileNotFoundError):
                             os.unlink(os.path.join(cells, name))
 
-    def mend(self) -> list[str]:
-        """Make anew whatever somebody has removed.
+    def mend(self) -> tuple[list[str], list[str]]:
+        """Make anew whatever somebody has removed or damaged.
+
+        Files are compared by what is in them: it takes some 10 us, and no time stamp tells of every change.
 
         Returns:
-            The paths that were missing.
+            The paths that were missing, and those where something else was than what this object has put there.
 
         Raises:
             FolderError: It cannot be made.
         """
         home = self._homes[-1]
-        missing = [path for path in self.parts if not os.path.exists(path)]
-        if not missing:
-            return []
         try:
+            wrong = [path for path in self.parts if not self._is_whole(path)]
+            if not wrong:
+                return [], []
+            damaged = [path for path in wrong if os.path.lexists(path)]
             if not os.path.lexists(home.path):
                 self._homes[-1] = _make_home(home.path)
                 os.close(home.lock)
             elif not _is_private(home.path):
                 raise PermissionError(errno.EPERM, "another stands in its place")
             else:
-                if home.path + "/lock" in missing:
+                if home.path + "/lock" in wrong:
                     self._homes[-1] = _Home(home.path, _make_lock(home.path))
                     os.close(home.lock)
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(os.path.join(home.path, "cells"), 0o700)
+                if (cells := os.path.join(home.path, "cells")) in wrong:
+                    clear(cells)
+                    os.mkdir(cells, 0o700)
         except OSError as error:
             raise FolderError(f"cannot make the run folder {home.path} anew: {error.strerror}") from error
-        for name, text in self._files.items():
-            if not os.path.exists(self.file(name)):
-                self.write(name, text)
-        return missing
+        for name, raw in self._files.items():
+            if self.file(name) in wrong:
+                self._write(name, raw)
+        return [path for path in wrong if path not in damaged], damaged
 
     def move(self, parents: Iterable[str] | None = None) -> None:
         """Go on in another place, files included.
@@ -169,8 +157,8 @@ class RunFolder:
                 problems.append(str(error))
                 continue
             try:
-                for name, text in files.items():
-                    self.write(name, text)
+                for name, raw in files.items():
+                    self._write(name, raw)
                 return
             except FolderError as error:
                 problems.append(str(error))
@@ -181,6 +169,39 @@ class RunFolder:
         """Remove it with all that is in it."""
         while self._homes:
             self._leave(self._homes.pop())
+
+    def _write(self, name: str, raw: bytes) -> str:
+        path, new = self.file(name), self.file(f".{name}-{secrets.token_hex(4)}")
+        try:
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, len(raw))
+                os.write(descriptor, raw)
+                _rename(new, path)
+            except OSError:
+                os.unlink(new)
+                raise
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise FolderError(
+                f"cannot write {path}: {error.strerror}; name another folder in memory with --ft-run-dir"
+            ) from error
+        self._files[name] = raw
+        return path
+
+    def _is_whole(self, path: str) -> bool:
+        """Whether one of :attr:`parts` is what this object has made."""
+        name = os.path.basename(path)
+        if name in self._files:
+            return _holds(path, self._files[name])
+        try:
+            status = os.lstat(path)
+        except OSError:
+            return False
+        if name == "lock":  # a file that is not ours is not locked, and the next launcher would sweep the folder
+            return os.path.samestat(status, os.fstat(self._homes[-1].lock))
+        return stat.S_ISDIR(status.st_mode)
 
     def _settle_in(self, parent: str) -> None:
         _sweep(parent)
@@ -228,11 +249,58 @@ def _make_lock(folder: str) -> int:
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.rename(path, os.path.join(folder, "lock"))
+        _rename(path, os.path.join(folder, "lock"))
     except OSError:
         os.close(lock)
         raise
     return lock
+
+
+def clear(path: str) -> None:
+    """Take away whatever is found at a path, a folder with all that is in it.
+
+    Raises:
+        OSError: It cannot be removed: a file system is mounted there, say.
+    """
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno not in (errno.EISDIR, errno.EPERM):  # Linux, and POSIX, of a folder
+            raise
+        aside = f"{path}-{secrets.token_hex(4)}"
+        os.rename(path, aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _rename(new: str, path: str) -> None:
+    """Put a file in its place in one step, whatever is there."""
+    try:
+        os.rename(new, path)
+    except IsADirectoryError:
+        clear(path)
+        os.rename(new, path)
+
+
+def _holds(path: str, raw: bytes) -> bool:
+    """Whether a path leads to a plain file with exactly this in it. Never waits for the other end of a pipe.
+
+    Raises:
+        OSError: No descriptor is left to look with.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise
+        return False
+    try:
+        return stat.S_ISREG(os.fstat(descriptor).st_mode) and os.read(descriptor, len(raw) + 1) == raw
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def _is_private(path: str) -> bool:

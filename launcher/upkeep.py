@@ -1,7 +1,8 @@
 """Keeps what ranks find by path: the run folder, the configuration and the control socket in it, and their cells.
 
-Somebody may remove all that, or fill the file system, while the job runs. The monitor looks twice a second whether it
-is there; what is missing is made anew in the same place, and where that cannot be, the next generation gets another.
+Somebody may remove all that, damage it, or fill the file system, while the job runs. The monitor looks twice a second
+whether it is there, and before each generation all of it is compared with what it should be; what is missing or
+damaged is made anew in the same place, and where that cannot be, the next generation gets another.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Upkeep:
         return Cells(self.folder, generation, ranks)
 
     def mend(self, cells: Cells | None) -> list[int]:
-        """Make anew what was removed, as far as that is possible now.
+        """Make anew what was removed or damaged, as far as that is possible now.
 
         Args:
             cells: Those of the generation that runs, if one does.
@@ -116,14 +117,18 @@ class Upkeep:
         return []
 
     def _mend(self) -> None:
-        missing = self.folder.mend()
-        if self.control.path == self._socket_path and not os.path.exists(self._socket_path):
-            missing.append(self._socket_path)
+        missing, damaged = self.folder.mend()
+        if self.control.path == self._socket_path and not self.control.is_in_place:
+            (damaged if os.path.lexists(self._socket_path) else missing).append(self._socket_path)
             self.control.move(self._socket_path)
-        if missing:
-            names = ", ".join(os.path.relpath(path, self.folder.path) for path in missing)
-            say(f"warning: somebody has removed {names} from {self.folder.path}; made anew, no rank was touched")
-            self._tell("run_folder_mended", run_folder=self.folder.path, missing=missing)
+        done = " and ".join(
+            f"{what} {', '.join(os.path.relpath(path, self.folder.path) for path in paths)}"
+            for what, paths in (("removed", missing), ("damaged", damaged))
+            if paths
+        )
+        if done:
+            say(f"warning: in {self.folder.path} somebody has {done}; made anew, no rank was touched")
+            self._tell("run_folder_mended", run_folder=self.folder.path, missing=missing, damaged=damaged)
 
     @property
     def _socket_path(self) -> str:

@@ -53,6 +53,7 @@ from resilience_core.rank_process import (
     answer_for_stacks,
     cut_off_in_children,
     log_and_leave,
+    read_config,
     stop_answering,
     wait_for_files,
 )
@@ -160,19 +161,11 @@ class RankMonitorClient:
                 f"this process has no rank monitor ({CELL_VARIABLE} is not set). Start it with ft_launcher instead of "
                 "torchrun or python; the training itself is fine, it is only not protected"
             )
-        from resilience_core.config import FaultToleranceConfig
-
         wait_for_files((config_path, path), int(os.environ.get(LAUNCHER_VARIABLE, "0")))
+        self._cfg = read_config(config_path, CONFIG_VARIABLE)
         try:
-            with open(config_path, encoding="utf-8") as file:
-                self._cfg = FaultToleranceConfig.from_json(file.read())
             cell = Cell(path)
             cell.claim(os.getpid(), process_start_time(os.getpid()) or 0)
-        except OSError as error:
-            raise RankMonitorClientError(
-                f"{CONFIG_VARIABLE} leads to {config_path}, which cannot be read: {error.strerror}; the launcher that "
-                "set it is gone"
-            ) from error
         except CellError as error:
             raise RankMonitorClientError(str(error)) from error
         follow_log_level(self._cfg.log_level, is_given=self._cfg.is_given("log_level"))

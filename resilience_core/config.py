@@ -304,13 +304,17 @@ class FaultToleranceConfig:
         """
         try:
             plain = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"configuration handed over is not JSON: {error}") from error
         if not isinstance(plain, dict):
             raise ConfigError(f"configuration handed over is a {type(plain).__name__}, not an object")
-        given = frozenset(plain.pop("given", ()))
+        given = plain.pop("given", None)
         entries = (values.Entry(str(key), value, "the JSON handed over") for key, value in plain.items())
-        return attrs.evolve(cls.from_entries(entries), given=given)
+        config = cls.from_entries(entries)
+        lacking = [setting.name for setting in settings() if setting.name not in plain]
+        if lacking or not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+            raise ConfigError(f"configuration handed over lacks {', '.join(lacking) or 'a list of what was given'}")
+        return attrs.evolve(config, given=frozenset(given))
 
 
 def settings() -> tuple[Setting, ...]:

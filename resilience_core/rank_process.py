@@ -12,15 +12,20 @@ import time
 import traceback
 import weakref
 from collections.abc import Callable, Collection
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from resilience_core.cell import STACK_SIGNAL
+from resilience_core.errors import ConfigError, RankMonitorClientError
+
+if TYPE_CHECKING:
+    from resilience_core.config import FaultToleranceConfig
 
 __all__ = [
     "allow_stack_dumps",
     "answer_for_stacks",
     "cut_off_in_children",
     "log_and_leave",
+    "read_config",
     "stop_answering",
     "wait_for_files",
 ]
@@ -60,6 +65,34 @@ def wait_for_files(paths: Collection[str], launcher: int) -> None:
         if not os.path.exists(f"/proc/{launcher}"):
             return
         time.sleep(0.01)
+
+
+def read_config(path: str, variable: str) -> FaultToleranceConfig:
+    """Read the configuration that the launcher has handed over. Never waits for the other end of a pipe.
+
+    Args:
+        path: Where it is.
+        variable: The environment variable that says so, for messages.
+
+    Raises:
+        RankMonitorClientError: It is gone, or somebody has damaged it. No ConfigError: a restart does mend that.
+    """
+    from resilience_core.config import FaultToleranceConfig
+
+    try:
+        with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
+            raw = file.read() or b""  # None: a pipe that somebody might yet write to
+        return FaultToleranceConfig.from_json(raw.decode("utf-8"))
+    except FileNotFoundError as error:
+        raise RankMonitorClientError(
+            f"{variable} leads to {path}, which cannot be read: {error.strerror}; the launcher that set it is gone"
+        ) from error
+    except (OSError, UnicodeDecodeError, ConfigError) as error:
+        raise RankMonitorClientError(
+            f"{variable} leads to {path}, which is not what was written there: "
+            f"{error.strerror if isinstance(error, OSError) else error}. Somebody has damaged it; ft_launcher makes it "
+            "anew before it restarts the ranks"
+        ) from error
 
 
 def allow_stack_dumps(launcher: int) -> None:

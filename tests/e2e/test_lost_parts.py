@@ -29,9 +29,15 @@ def test_a_run_folder_that_is_removed_and_a_cell_that_is_cut_off(launch: Callabl
     job.wait_for_output("runs in generation 1", count=2)
     assert sorted(os.listdir(folder)) == ["cells", "config.json", "control.sock", "lock"]
 
+    # What a restart reads is what the launcher wrote, whatever somebody has put there meanwhile.
+    (folder / "config.json").write_bytes(b"\xff\x00")
+    (folder / "control.sock").unlink()
+    (folder / "control.sock").touch()
     # The rank dies by SIGBUS at its next store; whoever looks at the cell does not.
     os.truncate(folder / "cells" / "1-0", 0)
     job.wait_for_output("runs in generation 2", count=2)
+    damaged = [str(folder / name) for name in ("config.json", "control.sock")]
+    assert job.events("run_folder_mended")[-1]["damaged"] == damaged
 
     (job.work / "stop").touch()
     assert job.wait() == 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import socket
 import stat
 import subprocess
 import tempfile
@@ -43,9 +45,12 @@ class World:
         self.control = ControlSocket(self.folder.file(CONTROL_SOCKET))
         self.monitor: Any = FakeMonitorProcess()
         self.events: list[str] = []
-        self.upkeep = Upkeep(
-            self.folder, self.control, self.monitor, lambda event, **facts: self.events.append(event), [str(elsewhere)]
-        )
+        self.facts: list[dict[str, Any]] = []
+        self.upkeep = Upkeep(self.folder, self.control, self.monitor, self._tell, [str(elsewhere)])
+
+    def _tell(self, event: str, **facts: Any) -> None:
+        self.events.append(event)
+        self.facts.append(facts)
 
     def begin(self) -> World:
         """Leave a first generation behind."""
@@ -56,6 +61,7 @@ class World:
         path = Path(self.folder.path)
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
         assert sorted(os.listdir(path)) == ["cells", CONFIG_FILE, CONTROL_SOCKET, "lock"]
+        assert stat.S_ISREG((path / CONFIG_FILE).lstat().st_mode)
         assert (path / CONFIG_FILE).read_text() == '{"a": 1}'
         assert self.monitor.parts == [str(path / name) for name in ("lock", "cells", CONFIG_FILE, CONTROL_SOCKET)]
         send(WorkloadControlRequest(WorkloadAction.Continue, "heard"), str(path / CONTROL_SOCKET), 1)
@@ -113,6 +119,104 @@ def test_whatever_was_removed_is_made_anew_in_the_same_place(
     assert what in capfd.readouterr().err
     assert world.upkeep.mend(None) == []
     assert world.events == ["run_folder_mended"]
+
+
+def _damage(path: Path, how: str) -> None:
+    match how:
+        case "cut off":
+            os.truncate(path, 3)
+        case "overwritten":
+            path.write_bytes(b"x" * path.stat().st_size)
+        case "appended to":
+            path.write_bytes(path.read_bytes() + b"x")
+        case "link":
+            elsewhere = path.parent.parent.parent / "elsewhere"
+            path.rename(elsewhere)
+            path.symlink_to(elsewhere)
+        case _:
+            path.rmdir() if path.is_dir() else path.unlink()
+            _put(path, how)
+
+
+def _put(path: Path, what: str) -> None:
+    match what:
+        case "file":
+            path.touch()
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+            (path / "x").touch()
+        case "socket":
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as another:
+                another.bind(str(path))
+
+
+PUT = ("file", "pipe", "folder", "socket")
+
+
+@pytest.mark.parametrize(
+    ("what", "damage"),
+    [
+        *((CONFIG_FILE, damage) for damage in ("cut off", "overwritten", "appended to", "link")),
+        *((what, damage) for what in (CONFIG_FILE, "lock", CONTROL_SOCKET) for damage in PUT),
+        *(("cells", damage) for damage in ("file", "pipe", "link")),
+    ],
+)
+def test_whatever_was_damaged_is_made_anew_before_the_next_generation(
+    world: World, what: str, damage: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.begin()
+    path = Path(world.folder.path, what)
+    _damage(path, damage)
+    monkeypatch.setattr("launcher.upkeep.time.sleep", pytest.fail)  # at once, not tried again and again
+
+    world.upkeep.make_cells(1, RANKS).drop()
+
+    world.assert_whole()
+    assert (world.events, world.facts[0]["missing"], world.facts[0]["damaged"]) == (
+        ["run_folder_mended"], [], [str(path)]
+    )  # fmt: skip
+    assert f"somebody has damaged {what}; made anew" in capfd.readouterr().err
+    world.upkeep.make_cells(2, RANKS).drop()
+    assert len(world.events) == 1
+
+
+def test_a_file_whose_place_cannot_be_cleared_costs_another_folder(world: World, tmp_path: Path) -> None:
+    """A file system is mounted there: neither to be renamed nor to be removed."""
+    world.begin()
+    former = Path(world.folder.path, CONFIG_FILE)
+    former.unlink()
+    former.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(former)]
+    if os.getuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    try:
+        world.upkeep.make_cells(1, RANKS).drop()
+        world.assert_whole()
+        assert os.path.dirname(world.folder.path) == str(tmp_path / "there")
+        assert world.events == ["run_folder_moved"]
+    finally:
+        subprocess.run(["umount", str(former)], check=True)
+
+
+def test_without_a_descriptor_to_look_with_nothing_is_said_to_be_damaged(
+    world: World, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    refusals, real_open = [OSError(errno.EMFILE, "Too many open files")], os.open
+
+    def refuse(*arguments: Any) -> int:
+        if refusals:
+            raise refusals.pop()
+        return real_open(*arguments)
+
+    with monkeypatch.context() as without:
+        without.setattr("launcher.folders.os.open", refuse)
+        world.upkeep.mend(None)
+    assert "Too many open files" in (said := capfd.readouterr().err)
+    assert "damaged" not in said
+    assert world.events == []
+    world.assert_whole()
 
 
 def test_cells_that_nobody_has_opened_yet_are_replaced_and_the_others_go_on(world: World) -> None:

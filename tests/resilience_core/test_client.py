@@ -173,6 +173,26 @@ def test_a_configuration_that_is_gone_is_one_clear_error(
         client.init_workload_monitoring()
 
 
+@pytest.mark.parametrize("damage", ["cut off", "random", "appended", "empty object", "folder", "pipe"])
+def test_a_configuration_that_somebody_has_damaged_is_one_clear_error_that_a_restart_mends(
+    rank_environment: Callable[..., Cell], client: RankMonitorClient, damage: str
+) -> None:
+    rank_environment()
+    path = Path(os.environ["FT_CONFIG_FILE"])
+    if damage in ("folder", "pipe"):
+        path.unlink()
+        os.mkdir(path) if damage == "folder" else os.mkfifo(path)
+    else:
+        raw = path.read_bytes()
+        path.write_bytes(
+            {"cut off": raw[:100], "random": b"\xff\x00" + raw, "appended": raw + b"x", "empty object": b"{}"}[damage]
+        )
+
+    with pytest.raises(RankMonitorClientError, match=f"FT_CONFIG_FILE leads to {path}.*damaged it") as caught:
+        client.init_workload_monitoring()
+    assert not caught.value.is_permanent
+
+
 def test_shutdown_switches_protection_off_and_calls_fail_again(
     start: Callable[..., Cell], client: RankMonitorClient
 ) -> None:

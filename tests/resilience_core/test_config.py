@@ -295,6 +295,10 @@ def test_json_gives_back_what_it_was_given(chosen: dict[str, Any]):
         ("[]", "is a list"),
         ('{"rank_hearbeat_timeout": 3}', "unknown key 'rank_hearbeat_timeout'.*did you mean 'rank_heartbeat_timeout'"),
         ('{"rank_heartbeat_timeout": "x"}', "rank_heartbeat_timeout in the JSON handed over is 'x'"),
+        ("{}", "lacks initial_rank_heartbeat_timeout, rank_heartbeat_timeout"),
+        (FaultToleranceConfig().to_json().replace('"given": []', '"given": 5'), "lacks a list of what was given"),
+        (FaultToleranceConfig().to_json().replace('"given": []', '"given": [[]]'), "lacks a list of what was given"),
+        ("[" * 100_000, "is not JSON"),
     ],
 )
 def test_json_that_is_not_ours_is_refused(text: str, fix: str):

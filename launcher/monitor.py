@@ -185,6 +185,8 @@ class Monitor:
                 raw, descriptors = _receive(self._channel)
             except BlockingIOError:
                 return
+            except ConnectionResetError:  # it died with reports unread; what it has sent before can still be read
+                continue
             if not raw:
                 self._poll.unregister(self._channel)
                 return
@@ -237,6 +239,9 @@ class Monitor:
             try:
                 self._channel.send(self._unsent[0], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
             except BlockingIOError:
+                return
+            except (BrokenPipeError, ConnectionResetError):  # nobody is left to be told
+                self._unsent.clear()
                 return
             except OSError as error:  # too long for one message; the parent sees the ranks end all the same
                 say(f"the monitor could not report an incident: {error.strerror}")

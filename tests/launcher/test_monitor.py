@@ -34,9 +34,20 @@ def cell(tmp_path: Path) -> Iterator[Cell]:
 
 
 @pytest.fixture
-def monitor(tmp_path: Path, cell: Cell) -> Iterator[Callable[..., Monitor]]:
+def channel() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The launcher's end and the monitor's."""
+    pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    yield pair
+    for each in pair:
+        each.close()
+
+
+@pytest.fixture
+def monitor(
+    tmp_path: Path, cell: Cell, channel: tuple[socket.socket, socket.socket]
+) -> Iterator[Callable[..., Monitor]]:
     """A monitor in this process that watches one cell, and is never run."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs = channel[1]
     lost_time = LostTime.create()
     made: list[Monitor] = []
 
@@ -62,7 +73,6 @@ def monitor(tmp_path: Path, cell: Cell) -> Iterator[Callable[..., Monitor]]:
         each._channel.close()
         each._poll.close()
         os.close(each._parent)
-    ours.close()
     os.close(lost_time)
 
 
@@ -201,3 +211,27 @@ def test_a_run_folder_that_hangs_holds_up_nothing_else(
     assert watching._parts_looker.flush(60)
     assert list(watching._missing) == [["part"]]
     assert not asked.acquire(blocking=False)  # while it hangs, nobody asks again
+
+
+@pytest.mark.parametrize("meets_it_first", ["reading", "sending"])
+def test_a_launcher_that_is_killed_with_reports_unread_is_lost_like_any_other(
+    monitor: Callable[..., Monitor],
+    channel: tuple[socket.socket, socket.socket],
+    meets_it_first: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """One that was stopped has not read them: its end of the channel is reset (ECONNRESET), not only closed."""
+    made, (launcher, _) = monitor(), channel
+    made._tell({"note": "never read", "generation": 0})
+    launcher.send(json.dumps({"run_folders": ["/last/order"]}).encode())
+    launcher.close()
+
+    if meets_it_first == "sending":
+        made._tell({"note": "not sent", "generation": 0})
+    while made._listen(0):
+        pass
+    made._tell({"note": "not sent either", "generation": 0})
+
+    assert made._settings["run_folders"] == ["/last/order"]
+    assert not made._unsent
+    assert "could not report" not in capfd.readouterr().err

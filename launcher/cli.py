@@ -8,7 +8,6 @@ for an error in its configuration; 128 and the signal's number when a signal cam
 from __future__ import annotations
 
 import argparse
-import errno
 import os
 import signal
 import sys
@@ -17,7 +16,8 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from launcher import early_signals, streams
-from launcher.console import ERROR, finish, say
+from launcher.console import DEBUG, ERROR, finish, say
+from launcher.shortages import shortage  # here: later there may be no descriptor left to import it with
 
 if TYPE_CHECKING:
     from launcher.nursery import Zygote
@@ -29,7 +29,6 @@ __all__ = ["console_main", "main"]
 
 USAGE_ERROR = 2
 _LONGEST_FLUSH_SECONDS = 1.0
-_SHORTAGES = frozenset((errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,7 +80,13 @@ def _guarded(arguments: list[str], may_fork: bool) -> int | Handover:
     except (ResilienceError, argparse.ArgumentTypeError) as error:
         return _refuse(str(error))
     except Exception as error:  # noqa: BLE001 - the outermost loop of the process
-        say(*traceback.format_exc().splitlines(), _whose_mistake(error), level=ERROR)
+        refused = shortage(error)
+        trace = traceback.format_exc().splitlines()
+        if refused is not None:
+            say(*trace, level=DEBUG)
+            say(refused, level=ERROR)
+        else:
+            say(*trace, "this is a mistake in ft_launcher; please report it", level=ERROR)
         return 1
 
 
@@ -167,12 +172,6 @@ def _platform_problem() -> str | None:
         kernel = os.uname().release
         return f"this kernel ({kernel}) has no pidfd ({error.strerror}); ft_launcher needs Linux 5.4 or newer"
     return None
-
-
-def _whose_mistake(error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno in _SHORTAGES:
-        return f"the system has refused what ft_launcher needs: {error.strerror} (see ulimit -a, cgroup, free)"
-    return "this is a mistake in ft_launcher; please report it"
 
 
 def _refuse(why: str) -> int:

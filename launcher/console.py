@@ -18,10 +18,10 @@ from typing import Any
 
 from launcher.background import Background
 
-__all__ = ["ERROR", "INFO", "WARNING", "finish", "lost_lines", "say", "set_level", "start", "threshold"]
+__all__ = ["DEBUG", "ERROR", "INFO", "WARNING", "finish", "lost_lines", "say", "set_level", "start", "threshold"]
 
 # As in logging, which the monitor does without.
-INFO, WARNING, ERROR = 20, 30, 40
+DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
 
 _ROOM_BYTES = 1 << 18
 _LONGEST_TEXT = 1 << 16

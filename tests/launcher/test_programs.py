@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import cli
 from launcher.programs import CannotStartError, cannot_start, problem_with
+from launcher.shortages import shortage
 from launcher.workers import Launch, spawn_worker
 
 
@@ -68,8 +68,7 @@ def test_what_can_be_told_before_anything_is_started(tmp_path: Path, monkeypatch
 def test_a_lack_of_memory_or_processes_is_no_fault_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
     assert cannot_start(refused, "/bin/true") is None
-    assert "this is a mistake in ft_launcher" not in cli._whose_mistake(refused)
-    assert "this is a mistake in ft_launcher" in cli._whose_mistake(KeyError("rank"))
+    assert shortage(refused) is not None
 
     def fork(*_: object, **__: object) -> None:
         raise refused

@@ -1,0 +1,70 @@
+"""What the system has refused: processes, descriptors, memory, room; no mistake of ours, and told in one line."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Callable
+
+__all__ = ["shortage"]
+
+_ENOUGH_DESCRIPTORS = 1024
+_HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def shortage(error: BaseException) -> str | None:
+    """One line about what the system has refused: where, how much there is, and how to get more.
+
+    Returns:
+        None where the error says nothing of that kind.
+    """
+    advice = _ADVICE.get(error.errno or 0) if isinstance(error, OSError) else None
+    if advice is None:
+        return None
+    assert isinstance(error, OSError)
+    of_what = f" ({os.fsdecode(error.filename)})" if isinstance(error.filename, (str, bytes)) else ""
+    return f"the system has refused what ft_launcher needs{_place(error)}: {error.strerror}{of_what}; {advice(error)}"
+
+
+def _place(error: BaseException) -> str:
+    """The innermost line of ours on its way."""
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        path = os.path.relpath(code.co_filename, _HOME) if code.co_filename.startswith(_HOME + os.sep) else ""
+        if path.startswith(("launcher" + os.sep, "resilience_core" + os.sep)):
+            place = f" in {code.co_name} ({path} line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return place
+
+
+def _number(limit: int) -> str:
+    return "no limit" if limit == resource.RLIM_INFINITY else str(limit)
+
+
+def _descriptors(error: OSError) -> str:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    advice = (
+        f"this process may open {_number(soft)} files; allow more before the start: ulimit -n {_ENOUGH_DESCRIPTORS}"
+    )
+    is_capped = hard != resource.RLIM_INFINITY and hard < _ENOUGH_DESCRIPTORS
+    return f"{advice} (an administrator has to raise the hard limit, {hard}, first)" if is_capped else advice
+
+
+def _processes(error: OSError) -> str:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    return (
+        f"this user may have {_number(soft)} processes and threads; allow more before the start: ulimit -u unlimited, "
+        "and pids.max of the cgroup (docker run --pids-limit)"
+    )
+
+
+_ADVICE: dict[int, Callable[[OSError], str]] = {
+    errno.EMFILE: _descriptors,
+    errno.ENFILE: lambda error: "the whole machine has too many files open; raise /proc/sys/fs/file-max",
+    errno.EAGAIN: _processes,
+    errno.ENOMEM: lambda error: "free memory, or raise memory.max of the cgroup and ulimit -v",
+    errno.ENOSPC: lambda error: "make room there (df, df -i)",
+    errno.EDQUOT: lambda error: "make room in the quota there (quota)",
+}

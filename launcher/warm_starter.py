@@ -66,6 +66,7 @@ class WarmStarter:
         self._running: list[ParkedWorker] = []
         self._wanted = 0
         self._failures = 0
+        self._stillborn = 0  # in a row
         self._has_started = False
         self._is_off = False
         self._next_look = 0.0
@@ -245,7 +246,7 @@ class WarmStarter:
         for parked in [parked for parked in self._making if parked.stage is Stage.PARKED]:
             self._making.remove(parked)
             self._idle.append(parked)
-            self._failures, self._refused = 0, None
+            self._failures, self._stillborn, self._refused = 0, 0, None
         for parked in self._idle:
             parked.hear()
         for parked in self._running:
@@ -279,7 +280,12 @@ class WarmStarter:
 
     def _drop_lost_workers(self) -> None:
         for parked in [p for p in (*self._idle, *self._making) if p.has_exited]:
-            self._drop(parked, "was lost")
+            self._stillborn += parked in self._making
+            if self._stillborn <= _MOST_FAILURES:
+                self._drop(parked, "was lost")
+            else:  # with too few descriptors, say; not hundreds of them a minute
+                self._drop(parked)
+                self._was_refused("parked workers end before they are ready", "one does not")
 
     def _drop_stopped_workers(self) -> None:
         for parked in (*self._idle, *self._making):
@@ -288,10 +294,11 @@ class WarmStarter:
                 self._drop(parked, "was stopped")
             parked.was_seen_stopped = is_stopped
 
-    def _drop(self, parked: ParkedWorker, what: str) -> None:
+    def _drop(self, parked: ParkedWorker, what: str | None = None) -> None:
         (self._idle if parked in self._idle else self._making).remove(parked)
         parked.discard()
-        self._say(f"a parked worker {what}; another takes its place")
+        if what is not None:
+            self._say(f"a parked worker {what}; another takes its place")
 
     def _zygote_problem(self, is_due: bool, at_once: bool = False) -> str | None:
         """What is wrong with the zygote; a stopped one is believed at the second look, or at once."""
@@ -338,12 +345,12 @@ class WarmStarter:
             self._zygote = None
             self._was_refused(f"a zygote cannot be started: {error.strerror}")
 
-    def _was_refused(self, why: str) -> None:
+    def _was_refused(self, why: str, until: str = "it can") -> None:
         """Try again later; say it when it is news."""
         self._next_try = self._clock() + _RETRY_SECONDS
         if self._refused != why:
             self._refused = why
-            self._say(f"{why}; workers are spawned until it can")
+            self._say(f"{why}; workers are spawned until {until}")
 
     def _discard_parked(self) -> None:
         for parked in (*self._idle, *self._making):

@@ -328,6 +328,33 @@ def test_a_zygote_that_the_system_refuses_processes_is_asked_again_later(nursery
     assert nursery.zygote() == zygote
 
 
+def test_parked_workers_that_end_before_they_are_ready_are_not_forked_without_end(nursery):
+    """As with too few descriptors: hundreds a minute were forked, with a line for each."""
+    mortal = nursery.folder / "mortal"
+    (nursery.folder / "fake_early_death.py").write_text(
+        f"import os\nreal, mortal = os.getppid, {str(mortal)!r}\ndef getppid():\n"
+        "    if open('/proc/self/comm').read() == 'ft_parked\\n' and os.path.exists(mortal):\n"
+        "        os._exit(1)\n    return real()\nos.getppid = getppid\n"
+    )
+    mortal.touch()
+    nursery.open(["fake_early_death"])
+    nursery.until(lambda: nursery.starter._zygote.has_reported, "report")
+    assert nursery.start(0) == ["spawned", "spawned"]
+    assert nursery.said.count("a parked worker was lost; another takes its place") <= 4
+    assert nursery.said[-1] == "parked workers end before they are ready; workers are spawned until one does not"
+    said = list(nursery.said)
+    nursery.now_ahead = 3.0
+    assert nursery.start(1) == ["spawned", "spawned"]
+    assert nursery.said == said
+    mortal.unlink()
+    nursery.now_ahead = 6.0
+    nursery.fill()
+    assert nursery.start(2) == ["warm", "warm"]
+    nursery.fill()
+    os.kill(nursery.parked()[0], signal.SIGKILL)
+    nursery.until(lambda: nursery.said[len(said) :] == ["a parked worker was lost; another takes its place"], "word")
+
+
 def test_a_zygote_that_cannot_be_started_is_tried_again_later(nursery, monkeypatch):
     """A fake of pids.max in the launcher itself: no traceback, the job goes on with spawned workers."""
     nursery.open()

@@ -221,4 +221,57 @@ MUTANTS_OF_THE_GROUP = (
         '"ft/failed/0"',
         ("tests/launcher/test_rendezvous.py",),
     ),
+    # ---- what a failed rank has left ----
+    Mutant(
+        "a disk is touched before the peers are asked to end",
+        "launcher/agent.py",
+        "        current.ask_to_end(signal.SIGTERM)\n        failures = {group.workers[w.local_rank].global_rank: "
+        "self._failure(processes, w) for w in first}\n",
+        "        failures = {group.workers[w.local_rank].global_rank: self._failure(processes, w) for w in first}\n"
+        "        self._outfit.on_disk('early', lambda: None, None)\n        current.ask_to_end(signal.SIGTERM)\n",
+        ("tests/launcher/test_agent.py",),
+    ),
+    Mutant(
+        "ranks are looked at after they were asked to end",
+        "launcher/agent.py",
+        "        known = story.look(group, processes, views, current.errors())\n",
+        "        current.ask_to_end(signal.SIGTERM)\n"
+        "        known = story.look(group, processes, views, current.errors())\n",
+        ("tests/launcher/test_agent.py",),
+    ),
+    Mutant(
+        "an error file that was cut short is handed to torch",
+        "launcher/workers.py",
+        "        check_error_file(path)\n",
+        "",
+        ("tests/e2e/test_lost_parts.py",),
+    ),
+    Mutant(
+        "whatever lies where standard error went is opened",
+        "launcher/story.py",
+        "        if not path or not stat.S_ISREG(os.stat(path).st_mode):\n",
+        "        if not path:\n",
+        ("tests/launcher/test_story.py",),
+    ),
+    Mutant(
+        "an error file is read without end",
+        "launcher/torch_processes.py",
+        "file.read(_LONGEST_ERROR_FILE_BYTES + 1)",
+        "file.read(_LONGEST_ERROR_FILE_BYTES)",
+        ("tests/launcher/test_torch_processes.py",),
+    ),
+    Mutant(
+        "folders of a run lie where its name says",
+        "launcher/bounded_logs.py",
+        'as_file_name(env.get(_RUN_ID, "none"))',
+        'env.get(_RUN_ID, "none")',
+        ("tests/launcher/test_folders.py",),
+    ),
+    Mutant(
+        "an abort of a rank beside a GPU is its own",
+        "launcher/story.py",
+        "if any(evidence.exit_code == -signal.SIGABRT for evidence in known.values()):",
+        "if False:",
+        ("tests/launcher/test_story.py",),
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from launcher.story import (
     look,
     misses_py_spy,
     monitor_changed,
+    tail,
     what_follows,
 )
 from launcher.workers import Worker
@@ -139,3 +141,14 @@ def test_whether_a_survivor_uses_a_gpu_is_asked_where_an_abort_has_to_be_explain
         4: (exit_code, False),
         5: (None, bool(looks)),
     }
+
+
+def test_a_pipe_where_standard_error_went_is_left_alone(tmp_path: Path) -> None:
+    """Whoever opens it to read waits until somebody writes."""
+    path = tmp_path / "stderr.log"
+    os.mkfifo(path)
+    assert tail(str(path)) == ()
+    path.unlink()
+    assert tail(str(path)) == tail("") == ()
+    path.write_text("".join(f"line {number}\n" for number in range(30)))
+    assert tail(str(path)) == tuple(f"line {number}" for number in range(10, 30))

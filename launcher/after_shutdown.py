@@ -12,14 +12,15 @@ import signal
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from launcher.evidence import look_at
 from launcher.lost_time import Freeze, moved_by_ns
 from launcher.monitor_process import find_py_spy
 from launcher.phrases import SHORT_STACK
 from launcher.processes import has_exited, send_signal
-from launcher.stacks import Frame, main_thread, take_stacks
+from launcher.stacks import Thread, main_thread, take_stacks
 from resilience_core.config import FaultToleranceConfig
 
-__all__ = ["LOOK_SECONDS", "NOTICE_SECONDS", "AfterShutdown", "Leaving"]
+__all__ = ["LOOK_SECONDS", "NOTICE_SECONDS", "AfterShutdown", "Leaving", "Overstayed"]
 
 _NS = 1_000_000_000
 LOOK_SECONDS = 1.0
@@ -32,6 +33,13 @@ class Leaving(NamedTuple):
     rank: int
     pid: int
     pidfd: int
+
+
+class Overstayed(NamedTuple):
+    """One that was killed."""
+
+    why: str
+    stack: tuple[Thread, ...]
 
 
 class AfterShutdown:
@@ -53,7 +61,8 @@ class AfterShutdown:
         self._leaving = leaving
         self._freezes = freezes
         self._since_ns: dict[int, int] = {}
-        self._killed: set[int] = set()
+        self.killed: dict[int, Overstayed] = {}
+        """By local rank."""
         self._next_look_ns = 0
 
     @property
@@ -99,29 +108,38 @@ class AfterShutdown:
         return [
             local_rank
             for local_rank, since_ns in self._since_ns.items()
-            if local_rank not in self._killed
+            if local_rank not in self.killed
             and now_ns >= since_ns + limit_ns + moved_by_ns(since_ns, since_ns + limit_ns, freezes)
         ]
 
     def _kill(self, local_rank: int) -> list[str]:
         seen = self._leaving().get(local_rank)
-        frames = self._stack_of(seen.pid) if seen is not None else []
+        stack = self._stack_of(seen.pid) if seen is not None else ()
         leaving = self._leaving().get(local_rank)  # it may have begun to monitor again, or have ended, meanwhile
-        if leaving is None or has_exited(leaving.pidfd) or not send_signal(leaving.pidfd, signal.SIGKILL):
+        if leaving is None or has_exited(leaving.pidfd) or _is_ending(leaving.pid):
             return []
-        self._killed.add(local_rank)
+        if not send_signal(leaving.pidfd, signal.SIGKILL):
+            return []
+        limit = f"limit {self._config.rank_exit_timeout:g} s (configured: --ft-rank-exit-timeout)"
+        self.killed[local_rank] = Overstayed(
+            f"it had shut monitoring down and its process did not end; {limit}; SIGKILL", stack
+        )
+        thread = main_thread(stack)
         return [
-            f"rank {leaving.rank} (pid {leaving.pid}) has shut monitoring down and its process has not ended; limit "
-            f"{self._config.rank_exit_timeout:g} s (configured: --ft-rank-exit-timeout); SIGKILL. A thread that is no "
-            "daemon, or an atexit function, may be stuck",
-            *(f"  stack   {frame}" for frame in frames),
+            f"rank {leaving.rank} (pid {leaving.pid}) has shut monitoring down and its process has not ended; {limit}; "
+            "SIGKILL. A thread that is no daemon, or an atexit function, may be stuck",
+            *(f"  stack   {frame}" for frame in (thread.frames[:SHORT_STACK] if thread is not None else ())),
         ]
 
-    def _stack_of(self, pid: int) -> list[Frame]:
-        """Where its main thread stands, innermost first; only py-spy tells, since it has stopped to answer."""
+    def _stack_of(self, pid: int) -> tuple[Thread, ...]:
+        """Where it stands; only py-spy tells, since it has stopped to answer."""
         py_spy = find_py_spy() if self._config.capture_stacks else None
         if py_spy is None:
-            return []
-        stacks = take_stacks({0: pid}, py_spy=py_spy, timeout_seconds=self._config.stack_capture_timeout)
-        thread = main_thread(stacks.get(0, ()))
-        return list(thread.frames[:SHORT_STACK]) if thread is not None else []
+            return ()
+        return take_stacks({0: pid}, py_spy=py_spy, timeout_seconds=self._config.stack_capture_timeout).get(0, ())
+
+
+def _is_ending(pid: int) -> bool:
+    """Whether it ends by itself already, which a signal would not change."""
+    look = look_at(pid)
+    return look is None or look.exit_code is not None

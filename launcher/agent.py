@@ -324,7 +324,7 @@ class Agent(SimpleElasticAgent):
         nothing: dict[int, tuple[str, ...]] = {}
         tails = self._outfit.on_disk("the ranks' standard error", lambda: _tails(processes.stderrs), nothing)
         incident = story.failure_incident(
-            group, processes.pids(), known, views, failures, tails, current.number, self._seen_ns
+            group, processes.pids(), known, views, failures, tails, current.number, self._seen_ns, current.overstayed
         )
         if not current.condemned:
             self._tell(*self._written(incident))

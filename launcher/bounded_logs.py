@@ -7,6 +7,7 @@ or is full would so stand in the way of the restart.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable
 
@@ -78,6 +79,10 @@ def _reify(specs: LogsSpecs, envs: dict[int, dict[str, str]]) -> LogsDest:
     """Have folders made that are named after the run; torch takes any run id for the name of a file."""
     named = {rank: {**env, _RUN_ID: as_file_name(env.get(_RUN_ID, "none"))} for rank, env in envs.items()}
     made = specs.reify(named)
+    files = [path for paths in (made.stdouts, made.stderrs) for path in paths.values() if path]
+    if files and os.path.isdir(folder := os.path.dirname(files[0])) and os.statvfs(folder).f_bavail == 0:
+        # Workers would be started with it all the same, and fail at their first line of output.
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     for rank, env in envs.items():
         env.update({name: value for name, value in named[rank].items() if name != _RUN_ID})  # the error file's name
     return made

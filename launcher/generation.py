@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar, cast
 
 import attrs
@@ -19,7 +19,7 @@ from torch.distributed.elastic.agent.server.api import WorkerGroup
 from torch.distributed.elastic.multiprocessing import LogsSpecs, PContext
 from torch.distributed.elastic.utils.api import macros
 
-from launcher.after_shutdown import AfterShutdown, Leaving
+from launcher.after_shutdown import AfterShutdown, Leaving, Overstayed
 from launcher.background import Background, NotDoneError
 from launcher.control_socket import ControlSocket
 from launcher.environment import log_line_prefix, monitor_environment, worker_environment
@@ -188,6 +188,11 @@ class Generation:
             for worker in self.processes.running
             if worker.local_rank in views and views[worker.local_rank].state == SHUT_DOWN
         }
+
+    @property
+    def overstayed(self) -> Mapping[int, Overstayed]:
+        """Local ranks that were killed since their processes went on after they had shut monitoring down."""
+        return self._after_shutdown.killed
 
     def next_look_seconds(self) -> float | None:
         """When :meth:`look_after_the_unmonitored` has something to do next; None when it never will."""

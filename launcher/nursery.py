@@ -23,10 +23,11 @@ from launcher.zygote_protocol import Handover, packet_pair, receive_message, sen
 __all__ = ["Zygote"]
 
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# Our own folder comes last, where it can shadow nothing; the first place is kept for the script's folder.
+# Our own folder comes last, where it can shadow nothing, and is taken away before the script runs, which may not find
+# it in a new interpreter either; the first place is kept for the script's folder.
 _PROGRAM = (
-    "import sys; sys.path[0] = '/dev/null'; home = sys.argv.pop(1); home in sys.path or sys.path.append(home); "
-    "from launcher.zygote import main; main()"
+    "import sys; sys.path[0] = '/dev/null'; home = sys.argv.pop(1); added = home not in sys.path; "
+    "added and sys.path.append(home); from launcher.zygote import main; main(home if added else None)"
 )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from torch.distributed.elastic.agent.server.api import WorkerGroup
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from launcher.after_shutdown import Overstayed
 from launcher.blame import assign_blame
 from launcher.console import ERROR, WARNING
 from launcher.evidence import Evidence, look_at, uses_a_gpu
@@ -87,6 +88,7 @@ def failure_incident(
     tails: Mapping[int, Sequence[str]],
     generation: int,
     seen_ns: int,
+    overstayed: Mapping[int, Overstayed],
 ) -> Incident:
     """The incident of workers that exited.
 
@@ -99,6 +101,7 @@ def failure_incident(
         tails: The last lines of standard error, by local rank, as far as they could be read.
         generation: Its number.
         seen_ns: ``CLOCK_MONOTONIC`` when the exit was seen.
+        overstayed: Who was killed by us, and why, by local rank.
     """
     known = dict(known)
     for rank, failure in failures.items():
@@ -107,6 +110,8 @@ def failure_incident(
                 error=_error_in_file(failure, views[failure.local_rank], known[rank].ended_ns)
             )
     blame = assign_blame(list(known.values()), has_others=(group.group_world_size or 1) > 1)
+    if killed := {n: overstayed[n] for n in blame.local_ranks if n in overstayed}:
+        blame = blame._replace(local_ranks=tuple(killed), why=next(iter(killed.values())).why)
     stopped = sum(not evidence.ended_ns for evidence in known.values())
     return Incident(
         kind="failure",
@@ -117,6 +122,7 @@ def failure_incident(
             _report(rank, pids[evidence.local_rank], views[evidence.local_rank], evidence, seen_ns)._replace(
                 is_culprit=evidence.local_rank in blame.local_ranks,
                 stderr_tail=tuple(tails.get(evidence.local_rank, ())),
+                stack=overstayed[evidence.local_rank].stack if evidence.local_rank in overstayed else (),
             )
             for rank, evidence in known.items()
         ),

@@ -164,8 +164,14 @@ def _follow_to_death(parent: int) -> None:
         os._exit(1)
 
 
-def main() -> None:
-    """Be a zygote of its own making: started by exec, where the launcher can no longer be forked."""
+def main(home: str | None) -> None:
+    """Be a zygote of its own making: started by exec, where the launcher can no longer be forked.
+
+    Args:
+        home: Where our own modules were found, if that is no place where a worker would look for any.
+    """
     settings = json.loads(sys.argv[1])
     handover = serve(socket.socket(fileno=settings["channel"]), settings["launcher"], settings["preload"], ())
+    if home is not None:
+        sys.path.remove(home)
     become(handover)

@@ -21,6 +21,7 @@ told = (
     torch.get_num_threads(),
     torch.distributed.get_debug_level().name,
     logging.getLogger("torch._inductor").level,
+    len(sys.path),
 )
 ps = open("/proc/self/cmdline").read().split(chr(0))  # the one thing that tells them apart
 how = "spawned" if ps[2:3] == sys.argv[:1] else "warm"
@@ -47,7 +48,7 @@ def test_what_a_script_sets_before_it_imports_torch_counts(launch, tmp_path):
     script = tmp_path / "sets.py"
     script.write_text(SETS + TELLS)
     expected = told_by_python(script)
-    assert expected == ["2", "DETAIL", "10"]
+    assert expected[:3] == ["2", "DETAIL", "10"]
 
     job = launch(script, nproc=1, worker_start="warm", env={"OMP_NUM_THREADS": "1"})
 
@@ -68,7 +69,7 @@ def test_what_only_a_run_shows_counts_at_once_or_from_the_next_generation_on(lau
     assert job.wait(60) == 0, job.stderr
     first, second = told_by(job)
     assert first[:4] == ["0", "warm", "2", "DETAIL"]
-    assert second[2:] == ["2", "DETAIL", "10"]
+    assert second[2:5] == ["2", "DETAIL", "10"]
     (line,) = [line for line in job.stderr.splitlines() if "before it imports torch" in line]
     assert "TORCH_LOGS counts from the next generation on" in line
 

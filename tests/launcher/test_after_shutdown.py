@@ -12,6 +12,7 @@ import pytest
 
 from launcher import after_shutdown
 from launcher.after_shutdown import AfterShutdown, Leaving
+from launcher.evidence import ProcessLook
 from launcher.lost_time import Freeze
 from launcher.stacks import Frame, Thread
 from resilience_core import FaultToleranceConfig
@@ -129,6 +130,19 @@ def test_one_that_has_ended_is_not_said_to_be_killed(make: Callable[..., Made]) 
     made.process.kill()
     os.waitid(os.P_PID, made.process.pid, os.WEXITED | os.WNOWAIT)  # a zombie still takes signals
     assert made.look(1600) == []
+
+
+def test_one_that_is_ending_already_is_neither_signalled_nor_said_to_be(
+    make: Callable[..., Made], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its exit code is decided, and a signal would not change it."""
+    made = make(rank_exit_timeout=10)
+    made.look(0)
+    monkeypatch.setattr(after_shutdown, "look_at", lambda pid: ProcessLook("R", is_exiting=True))
+
+    assert made.look(20) == []
+    assert made.clock.killed == {}
+    assert made.process.poll() is None
 
 
 def test_one_that_does_not_go_is_told_once(make: Callable[..., Made], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,7 @@ class Made:
             views=dict,
             errors=dict,
             ask_to_end=lambda number: None,
+            overstayed={},
             end=lambda *_, **__: None,
         )
         self.agent._current = self.generation

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 
 from launcher.background import Background
 from launcher.bounded_logs import BoundedLogs
@@ -137,6 +137,23 @@ def full(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("mounting a small tmpfs needs root")
     yield place
     subprocess.run(["umount", str(place)], check=True)
+
+
+def test_where_the_disk_for_their_output_is_full_workers_write_to_the_launchers(full: Path, tmp_path: Path) -> None:
+    """A folder can still be made there; the workers would fail at their first line."""
+    instead, said = tmp_path / "instead", []
+    specs = DefaultLogsSpecs(str(full / "workers"), redirects=Std.ALL)
+    logs = BoundedLogs(specs, Background("test", 1), lambda: str(instead), said.append)
+    envs = {0: {"TORCHELASTIC_RUN_ID": "job", "TORCHELASTIC_RESTART_COUNT": "0"}}
+    assert logs.reify(envs).stdouts[0].startswith(str(full))
+
+    for number in range(4):
+        (full / str(number)).write_bytes(b"x" * 4096)
+
+    made = logs.reify({0: {**envs[0], "TORCHELASTIC_RESTART_COUNT": "1"}})
+    assert made.stdouts == made.stderrs == {0: ""}
+    assert made.error_files[0].startswith(str(instead))
+    assert "No space left on device" in said[0]
 
 
 def test_a_full_tmpfs_is_an_error_now_and_no_sigbus_later(full: Path) -> None:

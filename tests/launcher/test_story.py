@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 
 from launcher import console
+from launcher.after_shutdown import Overstayed
+from launcher.evidence import Evidence
 from launcher.incident import Incident, RankReport
+from launcher.stacks import Frame, Thread
 from launcher.story import (
     NO_PY_SPY,
     beyond_mending,
     closing,
+    failure_incident,
     is_same_again,
     level_of,
     look,
@@ -152,3 +156,19 @@ def test_a_pipe_where_standard_error_went_is_left_alone(tmp_path: Path) -> None:
     assert tail(str(path)) == tail("") == ()
     path.write_text("".join(f"line {number}\n" for number in range(30)))
     assert tail(str(path)) == tuple(f"line {number}" for number in range(10, 30))
+
+
+def test_who_was_killed_because_it_did_not_end_is_said_to_be_that(tmp_path: Path) -> None:
+    """Not to have died of a SIGKILL of unknown origin."""
+    views = {n: Cell.create(str(tmp_path / str(n)), rank=n, generation=0).view() for n in range(2)}
+    group: Any = SimpleNamespace(
+        workers=[SimpleNamespace(global_rank=n, local_rank=n) for n in range(2)], group_world_size=1
+    )
+    known = {0: Evidence(0), 1: Evidence(1, exit_code=-9, ended_ns=5)}
+    stack = (Thread("MainThread", False, False, (Frame("join", "threading.py", 9),)),)
+    overstayed = {1: Overstayed("it had shut monitoring down", stack)}
+
+    incident = failure_incident(group, {0: 8, 1: 9}, known, views, {}, {}, 0, 7, overstayed)
+
+    assert (incident.why, [rank.rank for rank in incident.culprits]) == ("it had shut monitoring down", [1])
+    assert [rank.stack for rank in incident.ranks] == [(), stack]

@@ -175,6 +175,7 @@ def test_losing_the_zygote_or_a_parked_worker_costs_no_rank_and_is_mended(launch
         f"import os\nif os.environ['FT_RESTART_COUNT'] == '0':\n    open({str(gate)!r}).read()\n    os._exit(4)\n"
     )
     job = launch(script, options=("--max-restarts", "1"), worker_start="warm")
+    job.wait_for_event("started")  # before, those that are parked are the first generation's
     job.until(lambda: len(children_called(job, "ft_parked")) == 2, "two parked workers")
     workers = job.workers()
     (victim, *_) = children_called(job, lost)

@@ -148,7 +148,7 @@ def test_an_endpoint_that_nobody_answers_at_is_told_as_that(tmp_path: Path, monk
         endpoint = f"127.0.0.1:{taken.getsockname()[1]}"
         options = ["--nnodes", "1:2", *C10D, endpoint, "--rdzv-conf", "is_host=0,read_timeout=1"]
         ended = subprocess.run(
-            [sys.executable, "-m", "launcher", *options, "--ft-run-dir", str(tmp_path), "train.py"],
+            [sys.executable, "-m", "launcher", *options, "train.py"],
             env={**os.environ, "PYTHONPATH": str(Path(run_module.__file__).parents[1])},
             capture_output=True,
             text=True,

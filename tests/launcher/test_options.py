@@ -225,6 +225,7 @@ def test_workers_are_spawned_where_their_interpreter_is_to_stay_after_the_script
 ) -> None:
     """A warm worker would end with a traceback of the launcher's own exit, and with 1."""
     flags = {name: getattr(sys.flags, name) for name in dir(sys.flags) if not name.startswith(("_", "n_"))}
+    monkeypatch.setattr(sys, "orig_argv", [sys.executable, "ft_launcher"])  # how pytest was started is its own business
     assert cli._why_not_warm(parse([script])) is None
 
     monkeypatch.setattr(sys, "flags", SimpleNamespace(**{**flags, "inspect": 1}))

@@ -69,6 +69,7 @@ class RankMonitor:
         self._cell = cell
         self._known: CellView | None = None
         self._names: dict[int, str] = {}
+        self._limits: tuple[int, str | None] = (0, None)  # the check word that came with it, and the text
         self._since_ns = now_ns
         self._worker_pidfd = worker_pidfd
         self._owner = _Owner()
@@ -90,10 +91,14 @@ class RankMonitor:
 
     def _read(self) -> tuple[str | None, CellView | None]:
         try:
-            view = self._cell.copy().view()
+            cell = self._cell.copy()
         except CellError as error:
             return str(error), None
-        return implausible(view, time.monotonic_ns()) or self._usurped(view), view
+        view = cell.view()
+        problem = implausible(view, time.monotonic_ns()) or self._usurped(view)
+        if problem is None and (check := cell.words[LIMITS_TEXT.check_word]) != self._limits[0]:
+            self._limits = check, cell.read_text(LIMITS_TEXT) or self._limits[1]
+        return problem, view
 
     def _usurped(self, view: CellView) -> str | None:
         """Say which owner the cell names that there is not, while the one that we know lives on; None when all is well.
@@ -125,7 +130,7 @@ class RankMonitor:
             )
             return
         try:
-            self._cell.restore(self._known, self._names)
+            self._cell.restore(self._known, self._names, self._limits[1])
         except OSError as error:
             self._note(
                 f"rank {self.order.rank} is not watched: its monitor cell is damaged ({problem}): {error.strerror}"
@@ -165,7 +170,7 @@ class RankMonitor:
     def limit_origin(self, verdict: Verdict) -> LimitOrigin | None:
         """Where the limit of a verdict comes from, as far as rank or launcher have said it."""
         if verdict.cause != STARTUP:
-            text = self._text(LIMITS_TEXT)
+            text = self._text(LIMITS_TEXT) or self._limits[1]
             return origin_of(text, verdict.cause, verdict.section, verdict.limit_seconds)
         order = self.order
         if order.startup_origin is None:

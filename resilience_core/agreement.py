@@ -12,6 +12,9 @@ from typing import Any
 
 __all__ = ["is_distributed", "maxima", "union_of_names"]
 
+_TEXT = ("utf-8", "surrogatepass")
+"""How names travel: any string, also what Python makes of a file name that is not valid text."""
+
 
 def is_distributed() -> bool:
     """Whether this process is one of several in an initialised default process group."""
@@ -53,7 +56,7 @@ def union_of_names(names: Iterable[str]) -> list[str]:
         return sorted(own.values())
     digest = _number("".join(f"{name}\0" for name in sorted(own.values())))
     largest, negative_of_smallest, longest = maxima(
-        [digest, -digest, max((len(name.encode("utf-8")) for name in own.values()), default=0)]
+        [digest, -digest, max((len(name.encode(*_TEXT)) for name in own.values()), default=0)]
     )
     if largest == -negative_of_smallest:
         return sorted(own.values())
@@ -63,16 +66,16 @@ def union_of_names(names: Iterable[str]) -> list[str]:
         (number,) = maxima([max((number for number in own if number not in union), default=0)])
         if number == 0:
             return sorted(union.values())
-        raw = own.get(number, "").encode("utf-8")
+        raw = own.get(number, "").encode(*_TEXT)
         spelt = bytes(maxima([*raw, *([0] * (longest - len(raw)))]))
-        union[number] = spelt.rstrip(b"\0").decode("utf-8")
+        union[number] = spelt.rstrip(b"\0").decode(*_TEXT)
 
 
 def _number(text: str) -> int:
     """62 bits that stand for a text, never 0; two texts with one number are as good as impossible."""
     import hashlib
 
-    return (int.from_bytes(hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest(), "big") >> 2) + 1
+    return (int.from_bytes(hashlib.blake2b(text.encode(*_TEXT), digest_size=8).digest(), "big") >> 2) + 1
 
 
 def _device_of_the_group(torch: Any, distributed: Any) -> Any:

@@ -82,6 +82,7 @@ __all__ = [
     "implausible",
     "own_pid_namespace",
     "process_start_time",
+    "shown_name",
 ]
 
 MAGIC = 0x3330_4C4C_4543_5446  # "FTCELL03" read as a little-endian word
@@ -338,12 +339,13 @@ class Cell:
             raise CellError(f"it begins with {copy.words[0] & 0xFFFF_FFFF_FFFF_FFFF:#x}")
         return copy
 
-    def restore(self, known: CellView, names: Mapping[int, str]) -> None:
+    def restore(self, known: CellView, names: Mapping[int, str], limits: str | None = None) -> None:
         """Put a damaged cell in order: nothing is open in it, and what its owner stores next counts again.
 
         Args:
             known: What it said when it was last in order.
             names: The sections' names by slot.
+            limits: Its LIMITS text, where there was one.
 
         Raises:
             OSError: There is no room for a file that was cut off.
@@ -355,6 +357,8 @@ class Cell:
         words = whole.words
         for slot, name in names.items():
             whole._write_name(slot, name)
+        if limits is not None:
+            whole.write_text(LIMITS_TEXT, limits)
         words[SMALLEST_LIMIT], words[ITERATION] = known.smallest_limit_ns, known.iteration
         words[LAST_HEARTBEAT], words[LEFT_SECTION] = known.last_heartbeat_ns, known.left_section_ns
         words[RANK], words[PID_NAMESPACE] = known.rank, known.pid_namespace
@@ -390,14 +394,22 @@ class Cell:
             self.descriptor = -1
 
     def _write_name(self, slot: int, name: str) -> None:
-        raw = name.encode("utf-8")[: NAME_SIZE - 1]
         start = NAMES_OFFSET + slot * NAME_SIZE
-        self._map[start : start + NAME_SIZE] = raw.ljust(NAME_SIZE, b"\0")
+        self._map[start : start + NAME_SIZE] = _raw_name(name).ljust(NAME_SIZE, b"\0")
 
     def _name(self, slot: int) -> str:
         # Not remembered: a new owner gives the slots other names, and only open sections are asked for.
         start = NAMES_OFFSET + slot * NAME_SIZE
         return self._map[start : start + NAME_SIZE].rstrip(b"\0").decode("utf-8", errors="replace")
+
+
+def shown_name(name: str) -> str:
+    """What the monitor reads of a section's name: lone surrogates spelt out, and a long one cut."""
+    return _raw_name(name).rstrip(b"\0").decode("utf-8", errors="replace")
+
+
+def _raw_name(name: str) -> bytes:
+    return name.encode("utf-8", errors="backslashreplace")[: NAME_SIZE - 1]
 
 
 def _raw(word: int) -> bytes:

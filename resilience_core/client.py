@@ -43,6 +43,7 @@ from resilience_core.cell import (
     CellError,
     process_start_time,
 )
+from resilience_core.client_arguments import no_iteration, selected_names, unconfigured
 from resilience_core.error_record import note_error, record_errors_in, stop_recording
 from resilience_core.errors import RankMonitorClientError, SectionError, UnconfiguredSectionError
 from resilience_core.learned_limits import RELAXED_VARIABLE, LearnedLimits, Seen, relaxed_limits
@@ -84,6 +85,7 @@ logger = logging.getLogger(__name__)
 
 
 _clients: weakref.WeakSet[RankMonitorClient] = weakref.WeakSet()
+_warned: set[str] = set()
 
 
 class _Section:
@@ -189,8 +191,7 @@ class RankMonitorClient:
         self._open = {}
         self._has_sent_heartbeat = False
         self._has_used_section = False
-        self._unlimited_said = False
-        self._sharing_said = False
+        self._shares = False
         assert self._cell is not None
         self._shared_word = self._cell.add_section(_FURTHER_SECTIONS)
         self._forget_observations(now)
@@ -301,7 +302,7 @@ class RankMonitorClient:
         now = time.monotonic_ns()
         try:
             section = self._sections[name]
-        except KeyError:
+        except (KeyError, TypeError):  # TypeError: no string, and nothing that could be a key
             section = self._new_section(name)
         opened = self._open
         if not opened:
@@ -386,8 +387,16 @@ class RankMonitorClient:
         return frozenset(self._open)
 
     def note_iteration(self, iteration: int) -> None:
-        """Tell the monitor's story which iteration this is. Decides nothing."""
-        self._words[ITERATION] = iteration
+        """Tell the monitor's story which iteration this is. Decides nothing.
+
+        Raises:
+            TypeError: It is no whole number.
+            ValueError: It does not fit into 64 bits.
+        """
+        try:
+            self._words[ITERATION] = iteration
+        except (TypeError, ValueError):
+            raise no_iteration(iteration) from None
 
     def _not_open(self, name: str) -> RankMonitorClientError:
         if not self.is_initialized:
@@ -400,10 +409,9 @@ class RankMonitorClient:
         if not isinstance(name, str) or not name:
             raise SectionError(f"a section's name must be a string that is not empty, not {name!r}")
         if self.cfg.names_sections and name not in self.cfg.rank_section_timeouts:
-            raise UnconfiguredSectionError(_unconfigured(name, self.cfg.rank_section_timeouts))
-        if name not in self._section_timeouts.section and not self._unlimited_said:
-            self._unlimited_said = True
-            logger.warning(
+            raise UnconfiguredSectionError(unconfigured(name, self.cfg.rank_section_timeouts))
+        if name not in self._section_timeouts.section:
+            _warn_once(
                 "section '%s' has no timeout: the configuration names no sections, so they are measured without a "
                 "limit until timeouts are calculated (said once)",
                 name,
@@ -426,16 +434,14 @@ class RankMonitorClient:
         try:
             return self._cell.add_section(name)
         except CellError:
-            if not self._sharing_said:
-                self._sharing_said = True
-                logger.warning(
-                    "section '%s' is one of more than %d names; those beyond share one deadline, the latest of the "
-                    "ones that are open. Use fewer names (no iteration numbers in them) to have each watched by "
-                    "itself (said once)",
-                    name,
-                    MAX_SECTIONS - 1,
-                )
-            self._has_more_to_do = True
+            _warn_once(
+                "section '%s' is one of more than %d names; those beyond share one deadline, the latest of the ones "
+                "that are open. Use fewer names (no iteration numbers in them) to have each watched by itself "
+                "(said once)",
+                name,
+                MAX_SECTIONS - 1,
+            )
+            self._shares = self._has_more_to_do = True
             return self._shared_word
 
     # ---- learned timeouts -------------------------------------------------------------------------------
@@ -496,13 +502,13 @@ class RankMonitorClient:
             Whether timeouts were calculated; the same on every rank.
 
         Raises:
+            TypeError: What is selected are no names.
             TimeoutsNotReadyError: A selected section was never closed on any rank, or nothing was seen at all.
         """
         self._require_init("calculate_and_set_section_timeouts()")
         now = time.monotonic_ns()
         used = {name for name, section in list(self._sections.items()) if section.count}
-        # A string is a sequence of letters, and surely not what was meant.
-        selected = [selected_sections] if isinstance(selected_sections, str) else selected_sections
+        selected = None if selected_sections is None else selected_names(selected_sections)
         # What was agreed before is asked for again, so that ranks with different names agree at once the next time.
         names = union_of_names(used | self._known_names if selected is None else selected)
         rows = [self._seen(name, now) for name in names]
@@ -598,7 +604,7 @@ class RankMonitorClient:
             section.limit_ns = _ns(timeouts.section.get(section.name))
         had_no_sections = self._section_events_are_heartbeats
         self._section_events_are_heartbeats = not timeouts.section
-        self._has_more_to_do = self._section_events_are_heartbeats or self._sharing_said
+        self._has_more_to_do = self._section_events_are_heartbeats or self._shares
         if had_no_sections and timeouts.section and self._has_used_section:
             # Section events were its heartbeats, and from here on they are not: as with a first section, heartbeat
             # limits are off until it sends one.
@@ -645,6 +651,13 @@ class RankMonitorClient:
             self._words = self._cell.words
 
 
+def _warn_once(message: str, *arguments: object) -> None:
+    """Log a warning that this process has not logged before, through whichever client."""
+    if message not in _warned:
+        _warned.add(message)
+        logger.warning(message, *arguments)
+
+
 def _ns(seconds: float | None) -> int | None:
     return None if seconds is None else int(seconds * NANOSECONDS)
 
@@ -655,15 +668,3 @@ def _deadline(now: int, limit_ns: int | None) -> int:
 
 def _private_words() -> memoryview:
     return memoryview(bytearray(CELL_SIZE)).cast("q")
-
-
-def _unconfigured(name: str, configured: Iterable[str]) -> str:
-    import difflib
-
-    names = sorted(configured)
-    nearest = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean '{nearest[0]}'?" if nearest else f"configured: {', '.join(names)}."
-    return (
-        f"section '{name}' is used but not in rank_section_timeouts; {hint} Add '{name}' with a timeout in seconds, "
-        "or null for no limit"
-    )

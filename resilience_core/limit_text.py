@@ -15,6 +15,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from resilience_core.cell import shown_name
+
 __all__ = [
     "CONFIGURED",
     "DEFAULT",
@@ -102,8 +104,8 @@ def origin_of(text: str | None, cause: str, section: str | None, seconds: float)
     Args:
         text: What the rank has left in its cell; None where it has left nothing that can be read.
         cause: The verdict's: ``section``, ``heartbeat`` or ``out of section``.
-        section: The section's name.
-        seconds: The limit that was in force; tells the two heartbeat limits apart.
+        section: The section's name, as the cell has it.
+        seconds: The limit that was in force; tells the two heartbeat limits apart, and long names that begin alike.
 
     Returns:
         None where the rank has said nothing about it.
@@ -111,16 +113,16 @@ def origin_of(text: str | None, cause: str, section: str | None, seconds: float)
     try:
         document = json.loads(text or "")
         limits = document["limits"]
-        kinds = [section_kind(section or "")] if cause == "section" else [cause]
-        if cause == HEARTBEAT:
-            kinds = [FIRST_HEARTBEAT, HEARTBEAT]
-        known = [kind for kind in kinds if kind in limits]
+        if cause == "section":
+            known = [k for k in limits if k.startswith(_SECTION) and shown_name(k.removeprefix(_SECTION)) == section]
+        else:
+            known = [k for k in ([FIRST_HEARTBEAT, HEARTBEAT] if cause == HEARTBEAT else [cause]) if k in limits]
         if not known:
             return None
         kind = min(known, key=lambda each: abs(limits[each]["seconds"] - seconds))
         entry = limits[kind]
         return LimitOrigin(kind, entry["source"], _phrase(document, kind, entry), _advice(document, kind, entry))
-    except (KeyError, TypeError, ValueError):  # cut, or of another version
+    except (AttributeError, KeyError, TypeError, ValueError):  # cut, or of another version
         return None
 
 

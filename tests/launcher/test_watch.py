@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -15,12 +16,14 @@ import pytest
 
 from launcher.lost_time import Freeze
 from launcher.processes import wait_for_exit
-from launcher.verdict import FRESH_MONITOR_DOUBT_NS
+from launcher.verdict import FRESH_MONITOR_DOUBT_NS, Verdict
 from launcher.watch import RankMonitor, WatchOrder
+from resilience_core import FaultToleranceConfig
 from resilience_core.cell import (
     FIRST_SECTION,
     HEARTBEAT,
     LAST_HEARTBEAT,
+    LIMITS_TEXT,
     NO_LIMIT,
     PID,
     PID_NAMESPACE,
@@ -33,6 +36,8 @@ from resilience_core.cell import (
     CellView,
     process_start_time,
 )
+from resilience_core.learned_limits import LearnedLimits
+from resilience_core.limit_text import origin_of, write_limits
 
 S = 1_000_000_000
 T = 1_000 * S
@@ -259,6 +264,11 @@ def damage_owner(cell: Cell) -> None:
     cell.words[START_TIME] += 1
 
 
+def damage_text(cell: Cell) -> None:
+    """Nothing is decided by it, so it is not put in order."""
+    os.pwrite(cell.descriptor, b"rubbish", LIMITS_TEXT.offset)
+
+
 def damage_namespace(cell: Cell) -> None:
     cell.words[PID_NAMESPACE] = 4711
 
@@ -287,6 +297,23 @@ def test_a_damaged_cell_is_put_in_order_and_protects_from_the_next_section_on(
     assert is_late(rank, opened + S)
     pidfd = rank.pidfd(seen(rank))
     assert pidfd is not None
+
+
+@pytest.mark.parametrize("damage", [damage_words, damage_size, damage_text])
+def test_where_a_limit_comes_from_is_known_after_its_cell_was_damaged(
+    cell: Cell, step: int, damage: Callable[[Cell], None]
+) -> None:
+    limits = LearnedLimits(FaultToleranceConfig(rank_section_timeouts={"step": 180}))
+    cell.write_text(LIMITS_TEXT, write_limits(limits.document(), LIMITS_TEXT.size))
+    with contextlib.closing(monitor(cell)) as rank:
+        seen(rank)
+        damage(cell)
+        rank.view()
+        origin = rank.limit_origin(Verdict("section", "step", 0, 180 * S, iteration=7))
+        assert origin is not None
+        assert origin.phrase == "configured: --ft-rank-section-timeouts"
+        if damage is not damage_text:  # the rank stores it only when limits change, and a successor reads it
+            assert origin == origin_of(cell.read_text(LIMITS_TEXT), "section", "step", 180)
 
 
 def test_a_process_that_takes_over_while_its_predecessor_ends_is_no_damage(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from resilience_core import FaultToleranceConfig, RankMonitorClient
+from resilience_core import client as client_module
 from resilience_core.cell import Cell
 
 
@@ -16,6 +17,7 @@ from resilience_core.cell import Cell
 def rank_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Cell]]:
     """Make this process a monitored rank; returns the monitor's end of its cell."""
     cells = []
+    monkeypatch.setattr(client_module, "_warned", set())  # what this process has said once, a test hears again
 
     def make(**settings: Any) -> Cell:
         path = tmp_path / f"cell{len(cells)}"

@@ -127,7 +127,7 @@ class Group:
 
 
 @settings(max_examples=30)
-@given(names=st.lists(st.lists(st.text(alphabet="aé\u20ac b", max_size=5), max_size=4), min_size=1, max_size=4))
+@given(names=st.lists(st.lists(st.text(alphabet="aé\u20ac b\udc80", max_size=5), max_size=4), min_size=1, max_size=4))
 def test_whatever_the_names_all_ranks_come_to_the_same_union(names: list[list[str]]) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         answers = Group(names).run(monkeypatch)

@@ -428,9 +428,67 @@ def test_where_nothing_is_configured_any_section_is_measured_and_that_is_said_on
     client.start_section("two")
 
     assert (deadline(cell, "one"), deadline(cell, "two")) == (NO_LIMIT, NO_LIMIT)
-    assert [record.getMessage() for record in caplog.records if "no timeout" in record.getMessage()] == [
-        caplog.records[0].getMessage()
-    ]
+    assert caplog.text.count("no timeout") == 1
+
+
+def test_what_is_said_once_is_not_said_again_by_the_next_init_or_client(
+    start: Callable[..., Cell], client: RankMonitorClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    start()
+    client.start_section("one")
+    client.shutdown_workload_monitoring()
+    for another in (client, RankMonitorClient()):
+        another.init_workload_monitoring()
+        for number in range(MAX_SECTIONS):
+            another.start_section(f"s{number}")
+        another.shutdown_workload_monitoring()
+
+    assert (caplog.text.count("no timeout"), caplog.text.count("share one deadline")) == (1, 1)
+
+
+def test_a_section_may_be_named_by_any_string(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    """Python makes lone surrogates of what is no valid text in a file name, an argument or the environment."""
+    cell = start()
+    clock.advance(1)
+    client.start_section("\udcff")
+    client.start_section("\ud83d step")
+
+    assert [section.name for section in cell.view().sections] == ["\\udcff", "\\ud83d step"]
+    clock.advance(1)
+    client.end_all_sections()
+    assert client.calculate_and_set_section_timeouts(["\udcff"])
+    json.dumps(client.state_dict()).encode()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda c: c.note_iteration(1.5), TypeError, r"iteration is 1\.5 \(float\); pass a whole number"),
+        (lambda c: c.note_iteration(None), TypeError, r"iteration is None \(NoneType\); pass a whole number"),
+        (lambda c: c.note_iteration("3"), TypeError, r"iteration is '3' \(str\); pass a whole number"),
+        (lambda c: c.note_iteration(2**70), ValueError, rf"iteration is {2**70}, which 64 bits cannot hold"),
+        (lambda c: c.note_iteration(10**6000), ValueError, r"iteration is a number of 19932 bits, which 64 bits"),
+        (lambda c: c.start_section([]), SectionError, r"name must be a string that is not empty, not \[\]"),
+        (lambda c: c.calculate_and_set_section_timeouts(5), TypeError, r"selected_sections has 5 \(int\)"),
+        (lambda c: c.calculate_and_set_section_timeouts([None]), TypeError, r"selected_sections has None"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_its_value_and_the_fix(
+    start: Callable[..., Cell],
+    client: RankMonitorClient,
+    call: Callable[[RankMonitorClient], object],
+    error: type[Exception],
+    said: str,
+) -> None:
+    start()
+    client.start_section("step")
+    client.note_iteration(7)
+
+    with pytest.raises(error, match=said):
+        call(client)
+    assert client.open_sections == {"step"}
 
 
 def test_names_beyond_the_slots_share_one_deadline_the_latest_of_those_open(

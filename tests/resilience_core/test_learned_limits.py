@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resilience_core import FaultToleranceConfig, RankMonitorClientError
+from resilience_core.cell import NO_LIMIT, Cell
 from resilience_core.evidence import ENOUGH_INTERVALS, ENOUGH_OF_ITS_OWN, ENOUGH_SECONDS, MEMORY_SECONDS, Evidence
 from resilience_core.learned_limits import LearnedLimits, Seen, relaxed_limits
 from resilience_core.limit_text import FIRST_HEARTBEAT, HEARTBEAT, OUT_OF_SECTION, origin_of, write_limits
@@ -239,13 +241,25 @@ def test_the_two_heartbeat_limits_are_told_apart() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["step " * 20, "\udcff", "\u00e9" * 40, "a\0"])
+def test_a_limit_is_found_by_the_name_that_the_cell_shows(name: str) -> None:
+    """The cell cuts long names, and has no bytes for a lone surrogate."""
+    limits = learned({name: Seen(S, 9, S), f"{name}, another": Seen(50 * S, 9, S)})
+    with contextlib.closing(Cell.detached()) as cell:
+        cell.words[cell.add_section(name)] = NO_LIMIT
+        (section,) = cell.view().sections
+
+    origin = phrase(limits, "section", section.name, 60)
+    assert (origin.kind, origin.source) == (f"section {name}", "learned")
+
+
 def test_a_relaxed_limit_says_so() -> None:
     limits = learned(gap=Seen(S, 9, S), relaxed={OUT_OF_SECTION: 2})
 
     assert "16 times as long after 2 verdicts" in phrase(limits, "out of section", None, 960).phrase
 
 
-@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"limits": {"section step": {}}}'])
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"limits": [1]}', '{"limits": {"section step": {}}}'])
 def test_a_text_that_cannot_be_read_explains_nothing(text: str | None) -> None:
     assert origin_of(text, "section", "step", 1.0) is None
 

@@ -1,0 +1,56 @@
+"""What a wrong argument of the client is answered with: the call, the value and the fix. Never on the hot path."""
+
+from __future__ import annotations
+
+import operator
+import reprlib
+from collections.abc import Iterable
+from typing import Any
+
+__all__ = ["no_iteration", "selected_names", "unconfigured"]
+
+_LONGEST_SHOWN_BITS = 256
+
+
+def no_iteration(iteration: object) -> TypeError | ValueError:
+    """The error for an iteration that the cell has no word for."""
+    try:
+        number = operator.index(iteration)  # type: ignore[arg-type]
+    except TypeError:
+        return TypeError(
+            f"note_iteration(): iteration is {reprlib.repr(iteration)} ({type(iteration).__name__}); pass a whole "
+            "number, for example the number of the step"
+        )
+    shown = str(number) if number.bit_length() <= _LONGEST_SHOWN_BITS else f"a number of {number.bit_length()} bits"
+    return ValueError(f"note_iteration(): iteration is {shown}, which 64 bits cannot hold; pass the number of the step")
+
+
+def selected_names(selected_sections: object) -> list[str]:
+    """The names that a caller of ``calculate_and_set_section_timeouts`` has selected.
+
+    Raises:
+        TypeError: They are no names.
+    """
+    if isinstance(selected_sections, str):  # a sequence of letters, and surely not what was meant
+        return [selected_sections]
+    names: list[Any] = list(selected_sections) if isinstance(selected_sections, Iterable) else [selected_sections]
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(
+                f"calculate_and_set_section_timeouts(): selected_sections has {reprlib.repr(name)} "
+                f"({type(name).__name__}) in it; pass names of sections, or None for all that were used"
+            )
+    return names
+
+
+def unconfigured(name: str, configured: Iterable[str]) -> str:
+    """The error for a section that the configuration does not name although it names others."""
+    import difflib
+
+    names = sorted(configured)
+    nearest = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean '{nearest[0]}'?" if nearest else f"configured: {', '.join(names)}."
+    return (
+        f"section '{name}' is used but not in rank_section_timeouts; {hint} Add '{name}' with a timeout in seconds, "
+        "or null for no limit"
+    )

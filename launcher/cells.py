@@ -7,14 +7,15 @@ import os
 import time
 from collections.abc import Mapping
 
+from launcher.evidence import UNREADABLE
 from launcher.folders import RunFolder
-from resilience_core.cell import ERROR_TEXT, UNUSED, Cell, CellError, CellView, implausible
+from resilience_core.cell import ERROR_TEXT, Cell, CellError, CellView, implausible
 from resilience_core.error_record import ErrorRecord, parse_error
 
 __all__ = ["Cells"]
 
 _UNREADABLE = CellView(
-    pid=0, start_time=0, state=UNUSED, smallest_limit_ns=0, iteration=-1, heartbeat_ns=0, out_of_section_ns=0,
+    pid=0, start_time=0, state=UNREADABLE, smallest_limit_ns=0, iteration=-1, heartbeat_ns=0, out_of_section_ns=0,
     last_heartbeat_ns=0, left_section_ns=0, rank=0, sections=(),
 )  # fmt: skip
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from launcher.blame import assign_blame, is_entered_by_all, waits_for_peers
-from launcher.evidence import Evidence, ProcessLook, look_at, uses_a_gpu
+from launcher.evidence import Evidence, ProcessLook, look_at, unmonitored, uses_a_gpu
 from launcher.incident import MOST_STACKS, Incident, RankReport
 from launcher.incident_writer import IncidentWriter
 from launcher.processes import send_signal
@@ -334,6 +334,7 @@ def _report(
         iteration=view.iteration if view.iteration >= 0 else None,
         waits_in=str(waits_in) if waits_in is not None else None,
         stack=stack,
+        unmonitored=unmonitored(view),
     )
 
 

@@ -13,7 +13,10 @@ from typing import NamedTuple
 from resilience_core.cell import SHUT_DOWN, CellView
 from resilience_core.error_record import ErrorRecord
 
-__all__ = ["Evidence", "ProcessLook", "last_sign_ns", "look_at", "uses_a_gpu"]
+__all__ = ["UNREADABLE", "Evidence", "ProcessLook", "last_sign_ns", "look_at", "unmonitored", "uses_a_gpu"]
+
+UNREADABLE = -1
+"""The state in the view of a cell that is damaged."""
 
 _PF_EXITING = 0x4
 
@@ -75,6 +78,15 @@ def last_sign_ns(view: CellView) -> int:
     """When a rank last opened or left a section or sent a heartbeat."""
     opened = (section.opened_ns for section in view.sections)
     return max(view.last_heartbeat_ns, view.left_section_ns, *opened, 0)
+
+
+def unmonitored(view: CellView) -> str | None:
+    """Why a rank's cell does not tell where the rank is, in words; None where it does."""
+    if view.state == UNREADABLE:
+        return "its monitor cell cannot be read"
+    if view.state == SHUT_DOWN:
+        return "has shut monitoring down"
+    return "has not initialised monitoring" if view.pid == 0 else None
 
 
 class Evidence(NamedTuple):

@@ -58,6 +58,8 @@ class RankReport(NamedTuple):
     stack: tuple[Thread, ...] = ()
     no_stack: str | None = None
     """Why there is none, where a stack was wanted and the reason is known."""
+    unmonitored: str | None = None
+    """Why nothing is known of where it is: it has not initialised monitoring, say."""
 
 
 class Incident(NamedTuple):
@@ -298,7 +300,12 @@ def _short_stack(rank: RankReport) -> list[str]:
 
 
 def _where(rank: RankReport) -> str:
-    where = f"section '{rank.section}'" if rank.section else "out of section"
+    if rank.exit_code is not None:
+        where = exit_phrase(rank.exit_code) + _in_section(rank)
+    elif rank.section and rank.unmonitored is None:
+        where = f"section '{rank.section}'"
+    else:
+        where = rank.unmonitored or "out of section"
     waits = f", waits in {rank.waits_in}" if rank.waits_in else ""
     return f"rank {rank.rank} (pid {rank.pid}): {where}{_at(rank)}{waits}"
 

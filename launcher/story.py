@@ -15,7 +15,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from launcher.after_shutdown import Overstayed
 from launcher.blame import assign_blame
 from launcher.console import ERROR, WARNING
-from launcher.evidence import Evidence, look_at, uses_a_gpu
+from launcher.evidence import Evidence, look_at, unmonitored, uses_a_gpu
 from launcher.incident import Incident, RankReport
 from launcher.monitor_process import find_py_spy
 from launcher.phrases import time_of_day
@@ -291,6 +291,7 @@ def _report(rank: int, pid: int, view: CellView, known: Evidence, now_ns: int) -
         exit_code=known.exit_code,
         message=known.error.first_line() if known.error is not None else None,
         error=known.error,
+        unmonitored=unmonitored(view),
     )
 
 

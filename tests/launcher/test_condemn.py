@@ -33,6 +33,7 @@ from resilience_core.cell import (
     FIRST_CLOSED,
     FIRST_SECTION,
     PID,
+    SHUT_DOWN,
     START_TIME,
     STATE,
     WATCHED,
@@ -125,6 +126,14 @@ def test_who_is_late_is_told_of_and_signalled_and_the_one_outside_a_collective_i
     ((incident, condemned, problem),) = group.incidents
     assert (list(condemned), problem, group.spared) == ([0, 1], None, [])
     assert [rank.rank for rank in read_incident(str(incident.folder)).culprits] == [0]
+
+
+def test_a_peer_that_has_shut_monitoring_down_is_said_to_have(group: Group) -> None:
+    group.cells[1].words[STATE] = SHUT_DOWN
+
+    assert group.condemn() == [0]
+    ((incident, _, _),) = group.incidents
+    assert [rank.unmonitored for rank in incident.ranks] == [None, "has shut monitoring down"]
 
 
 def test_how_often_each_has_closed_its_section_tells_who_is_ahead(group: Group) -> None:

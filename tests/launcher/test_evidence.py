@@ -6,10 +6,13 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from launcher.evidence import Evidence, ProcessLook, last_sign_ns, look_at
+from launcher.cells import Cells
+from launcher.evidence import Evidence, ProcessLook, last_sign_ns, look_at, unmonitored
+from launcher.folders import RunFolder
 from resilience_core.cell import CLOSED, SHUT_DOWN, UNUSED, WATCHED, CellView, OpenSection
 from resilience_core.error_record import ErrorRecord
 
@@ -93,6 +96,18 @@ def test_what_the_cell_says_becomes_evidence() -> None:
     assert not Evidence.of_cell(1, view(), ProcessLook("Z", exit_status=1 << 8), None).has_left
     never = Evidence.of_cell(1, view(state=UNUSED, pid=0), None, None)
     assert (never.has_begun, never.is_monitored, never.state) == (False, False, "")
+
+
+def test_a_cell_that_does_not_tell_where_its_rank_is_says_why(tmp_path: Path) -> None:
+    folder = RunFolder(str(tmp_path))
+    cells = Cells(folder, 0, {0: 0})
+    assert unmonitored(cells.view(0)) == "has not initialised monitoring"
+    os.truncate(cells[0].path, 8)
+    assert unmonitored(cells.view(0)) == "its monitor cell cannot be read"
+    cells.drop()
+    folder.remove()
+    assert unmonitored(view(state=SHUT_DOWN)) == "has shut monitoring down"
+    assert unmonitored(view()) is None
 
 
 def test_an_exception_that_was_caught_before_the_rank_went_on_is_no_evidence() -> None:

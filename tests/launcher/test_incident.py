@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -37,6 +38,7 @@ reports = st.builds(
     message=st.none() | texts,
     waits_in=st.none() | texts,
     no_stack=st.none() | texts,
+    unmonitored=st.none() | texts,
     stack=st.lists(threads, max_size=2).map(tuple),
 )
 
@@ -195,6 +197,25 @@ def test_a_failure_of_which_nobody_is_named_still_says_who_ended_and_how() -> No
     incident = Incident("failure", 0, "it may be the cause, or have lost a peer", "stop", (rank, VICTIM))
 
     assert incident.story()[0] == "rank 0 (pid 9) exited with code 1, iteration 4, in section 'step'"
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({}, "out of section, iteration 4"),
+        ({"section": "step"}, "section 'step', iteration 4"),
+        ({"unmonitored": "has not initialised monitoring", "iteration": None}, "has not initialised monitoring"),
+        ({"unmonitored": "has shut monitoring down", "section": "step"}, "has shut monitoring down, iteration 4"),
+        ({"exit_code": 0, "unmonitored": "has shut monitoring down"}, "exited with code 0, iteration 4"),
+        ({"exit_code": -9, "section": "step"}, "was killed by SIGKILL, in section 'step', iteration 4"),
+    ],
+)
+def test_a_peer_is_said_to_be_what_it_is(facts: dict[str, Any], said: str) -> None:
+    peer = RankReport(0, 0, 8, iteration=4)._replace(**facts)
+    incident = HANG._replace(ranks=(peer, HUNG))
+
+    assert [line for line in incident.story() if "peer" in line] == [f"  peer    rank 0 (pid 8): {said}"]
+    assert f"--- rank 0 (pid 8): {said}" in incident.report()
 
 
 def test_each_rank_is_followed_by_its_own_stack() -> None:

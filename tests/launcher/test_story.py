@@ -172,3 +172,4 @@ def test_who_was_killed_because_it_did_not_end_is_said_to_be_that(tmp_path: Path
 
     assert (incident.why, [rank.rank for rank in incident.culprits]) == ("it had shut monitoring down", [1])
     assert [rank.stack for rank in incident.ranks] == [(), stack]
+    assert [rank.unmonitored for rank in incident.ranks] == ["has not initialised monitoring"] * 2

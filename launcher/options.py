@@ -16,6 +16,7 @@ from torch.distributed import run as torchrun
 from torch.distributed.elastic import events as torch_events
 from torch.distributed.elastic.events import handlers
 
+from launcher.option_values import check_values, problem_with_script
 from launcher.programs import problem_with
 from resilience_core import config_options
 from resilience_core.config import FaultToleranceConfig
@@ -75,6 +76,7 @@ def parse(argv: Sequence[str]) -> Job:
     _check_script(arguments)
     _check_event_log(getattr(arguments, "event_log_handler", "null"))
     nodes = _nodes(arguments.nnodes)
+    check_values(arguments, nodes[1])
     if arguments.max_restarts < 0:
         raise ConfigError(f"--max-restarts {arguments.max_restarts}: must be 0 or more")
     is_local = nodes == (1, 1) and arguments.rdzv_backend in ("static", "c10d")
@@ -190,9 +192,13 @@ def _check_script(arguments: Any) -> None:
             raise ConfigError(f"--no-python: {problem}")
     elif arguments.module:
         top = script.partition(".")[0]
+        if not all(script.split(".")):
+            raise ConfigError(f"-m {script}: no name of a module; write it as 'package.module'")
+        if script.endswith(".py") and os.path.isfile(script) and not os.path.isdir(top):
+            raise ConfigError(f"-m {script}: that is a file; leave -m out, or write {script.removesuffix('.py')}")
         # A worker's sys.path begins with its working folder; ours begins with the folder of this program.
         in_folder = any(os.path.exists(os.path.join(os.getcwd(), top + suffix)) for suffix in ("", ".py"))
         if not in_folder and importlib.util.find_spec(top) is None:
             raise ConfigError(f"no module named '{top}' (-m {script}); is it installed in this environment?")
-    elif not os.path.exists(script):
-        raise ConfigError(f"the training script '{script}' does not exist (working folder {os.getcwd()})")
+    elif (problem := problem_with_script(script)) is not None:
+        raise ConfigError(f"the training script '{script}' {problem}")

@@ -32,6 +32,7 @@ from launcher.generation import Outfit, accepted_by
 from launcher.log_records import take_over_logging
 from launcher.monitor_process import MonitorProcess
 from launcher.nursery import Zygote
+from launcher.option_values import check_local_ranks, exit_timeout, local_world_size
 from launcher.options import Job
 from launcher.rendezvous import FreshStoreRendezvous, LocalRendezvous
 from launcher.retention import prune_in_background
@@ -94,7 +95,7 @@ def run(job: Job, zygote: Zygote | None = None, settings: ImportSettings | None 
         disk.submit(lambda: latest.lead_to(log_folder))  # not before: a job that is refused leaves nothing behind
         if job.config.keep_runs is not None:
             prune_in_background(log_folder, job.config.keep_runs)
-        agent = Agent(spec, outfit, _shutdown_timeout(job.arguments))
+        agent = Agent(spec, outfit, exit_timeout(job.arguments, os.environ))
         return _supervise(agent, spec, outfit)
 
 
@@ -230,12 +231,11 @@ def _launch_config(job: Job, log_folder: str) -> tuple[Any, str, list[str]]:
     """Torch's own reading of the command line; its log folders go into ours, so that a run has one."""
     arguments = job.arguments
     arguments.log_dir = os.path.join(log_folder, "workers")
+    check_local_ranks(arguments, local_world_size(arguments.nproc_per_node))
     try:
         launch_config, entrypoint, script_arguments = torchrun.config_from_args(arguments)
     except (ValueError, AssertionError, RuntimeError, NotADirectoryError) as error:
-        raise ConfigError(str(error) or f"torchrun's options cannot be used: {error!r}") from error
-    if launch_config.nproc_per_node < 1:
-        raise ConfigError(f"--nproc-per-node {arguments.nproc_per_node}: must be 1 or more")
+        raise ConfigError(f"torchrun's options cannot be used: {str(error) or repr(error)}") from error
     if not isinstance(entrypoint, str):  # --run-path: torch would run a function of its own in a new process
         return launch_config, python_command(), ["-u", "-c", _RUN_PATH, *script_arguments]
     return launch_config, entrypoint, script_arguments
@@ -325,10 +325,7 @@ def _worker_spec(job: Job, launch_config: Any, entrypoint: str, arguments: list[
 
 
 def _rendezvous(job: Job, launch_config: Any) -> tuple[RendezvousHandler, str | None, int | None]:
-    try:
-        timeout = float(launch_config.rdzv_configs.get("read_timeout", 60))
-    except ValueError as error:
-        raise ConfigError(f"--rdzv-conf read_timeout: {error}; seconds are meant") from error
+    timeout = float(launch_config.rdzv_configs.get("read_timeout", 60))
     if job.is_local:
         host = launch_config.local_addr
         if job.port:  # static: the address is the user's
@@ -348,9 +345,3 @@ def _rendezvous(job: Job, launch_config: Any) -> tuple[RendezvousHandler, str | 
     except (ValueError, ImportError) as error:  # a backend or its client library, an endpoint, an option
         raise ConfigError(f"the rendezvous cannot be used as asked: {error}") from error
     return FreshStoreRendezvous(inner, launch_config.local_addr, timeout), None, None
-
-
-def _shutdown_timeout(arguments: Any) -> float:
-    # From the arguments, since older torch has neither the option nor the field that it fills.
-    given = getattr(arguments, "shutdown_timeout", None)
-    return float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30")) if given is None else float(given)

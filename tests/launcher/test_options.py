@@ -11,11 +11,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from torch.distributed import run as torchrun
 
 from launcher import cli
+from launcher.option_values import exit_timeout, local_world_size, problem_with_script
 from launcher.options import Job, parse
-from launcher.run import _shutdown_timeout as shutdown_timeout
 from resilience_core.config import settings
 from resilience_core.errors import ConfigError
 
@@ -109,6 +110,24 @@ def test_a_default_port_of_torchs_is_no_wish_of_the_user(script: str, monkeypatc
         (["--max-restarts", "-1"], "--max-restarts -1: must be 0 or more"),
         (["--rdzv-endpoint", "localhost"], "needs HOST:PORT"),
         (["-m", "--no-python"], "cannot be used together"),
+        (["-m"], "that is a file; leave -m out, or write"),
+        (["--redirects", "7"], "--redirects 7: use 0 (none), 1 (standard output), 2 (standard error) or 3 (both)"),
+        (["--redirects=1:1,"], "--redirects 1:1,: use 0"),
+        (["--tee", "0x1"], "--tee 0x1: use 0"),
+        (["--redirects", "5:1"], "--redirects 5:1: there is no local rank 5; --nproc-per-node 1 makes rank 0 alone"),
+        (["--tee", "2:1", "--nproc-per-node", "2"], "no local rank 2; --nproc-per-node 2 makes 0 to 1"),
+        (["--tee", "0:1,0:2"], "--tee 0:1,0:2: local rank 0 is named twice"),
+        (["--local-ranks-filter", "7"], "--local-ranks-filter 7: there is no local rank 7"),
+        (["--local-ranks-filter", "x"], "--local-ranks-filter x: use numbers with commas between them"),
+        (["--nproc-per-node", "0"], "--nproc-per-node 0: must be 1 or more"),
+        (["--nproc-per-node", "99999999"], "--nproc-per-node 99999999: there can be"),
+        (["--monitor-interval", "nan"], "--monitor-interval nan: must be a number of seconds above 0"),
+        (["--monitor-interval", "inf"], "--monitor-interval inf"),
+        (["--monitor-interval", "-1"], "--monitor-interval -1"),
+        (["--node-rank", "5"], "--node-rank 5: must be 0 to 0, since --nnodes is 1"),
+        (["--rdzv-conf", "read_timeout=nan"], "--rdzv-conf read_timeout is nan: must be a number of seconds"),
+        (["--rdzv-conf", "join_timeout=0"], "--rdzv-conf join_timeout=0: must be a number of seconds above 0"),
+        (["--rdzv-conf", "a=1,x"], "--rdzv-conf a=1,x: 'x' is not KEY=VALUE"),
         pytest.param(
             ["--event-log-handler", "file"],
             "--event-log-handler file: torch has no such handler; it has console, dynamic_rendezvous, null",
@@ -126,6 +145,11 @@ def test_what_cannot_be_run_is_one_clear_error(script: str, options: list[str], 
     ("options", "program", "said"),
     [
         ([], "nowhere.py", "the training script 'nowhere.py' does not exist"),
+        ([], ".", "the training script '.' is a folder without a __main__.py; name the script in it"),
+        (["--run-path"], ".", "the training script '.' is a folder"),
+        ([], "/dev/null/train.py", "the training script '/dev/null/train.py' cannot be found: Not a directory"),
+        (["-m"], ".", "-m .: no name of a module"),
+        (["-m"], "..train", "-m ..train: no name of a module"),
         (["--no-python"], "no-such-program", "the program 'no-such-program' does not exist in PATH"),
         (["-m"], "no_such_module.train", "no module named 'no_such_module' (-m no_such_module.train)"),
     ],
@@ -149,6 +173,32 @@ def test_programs_and_modules_are_found(
     assert isinstance(parse([*options, program]), Job)
 
 
+def test_a_script_that_cannot_be_read_or_only_once_is_refused(
+    tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "is a pipe, which can be read once" in str(problem_with_script(str(tmp_path / "pipe")))
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)  # to root every file is readable
+    assert "cannot be read: Permission denied" in str(problem_with_script(script))
+    monkeypatch.undo()
+    (tmp_path / "__main__.py").write_text("")
+    assert [problem_with_script(path) for path in (str(tmp_path), script, os.devnull)] == [None] * 3
+
+
+@pytest.mark.parametrize("text", ["foo", "1.5", "", "gpu"])
+def test_a_number_of_workers_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=f"^--nproc-per-node {re.escape(text)}: "):
+        local_world_size(text)
+
+
+@pytest.mark.skipif("--signals-to-handle" not in torchrun.get_args_parser().format_help(), reason="not in this torch")
+def test_names_of_signals_are_tidied_since_torch_looks_every_one_up(script: str) -> None:
+    assert parse(["--signals-to-handle", "SIGTERM, SIGINT,", script]).arguments.signals_to_handle == "SIGTERM,SIGINT"
+    with pytest.raises(ConfigError, match="--signals-to-handle is empty: name the signals"):
+        parse(["--signals-to-handle", "", script])
+
+
 @pytest.mark.parametrize("wrong", [["--nprocs", "2", "x.py"], []])
 def test_what_argparse_refuses_ends_with_code_2(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -165,8 +215,11 @@ def test_a_key_that_means_nothing_here_is_accepted_with_a_reason(script: str) ->
 
 def test_the_term_timeout_of_nvidia_resiliency_ext_reaches_the_agent(script: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", raising=False)
-    assert shutdown_timeout(parse(["--term-timeout", "5", script]).arguments) == 5
-    assert shutdown_timeout(parse([script]).arguments) == 30
+    assert exit_timeout(parse(["--term-timeout", "5", script]).arguments, {}) == 5
+    assert exit_timeout(parse([script]).arguments, {}) == 30
+    assert exit_timeout(parse([script]).arguments, {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"}) == 7
+    with pytest.raises(ConfigError, match="variable TORCH_ELASTIC_SHUTDOWN_TIMEOUT is soon: must be a number"):
+        exit_timeout(parse([script]).arguments, {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "soon"})
 
 
 @pytest.mark.parametrize("position", ["alone", "with others"])

@@ -23,6 +23,7 @@ from typing import Any
 import attrs
 
 from launcher.import_guard import ImportGuard, TakenImport
+from launcher.marks import leave_mark
 from launcher.preloading import Preloading
 from launcher.zygote_protocol import Handover, WorkerOrder, send_message
 from resilience_core.cell import FIRST_LINE
@@ -54,6 +55,7 @@ def become(handover: Handover) -> None:
     _renew_random_state()
     main = _install_main(order)
     guard = ImportGuard(_survey.taken, _survey.import_time, _survey.ignored, handover.link)
+    leave_mark(os.environ.get(CELL_VARIABLE, ""))
     _stamp_first_line()
     _tell_that_it_starts(handover.link)
     guard.install()
@@ -73,7 +75,7 @@ def _stamp_first_line() -> None:
     with contextlib.suppress(OSError):
         descriptor = os.open(os.environ.get(CELL_VARIABLE, ""), os.O_RDWR | os.O_CLOEXEC)
         os.pwrite(descriptor, time.monotonic_ns().to_bytes(8, sys.byteorder), FIRST_LINE * 8)
-        _leave_mark(descriptor)
+        _map_for_ever(descriptor)
         os.close(descriptor)
 
 
@@ -85,8 +87,8 @@ def _tell_that_it_starts(link: socket.socket) -> None:
         os._exit(1)
 
 
-def _leave_mark(cell: int) -> None:
-    """Map the cell for ever: every fork inherits that, and is told by it (``launcher.leftovers``).
+def _map_for_ever(cell: int) -> None:
+    """Map the cell: every fork inherits that, and is told by it (``launcher.marks``).
 
     Not by Python's ``mmap``, which keeps a descriptor.
     """

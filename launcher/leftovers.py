@@ -1,4 +1,4 @@
-"""What workers have started and left: adopted by the launcher, or found by its mark. Standard library only.
+"""What workers have started and left: adopted by the launcher, or found by its marks. Standard library only.
 
 Sessions reach most of what a worker has started (``launcher.processes``), but not what has made a session of its own:
 daemons, servers, commands started with ``start_new_session``. Four ways to find those were compared:
@@ -8,22 +8,21 @@ daemons, servers, commands started with ``start_new_session``. Four ways to find
 * *Adoption*: the launcher is a child subreaper (prctl(2)), so whatever loses its parent below it becomes its child.
   Once the workers are dead, all that they have left are children of the launcher, or below one; killed layer by
   layer, the list is empty in the end. One file to read where nothing was left. This is what the launcher does.
-* *A mark*, for when the launcher itself was killed and cannot adopt: a variable in the environment, which every
-  program that is started inherits, and a mapping of the rank's cell, which every fork of a warm worker inherits (its
-  environment, as /proc shows it, is that of the launcher). The monitor looks for both. A program that was started with
-  a cleaned environment is not found.
-* *A cgroup*: exact, but only root and delegated users may make one, and within a container most often nobody.
+* *Marks*, for when the launcher itself was killed and cannot adopt: :mod:`launcher.marks`. The monitor looks for them.
+* *A cgroup*: see there why not.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Collection
 
+from launcher.marks import carries_limit, is_marked
 from launcher.processes import end_processes, process_status
 
-__all__ = ["Orphans", "end_marked", "is_marked"]
+__all__ = ["Orphans", "end_marked"]
 
 _GO_BY_THEMSELVES = (b"ft_monitor", b"ft_parked", b"ft_zygote")
 """These follow their launcher, ours or one that a rank has started, when it dies; a monitor has to tidy up first."""
@@ -89,37 +88,19 @@ def end_marked(marks: Collection[str], timeout_seconds: float) -> set[int]:
     Returns:
         The pids that were still there when time was up.
     """
-    return end_processes(lambda: _marked(marks), timeout_seconds)
+    end = time.monotonic() + timeout_seconds
+    # First what is found without a look at its memory, which may take for ever with a process that is stuck.
+    left = end_processes(lambda: _found(lambda pid: carries_limit(pid, marks)), timeout_seconds)
+    seconds = max(0.0, end - time.monotonic())
+    return left | end_processes(lambda: _found(lambda pid: pid not in left and is_marked(pid, marks)), seconds)
 
 
-def is_marked(pid: int, marks: Collection[str]) -> bool:
-    """Whether a rank of ours, or what it has started, is at the root of a process.
-
-    Args:
-        pid: The process.
-        marks: The run folders of a job, which variables of every rank name, and in which their cells are.
-    """
-    folders = {os.fsencode(path) for mark in marks for path in (mark, os.path.realpath(mark))}
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            ours = [entry for entry in file.read().split(b"\0") if entry.startswith(b"FT_")]
-        if any(b"=" + folder + b"/" in entry for entry in ours for folder in folders):
-            return True
-        if os.readlink(f"/proc/{pid}/exe") != os.readlink("/proc/self/exe"):  # no fork of a warm worker
-            return False
-        with open(f"/proc/{pid}/maps", "rb") as file:
-            maps = file.read()
-        return any(b" " + folder + b"/cells/" in maps for folder in folders)
-    except OSError:  # gone, a kernel thread, or not ours to look at
-        return False
-
-
-def _marked(marks: Collection[str]) -> list[int]:
+def _found(is_wanted: Callable[[int], bool]) -> list[int]:
     pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
     return [
         pid
         for pid in pids
-        if pid != os.getpid() and _name(pid) not in _GO_BY_THEMSELVES and is_marked(pid, marks) and _runs(pid)
+        if pid != os.getpid() and _name(pid) not in _GO_BY_THEMSELVES and is_wanted(pid) and _runs(pid)
     ]
 
 

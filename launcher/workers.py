@@ -21,6 +21,7 @@ import attrs
 from torch.distributed.elastic.multiprocessing.api import RunProcsResult
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from launcher.marks import leave_mark
 from launcher.numa import bound_to_numa_node
 from launcher.processes import (
     end_sessions,
@@ -34,6 +35,7 @@ from launcher.processes import (
 )
 from launcher.programs import cannot_start
 from launcher.torch_processes import QuietContext, check_error_file
+from resilience_core.client import CELL_VARIABLE
 
 __all__ = ["Launch", "StartWorkers", "Worker", "WorkerProcesses", "spawn_worker"]
 
@@ -361,6 +363,7 @@ def spawn_worker(launch: Launch) -> int:
         _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
+        leave_mark(launch.environment.get(CELL_VARIABLE, ""))
 
     with contextlib.ExitStack() as files:
         streams = [files.enter_context(open(path, "w")) if path else None for path in (launch.stdout, launch.stderr)]

@@ -130,11 +130,11 @@ def test_a_stubborn_peer_delays_the_restart_by_no_more_than_the_bound(launch: Ca
 
 
 def test_what_a_dead_rank_has_started_is_gone_before_its_successor_starts(launch: Callable[..., Any]) -> None:
-    """Forked or not, in a process group or a session of its own, orphaned or not; all deaf to SIGTERM."""
+    """Forked or not, in a process group or a session of its own, orphaned or not, one without environment; all deaf."""
     job = launch("family.py", options=["--max-restarts", 1], nproc=1)
 
     assert job.wait() == 0
-    assert "generation 1 finds 0 of 5 alive" in job.stdout
+    assert "generation 1 finds 0 of 6 alive" in job.stdout
 
 
 def test_orphans_that_have_ended_are_collected_while_training_goes_on(launch: Callable[..., Any]) -> None:
@@ -153,7 +153,7 @@ def test_what_a_finished_rank_has_left_running_is_left_alone(launch: Callable[..
 
     assert job.wait() == 0
     left = job.processes()
-    assert len(left) == 5
+    assert len(left) == 6
     job.kill_all()
 
 

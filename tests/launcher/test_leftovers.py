@@ -1,19 +1,20 @@
-"""What workers have left: adopted, told from the launcher's own children, or found by its mark."""
+"""What workers have left: adopted, told from the launcher's own children, or found by its marks."""
 
 from __future__ import annotations
 
 import mmap
-import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
 
-from launcher.leftovers import end_marked, is_marked
+from launcher.leftovers import end_marked
+from launcher.marks import is_marked
 from launcher.processes import adopts_orphans, process_status
 
+HOME = Path(__file__).parents[2]
 WAITS = "print('ready', flush=True); input()"
 NAMED = "open('/proc/self/comm', 'w').write('ft_monitor'); " + WAITS
 
@@ -21,6 +22,7 @@ NAMED = "open('/proc/self/comm', 'w').write('ft_monitor'); " + WAITS
 LAUNCHER = """
 import json, os, subprocess, sys
 from launcher.leftovers import Orphans
+from launcher.marks import leave_mark
 from launcher.processes import adopt_orphans, end_sessions
 
 adopt_orphans()
@@ -103,7 +105,9 @@ assert os.getpid() == 1
 bystander = orphan(lambda: started(start_new_session=True))
 marked = {**os.environ, "FT_CONFIG_FILE": "/dev/shm/here/config.json"}
 helper = orphan(lambda: started(start_new_session=True, env=marked))
-print(Orphans(lambda: ["/dev/shm/other", "/dev/shm/here"]).sessions(set()) == {helper}, state(bystander))
+leave_mark("/dev/shm/here/cells/0-0")
+washed = orphan(lambda: started(start_new_session=True, env={}))
+print(Orphans(lambda: ["/dev/shm/other", "/dev/shm/here"]).sessions(set()) == {helper, washed}, state(bystander))
 """,
         *("unshare", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"),
     )
@@ -114,49 +118,34 @@ def test_a_process_that_adopts_nobody_collects_nothing_here() -> None:
     assert not adopts_orphans()
 
 
-def test_a_mark_is_a_variable_of_ours_that_names_the_run_folder(tmp_path: Path) -> None:
-    folder = str(tmp_path / "ft_launcher-0-abc")
-
-    def marked(**environment: str) -> bool:
-        with subprocess.Popen(
-            [sys.executable, "-c", WAITS],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, **environment},
-        ) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
-            return is_marked(process.pid, [folder])
-
-    assert marked(FT_CONFIG_FILE=f"{folder}/config.json")
-    assert marked(FT_CELL=f"{folder}/cells/0-1")
-    assert not marked(FT_CONFIG_FILE=f"{folder}d/config.json")
-    assert not marked(PWD=f"{folder}/cells")
-    assert not marked()
-
-
-def test_a_mark_is_a_mapped_cell_and_what_is_marked_is_ended(
-    tmp_path: Path, spawn: Callable[..., subprocess.Popen[str]]
+def test_what_is_marked_is_ended_wherever_it_is(
+    tmp_path: Path, spawn: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a fork of a warm worker has it, also when the folder is gone. A monitor is left to itself."""
+    """By a cell that is mapped, also when the folder is gone, or by the limit. A monitor is left to itself."""
     folder = tmp_path / "ft_launcher-0-abc"
     cell = folder / "cells" / "0-0"
     cell.parent.mkdir(parents=True)
     cell.write_bytes(bytes(mmap.PAGESIZE))
     maps = f"import mmap; file = open({str(cell)!r}, 'r+b'); m = mmap.mmap(file.fileno(), {mmap.PAGESIZE}); "
-    fork, monitor, other = spawn(maps + WAITS, session=True), spawn(maps + NAMED), spawn(WAITS)
+    limit = f"import sys; sys.path.insert(0, {str(HOME)!r}); from launcher.marks import leave_mark; "
+    limit += f"leave_mark({str(cell)!r}); "
+    mapped, limited = spawn(maps + WAITS, session=True), spawn(limit + WAITS, session=True)
+    monitor, other = spawn(maps + limit + NAMED), spawn(WAITS)
     cell.unlink()
+    states = set()
 
-    assert is_marked(fork.pid, [str(folder)])
-    assert not is_marked(other.pid, [str(folder)])
+    def looked_at(pid: int, marks: Collection[str]) -> bool:
+        status = process_status(limited.pid)
+        states.add(status.state if status is not None else "gone")
+        return is_marked(pid, marks)
+
+    monkeypatch.setattr("launcher.leftovers.is_marked", looked_at)
+
     assert end_marked([str(folder)], 30) == set()
 
-    assert fork.wait() == -9
+    assert (mapped.wait(), limited.wait()) == (-9, -9)
+    assert states <= {"Z", "X", "gone"}, "memory of others was looked at before what is found without was ended"
     for process in (monitor, other):
         status = process_status(process.pid)
         assert status is not None
         assert status.state in "RS"
-
-
-def test_nobody_is_marked() -> None:
-    assert not is_marked(2**22 + 1, ["/dev/shm/here"])

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from relatives import start_relatives
+from relatives import start_relatives, start_washed_daemon
 
 
 def is_alive(pid: int) -> bool:
@@ -15,7 +15,7 @@ def is_alive(pid: int) -> bool:
 
 
 if os.environ["FT_RESTART_COUNT"] == "0":
-    Path("family").write_text(" ".join(map(str, start_relatives())))
+    Path("family").write_text(" ".join(map(str, [*start_relatives(), start_washed_daemon()])))
     sys.stdout.flush()
     os._exit(0 if "--finish" in sys.argv else 1)
 pids = [int(pid) for pid in Path("family").read_text().split()]

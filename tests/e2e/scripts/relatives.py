@@ -33,11 +33,11 @@ def forked(is_in_a_session_of_its_own: bool) -> int:
     return pid
 
 
-def orphaned() -> int:
+def orphaned(**arguments: Any) -> int:
     """The pid of a daemon: a program in a session of its own whose parent has ended."""
     reader, writer = os.pipe()
     if (middle := os.fork()) == 0:
-        os.write(writer, str(started(start_new_session=True)).encode())
+        os.write(writer, str(started(start_new_session=True, **arguments)).encode())
         os._exit(0)
     os.waitpid(middle, 0)
     pid = int(os.read(reader, 20))
@@ -55,3 +55,8 @@ def start_relatives() -> list[int]:
         forked(True),
         orphaned(),
     ]
+
+
+def start_washed_daemon() -> int:
+    """What `env -i setsid program &` in a shell leaves: of the rank's environment it has nothing."""
+    return orphaned(env={})

@@ -11,6 +11,8 @@ from typing import Any
 
 import attrs
 
+from launcher.evidence import look_at
+from launcher.phrases import exit_phrase
 from launcher.processes import has_exited, open_pidfd, process_status, send_signal, wait_for_exit
 from launcher.zygote_protocol import WorkerOrder, order_to_file, receive_message, send_message
 
@@ -97,6 +99,14 @@ class ParkedWorker:
     def is_stopped(self) -> bool:
         """Whether it is stopped or traced, and so would not answer."""
         return self.pid > 0 and is_stopped(self.pid)
+
+    @property
+    def fate(self) -> str | None:
+        """What keeps it from ever starting, in words; None while nothing does."""
+        if not self.has_exited:
+            return "is stopped" if self.is_stopped else None
+        look = look_at(self.pid) if self.pid > 0 else None
+        return exit_phrase(look.exit_code) if look is not None and look.exit_code is not None else "has ended"
 
     @property
     def is_runnable(self) -> bool:

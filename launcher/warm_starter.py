@@ -96,8 +96,9 @@ class WarmStarter:
             for local_rank in late:
                 handed[local_rank].discard()
                 del pids[local_rank]
-            ranks = ", ".join(map(str, sorted(late)))
-            self._say(f"local rank(s) {ranks}: the parked worker did not start in time; spawned instead")
+            for why in sorted(set(late.values())):
+                ranks = ", ".join(str(local_rank) for local_rank in sorted(late) if late[local_rank] == why)
+                self._say(f"local rank(s) {ranks}: the parked worker {why}; spawned instead")
             pids = spawn_all(launches, pids)
         return pids
 
@@ -195,21 +196,22 @@ class WarmStarter:
     def _hand_over(self, order: WorkerOrder) -> ParkedWorker | None:
         while self._idle:
             parked = self._idle.pop(0)
-            if not parked.has_exited and not parked.is_stopped and parked.hand_over(order):
+            fate = parked.fate
+            if fate is None and parked.hand_over(order):
                 return parked
-            self._say("a parked worker was stopped or lost; another takes its place")
+            self._say(f"a parked worker {fate or 'did not take its order'}; another takes its place")
             parked.discard()
         return None
 
-    def _await_first_lines(self, handed: Mapping[int, ParkedWorker]) -> list[int]:
+    def _await_first_lines(self, handed: Mapping[int, ParkedWorker]) -> dict[int, str]:
         """Wait for all at once.
 
         Returns:
-            The local ranks of those that will not get there: dead, stopped, or too late.
+            Those that will not get there, by local rank: dead, stopped, or too late, in words.
         """
         begin = self._clock()
         pending = dict(handed)
-        late = []
+        late = {}
         while pending:
             for local_rank, parked in list(pending.items()):
                 parked.hear()
@@ -217,18 +219,20 @@ class WarmStarter:
                     self._running.append(parked)
                     parked.let_go()
                     del pending[local_rank]
-                elif self._is_lost(parked, self._clock() - begin):
-                    late.append(local_rank)
+                elif (why := self._why_lost(parked, self._clock() - begin)) is not None:
+                    late[local_rank] = why
                     del pending[local_rank]
             if pending:
                 self._wait([d for parked in pending.values() for d in parked.descriptors()], 0.1)
         return late
 
-    def _is_lost(self, parked: ParkedWorker, seconds: float) -> bool:
-        if parked.has_exited or parked.is_stopped:
-            return parked.refuse()
-        patience = _STARVED_SECONDS if parked.is_runnable else _PATIENCE_SECONDS
-        return seconds > patience and parked.refuse()
+    def _why_lost(self, parked: ParkedWorker, seconds: float) -> str | None:
+        why = parked.fate
+        if why is not None:
+            why = f"{why} before the script began"
+        elif seconds > (limit := _STARVED_SECONDS if parked.is_runnable else _PATIENCE_SECONDS):
+            why = f"did not start within {limit:g} s"
+        return why if why is not None and parked.refuse() else None
 
     # ---- what the others say ----------------------------------------------------------------------------
 

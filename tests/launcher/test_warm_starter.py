@@ -152,26 +152,34 @@ def test_a_stopped_parked_worker_is_not_handed_the_order(nursery):
     nursery.fill()
     stop(nursery.parked()[0])
     assert sorted(nursery.start(0)) == ["spawned", "warm"]
-    assert any("stopped or lost" in line for line in nursery.said)
+    assert "a parked worker is stopped; another takes its place" in nursery.said
 
 
-def test_a_worker_that_is_stopped_while_it_is_handed_over_is_replaced(nursery, monkeypatch):
-    """The order is in its socket; it never runs the script, also not when it is continued."""
+@pytest.mark.parametrize(
+    ("number", "what"), [(signal.SIGSTOP, "is stopped"), (signal.SIGKILL, "was killed by SIGKILL")]
+)
+def test_a_worker_that_is_struck_while_it_is_handed_over_is_replaced_and_it_is_said_how(
+    nursery, monkeypatch, number, what
+):
+    """The order is in its socket; one that is stopped never runs the script, also not when it is continued."""
     nursery.open()
     nursery.fill()
     hand_over = ParkedWorker.hand_over
     victims = []
 
-    def stopped_first(parked, order):
+    def struck_first(parked, order):
         if not victims:
             victims.append(parked.pid)
-            stop(parked.pid)
+            stop(parked.pid)  # so that it has not begun when it is killed
+            assert hand_over(parked, order)
+            os.kill(parked.pid, number)
+            return True
         return hand_over(parked, order)
 
-    monkeypatch.setattr(ParkedWorker, "hand_over", stopped_first)
+    monkeypatch.setattr(ParkedWorker, "hand_over", struck_first)
     assert nursery.start(0) == ["spawned", "warm"]
     assert victims[0] not in nursery.pids
-    assert "local rank(s) 0: the parked worker did not start in time; spawned instead" in nursery.said
+    assert f"local rank(s) 0: the parked worker {what} before the script began; spawned instead" in nursery.said
 
 
 def test_a_worker_that_stalls_before_its_first_line_is_replaced(nursery):
@@ -185,7 +193,7 @@ def test_a_worker_that_stalls_before_its_first_line_is_replaced(nursery):
     nursery.open(["fake_staller"])
     nursery.fill()
     assert nursery.start(0) == ["spawned", "spawned"]
-    assert "local rank(s) 0, 1: the parked worker did not start in time; spawned instead" in nursery.said
+    assert "local rank(s) 0, 1: the parked worker did not start within 1 s; spawned instead" in nursery.said
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])

@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Two at a time: most tests wait for other processes. By module, since some modules start what all their tests look at.
-PARALLEL := -n 2 --dist loadscope
+# Two at a time: most tests wait for other processes. tests/conftest.py says which tests stay together, and their order.
+PARALLEL := -n 2 --dist loadscope --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-rest chaos lint bench matrix clean

@@ -15,10 +15,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -28,34 +28,29 @@ RANKS = ROOT / "tests" / "straggler" / "ranks.py"
 
 
 def run(world_size: int, **job: Any) -> list[dict[str, Any]]:
-    """Run one job; what its ranks printed."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    base = {"slow_rank": world_size - 1, "factor": 1.2, "seconds": 0.005, "steps": 25, "reports": 4, **job}
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(RANKS), json.dumps({**base, "rank": rank, "world_size": world_size, "port": port})],
-            stdout=subprocess.PIPE,
+    """Run one job; what its ranks reported."""
+    return run_in_turn((world_size, job))[0]
+
+
+def run_in_turn(*jobs: tuple[int, dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Run jobs, each a number of ranks and what is special about it, after one import of torch for all."""
+    base = {"factor": 1.2, "seconds": 0.005, "steps": 25, "reports": 4}
+    with tempfile.TemporaryDirectory(prefix="straggler-") as scratch:
+        folders = [Path(scratch, str(number)) for number in range(len(jobs))]
+        orders = []
+        for folder, (world_size, job) in zip(folders, jobs, strict=True):
+            folder.mkdir()
+            orders.append({"slow_rank": world_size - 1, **base, **job, "world_size": world_size, "folder": str(folder)})
+        subprocess.run(
+            [sys.executable, str(RANKS), json.dumps(orders)],
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-            start_new_session=True,  # its weight among its neighbours belongs to a session
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            timeout=60 + 40 * len(jobs),
+            check=False,
         )
-        for rank in range(world_size)
-    ]
-    words = []
-    try:
-        for number, rank in enumerate(ranks):
-            if base.get("how") == "stop" and number == base["slow_rank"]:
-                continue
-            words.append(rank.communicate(timeout=100)[0])
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.communicate()
-    return [json.loads(word) for word in words if word.strip()]
+        words = [sorted(folder.glob("word-*.json"), key=lambda word: word.name) for folder in folders]
+        return [[json.loads(word.read_text()) for word in of_job] for of_job in words]
 
 
 def cpu_quota(share: float, *, first: bool = True) -> tuple[Path | None, str]:

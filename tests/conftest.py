@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import os
+import random
 import select
 import signal
 import socket
@@ -32,6 +33,12 @@ PATIENCE = 60.0
 MARK = "FT_TEST_JOB"
 """In the environment of every launcher here, and so of all that it starts, wherever that goes."""
 NO_MARK = "-" * 32
+ALWAYS_WARM = ("test_warm_workers.py", "test_examples_ddp.py", "test_adapters_examples.py")
+"""Modules whose launchers have a mode of their own."""
+TOGETHER = ("_examples.py", "_placement.py", "_lightning_ranks.py", "_examples_ddp.py")
+"""How the names of end-to-end modules end that start something for all of their tests."""
+FRAMEWORKS = "tests/adapters/"
+"""Its tests import the frameworks, which takes seconds: in one process only."""
 
 # No deadlines: a busy machine fails no property. Derandomised, so that the same tree gives the same answer twenty times
 # in a row and a failure comes back when it is looked at; `make test-all` searches anew and longer (profile "search").
@@ -54,11 +61,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that start a launcher in the mode that ``--worker-start`` says: they are run in both."""
+    """Mark the tests that start a launcher in the mode that ``--worker-start`` says, and put the long ones first.
+
+    The marked ones are run in both modes. What takes seconds comes before what takes milliseconds, so that several
+    pytest processes end together.
+    """
+    items.sort(key=lambda item: "e2e" not in item.path.parts)
     for item in items:
-        names_its_own = item.path.name == "test_warm_workers.py"
+        names_its_own = item.path.name in ALWAYS_WARM
         if "launch" in getattr(item, "fixturenames", ()) and not names_its_own:
             item.add_marker(pytest.mark.launches)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give pytest's processes one end-to-end test at a time, and other tests by module; see also ``TOGETHER``."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            module = nodeid.partition("::")[0]
+            if "/e2e/" in module:
+                return module if module.endswith(TOGETHER) else nodeid
+            return FRAMEWORKS if module.startswith(FRAMEWORKS) else module
+
+    return Scheduling(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -271,7 +298,7 @@ class Job:
 
     # ---- the end ----------------------------------------------------------------------------------------
 
-    def assert_nothing_is_left(self, timeout: float = 15.0) -> None:
+    def assert_nothing_is_left(self, timeout: float = PATIENCE) -> None:
         """No process, no run folder, no temporary file; a moment is allowed, since a monitor goes last."""
         end = time.monotonic() + timeout
         while (left := self._left()) and time.monotonic() < end:
@@ -311,6 +338,25 @@ def log_levels() -> Iterator[None]:
         logger.handlers[:] = handlers
 
 
+def find_unused_port() -> int:
+    """A port that nobody listens on, below those that the system gives to whoever asks for any.
+
+    A port of that kind may be given away again between the moment it is found and that in which it is used.
+    """
+    lowest_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    highest = lowest_given if lowest_given > 12_000 else 32_000
+    while True:
+        port = random.SystemRandom().randrange(highest - 10_000, highest)
+        with contextlib.suppress(OSError), socket.create_server(("", port)):
+            return port
+
+
+@pytest.fixture(scope="session")
+def unused_port() -> Callable[[], int]:
+    """Find a port to be used later, another one each time."""
+    return find_unused_port
+
+
 @pytest.fixture(scope="session")
 def forge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[dict[str, Any]], Any]]:
     """Starts launchers; see tests/e2e/forge.py."""
@@ -333,7 +379,7 @@ def forge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[dict[s
 
     yield start
     connection, _ = start(None)
-    process.wait(timeout=10)
+    process.wait(timeout=PATIENCE)
     connection.close()
 
 

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from scripted_huggingface import make_trainer
 
-from adapters.huggingface import FaultToleranceCallback, protect
 from resilience_core import ConfigError, SectionError
 from resilience_core.cell import Cell
 from resilience_core.errors import PluginError
 from resilience_core.state_file import load_state
 from resilience_core.testing import EventRecorder, assert_conforms
 
+if TYPE_CHECKING:
+    from scripted_huggingface import make_trainer
+
+    from adapters.huggingface import FaultToleranceCallback, protect
+
 LIMITS = {"rank_section_timeouts": {"setup": 60.0, "step": 60.0, "checkpointing": 60.0}}
 WRAPPED = {"_save_checkpoint", "save_model", "evaluation_loop", "prediction_step"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imported() -> None:
+    """Import transformers when its first test runs: it takes seconds in each of the processes that collect tests."""
+    global FaultToleranceCallback, make_trainer, protect
+    from scripted_huggingface import make_trainer
+
+    from adapters.huggingface import FaultToleranceCallback, protect
 
 
 def boom() -> None:

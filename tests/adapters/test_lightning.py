@@ -9,18 +9,10 @@ import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
-from lightning.pytorch.plugins.io import AsyncCheckpointIO
-from scripted_lightning import loader, make_module, make_trainer
 
-from adapters.lightning import (
-    FaultToleranceCallback,
-    FaultToleranceSectionsCallback,
-    StragglerDetectionCallback,
-)
 from resilience_core import ConfigError, SectionError, WorkloadAction, WorkloadControlRequest
 from resilience_core.cell import Cell
 from resilience_core.control import receive
@@ -28,7 +20,35 @@ from resilience_core.errors import PluginError
 from resilience_core.state_file import load_state
 from resilience_core.testing import EventRecorder, assert_conforms
 
+if TYPE_CHECKING:
+    from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+    from lightning.pytorch.plugins.io import AsyncCheckpointIO
+    from scripted_lightning import loader, make_module, make_trainer
+
+    from adapters.lightning import (
+        FaultToleranceCallback,
+        FaultToleranceSectionsCallback,
+        StragglerDetectionCallback,
+    )
+
 LIMITS = {"rank_section_timeouts": {"setup": 60.0, "step": 60.0, "checkpointing": 60.0}}
+CALLBACKS = ("FaultToleranceCallback", "FaultToleranceSectionsCallback")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imported() -> None:
+    """Import Lightning when its first test runs: it takes seconds in each of the processes that collect tests."""
+    global ModelCheckpoint, OnExceptionCheckpoint, AsyncCheckpointIO, loader, make_module, make_trainer
+    global FaultToleranceCallback, FaultToleranceSectionsCallback, StragglerDetectionCallback
+    from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
+    from lightning.pytorch.plugins.io import AsyncCheckpointIO
+    from scripted_lightning import loader, make_module, make_trainer
+
+    from adapters.lightning import (
+        FaultToleranceCallback,
+        FaultToleranceSectionsCallback,
+        StragglerDetectionCallback,
+    )
 
 
 def sections(folder: Path, **arguments: Any) -> FaultToleranceSectionsCallback:
@@ -369,7 +389,7 @@ def test_an_exception_becomes_a_request(
     monkeypatch.setenv("FT_CONTROL_SOCKET", str(path))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as launcher:
         launcher.bind(str(path))
-        launcher.settimeout(10)
+        launcher.settimeout(60)
         with pytest.raises(RuntimeError, match="boom"):
             fit(tmp_path, sections(tmp_path, exc_handling_policy=POLICIES[policy]), act=fail_at(1))
         rank, request = receive(launcher.recv(5000))
@@ -409,11 +429,11 @@ def stop_early(module: Any, batch_idx: int) -> None:
     ],
     ids=["max_steps", "max_epochs", "max_time", "stopped early"],
 )
-@pytest.mark.parametrize("callback", [FaultToleranceCallback, FaultToleranceSectionsCallback])
+@pytest.mark.parametrize("callback", CALLBACKS)
 def test_a_loop_that_ends_by_itself_is_complete(
-    tmp_path: Path, flag: Path, arguments: dict[str, Any], callback: Any
+    tmp_path: Path, flag: Path, arguments: dict[str, Any], callback: str
 ) -> None:
-    fit(tmp_path, callback(True, False, exp_dir=tmp_path), **arguments)
+    fit(tmp_path, globals()[callback](True, False, exp_dir=tmp_path), **arguments)
 
     assert flag.exists()
 
@@ -509,10 +529,10 @@ def test_configured_sections_that_do_not_match(tmp_path: Path, rank_environment:
     "params",
     [{"fault_type": "rank_hang", "base_delay": 1}, {"fault_type": "rank_hung"}, {"fault_type": "random", "delay": 1}],
 )
-@pytest.mark.parametrize("callback", [FaultToleranceCallback, FaultToleranceSectionsCallback])
-def test_an_unknown_simulated_fault(params: dict[str, Any], callback: Any) -> None:
+@pytest.mark.parametrize("callback", CALLBACKS)
+def test_an_unknown_simulated_fault(params: dict[str, Any], callback: str) -> None:
     with pytest.raises(ConfigError, match="simulated"):
-        callback(False, False, simulated_fault_params=params)
+        globals()[callback](False, False, simulated_fault_params=params)
 
 
 def test_environment_faults_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ of JSON, the answers are the launcher's pid and, when it has ended, its exit cod
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import os
 import selectors
@@ -27,6 +28,9 @@ def main() -> None:
     import launcher.run  # noqa: F401
     import torch_resilience  # noqa: F401
 
+    # What is frozen is never walked by a collector, so its pages stay shared with every launcher, rank and zygote.
+    gc.collect()
+    gc.freeze()
     waiting = selectors.DefaultSelector()
     waiting.register(listener, selectors.EVENT_READ, None)
     while True:

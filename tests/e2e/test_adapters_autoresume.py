@@ -58,7 +58,9 @@ def test_jobs_in_a_row_until_training_is_complete(tmp_path: Path, runner: str) -
     assert result["steps"] == 88
 
 
-def test_a_raw_loop_is_run_again_until_it_is_complete_and_then_no_more(tmp_path: Path) -> None:
+# That the launcher hands on what a script writes, other tests say; each start of it imports torch.
+@pytest.mark.parametrize("starter", ["python", pytest.param("ft_launcher", marks=pytest.mark.long)])
+def test_a_raw_loop_is_run_again_until_it_is_complete_and_then_no_more(tmp_path: Path, starter: str) -> None:
     """The second run resumes and completes; a third call starts nothing."""
     (tmp_path / "train.py").write_text(
         "import os, sys\n"
@@ -76,8 +78,9 @@ def test_a_raw_loop_is_run_again_until_it_is_complete_and_then_no_more(tmp_path:
         "            sys.exit(7)\n"
     )
     door = "import torch_resilience; torch_resilience.autoresume()"
-    options = [*("--backoff", "0", "--flag-file", "flag", "--"), str(LAUNCHER)]
-    command = [sys.executable, "-c", door, *options, "--nproc-per-node", "1", "train.py"]
+    options = ["--backoff", "0", "--flag-file", "flag", "--"]
+    job = [sys.executable] if starter == "python" else [str(LAUNCHER), "--nproc-per-node", "1"]
+    command = [sys.executable, "-c", door, *options, *job, "train.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     assert "training is complete after 2 run(s), 1 failed" in done.stderr

@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,14 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LAUNCHER = Path(sys.executable).parent / "ft_launcher"
 LONGEST = 280
+LIMITS = {
+    "rank_section_timeouts": "setup:60,step:5,checkpointing:60",
+    "rank_out_of_section_timeout": 60,
+    "learned_timeout_floor": 20,
+}
 OPTIONS = (
-    "--nproc-per-node=2",
-    "--max-restarts=3",
-    "--ft-rank-section-timeouts=setup:60,step:5,checkpointing:60",
-    "--ft-rank-out-of-section-timeout=60",
-    "--ft-learned-timeout-floor=20",
+    *("--nproc-per-node=2", "--max-restarts=3"),
+    *(f"--ft-{name.replace('_', '-')}={value}" for name, value in LIMITS.items()),
 )
 FAULTS = "hang:rank=1,step=33;exception:rank=0,step=60,generation=1"
 ARGUMENTS = {
@@ -45,8 +47,8 @@ def jobs(
 ) -> Iterator[dict[str, tuple[Path, subprocess.Popen[bytes]]]]:
     """Every example that is to be tested, with the same two faults."""
     jobs = {}
-    items = [item for item in request.session.items if item.path == request.path]
-    for example in {item.callspec.params["example"] for item in items if isinstance(item, pytest.Function)}:
+    items = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    for example in {item.callspec.params["example"] for item in items}:
         arguments = ARGUMENTS[example]
         folder = tmp_path_factory.mktemp(example.removesuffix(".py"))
         with (folder / "log").open("wb") as log:
@@ -66,22 +68,8 @@ def jobs(
         process.wait()
 
 
-# The quick one is that which imports no framework; autoresume runs the one for Lightning in `make test`.
-@pytest.mark.parametrize(
-    "example",
-    [
-        "megatron_style_loop.py",
-        pytest.param("lightning_digits.py", marks=pytest.mark.long),
-        pytest.param("hf_trainer.py", marks=pytest.mark.long),
-    ],
-)
-def test_hung_then_crashed_then_complete(jobs: dict[str, tuple[Path, subprocess.Popen[bytes]]], example: str) -> None:
-    folder, process = jobs[example]
-
-    assert process.wait(LONGEST) == 0, (folder / "log").read_text()
-
-    log_folder = folder / "ft_logs" / "latest"
-    hang, crash = read_incidents(str(log_folder))
+def check(example: str, folder: Path, log: str, hang: Any, crash: Any) -> None:
+    """Check what a job has said and left in its working folder."""
     assert hang.kind == "hang"
     assert hang.culprit is not None
     assert (hang.culprit.rank, hang.culprit.section, hang.culprit.iteration) == (1, "step", 33)
@@ -93,7 +81,6 @@ def test_hung_then_crashed_then_complete(jobs: dict[str, tuple[Path, subprocess.
     assert result["steps"] == STEPS[example]
     assert result["accuracy"] > 0.8
     # Resumed, and not from zero: the last generation began where a checkpoint was.
-    log = (folder / "log").read_text()
     if example == "lightning_digits.py":
         assert log.count("Restored all states from the checkpoint") == 2
     else:
@@ -102,3 +89,29 @@ def test_hung_then_crashed_then_complete(jobs: dict[str, tuple[Path, subprocess.
     assert state is not None
     learned = state["current_timeouts"]["section"]["calculated_sections"]
     assert set(learned) == {"setup", "step"} | (set() if example.startswith("megatron") else {"checkpointing"})
+
+
+# The quick one is that which imports no framework: what it does import is preloaded, once for its three generations.
+def test_a_megatron_loop_is_hung_then_crashed_then_complete(launch: Callable[..., Any]) -> None:
+    example = "megatron_style_loop.py"
+    job = launch(
+        *(EXAMPLES / example, *ARGUMENTS[example]),
+        options=["--max-restarts", 3],
+        faults=FAULTS,
+        worker_start="warm",
+        preload="sklearn.datasets,torch._inductor.config",
+        env={"TORCHINDUCTOR_CACHE_DIR": "cache"},
+        **LIMITS,
+    )
+
+    assert job.wait(LONGEST) == 0, job.stderr
+    check(example, job.work, job.stdout + job.stderr, *job.incidents())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("example", ["lightning_digits.py", "hf_trainer.py"])
+def test_hung_then_crashed_then_complete(jobs: dict[str, tuple[Path, subprocess.Popen[bytes]]], example: str) -> None:
+    folder, process = jobs[example]
+
+    assert process.wait(LONGEST) == 0, (folder / "log").read_text()
+    check(example, folder, (folder / "log").read_text(), *read_incidents(str(folder / "ft_logs" / "latest")))

@@ -1,4 +1,8 @@
-"""The two DDP examples as a person runs them: undisturbed, disturbed, asked to stop, and without ft_launcher."""
+"""The two DDP examples: undisturbed, disturbed, asked to stop; and as a person runs them, without ft_launcher, too.
+
+What most of the time would go into is imports, in every rank of every generation: those that `make test` runs are
+preloaded (``--ft-preload``), once per job.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,6 @@ from typing import Any
 import attrs
 import pytest
 
-from launcher.event_log import read_events
 from launcher.incident import Incident, read_incidents
 from resilience_core.state_file import load_state
 
@@ -27,6 +30,8 @@ ONE_API_SHORT = ("sections", pytest.param("heartbeats", marks=pytest.mark.long))
 STEPS = ("--steps", "60", "--save-every", "10")
 ENDLESS = ("--steps", "1000000", "--save-every", "50")
 LONGEST = 120
+PRELOAD = "sklearn.datasets,torch._inductor.config"
+"""What both examples import besides torch; the second comes with ``torch.use_deterministic_algorithms``."""
 
 
 @attrs.define
@@ -42,15 +47,6 @@ class Run:
         self.output += self.process.communicate(timeout=LONGEST)[0]
         return self.process.returncode
 
-    def wait_for_line(self, text: str) -> None:
-        """Read on until a line has that text."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.output += line
-            if text in line:
-                return
-        raise AssertionError(f"the run ended without saying {text!r}:\n{self.output}")
-
     @property
     def result(self) -> dict[str, Any]:
         document: dict[str, Any] = json.loads((self.out / "result.json").read_text())
@@ -62,11 +58,6 @@ class Run:
 
     def incidents(self) -> list[Incident]:
         return list(read_incidents(self.log_folder))
-
-    def pids(self) -> dict[int, int]:
-        """Of the first generation, by rank."""
-        (started,) = [event for event in read_events(self.log_folder) if event["event"] == "started"]
-        return {int(rank): pid for rank, pid in started["pids"].items()}
 
 
 Start = Callable[..., Run]
@@ -106,32 +97,76 @@ def start() -> Iterator[Start]:
         run.process.communicate()
 
 
+Train = Callable[..., Any]
+
+
+@pytest.fixture
+def train(launch: Callable[..., Any]) -> Train:
+    """Start an example under our launcher: ``train(api, out, *arguments)``."""
+
+    def begin(api: str, out: Path, *arguments: object) -> Any:
+        config = EXAMPLES / f"fault_tol_cfg_{api}.yaml"
+        return launch(
+            *(EXAMPLES / f"train_ddp_{api}.py", "--out", out, *arguments),
+            options=["--max-restarts", 3],
+            cfg_path=config,
+            worker_start="warm",
+            preload=PRELOAD,
+            env={"TORCHINDUCTOR_CACHE_DIR": str(out.with_suffix(".cache"))},
+        )
+
+    return begin
+
+
+def result_in(out: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((out / "result.json").read_text())
+    return document
+
+
 @pytest.fixture(scope="module")
-def undisturbed(start: Start, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The result of a run under plain torchrun, which both examples must reach bit by bit."""
-    run = start("torchrun", "sections", tmp_path_factory.mktemp("undisturbed"), *STEPS)
-    assert run.wait() == 0, run.output
-    assert run.output.count("training goes on without a rank monitor") == 2
-    return run.result
+def known_results() -> dict[str, Any]:
+    return {}
+
+
+@pytest.fixture
+def undisturbed(train: Train, known_results: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
+    """The result of a run that nothing happens to, which both examples must reach bit by bit."""
+    if not known_results:
+        job = train("sections", tmp_path / "undisturbed", *STEPS)
+        assert job.wait() == 0, job.stderr
+        assert job.incidents() == []
+        known_results.update(result_in(tmp_path / "undisturbed"))
+    return known_results
 
 
 @pytest.mark.parametrize("api", ONE_API_SHORT)
 def test_a_run_that_is_hung_and_killed_ends_with_the_weights_of_one_that_was_not(
-    start: Start, undisturbed: dict[str, Any], tmp_path: Path, api: str
+    train: Train, undisturbed: dict[str, Any], tmp_path: Path, api: str
 ) -> None:
     faults = "hang:rank=1,step=25;sigkill:rank=0,step=45,generation=1"
-    run = start("ft_launcher", api, tmp_path, *STEPS, "--fault", faults)
+    job = train(api, tmp_path, *STEPS, "--fault", faults)
 
-    assert run.wait() == 0, run.output
-    hang, killed = run.incidents()
+    assert job.wait(LONGEST) == 0, job.stderr
+    hang, killed = job.incidents()
     assert (hang.kind, hang.culprit and (hang.culprit.rank, hang.culprit.iteration)) == (
         "hang",
         (1, {"sections": 25, "heartbeats": 24}[api]),
     )
     assert (killed.kind, killed.culprit and (killed.culprit.rank, killed.culprit.exit_code)) == ("failure", (0, -9))
-    assert run.output.count("training from step 20 of 60") == 1
-    assert run.output.count("training from step 40 of 60") == 1
-    assert run.result == {**undisturbed, "generation": 2}
+    assert job.stdout.count("training from step 20 of 60") == 1
+    assert job.stdout.count("training from step 40 of 60") == 1
+    assert result_in(tmp_path) == {**undisturbed, "generation": 2}
+
+
+@pytest.mark.long
+def test_torchrun_reaches_the_same_weights_without_a_monitor(
+    start: Start, undisturbed: dict[str, Any], tmp_path: Path
+) -> None:
+    run = start("torchrun", "sections", tmp_path / "torchrun", *STEPS)
+
+    assert run.wait() == 0, run.output
+    assert run.output.count("training goes on without a rank monitor") == 2
+    assert run.result == undisturbed
 
 
 @pytest.mark.long  # tests/e2e/test_hangs.py has the short one
@@ -156,17 +191,16 @@ def test_one_rank_that_skips_a_collective_is_found(start: Start, tmp_path: Path,
     ],
 )
 def test_sigterm_ends_all_ranks_after_the_same_step_whoever_gets_it(
-    start: Start, tmp_path: Path, api: str, struck: str
+    train: Train, tmp_path: Path, api: str, struck: str
 ) -> None:
-    run = start("ft_launcher", api, tmp_path, *ENDLESS)
-    run.wait_for_line("step   50")
-    pid = run.process.pid if struck == "launcher" else run.pids()[int(struck[-1])]
-    os.kill(pid, signal.SIGTERM)
+    job = train(api, tmp_path, *ENDLESS)
+    job.wait_for_output("step   50")
+    os.kill(job.pid if struck == "launcher" else job.workers()[int(struck[-1])], signal.SIGTERM)
 
-    assert run.wait() == 0, run.output
-    assert "asked to stop: every rank stops after step" in run.output
-    assert "Traceback" not in run.output
-    assert run.incidents() == []
+    assert job.wait() == 0, job.stderr
+    assert "asked to stop: every rank stops after step" in job.stdout
+    assert "Traceback" not in job.stderr
+    assert job.incidents() == []
     assert (tmp_path / "checkpoint.pt").exists()
     assert not (tmp_path / "result.json").exists()
 
@@ -207,7 +241,8 @@ def test_plain_python_trains_alone(start: Start, tmp_path: Path, api: str) -> No
     assert run.result["generation"] == 0
 
 
-@pytest.mark.parametrize("api", ONE_API_SHORT)
+@pytest.mark.long  # tests/resilience_core/test_faults.py has the short one
+@pytest.mark.parametrize("api", APIS)
 def test_a_fault_that_does_not_exist_is_refused_with_the_nearest(start: Start, tmp_path: Path, api: str) -> None:
     run = start("python", api, tmp_path, "--fault", "sigkil:rank=0,step=1")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -13,13 +12,12 @@ pytestmark = pytest.mark.e2e
 THREE_FAILURES = (
     "sigkill:rank=1,step=2,generation=0;deadlock:rank=0,step=2,generation=1;exit:rank=1,step=2,generation=2"
 )
-LIMITS = {"rank_section_timeouts": "setup:60,step:1,checkpointing:60", "max_no_progress_cycles": 0}
+LIMITS = {"rank_section_timeouts": "setup:60,step:2,checkpointing:60", "max_no_progress_cycles": 0}
 
 
 @pytest.fixture
-def port() -> int:
-    with socket.create_server(("", 0)) as free:
-        return int(free.getsockname()[1])
+def port(unused_port: Callable[[], int]) -> int:
+    return unused_port()
 
 
 def ports_of_rank_0(job: Any) -> list[str]:
@@ -69,6 +67,6 @@ def test_two_nodes_restart_around_a_fixed_port(launch: Callable[..., Any], port:
 
 def test_two_jobs_on_one_host_need_no_port_of_their_own(launch: Callable[..., Any]) -> None:
     """Older versions of torch say 29500 where the user says nothing."""
-    jobs = [launch("gloo_loop.py", "--steps", 2, fresh=True) for _ in range(2)]
+    jobs = [launch("gloo_loop.py", "--steps", 2) for _ in range(2)]
 
     assert [job.wait(90) for job in jobs] == [0, 0], jobs[0].stderr + jobs[1].stderr

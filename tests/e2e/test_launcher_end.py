@@ -81,7 +81,7 @@ def test_a_rank_that_ignores_the_scheduler_is_killed_after_the_shutdown_timeout(
 
     job.signal(signal.SIGTERM)
 
-    assert job.wait(20) == 1
+    assert job.wait() == 1
     assert "waiting up to 1 s" in job.stderr
     assert "Traceback" not in job.stderr
 
@@ -94,7 +94,7 @@ def test_a_second_ctrl_c_does_not_wait(launch: Callable[..., Any]) -> None:
     job.wait_for_error_output("waiting up to 600 s")
     job.signal(signal.SIGINT)
 
-    assert job.wait(20) == 1
+    assert job.wait() == 1
     assert "Traceback" not in job.stderr
 
 
@@ -120,7 +120,7 @@ def test_a_stopped_rank_does_not_hold_up_the_scheduler(launch: Callable[..., Any
 
     job.signal(signal.SIGTERM)
 
-    assert job.wait(20) == 1
+    assert job.wait() == 1
     assert job.stdout.count("has saved its work") == 1
 
 

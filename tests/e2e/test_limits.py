@@ -57,7 +57,7 @@ def test_a_learned_limit_that_was_wrong_says_where_it_comes_from_and_costs_one_r
 
 
 def test_a_rank_that_hangs_before_it_is_monitored_in_a_later_generation_is_seen(launch: Callable[..., Any]) -> None:
-    job = launch("starts.py", "--fails-then-hangs", options=["--max-restarts", 2], thin_evidence_floor=1)
+    job = launch("starts.py", "--fails-then-hangs", options=["--max-restarts", 2], thin_evidence_floor=3)
 
     assert job.wait() == 0
     failure, hang = job.incidents()
@@ -79,7 +79,7 @@ def test_a_startup_limit_spares_a_job_that_never_uses_the_client_and_says_so(lau
 
 def test_a_startup_limit_counts_once_a_rank_has_initialised_monitoring(launch: Callable[..., Any]) -> None:
     job = launch(
-        *("starts.py", "--without", 1, "--until-file", "go"), options=ONE_RESTART, rank_startup_timeout=1.5, nproc=2
+        *("starts.py", "--without", 1, "--until-file", "go"), options=ONE_RESTART, rank_startup_timeout=4, nproc=2
     )
 
     incident = job.wait_for_incident()

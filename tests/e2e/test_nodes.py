@@ -22,7 +22,7 @@ def answers(port: int) -> bool:
 
 
 @pytest.fixture
-def launch_nodes(launch: Callable[..., Any]) -> Callable[..., list[Any]]:
+def launch_nodes(launch: Callable[..., Any], unused_port: Callable[[], int]) -> Callable[..., list[Any]]:
     """Start one launcher per node, all with the same arguments."""
 
     def start(
@@ -34,9 +34,7 @@ def launch_nodes(launch: Callable[..., Any]) -> Callable[..., list[Any]]:
         first_is_host: bool = False,
         **ft: Any,
     ) -> list[Any]:
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = free.getsockname()[1]
+        port = unused_port()
         rendezvous = ("--nnodes", nnodes, "--rdzv-backend", "c10d", "--rdzv-id", "job", "--local-addr", "127.0.0.1")
         rendezvous += ("--rdzv-endpoint", f"localhost:{port}")
         started: list[Any] = []
@@ -131,14 +129,14 @@ def test_a_hang_on_one_node_is_one_incident_and_a_restart_of_both(launch_nodes: 
     assert [rank.rank for rank in incident.condemned] == [0]
 
 
-def test_a_node_that_joins_later_makes_a_new_generation(launch: Callable[..., Any]) -> None:
+def test_a_node_that_joins_later_makes_a_new_generation(
+    launch: Callable[..., Any], unused_port: Callable[[], int]
+) -> None:
     """Elastic membership: the newcomer's ranks meet the others in a store that nobody has used.
 
     Those that were healthy have something to save, and more time for it than after a failure.
     """
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
+    port = unused_port()
     options = ("--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-id", "job", "--local-addr", "127.0.0.1")
     options += ("--rdzv-endpoint", f"localhost:{port}", "--rdzv-conf", "last_call_timeout=1", "--max-restarts", 0)
     saves = ("--on-sigterm", 0, "--step-seconds", 1)

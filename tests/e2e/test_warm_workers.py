@@ -24,7 +24,7 @@ def tell(launch, tmp_path, mode, *, options=(), script="tell_all.py", env=None):
         "--an-argument",
         "with space",
         options=options,
-        fresh=True,
+        fresh=mode == "warm",  # those are forked, and the seed of hashes is an interpreter's from its start
         worker_start=mode,
         env={"TELL_ALL": str(folder), "PYTHONHASHSEED": "7", "TORCH_LOGS": "", **(env or {})},
     )

@@ -122,7 +122,7 @@ def group(
 
 def test_who_is_late_is_told_of_and_signalled_and_the_one_outside_a_collective_is_blamed(group: Group) -> None:
     assert group.condemn() == [0, 1]
-    assert [process.wait(20) for process in group.processes] == [-signal.SIGKILL] * 2
+    assert [process.wait(60) for process in group.processes] == [-signal.SIGKILL] * 2
     ((incident, condemned, problem),) = group.incidents
     assert (list(condemned), problem, group.spared) == ([0, 1], None, [])
     assert [rank.rank for rank in read_incident(str(incident.folder)).culprits] == [0]
@@ -208,7 +208,7 @@ def test_who_comes_back_while_the_launcher_is_told_is_spared(group: Group) -> No
     assert [list(condemned) for _, condemned, _ in group.incidents] == [[0, 1]]
     assert [miss.rank for miss in group.spared] == [0]
     assert not group.has_ended(0)
-    assert group.processes[1].wait(20) == -signal.SIGKILL
+    assert group.processes[1].wait(60) == -signal.SIGKILL
 
 
 def test_nothing_is_said_of_a_peer_that_was_not_overdue_and_comes_back_before_it_is_told_of(group: Group) -> None:
@@ -307,7 +307,7 @@ def test_a_mistake_of_ours_keeps_no_stuck_rank_alive(group: Group) -> None:
     group.meanwhile = fail
     with pytest.raises(RuntimeError):
         group.condemn()
-    assert [process.wait(20) for process in group.processes] == [-signal.SIGKILL] * 2
+    assert [process.wait(60) for process in group.processes] == [-signal.SIGKILL] * 2
 
 
 def test_a_rank_that_is_stopped_takes_its_signal(group: Group) -> None:
@@ -317,4 +317,4 @@ def test_a_rank_that_is_stopped_takes_its_signal(group: Group) -> None:
         os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
 
     assert group.condemn() == [0, 1]
-    assert [process.wait(20) for process in group.processes] == [-signal.SIGTERM] * 2
+    assert [process.wait(60) for process in group.processes] == [-signal.SIGTERM] * 2

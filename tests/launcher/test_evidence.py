@@ -62,7 +62,7 @@ def test_how_it_has_ended_is_known_before_it_is_collected(
 
 def test_of_a_process_that_is_gone_nothing_is_known(spawn: Callable[..., subprocess.Popen[str]]) -> None:
     process = spawn("print('ready', flush=True)")
-    process.wait(20)
+    process.wait(60)
     assert look_at(process.pid) is None
 
 

@@ -19,11 +19,6 @@ from launcher.rendezvous import FreshStoreRendezvous, LocalRendezvous
 TIMEOUT = 60.0
 
 
-def free_port() -> int:
-    with socket.create_server(("localhost", 0)) as free:
-        return int(free.getsockname()[1])
-
-
 def ranks_store(info: RendezvousInfo) -> TCPStore:
     """The store that the ranks of this generation get, as a rank opens it."""
     where = info.bootstrap_store_info
@@ -32,14 +27,16 @@ def ranks_store(info: RendezvousInfo) -> TCPStore:
 
 
 @pytest.fixture
-def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[FreshStoreRendezvous]]]:
+def nodes(
+    monkeypatch: pytest.MonkeyPatch, unused_port: Callable[[], int]
+) -> Iterator[Callable[..., list[FreshStoreRendezvous]]]:
     """Makes nodes of one job, on torch's backend of that name."""
     # Each handler sets it for a while and puts it back, as is right for a launcher, which has one; here are two.
     monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     made: list[FreshStoreRendezvous] = []
 
     def make(backend: str, count: int = 2) -> list[FreshStoreRendezvous]:
-        port = free_port()
+        port = unused_port()
         for rank in range(count):
             parameters = RendezvousParameters(
                 backend=backend,
@@ -76,8 +73,10 @@ def wait_until(condition: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("is_fixed", [True, False], ids=["fixed port", "free port"])
-def test_one_node_counts_and_gives_each_generation_an_empty_store(is_fixed: bool) -> None:
-    port = free_port() if is_fixed else 0
+def test_one_node_counts_and_gives_each_generation_an_empty_store(
+    is_fixed: bool, unused_port: Callable[[], int]
+) -> None:
+    port = unused_port() if is_fixed else 0
     handler = LocalRendezvous("job", "localhost", port, TIMEOUT)
     for generation in range(3):
         info = handler.next_rendezvous()
@@ -93,8 +92,8 @@ def test_one_node_counts_and_gives_each_generation_an_empty_store(is_fixed: bool
     handler.shutdown()
 
 
-def test_a_fixed_port_is_free_again_after_the_shutdown() -> None:
-    port = free_port()
+def test_a_fixed_port_is_free_again_after_the_shutdown(unused_port: Callable[[], int]) -> None:
+    port = unused_port()
     handler = LocalRendezvous("job", "localhost", port, TIMEOUT)
     handler.next_rendezvous()
     handler.shutdown()

@@ -62,10 +62,10 @@ def test_what_is_not_surely_an_ended_run_of_ours_stays(logs: Path, tmp_path: Pat
 
 
 def test_it_says_what_it_removed(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    prune_in_background(str(logs / "ours"), 3).join(30)
+    prune_in_background(str(logs / "ours"), 3).join(60)
     assert "2 log folder(s) of ended runs removed (--ft-keep-runs 3): old0, old1" in capfd.readouterr().err
 
 
 def test_a_folder_that_is_gone_is_said_and_no_more(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    prune_in_background(str(tmp_path / "gone" / "ours"), 3).join(30)
+    prune_in_background(str(tmp_path / "gone" / "ours"), 3).join(60)
     assert "nothing was removed (--ft-keep-runs)" in capfd.readouterr().err

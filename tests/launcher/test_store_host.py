@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
@@ -11,13 +11,12 @@ from torch.distributed import TCPStore
 
 from launcher.store_host import RendezvousRefusedError, StoreHost
 
-TIMEOUT = timedelta(seconds=30)
+TIMEOUT = timedelta(seconds=60)
 
 
 @pytest.fixture
-def fixed_port() -> int:
-    with socket.create_server(("localhost", 0)) as free:
-        return int(free.getsockname()[1])
+def fixed_port(unused_port: Callable[[], int]) -> int:
+    return unused_port()
 
 
 @pytest.fixture
@@ -58,7 +57,7 @@ def test_nobody_can_take_a_fixed_port_between_two_generations(host: StoreHost, f
 
 
 def test_who_waits_since_the_last_generation_is_turned_away(host: StoreHost, fixed_port: int) -> None:
-    with socket.create_connection(("localhost", fixed_port), timeout=30) as late:
+    with socket.create_connection(("localhost", fixed_port), timeout=60) as late:
         host.renew()
         assert late.recv(1) == b""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -148,10 +150,18 @@ def test_whether_a_survivor_uses_a_gpu_is_asked_where_an_abort_has_to_be_explain
 
 
 def test_a_pipe_where_standard_error_went_is_left_alone(tmp_path: Path) -> None:
-    """Whoever opens it to read waits until somebody writes."""
+    """Whoever opens it to read waits until somebody writes: here, a writer that gets in says that somebody waits."""
     path = tmp_path / "stderr.log"
     os.mkfifo(path)
-    assert tail(str(path)) == ()
+    found: list[tuple[str, ...]] = []
+    reader = threading.Thread(target=lambda: found.append(tail(str(path))), daemon=True)
+    reader.start()
+    while reader.is_alive():
+        with contextlib.suppress(OSError):  # nobody reads
+            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+            pytest.fail("the pipe was opened: nothing would have ended the wait for a writer")
+        reader.join(0.01)
+    assert found == [()]
     path.unlink()
     assert tail(str(path)) == tail("") == ()
     path.write_text("".join(f"line {number}\n" for number in range(30)))

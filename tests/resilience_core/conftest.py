@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +15,47 @@ import pytest
 from resilience_core import FaultToleranceConfig, RankMonitorClient
 from resilience_core import client as client_module
 from resilience_core.cell import Cell
+
+FORKS = """
+import ctypes, json, os, runpy, sys, traceback
+import torch.distributed
+
+order = json.loads(sys.argv[1])
+pids = []
+for number, environment in enumerate(order["environments"]):
+    if (pid := os.fork()) == 0:
+        try:
+            ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)  # ends with its parent: PR_SET_PDEATHSIG
+            os.dup2(os.open(os.path.join(order["folder"], f"said-{number}"), os.O_WRONLY | os.O_CREAT), 1)
+            os.environ.update(environment)
+            sys.argv = order["argv"]
+            runpy.run_path(sys.argv[0], run_name="__main__")
+            sys.stdout.flush()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+        os._exit(1)
+    pids.append(pid)
+assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * len(pids)
+"""
+
+
+@pytest.fixture
+def run_ranks(tmp_path: Path) -> Callable[..., list[str]]:
+    """Run a script once per environment, each time in a process of its own that has imported torch already.
+
+    ``run_ranks(script, *arguments, environments=[{"RANK": "0"}, ...])``: what each has printed. All must end with 0.
+    """
+
+    def run(script: Path, *arguments: object, environments: list[dict[str, str]]) -> list[str]:
+        folder = tmp_path / "said"
+        folder.mkdir()
+        order = {"argv": [str(script), *map(str, arguments)], "environments": environments, "folder": str(folder)}
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+        subprocess.run([sys.executable, "-c", FORKS, json.dumps(order)], env=environment, check=True, timeout=100)
+        return [(folder / f"said-{number}").read_text() for number in range(len(environments))]
+
+    return run
 
 
 @pytest.fixture

@@ -528,7 +528,7 @@ def test_two_threads_that_use_a_new_name_at_once_get_one_section(
     add_section = Cell.add_section
 
     def meet(cell: Cell, name: str) -> int:
-        together.wait(10)  # both have found the name to be new
+        together.wait(60)  # both have found the name to be new
         return add_section(cell, name)
 
     monkeypatch.setattr(Cell, "add_section", meet)

@@ -24,7 +24,7 @@ class Launcher:
         self.path = str(path)
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(self.path)
-        self.socket.settimeout(10)
+        self.socket.settimeout(60)
 
     def receive(self) -> tuple[int, WorkloadControlRequest]:
         return receive(self.socket.recv(MAX_BYTES + 1))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -392,29 +390,19 @@ dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("backend", ["", pytest.param('backend="cpu:gloo", ', marks=pytest.mark.long)])
-def test_two_ranks_agree_on_the_slower_ones_time(tmp_path: Path, backend: str):
+def test_two_ranks_agree_on_the_slower_ones_time(run_ranks: Callable[..., list[str]], tmp_path: Path, backend: str):
     """Also with a group made without naming a backend, and with one named per device (mistake 7)."""
     config = tmp_path / "ft_config.json"
     config.write_text(FaultToleranceConfig().to_json())
     (tmp_path / "rank.py").write_text(RANK.replace("{backend}", backend))
     state_path = tmp_path / "ft_state.json"
-    processes = []
+    environments = []
     for rank in range(2):
         cell = tmp_path / f"cell{rank}"
         Cell.create(str(cell), rank=rank).close()
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(Path(__file__).parents[2]),
-            "FT_CELL": str(cell),
-            "FT_CONFIG_FILE": str(config),
-            "RANK": str(rank),
-            "WORLD_SIZE": "2",
-            "OMP_NUM_THREADS": "1",
-        }
-        command = [sys.executable, str(tmp_path / "rank.py"), str(state_path), str(tmp_path / "store")]
-        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-    outputs = [process.communicate(timeout=100)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
+        names = {"FT_CELL": cell, "FT_CONFIG_FILE": config, "RANK": rank, "WORLD_SIZE": 2}
+        environments.append({name: str(value) for name, value in names.items()})
+    outputs = run_ranks(tmp_path / "rank.py", state_path, tmp_path / "store", environments=environments)
     of_rank_0, of_rank_1 = (json.loads(output) for output in outputs)
     assert of_rank_0 == of_rank_1
     assert of_rank_0[0]["current_timeouts"]["section"]["section"]["step"] >= 1.5  # 5 x 0.3 s

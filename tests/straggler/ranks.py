@@ -1,17 +1,28 @@
-"""One rank of a real gloo job, with one rank slowed. Started by the tests and by the benchmark; prints JSON on rank 0.
+"""The ranks of a real gloo job, one of them slowed. Started by the tests and by the benchmark.
 
-Not a test itself: ``python ranks.py '{"rank": 0, "world_size": 2, ...}'``.
+Not a test itself: ``python ranks.py '[{"folder": "/tmp/words", "world_size": 2, ...}, ...]'`` imports torch once and
+forks the ranks of one job after the other: one import for all. Each rank that has a report writes it as JSON into the
+job's folder.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
+import signal
 import statistics
 import sys
 import time
+import traceback
 from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from straggler import Detector
 
 
 def work(seconds: float, burn: bool) -> float:
@@ -47,20 +58,51 @@ def before_neighbours() -> bool:
 
 
 def main() -> None:
-    job = json.loads(sys.argv[1])
-    rank, world_size = job["rank"], job["world_size"]
+    """Run one job after the other; whoever is left at the end ends with this process."""
+    for job in json.loads(sys.argv[1]):
+        ranks = [fork_rank(job, rank) for rank in range(job["world_size"])]
+        if job.get("how") == "stop":
+            del ranks[job["slow_rank"]]
+        for pid in ranks:
+            os.waitpid(pid, 0)
+
+
+def fork_rank(job: dict, rank: int) -> int:
+    """Start one rank in a session of its own: its weight among its neighbours belongs to a session."""
+    if (pid := os.fork()) != 0:
+        return pid
+    try:
+        ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG
+        os.setsid()
+        run_rank(job, rank)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        # A store whose server has gone would make the group's farewell wait; everything is said.
+        os._exit(1)
+
+
+def meet(folder: Path, rank: int, world_size: int) -> dist.TCPStore:
+    """The job's store, on a port that the system gives rank 0; the others learn it from a file."""
+    file, timeout = folder / "port", timedelta(seconds=60)
+    if rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, world_size, True, timeout=timeout, wait_for_workers=False)
+        (folder / "port.new").write_text(str(store.port))
+        (folder / "port.new").rename(file)
+        return store
+    while not file.exists():
+        time.sleep(0.002)
+    return dist.TCPStore("127.0.0.1", int(file.read_text()), world_size, False, timeout=timeout, wait_for_workers=False)
+
+
+def run_rank(job: dict, rank: int) -> None:
+    """Train, report, and write down the last report."""
+    world_size, folder = job["world_size"], Path(job["folder"])
     if job.get("pin"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    import torch
-    import torch.distributed as dist
-
-    from straggler import Detector
-
     torch.set_num_threads(1)
-    store = dist.TCPStore(
-        "127.0.0.1", job["port"], world_size, rank == 0, timeout=timedelta(seconds=60), wait_for_workers=False
-    )
+    store = meet(folder, rank, world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
     Detector.initialize(
         gather_on_rank0=job.get("gather", True),
@@ -124,11 +166,9 @@ def main() -> None:
             "missing": report.missing_ranks,
             "table": report.table(),
         }
-        print(json.dumps(word), flush=True)
+        (folder / f"word-{rank}.json").write_text(json.dumps(word))
     Detector.shutdown()
-    sys.stdout.flush()
-    # A store whose server has gone would make the group's farewell wait; everything is said.
-    os._exit(0)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -16,51 +16,68 @@ gloo = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(gloo)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "job"),
-    [
-        (4, {}),
-        pytest.param(2, {"sections": "sync"}, marks=pytest.mark.long),
-    ],
-)
-def test_the_slow_rank_is_named_and_the_waiting_ones_are_not(ranks, job):
-    """With the default arguments: nobody said which section holds the collective."""
-    (word,) = gloo.run(ranks, **job)
+JOBS = {
+    "four ranks": (4, {}),
+    "healthy": (2, {"factor": 1.0}),
+    "not gathered": (2, {"gather": False}),
+    "minimum": (2, {"scoring": "minimum", "reports": 1, "sections": "compute"}),
+}
+
+
+@pytest.fixture(scope="module")
+def words():
+    """What the ranks of each job have reported."""
+    return dict(zip(JOBS, gloo.run_in_turn(*JOBS.values()), strict=True))
+
+
+def assert_the_last_rank_alone_is_named(word, ranks):
     assert word["slow"] == word["ever_slow"] == [ranks - 1], word["table"]
     named = {rank for section in word["sections"].values() for rank in section}
     assert named == {ranks - 1}
     assert word["coverage"] == 1.0
 
 
-def test_in_a_healthy_job_nobody_is_named():
-    (word,) = gloo.run(2, factor=1.0)
+def test_the_slow_rank_is_named_and_the_waiting_ones_are_not(words):
+    """With the default arguments: nobody said which section holds the collective."""
+    (word,) = words["four ranks"]
+    assert_the_last_rank_alone_is_named(word, 4)
+
+
+@pytest.mark.long
+def test_it_is_named_where_only_the_collective_is_marked():
+    (word,) = gloo.run(2, sections="sync")
+    assert_the_last_rank_alone_is_named(word, 2)
+
+
+def test_in_a_healthy_job_nobody_is_named(words):
+    (word,) = words["healthy"]
     assert word["slow"] == word["ever_slow"] == []
     assert word["table"] == ""
 
 
-def test_every_rank_gets_a_report_of_its_own_without_gathering():
-    words = {word["rank"]: word for word in gloo.run(2, gather=False)}
-    assert set(words) == {0, 1}
-    assert words[1]["slow"] == [1]
-    assert words[0]["slow"] == []
-    assert set(words[1]["scores"]["compute"]) == {"1"}
-    assert words[1]["scores"]["compute"]["1"] == pytest.approx(1 / 1.2, abs=0.06)
+def test_every_rank_gets_a_report_of_its_own_without_gathering(words):
+    of_rank = {word["rank"]: word for word in words["not gathered"]}
+    assert set(of_rank) == {0, 1}
+    assert of_rank[1]["slow"] == [1]
+    assert of_rank[0]["slow"] == []
+    assert set(of_rank[1]["scores"]["compute"]) == {"1"}
+    assert of_rank[1]["scores"]["compute"]["1"] == pytest.approx(1 / 1.2, abs=0.06)
 
 
-def test_minimum_scoring_scores_the_same_job():
-    (word,) = gloo.run(2, scoring="minimum", reports=1, sections="compute")
+def test_minimum_scoring_scores_the_same_job(words):
+    (word,) = words["minimum"]
     assert word["scores"]["compute"]["0"] == 1.0
     assert word["scores"]["compute"]["1"] == pytest.approx(1 / 1.2, abs=0.06)
 
 
 @pytest.mark.parametrize(("how", "rank"), [pytest.param("exit", 2, marks=pytest.mark.long), ("stop", 1)])
 def test_a_rank_that_dies_or_hangs_does_not_block_the_report_of_the_others(how, rank):
-    bound = 1.0
+    bound = 5.0  # a healthy rank has to answer within it, however busy the machine
     words = gloo.run(3, slow_rank=rank, die_at=1, how=how, bound=bound, reports=2)
     (word,) = [word for word in words if word["rank"] == 0]
     assert word["missing"] == [rank]
     assert f"UNKNOWN 1 ranks ({rank})" in word["table"]
-    assert word["took"] < 10 * bound
+    assert word["took"] < 6 * bound
 
 
 @pytest.mark.long

@@ -62,14 +62,14 @@ def test_two_threads_may_be_inside_at_once():
     def other():
         with section:
             inside.set()
-            leave.wait(10)
+            leave.wait(60)
 
     thread = threading.Thread(target=other)
     with section:
         thread.start()
-        assert inside.wait(10)
+        assert inside.wait(60)
     leave.set()
-    thread.join(10)
+    thread.join(60)
     assert len(section.drain()[0]) == 2
 
 
@@ -86,7 +86,7 @@ def test_closing_on_another_thread_is_an_error_that_says_so():
 
     thread = threading.Thread(target=other)
     thread.start()
-    thread.join(10)
+    thread.join(60)
     assert "'data'" in caught[0]
     assert "one thread" in caught[0]
     section.__exit__(None, None, None)

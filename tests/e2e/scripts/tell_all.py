@@ -19,9 +19,10 @@ import threading
 import traceback
 import warnings
 
-import numpy
-import torch
-from torch.utils.data import DataLoader
+if __name__ == "__main__":  # a child that imports this file again needs none of them
+    import numpy
+    import torch
+    from torch.utils.data import DataLoader
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 

@@ -29,6 +29,7 @@ from launcher.zygote_protocol import Handover, WorkerOrder, send_message
 from resilience_core.cell import FIRST_LINE
 from resilience_core.client import CELL_VARIABLE
 from resilience_core.error_record import leave_error
+from resilience_core.plain_files import only_plain
 
 __all__ = ["become", "name_process", "survey"]
 
@@ -112,7 +113,7 @@ def _take_environment(environment: dict[str, str]) -> None:
 def _take_streams(order: WorkerOrder) -> None:
     for number, path in ((1, order.stdout), (2, order.stderr)):
         if path:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            descriptor = only_plain(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(descriptor, number)
             os.close(descriptor)
     sys.stdout = sys.__stdout__ = _unbuffered(1, sys.__stdout__)  # type: ignore[misc]

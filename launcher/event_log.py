@@ -16,6 +16,7 @@ from typing import Any
 from launcher.background import Background, NotDoneError
 from launcher.console import say
 from launcher.folders import FolderError
+from resilience_core.plain_files import only_plain
 
 __all__ = ["EventLog", "read_events"]
 
@@ -118,7 +119,7 @@ def read_events(log_folder: str) -> list[dict[str, Any]]:
     files = []
     for name in sorted(os.listdir(log_folder)):
         if name.startswith("events") and name.endswith(".jsonl"):
-            with open(os.path.join(log_folder, name), encoding="utf-8") as file:
+            with open(os.path.join(log_folder, name), encoding="utf-8", opener=only_plain) as file:
                 # The last line may be on its way; one in the middle was torn by a disk that was full.
                 events = [event for line in file if line.endswith("\n") if (event := _parsed(line)) is not None]
             if events:

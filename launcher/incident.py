@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from launcher.phrases import exit_phrase, no_stack_phrase, shortened
 from launcher.stacks import Frame, Thread, main_thread
 from resilience_core.error_record import ErrorRecord, error_from_json
+from resilience_core.plain_files import only_plain
 
 __all__ = ["MOST_STACKS", "Incident", "RankReport", "read_incident", "read_incidents"]
 
@@ -118,11 +119,12 @@ class Incident(NamedTuple):
             OSError: The folder cannot be written.
         """
         assert self.folder is not None
-        with open(os.path.join(self.folder, "report.txt"), "w", encoding="utf-8", errors="backslashreplace") as file:
+        path = os.path.join(self.folder, "report.txt")
+        with open(path, "w", encoding="utf-8", errors="backslashreplace", opener=only_plain) as file:
             file.write("\n".join(self.report()) + "\n")
         # Written last and renamed into place: whoever finds incident.json finds all of it.
         temporary = os.path.join(self.folder, ".incident.json")
-        with open(temporary, "w", encoding="utf-8") as file:
+        with open(temporary, "w", encoding="utf-8", opener=only_plain) as file:
             json.dump(self.to_json(), file, indent=1)
         os.replace(temporary, os.path.join(self.folder, "incident.json"))
 
@@ -266,7 +268,7 @@ class Incident(NamedTuple):
 
 def read_incident(folder: str) -> Incident:
     """Load one incident from its folder."""
-    with open(os.path.join(folder, "incident.json"), encoding="utf-8") as file:
+    with open(os.path.join(folder, "incident.json"), encoding="utf-8", opener=only_plain) as file:
         return Incident.from_json(json.load(file))
 
 

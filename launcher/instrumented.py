@@ -7,6 +7,8 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
+from resilience_core.plain_files import only_plain
+
 __all__ = ["names_the_client", "script_of"]
 
 _PACKAGES = frozenset({"resilience_core", "adapters"})
@@ -62,7 +64,7 @@ def script_of(command: Sequence[str]) -> tuple[str | None, str]:
 
 def _read(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=only_plain) as file:
             return file.read(_LARGEST_BYTES)
     except OSError:
         return b""

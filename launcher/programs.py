@@ -11,6 +11,7 @@ import os
 import shutil
 
 from resilience_core.errors import ResilienceError
+from resilience_core.plain_files import only_plain
 
 __all__ = ["CannotStartError", "cannot_start", "problem_with"]
 
@@ -75,7 +76,7 @@ def cannot_start(error: OSError, program: str) -> CannotStartError | None:
 
 def _first_line(path: str) -> str:
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=only_plain) as file:
             return file.read(_LONGEST_FIRST_LINE).partition(b"\n")[0].decode("utf-8", errors="replace")
     except OSError:
         return ""

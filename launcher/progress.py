@@ -10,6 +10,7 @@ import logging
 import os
 
 from resilience_core.config import FaultToleranceConfig
+from resilience_core.plain_files import only_plain
 
 __all__ = ["ProgressRule"]
 
@@ -67,7 +68,7 @@ class ProgressRule:
         if self._file is None or not os.path.exists(self._file):
             return None
         try:
-            with open(self._file, encoding="utf-8") as file:
+            with open(self._file, encoding="utf-8", opener=only_plain) as file:
                 return int(file.read().strip())
         except (OSError, ValueError) as error:
             if not self._warned:

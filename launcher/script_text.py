@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
+from resilience_core.plain_files import only_plain
+
 __all__ = ["SetByText", "read_script", "script_file"]
 
 _DEEPEST = 8
@@ -71,7 +73,7 @@ class _Walk:
             return
         self._files.add(path)
         try:
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=only_plain) as file:
                 tree = ast.parse(file.read(_LARGEST_FILE))
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             return

@@ -17,12 +17,14 @@ import linecache
 import os
 import re
 import signal
+import stat
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from launcher.console import say
 from launcher.processes import open_pidfd, process_status, send_signal, wait_for_exit
+from resilience_core.plain_files import only_plain
 
 __all__ = ["Frame", "Thread", "is_a_wait_for_the_gpu", "main_thread", "own_frame", "take_stacks"]
 
@@ -282,7 +284,7 @@ def _why_not_ask(state: str, has_file: bool, handles: bool) -> str:
 
 def _where_it_writes(pid: int, path: str) -> str:
     """Find the file by the process's own descriptor where somebody has removed it."""
-    if os.path.exists(path):
+    if os.path.isfile(path):
         return path
     removed = os.path.basename(path) + " (deleted)"  # as proc(5) shows it
     try:
@@ -307,15 +309,16 @@ def _handles(pid: int, number: int) -> bool:
 
 def _size(path: str) -> int:
     try:
-        return os.path.getsize(path)
+        status = os.stat(path)
     except OSError:
         return -1
+    return status.st_size if stat.S_ISREG(status.st_mode) else -1
 
 
 def _answer(path: str, before: int) -> tuple[Thread, ...]:
     """What was written since it was asked, once that is complete."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=only_plain) as file:
             file.seek(before)
             text = file.read().decode("utf-8", errors="replace")
     except OSError:

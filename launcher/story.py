@@ -22,6 +22,7 @@ from launcher.phrases import time_of_day
 from launcher.workers import Worker, WorkerProcesses
 from resilience_core.cell import CellView
 from resilience_core.error_record import ErrorRecord, is_consequence
+from resilience_core.plain_files import only_plain
 
 __all__ = [
     "NO_PY_SPY",
@@ -318,7 +319,7 @@ def tail(path: str) -> tuple[str, ...]:
     try:
         if not path or not stat.S_ISREG(os.stat(path).st_mode):
             return ()
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=only_plain) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - LONGEST_TAIL_BYTES))
             lines = file.read().decode("utf-8", errors="replace").splitlines()
     except OSError:

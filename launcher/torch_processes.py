@@ -15,6 +15,8 @@ from typing import Any
 
 from torch.distributed.elastic.multiprocessing import PContext
 
+from resilience_core.plain_files import only_plain
+
 __all__ = ["QuietContext", "check_error_file"]
 
 _SIGNALS = tuple(signal.valid_signals())  # made once: to make it costs half a millisecond
@@ -71,7 +73,7 @@ def check_error_file(path: str) -> None:
     """
     if not os.path.isfile(path):
         return
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=only_plain) as file:
         data = file.read(_LONGEST_ERROR_FILE_BYTES + 1)
     try:
         if len(data) > _LONGEST_ERROR_FILE_BYTES:

@@ -36,6 +36,7 @@ from launcher.processes import (
 from launcher.programs import cannot_start
 from launcher.torch_processes import QuietContext, check_error_file
 from resilience_core.client import CELL_VARIABLE
+from resilience_core.plain_files import only_plain
 
 __all__ = ["Launch", "StartWorkers", "Worker", "WorkerProcesses", "spawn_worker"]
 
@@ -366,7 +367,8 @@ def spawn_worker(launch: Launch) -> int:
         leave_mark(launch.environment.get(CELL_VARIABLE, ""))
 
     with contextlib.ExitStack() as files:
-        streams = [files.enter_context(open(path, "w")) if path else None for path in (launch.stdout, launch.stderr)]
+        paths = (launch.stdout, launch.stderr)
+        streams = [files.enter_context(open(path, "w", opener=only_plain)) if path else None for path in paths]
         command = bound_to_numa_node(launch.command, launch.local_rank, launch.numa_options)
         try:
             process = subprocess.Popen(

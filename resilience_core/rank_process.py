@@ -20,6 +20,8 @@ from resilience_core.errors import ConfigError, RankMonitorClientError
 if TYPE_CHECKING:
     from resilience_core.config import FaultToleranceConfig
 
+from resilience_core.plain_files import only_plain
+
 __all__ = [
     "allow_stack_dumps",
     "answer_for_stacks",
@@ -80,8 +82,8 @@ def read_config(path: str, variable: str) -> FaultToleranceConfig:
     from resilience_core.config import FaultToleranceConfig
 
     try:
-        with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
-            raw = file.read() or b""  # None: a pipe that somebody might yet write to
+        with open(path, "rb", opener=only_plain) as file:
+            raw = file.read()
         return FaultToleranceConfig.from_json(raw.decode("utf-8"))
     except FileNotFoundError as error:
         raise RankMonitorClientError(
@@ -116,7 +118,8 @@ def answer_for_stacks(cell_path: str) -> TextIO | None:
         What they are written to; None where no file can be made, which costs the stacks and nothing else.
     """
     try:
-        file = open(cell_path + ".stack", "w", encoding="utf-8")  # noqa: SIM115 - open as long as monitoring lasts
+        # Open as long as monitoring lasts.
+        file = open(cell_path + ".stack", "w", encoding="utf-8", opener=only_plain)  # noqa: SIM115
     except OSError as error:
         logger.warning("no stacks of this rank can be had without py-spy: %s: %s", error.filename, error.strerror)
         return None

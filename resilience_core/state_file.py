@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from resilience_core.errors import RankMonitorClientError, StateFileError
+from resilience_core.plain_files import only_plain
 from resilience_core.timeouts import HeartbeatTimeouts, SectionTimeouts, evidence_from_state, timeouts_from_state
 
 __all__ = ["load_state", "save_state"]
@@ -70,7 +71,7 @@ def load_state(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     """
     name = os.fspath(path)
     try:
-        with open(name, "rb") as file:
+        with open(name, "rb", opener=only_plain) as file:
             raw = file.read(_LARGEST_BYTES + 1)
     except FileNotFoundError:
         return None

@@ -1,0 +1,31 @@
+"""Opening by path where somebody may have put a pipe: an open that never waits for the other end of one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+__all__ = ["only_plain"]
+
+
+def only_plain(path: str, flags: int) -> int:
+    """Open a plain file, or a device such as ``/dev/null``; an ``opener`` for the built-in ``open``.
+
+    Args:
+        path: Where.
+        flags: For ``os.open``.
+
+    Returns:
+        A descriptor whose reads and writes wait as usual.
+
+    Raises:
+        OSError: It cannot be opened, or is a pipe, a socket or a terminal's other end.
+    """
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is a pipe, not a plain file", path)
+    os.set_blocking(descriptor, True)
+    return descriptor

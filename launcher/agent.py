@@ -202,10 +202,10 @@ class Agent(SimpleElasticAgent):
         elif not current.has_told_phases:
             current.tell_phases()
             due.append(_PHASES_SECONDS)
-        if current.condemned:
-            killed, seconds = current.kill_lingering()
-            if killed:
-                say(f"the process of local rank {killed} was terminated, but the worker around it lives on; killed")
+        if current.condemned or current.overstayed:
+            said, seconds = current.kill_lingering()
+            if said:
+                say(*said)
             if seconds is not None:
                 due.append(seconds)
         if (next_look := current.next_look_seconds()) is not None:

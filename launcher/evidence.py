@@ -13,7 +13,16 @@ from typing import NamedTuple
 from resilience_core.cell import SHUT_DOWN, CellView
 from resilience_core.error_record import ErrorRecord
 
-__all__ = ["UNREADABLE", "Evidence", "ProcessLook", "last_sign_ns", "look_at", "unmonitored", "uses_a_gpu"]
+__all__ = [
+    "UNREADABLE",
+    "Evidence",
+    "ProcessLook",
+    "last_sign_ns",
+    "look_at",
+    "state_phrase",
+    "unmonitored",
+    "uses_a_gpu",
+]
 
 UNREADABLE = -1
 """The state in the view of a cell that is damaged."""
@@ -62,6 +71,15 @@ def look_at(pid: int) -> ProcessLook | None:
         is_dumping_core="CoreDumping:\t1" in _read(f"/proc/{pid}/status"),
         kernel_wait=_read(f"/proc/{pid}/wchan").strip("0 \n"),
     )
+
+
+def state_phrase(pid: int) -> str:
+    """Say what keeps a process that was killed and is not gone."""
+    look = look_at(pid)
+    if look is None:
+        return "state unknown"
+    state = "uninterruptible sleep" if look.state == "D" else f"state {look.state}"
+    return f"{state} in {look.kernel_wait}" if look.kernel_wait else state
 
 
 def uses_a_gpu(pid: int) -> bool:

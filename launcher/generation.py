@@ -24,6 +24,7 @@ from launcher.background import Background, NotDoneError
 from launcher.control_socket import ControlSocket
 from launcher.environment import log_line_prefix, monitor_environment, worker_environment
 from launcher.event_log import EventLog
+from launcher.evidence import state_phrase
 from launcher.instrumented import names_the_client, script_of
 from launcher.job_limits import JobLimits, spared, unmonitored
 from launcher.leftovers import Orphans
@@ -31,6 +32,7 @@ from launcher.monitor_process import MonitorProcess
 from launcher.processes import adopts_orphans, process_status, send_signal
 from launcher.signals import SignalInbox
 from launcher.starters import WorkerStarter
+from launcher.story import stuck
 from launcher.upkeep import Upkeep
 from launcher.verdict import judge
 from launcher.watch import WatchOrder
@@ -107,6 +109,7 @@ class Generation:
         self.number = number
         self.started_ns = time.monotonic_ns()
         self._condemned_ns: dict[int, int] = {}
+        self._killed: set[int] = set()
         self._group = group
         self._outfit = outfit
         self._is_over = False
@@ -236,27 +239,38 @@ class Generation:
         """Note that the monitor has spared a rank after all."""
         self.processes.condemned.discard(local_rank)
 
-    def kill_lingering(self) -> tuple[list[int], float | None]:
+    def kill_lingering(self) -> tuple[list[str], float | None]:
         """Kill workers that live on although the rank inside of them was terminated: a shell, a wrapper.
 
-        The rank has ``failure_stop_timeout`` to heed its signal, and whoever is around it as long again to end.
+        The rank has ``failure_stop_timeout`` to heed its signal, and whoever is around it as long again to end. A
+        worker that is not gone as long after it was killed here is stuck: it has failed.
 
         Returns:
-            The local ranks killed just now, and in how many seconds to come back, None when nobody lingers.
+            What to say, and in how many seconds to come back, None when nobody lingers.
         """
         patience_ns = int(2 * self._outfit.config.failure_stop_timeout * _NS)
         now_ns = time.monotonic_ns()
-        killed, waits = [], []
+        ranks = {worker.local_rank: worker.global_rank for worker in self._group.workers}
+        said: list[str] = []
+        due_ns = []
         for worker in self.processes.running:
-            if worker.local_rank not in self.condemned:
+            local_rank, rank = worker.local_rank, f"rank {ranks[worker.local_rank]} (pid {worker.pid})"
+            if local_rank not in self.condemned and local_rank not in self.overstayed:
                 continue
-            left_ns = self._condemned_ns[worker.local_rank] + patience_ns - now_ns
-            if left_ns > 0:
-                waits.append(left_ns / _NS)
+            end_ns = self._condemned_ns.setdefault(local_rank, now_ns) + patience_ns
+            if end_ns > now_ns:
+                due_ns.append(end_ns)
+            elif local_rank in self._killed:
+                worker.is_stuck, worker.ended_ns = True, now_ns
+                due_ns.append(now_ns)
+                said.append(stuck(rank, state_phrase(worker.pid), self._outfit.config.kill_timeout))
             elif send_signal(worker.pidfd, signal.SIGKILL):
-                self._condemned_ns[worker.local_rank] = now_ns  # once in so long is enough
-                killed.append(worker.local_rank)
-        return killed, min(waits, default=None)
+                self._killed.add(local_rank)
+                self._condemned_ns[local_rank] = now_ns
+                due_ns.append(now_ns + patience_ns)
+                what = "" if self._owner(local_rank) == worker.pid else "the worker around "
+                said.append(f"{what}{rank} lives on although it was terminated ({state_phrase(worker.pid)}); killed")
+        return said, (min(due_ns) - now_ns) / _NS if due_ns else None
 
     # ---- orphans ----------------------------------------------------------------------------------------
 
@@ -312,6 +326,8 @@ class Generation:
             is_insisted=lambda: outfit.signals.is_insisted,
             is_hurried=lambda: outfit.signals.is_insisted or (not is_last and outfit.signals.first is not None),
         )
+        if self.processes.left and outfit.orphans is not None:
+            outfit.orphans.give_up(self.processes.left)
         self.processes.close(death_signal, 0)  # the tails of --tee
         self._is_over = True
         self.tell_phases()

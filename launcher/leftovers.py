@@ -40,6 +40,11 @@ class Orphans:
 
     def __init__(self, marks: Callable[[], Collection[str]]) -> None:
         self._marks = marks
+        self._given_up: set[int] = set()
+
+    def give_up(self, pids: Collection[int]) -> None:
+        """Wait no more for processes that were killed and are not gone; they are collected when they end."""
+        self._given_up |= set(pids)
 
     def reap(self, own: Collection[int]) -> None:
         """Collect those that have ended.
@@ -54,7 +59,8 @@ class Orphans:
     def sessions(self, own: Collection[int]) -> set[int]:
         """The sessions of those that are alive and that a rank has left."""
         found = set()
-        for pid in self._adopted(own):
+        self._given_up = {pid for pid in self._given_up if process_status(pid) is not None}
+        for pid in self._adopted({*own, *self._given_up}):
             status = process_status(pid)
             if status is None or status.state in "ZX" or _name(pid) in _GO_BY_THEMSELVES:
                 continue

@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 _HURRIED_SECONDS = 1.0
+_LONGEST_ROUND_SECONDS = 1.0
 
 
 class ProcessStatus(NamedTuple):
@@ -175,7 +176,10 @@ def end_processes(
                     is_hurried = _is_not  # the bound stands
                 if (left := end - time.monotonic()) <= 0:
                     break
-                pending -= wait(pending, left)
+                ended = wait(pending, min(left, _LONGEST_ROUND_SECONDS))
+                pending -= ended
+                if not ended:  # one of them is stuck, or takes long: what was started meanwhile is not to wait for it
+                    break
         finally:
             for pidfd in pidfds:
                 os.close(pidfd)

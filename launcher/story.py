@@ -244,6 +244,14 @@ def near_miss(miss: Mapping[str, Any], count: int) -> str:
     )
 
 
+def stuck(rank: str, state: str, kill_timeout: float) -> str:
+    """One line about a rank that was killed and is not gone."""
+    return (
+        f"{rank} was killed and is not gone ({state}): it counts as failed. It is waited for (--ft-kill-timeout "
+        f"{kill_timeout:g}), then replaced all the same; what it holds (memory of a GPU, files, ports) stays held"
+    )
+
+
 def withdrawn(miss: Mapping[str, Any]) -> str:
     """One line about a rank that was to be terminated together with one that is overdue, as was said, and was not."""
     return (

@@ -21,6 +21,7 @@ import attrs
 from torch.distributed.elastic.multiprocessing.api import RunProcsResult
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from launcher.evidence import state_phrase
 from launcher.marks import leave_mark
 from launcher.numa import bound_to_numa_node
 from launcher.processes import (
@@ -42,6 +43,7 @@ __all__ = ["Launch", "StartWorkers", "Worker", "WorkerProcesses", "spawn_worker"
 
 logger = logging.getLogger(__name__)
 
+_HURRIED_SECONDS = 1.0
 _WRAPPER_SECONDS = 0.5
 """How often is looked whether a wrapper has outlived the training inside it: once is fine, twice is not."""
 
@@ -81,6 +83,8 @@ class Worker:
     pidfd: int
     exit_code: int | None = None
     ended_ns: int | None = None
+    is_stuck: bool = False
+    """It was killed and is not gone, as in uninterruptible sleep: it has failed, and is waited for within a bound."""
 
 
 class WorkerProcesses(QuietContext):
@@ -109,6 +113,8 @@ class WorkerProcesses(QuietContext):
         self._launches = launches
         self._start_all = start_all
         self.workers: dict[int, Worker] = {}
+        self.left: set[int] = set()
+        """Pids that were killed and were not gone when :meth:`stop` had waited for as long as it may."""
         self.condemned: set[int] = set()
         """Local ranks that the monitor has condemned: whatever their exit codes, they have failed."""
         self._were_asked = False
@@ -153,13 +159,17 @@ class WorkerProcesses(QuietContext):
 
     @property
     def running(self) -> list[Worker]:
-        """Those that have not ended."""
-        return [worker for worker in self.workers.values() if worker.exit_code is None]
+        """Those that have not ended, and are not stuck."""
+        return [worker for worker in self.workers.values() if worker.exit_code is None and not worker.is_stuck]
+
+    @property
+    def _unended(self) -> list[Worker]:
+        return [worker for worker in self.workers.values() if worker.exit_code is None and worker.pidfd >= 0]
 
     @property
     def failed(self) -> list[Worker]:
-        """Those that ended with anything but 0, or were condemned before they ended, first death first."""
-        ended = [worker for worker in self.workers.values() if worker.exit_code is not None]
+        """Those that ended with anything but 0, were condemned before they ended, or are stuck; first death first."""
+        ended = [worker for worker in self.workers.values() if worker.exit_code is not None or worker.is_stuck]
         failed = [worker for worker in ended if worker.exit_code != 0 or worker.local_rank in self.condemned]
         return sorted(failed, key=lambda worker: worker.ended_ns or 0)
 
@@ -170,10 +180,11 @@ class WorkerProcesses(QuietContext):
             OSError: The error file cannot be read.
             ValueError: It is not what torch's ``@record`` writes.
         """
-        assert worker.exit_code is not None
+        assert worker.exit_code is not None or worker.is_stuck
+        exit_code = worker.exit_code if worker.exit_code is not None else -signal.SIGKILL
         path = self.error_files[worker.local_rank] if error_file is None else error_file
         check_error_file(path)
-        return ProcessFailure(local_rank=worker.local_rank, pid=worker.pid, exitcode=worker.exit_code, error_file=path)
+        return ProcessFailure(local_rank=worker.local_rank, pid=worker.pid, exitcode=exit_code, error_file=path)
 
     def collect_exits(self) -> list[Worker]:
         """Note who has ended since the last look.
@@ -182,7 +193,7 @@ class WorkerProcesses(QuietContext):
         numbers of their sessions, cannot be given to anybody else.
         """
         ended = []
-        for worker in self.running:
+        for worker in self._unended:
             state = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if state is not None:
                 worker.exit_code = state.si_status if state.si_code == os.CLD_EXITED else -state.si_status
@@ -323,6 +334,7 @@ class WorkerProcesses(QuietContext):
         for worker in self.running:
             logger.warning("local rank %s (pid %s) did not end when asked; killed", worker.local_rank, worker.pid)
             send_signal(worker.pidfd, signal.SIGKILL)
+        end = time.monotonic() + seconds
         left = end_sessions(
             [worker.pid for worker in self.workers.values()],
             seconds,
@@ -330,21 +342,39 @@ class WorkerProcesses(QuietContext):
             wait=wait,
             is_hurried=is_hurried,
         )
-        if left:
-            logger.error(
-                "pids %s were killed, but are not gone after %g s (state %s); what they hold may still be held",
-                sorted(left),
-                seconds,
-                ", ".join(sorted({status.state for pid in left if (status := process_status(pid))})) or "unknown",
-            )
         self.collect_exits()
+        # A process whose first thread is a zombie is in no session any more, but is not gone before the others are.
+        while waited_for := [w for w in self._unended if w.pid not in left]:
+            if is_hurried():
+                end = min(end, time.monotonic() + _HURRIED_SECONDS)
+                is_hurried = _is_not  # the bound stands
+            if (seconds_left := end - time.monotonic()) <= 0:
+                left |= {worker.pid for worker in waited_for}
+                break
+            wait([worker.pidfd for worker in waited_for], seconds_left)
+            self.collect_exits()
+        self.left |= left
+        for worker in self.running:
+            worker.is_stuck = True
+        if left:
+            ranks = {worker.pid: f"local rank {worker.local_rank}, " for worker in self.workers.values()}
+            logger.error(
+                "killed, but not gone after %g s: %s. What they hold (memory of a GPU, files, ports) may still be held",
+                seconds,
+                "; ".join(f"{ranks.get(pid, '')}pid {pid} ({state_phrase(pid)})" for pid in sorted(left)),
+            )
 
     def _reap(self) -> None:
         for worker in self.workers.values():
-            if worker.pidfd >= 0 and worker.exit_code is not None:
-                os.waitpid(worker.pid, 0)
+            if worker.pidfd >= 0 and (worker.exit_code is not None or worker.is_stuck):
+                if worker.exit_code is not None:  # else it is collected as an orphan when it ends
+                    os.waitpid(worker.pid, 0)
                 os.close(worker.pidfd)
                 worker.pidfd = -1
+
+
+def _is_not() -> bool:
+    return False
 
 
 _PR_SET_PDEATHSIG = 1

@@ -492,6 +492,27 @@ MUTANTS = (
         ("tests/launcher/test_leftovers.py",),
     ),
     Mutant(
+        "a rank that cannot be killed is waited for for ever",
+        "launcher/generation.py",
+        "worker.is_stuck, worker.ended_ns = True, now_ns",
+        "worker.ended_ns = now_ns",
+        ("tests/e2e/test_unkillable.py",),
+    ),
+    Mutant(
+        "each restart waits anew for a rank that could not be killed",
+        "launcher/generation.py",
+        "            outfit.orphans.give_up(self.processes.left)\n",
+        "            pass\n",
+        ("tests/e2e/test_unkillable.py",),
+    ),
+    Mutant(
+        "a rank that could not be killed stays a zombie when it ends",
+        "launcher/leftovers.py",
+        "        for pid in self._adopted(own):\n            with contextlib",
+        "        for pid in self._adopted({*own, *self._given_up}):\n            with contextlib",
+        ("tests/launcher/test_leftovers.py",),
+    ),
+    Mutant(
         "ranks that a membership change ends get no time to save",
         "launcher/agent.py",
         "            seconds = max(seconds, self._patience_seconds)\n",

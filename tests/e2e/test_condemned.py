@@ -41,5 +41,5 @@ def test_a_wrapper_that_lives_on_around_it_does_not_hold_the_restart_up(launch: 
 
     assert job.wait() == 0
     assert job.stdout.count("is done in generation 1") == 2
-    assert "the worker around it lives on" in job.stderr
+    assert "the worker around rank" in job.stderr
     assert [rank.rank for incident in job.incidents() for rank in incident.condemned] == [1]

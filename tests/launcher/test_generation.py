@@ -139,13 +139,34 @@ def test_who_was_frozen_with_everybody_is_not_overdue_and_may_save(make: Callabl
 def test_a_worker_that_lives_on_around_a_condemned_rank_is_killed_in_time(make: Callable[..., Made]) -> None:
     made = make()
     made.generation.condemn([1])
-    killed, seconds = made.generation.kill_lingering()
-    assert killed == []
+    said, seconds = made.generation.kill_lingering()
+    assert said == []
     assert seconds is not None
     assert seconds <= 0.2
     select.select([], [], [], seconds)
-    assert made.generation.kill_lingering()[0] == [1]
+    (line,) = made.generation.kill_lingering()[0]
+    pid = made.generation.processes.workers[1].pid
+    assert line.startswith(f"the worker around rank 1 (pid {pid}) lives on although it was terminated")
     assert wait_for_exit([made.generation.processes.workers[1].pidfd], 30)
+
+
+def test_a_condemned_worker_that_is_not_gone_when_it_was_killed_has_failed(
+    make: Callable[..., Made], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recorded: its signals are not sent, as if it were in uninterruptible sleep (tests/e2e/test_unkillable.py)."""
+    made, sent = make(), []
+    monkeypatch.setattr("launcher.generation.send_signal", lambda _, number: sent.append(number) or True)
+    made.generation.condemn([1])
+    processes, said = made.generation.processes, []
+    while not processes.failed:
+        lines, seconds = made.generation.kill_lingering()
+        said += lines
+        assert seconds is not None, "nobody would come back"
+        select.select([], [], [], seconds)
+    assert sent == [signal.SIGKILL]
+    assert "was killed and is not gone (state " in said[-1]
+    assert [worker.local_rank for worker in processes.running] == [0]
+    assert processes.failure(processes.failed[0]).exitcode == -signal.SIGKILL
 
 
 def test_a_verdict_that_was_withdrawn_is_none(make: Callable[..., Made]) -> None:

@@ -97,6 +97,22 @@ for pid in (worker, ours, monitor):
     assert said == "set() [True, True, True] Z\nset()"
 
 
+def test_what_was_given_up_is_waited_for_no_more_and_is_collected_when_it_has_ended() -> None:
+    """As a rank in uninterruptible sleep: each further restart would wait for it anew."""
+    said = run_launcher("""
+stuck = orphan(lambda: started(start_new_session=True))
+orphans = Orphans(lambda: [])
+before = orphans.sessions(set())
+orphans.give_up([stuck])
+print(before == {stuck}, orphans.sessions(set()), state(stuck))
+os.kill(stuck, 9)
+os.waitid(os.P_PID, stuck, os.WEXITED | os.WNOWAIT)
+orphans.reap(set())
+print(state(stuck))
+""")
+    assert said == "True set() S\nNone"
+
+
 def test_as_the_first_process_of_a_container_only_what_is_marked_is_ended() -> None:
     """There everybody's orphans come to it: a command that somebody has run in the container is none of ours."""
     said = run_launcher(

@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 import types
 from collections.abc import Mapping
@@ -54,6 +55,7 @@ def become(handover: Handover) -> None:
     _take_environment(order.environment)
     _take_streams(order)
     _renew_random_state()
+    _renew_thread_number()
     main = _install_main(order)
     guard = ImportGuard(_survey.taken, _survey.import_time, _survey.ignored, handover.link)
     leave_mark(os.environ.get(CELL_VARIABLE, ""))
@@ -154,6 +156,13 @@ def _renew_random_state() -> None:
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
         process.current_process().authkey = os.urandom(32)
+
+
+def _renew_thread_number() -> None:
+    """Let the main thread know its own number: before Python 3.13 a fork leaves it that of the parent's thread."""
+    main, number = threading.main_thread(), threading.get_native_id()
+    if main.native_id != number and hasattr(main, "_native_id"):
+        main._native_id = number
 
 
 def _install_main(order: WorkerOrder) -> types.ModuleType:

@@ -117,6 +117,7 @@ def main():
         "faulthandler": faulthandler.is_enabled(),
         "threads": [thread.name for thread in threading.enumerate()],
         "main_thread": threading.current_thread() is threading.main_thread(),
+        "main_thread_number": threading.main_thread().native_id == os.getpid() == threading.get_native_id(),
         "gc": (gc.isenabled(), gc.get_threshold(), len(gc.callbacks)),
         "excepthook": sys.excepthook is sys.__excepthook__,
         "recursion": sys.getrecursionlimit(),

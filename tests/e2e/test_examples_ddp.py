@@ -21,7 +21,7 @@ import pytest
 from launcher.incident import Incident, read_incidents
 from resilience_core.state_file import load_state
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 BIN = Path(sys.executable).parent
@@ -133,7 +133,7 @@ def undisturbed(train: Train, known_results: dict[str, Any], tmp_path: Path) -> 
     """The result of a run that nothing happens to, which both examples must reach bit by bit."""
     if not known_results:
         job = train("sections", tmp_path / "undisturbed", *STEPS)
-        assert job.wait() == 0, job.stderr
+        assert job.wait(LONGEST) == 0, job.stderr
         assert job.incidents() == []
         known_results.update(result_in(tmp_path / "undisturbed"))
     return known_results
@@ -194,10 +194,10 @@ def test_sigterm_ends_all_ranks_after_the_same_step_whoever_gets_it(
     train: Train, tmp_path: Path, api: str, struck: str
 ) -> None:
     job = train(api, tmp_path, *ENDLESS)
-    job.wait_for_output("step   50")
+    job.wait_for_output("step   50", timeout=LONGEST)
     os.kill(job.pid if struck == "launcher" else job.workers()[int(struck[-1])], signal.SIGTERM)
 
-    assert job.wait() == 0, job.stderr
+    assert job.wait(LONGEST) == 0, job.stderr
     assert "asked to stop: every rank stops after step" in job.stdout
     assert "Traceback" not in job.stderr
     assert job.incidents() == []

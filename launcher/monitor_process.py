@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from launcher.evidence import state_phrase
 from launcher.keeping import Keeping
 from launcher.lost_time import KEEPER, MONITOR, Freeze, LostTime
 from launcher.monitor import MESSAGE_SIZE
@@ -36,6 +37,7 @@ __all__ = ["MonitorProcess", "MonitorStartError", "find_py_spy"]
 logger = logging.getLogger(__name__)
 
 _LONGEST_LOOK_NS = 250_000_000
+_LONGEST_END_SECONDS = 1.0
 
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # -I -S: neither environment nor site-packages, which cost it a third of its memory and half of its start.
@@ -157,11 +159,9 @@ class MonitorProcess:
         self._keeper.join()
         with self._lock:
             self._send({"stop": True})
-            try:
-                self._process.wait(timeout=1.0)
-            except subprocess.TimeoutExpired:
+            if not self._has_ended():
                 self._process.kill()
-                self._process.wait()
+                self._has_ended()
         self.channel.close()
         self._their_end.close()
         os.close(self._parent_pidfd)
@@ -226,11 +226,20 @@ class MonitorProcess:
             return "stopped"
         return f"ended ({'signal' if state.si_code != os.CLD_EXITED else 'exit code'} {state.si_status})"
 
+    def _has_ended(self) -> bool:
+        """Collect the monitor; False where it is not gone within a second, as in uninterruptible sleep."""
+        try:
+            self._process.wait(timeout=_LONGEST_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def _replace(self, reason: str, now_ns: int) -> None:
         change = self._keeping.ended(now_ns)
         with self._lock:
             self._process.send_signal(signal.SIGKILL)
-            self._process.wait()
+            if not self._has_ended():
+                reason = f"{reason}; it was killed and is not gone ({state_phrase(self._process.pid)}), and left behind"
             try:
                 self._process = self._start()
             except MonitorStartError as error:

@@ -28,6 +28,7 @@ from resilience_core.plain_files import only_plain
 
 __all__ = ["Frame", "Thread", "is_a_wait_for_the_gpu", "main_thread", "own_frame", "take_stacks"]
 
+_LONGEST_END_SECONDS = 0.5
 _WAITS_FOR_A_GPU = re.compile(
     r"\.(item|cpu|tolist|numpy|to|wait|query|nonzero)\(|synchronize|\b(float|int|bool|print)\("
 )
@@ -144,10 +145,11 @@ def _from_outside(pids: Mapping[int, int], py_spy: str, end: float) -> dict[int,
     finally:
         for key, (child, pidfd, output) in running.items():
             send_signal(pidfd, signal.SIGKILL)
-            _, status_word = os.waitpid(child, 0)
+            # One that reads a process which is stuck in the kernel may be stuck as well; it is left behind.
+            has_ended = bool(wait_for_exit([pidfd], _LONGEST_END_SECONDS))
             os.close(pidfd)
             with output:
-                if os.waitstatus_to_exitcode(status_word) == 0:
+                if has_ended and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
                     output.seek(0)
                     threads = _parse_json(output.read())
                     if threads:

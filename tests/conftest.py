@@ -462,3 +462,40 @@ def launch(request: pytest.FixtureRequest, tmp_path: Path, forge: Callable[..., 
         for job in jobs:
             job.kill_all()
             job.tidy()
+
+
+class Uninterruptible:
+    """The freezer of cgroup version 1: a process in it is in uninterruptible sleep, and SIGKILL does not end it."""
+
+    def __init__(self) -> None:
+        self.folder = Path("/sys/fs/cgroup/freezer") / f"ft_test-{uuid.uuid4().hex[:12]}"
+        self.folder.mkdir()
+
+    def put_in(self, pid: int) -> None:
+        """Have a process sleep."""
+        (self.folder / "cgroup.procs").write_text(str(pid))
+        (self.folder / "freezer.state").write_text("FROZEN")
+
+    def let_go(self) -> None:
+        """Wake whoever is in it."""
+        (self.folder / "freezer.state").write_text("THAWED")
+
+    def remove(self) -> None:
+        """Wake them, wait for those that were killed, and leave nothing in the cgroup tree."""
+        self.let_go()
+        end = time.monotonic() + PATIENCE
+        while (pids := (self.folder / "cgroup.procs").read_text().split()) and time.monotonic() < end:
+            select.select([], [], [], 0.01)
+        assert not pids, f"still there, although they were woken: {pids}"
+        self.folder.rmdir()
+
+
+@pytest.fixture
+def uninterruptible() -> Iterator[Uninterruptible]:
+    """Puts processes to a sleep from which no signal wakes them; skips where that cannot be had."""
+    try:
+        made = Uninterruptible()
+    except OSError as error:
+        pytest.skip(f"no freezer of cgroup version 1 may be used here: {error}")
+    yield made
+    made.remove()

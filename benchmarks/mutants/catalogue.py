@@ -513,6 +513,13 @@ MUTANTS = (
         ("tests/launcher/test_leftovers.py",),
     ),
     Mutant(
+        "a monitor that cannot be killed is waited for for ever",
+        "launcher/monitor_process.py",
+        "self._process.wait(timeout=_LONGEST_END_SECONDS)",
+        "self._process.wait()",
+        ("tests/e2e/test_unkillable.py::test_a_monitor_that_cannot_be_killed_is_replaced_and_not_waited_for",),
+    ),
+    Mutant(
         "ranks that a membership change ends get no time to save",
         "launcher/agent.py",
         "            seconds = max(seconds, self._patience_seconds)\n",
@@ -733,15 +740,15 @@ MUTANTS = (
     Mutant(
         "a damaged cell is believed",
         "launcher/watch.py",
-        "        return implausible(view, time.monotonic_ns()) or self._usurped(view), view\n",
-        "        return None, view\n",
+        "        problem = implausible(view, time.monotonic_ns()) or self._usurped(view)\n",
+        "        problem = None\n",
         ("tests/launcher/test_watch.py",),
     ),
     Mutant(
         "a rank whose owner words were damaged is taken for gone",
         "launcher/watch.py",
-        "implausible(view, time.monotonic_ns()) or self._usurped(view), view\n",
-        "implausible(view, time.monotonic_ns()), view\n",
+        "        problem = implausible(view, time.monotonic_ns()) or self._usurped(view)\n",
+        "        problem = implausible(view, time.monotonic_ns())\n",
         ("tests/launcher/test_watch.py",),
     ),
     Mutant(

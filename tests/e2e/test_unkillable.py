@@ -3,69 +3,30 @@
 from __future__ import annotations
 
 import os
-import select
-import time
-import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 pytestmark = pytest.mark.e2e
 
-FREEZER = Path("/sys/fs/cgroup/freezer")
-PATIENCE = 60.0
-
-
-class Freezer:
-    """The freezer of cgroup version 1: what is in it sleeps uninterruptibly, whatever signal comes."""
-
-    def __init__(self) -> None:
-        self.folder = FREEZER / f"ft_test_{uuid.uuid4().hex[:12]}"
-        self.folder.mkdir()
-
-    def freeze(self, pid: int) -> None:
-        (self.folder / "cgroup.procs").write_text(str(pid))
-        (self.folder / "freezer.state").write_text("FROZEN")
-
-    def thaw(self) -> None:
-        (self.folder / "freezer.state").write_text("THAWED")
-
-    def remove(self) -> None:
-        self.thaw()
-        end = time.monotonic() + PATIENCE
-        while (pids := (self.folder / "cgroup.procs").read_text().split()) and time.monotonic() < end:
-            select.select([], [], [], 0.01)
-        assert not pids, f"still there, although they were thawed: {pids}"
-        self.folder.rmdir()
-
-
-@pytest.fixture
-def freezer() -> Iterator[Freezer]:
-    try:
-        made = Freezer()
-    except OSError as error:
-        pytest.skip(f"no freezer of cgroup version 1 may be used here: {error}")
-    yield made
-    made.remove()
-
 
 def test_a_rank_that_sigkill_does_not_end_is_replaced_all_the_same(
-    launch: Callable[..., Any], freezer: Freezer
+    launch: Callable[..., Any], uninterruptible: Any
 ) -> None:
     """It is named with its state, waited for once, left alone at the next restart, and collected when it ends."""
     job = launch(
         *("loop.py", "--until-file", "stop"),
         options=["--max-restarts", 2],
-        rank_section_timeouts="setup:20,step:0.5,checkpointing:20",
+        rank_section_timeouts="setup:20,step:2,checkpointing:20",
+        rank_out_of_section_timeout=2,
         kill_timeout=0.5,
         failure_stop_timeout=0.2,
     )
     job.wait_for_output("runs in generation 0", count=2)
     stuck = job.workers(0)[1]
 
-    freezer.freeze(stuck)
+    uninterruptible.put_in(stuck)
 
     job.wait_for_output("runs in generation 1", count=2)
     assert f"rank 1 (pid {stuck}) was killed and is not gone (uninterruptible sleep" in job.stderr
@@ -76,7 +37,25 @@ def test_a_rank_that_sigkill_does_not_end_is_replaced_all_the_same(
     job.wait_for_output("runs in generation 2", count=2)
     assert job.stderr.count("but not gone") == 1
     assert stuck in job.processes()
-    freezer.thaw()
+    uninterruptible.let_go()
     job.until(lambda: stuck not in {**job.processes(), **job.zombies()}, "end of the rank that was thawed")
     (job.work / "stop").touch()
     assert job.wait() == 0
+
+
+def test_a_monitor_that_cannot_be_killed_is_replaced_and_not_waited_for(
+    launch: Callable[..., Any], uninterruptible: Any
+) -> None:
+    """A restart needs the lock under which it is replaced, and the end of the job ends it."""
+    job = launch("loop.py", "--until-file", "stop", options=["--max-restarts", 1], nproc=1)
+    job.wait_for_output("runs in generation 0")
+    stuck = job.monitor_pid
+
+    uninterruptible.put_in(stuck)
+
+    job.wait_for_event("monitor_replaced")
+    os.kill(job.workers(0)[0], 9)
+    job.wait_for_output("runs in generation 1")
+    (job.work / "stop").touch()
+    assert job.wait() == 0
+    assert stuck in job.processes()

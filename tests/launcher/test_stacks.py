@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -153,6 +154,23 @@ def fake_py_spy(tmp_path: Path, body: str) -> str:
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(0o700)
     return str(path)
+
+
+def test_the_bound_holds_where_what_hangs_cannot_be_ended(
+    stands: subprocess.Popen[str], tmp_path: Path, uninterruptible: Any
+) -> None:
+    """As where it reads the memory of a process that is stuck in the kernel."""
+    folder = uninterruptible.folder
+    stuck = fake_py_spy(tmp_path, f"echo $$ > {folder}/cgroup.procs; echo FROZEN > {folder}/freezer.state; sleep 600")
+    reasons: dict[int, str] = {}
+
+    for seconds in (0.5, 5, 50):  # more only where the shell has not come as far as its second line
+        assert take_stacks({0: stands.pid}, py_spy=stuck, timeout_seconds=seconds, reasons=reasons) == {}
+        if (folder / "freezer.state").read_text() == "FROZEN\n":
+            break
+
+    assert (folder / "freezer.state").read_text() == "FROZEN\n"
+    assert reasons[0]
 
 
 def test_the_bound_holds_and_what_hangs_is_ended(stands: subprocess.Popen[str], tmp_path: Path) -> None:

@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Two at a time: most tests wait for other processes. tests/conftest.py says which tests stay together, and their order.
-PARALLEL := -n 2 --dist loadscope --no-loadscope-reorder
+# Three at a time, on two cores, too: most tests wait for other processes. tests/conftest.py says which ones stay
+# together, and their order.
+PARALLEL := -n 3 --dist loadscope --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-all test-rest chaos lint bench matrix clean

@@ -91,7 +91,9 @@ def check(example: str, folder: Path, log: str, hang: Any, crash: Any) -> None:
     assert set(learned) == {"setup", "step"} | (set() if example.startswith("megatron") else {"checkpointing"})
 
 
-# The quick one is that which imports no framework: what it does import is preloaded, once for its three generations.
+# It imports no framework; what it does import is preloaded, once for its three generations. The short ones are in
+# tests/adapters/test_megatron.py and, for a whole example, in test_examples_ddp.py.
+@pytest.mark.long
 def test_a_megatron_loop_is_hung_then_crashed_then_complete(launch: Callable[..., Any]) -> None:
     example = "megatron_style_loop.py"
     job = launch(

@@ -181,13 +181,14 @@ def test_one_rank_that_skips_a_collective_is_found(start: Start, tmp_path: Path,
     assert run.result["generation"] == 1
 
 
+@pytest.mark.long  # tests/adapters/test_ddp.py and tests/e2e/test_launcher_end.py have the short ones
 @pytest.mark.parametrize(
     ("api", "struck"),
     [
-        pytest.param("sections", "rank 0", marks=pytest.mark.long),
+        ("sections", "rank 0"),
         ("sections", "rank 1"),
-        pytest.param("sections", "launcher", marks=pytest.mark.long),
-        pytest.param("heartbeats", "rank 1", marks=pytest.mark.long),
+        ("sections", "launcher"),
+        ("heartbeats", "rank 1"),
     ],
 )
 def test_sigterm_ends_all_ranks_after_the_same_step_whoever_gets_it(

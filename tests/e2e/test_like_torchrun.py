@@ -139,18 +139,20 @@ def test_help_shows_torchruns_options_and_ours(launch: Callable[..., Any]) -> No
         assert option in job.stdout
 
 
-def test_the_same_script_runs_under_plain_python_and_torchrun(tmp_path: Path) -> None:
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "1"]
+
+
+@pytest.mark.parametrize("options", [[], pytest.param(TORCHRUN, marks=pytest.mark.long)], ids=["python", "torchrun"])
+def test_the_same_script_runs_under_plain_python_and_torchrun(tmp_path: Path, options: list[str]) -> None:
     """Without a monitor the bus works all the same, and why nobody watches is said once."""
-    loop = str(SCRIPTS / "loop.py")
-    for program in ([sys.executable], [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1"]):
-        ended = subprocess.run(
-            [*program, loop],
-            env={**os.environ, "TMPDIR": str(tmp_path)},
-            cwd=tmp_path,
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        assert "is done in generation 0" in ended.stdout
-        assert ended.stderr.count("training goes on without a rank monitor") == 1
-        assert "ft_launcher" in ended.stderr
+    ended = subprocess.run(
+        [sys.executable, *options, SCRIPTS / "loop.py"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert "is done in generation 0" in ended.stdout
+    assert ended.stderr.count("training goes on without a rank monitor") == 1
+    assert "ft_launcher" in ended.stderr

@@ -108,11 +108,11 @@ def test_what_cannot_be_started_is_refused_as_it_was_asked_for(monkeypatch: pyte
     [
         (["--nproc-per-node", "0"], "--nproc-per-node 0: must be 1 or more"),
         (["--nproc-per-node", "-1"], "--nproc-per-node -1: must be 1 or more"),
-        (["--rdzv-conf", "read_timeout=abc"], "--rdzv-conf read_timeout: could not convert string to float: 'abc'"),
+        (["--rdzv-conf", "read_timeout=abc"], "--rdzv-conf read_timeout is abc: must be a number of seconds"),
         (["--nnodes", "1:2", "--rdzv-backend", "nosuch", "--rdzv-endpoint", "localhost:0"], "backend 'nosuch'"),
         (
             ["--nnodes", "1:2", *C10D, "localhost:0", "--rdzv-conf", "join_timeout=abc"],
-            "'join_timeout' does not represent a valid integer",
+            "--rdzv-conf join_timeout is abc: must be a number of seconds",
         ),
         (["--signals-to-handle", "SIGTERM,SIGKILL"], "--signals-to-handle: SIGKILL cannot be handled"),
     ],

@@ -70,7 +70,8 @@ def test_minimum_scoring_scores_the_same_job(words):
     assert word["scores"]["compute"]["1"] == pytest.approx(1 / 1.2, abs=0.06)
 
 
-@pytest.mark.parametrize(("how", "rank"), [pytest.param("exit", 2, marks=pytest.mark.long), ("stop", 1)])
+@pytest.mark.long  # tests/straggler/test_exchange.py has the short ones
+@pytest.mark.parametrize(("how", "rank"), [("exit", 2), ("stop", 1)])
 def test_a_rank_that_dies_or_hangs_does_not_block_the_report_of_the_others(how, rank):
     bound = 5.0  # a healthy rank has to answer within it, however busy the machine
     words = gloo.run(3, slow_rank=rank, die_at=1, how=how, bound=bound, reports=2)

@@ -29,8 +29,8 @@ def test_a_rank_that_sigkill_does_not_end_is_replaced_all_the_same(
     uninterruptible.put_in(stuck)
 
     job.wait_for_output("runs in generation 1", count=2)
-    assert f"rank 1 (pid {stuck}) was killed and is not gone (uninterruptible sleep" in job.stderr
-    assert f"killed, but not gone after 0.5 s: local rank 1, pid {stuck} (uninterruptible sleep" in job.stderr
+    job.wait_for_error_output(f"rank 1 (pid {stuck}) was killed and is not gone (uninterruptible sleep")
+    job.wait_for_error_output(f"killed, but not gone after 0.5 s: local rank 1, pid {stuck} (uninterruptible sleep")
     (incident,) = job.incidents()
     assert [rank.rank for rank in incident.condemned] == [1]
     os.kill(job.workers(1)[0], 9)

@@ -8,11 +8,12 @@ does it come back every 100 ms, because only then does torch's loop ask who is w
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from torch.distributed.elastic.agent.server.api import (
@@ -37,14 +38,16 @@ __all__ = ["Agent"]
 
 _NS = 1_000_000_000
 _PROGRESS = "whether the job makes progress"
-_PHASES_SECONDS = 0.25
 _LONGEST_BACK_OFF_SECONDS = 60.0
 _IMPLAUSIBLE_ITERATION = 1 << 53
 """A damaged cell must not pass for progress that no later generation can reach."""
-_ORPHANS_SECONDS = 1.0
-"""How often orphans that have ended are collected."""
+_CHORES_SECONDS = 1.0
+"""How often what nothing wakes the launcher for is done: orphans that have ended are collected, cells are looked at."""
+_EARLY_CHORES_SECONDS = 0.25
+"""The same until every rank has shown its first sign of life."""
+_SHORTEST_CHORES_SECONDS = 0.01
 _SETTLING_NS = _NS // 4
-"""How long a new generation has the machine to itself before its successors are parked."""
+"""How long a new generation has the machine to itself before its successors are parked, and chores are done."""
 
 
 class Agent(SimpleElasticAgent):
@@ -70,6 +73,7 @@ class Agent(SimpleElasticAgent):
         self._incident: Incident | None = None
         self._has_noted_py_spy = False
         self._prepare_at_ns: int | None = None
+        self._chores_at_ns = 0
         self._seen_ns = 0
         self.ended_because: str | None = None
         """Why the job was ended although restarts were left; None otherwise."""
@@ -118,6 +122,23 @@ class Agent(SimpleElasticAgent):
 
     # ---- torch's seam -----------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def record_duration(self, state: str) -> Iterator[None]:
+        """Time a phase for torch's event log, unless that goes nowhere, as it does by default.
+
+        An event asks the resolver for this machine's full name each time, which takes seconds where a name server
+        does not answer, and costs a millisecond where one does.
+        """
+        if not self._has_event_log:
+            yield
+            return
+        with super().record_duration(state):
+            yield
+
+    @property
+    def _has_event_log(self) -> bool:
+        return getattr(self._worker_group.spec, "event_log_handler", "null") != "null"
+
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         super()._rendezvous(worker_group)
         # One budget for the whole job: what the nodes agreed on, not what this agent happened to see.
@@ -129,10 +150,14 @@ class Agent(SimpleElasticAgent):
         with self._outfit.signals.deferred():
             restart_count = spec.max_restarts - self._remaining_restarts
             self._current = Generation(self.generation, worker_group, self._outfit, restart_count)
-            self._prepare_at_ns = time.monotonic_ns() + _SETTLING_NS
+            self._prepare_at_ns = self._chores_at_ns = time.monotonic_ns() + _SETTLING_NS
             if self.generation > 0:
                 say(story.restarted(self.generation, len(worker_group.workers), self._seen_ns))
-            return dict(self._current.processes.pids())
+            if self._has_event_log:
+                return dict(self._current.processes.pids())
+            for worker in worker_group.workers:
+                worker.id = self._current.processes.workers[worker.local_rank].pid
+            return {}  # torch would make an event of each; see record_duration
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         assert self._current is not None
@@ -199,23 +224,33 @@ class Agent(SimpleElasticAgent):
             if settling_ns == 0:
                 self._prepare_at_ns = None
                 self._outfit.starter.prepare(len(current.processes.workers))
-        elif not current.has_told_phases:
-            current.tell_phases()
-            due.append(_PHASES_SECONDS)
         if current.condemned or current.overstayed:
             said, seconds = current.kill_lingering()
             if said:
                 say(*said)
             if seconds is not None:
                 due.append(seconds)
-        if (next_look := current.next_look_seconds()) is not None:
-            due.append(next_look)
-        if self._outfit.orphans is not None:
-            current.reap_orphans()
-            due.append(_ORPHANS_SECONDS)
-        self._wait_for([worker.pidfd for worker in current.processes.running], min(due, default=None))
+        due.append(self._do_chores(current))
+        self._wait_for([worker.pidfd for worker in current.processes.running], min(due))
+
+    def _do_chores(self, current: Generation) -> float:
+        """Do what nothing wakes the launcher for, if it is due; each reads files, and so not at every wake-up.
+
+        Returns:
+            In how many seconds to come back.
+        """
+        left_ns = self._chores_at_ns - time.monotonic_ns()
+        if left_ns > 0:
+            return left_ns / _NS
+        current.reap_orphans()
+        current.tell_phases()
         if said := current.look_after_the_unmonitored():
             say(*said)
+        seconds = _CHORES_SECONDS if current.has_told_phases else _EARLY_CHORES_SECONDS
+        if (next_look := current.next_look_seconds()) is not None:
+            seconds = max(_SHORTEST_CHORES_SECONDS, min(seconds, next_look))
+        self._chores_at_ns = time.monotonic_ns() + int(seconds * _NS)
+        return seconds
 
     def _wait_for(self, pidfds: Collection[int], timeout_seconds: float | None) -> set[int]:
         """Wait for pidfds, and serve whoever else speaks meanwhile.
@@ -316,10 +351,13 @@ class Agent(SimpleElasticAgent):
         self._seen_ns = time.monotonic_ns()
         first = processes.failed
         views = current.views()
-        self._outfit.events.write("seen", generation=current.number, failed=[w.local_rank for w in first])
         known = story.look(group, processes, views, current.errors())
         # The peers take longest to die, so they begin before anything is read, written or said.
         current.ask_to_end(signal.SIGTERM)
+        asked_ns = time.monotonic_ns()
+        failed = [worker.local_rank for worker in first]
+        self._outfit.events.write("seen", at_ns=self._seen_ns, generation=current.number, failed=failed)
+        self._outfit.events.write("asked", at_ns=asked_ns, generation=current.number)
         failures = {group.workers[w.local_rank].global_rank: self._failure(processes, w) for w in first}
         nothing: dict[int, tuple[str, ...]] = {}
         tails = self._outfit.on_disk("the ranks' standard error", lambda: _tails(processes.stderrs), nothing)

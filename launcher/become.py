@@ -32,7 +32,7 @@ from resilience_core.client import CELL_VARIABLE
 from resilience_core.error_record import leave_error
 from resilience_core.plain_files import only_plain
 
-__all__ = ["become", "name_process", "survey"]
+__all__ = ["become", "name_process", "survey", "unbuffered"]
 
 _OURS = ("launcher", "torch_resilience")
 _kept_alive: list[Any] = []
@@ -118,11 +118,11 @@ def _take_streams(order: WorkerOrder) -> None:
             descriptor = only_plain(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(descriptor, number)
             os.close(descriptor)
-    sys.stdout = sys.__stdout__ = _unbuffered(1, sys.__stdout__)  # type: ignore[misc]
-    sys.stderr = sys.__stderr__ = _unbuffered(2, sys.__stderr__)  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = unbuffered(1, sys.__stdout__)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = unbuffered(2, sys.__stderr__)  # type: ignore[misc]
 
 
-def _unbuffered(descriptor: int, like: Any) -> Any:
+def unbuffered(descriptor: int, like: Any) -> Any:
     """A standard stream as ``python -u`` makes it."""
     raw = io.FileIO(descriptor, "wb", closefd=False)
     raw.name = {1: "<stdout>", 2: "<stderr>"}[descriptor]

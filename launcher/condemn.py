@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from launcher.blame import assign_blame, is_entered_by_all, waits_for_peers
-from launcher.evidence import Evidence, ProcessLook, look_at, unmonitored, uses_a_gpu
+from launcher.evidence import Evidence, ProcessLook, kernel_wait, look_at, unmonitored, uses_a_gpu
 from launcher.incident import MOST_STACKS, Incident, RankReport
 from launcher.incident_writer import IncidentWriter
 from launcher.processes import send_signal
@@ -219,6 +219,7 @@ def _incident(findings: Findings[RankMonitor], everybody: Sequence[RankMonitor],
             views[rank] = view
     group = [rank for rank in everybody if rank in views]
     looks = {rank: look_at(rank.pid(views[rank])) for rank in group}
+    waits = {rank: kernel_wait(rank.pid(views[rank])) for rank in group}
     reasons: dict[int, str] = {}
     stacks = _stacks(list(doomed), {r: views[r] for r in group if _answers(looks[r])}, settings, reasons)
     evidence = {
@@ -232,7 +233,7 @@ def _incident(findings: Findings[RankMonitor], everybody: Sequence[RankMonitor],
         _report(rank, views[rank], now_ns, stacks.get(rank.order.local_rank, ()), doomed.get(rank))._replace(
             is_culprit=rank.order.local_rank in blame.local_ranks,
             process_state=evidence[rank].state or None,
-            kernel_wait=look.kernel_wait or None if (look := looks[rank]) is not None else None,
+            kernel_wait=waits[rank],
             is_busy=evidence[rank].is_busy,
             exit_code=evidence[rank].exit_code,
             error=(error := evidence[rank].error),

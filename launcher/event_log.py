@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from launcher.background import Background, NotDoneError
@@ -57,13 +57,19 @@ class EventLog:
             why = getattr(error, "strerror", None) or error
             raise FolderError(f"cannot write {self.path}: {why}; name another folder with --log-dir") from error
 
-    def write(self, event: str, **facts: Any) -> None:
-        """Append one line; never raises, never waits."""
+    def write(self, event: str, at_ns: int | None = None, **facts: Any) -> None:
+        """Append one line; never raises, never waits.
+
+        Args:
+            event: What has happened.
+            at_ns: When, as ``CLOCK_MONOTONIC``; now when None.
+            facts: What else there is to know.
+        """
         logger.debug("event %s %s", event, facts)
         if self._is_first:
             self._is_first = False
             facts = {**facts, "node": os.uname().nodename, "boot": _boot()}
-        raw = _line(event, facts)
+        raw = _line(event, at_ns, facts)
         if not self._background.submit(lambda: self._append(raw), len(raw)):
             self.lost += 1
 
@@ -82,7 +88,7 @@ class EventLog:
     def _append(self, raw: bytes) -> None:
         lost = self.lost
         if lost:
-            raw = _line("lost", {"lines": lost}) + raw
+            raw = _line("lost", None, {"lines": lost}) + raw
         if self._is_torn:
             raw = b"\n" + raw
         try:
@@ -99,9 +105,15 @@ class EventLog:
                 say(f"{self.path}: {error.strerror}; no events are logged until it can be written again (said once)")
 
 
-def _line(event: str, facts: dict[str, Any]) -> bytes:
-    now = datetime.now().astimezone().isoformat(timespec="milliseconds")
-    stamps = {"event": event, "t_ns": time.monotonic_ns(), "time": now}
+def _line(event: str, at_ns: int | None, facts: dict[str, Any]) -> bytes:
+    at, now_ns = datetime.now().astimezone(), time.monotonic_ns()
+    if at_ns is not None:
+        at -= timedelta(microseconds=(now_ns - at_ns) // 1000)
+    stamps = {
+        "event": event,
+        "t_ns": now_ns if at_ns is None else at_ns,
+        "time": at.isoformat(timespec="milliseconds"),
+    }
     return (json.dumps({**stamps, **facts}, default=str) + "\n").encode("ascii")
 
 

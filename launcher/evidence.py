@@ -17,6 +17,7 @@ __all__ = [
     "UNREADABLE",
     "Evidence",
     "ProcessLook",
+    "kernel_wait",
     "last_sign_ns",
     "look_at",
     "state_phrase",
@@ -39,8 +40,6 @@ class ProcessLook(NamedTuple):
     """Once it is ending: its wait status."""
     is_exiting: bool = False
     is_dumping_core: bool = False
-    kernel_wait: str = ""
-    """The kernel function that it sleeps in, where that may be read."""
 
     @property
     def is_stopped(self) -> bool:
@@ -69,8 +68,12 @@ def look_at(pid: int) -> ProcessLook | None:
         exit_status=exit_status,
         is_exiting=bool(flags & _PF_EXITING),
         is_dumping_core="CoreDumping:\t1" in _read(f"/proc/{pid}/status"),
-        kernel_wait=_read(f"/proc/{pid}/wchan").strip("0 \n"),
     )
+
+
+def kernel_wait(pid: int) -> str | None:
+    """The kernel function that a process sleeps in, where there is one and it may be read."""
+    return _read(f"/proc/{pid}/wchan").strip("0 \n") or None
 
 
 def state_phrase(pid: int) -> str:
@@ -79,7 +82,8 @@ def state_phrase(pid: int) -> str:
     if look is None:
         return "state unknown"
     state = "uninterruptible sleep" if look.state == "D" else f"state {look.state}"
-    return f"{state} in {look.kernel_wait}" if look.kernel_wait else state
+    wait = kernel_wait(pid)
+    return f"{state} in {wait}" if wait else state
 
 
 def uses_a_gpu(pid: int) -> bool:

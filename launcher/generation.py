@@ -6,6 +6,7 @@ field of an object that ends with it.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import os
@@ -292,7 +293,6 @@ class Generation:
         """Signal the workers that still run, without waiting; those that would not answer are killed."""
         self._outfit.monitor.forget(self.number)
         self.processes.ask_to_end(death_signal, self.condemned | self._overdue())
-        self._outfit.events.write("asked", generation=self.number)
 
     def end(
         self,
@@ -440,5 +440,10 @@ class Generation:
 
 def accepted_by(function: Any, **arguments: Any) -> dict[str, Any]:
     """Those arguments that this version of torch knows; the options behind newer ones exist only in newer parsers."""
-    known = inspect.signature(function).parameters
+    known = _parameters(function)
     return {name: value for name, value in arguments.items() if name in known}
+
+
+@functools.cache
+def _parameters(function: Any) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)

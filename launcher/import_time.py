@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Mapping
 
 __all__ = ["import_environment", "is_read_at_import", "may_be_set_by_a_script"]
@@ -29,11 +30,13 @@ _NATIVE_PREFIXES = (
 _INTERPRETER_PREFIXES = ("PYTHON", "MALLOC_", "LD_", "GLIBC_")
 # Set for workers by every elastic launcher, and read when a process group is made, not at import.
 _READ_LATER_PREFIXES = ("TORCHELASTIC_", "TORCH_NCCL_", "TORCH_ELASTIC_", "TORCH_FR_", "PYTHON_EXEC")
+_AT_IMPORT_PREFIXES = (*_NATIVE_PREFIXES, *_INTERPRETER_PREFIXES)
 
 
+@functools.lru_cache(maxsize=4096)  # asked of the same names several times in each restart
 def is_read_at_import(name: str) -> bool:
     """Whether a change of this variable after the import of torch or numpy would come too late."""
-    return name.startswith((*_NATIVE_PREFIXES, *_INTERPRETER_PREFIXES)) and not name.startswith(_READ_LATER_PREFIXES)
+    return name.startswith(_AT_IMPORT_PREFIXES) and not name.startswith(_READ_LATER_PREFIXES)
 
 
 def may_be_set_by_a_script(name: str) -> bool:

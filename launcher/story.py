@@ -15,7 +15,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from launcher.after_shutdown import Overstayed
 from launcher.blame import assign_blame
 from launcher.console import ERROR, WARNING
-from launcher.evidence import Evidence, look_at, unmonitored, uses_a_gpu
+from launcher.evidence import Evidence, ProcessLook, look_at, unmonitored, uses_a_gpu
 from launcher.incident import Incident, RankReport
 from launcher.monitor_process import find_py_spy
 from launcher.phrases import time_of_day
@@ -267,10 +267,9 @@ def showed_life(view: CellView) -> bool:
 
 
 def _evidence(worker: Worker, view: CellView, error: ErrorRecord | None) -> Evidence:
-    look = look_at(worker.pid)
-    known = Evidence.of_cell(worker.local_rank, view, look, error)
     if worker.exit_code is None:
-        return known
+        return Evidence.of_cell(worker.local_rank, view, look_at(worker.pid), error)
+    known = Evidence.of_cell(worker.local_rank, view, ProcessLook("Z"), error)
     return known._replace(
         exit_code=worker.exit_code,
         ended_ns=worker.ended_ns or 0,

@@ -19,7 +19,8 @@ from resilience_core.plain_files import only_plain
 
 __all__ = ["QuietContext", "check_error_file"]
 
-_SIGNALS = tuple(signal.valid_signals())  # made once: to make it costs half a millisecond
+_taken: list[signal.Signals] = []
+"""Those that torch takes, as its first start in this process has shown: to ask about each costs milliseconds."""
 _LONGEST_ERROR_FILE_BYTES = 16 << 20
 
 
@@ -28,7 +29,7 @@ class QuietContext(PContext):
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._handlers: dict[int, Any] | None = None
+        self._handlers: dict[signal.Signals, Any] | None = None
         self._mask: set[Any] = set()
 
     @abc.abstractmethod
@@ -37,9 +38,10 @@ class QuietContext(PContext):
 
     def start(self) -> None:
         """Start the processes, and what follows their log files."""
-        # Held back until our handlers are in place again, a signal is then noted by those.
-        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        self._handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+        # Held back until our handlers are in place again, a signal is then noted by those. Torch knows them by name.
+        numbers = _taken or list(signal.Signals)
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+        self._handlers = {number: signal.getsignal(number) for number in numbers}
         try:
             super().start()
         finally:
@@ -52,9 +54,12 @@ class QuietContext(PContext):
     def _give_signals_back(self) -> None:
         if self._handlers is None:
             return
-        for number, handler in self._handlers.items():
-            if handler is not None and signal.getsignal(number) is not handler:
+        changed = [number for number, handler in self._handlers.items() if signal.getsignal(number) is not handler]
+        for number in changed:
+            if (handler := self._handlers[number]) is not None:
                 signal.signal(number, handler)
+        if not _taken:
+            _taken.extend(changed)
         self._handlers = None
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 

@@ -77,7 +77,8 @@ class WarmStarter:
 
     def start_all(self, launches: Mapping[int, Launch]) -> dict[int, int]:
         """See :class:`launcher.starters.WorkerStarter`."""
-        orders = {local_rank: order for local_rank, launch in launches.items() if (order := _order(launch)) is not None}
+        around = dict(os.environ)
+        orders = {n: order for n, launch in launches.items() if (order := _order(launch, around)) is not None}
         if len(orders) < len(launches):
             self._switch_off("the workers are not started with this launcher's own Python")
             return spawn_all(launches, {})
@@ -85,6 +86,7 @@ class WarmStarter:
         self._drop_links()
         self._gather(len(orders), next(iter(orders.values())).environment)
         self._has_started = True
+        self._wanted = 0  # until prepare() is called: to fork now would delay the group that is being formed
         handed = {}
         for local_rank, order in orders.items():
             parked = self._hand_over(order)
@@ -113,7 +115,8 @@ class WarmStarter:
 
     def descriptors(self) -> list[int]:
         """See :class:`launcher.starters.WorkerStarter`."""
-        found = [d for parked in (*self._making, *self._idle, *self._running) for d in parked.descriptors()]
+        # What runs has time: two links that close while a group is being formed would wake the launcher twice.
+        found = [d for parked in (*self._making, *self._idle) for d in parked.descriptors()]
         if self._zygote is not None:
             found += [self._zygote.channel.fileno(), self._zygote.pidfd]
         return found
@@ -149,6 +152,7 @@ class WarmStarter:
         """See :class:`launcher.starters.WorkerStarter`."""
         self._is_off = True
         self._wanted = 0
+        self._hear_imports()
         if self._zygote is not None:
             self._making += self._zygote.close()
             self._zygote = None
@@ -253,6 +257,11 @@ class WarmStarter:
             self._failures, self._stillborn, self._refused = 0, 0, None
         for parked in self._idle:
             parked.hear()
+        self._hear_imports()
+        if self._settings.why_not is not None:
+            self._switch_off(self._settings.why_not)
+
+    def _hear_imports(self) -> None:
         for parked in self._running:
             parked.hear()
             for found in parked.imports:
@@ -262,8 +271,6 @@ class WarmStarter:
         for parked in [parked for parked in self._running if parked.is_gone]:
             self._running.remove(parked)
             parked.close()
-        if self._settings.why_not is not None:
-            self._switch_off(self._settings.why_not)
 
     def _read_report(self, zygote: Zygote) -> None:
         if zygote.left_out:
@@ -373,8 +380,8 @@ class WarmStarter:
         poller.poll(max(0, round(seconds * 1000 + 0.5)))
 
 
-def _order(launch: Launch) -> WorkerOrder | None:
-    """The launch as an order, None where only exec will do."""
+def _order(launch: Launch, around: Mapping[str, str]) -> WorkerOrder | None:
+    """The launch as an order in the environment ``around``, None where only exec will do."""
     program, *arguments = launch.command
     if program != sys.executable or arguments[:1] != ["-u"] or launch.numa_options is not None:
         return None
@@ -382,5 +389,5 @@ def _order(launch: Launch) -> WorkerOrder | None:
     argv = tuple(arguments[2:] if is_module else arguments[1:])
     if not argv or argv[0].startswith("-"):
         return None
-    environment = {**os.environ, **launch.environment}
+    environment = {**around, **launch.environment}
     return WorkerOrder(argv, is_module, environment, launch.stdout, launch.stderr)

@@ -6,8 +6,8 @@ Sketched, measured and chosen:
 * *Zygote, fork on demand*: two forks per worker (see below) on the path between a death and the next step.
 * *Parked workers*: the zygote forks the next generation's workers while the present one trains; each is already
   the leader of its session and a child of the launcher, and blocks in one read. A restart then costs one message
-  per worker. Idle, a parked worker owns one to two megabytes. This is what is built; on demand is the same code
-  asked late.
+  per worker. Idle, a parked worker owns some megabytes, since it rehearses (:mod:`launcher.rehearsal`). This is what
+  is built; on demand is the same code asked late.
 
 The zygote is forked from the launcher itself, right after the launcher's own import of torch, before it has a
 thread, a socket or a signal handler. So torch is imported once, which is why the first generation is early, too.
@@ -41,6 +41,7 @@ from collections.abc import Collection, Sequence
 from launcher.become import become, name_process, survey
 from launcher.import_time import import_environment
 from launcher.preloading import Preloading
+from launcher.rehearsal import rehearse
 from launcher.zygote_protocol import Handover, order_from_file, packet_pair, receive_message, send_message
 
 __all__ = ["serve"]
@@ -138,6 +139,7 @@ def _wait_for_order(link: socket.socket, middle: int, launcher_pid: int) -> Hand
         time.sleep(0.0002)
     _follow_to_death(launcher_pid)
     link = _out_of_the_way(link)
+    rehearse()
     try:
         send_message(link, {"parked": True})
         message = receive_message(link)

@@ -46,7 +46,7 @@ MUTANTS = (
     Mutant(
         "orphans that the launcher has adopted are not reaped",
         "launcher/agent.py",
-        "            current.reap_orphans()\n",
+        "        current.reap_orphans()\n",
         "",
         ("tests/e2e/test_failures.py::test_orphans_that_have_ended_are_collected_while_training_goes_on",),
     ),

@@ -221,14 +221,35 @@ MUTANTS_OF_THE_GROUP = (
         '"ft/failed/0"',
         ("tests/launcher/test_rendezvous.py",),
     ),
+    # ---- what would stand in the way of a group that is being formed ----
+    Mutant(
+        "workers are forked while a new generation forms its group",
+        "launcher/warm_starter.py",
+        "        self._wanted = 0  # until prepare() is called",
+        "        # until prepare() is called",
+        ("tests/launcher/test_warm_starter.py",),
+    ),
+    Mutant(
+        "later starts leave torch's handlers in place",
+        "launcher/torch_processes.py",
+        "            _taken.extend(changed)\n",
+        "            _taken.append(signal.SIGUSR1)\n",
+        ("tests/launcher/test_torch_processes.py",),
+    ),
+    Mutant(
+        "chores are never done",
+        "launcher/agent.py",
+        "        if left_ns > 0:\n            return left_ns / _NS\n        current.reap_orphans()\n",
+        "        if left_ns > -(10**18):\n            return abs(left_ns) / _NS\n        current.reap_orphans()\n",
+        ("tests/launcher/test_agent.py",),
+    ),
     # ---- what a failed rank has left ----
     Mutant(
         "a disk is touched before the peers are asked to end",
         "launcher/agent.py",
-        "        current.ask_to_end(signal.SIGTERM)\n        failures = {group.workers[w.local_rank].global_rank: "
-        "self._failure(processes, w) for w in first}\n",
-        "        failures = {group.workers[w.local_rank].global_rank: self._failure(processes, w) for w in first}\n"
-        "        self._outfit.on_disk('early', lambda: None, None)\n        current.ask_to_end(signal.SIGTERM)\n",
+        "        current.ask_to_end(signal.SIGTERM)\n        asked_ns",
+        "        self._outfit.on_disk('early', lambda: None, None)\n"
+        "        current.ask_to_end(signal.SIGTERM)\n        asked_ns",
         ("tests/launcher/test_agent.py",),
     ),
     Mutant(

@@ -232,3 +232,82 @@ def test_the_absence_of_py_spy_is_said_once(monkeypatch: pytest.MonkeyPatch, cap
         made.verdict(3, local_rank)
         made.agent._read_reports()
     assert said.count(agent_module.story.NO_PY_SPY) == times
+
+
+def test_a_name_server_is_asked_nothing_at_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch makes an event of each phase and worker, with this machine's full name, and then drops it."""
+    asked: list[str] = []
+    monkeypatch.setattr("socket.getfqdn", lambda name="": asked.append(name) or "node")
+    made = Made()
+    pids = {0: SimpleNamespace(pid=4711)}
+    generation = SimpleNamespace(processes=SimpleNamespace(workers=pids, pids=lambda: {0: 4711}))
+    monkeypatch.setattr(agent_module, "Generation", lambda *_: generation)
+    monkeypatch.setattr(agent_module.story, "restarted", lambda *_: "restarted")
+
+    made.agent._initialize_workers(made.agent._worker_group)
+
+    assert asked == []
+    assert [worker.id for worker in made.agent._worker_group.workers] == [4711]
+
+    made.agent._worker_group.spec.event_log_handler = "console"
+    made.agent._initialize_workers(made.agent._worker_group)
+    made.rendezvous.shutdown()
+    assert asked, "whoever has chosen an event log gets torch's events"
+
+
+def test_what_a_failure_was_seen_at_is_what_the_log_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is written down after the peers were asked to end."""
+    made = Made()
+    asked_ns: list[int] = []
+    made.generation.ask_to_end = lambda number: asked_ns.append(time.monotonic_ns())
+    incident = Incident("failure", 3, "it ended with 1", "nothing", ())
+    monkeypatch.setattr(agent_module.story, "look", lambda *_: {})
+    monkeypatch.setattr(agent_module.story, "failure_incident", lambda *_: incident)
+
+    made.agent._failed(made.generation, made.agent._worker_group)
+
+    at_ns = {name: facts.get("at_ns") for name, facts in made.events}
+    assert list(at_ns)[:2] == ["seen", "asked"]
+    assert at_ns["seen"] == made.agent._seen_ns <= asked_ns[0] <= at_ns["asked"]
+
+
+# ---- chores ---------------------------------------------------------------------------------------------
+
+
+class Chores:
+    """A generation that notes its chores, and how soon it wants to be looked at again."""
+
+    def __init__(self, next_look: float | None, has_told_phases: bool = True) -> None:
+        self.done: list[str] = []
+        self.next_look_seconds = lambda: next_look
+        self.has_told_phases = has_told_phases
+
+    def reap_orphans(self) -> None:
+        self.done.append("orphans")
+
+    def tell_phases(self) -> None:
+        self.done.append("phases")
+
+    def look_after_the_unmonitored(self) -> list[str]:
+        self.done.append("look")
+        return []
+
+
+@pytest.mark.parametrize(
+    ("next_look", "has_told_phases", "seconds"),
+    [(None, True, 1.0), (None, False, 0.25), (0.5, True, 0.5), (5.0, True, 1.0), (0.0, True, 0.01)],
+)
+def test_chores_are_done_when_they_are_due_and_not_at_every_wake_up(
+    next_look: float | None, has_told_phases: bool, seconds: float
+) -> None:
+    """What wakes the launcher most is a restart, when there is no time for them."""
+    made, generation = Made(), Chores(next_look, has_told_phases)
+    agent: Any = made.agent
+    agent._chores_at_ns = time.monotonic_ns() + 3600 * S
+    assert agent._do_chores(generation) > 3500
+    assert generation.done == []
+
+    agent._chores_at_ns = 0
+    assert agent._do_chores(generation) == seconds
+    assert generation.done == ["orphans", "phases", "look"]
+    assert 0 < agent._chores_at_ns - time.monotonic_ns() <= seconds * S

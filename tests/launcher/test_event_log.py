@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,19 @@ def test_each_event_is_on_disk_at_once_and_stamped_with_both_clocks(tmp_path: Pa
     assert before <= event["t_ns"] <= time.monotonic_ns()
     assert event["time"].startswith("20")
     log.close()
+
+
+def test_an_event_that_is_written_later_has_the_time_of_its_happening(tmp_path: Path) -> None:
+    log = EventLog(str(tmp_path))
+    at_ns = time.monotonic_ns() - 3_000_000_000
+    log.write("seen", at_ns=at_ns)
+    log.write("asked")
+    seen, asked = read_events(str(tmp_path))
+    log.close()
+
+    assert seen["t_ns"] == at_ns
+    clocks = [datetime.fromisoformat(event["time"]).timestamp() for event in (seen, asked)]
+    assert clocks[1] - clocks[0] == pytest.approx((asked["t_ns"] - at_ns) / 1e9, abs=0.05)
 
 
 def test_events_of_every_node_that_shares_the_folder_come_in_order(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure, record
 
+from launcher import torch_processes
 from launcher.numa import bound_to_numa_node
 from launcher.torch_processes import QuietContext, check_error_file
 from resilience_core.errors import ResilienceError
@@ -72,6 +73,21 @@ def test_a_start_leaves_the_signals_alone(context: OneProcess, noted: list[int])
     assert {number: signal.getsignal(number) for number in signal.valid_signals()} == before
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
     assert int(context.blocked, 16) == 0, "a worker would be deaf to what was blocked"
+
+
+def test_later_starts_leave_the_signals_alone(tmp_path: Path, noted: list[int]) -> None:
+    """Only the first one asks about every signal: from then on it is known which ones torch takes."""
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    for number in range(3):
+        noted.clear()
+        logs = DefaultLogsSpecs(log_dir=str(tmp_path / str(number)))
+        later = OneProcess(name="test", entrypoint="true", args={0: ()}, envs={0: {}}, logs_specs=logs)
+        later.start()
+        later.close()
+        assert noted == [signal.SIGTERM]
+        assert {number: signal.getsignal(number) for number in signal.valid_signals()} == before
+        assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert set(torch_processes._taken) >= {signal.SIGTERM, signal.SIGINT}
 
 
 def test_a_start_that_fails_leaves_the_signals_alone(context: OneProcess, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ class Nursery:
 
     def fill(self, count=2):
         """Have workers parked, as between two generations."""
-        self.until(lambda: self.starter.prepare(count) or len(self.parked()) == count, f"{count} parked workers")
+        self.until(lambda: self.starter.prepare(count) or len(self.starter._idle) == count, f"{count} parked workers")
 
 
 def comm(pid):
@@ -458,3 +458,25 @@ def test_workers_of_one_zygote_draw_numbers_of_their_own(nursery):
     assert nursery.start(0) == ["warm", "warm"]
     drawn = [(nursery.folder / f"{rank}-0-drawn").read_text().splitlines() for rank in (0, 1)]
     assert all(one != other for one, other in zip(*drawn, strict=True)), drawn
+
+
+def test_nothing_is_forked_while_a_new_generation_forms_its_group(nursery):
+    """Whatever is heard meanwhile; the agent asks once the generation has settled."""
+    nursery.open()
+    nursery.fill()
+    nursery.start(0)
+    for _ in range(3):
+        nursery.starter.tend()
+    assert nursery.starter._zygote.asked == 0
+    assert nursery.parked() == []
+    nursery.fill()
+
+
+def test_what_a_script_sets_before_it_imports_torch_is_heard_even_when_the_job_ends_with_it(nursery):
+    nursery.open()
+    nursery.fill()
+    nursery.start(0)
+    (first, *_) = nursery.starter._running
+    first.imports.append({"import": {"TORCH_LOGS": "+dynamo"}, "applied": []})
+    nursery.starter.close()
+    assert any("TORCH_LOGS" in line for line in nursery.said)

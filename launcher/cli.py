@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from launcher import early_signals, streams
 from launcher.console import DEBUG, ERROR, finish, say
-from launcher.shortages import shortage  # here: later there may be no descriptor left to import it with
+from launcher.shortages import explained, shortage  # here: later there may be no descriptor left to import it with
 
 if TYPE_CHECKING:
     from launcher.nursery import Zygote
@@ -78,7 +78,7 @@ def _guarded(arguments: list[str], may_fork: bool) -> int | Handover:
     try:
         return _run(arguments, may_fork)
     except (ResilienceError, argparse.ArgumentTypeError) as error:
-        return _refuse(str(error))
+        return _refuse(explained(error))
     except Exception as error:  # noqa: BLE001 - the outermost loop of the process
         refused = shortage(error)
         trace = traceback.format_exc().splitlines()

@@ -37,6 +37,7 @@ from launcher.options import Job
 from launcher.rendezvous import FreshStoreRendezvous, LocalRendezvous
 from launcher.retention import prune_in_background
 from launcher.script_settings import ImportSettings
+from launcher.shortages import explained, too_few_descriptors
 from launcher.signals import SignalInbox
 from launcher.starters import SpawnStarter, WorkerStarter
 from launcher.upkeep import CONFIG_FILE, CONTROL_SOCKET, Upkeep
@@ -69,6 +70,9 @@ def run(job: Job, zygote: Zygote | None = None, settings: ImportSettings | None 
     Raises:
         ResilienceError: It could not be started.
     """
+    workers = local_world_size(job.arguments.nproc_per_node)
+    if (problem := too_few_descriptors(workers, len(os.listdir("/proc/self/fd")) - 1)) is not None:
+        raise ConfigError(problem)
     console.start()
     take_over_logging(job.config.log_level)
     for warning in job.warnings:
@@ -81,7 +85,7 @@ def run(job: Job, zygote: Zygote | None = None, settings: ImportSettings | None 
         disk.start()
         log_folder = _log_folder(job, disk)
         stack.callback(_put_away, log_folder, disk)
-        launch_config, entrypoint, arguments = _launch_config(job, log_folder)
+        launch_config, entrypoint, arguments = _launch_config(job, log_folder, workers)
         default_threads.retract(launch_config.nproc_per_node)
         outfit = stack.enter_context(_furnished(job, launch_config, log_folder, zygote, settings, signals, disk))
         try:
@@ -144,7 +148,7 @@ def _supervise(agent: Agent, spec: WorkerSpec, outfit: Outfit) -> int:
         if not agent.has_started:
             raise
         # Exit code 2 would say that another run could only end the same way.
-        say(f"the job has failed: {error}", level=console.ERROR)
+        say(f"the job has failed: {explained(error)}", level=console.ERROR)
         code = 1
         return code
     except _NO_AGREEMENT as error:
@@ -227,11 +231,11 @@ def _complete(job: Job) -> None:
         arguments.master_port = 29500
 
 
-def _launch_config(job: Job, log_folder: str) -> tuple[Any, str, list[str]]:
+def _launch_config(job: Job, log_folder: str, workers: int) -> tuple[Any, str, list[str]]:
     """Torch's own reading of the command line; its log folders go into ours, so that a run has one."""
     arguments = job.arguments
     arguments.log_dir = os.path.join(log_folder, "workers")
-    check_local_ranks(arguments, local_world_size(arguments.nproc_per_node))
+    check_local_ranks(arguments, workers)
     try:
         launch_config, entrypoint, script_arguments = torchrun.config_from_args(arguments)
     except (ValueError, AssertionError, RuntimeError, NotADirectoryError) as error:

@@ -7,9 +7,13 @@ import os
 import resource
 from collections.abc import Callable
 
-__all__ = ["shortage"]
+__all__ = ["explained", "shortage", "too_few_descriptors"]
 
 _ENOUGH_DESCRIPTORS = 1024
+_LAUNCHERS_OWN_DESCRIPTORS = 22
+"""Run folder, log, control socket, monitor, store, and what is open for a moment; measured, and no more than that."""
+_DESCRIPTORS_PER_WORKER = 3
+"""Its cell (two) and its process; what its connections to the store need comes on top."""
 _HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -25,6 +29,30 @@ def shortage(error: BaseException) -> str | None:
     assert isinstance(error, OSError)
     of_what = f" ({os.fsdecode(error.filename)})" if isinstance(error.filename, (str, bytes)) else ""
     return f"the system has refused what ft_launcher needs{_place(error)}: {error.strerror}{of_what}; {advice(error)}"
+
+
+def explained(error: Exception) -> str:
+    """An error of ours in words; where no descriptor was left, with what helps: no other folder does."""
+    cause = error.__cause__
+    if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
+        return f"{str(error).partition('; ')[0]}; {_ADVICE[cause.errno](cause)}"
+    return str(error)
+
+
+def too_few_descriptors(workers: int, open_now: int) -> str | None:
+    """Say that so many workers cannot be started for want of descriptors; None where they may well be.
+
+    Below this it depends on the limit's very value what fails first, and some of it is torch's, which waits for ever.
+
+    Args:
+        workers: How many there are to be on this node.
+        open_now: How many descriptors this process has.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = _LAUNCHERS_OWN_DESCRIPTORS + _DESCRIPTORS_PER_WORKER * workers
+    if soft == resource.RLIM_INFINITY or soft - open_now >= needed:
+        return None
+    return f"{open_now} files are open, and {workers} worker(s) need {needed} more; {_descriptors()}"
 
 
 def _place(error: BaseException) -> str:
@@ -43,7 +71,7 @@ def _number(limit: int) -> str:
     return "no limit" if limit == resource.RLIM_INFINITY else str(limit)
 
 
-def _descriptors(error: OSError) -> str:
+def _descriptors(error: OSError | None = None) -> str:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     advice = (
         f"this process may open {_number(soft)} files; allow more before the start: ulimit -n {_ENOUGH_DESCRIPTORS}"

@@ -67,7 +67,7 @@ def furnish(arguments: list[str], folder: Path) -> None:
     job = parse(arguments)
     SignalInbox(job.arguments.signals_to_handle)
     run_module._complete(job)
-    launch_config, entrypoint, rest = run_module._launch_config(job, str(folder))
+    launch_config, entrypoint, rest = run_module._launch_config(job, str(folder), 1)
     run_module._worker_spec(job, launch_config, entrypoint, rest)
 
 
@@ -113,6 +113,10 @@ def test_what_cannot_be_started_is_refused_as_it_was_asked_for(monkeypatch: pyte
         (
             ["--nnodes", "1:2", *C10D, "localhost:0", "--rdzv-conf", "join_timeout=abc"],
             "--rdzv-conf join_timeout is abc: must be a number of seconds",
+        ),
+        (
+            ["--nnodes", "1:2", *C10D, "localhost:0", "--rdzv-conf", "join_timeout=1.5"],
+            "'join_timeout' does not represent a valid integer",
         ),
         (["--signals-to-handle", "SIGTERM,SIGKILL"], "--signals-to-handle: SIGKILL cannot be handled"),
     ],

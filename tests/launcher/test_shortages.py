@@ -13,9 +13,12 @@ from pathlib import Path
 import pytest
 
 from launcher import cli
+from launcher.cells import Cells
 from launcher.console import DEBUG, ERROR
+from launcher.folders import FolderError, RunFolder
 from launcher.lost_time import LostTime
-from launcher.shortages import shortage
+from launcher.shortages import explained, shortage, too_few_descriptors
+from resilience_core.cell import CellError
 
 
 @pytest.fixture
@@ -42,6 +45,43 @@ def test_a_hard_limit_that_is_too_low_is_said(descriptors: None, monkeypatch: py
     assert "raise the hard limit, 64, first" in (shortage(OSError(errno.EMFILE, "x")) or "")
     monkeypatch.setattr(resource, "getrlimit", lambda which: (32, resource.RLIM_INFINITY))
     assert "hard limit" not in (shortage(OSError(errno.EMFILE, "x")) or "")
+
+
+@pytest.mark.parametrize(
+    ("soft", "workers", "is_enough"),
+    [(30, 2, False), (31, 2, True), (24, 1, False), (1024, 128, True), (300, 128, False), (-1, 9999, True)],
+)
+def test_a_job_that_has_too_few_descriptors_is_refused_before_it_starts(
+    monkeypatch: pytest.MonkeyPatch, soft: int, workers: int, is_enough: bool
+) -> None:
+    """Of what failed first, some was torch's: with 24, two workers waited for ever."""
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, resource.RLIM_INFINITY))
+    said = too_few_descriptors(workers, open_now=3)
+    assert (said is None) == is_enough
+    if said is not None:
+        assert said == (
+            f"3 files are open, and {workers} worker(s) need {22 + 3 * workers} more; this process may open {soft} "
+            "files; allow more before the start: ulimit -n 1024"
+        )
+
+
+def test_without_a_descriptor_no_other_folder_is_advised(descriptors: None, tmp_path: Path) -> None:
+    folder = RunFolder(str(tmp_path))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        with pytest.raises(CellError) as of_a_cell:
+            Cells(folder, 0, {0: 0})
+        with pytest.raises(FolderError) as of_a_file:
+            folder.write("config.json", "{}")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        folder.remove()
+    for error in (of_a_cell.value, of_a_file.value):
+        assert "--ft-run-dir" not in explained(error)
+        assert "Too many open files; this process may open" in explained(error)
+        assert "ulimit -n 1024" in explained(error)
+    assert explained(FolderError("it is full; name another")) == "it is full; name another"
 
 
 @pytest.mark.parametrize(
@@ -82,9 +122,9 @@ def test_a_traceback_is_only_for_mistakes_of_ours(
 @pytest.mark.e2e
 def test_a_launcher_with_few_descriptors_ends_with_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
-    command = f"ulimit -n 32; exec {sys.executable} -m launcher --nproc-per-node 4 --ft-worker-start spawn train.py"
+    command = f"ulimit -n 24; exec {sys.executable} -m launcher --nproc-per-node 4 --ft-worker-start spawn train.py"
     ended = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 1
-    assert "Traceback" not in ended.stderr
-    assert ended.stderr.count("the system has refused what ft_launcher needs") == 1
-    assert "this process may open 32 files" in ended.stderr
+    assert ended.returncode == 2
+    (line,) = [line for line in ended.stderr.splitlines() if "OMP_NUM_THREADS" not in line]
+    assert "4 worker(s) need 34 more; this process may open 24 files" in line
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]

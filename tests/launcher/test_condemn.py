@@ -162,14 +162,20 @@ def test_who_waits_for_a_culprit_that_comes_back_is_spared_with_it(group: Group)
 
 @pytest.mark.parametrize(
     ("back", "waiting", "stands"),
-    [((0, 1), (0, 1, 2), []), ((0,), (0, 1, 2), [1, 2]), ((0, 1), (0, 1), [2]), ((), (0, 1, 2), [0, 1, 2])],
+    [
+        ((0, 1), (0, 1, 2, 3), []),
+        ((0,), (0, 1, 2, 3), [1, 2, 3]),
+        ((0, 1), (0, 1), [2, 3]),
+        ((0, 1), (0, 1, 2), [2, 3]),
+        ((), (0, 1, 2, 3), [0, 1, 2, 3]),
+    ],
 )
 def test_only_where_every_culprit_is_back_are_those_spared_that_waited(
     back: tuple[int, ...], waiting: tuple[int, ...], stands: list[int]
 ) -> None:
-    ranks = [RankReport(n, n, 7, is_culprit=n < 2, waits_in="all_reduce" if n in waiting else None) for n in range(3)]
+    ranks = [RankReport(n, n, 7, is_culprit=n < 2, waits_in="all_reduce" if n in waiting else None) for n in range(4)]
     cases: list[Any] = [
-        SimpleNamespace(rank=SimpleNamespace(order=SimpleNamespace(local_rank=n)), view=None) for n in range(3)
+        SimpleNamespace(rank=SimpleNamespace(order=SimpleNamespace(local_rank=n)), view=None) for n in range(4)
     ]
     standing = [case for n, case in enumerate(cases) if n not in back]
     withdrawn = [(case, None) for n, case in enumerate(cases) if n in back]
@@ -177,7 +183,7 @@ def test_only_where_every_culprit_is_back_are_those_spared_that_waited(
     left, spared = module._without_who_waited(Incident("hang", 0, "", "", tuple(ranks)), standing, withdrawn)
 
     assert [case.rank.order.local_rank for case in left] == stands
-    assert len(left) + len(spared) == 3
+    assert len(left) + len(spared) == 4
 
 
 def test_who_does_not_wait_is_signalled_whoever_comes_back(group: Group) -> None:

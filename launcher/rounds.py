@@ -6,11 +6,12 @@ No clock, no process and no file of its own: the monitor gives it real ones, the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from launcher.lost_time import Freeze
 from launcher.verdict import Deadline, Sighting, Verdict, deadlines_in_force, verdict_on
+from launcher.withheld import Withheld, word
 from resilience_core.cell import SHUT_DOWN, UNUSED, CellView
 
 __all__ = ["Case", "Findings", "Rounds", "Watched"]
@@ -36,6 +37,9 @@ class Watched(Protocol):
     def is_watched(self, view: CellView) -> bool:
         """Whether there is a process to be terminated, and it has not been condemned yet."""
 
+    def basis(self, deadline: Deadline) -> str | None:
+        """What the limit of one of its deadlines rests on, for :mod:`launcher.withheld`."""
+
 
 R = TypeVar("R", bound=Watched)
 
@@ -58,6 +62,8 @@ class Case(Generic[R]):
         self.is_late = is_late
         self.was_late = is_late
         """Whether any look has found it overdue by itself, the looks since the verdict included."""
+        self.answered_by_ns: int | None = None
+        """The moment of the look that found it to have answered."""
 
     @property
     def verdict(self) -> Verdict:
@@ -75,7 +81,7 @@ class Case(Generic[R]):
             return False
         if (view.pid, view.start_time) != (self.view.pid, self.view.start_time):
             return True  # another process has taken over the cell; whoever was late is gone
-        return not set(map(_word, self.deadlines)).intersection(map(_word, _in_force(view, self.deadlines)))
+        return not set(map(word, self.deadlines)).intersection(map(word, _in_force(view, self.deadlines)))
 
 
 class Findings(Generic[R]):
@@ -114,6 +120,7 @@ class Rounds(Generic[R]):
         self._pause = pause
         self._freezes = freezes
         self._smallest_configured_ns = smallest_configured_ns
+        self._withheld: Withheld[R] = Withheld()
         self.smallest_limit_ns = 0
         """The smallest limit in force, of the ranks that were asked for last; 0 for none."""
 
@@ -128,7 +135,7 @@ class Rounds(Generic[R]):
             view = rank.view()
             if view is None or not rank.is_watched(view):
                 continue  # a successor that takes over the cell is found at one of the regular looks
-            wake_ns = min(wake_ns, rank.sight(view, now_ns, freezes).next_ns)
+            wake_ns = min(wake_ns, self._sight(rank, view, now_ns, freezes).next_ns)
             if view.state == SHUT_DOWN:
                 continue
             # A rank that has not claimed its cell yet may open a section at any moment, under the configured limits.
@@ -183,8 +190,9 @@ class Rounds(Generic[R]):
         someone_is_late = False
         for case, view, is_answered in zip(cases, views, answered, strict=True):
             if is_answered:
+                case.answered_by_ns = now_ns
                 continue
-            is_late = case.is_late or (view is not None and bool(case.rank.sight(view, now_ns, freezes).late))
+            is_late = case.is_late or (view is not None and bool(self._sight(case.rank, view, now_ns, freezes).late))
             case.was_late |= is_late
             someone_is_late |= is_late
         stand, withdrawn = [], []
@@ -195,20 +203,20 @@ class Rounds(Generic[R]):
                 stand.append(case)
         return stand, withdrawn
 
-    def _see(self, ranks: Sequence[R]) -> dict[R, Sighting]:
+    def _see(self, ranks: Sequence[R]) -> Mapping[R, Sighting]:
         """One snapshot of all ranks, judged as of one instant."""
         views = [(rank, rank.view()) for rank in ranks]
         now_ns = self._clock()
         freezes = self._freezes(now_ns)
-        return {
+        sightings = {
             rank: rank.sight(view, now_ns, freezes)
             for rank, view in views
             if view is not None and rank.is_watched(view)
         }
+        return self._withheld.weigh(sightings, now_ns, freezes)
 
-
-def _word(deadline: Deadline) -> tuple[str, int, int]:
-    return deadline.cause, deadline.slot, deadline.at_ns
+    def _sight(self, rank: R, view: CellView, now_ns: int, freezes: Sequence[Freeze]) -> Sighting:
+        return self._withheld.apply(rank, rank.sight(view, now_ns, freezes), now_ns, freezes)
 
 
 def _in_force(view: CellView, otherwise: Iterable[Deadline]) -> list[Deadline]:

@@ -91,6 +91,8 @@ class Sighting(NamedTuple):
     """Deadlines that have passed, the first to pass first."""
     pending: tuple[tuple[int, Deadline], ...]
     """The others, each with the instant at which it will have passed, lost time included."""
+    held: tuple[Deadline, ...] = ()
+    """Deadlines that have passed and are no verdict by themselves (:mod:`launcher.withheld`)."""
 
     @property
     def verdict(self) -> Verdict | None:
@@ -105,8 +107,8 @@ class Sighting(NamedTuple):
         return min((at_ns for at_ns, _ in self.pending), default=NO_LIMIT)
 
     def due_by(self, instant_ns: int) -> tuple[Deadline, ...]:
-        """Deadlines that have passed or will have by then."""
-        return (*self.late, *(deadline for at_ns, deadline in self.pending if at_ns <= instant_ns))
+        """Deadlines that have passed, whether or not they are a verdict by themselves, or will have by then."""
+        return (*self.late, *self.held, *(deadline for at_ns, deadline in self.pending if at_ns <= instant_ns))
 
 
 def sight(

@@ -178,6 +178,14 @@ class RankMonitor:
         source = LEARNED if order.startup_is_learned else CONFIGURED
         return LimitOrigin(STARTUP, source, order.startup_origin, order.startup_advice or "")
 
+    def basis(self, deadline: Deadline) -> str | None:
+        """What the limit of one of its deadlines rests on, for :mod:`launcher.withheld`; None also where unknown."""
+        if deadline.cause == STARTUP:
+            return None if self.order.startup_is_learned else CONFIGURED
+        seconds = (deadline.at_ns - deadline.since_ns) / 1e9
+        origin = origin_of(self._limits[1], deadline.cause, deadline.section, seconds)
+        return origin.basis if origin is not None else None
+
     def pidfd(self, view: CellView) -> int | None:
         """The process to terminate: the one that initialised monitoring, else the worker that was started.
 

@@ -57,6 +57,9 @@ class LimitOrigin(NamedTuple):
     """For people: what it was made of, and what switches it off."""
     advice: str
     """What to do when the work was legitimately slow; only what has an effect."""
+    basis: str | None = None
+    """``configured`` where a person has chosen it, or one that learning has lengthened; ``learned`` where nobody has;
+    None for a default, and where learned limits are to undercut configured ones."""
 
 
 def section_kind(name: str) -> str:
@@ -121,9 +124,23 @@ def origin_of(text: str | None, cause: str, section: str | None, seconds: float)
             return None
         kind = min(known, key=lambda each: abs(limits[each]["seconds"] - seconds))
         entry = limits[kind]
-        return LimitOrigin(kind, entry["source"], _phrase(document, kind, entry), _advice(document, kind, entry))
+        return LimitOrigin(
+            kind,
+            entry["source"],
+            _phrase(document, kind, entry),
+            _advice(document, kind, entry),
+            _basis(document, entry),
+        )
     except (AttributeError, KeyError, TypeError, ValueError):  # cut, or of another version
         return None
+
+
+def _basis(document: Mapping[str, Any], entry: Mapping[str, Any]) -> str | None:
+    if document["mode"] == "replace" or entry["source"] == DEFAULT:
+        return None
+    if entry["source"] == LEARNED and (entry["configured"] is None or entry["is_default"]):
+        return LEARNED
+    return CONFIGURED
 
 
 def _phrase(document: Mapping[str, Any], kind: str, entry: Mapping[str, Any]) -> str:

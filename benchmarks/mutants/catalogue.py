@@ -116,7 +116,7 @@ MUTANTS = (
     ),
     Mutant(
         "a section that was closed and opened anew counts as never closed",
-        "launcher/rounds.py",
+        "launcher/withheld.py",
         "    return deadline.cause, deadline.slot, deadline.at_ns\n",
         "    return deadline.cause, deadline.slot, 0\n",
         ("tests/launcher/test_rounds.py",),

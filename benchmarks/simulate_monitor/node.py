@@ -9,6 +9,7 @@ from collections import Counter
 
 from benchmarks.simulate_monitor.clock import Clock, Plan, ReplacedError
 from benchmarks.simulate_monitor.ranks import LIMIT_FACTOR, MS, NS, Rank, Spans, between, slices
+from benchmarks.simulate_monitor.waits import LONGEST_LEARNED_NS, let_wait
 from launcher.lost_time import KEEPER, MONITOR, LostTime
 from launcher.rounds import Case, Rounds
 
@@ -16,6 +17,8 @@ __all__ = ["Node", "Totals", "simulate"]
 
 RANKS = 8
 MEAN_QUIET_SECONDS = 1800.0
+_WAITS = 0.1
+"""How often ranks wait for one that is in a long section."""
 LONGEST_LAG_NS = 400 * MS
 """How long a process may take to wake after the first of its tree; less than the rules allow for."""
 _BOUND_NS, _STARVED_NS, _DEATH_NS = 3 * NS, 8 * NS, 3 * NS
@@ -72,6 +75,10 @@ class Node:
         hung = between(self.chance, RANKS) if hangs else None
         hang_ns = between(self.chance, start_ns, last_ns + 1)
         ranks = [Rank(self, plan.ranks[number], clock, hang_ns if number == hung else None) for number in range(RANKS)]
+        gap_ns = self.longest_ns[False]
+        if LIMIT_FACTOR * gap_ns <= LONGEST_LEARNED_NS and self.chance.random() < _WAITS:
+            self.totals.counts["waits"] += 1
+            let_wait(self.chance, ranks, None if hung is None else ranks[hung], gap_ns, clock.now_ns)
         for rank in ranks:
             rank.draw_until(last_ns + NS)
         overdue = [p for rank in ranks for p in rank.phases if p.end_ns > p.deadline_ns]
@@ -82,7 +89,7 @@ class Node:
                 self._jump(witness, clock.now_ns - between(self.chance, MS, self.lost.beat_period_ns))
             end_ns = max(p.end_ns for p in overdue)
             if hung is not None:
-                end_ns = ranks[hung].phases[-1].deadline_ns + 2 * (last_ns - start_ns) + 20 * NS
+                end_ns = self._found_by_ns(ranks[hung], plan) + 2 * (last_ns - start_ns) + 20 * NS
             found_ns = self._watch(clock, ranks, end_ns + NS, None if hung is None else ranks[hung])
             self._now_ns = max(clock.now_ns, clock.keeper_ns, self._now_ns) + NS
             if hung is not None:
@@ -202,8 +209,15 @@ class Node:
             f"{[((a - verdict.since_ns) / NS, (b - verdict.since_ns) / NS) for a, b in clock.plan.freezes]}"
         )
 
+    def _found_by_ns(self, rank: Rank, plan: Plan) -> int:
+        if rank.found_by_ns is None:
+            return rank.phases[-1].deadline_ns
+        # A monitor that takes over lets it wait for what its peers are in by then.
+        anew_ns = int(LIMIT_FACTOR * (self.longest_ns[True] + self.longest_ns[False]))
+        return rank.found_by_ns + anew_ns * len(plan.deaths)
+
     def _judge_hang(self, found_ns: int | None, rank: Rank, plan: Plan) -> None:
-        deadline_ns = rank.phases[-1].deadline_ns
+        deadline_ns = self._found_by_ns(rank, plan)
         lost_ns = sum(2 * (end - start) for start, end in plan.freezes)
         self.totals.counts["hangs"] += 1
         bound_ns = _BOUND_NS + _STARVED_NS * plan.is_starved + _DEATH_NS * bool(plan.deaths)

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from launcher.lost_time import Freeze
-from launcher.verdict import Sighting, sight
+from launcher.verdict import Deadline, Sighting, sight
 from resilience_core.cell import CLOSED, WATCHED, CellView, OpenSection
+from resilience_core.limit_text import CONFIGURED, LEARNED
 
 __all__ = ["MS", "NS", "Phase", "Rank", "Spans", "between", "slices"]
 
@@ -98,7 +99,12 @@ class Rank:
         self.kill_at_ns: int | None = None
         self.is_condemned = False
         self.watched_since_ns = 0
-        self._node, self._spans, self._clock, self._hang_ns = node, spans, clock, hang_ns
+        self.spans = spans
+        self.has_learned_gaps = False
+        """Whether the limits of the time between sections were learned, and those of sections configured."""
+        self.found_by_ns: int | None = None
+        """Of one that hangs: by when it must be found, when not at its own deadline."""
+        self._node, self._clock, self._hang_ns = node, clock, hang_ns
         self._at = 0
         is_section = node.chance.random() < 0.7
         since_ns = clock.now_ns - between(node.chance, node.longest_ns[is_section])
@@ -114,7 +120,7 @@ class Rank:
         work_ns = max(done_ns, int(longest_ns * chance.uniform(0.5, 1.0)))
         if chance.random() < 0.1:  # a garbage collection
             work_ns += int(longest_ns * chance.uniform(0.0, 0.15))
-        end_ns = self._spans.after(start_ns, work_ns)
+        end_ns = self.spans.after(start_ns, work_ns)
         if self._hang_ns is not None and end_ns > self._hang_ns:
             end_ns = sys.maxsize
         return Phase(start_ns, end_ns, start_ns + int(LIMIT_FACTOR * longest_ns), is_section)
@@ -137,6 +143,12 @@ class Rank:
     def sight(self, view: CellView, now_ns: int, freezes: Sequence[Freeze]) -> Sighting:
         """As ``RankMonitor`` does."""
         return sight(view, now_ns, freezes, watched_since_ns=self.watched_since_ns)
+
+    def basis(self, deadline: Deadline) -> str | None:
+        """Nothing is known of the limits where nobody waits."""
+        if not self.has_learned_gaps:
+            return None
+        return CONFIGURED if deadline.cause == "section" else LEARNED
 
     def is_watched(self, view: CellView) -> bool:
         """Until it is condemned."""

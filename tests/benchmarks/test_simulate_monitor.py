@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from benchmarks.simulate_monitor import node
 from benchmarks.simulate_monitor.node import simulate
-from launcher import lost_time, verdict
+from launcher import lost_time, verdict, withheld
 
 
 def test_no_healthy_rank_is_killed_and_no_hang_is_missed() -> None:
@@ -33,7 +34,11 @@ def _beats_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lost_time, "SHORTEST_BEAT_NS", 500_000_000)
 
 
-@pytest.mark.parametrize("break_a_rule", [_nothing_is_given_back, _beats_are_rare])
+def _nothing_is_withheld(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(withheld.Withheld, "weigh", lambda self, sightings, *_: sightings)
+
+
+@pytest.mark.parametrize("break_a_rule", [_nothing_is_given_back, _beats_are_rare, _nothing_is_withheld])
 def test_it_sees_a_broken_rule_that_kills(
     monkeypatch: pytest.MonkeyPatch, break_a_rule: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
@@ -43,4 +48,16 @@ def test_it_sees_a_broken_rule_that_kills(
 
 def test_it_sees_a_broken_rule_that_misses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdict, "FRESH_MONITOR_DOUBT_NS", 3600 * 1_000_000_000)
+    assert simulate(rank_hours=0, hangs=48, seed=1).missed != []
+
+
+def test_it_sees_a_verdict_that_is_withheld_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "_WAITS", 1.0)
+    assert simulate(rank_hours=0, hangs=48, seed=1).missed == []
+
+    def hold(self: withheld.Withheld[object], rank: object, sighting: verdict.Sighting, *_: object) -> verdict.Sighting:
+        learned = tuple(each for each in sighting.late if each.cause == verdict.OUT_OF_SECTION)
+        return sighting._replace(late=tuple(set(sighting.late) - set(learned)), held=learned)
+
+    monkeypatch.setattr(withheld.Withheld, "apply", hold)
     assert simulate(rank_hours=0, hangs=48, seed=1).missed != []

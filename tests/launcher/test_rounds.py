@@ -47,6 +47,9 @@ class Rank:
     def is_watched(self, view: CellView) -> bool:
         return not self.is_condemned
 
+    def basis(self, deadline: Deadline) -> str | None:
+        return None
+
 
 class World:
     """A clock that moves in pauses only, and something that may happen in each of them."""

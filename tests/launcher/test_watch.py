@@ -16,7 +16,7 @@ import pytest
 
 from launcher.lost_time import Freeze
 from launcher.processes import wait_for_exit
-from launcher.verdict import FRESH_MONITOR_DOUBT_NS, Verdict
+from launcher.verdict import FRESH_MONITOR_DOUBT_NS, Deadline, Verdict
 from launcher.watch import RankMonitor, WatchOrder
 from resilience_core import FaultToleranceConfig
 from resilience_core.cell import (
@@ -36,7 +36,7 @@ from resilience_core.cell import (
     CellView,
     process_start_time,
 )
-from resilience_core.learned_limits import LearnedLimits
+from resilience_core.learned_limits import LearnedLimits, Seen
 from resilience_core.limit_text import origin_of, write_limits
 
 S = 1_000_000_000
@@ -314,6 +314,25 @@ def test_where_a_limit_comes_from_is_known_after_its_cell_was_damaged(
         assert origin.phrase == "configured: --ft-rank-section-timeouts"
         if damage is not damage_text:  # the rank stores it only when limits change, and a successor reads it
             assert origin == origin_of(cell.read_text(LIMITS_TEXT), "section", "step", 180)
+
+
+def test_what_a_deadlines_limit_rests_on_is_read_from_the_cell(cell: Cell) -> None:
+    step, gap = Deadline("section", "step", 0, 180 * S, 0), Deadline("out of section", None, -1, 60 * S, 0)
+    limits = LearnedLimits(FaultToleranceConfig(rank_section_timeouts={"step": 180}))
+    limits.learn_sections({}, Seen(S, 9, S), False)
+    with contextlib.closing(monitor(cell)) as rank:
+        seen(rank)
+        assert rank.basis(step) is None
+        cell.write_text(LIMITS_TEXT, write_limits(limits.document(), LIMITS_TEXT.size))
+        seen(rank)
+        assert (rank.basis(step), rank.basis(gap)) == ("configured", "learned")
+
+
+@pytest.mark.parametrize(("is_learned", "basis"), [(True, None), (False, "configured")])
+def test_what_a_startup_limit_rests_on(cell: Cell, is_learned: bool, basis: str | None) -> None:
+    with contextlib.closing(monitor(cell, startup_at_ns=9, startup_is_learned=is_learned)) as rank:
+        assert rank.order.startup is not None
+        assert rank.basis(rank.order.startup) == basis
 
 
 def test_a_process_that_takes_over_while_its_predecessor_ends_is_no_damage(

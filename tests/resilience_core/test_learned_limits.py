@@ -241,6 +241,26 @@ def test_the_two_heartbeat_limits_are_told_apart() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("mode", "configured", "longest", "basis"),
+    [
+        ("relax", None, 1, "learned"),
+        ("relax", 180, 1, "configured"),
+        ("relax", 180, 50, "configured"),  # lengthened, hence no shorter than what somebody has chosen
+        ("replace", 180, 1, None),
+        ("replace", None, 1, None),
+        ("off", 180, 1, "configured"),
+    ],
+)
+def test_what_a_limit_rests_on(mode: str, configured: int | None, longest: int, basis: str | None) -> None:
+    limits = learned({"step": Seen(longest * S, 9, S)}, rank_section_timeouts={"step": configured}, learned_limits=mode)
+    assert phrase(limits, "section", "step", step_limit(limits) or 0.0).basis == basis
+
+
+def test_a_limit_that_nobody_has_chosen_is_no_configured_one() -> None:
+    assert phrase(LearnedLimits(FaultToleranceConfig()), "heartbeat", None, 2700.0).basis is None
+
+
 @pytest.mark.parametrize("name", ["step " * 20, "\udcff", "\u00e9" * 40, "a\0"])
 def test_a_limit_is_found_by_the_name_that_the_cell_shows(name: str) -> None:
     """The cell cuts long names, and has no bytes for a lone surrogate."""

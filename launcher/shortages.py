@@ -23,6 +23,8 @@ def shortage(error: BaseException) -> str | None:
     Returns:
         None where the error says nothing of that kind.
     """
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):  # Python's word for EAGAIN
+        error = OSError(errno.EAGAIN, str(error)).with_traceback(error.__traceback__)
     advice = _ADVICE.get(error.errno or 0) if isinstance(error, OSError) else None
     if advice is None:
         return None

@@ -98,7 +98,14 @@ def test_every_shortage_comes_with_its_fix(code: int, fix: str) -> None:
     assert fix in (shortage(OSError(code, os.strerror(code), "/full/disk")) or "")
 
 
+def test_a_thread_that_cannot_be_started_is_a_shortage() -> None:
+    said = shortage(RuntimeError("can't start new thread")) or ""
+    assert "can't start new thread; this user may have" in said
+    assert "ulimit -u unlimited" in said
+
+
 def test_everything_else_is_no_shortage() -> None:
+    assert shortage(RuntimeError("x")) is None
     assert shortage(KeyError("rank")) is None
     assert shortage(OSError(errno.ENOENT, "No such file or directory")) is None
 

@@ -129,6 +129,8 @@ def hide_py_spy() -> None:
 
 # ---- control groups -------------------------------------------------------------------------------------
 
+_LONGEST_REMOVAL_SECONDS = 5.0
+
 
 class ControlGroup:
     """A group of the ``freezer`` or ``pids`` controller, of version 1 or 2; falsy where none can be made."""
@@ -170,10 +172,16 @@ class ControlGroup:
         return (self._folder / name).read_text()
 
     def remove(self) -> None:
-        """Remove it; nobody may be in it any more."""
-        if self._folder is not None:
-            with contextlib.suppress(OSError):
+        """Remove it; whoever is still ending in it is waited for."""
+        end = time.monotonic() + _LONGEST_REMOVAL_SECONDS
+        while self._folder is not None:
+            try:
                 self._folder.rmdir()
+                self._folder = None
+            except OSError:  # busy: a zombie counts until it is collected
+                if time.monotonic() >= end:
+                    return
+                time.sleep(0.05)
 
 
 # ---- output ---------------------------------------------------------------------------------------------

@@ -166,11 +166,9 @@ def _renew_thread_number() -> None:
 
 
 def _install_main(order: WorkerOrder) -> types.ModuleType:
-    target = order.argv[0]
     sys.argv = list(order.argv)
     sys.orig_argv = [sys.executable, "-u", *(["-m"] if order.is_module else []), *order.argv]
-    if not (sys.flags.safe_path if hasattr(sys.flags, "safe_path") else False):
-        sys.path[0] = os.getcwd() if order.is_module else _folder_of(target)
+    _set_first_path(order)
     _forget_our_own_modules(sys.path[0])
     _kept_alive.append(sys.modules["__main__"])
     main = types.ModuleType("__main__")
@@ -179,8 +177,55 @@ def _install_main(order: WorkerOrder) -> types.ModuleType:
     return main
 
 
+def _set_first_path(order: WorkerOrder) -> None:
+    """Put at the front of ``sys.path`` what ``python`` puts there; the zygote has kept the place."""
+    target = order.argv[0]
+    is_safe = getattr(sys.flags, "safe_path", False)  # there is no such place then
+    if not order.is_module and _is_container(_absolute(target)):
+        sys.path[:0] = [_absolute(target)]
+        if not is_safe:
+            del sys.path[1]
+    elif is_safe:
+        return
+    elif not order.is_module:
+        sys.path[0] = _folder_of(target)
+    elif (here := _here()) is not None:
+        sys.path[0] = here
+    else:
+        del sys.path[0]
+
+
+def _here() -> str | None:
+    """The working folder; None where it was deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
+
+
+def _absolute(path: str) -> str:
+    """A path as the interpreter completes it: nothing is taken out of it, and it stays as it is in a deleted folder."""
+    here = _here()
+    if here is None or os.path.isabs(path):
+        return path
+    return here if path in ("", ".") else f"{here}/{path}"
+
+
+def _is_container(path: str) -> bool:
+    """Whether this is a folder or an archive to import ``__main__`` from; noted where the interpreter notes it."""
+    sys.path_importer_cache[path] = None
+    for hook in sys.path_hooks:
+        with contextlib.suppress(ImportError):
+            sys.path_importer_cache[path] = hook(path)
+            return True
+    return False
+
+
 def _folder_of(script: str) -> str:
-    return script if os.path.isdir(script) else os.path.dirname(os.path.realpath(script))
+    try:
+        return os.path.dirname(os.path.realpath(script))
+    except OSError:  # relative, in a working folder that was deleted
+        return os.path.dirname(script)
 
 
 def survey(environment_before: Mapping[str, str], import_time: Mapping[str, str], preloading: Preloading) -> None:
@@ -222,14 +267,24 @@ def _forget_our_own_modules(first_path: str) -> None:
     """Let the worker's own folder win: a file there may have the name of a module that is loaded already."""
     for name in _survey.ours:
         _kept_alive.append(sys.modules.pop(name, None))
-    try:
-        beside = {name.partition(".")[0] for name in os.listdir(first_path or ".")}
-    except OSError:
-        return
+    beside = {name.partition(".")[0] for name in _names_in(first_path)}
     shadowed = {top for top in beside & _survey.tops if _comes_from_elsewhere(top, first_path)}
     if shadowed:
         for name in [name for name in sys.modules if name.partition(".")[0] in shadowed]:
             _kept_alive.append(sys.modules.pop(name))
+
+
+def _names_in(path: str) -> list[str]:
+    """What lies in a folder or, at its top, in an archive."""
+    with contextlib.suppress(OSError):
+        if os.path.isdir(path or "."):
+            return os.listdir(path or ".")
+        if sys.path_importer_cache.get(path) is not None:
+            import zipfile
+
+            with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+                return [name.partition("/")[0] for name in archive.namelist()]
+    return []
 
 
 def _comes_from_elsewhere(top: str, folder: str) -> bool:
@@ -239,20 +294,31 @@ def _comes_from_elsewhere(top: str, folder: str) -> bool:
     if not isinstance(origin, str) or not os.path.isabs(origin):
         return False
     # Only what an import would really find in the folder: a module file, or a package.
+    if not os.path.isdir(folder or "."):
+        return getattr(sys.path_importer_cache.get(folder), "find_spec", lambda _: None)(top) is not None
     candidates = (os.path.join(folder, top + ".py"), os.path.join(folder, top, "__init__.py"))
     return not origin.startswith(os.path.join(folder, "")) and any(map(os.path.exists, candidates))
 
 
 def _run_script(path: str, main: types.ModuleType) -> None:
-    if os.path.isdir(path) or _is_archive(path):
+    absolute = _absolute(path)
+    if sys.path_importer_cache.get(absolute) is not None:
         import runpy
 
-        runpy.run_path(path, run_name="__main__")
+        runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
         return
     from importlib.machinery import SourceFileLoader, SourcelessFileLoader
 
-    absolute = os.path.abspath(path)
     main.__dict__.update(__file__=absolute, __loader__=SourceFileLoader("__main__", absolute), __cached__=None)
+    try:
+        file = open(path, "rb")  # noqa: SIM115
+    except OSError as error:
+        print(
+            f"{sys.executable}: can't open file {absolute!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr
+        )
+        sys.exit(2)
+    with file:
+        source = file.read()
     if path.endswith(".pyc"):
         compiled = SourcelessFileLoader("__main__", absolute)
         main.__dict__.update(__loader__=compiled)
@@ -260,15 +326,7 @@ def _run_script(path: str, main: types.ModuleType) -> None:
         assert code is not None
         exec(code, main.__dict__)
         return
-    with open(path, "rb") as file:
-        source = file.read()
     exec(compile(source, absolute, "exec", dont_inherit=True), main.__dict__)
-
-
-def _is_archive(path: str) -> bool:
-    import zipfile
-
-    return path.endswith((".zip", ".pyz")) and zipfile.is_zipfile(path)
 
 
 def _run_module(name: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from benchmarks.mutants.catalogue_group import MUTANTS_OF_THE_GROUP
 from benchmarks.mutants.catalogue_limits import MUTANTS_OF_LIMITS
 from benchmarks.mutants.catalogue_verdicts import MUTANTS_OF_VERDICTS
+from benchmarks.mutants.catalogue_warm import MUTANTS_OF_WARM_WORKERS
 from benchmarks.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS", "Mutant"]
@@ -958,4 +959,5 @@ MUTANTS = (
     *MUTANTS_OF_THE_GROUP,
     *MUTANTS_OF_LIMITS,
     *MUTANTS_OF_VERDICTS,
+    *MUTANTS_OF_WARM_WORKERS,
 )

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,14 +30,14 @@ def tell(launch, tmp_path, mode, *, options=(), script="tell_all.py", env=None):
         env={"TELL_ALL": str(folder), "PYTHONHASHSEED": "7", "TORCH_LOGS": "", **(env or {})},
     )
     assert job.wait(90) == 0, job.stderr
-    told = [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
+    told = [json.loads((folder / f"{rank}.json").read_text().replace(str(job.work), "WORK")) for rank in (0, 1)]
     assert all((folder / f"atexit-{rank}").exists() for rank in (0, 1))
     return told, job
 
 
 @pytest.mark.parametrize(
     "way",
-    ["script", *(pytest.param(way, marks=pytest.mark.long) for way in ("module", "many-threads"))],
+    ["script", *(pytest.param(way, marks=pytest.mark.long) for way in ("module", "many-threads", "folder", "archive"))],
 )
 def test_a_warm_worker_cannot_tell_itself_from_a_spawned_one(launch, tmp_path, way):
     """Everything that a program can see of itself, compared key by key."""
@@ -45,6 +46,15 @@ def test_a_warm_worker_cannot_tell_itself_from_a_spawned_one(launch, tmp_path, w
         options, script, env = ("-m",), "tell_all", {"PYTHONPATH": str(SCRIPTS)}
     if way == "many-threads":
         env = {"OMP_NUM_THREADS": "3", "PYTHONFAULTHANDLER": "1"}
+    if way in ("folder", "archive"):
+        # Relative paths, as a shell gives them; the children of such a program find nothing of its __main__.
+        script, env = f"../../{way}", {"OMP_SCHEDULE": "static"}
+        if way == "folder":
+            (tmp_path / way).mkdir()
+            (tmp_path / way / "__main__.py").write_text((SCRIPTS / "tell_all.py").read_text())
+        else:
+            with zipfile.ZipFile(tmp_path / way, "w") as archive:
+                archive.write(SCRIPTS / "tell_all.py", "__main__.py")
     spawned, _ = tell(launch, tmp_path, "spawn", options=options, script=script, env=env)
     warm, job = tell(launch, tmp_path, "warm", options=options, script=script, env=env)
 

@@ -15,6 +15,7 @@ from launcher.blame import assign_blame, is_entered_by_all, waits_for_peers
 from launcher.evidence import Evidence, ProcessLook, kernel_wait, look_at, unmonitored, uses_a_gpu
 from launcher.incident import MOST_STACKS, Incident, RankReport
 from launcher.incident_writer import IncidentWriter
+from launcher.near_miss import Lateness, NearMiss, lateness
 from launcher.processes import send_signal
 from launcher.rounds import Case, Findings, Rounds
 from launcher.stacks import Thread, is_a_wait_for_the_gpu, main_thread, own_frame, take_stacks
@@ -23,47 +24,12 @@ from launcher.watch import RankMonitor
 from resilience_core.cell import STACK_SIGNAL, CellView
 from resilience_core.limit_text import LEARNED
 
-__all__ = ["NearMiss", "Reporter", "condemn"]
+__all__ = ["Reporter", "condemn"]
 
 NS = 1_000_000_000
 _MOST_FRAMES = 50
 Standing = Sequence[Case[RankMonitor]]
 Withdrawn = Sequence[tuple[Case[RankMonitor], CellView | None]]
-
-
-class NearMiss(NamedTuple):
-    """A rank that was spared: when it was looked at for the last time, it was no longer late.
-
-    One that had not been overdue itself (``was_late``) is none: it was only to be terminated with one that was. It
-    travels with the others, since the launcher must learn of every verdict that no longer holds.
-    """
-
-    rank: int
-    local_rank: int
-    pid: int
-    cause: str
-    section: str | None
-    limit_seconds: float
-    late_seconds: float | None
-    """By how much the rank missed its limit; None when that is not known, or it was only due together with others."""
-    was_asked: bool = False
-    """A signal has asked it for its stack, which may have ended the call that it was stuck in."""
-    waited_for: int | None = None
-    """The rank that it waited for, which came back; it has not moved itself, and is looked at again."""
-    was_late: bool = True
-    """Whether it was overdue itself."""
-    was_announced: bool = False
-    """Whether the launcher has been told that it would be signalled."""
-
-    def __str__(self) -> str:
-        where = f"section '{self.section}'" if self.section is not None else self.cause
-        if not self.was_late:
-            return f"rank {self.rank} (pid {self.pid}) was not overdue itself: {where}, limit {self.limit_seconds:g} s"
-        if self.waited_for is not None:
-            return f"rank {self.rank} (pid {self.pid}) waited for rank {self.waited_for}, which came back: {where}"
-        late = "" if self.late_seconds is None else f" {self.late_seconds * 1000:.1f} ms late"
-        asked = ", perhaps because a signal asked it for its stack" if self.was_asked else ""
-        return f"rank {self.rank} (pid {self.pid}) came back{late}{asked}: {where}, limit {self.limit_seconds:g} s"
 
 
 class Reporter(NamedTuple):
@@ -186,13 +152,10 @@ def _near_misses(incident: Incident, withdrawn: Withdrawn, announced: Sequence[i
 
 def _near_miss(case: Case[RankMonitor], view: CellView | None, incident: Incident) -> NearMiss:
     verdict, order = case.verdict, case.rank.order
-    late_ns = None
     has_moved = view is not case.view
-    if case.is_late and has_moved and view is not None:
-        # The rank's own stamps say when it was back.
-        stamps = [view.last_heartbeat_ns, view.left_section_ns, *(section.opened_ns for section in view.sections)]
-        back_ns = min((at_ns for at_ns in stamps if at_ns >= verdict.deadline_ns), default=None)
-        late_ns = None if back_ns is None else back_ns - verdict.deadline_ns
+    late = Lateness()
+    if case.is_late and has_moved and view is not None and case.answered_by_ns is not None:
+        late = lateness(case.view, verdict, view, case.answered_by_ns)
     stack = next((rank.stack for rank in incident.ranks if rank.local_rank == order.local_rank), ())
     return NearMiss(
         rank=order.rank,
@@ -201,7 +164,8 @@ def _near_miss(case: Case[RankMonitor], view: CellView | None, incident: Inciden
         cause=verdict.cause,
         section=verdict.section,
         limit_seconds=verdict.limit_seconds,
-        late_seconds=None if late_ns is None else late_ns / NS,
+        late_seconds=late.seconds,
+        late_at_most_seconds=late.at_most_seconds,
         was_asked=any(thread.was_asked for thread in stack),
         waited_for=None if has_moved else incident.culprits[0].rank,
         was_late=case.was_late,

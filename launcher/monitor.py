@@ -23,13 +23,14 @@ from typing import Any
 
 from launcher import console
 from launcher.background import Background
-from launcher.condemn import NearMiss, Reporter, condemn
+from launcher.condemn import Reporter, condemn
 from launcher.console import say
 from launcher.incident import Incident
 from launcher.incident_writer import SLOWEST_WRITE_SECONDS, IncidentWriter
 from launcher.keeping import StoppedLauncher
 from launcher.leftovers import end_marked
 from launcher.lost_time import MONITOR, LostTime
+from launcher.near_miss import NearMiss
 from launcher.processes import end_sessions, has_exited, process_status, send_signal
 from launcher.rounds import Findings, Rounds
 from launcher.watch import RankMonitor, WatchOrder

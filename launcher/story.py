@@ -18,6 +18,7 @@ from launcher.console import ERROR, WARNING
 from launcher.evidence import Evidence, ProcessLook, look_at, unmonitored, uses_a_gpu
 from launcher.incident import Incident, RankReport
 from launcher.monitor_process import find_py_spy
+from launcher.near_miss import late_phrase
 from launcher.phrases import time_of_day
 from launcher.workers import Worker, WorkerProcesses
 from resilience_core.cell import CellView
@@ -228,7 +229,7 @@ def level_of(change: str) -> int:
 def near_miss(miss: Mapping[str, Any], count: int) -> str:
     """One line about a rank whose verdict was withdrawn; ``count`` is how many there were so far."""
     where = f"section '{miss['section']}'" if miss["section"] is not None else miss["cause"]
-    late = "" if miss["late_seconds"] is None else f" {miss['late_seconds'] * 1000:.1f} ms late"
+    late = late_phrase(miss["late_seconds"], miss["late_at_most_seconds"])
     rank = f"near miss {count}: rank {miss['rank']} (pid {miss['pid']})"
     limit = f"({where}, limit {miss['limit_seconds']:g} s)"
     if miss["waited_for"] is not None:

@@ -152,6 +152,8 @@ class CellView(NamedTuple):
     rank: int
     sections: tuple[OpenSection, ...]
     pid_namespace: int = 0
+    closings: int = -1
+    """How many times sections were closed, all together; -1 where not all of them are counted."""
 
 
 class Cell:
@@ -316,6 +318,7 @@ class Cell:
             rank=words[RANK],
             sections=sections,
             pid_namespace=words[PID_NAMESPACE],
+            closings=-1 if words[NOT_COUNTED] else sum(words[FIRST_CLOSED:NOT_COUNTED].tolist()),
         )
 
     def copy(self) -> Cell:

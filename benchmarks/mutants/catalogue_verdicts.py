@@ -273,4 +273,32 @@ MUTANTS_OF_VERDICTS = (
         "return (*self.late, *(",
         ("tests/launcher/test_withheld.py",),
     ),
+    Mutant(
+        "a later close is told as that of the overdue section",
+        "launcher/near_miss.py",
+        "after.closings == before.closings + 1",
+        "after.closings > before.closings",
+        ("tests/launcher/test_near_miss.py",),
+    ),
+    Mutant(
+        "a close that was under way is counted twice",
+        "launcher/near_miss.py",
+        "is_alone and was_quiet and",
+        "is_alone and",
+        ("tests/launcher/test_near_miss.py",),
+    ),
+    Mutant(
+        "a close under way in another section is told as that of the overdue one",
+        "launcher/near_miss.py",
+        "is_alone and was_quiet and all(s.opened_ns >= after.left_section_ns for s in after.sections):",
+        "is_alone and was_quiet:",
+        ("tests/launcher/test_near_miss.py",),
+    ),
+    Mutant(
+        "an upper bound is told as if it were exact",
+        "launcher/near_miss.py",
+        "    return Lateness(None, (min(known_ns)",
+        "    return Lateness((min(known_ns) - verdict.deadline_ns) / NS, (min(known_ns)",
+        ("tests/launcher/test_near_miss.py",),
+    ),
 )

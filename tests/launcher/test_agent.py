@@ -86,6 +86,7 @@ def near_miss(local_rank: int) -> dict[str, Any]:
         "cause": "section",
         "section": "step",
         "late_seconds": 0.1,
+        "late_at_most_seconds": 0.1,
         "was_late": True,
     }
 

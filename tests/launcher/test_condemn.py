@@ -19,9 +19,10 @@ import pytest
 
 from launcher import agent
 from launcher import condemn as module
-from launcher.condemn import NearMiss, Reporter, condemn
+from launcher.condemn import Reporter, condemn
 from launcher.incident import Incident, RankReport, read_incident
 from launcher.incident_writer import IncidentWriter
+from launcher.near_miss import NearMiss
 from launcher.processes import wait_for_exit
 from launcher.rounds import Rounds
 from launcher.stacks import Frame, Thread

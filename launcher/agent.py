@@ -32,6 +32,7 @@ from launcher.incident import Incident
 from launcher.progress import ProgressRule
 from launcher.rendezvous import GenerationRendezvous
 from launcher.workers import Worker, WorkerProcesses
+from launcher.working_folder import said_where_deleted
 from resilience_core.control import WorkloadAction, WorkloadControlRequest
 
 __all__ = ["Agent"]
@@ -374,7 +375,7 @@ class Agent(SimpleElasticAgent):
         if why is not None and self._remaining_restarts > 0:
             self._give_up(why, self._outfit.config.no_restart_exit_code)
         else:
-            say(story.what_follows(allowed - self._remaining_restarts, allowed))
+            say(story.what_follows(allowed - self._remaining_restarts, allowed), *said_where_deleted())
         if self._remaining_restarts > 0:
             self._back_off_from_a_crash_loop(current, any(map(story.showed_life, views.values())))
         else:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from launcher.event_log import read_events
 from launcher.incident import read_incidents
+from launcher.working_folder import completed
 from resilience_core.finished import FINISHED_FLAG_VARIABLE
 
 __all__ = ["main"]
@@ -249,7 +250,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     split = arguments.index("--")
     options = parser.parse_args(arguments[:split])
     options.command = arguments[split + 1 :]
-    options.flag_file = os.path.abspath(options.flag_file or os.environ.get(FINISHED_FLAG_VARIABLE) or "ft_finished")
+    options.flag_file = completed(options.flag_file or os.environ.get(FINISHED_FLAG_VARIABLE) or "ft_finished")
     if not options.command:
         print("ft_autoresume: error: there is no command after '--'", file=sys.stderr)
         return USAGE_ERROR

@@ -26,6 +26,7 @@ import attrs
 from launcher.import_guard import ImportGuard, TakenImport
 from launcher.marks import leave_mark
 from launcher.preloading import Preloading
+from launcher.working_folder import working_folder
 from launcher.zygote_protocol import Handover, WorkerOrder, send_message
 from resilience_core.cell import FIRST_LINE
 from resilience_core.client import CELL_VARIABLE
@@ -189,23 +190,15 @@ def _set_first_path(order: WorkerOrder) -> None:
         return
     elif not order.is_module:
         sys.path[0] = _folder_of(target)
-    elif (here := _here()) is not None:
+    elif (here := working_folder()) is not None:
         sys.path[0] = here
     else:
         del sys.path[0]
 
 
-def _here() -> str | None:
-    """The working folder; None where it was deleted."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return None
-
-
 def _absolute(path: str) -> str:
     """A path as the interpreter completes it: nothing is taken out of it, and it stays as it is in a deleted folder."""
-    here = _here()
+    here = working_folder()
     if here is None or os.path.isabs(path):
         return path
     return here if path in ("", ".") else f"{here}/{path}"

@@ -7,11 +7,14 @@ disk nor a stubborn process nor a mistake of ours can keep a stuck rank alive.
 
 from __future__ import annotations
 
+import os
 import signal
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from launcher.blame import assign_blame, is_entered_by_all, waits_for_peers
+from launcher.console import DEBUG, say
 from launcher.evidence import Evidence, ProcessLook, kernel_wait, look_at, unmonitored, uses_a_gpu
 from launcher.incident import MOST_STACKS, Incident, RankReport
 from launcher.incident_writer import IncidentWriter
@@ -70,7 +73,7 @@ def condemn(
     announced: list[int] = []
     incident: Incident | None = None
     try:
-        incident, problem = writer.write(_incident(findings, everybody, settings))
+        incident, problem = writer.write(_incident_whatever_happens(findings, everybody, settings))
         standing, withdrawn = _without_who_waited(incident, *rounds.still_due(standing))
         if standing:
             announced = [case.rank.order.local_rank for case in standing]
@@ -172,6 +175,50 @@ def _near_miss(case: Case[RankMonitor], view: CellView | None, incident: Inciden
     )
 
 
+def _incident_whatever_happens(
+    findings: Findings[RankMonitor], everybody: Sequence[RankMonitor], settings: dict[str, Any]
+) -> Incident:
+    """What is known of a verdict; where collecting that fails, the verdict itself, and what has failed."""
+    try:
+        return _incident(findings, everybody, settings)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the verdict stands and has to be told
+        why = _mistake("evidence could not be collected", error)
+        return Incident(
+            kind="hang",
+            generation=findings.cases[0].rank.order.generation,
+            why=f"who is to blame cannot be told: {why}",
+            action=_action([case.rank for case in findings.cases], settings),
+            ranks=tuple(_bare_report(case, findings.seen_ns, why) for case in findings.cases),
+            deadline_ns=min((case.verdict.deadline_ns for case in findings.cases if case.is_late), default=None),
+            seen_ns=findings.seen_ns,
+        )
+
+
+def _bare_report(case: Case[RankMonitor], now_ns: int, why: str) -> RankReport:
+    """What the verdict itself says of a rank, which nothing has to be looked up for."""
+    verdict, order = case.verdict, case.rank.order
+    return RankReport(
+        rank=order.rank,
+        local_rank=order.local_rank,
+        pid=case.view.pid or order.pid,
+        is_condemned=True,
+        cause=verdict.cause,
+        section=verdict.section,
+        open_seconds=(now_ns - verdict.since_ns) / NS,
+        limit_seconds=verdict.limit_seconds,
+        iteration=case.view.iteration if case.view.iteration >= 0 else None,
+        no_stack=why,
+    )
+
+
+def _mistake(what: str, error: Exception) -> str:
+    """Words for an error that nobody has foreseen; its traceback is for ``--ft-log-level DEBUG``."""
+    say(*traceback.format_exception(error), level=DEBUG)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    name = f"{os.path.basename(place.filename)}:{place.lineno}"
+    return f"{what} ({type(error).__name__}: {error}, at {name}; this is a mistake in ft_launcher, please report it)"
+
+
 def _incident(findings: Findings[RankMonitor], everybody: Sequence[RankMonitor], settings: dict[str, Any]) -> Incident:
     """What is known of a verdict, stacks included."""
     now_ns = findings.seen_ns
@@ -241,14 +288,19 @@ def _stacks(
         return {}
     # The launcher ends every rank once one is condemned, so none has anything left to be disturbed in.
     may_be_asked = views if settings["owns_ranks"] else doomed
-    return take_stacks(
-        {rank.order.local_rank: rank.pid(view) for rank, view in views.items() if rank.pid(view)},
-        py_spy=settings["py_spy"],
-        timeout_seconds=settings["config"]["stack_capture_timeout"],
-        fallback_files={r.order.local_rank: r.stack_file for r in may_be_asked if r in views and views[r].pid},
-        fallback_signal=STACK_SIGNAL,
-        reasons=reasons,
-    )
+    try:
+        return take_stacks(
+            {rank.order.local_rank: rank.pid(view) for rank, view in views.items() if rank.pid(view)},
+            py_spy=settings["py_spy"],
+            timeout_seconds=settings["config"]["stack_capture_timeout"],
+            fallback_files={r.order.local_rank: r.stack_file for r in may_be_asked if r in views and views[r].pid},
+            fallback_signal=STACK_SIGNAL,
+            reasons=reasons,
+        )
+    except Exception as error:  # noqa: BLE001 - whatever it is, it costs the stacks and no more
+        why = _mistake("no stack could be taken", error)
+        reasons.update((rank.order.local_rank, why) for rank in views)
+        return {}
 
 
 def _evidence(rank: RankMonitor, view: CellView, look: ProcessLook | None, stack: tuple[Thread, ...]) -> Evidence:

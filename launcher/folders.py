@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from launcher import latest
+from launcher.working_folder import completed, working_folder_phrase
 from resilience_core.errors import ResilienceError
 
 __all__ = [
@@ -318,7 +319,12 @@ def make_log_folder(log_dir: str | None, run_id: str) -> str:
     Raises:
         FolderError: It cannot be made.
     """
-    path = os.path.abspath(os.path.join(log_dir or "ft_logs", as_file_name(run_id)))
+    path = completed(os.path.join(log_dir or "ft_logs", as_file_name(run_id)))
+    if not os.path.isabs(path):
+        raise FolderError(
+            f"cannot make the log folder {path} in the {working_folder_phrase()}; go to another, or name an absolute "
+            "one with --log-dir"
+        )
     try:
         latest.make_room(path)
         os.makedirs(path, exist_ok=True)

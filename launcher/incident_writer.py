@@ -51,6 +51,8 @@ class IncidentWriter:
                 outcome.append((incident.write(parent), None))
             except OSError as error:
                 outcome.append((incident, f"cannot write the incident under {parent}: {error.strerror}"))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it costs the file alone
+                outcome.append((incident, f"cannot write the incident under {parent}: {error!r}; please report that"))
             done.set()
 
         self._jobs.put(job)
@@ -64,7 +66,7 @@ class IncidentWriter:
         """Write an incident that has a folder once more, without waiting: part of it was withdrawn."""
 
         def job() -> None:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):
                 incident.save()
 
         if incident.folder is not None:
@@ -74,7 +76,7 @@ class IncidentWriter:
         """Turn an incident into a near miss, without waiting: nobody was terminated after all."""
 
         def job() -> None:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(Exception):
                 incident._replace(kind="near_miss").write(self._log_folder + "/near_misses")
             if incident.folder is not None:
                 shutil.rmtree(incident.folder, ignore_errors=True)

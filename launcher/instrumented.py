@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
+from launcher.working_folder import completed, working_folder
 from resilience_core.plain_files import only_plain
 
 __all__ = ["names_the_client", "script_of"]
@@ -54,11 +55,12 @@ def script_of(command: Sequence[str]) -> tuple[str | None, str]:
     for argument in arguments:
         if argument == "-m":
             name = next(arguments, "")
-            return next(_files([name, f"{name}.__main__"], os.getcwd()), None), os.getcwd()
+            here = working_folder() or ""
+            return next(_files([name, f"{name}.__main__"], here), None), here
         if argument == "-c":
             return None, ""
         if not argument.startswith("-") and os.path.isfile(argument):
-            return argument, os.path.dirname(os.path.abspath(argument))
+            return argument, os.path.dirname(completed(argument))
     return None, ""
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch.distributed import run as torchrun
 
+from launcher.working_folder import working_folder_phrase
 from resilience_core.errors import ConfigError
 
 __all__ = ["check_local_ranks", "check_values", "exit_timeout", "local_world_size", "problem_with_script"]
@@ -132,7 +133,7 @@ def problem_with_script(script: str) -> str | None:
         status = os.stat(script)
     except OSError as error:
         if isinstance(error, FileNotFoundError):
-            return f"does not exist (working folder {os.getcwd()})"
+            return f"does not exist ({working_folder_phrase()})"
         return f"cannot be found: {error.strerror}"
     if stat.S_ISDIR(status.st_mode):
         if os.path.isfile(os.path.join(script, "__main__.py")):

@@ -197,7 +197,7 @@ def _check_script(arguments: Any) -> None:
         if script.endswith(".py") and os.path.isfile(script) and not os.path.isdir(top):
             raise ConfigError(f"-m {script}: that is a file; leave -m out, or write {script.removesuffix('.py')}")
         # A worker's sys.path begins with its working folder; ours begins with the folder of this program.
-        in_folder = any(os.path.exists(os.path.join(os.getcwd(), top + suffix)) for suffix in ("", ".py"))
+        in_folder = any(os.path.exists(top + suffix) for suffix in ("", ".py"))
         if not in_folder and importlib.util.find_spec(top) is None:
             raise ConfigError(f"no module named '{top}' (-m {script}); is it installed in this environment?")
     elif (problem := problem_with_script(script)) is not None:

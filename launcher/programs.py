@@ -10,6 +10,7 @@ import errno
 import os
 import shutil
 
+from launcher.working_folder import working_folder_phrase
 from resilience_core.errors import ResilienceError
 from resilience_core.plain_files import only_plain
 
@@ -42,7 +43,7 @@ def problem_with(program: str) -> str | None:
         if os.path.dirname(program):
             return f"'{program}' is not executable: chmod +x {program}"
         return f"'{program}' is looked up in PATH, and is not there; for the one in this folder write ./{program}"
-    where = f"(working folder {os.getcwd()})" if os.path.dirname(program) else "in PATH"
+    where = f"({working_folder_phrase()})" if os.path.dirname(program) else "in PATH"
     return f"the program '{program}' does not exist {where}"
 
 

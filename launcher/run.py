@@ -43,6 +43,7 @@ from launcher.starters import SpawnStarter, WorkerStarter
 from launcher.upkeep import CONFIG_FILE, CONTROL_SOCKET, Upkeep
 from launcher.warm_starter import WarmStarter
 from launcher.workers import python_command
+from launcher.working_folder import completed
 from resilience_core.config import FaultToleranceConfig
 from resilience_core.errors import ConfigError, ResilienceError
 
@@ -109,7 +110,7 @@ def _log_folder(job: Job, disk: Background) -> str:
             lambda: make_log_folder(job.arguments.log_dir, job.arguments.rdzv_id), _LONGEST_FIRST_WAIT_SECONDS
         )
     except NotDoneError as error:
-        where = os.path.abspath(job.arguments.log_dir or "ft_logs")
+        where = completed(job.arguments.log_dir or "ft_logs")
         raise FolderError(
             f"the log folder under {where} cannot be made: {error}; name another with --log-dir"
         ) from error

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
+from launcher.working_folder import completed
 from resilience_core.plain_files import only_plain
 
 __all__ = ["SetByText", "read_script", "script_file"]
@@ -47,7 +48,7 @@ def read_script(path: str, environment: Mapping[str, str]) -> SetByText:
     Returns:
         What is set before torch is imported; nothing for a file that cannot be read as Python.
     """
-    walk = _Walk(os.path.dirname(os.path.abspath(path)), environment)
+    walk = _Walk(os.path.dirname(completed(path)), environment)
     try:
         walk.file(path)
     except _TorchIsImportedError:
@@ -266,7 +267,7 @@ def script_file(target: str, is_module: bool) -> str | None:
     """The file that ``python target``, or ``python -m target``, runs first; None where none is found."""
     if not is_module:
         return os.path.join(target, "__main__.py") if os.path.isdir(target) else target
-    for folder in (os.getcwd(), *sys.path[1:]):
+    for folder in ("", *sys.path[1:]):
         stem = os.path.join(folder, *target.split("."))
         for path in (stem + ".py", os.path.join(stem, "__main__.py")):
             if os.path.isfile(path):

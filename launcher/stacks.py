@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from launcher.console import say
 from launcher.processes import open_pidfd, process_status, send_signal, wait_for_exit
+from launcher.working_folder import working_folder
 from resilience_core.plain_files import only_plain
 
 __all__ = ["Frame", "Thread", "is_a_wait_for_the_gpu", "main_thread", "own_frame", "take_stacks"]
@@ -219,8 +220,9 @@ def frame_of(function: str, path: str, line: int) -> Frame:
         return Frame(function, path, line, "python", path)
     if path.startswith(_HOME + os.sep) and (short := os.path.relpath(path, _HOME)).split(os.sep)[0] in OURS:
         return Frame(function, short, line, short.split(os.sep)[0], path)
-    here = os.getcwd()
-    return Frame(function, os.path.relpath(path, here) if path.startswith(here + os.sep) else path, line, "", path)
+    here = working_folder()
+    is_below = here is not None and path.startswith(here + os.sep)
+    return Frame(function, os.path.relpath(path, here) if is_below else path, line, "", path)
 
 
 _GONE = "the process had ended before anybody could look at it"

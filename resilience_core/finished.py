@@ -39,7 +39,12 @@ class FinishedFlag:
         folder = os.path.dirname(path) or "."
         if not os.path.isdir(folder):
             raise ConfigError(f"{FINISHED_FLAG_VARIABLE} is {path!r}, in a folder that does not exist; make it")
-        self.path = os.path.abspath(path)
+        try:
+            self.path = os.path.abspath(path)
+        except OSError as error:
+            raise ConfigError(
+                f"{FINISHED_FLAG_VARIABLE} is {path!r}, in a working folder that was deleted; give it an absolute path"
+            ) from error
         self._makes_it = False
         self._has_trained = False
 

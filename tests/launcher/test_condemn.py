@@ -307,14 +307,59 @@ def test_only_ranks_that_were_overdue_are_counted_and_all_are_acquitted(monkeypa
     assert [line.split(":")[0] for line in said] == ["near miss 1", "withdrawn"]
 
 
-def test_a_mistake_of_ours_keeps_no_stuck_rank_alive(group: Group) -> None:
-    def fail() -> None:
-        raise RuntimeError("a mistake")
+def _make_a_mistake(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("a mistake")
 
-    group.meanwhile = fail
+
+def test_a_mistake_of_ours_keeps_no_stuck_rank_alive(group: Group) -> None:
+    group.when_told = _make_a_mistake
     with pytest.raises(RuntimeError):
         group.condemn()
     assert [process.wait(60) for process in group.processes] == [-signal.SIGKILL] * 2
+
+
+def test_a_mistake_of_ours_while_stacks_are_taken_costs_the_stacks_alone(group: Group) -> None:
+    group.meanwhile = _make_a_mistake
+    assert group.condemn() == [0, 1]
+    assert [process.wait(60) for process in group.processes] == [-signal.SIGKILL] * 2
+    ((incident, _, problem),) = group.incidents
+    assert problem is None
+    assert [rank.process_state for rank in incident.ranks] == ["S", "S"]
+    report = (group.folder / "incidents" / "0001" / "report.txt").read_text()
+    assert report.count("no stack: no stack could be taken (RuntimeError: a mistake, at test_condemn.py:") == 2
+
+
+@pytest.mark.parametrize("what", ["assign_blame", "look_at", "unmonitored"])
+def test_a_mistake_of_ours_while_evidence_is_collected_costs_no_verdict(
+    group: Group, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Who, which limit, and what is missing and why: all that is told and carried out."""
+    group.have_due(1, seconds=0.001)
+    monkeypatch.setattr(module, what, _make_a_mistake)
+    assert group.condemn() == [0, 1]
+    assert [process.wait(60) for process in group.processes] == [-signal.SIGKILL] * 2
+    ((incident, condemned, problem),) = group.incidents
+    assert (list(condemned), problem, incident.culprits, incident.deadline_ns is None) == ([0, 1], None, (), False)
+    told = "\n".join(incident.story())
+    assert "rank 0 (pid" in told
+    assert "section 'step' open for 3." in told
+    assert "; limit 2 s" in told
+    assert "who is to blame cannot be told: evidence could not be collected (RuntimeError: a mistake, at " in told
+    assert read_incident(str(incident.folder)).why == incident.why
+
+
+def test_a_mistake_of_ours_in_the_report_costs_the_file_and_not_the_next_one(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(Incident, "report", _make_a_mistake)
+        assert group.condemn() == [0, 1]
+    ((incident, _, problem),) = group.incidents
+    assert problem is not None
+    assert "cannot write the incident under" in problem
+    assert "RuntimeError('a mistake')" in problem
+    writer = IncidentWriter(str(group.folder))
+    assert writer.write(incident)[1] is None
 
 
 def test_a_rank_that_is_stopped_takes_its_signal(group: Group) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from launcher import stacks
-from launcher.stacks import Frame, Thread, main_thread, take_stacks
+from launcher.stacks import Frame, Thread, frame_of, main_thread, take_stacks
 from resilience_core.cell import STACK_SIGNAL
 
 PY_SPY = shutil.which("py-spy", path=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
@@ -307,3 +307,14 @@ def test_all_are_asked_at_one_moment_so_that_none_goes_on_because_another_was_wo
     assert all("training_step" in functions(found[number]) and found[number][0].was_asked for number in range(3))
     assert done[-3:] == ["send_signal"] * 3
     assert "send_signal" not in done[:-3]
+
+
+def test_a_frame_is_told_by_its_whole_path_where_the_working_folder_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    path = str(tmp_path / "gone" / "train.py")
+    assert frame_of("main", path, 3).file == "train.py"
+    (tmp_path / "gone").rmdir()
+    assert frame_of("main", path, 3).file == path

@@ -8,6 +8,7 @@ to the weakest; the first that speaks decides. Where none does, nobody is named,
 from __future__ import annotations
 
 import re
+import signal
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -108,6 +109,8 @@ def _died_or_raised(group: Group) -> Blame | None:
         if (number := first.asking_signal) is not None:
             before = " before any other rank failed" if len(exited) > 1 else ""
             return Blame((first.local_rank,), f"ended by {number.name}, which ft_launcher had not sent{before}")
+        if first.exit_code == -signal.SIGABRT:  # the exit code does not tell who has sent it
+            others = f"{'first, ' if len(exited) > 1 else ''}by SIGABRT, its own (abort()) or another process's"
         return Blame((first.local_rank,), f"ended {others}, without an exception on record")
     return None
 

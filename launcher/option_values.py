@@ -133,6 +133,8 @@ def problem_with_script(script: str) -> str | None:
         status = os.stat(script)
     except OSError as error:
         if isinstance(error, FileNotFoundError):
+            if script == "-":
+                return "would be read from standard input, which a restart finds empty; write it to a file"
             return f"does not exist ({working_folder_phrase()})"
         return f"cannot be found: {error.strerror}"
     if stat.S_ISDIR(status.st_mode):

@@ -70,4 +70,11 @@ MUTANTS_OF_WARM_WORKERS = (
         "            except UnicodeError as error:\n",
         ("tests/launcher/test_condemn.py",),
     ),
+    Mutant(
+        "an abort that may have come from outside is said to be the rank's own",
+        "launcher/blame.py",
+        "        if first.exit_code == -signal.SIGABRT:",
+        "        if False:",
+        ("tests/launcher/test_blame.py",),
+    ),
 )

@@ -39,6 +39,7 @@ def test_a_path_is_completed_as_far_as_that_goes(gone: str, tmp_path: Path) -> N
 
 def test_what_is_looked_for_there_is_not_found_and_the_folder_is_named(gone: str) -> None:
     assert problem_with_script("x.py") == f"does not exist (working folder {gone}, which was deleted)"
+    assert "write it to a file" in str(problem_with_script("-"))
     assert problem_with("./x.sh") == f"the program './x.sh' does not exist (working folder {gone}, which was deleted)"
     with pytest.raises(FolderError, match=f"ft_logs/run in the working folder {gone}, which was deleted"):
         make_log_folder(None, "run")

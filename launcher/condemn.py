@@ -137,7 +137,7 @@ def _corrected(
     )
     if not standing:
         return incident._replace(ranks=ranks, why="; ".join(said.values()), action="none: the verdict was withdrawn")
-    why, action = incident.why, _action([case.rank for case in standing], settings)
+    why, action = incident.why, _action([case.rank for case in standing], ranks, settings)
     if incident.culprits and not any(rank.is_culprit for rank in ranks):
         names = ", ".join(str(rank.rank) for rank in incident.culprits)
         why = f"nobody is named: rank {names} was to blame ({why}), but is no longer"
@@ -187,7 +187,7 @@ def _incident_whatever_happens(
             kind="hang",
             generation=findings.cases[0].rank.order.generation,
             why=f"who is to blame cannot be told: {why}",
-            action=_action([case.rank for case in findings.cases], settings),
+            action=_action([case.rank for case in findings.cases], (), settings),
             ranks=tuple(_bare_report(case, findings.seen_ns, why) for case in findings.cases),
             deadline_ns=min((case.verdict.deadline_ns for case in findings.cases if case.is_late), default=None),
             seen_ns=findings.seen_ns,
@@ -257,18 +257,23 @@ def _incident(findings: Findings[RankMonitor], everybody: Sequence[RankMonitor],
         kind="hang",
         generation=findings.cases[0].rank.order.generation,
         why=blame.why,
-        action=_action(list(doomed), settings),
+        action=_action(list(doomed), reports, settings),
         ranks=tuple(reports),
         deadline_ns=min((case.verdict.deadline_ns for case in findings.cases if case.is_late), default=None),
         seen_ns=now_ns,
     )
 
 
-def _action(ranks: Sequence[RankMonitor], settings: dict[str, Any]) -> str:
+def _action(condemned: Sequence[RankMonitor], ranks: Sequence[RankReport], settings: dict[str, Any]) -> str:
     number = signal.Signals(settings["config"]["rank_termination_signal"])
-    action = f"{number.name} to rank {', '.join(str(rank.order.rank) for rank in ranks)}"
-    if settings["owns_ranks"]:
-        return action  # the launcher knows how many restarts are left, and says so
+    numbers = [rank.order.rank for rank in condemned]
+    action = f"{number.name} to rank {', '.join(map(str, numbers))}"
+    others = [r for r in ranks if r.is_culprit and r.rank not in numbers and r.exit_code is None]
+    names = f"rank {', '.join(str(rank.rank) for rank in others)}, not overdue by itself,"
+    if settings["owns_ranks"]:  # the launcher knows how many restarts are left, and says so
+        return f"{action}; {names} ends with the whole group" if others else action
+    if others:
+        action += f"; {names} is not signalled: whoever started it has to end it"
     return f"{action}; to start it again is the business of whoever started it"
 
 

@@ -171,9 +171,10 @@ class Incident(NamedTuple):
             lines += [f"  stack   {line}" for line in _short_stack(rank) if number < MOST_STACKS]
             if rank.message:
                 lines.append(f"  error   {rank.message}")
+        lines += [f"  overdue {self._headline(rank)}{_waits(rank)}" for rank in self.overdue]
         lines.append(f"  why     {self.why}")
         for rank in self.ranks:
-            if rank not in self.speakers:
+            if rank not in (*self.speakers, *self.overdue):
                 lines.append(f"  peer    {_where(rank)}")
         lines.append(f"  action  {self.action}")
         if self.folder:
@@ -187,7 +188,9 @@ class Incident(NamedTuple):
             for rank in self.speakers[:MOST_STACKS]
         ]
         left = len(self.speakers) - MOST_STACKS
-        return [*lines, *([f"and {left} more"] if left > 0 else []), f"why     {self.why}"]
+        lines += [f"and {left} more"] if left > 0 else []
+        lines += [f"overdue {self._headline(rank)}" for rank in self.overdue[:1]]
+        return [*lines, f"why     {self.why}"]
 
     def report(self) -> list[str]:
         """The whole of it: every stack, and every failed rank's traceback and last lines of standard error."""
@@ -229,13 +232,20 @@ class Incident(NamedTuple):
         failed = tuple(rank for rank in self.ranks if rank.cause == "exit")
         return self.culprits or self.condemned or failed
 
+    @property
+    def overdue(self) -> tuple[RankReport, ...]:
+        """Whose limits have passed where another is to blame: the first few, those that were overdue by themselves
+        before those that were only due with them."""
+        victims = [rank for rank in self.condemned if rank not in self.speakers and rank.limit_seconds is not None]
+        return tuple(sorted(victims, key=_time_left)[:MOST_STACKS])
+
     def _headline(self, rank: RankReport) -> str:
         if self.kind == "request":
             return f"rank {rank.rank} (pid {rank.pid}) asks: {rank.message}"
         if rank.exit_code is not None:
             return f"rank {rank.rank} (pid {rank.pid}) {exit_phrase(rank.exit_code)}{_at(rank)}{_in_section(rank)}"
         if rank.cause is None or rank.open_seconds is None or rank.limit_seconds is None:
-            return f"rank {rank.rank} (pid {rank.pid}) holds the others up{_at(rank)}"
+            return f"rank {rank.rank} (pid {rank.pid}) holds the others up{_at(rank)}{self._place(rank)}"
         silent = {
             "section": f"section '{rank.section}' open for",
             "out of section": "out of section for",
@@ -251,8 +261,17 @@ class Incident(NamedTuple):
             f"limit {rank.limit_seconds:g} s{f' ({rank.limit_origin})' if rank.limit_origin else ''}{until}"
         )
 
+    def _place(self, rank: RankReport) -> str:
+        """Where one that is not overdue is; nothing where that is not known, as of one that only sends heartbeats."""
+        if rank.unmonitored is not None:
+            return f", {rank.unmonitored}"
+        if rank.open_seconds is None or (rank.section is None and any(r.cause == "heartbeat" for r in self.condemned)):
+            return ""
+        where = f"in section '{rank.section}'" if rank.section is not None else "between sections"
+        return f", {where} for {rank.open_seconds:.3f} s"
+
     def _hint(self) -> str | None:
-        for rank in self.speakers:
+        for rank in (*self.speakers, *self.overdue):
             if rank.limit_advice:
                 return rank.limit_advice
             option = {
@@ -308,8 +327,15 @@ def _where(rank: RankReport) -> str:
         where = f"section '{rank.section}'"
     else:
         where = rank.unmonitored or "out of section"
-    waits = f", waits in {rank.waits_in}" if rank.waits_in else ""
-    return f"rank {rank.rank} (pid {rank.pid}): {where}{_at(rank)}{waits}"
+    return f"rank {rank.rank} (pid {rank.pid}): {where}{_at(rank)}{_waits(rank)}"
+
+
+def _waits(rank: RankReport) -> str:
+    return f", waits in {rank.waits_in}" if rank.waits_in else ""
+
+
+def _time_left(rank: RankReport) -> float:
+    return max(0.0, (rank.limit_seconds or 0.0) - (rank.open_seconds or 0.0))
 
 
 def _in_section(rank: RankReport) -> str:

@@ -301,4 +301,25 @@ MUTANTS_OF_VERDICTS = (
         "    return Lateness((min(known_ns) - verdict.deadline_ns) / NS, (min(known_ns)",
         ("tests/launcher/test_near_miss.py",),
     ),
+    Mutant(
+        "the limit that has passed is not told where another rank is to blame",
+        "launcher/incident.py",
+        '        lines += [f"  overdue {self._headline(rank)}{_waits(rank)}" for rank in self.overdue]\n',
+        "",
+        ("tests/launcher/test_incident.py",),
+    ),
+    Mutant(
+        "nothing is said to raise where another rank is to blame",
+        "launcher/incident.py",
+        "        for rank in (*self.speakers, *self.overdue):\n            if rank.limit_advice",
+        "        for rank in self.speakers:\n            if rank.limit_advice",
+        ("tests/launcher/test_incident.py",),
+    ),
+    Mutant(
+        "it is not said what happens to a culprit that was not overdue",
+        "launcher/condemn.py",
+        "    others = [r for r in ranks if r.is_culprit and",
+        "    others = [r for r in ranks if False and",
+        ("tests/launcher/test_condemn.py",),
+    ),
 )

@@ -70,6 +70,7 @@ class Group:
         self.meanwhile: Callable[[], Any] = lambda: None
         self.when_told: Callable[[], Any] = lambda: None
         self.number = "SIGKILL"
+        self.owns_ranks = True
         self.incidents: list[tuple[Incident, Sequence[int], str | None]] = []
         self.spared: list[NearMiss] = []
         monkeypatch.setattr(module, "take_stacks", self._recorded_stacks)
@@ -92,7 +93,7 @@ class Group:
         findings = self.rounds.look(self.ranks)
         assert findings is not None
         config = json.loads(FaultToleranceConfig(rank_termination_signal=self.number).to_json())
-        settings = {"config": config, "owns_ranks": True, "py_spy": None, "run_folders": [str(self.folder)]}
+        settings = {"config": config, "owns_ranks": self.owns_ranks, "py_spy": None, "run_folders": [str(self.folder)]}
         writer = IncidentWriter(str(self.folder))
         reporter = Reporter(self._hear, self.spared.extend)
         signalled = condemn(findings, self.ranks, self.rounds, settings, writer, reporter)
@@ -185,6 +186,30 @@ def test_only_where_every_culprit_is_back_are_those_spared_that_waited(
 
     assert [case.rank.order.local_rank for case in left] == stands
     assert len(left) + len(spared) == 4
+
+
+@pytest.mark.parametrize(
+    ("owns_ranks", "end"),
+    [
+        (True, "ends with the whole group"),
+        (
+            False,
+            "is not signalled: whoever started it has to end it; to start it again is the business of whoever started "
+            "it",
+        ),
+    ],
+)
+def test_what_happens_to_a_culprit_that_was_not_overdue_is_said(group: Group, owns_ranks: bool, end: str) -> None:
+    group.owns_ranks = owns_ranks
+    group.stacks = {0: IN_COLLECTIVE, 1: IN_C}
+    group.cells[1].words[FIRST_SECTION] += 60 * S
+
+    assert group.condemn() == [0]
+    ((incident, _, _),) = group.incidents
+    assert [rank.rank for rank in incident.culprits] == [1]
+    assert incident.action == f"SIGKILL to rank 0; rank 1, not overdue by itself, {end}"
+    (overdue,) = incident.overdue
+    assert (overdue.rank, overdue.section) == (0, "step")
 
 
 def test_who_does_not_wait_is_signalled_whoever_comes_back(group: Group) -> None:

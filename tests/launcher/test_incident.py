@@ -136,6 +136,57 @@ def test_the_story_says_who_where_how_long_why_and_what_was_done() -> None:
     ]
 
 
+ORIGIN = "learned: 5 x 0.09 s over 10 intervals, at least 60 s; --ft-learned-limits off switches it off"
+WAITING = RankReport(
+    0, 0, 15, True, cause="out of section", open_seconds=60.1, limit_seconds=60.0, limit_origin=ORIGIN, iteration=12,
+    limit_advice="If this is legitimately slow, switch learned limits off: --ft-learned-limits off", waits_in="barrier",
+)  # fmt: skip
+SLOW = RankReport(1, 1, 17, is_culprit=True, section="step", open_seconds=70.5, iteration=12, stack=STACK)
+HELD_UP = Incident(
+    "hang", 0, "its stack stands outside", "SIGKILL to rank 0", (WAITING, SLOW), deadline_ns=1, seen_ns=2
+)
+
+
+def test_where_another_is_to_blame_it_is_said_whose_limit_has_passed_and_where_it_comes_from() -> None:
+    overdue = f"rank 0 (pid 15): out of section for 60.100 s at iteration 12; limit 60 s ({ORIGIN})"
+    assert HELD_UP.story() == [
+        "rank 1 (pid 17) holds the others up, iteration 12, in section 'step' for 70.500 s",
+        "  stack   read (data.py:7)",
+        "  stack   main (train.py:12)",
+        f"  overdue {overdue}, waits in barrier",
+        "  why     its stack stands outside",
+        "  action  SIGKILL to rank 0",
+    ]
+    assert f"overdue {overdue}" in HELD_UP.headlines()
+    report = "\n".join(HELD_UP.report())
+    assert overdue in report
+    assert report.endswith("switch learned limits off: --ft-learned-limits off")
+
+
+@pytest.mark.parametrize(
+    ("facts", "cause", "said"),
+    [
+        ({"section": None}, "out of section", ", between sections for 70.500 s"),
+        ({"section": None}, "heartbeat", ""),  # it may use no section at all
+        ({"unmonitored": "has shut monitoring down"}, "section", ", has shut monitoring down"),
+        ({"open_seconds": None}, "section", ""),
+    ],
+)
+def test_where_one_that_is_not_overdue_is_is_said_where_it_is_known(
+    facts: dict[str, Any], cause: str, said: str
+) -> None:
+    incident = HELD_UP._replace(ranks=(WAITING._replace(cause=cause), SLOW._replace(**facts)))
+    assert incident.story()[0] == f"rank 1 (pid 17) holds the others up, iteration 12{said}"
+
+
+def test_who_was_overdue_by_itself_is_told_before_who_was_only_due_and_a_large_group_stays_few() -> None:
+    due = WAITING._replace(open_seconds=59.95)
+    many = HELD_UP._replace(ranks=(*(due._replace(rank=n) for n in range(2, 9)), WAITING, SLOW))
+    assert [rank.rank for rank in many.overdue] == [0, 2, 3, 4]
+    assert sum("overdue" in line for line in many.headlines()) == 1
+    assert sum(line.startswith("  peer") for line in many.story()) == 4
+
+
 def test_the_report_has_every_stack_and_the_option_to_raise_the_limit() -> None:
     report = "\n".join(HANG.report())
 

@@ -322,4 +322,11 @@ MUTANTS_OF_VERDICTS = (
         "    others = [r for r in ranks if False and",
         ("tests/launcher/test_condemn.py",),
     ),
+    Mutant(
+        "who was let go just before its learned limit passed has no time to go on",
+        "launcher/withheld.py",
+        "    return _Hold(others, left_ns) if left_ns > deadline.since_ns else None\n",
+        "    return None\n",
+        ("tests/launcher/test_withheld.py",),
+    ),
 )

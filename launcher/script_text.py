@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from launcher.working_folder import completed
+from launcher.working_folder import completed, working_folder
 from resilience_core.plain_files import only_plain
 
 __all__ = ["SetByText", "read_script", "script_file"]
@@ -267,7 +267,7 @@ def script_file(target: str, is_module: bool) -> str | None:
     """The file that ``python target``, or ``python -m target``, runs first; None where none is found."""
     if not is_module:
         return os.path.join(target, "__main__.py") if os.path.isdir(target) else target
-    for folder in ("", *sys.path[1:]):
+    for folder in (working_folder() or "", *sys.path[1:]):
         stem = os.path.join(folder, *target.split("."))
         for path in (stem + ".py", os.path.join(stem, "__main__.py")):
             if os.path.isfile(path):

@@ -46,6 +46,15 @@ hypothesis.settings.register_profile("same", deadline=None, derandomize=True, ma
 hypothesis.settings.register_profile("search", deadline=None, print_blob=True, max_examples=200)
 hypothesis.settings.load_profile("same")
 
+# What a shell in the background or nohup has had ignored, launchers and ranks would inherit: some tests send it.
+for _number, _handler in (
+    (signal.SIGHUP, signal.SIG_DFL),
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGQUIT, signal.SIG_DFL),
+):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("launcher")

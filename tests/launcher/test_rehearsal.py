@@ -48,6 +48,19 @@ def test_standard_output_still_works(capfd):
     assert capfd.readouterr() == ("still open\n", "this, too\n")
 
 
+def test_whatever_fails_is_left_out(monkeypatch):
+    """A worker that cannot rehearse is a worker all the same."""
+
+    def refuse(*_):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(rehearsal, "order_to_file", refuse)
+    monkeypatch.setattr(rehearsal, "unbuffered", refuse)
+    before = dict(os.environ)
+    rehearse()
+    assert dict(os.environ) == before
+
+
 def test_only_functions_and_plain_classes_are_touched():
     """Modules hold objects that do things when they are looked at."""
 

@@ -65,7 +65,7 @@ BESIDE = "def child():\n    pass\n"
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
     """A folder with one program in many forms."""
-    folder = tmp_path_factory.mktemp("become") / "work"
+    folder = tmp_path_factory.mktemp("become") / "scripts"
     (folder / "folder").mkdir(parents=True)
     (folder / "folder" / "__main__.py").write_text(TELLS)
     (folder / "folder" / "attrs.py").write_text("WHOSE = 'mine'\n")
@@ -130,9 +130,9 @@ def run_python(target, told):
         "./folder/",
         "link",
         "archive.zip",
-        "../work/archive.dat",
+        "../scripts/archive.dat",
         "script.py",
-        "../work/link.py",
+        "../scripts/link.py",
         "compiled.pyc",
     ],
 )

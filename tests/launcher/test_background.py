@@ -62,6 +62,8 @@ def test_a_result_is_waited_for_but_not_for_long(gate: Gate) -> None:
         background.call(lambda: 1 // 0, PATIENCE)
     with pytest.raises(NotDoneError, match=r"no answer within 0\.01 s"):
         background.call(gate.pass_through, 0.01)
+    assert gate.entered.wait(PATIENCE)
+    assert not background.flush(0.01)
     # It is known to be stuck by now: whoever comes later does not wait at all.
     waited: list[float] = []
     background_wait = threading.Event.wait

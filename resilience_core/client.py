@@ -318,8 +318,13 @@ class RankMonitorClient:
         limit = section.limit_ns
         words[section.opened_word] = now
         words[section.deadline_word] = NO_LIMIT if limit is None else now + limit
-        if self._has_more_to_do:
-            self._after_section_event(section, now)
+        if self._has_more_to_do:  # only some configurations have
+            if section.deadline_word == self._shared_word:
+                self._share_deadline(section)
+            if self._section_events_are_heartbeats:
+                limit = self._heartbeat_limit_ns
+                words[HEARTBEAT] = NO_LIMIT if limit is None else now + limit
+                words[LAST_HEARTBEAT] = now
 
     def end_section(self, name: str) -> None:
         """Close a section.
@@ -342,19 +347,19 @@ class RankMonitorClient:
         words[section.closed_word] = count
         words[OUT_OF_SECTION] = NO_LIMIT if limit is None else now + limit
         words[section.deadline_word] = CLOSED
-        if self._has_more_to_do:
-            self._after_section_event(section, now)
+        if self._has_more_to_do:  # only some configurations have
+            if section.deadline_word == self._shared_word:
+                self._share_deadline(section)
+            if self._section_events_are_heartbeats:
+                limit = self._heartbeat_limit_ns
+                words[HEARTBEAT] = NO_LIMIT if limit is None else now + limit
+                words[LAST_HEARTBEAT] = now
 
-    def _after_section_event(self, section: _Section, now: int) -> None:
-        """What only some configurations need, kept off the path of all the others."""
+    def _share_deadline(self, section: _Section) -> None:
+        """Look again after each store, so that the last of several threads leaves what is true."""
         words = self._words
-        if section.deadline_word == self._shared_word:
-            # Looked at again after each store, so that the last of several threads leaves what is true.
-            while words[section.deadline_word] != (latest := self._latest_shared_deadline()):
-                words[section.deadline_word] = latest
-        if self._section_events_are_heartbeats:
-            words[HEARTBEAT] = _deadline(now, self._heartbeat_limit_ns)
-            words[LAST_HEARTBEAT] = now
+        while words[section.deadline_word] != (latest := self._latest_shared_deadline()):
+            words[section.deadline_word] = latest
 
     def _latest_shared_deadline(self) -> int:
         """By when the sections without a slot of their own are due: none of them while another has time."""

@@ -5,7 +5,8 @@ its reference count. Each page (4 KiB) then costs a fault and a copy, microsecon
 script's first line goes over some 600 of them, that to a process group over 450 more. Those that can be known are
 copied ahead, while the generation before trains.
 
-Three ways were measured (two gloo ranks, two busy cores, torch 2.13):
+Three ways were measured on 2026-11-21 (two gloo ranks, two busy cores, torch 2.13; ``time.process_time_ns()`` and
+``ru_minflt`` noted in the workers of ``python -m benchmarks.restarts``, which itself shows the times between phases):
 
 * *Nothing*: 6.2 ms of processor time from the order to the first line.
 * *All of it* (``MADV_POPULATE_WRITE`` on each private mapping): the first line and the group come 9 ms sooner, but a

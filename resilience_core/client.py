@@ -318,7 +318,7 @@ class RankMonitorClient:
         limit = section.limit_ns
         words[section.opened_word] = now
         words[section.deadline_word] = NO_LIMIT if limit is None else now + limit
-        if self._has_more_to_do:  # only some configurations have
+        if self._has_more_to_do:  # in some configurations; written out here and below, since a call costs as much again
             if section.deadline_word == self._shared_word:
                 self._share_deadline(section)
             if self._section_events_are_heartbeats:
@@ -347,7 +347,7 @@ class RankMonitorClient:
         words[section.closed_word] = count
         words[OUT_OF_SECTION] = NO_LIMIT if limit is None else now + limit
         words[section.deadline_word] = CLOSED
-        if self._has_more_to_do:  # only some configurations have
+        if self._has_more_to_do:
             if section.deadline_word == self._shared_word:
                 self._share_deadline(section)
             if self._section_events_are_heartbeats:

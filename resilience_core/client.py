@@ -318,7 +318,7 @@ class RankMonitorClient:
         limit = section.limit_ns
         words[section.opened_word] = now
         words[section.deadline_word] = NO_LIMIT if limit is None else now + limit
-        if self._has_more_to_do:  # in some configurations; written out here and below, since a call costs as much again
+        if self._has_more_to_do:  # in some configurations; written out twice, to spare each event a call
             if section.deadline_word == self._shared_word:
                 self._share_deadline(section)
             if self._section_events_are_heartbeats:

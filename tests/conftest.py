@@ -28,7 +28,7 @@ import hypothesis
 import pytest
 
 SCRIPTS = Path(__file__).parent / "e2e" / "scripts"
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Every wait of a test is for something that must happen; a machine that does twelve things at once takes its time."""
 MARK = "FT_TEST_JOB"
 """In the environment of every launcher here, and so of all that it starts, wherever that goes."""

@@ -18,7 +18,7 @@ import pytest
 from launcher.incident import read_incidents
 from resilience_core.state_file import load_state
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LAUNCHER = Path(sys.executable).parent / "ft_launcher"

@@ -14,11 +14,11 @@ import pytest
 from launcher.incident import read_incidents
 from resilience_core.state_file import load_state
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600)]
 
 SCRIPT = Path(__file__).parent / "scripts_adapters" / "lightning_ranks.py"
 LAUNCHER = Path(sys.executable).parent / "ft_launcher"
-LIMIT = 120
+LIMIT = 240
 OPTIONS = (
     "--nproc-per-node=2",
     "--max-restarts=1",

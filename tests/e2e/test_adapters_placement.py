@@ -14,11 +14,11 @@ import pytest
 
 from launcher.incident import Incident, read_incidents
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(800)]
 
 SCRIPTS = Path(__file__).parent / "scripts_adapters"
 LAUNCHER = Path(sys.executable).parent / "ft_launcher"
-LONGEST = 380
+LONGEST = 700
 
 ARGUMENTS = {
     "megatron": ["--save", "out", "--train-iters=8", "--eval-interval=4", "--save-interval=4"],
@@ -38,8 +38,8 @@ OPTIONS = (
     "--nproc-per-node=2",
     f"--max-restarts={len(SECTIONS)}",
     "--ft-max-no-progress-cycles=0",
-    "--ft-rank-section-timeouts=setup:15,step:3,checkpointing:3",
-    "--ft-rank-out-of-section-timeout=3",
+    "--ft-rank-section-timeouts=setup:30,step:4,checkpointing:4",
+    "--ft-rank-out-of-section-timeout=4",
 )
 
 

@@ -21,7 +21,7 @@ import pytest
 from launcher.incident import Incident, read_incidents
 from resilience_core.state_file import load_state
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(800)]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 BIN = Path(sys.executable).parent
@@ -29,7 +29,7 @@ APIS = ("sections", "heartbeats")
 ONE_API_SHORT = ("sections", pytest.param("heartbeats", marks=pytest.mark.long))
 STEPS = ("--steps", "60", "--save-every", "10")
 ENDLESS = ("--steps", "1000000", "--save-every", "50")
-LONGEST = 120
+LONGEST = 240
 PRELOAD = "sklearn.datasets,torch._inductor.config"
 """What both examples import besides torch; the second comes with ``torch.use_deterministic_algorithms``."""
 

@@ -10,7 +10,7 @@ import pytest
 
 from launcher import read_events, read_incidents
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 LAUNCHER = Path(sys.executable).parent / "ft_launcher"
 

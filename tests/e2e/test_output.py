@@ -26,7 +26,7 @@ def test_closed_standard_descriptors_are_no_reason_to_fail(tmp_path: Path) -> No
     """As under some daemons; descriptors 0 to 2 must not become sockets that ranks then print into."""
     arguments = ["--nproc-per-node", "1", "--log-dir", tmp_path, SCRIPTS / "loop.py"]
     command = " ".join([sys.executable, "-m", "launcher", *map(str, arguments)])
-    process = subprocess.run(["sh", "-c", f"exec {command} 0<&- 1>&- 2>&-"], check=False, timeout=60)
+    process = subprocess.run(["sh", "-c", f"exec {command} 0<&- 1>&- 2>&-"], check=False, timeout=180)
     assert process.returncode == 0
     log = tmp_path / "latest" / "events.jsonl"
     assert '"finished"' in log.read_text()

@@ -35,7 +35,7 @@ if os.environ["FT_RESTART_COUNT"] == "0":
 
 def told_by_python(script):
     """What an interpreter finds that was started for the script alone."""
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=180, check=True)
     return done.stdout.split()[3:]
 
 
@@ -96,7 +96,7 @@ def test_descriptors_of_preloaded_tools_stay_and_inherited_ones_do_not(tmp_path)
         pass_fds=(inherited,),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     os.close(inherited)

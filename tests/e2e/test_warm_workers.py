@@ -228,7 +228,7 @@ def test_a_launcher_inside_somebody_elses_process_spawns(tmp_path):
         "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
         f"sys.exit(main(['--log-dir', {str(tmp_path / 'logs')!r}, {str(script)!r}]))\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
 
     assert (done.returncode, done.stdout) == (0, "ran\n"), done.stderr
 

@@ -43,7 +43,7 @@ class Runner:
 
     def run(self, script: str, *options: str) -> tuple[int, str]:
         process = self.start(script, *options)
-        return_text = process.communicate(timeout=60)[1]
+        return_text = process.communicate(timeout=180)[1]
         return process.returncode, return_text
 
     @property
@@ -117,7 +117,7 @@ def test_a_signal_is_passed_on_and_the_job_is_not_run_again(runner: Runner, numb
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
-    assert process.communicate(timeout=60)[0] == "heard\n"
+    assert process.communicate(timeout=180)[0] == "heard\n"
     assert process.returncode == 128 + number
     assert runner.runs == 1
 
@@ -128,7 +128,7 @@ def test_a_signal_ends_the_wait_before_the_next_run(runner: Runner) -> None:
     while "the next run begins in 10000 s" not in process.stderr.readline():
         pass
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert process.returncode == 128 + signal.SIGTERM
     assert runner.runs == 1
 
@@ -164,7 +164,7 @@ def test_a_job_does_not_outlive_us(runner: Runner) -> None:
     process.kill()
     assert select.select([launcher], [], [], 30)[0]
     os.close(launcher)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_job_does_not_outlive_us(runner: Runner) -> None:
 )
 def test_bad_command_lines(tmp_path: Path, arguments: list[str], words: str) -> None:
     command = [sys.executable, "-c", "import torch_resilience; torch_resilience.autoresume()", *arguments]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180)
     assert done.returncode == 2
     assert words in done.stderr
 

@@ -9,7 +9,7 @@ import pytest
 
 from launcher.background import Background, NotDoneError
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 class Gate:

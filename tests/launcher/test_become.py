@@ -20,7 +20,7 @@ from launcher.processes import adopt_orphans
 from launcher.warm_starter import WarmStarter
 from launcher.workers import Launch
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 TELLS = """
 import json, multiprocessing, os, sys
 import attrs

@@ -18,7 +18,7 @@ from launcher.processes import process_status, wait_for_exit
 from launcher.starters import spawn_all
 from launcher.workers import Launch, WorkerProcesses
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 # A training that can save only while its helper lives, as with DataLoader workers.
 SAVES_WITH_A_HELPER = """

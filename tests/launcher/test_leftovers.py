@@ -61,7 +61,7 @@ def state(pid):
 
 def run_launcher(program: str, *wrapper: str) -> str:
     command = [*wrapper, sys.executable, "-c", LAUNCHER + program]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, start_new_session=True, check=False)
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=180, start_new_session=True, check=False)
     if wrapper and done.returncode == 1 and not done.stdout:
         pytest.skip("no PID namespace may be made here")
     assert done.returncode == 0

@@ -37,7 +37,7 @@ program.communicate()
 def rank_says(cell: str, *marks: str, hard_limit: int | None = None) -> str:
     limits = [] if hard_limit is None else ["prlimit", f"--locks={hard_limit}"]
     command = [*limits, sys.executable, "-c", RANK, cell, *marks]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout.strip()
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=180, check=True).stdout.strip()
 
 
 def test_the_limit_is_kept_by_a_program_with_an_emptied_environment_in_a_session_of_its_own() -> None:

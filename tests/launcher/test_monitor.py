@@ -162,7 +162,7 @@ def test_a_successor_that_has_taken_over_the_cell_is_not_killed_in_its_place(
     cell.words[PID], cell.words[START_TIME] = successor.pid, start_time(successor.pid) or 0
     watcher._kill_survivors(time.monotonic_ns() + 60 * S)
     assert rank.kill_at_ns is None
-    successor.communicate("\n", timeout=30)
+    successor.communicate("\n", timeout=180)
     assert successor.returncode == 0
 
 
@@ -206,7 +206,7 @@ def test_a_run_folder_that_hangs_holds_up_nothing_else(
     monkeypatch.setattr("launcher.monitor.os.path.exists", exists)
     for turn in range(1, 10):
         watching._look_for_parts(turn * 10 * S)
-    assert asked.acquire(timeout=60)
+    assert asked.acquire(timeout=180)
     answers.set()
     assert watching._parts_looker.flush(60)
     assert list(watching._missing) == [["part"]]

@@ -23,7 +23,7 @@ from launcher.watch import WatchOrder
 from resilience_core import FaultToleranceConfig
 from resilience_core.cell import PID, START_TIME, STATE, WATCHED, Cell, process_start_time
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 DIES_AT_ONCE = "raise SystemExit(3)"
 
 

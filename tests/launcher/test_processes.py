@@ -99,7 +99,7 @@ child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIP
 os.setresuid(12345, 12345, 12345)
 print(end_processes(lambda: [child.pid], 600) == {child.pid}, child.poll())
 """
-    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=180, check=True)
     assert done.stdout.strip() == "True None"
 
 

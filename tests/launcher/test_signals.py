@@ -138,7 +138,7 @@ def test_one_that_comes_while_the_launcher_imports_ends_it_with_one_line(number:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(number)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=180)
     assert process.returncode == 128 + number
     assert said.decode() == f"ft_launcher: ended by {number.name} before a worker was started\n"
 
@@ -147,7 +147,7 @@ def test_what_is_ignored_stays_ignored_while_the_launcher_imports() -> None:
     """As under nohup, and in the background of a shell."""
     program = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)" + EARLY.replace("60)", "0)")
     program += "signal.raise_signal(signal.SIGHUP); print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)"
-    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=180, check=True)
     assert done.stdout.split() == ["importing", "True"]
 
 
@@ -163,12 +163,12 @@ def test_closed_standard_descriptors_are_taken_before_a_socket_gets_their_number
         "sys.stdin.read(); os._exit(0 if ok else 1)"
     )
     done = subprocess.run(
-        ["sh", "-c", 'exec "$0" -c "$1" 0<&- 1>&- 2>&-', sys.executable, program], timeout=60, check=False
+        ["sh", "-c", 'exec "$0" -c "$1" 0<&- 1>&- 2>&-', sys.executable, program], timeout=180, check=False
     )
     assert done.returncode == 0
 
 
 def test_open_standard_descriptors_stay_what_they_are() -> None:
     program = "from launcher.streams import open_missing_descriptors; open_missing_descriptors(); print('seen')"
-    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, timeout=180, check=True)
     assert done.stdout == "seen\n"

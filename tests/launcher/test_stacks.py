@@ -236,7 +236,7 @@ def test_a_process_that_does_not_answer_is_not_killed_by_the_question(
 
     assert found == {}
     assert "faulthandler or the signal was taken over by the script" in reasons[0]
-    assert process.communicate("alive\n", timeout=60)[0].strip() == "alive"
+    assert process.communicate("alive\n", timeout=180)[0].strip() == "alive"
 
 
 def test_why_there_is_no_stack_of_a_rank_that_cannot_answer(

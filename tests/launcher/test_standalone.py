@@ -66,9 +66,9 @@ def start_rank(
 
 def test_a_hung_rank_is_terminated_and_its_neighbour_is_not(monitors: RankMonitors) -> None:
     with start_rank(monitors, 0, HANGS) as hung, start_rank(monitors, 1, WELL) as well:
-        incident = monitors.wait_for_incident(timeout=60)
+        incident = monitors.wait_for_incident(timeout=180)
 
-        assert hung.wait(timeout=60) == -signal.SIGKILL
+        assert hung.wait(timeout=180) == -signal.SIGKILL
         assert incident.culprit is not None
         assert (incident.culprit.rank, incident.culprit.pid) == (0, hung.pid)
         assert (incident.culprit.cause, incident.culprit.section) == ("section", "step")
@@ -76,7 +76,7 @@ def test_a_hung_rank_is_terminated_and_its_neighbour_is_not(monitors: RankMonito
         assert "whoever started it" in incident.action
         assert [rank.rank for rank in incident.condemned] == [0]
         assert monitors.incidents() == [incident]
-        well.communicate("\n", timeout=60)
+        well.communicate("\n", timeout=180)
         assert well.returncode == 0
 
 
@@ -84,8 +84,8 @@ def test_a_rank_that_is_started_again_takes_over_and_is_watched_anew(monitors: R
     pids = []
     for _ in range(3):
         with start_rank(monitors, 0, HANGS) as rank:
-            incident = monitors.wait_for_incident(timeout=60)
-            assert rank.wait(timeout=60) == -signal.SIGKILL
+            incident = monitors.wait_for_incident(timeout=180)
+            assert rank.wait(timeout=180) == -signal.SIGKILL
             assert incident.culprit is not None
             assert incident.culprit.pid == rank.pid
             pids.append(rank.pid)
@@ -99,9 +99,9 @@ def test_a_monitor_that_is_killed_is_replaced_and_carries_on(monitors: RankMonit
         first = monitors.pid
         os.kill(first, signal.SIGKILL)
 
-        incident = monitors.wait_for_incident(timeout=60)
+        incident = monitors.wait_for_incident(timeout=180)
 
-        assert rank.wait(timeout=60) == -signal.SIGKILL
+        assert rank.wait(timeout=180) == -signal.SIGKILL
         assert [rank.rank for rank in incident.culprits] == [1]
     assert monitors.pid != first
 
@@ -116,9 +116,9 @@ IN_A_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 def test_a_rank_in_a_pid_namespace_of_its_own_is_found_under_its_number_here(monitors: RankMonitors) -> None:
     """In there it is pid 1, which here is somebody else."""
     with start_rank(monitors, 0, HANGS, IN_A_NAMESPACE) as shell:
-        incident = monitors.wait_for_incident(timeout=60)
+        incident = monitors.wait_for_incident(timeout=180)
 
-        assert shell.wait(timeout=60) != 0
+        assert shell.wait(timeout=180) != 0
         (rank,) = incident.condemned
         assert rank.rank == 0
         assert rank.pid not in (0, 1, shell.pid)
@@ -140,7 +140,7 @@ def test_close_removes_what_was_made_and_leaves_ranks_alone(monitors: RankMonito
         assert not os.path.exists(os.path.dirname(os.path.dirname(cell)))
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-        rank.communicate("\n", timeout=60)
+        rank.communicate("\n", timeout=180)
         assert rank.returncode == 0
 
 

@@ -57,7 +57,7 @@ def test_nobody_can_take_a_fixed_port_between_two_generations(host: StoreHost, f
 
 
 def test_who_waits_since_the_last_generation_is_turned_away(host: StoreHost, fixed_port: int) -> None:
-    with socket.create_connection(("localhost", fixed_port), timeout=60) as late:
+    with socket.create_connection(("localhost", fixed_port), timeout=180) as late:
         host.renew()
         assert late.recv(1) == b""
 

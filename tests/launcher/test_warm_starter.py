@@ -21,7 +21,7 @@ from launcher.script_settings import ImportSettings
 from launcher.warm_starter import WarmStarter
 from launcher.workers import Launch
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 class Nursery:

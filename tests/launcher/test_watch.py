@@ -160,7 +160,7 @@ def test_the_process_that_claimed_the_cell_is_the_one_to_signal(
     assert rank.pidfd(seen(rank)) == pidfd
     assert not rank.is_gone(seen(rank))
     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    assert training.wait(timeout=60) == -signal.SIGKILL
+    assert training.wait(timeout=180) == -signal.SIGKILL
     assert rank.is_gone(seen(rank))
     rank.close()
 
@@ -219,7 +219,7 @@ def test_a_rank_that_is_done_owes_no_start(cell: Cell, spawn: Callable[..., subp
     rank = monitor(cell, worker_pidfd=os.pidfd_open(worker.pid), startup_at_ns=T + S, started_ns=T)
     assert is_late(rank, T + S)
     assert rank.is_watched(seen(rank))
-    worker.communicate("end\n", timeout=60)
+    worker.communicate("end\n", timeout=180)
     assert not rank.is_watched(seen(rank))
     rank.close()
 

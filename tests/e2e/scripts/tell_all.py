@@ -63,7 +63,7 @@ def child_processes():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-                told[method] = pool.submit(in_a_child, PicklableInMain(7)).result(timeout=60)
+                told[method] = pool.submit(in_a_child, PicklableInMain(7)).result(timeout=180)
     data = torch.arange(8)
     told["dataloader"] = [batch.tolist() for batch in DataLoader(data, batch_size=4, num_workers=1)]
     return told

@@ -9,12 +9,13 @@ does it come back every 100 ms, because only then does torch's loop ask who is w
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import select
 import signal
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from torch.distributed.elastic.agent.server.api import (
     RunResult,
@@ -25,7 +26,7 @@ from torch.distributed.elastic.agent.server.api import (
 )
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from launcher import story
+from launcher import console, story
 from launcher.console import say
 from launcher.generation import Generation, Outfit
 from launcher.incident import Incident
@@ -36,6 +37,10 @@ from launcher.working_folder import said_where_deleted
 from resilience_core.control import WorkloadAction, WorkloadControlRequest
 
 __all__ = ["Agent"]
+
+T = TypeVar("T")
+_Left = tuple[dict[int, ProcessFailure], dict[int, tuple[str, ...]]]  # torch's records and last lines, by local rank
+logger = logging.getLogger(__name__)
 
 _NS = 1_000_000_000
 _PROGRESS = "whether the job makes progress"
@@ -224,6 +229,7 @@ class Agent(SimpleElasticAgent):
             due.append(settling_ns / _NS)
             if settling_ns == 0:
                 self._prepare_at_ns = None
+                self._rendezvous_handler.prepare()
                 self._outfit.starter.prepare(len(current.processes.workers))
         if current.condemned or current.overstayed:
             said, seconds = current.kill_lingering()
@@ -348,6 +354,15 @@ class Agent(SimpleElasticAgent):
 
     def _failed(self, current: Generation, group: WorkerGroup) -> RunResult:
         """A worker has failed: stop its peers, write down what is known, decide whether to go on."""
+        with self._outfit.events.gathering(), console.gathering():
+            failures, showed_life = self._note_failure(current, group)
+        if self._remaining_restarts > 0:
+            self._back_off_from_a_crash_loop(current, showed_life)
+        else:
+            self._rendezvous_handler.end(f"a rank failed on {os.uname().nodename} and no restart is left")
+        return RunResult(state=WorkerState.FAILED, failures=failures)
+
+    def _note_failure(self, current: Generation, group: WorkerGroup) -> tuple[dict[int, ProcessFailure], bool]:
         processes = current.processes
         self._seen_ns = time.monotonic_ns()
         first = processes.failed
@@ -359,9 +374,14 @@ class Agent(SimpleElasticAgent):
         failed = [worker.local_rank for worker in first]
         self._outfit.events.write("seen", at_ns=self._seen_ns, generation=current.number, failed=failed)
         self._outfit.events.write("asked", at_ns=asked_ns, generation=current.number)
-        failures = {group.workers[w.local_rank].global_rank: self._failure(processes, w) for w in first}
-        nothing: dict[int, tuple[str, ...]] = {}
-        tails = self._outfit.on_disk("the ranks' standard error", lambda: _tails(processes.stderrs), nothing)
+        nothing: _Left = ({}, {})
+        records, tails = self._outfit.on_disk(
+            "what the ranks have left", lambda: (_records(processes, first), _tails(processes.stderrs)), nothing
+        )
+        failures = {
+            group.workers[w.local_rank].global_rank: records.get(w.local_rank) or processes.failure(w, error_file="")
+            for w in first
+        }
         incident = story.failure_incident(
             group, processes.pids(), known, views, failures, tails, current.number, self._seen_ns, current.overstayed
         )
@@ -369,23 +389,14 @@ class Agent(SimpleElasticAgent):
             self._tell(*self._written(incident))
         self._rendezvous_handler.note_failure()
         reached = _highest_iteration(current)
-        why = self._outfit.on_disk(_PROGRESS, lambda: self._progress.generation_ended(reached), None)
+        why = self._asked_of_progress(lambda: self._progress.generation_ended(reached))
         why = story.beyond_mending(self._incident or incident) or why
         allowed = group.spec.max_restarts
         if why is not None and self._remaining_restarts > 0:
             self._give_up(why, self._outfit.config.no_restart_exit_code)
         else:
             say(story.what_follows(allowed - self._remaining_restarts, allowed), *said_where_deleted())
-        if self._remaining_restarts > 0:
-            self._back_off_from_a_crash_loop(current, any(map(story.showed_life, views.values())))
-        else:
-            self._rendezvous_handler.end(f"a rank failed on {os.uname().nodename} and no restart is left")
-        return RunResult(state=WorkerState.FAILED, failures=failures)
-
-    def _failure(self, processes: WorkerProcesses, worker: Worker) -> ProcessFailure:
-        """Torch's record of a failed worker; without what it left in its error file, where that cannot be read."""
-        failure = self._outfit.on_disk("a rank's error file", lambda: processes.failure(worker), None)
-        return processes.failure(worker, error_file="") if failure is None else failure
+        return failures, any(map(story.showed_life, views.values()))
 
     def _written(self, incident: Incident) -> tuple[Incident, str | None]:
         folder = self._outfit.log_folder
@@ -394,7 +405,11 @@ class Agent(SimpleElasticAgent):
 
     def _note_progress(self, current: Generation) -> None:
         reached = _highest_iteration(current)
-        self._outfit.on_disk(_PROGRESS, lambda: self._progress.note(reached), None)
+        self._asked_of_progress(lambda: self._progress.note(reached))
+
+    def _asked_of_progress(self, call: Callable[[], T]) -> T | None:
+        """The result of a call to the rule, which waits for a disk only where it reads a file."""
+        return self._outfit.on_disk(_PROGRESS, call, None) if self._progress.reads_a_file else call()
 
     def _give_up(self, why: str, exit_code: int) -> None:
         self.ended_because = why
@@ -448,6 +463,17 @@ class Agent(SimpleElasticAgent):
             self._remaining_restarts = 0
             self.leaves_the_others_alone = True
         return RunResult(state=WorkerState.FAILED)
+
+
+def _records(processes: WorkerProcesses, failed: Collection[Worker]) -> dict[int, ProcessFailure]:
+    """Torch's records by local rank, but for those whose error files cannot be read."""
+    records = {}
+    for worker in failed:
+        try:
+            records[worker.local_rank] = processes.failure(worker)
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            logger.warning("the error file of local rank %s: %s; going on without", worker.local_rank, error)
+    return records
 
 
 def _tails(paths: Mapping[int, str]) -> dict[int, tuple[str, ...]]:

@@ -21,7 +21,7 @@ import collections
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 __all__ = ["Background", "NotDoneError"]
@@ -48,6 +48,7 @@ class Background:
         self._changed = threading.Condition()
         self._busy_since: float | None = None
         self._thread: threading.Thread | None = None
+        self._gathering = 0
 
     @property
     def is_started(self) -> bool:
@@ -76,8 +77,26 @@ class Background:
                 return False
             self._free -= size
             self._calls.append((call, size))
-            self._changed.notify_all()
+            if not self._gathering:
+                self._changed.notify_all()
         return True
+
+    @contextlib.contextmanager
+    def gathering(self) -> Iterator[None]:
+        """Wake the thread once for all that is handed over meanwhile, unless somebody waits for a result.
+
+        A thread that is woken for each line takes the interpreter, and one of the processors, from whoever writes
+        the lines; while ranks die and are started anew both are short.
+        """
+        with self._changed:
+            self._gathering += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._gathering -= 1
+                if self._calls and not self._gathering:
+                    self._changed.notify_all()
 
     def call(self, function: Callable[[], T], timeout_seconds: float) -> T:
         """Have a function called and wait for its result, but not for long.
@@ -100,7 +119,10 @@ class Background:
                 problem.append(error)
             done.set()
 
-        if self._is_stuck(timeout_seconds) or not self.submit(run) or not done.wait(timeout_seconds):
+        if self._is_stuck(timeout_seconds) or not self.submit(run):
+            raise NotDoneError(f"no answer within {timeout_seconds:g} s")
+        self._wake()
+        if not done.wait(timeout_seconds):
             raise NotDoneError(f"no answer within {timeout_seconds:g} s")
         if problem:
             raise problem[0]
@@ -112,8 +134,14 @@ class Background:
         Returns:
             Whether all is done.
         """
+        self._wake()
         with self._changed:
             return self._changed.wait_for(lambda: not self._calls and self._busy_since is None, timeout_seconds)
+
+    def _wake(self) -> None:
+        if self._gathering:
+            with self._changed:
+                self._changed.notify_all()
 
     def _is_stuck(self, seconds: float) -> bool:
         since = self._busy_since

@@ -18,7 +18,19 @@ from typing import Any
 
 from launcher.background import Background
 
-__all__ = ["DEBUG", "ERROR", "INFO", "WARNING", "finish", "lost_lines", "say", "set_level", "start", "threshold"]
+__all__ = [
+    "DEBUG",
+    "ERROR",
+    "INFO",
+    "WARNING",
+    "finish",
+    "gathering",
+    "lost_lines",
+    "say",
+    "set_level",
+    "start",
+    "threshold",
+]
 
 # As in logging, which the monitor does without.
 DEBUG, INFO, WARNING, ERROR = 10, 20, 30, 40
@@ -93,6 +105,11 @@ def say(*lines: str, level: int = WARNING) -> None:
 def start() -> None:
     """Let a thread do the writing from now on. After the zygote was forked, before anything else is started."""
     _console.background.start()
+
+
+def gathering() -> contextlib.AbstractContextManager[None]:
+    """Have what is said meanwhile written in one go; see :meth:`launcher.background.Background.gathering`."""
+    return _console.background.gathering()
 
 
 def finish(timeout_seconds: float = 1.0) -> None:

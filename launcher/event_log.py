@@ -73,6 +73,10 @@ class EventLog:
         if not self._background.submit(lambda: self._append(raw), len(raw)):
             self.lost += 1
 
+    def gathering(self) -> contextlib.AbstractContextManager[None]:
+        """Have what is logged meanwhile written in one go; see :meth:`launcher.background.Background.gathering`."""
+        return self._background.gathering()
+
     def close(self) -> None:
         """Wait a moment for what is still to be written, and close."""
         if self._background.flush(_LONGEST_END_SECONDS):

@@ -32,6 +32,11 @@ class ProgressRule:
         self.best: int | None = self._checkpointed()
         self.without_progress = 0
 
+    @property
+    def reads_a_file(self) -> bool:
+        """Whether a call may have to wait for a disk."""
+        return self._file is not None
+
     def note(self, reported_iteration: int | None) -> None:
         """Remember how far a generation came that ended in good order."""
         reached = self._checkpointed() if self._file is not None else reported_iteration

@@ -60,6 +60,9 @@ class GenerationRendezvous(Protocol):
     def end(self, why: str) -> None:
         """Tell the other nodes that the job has ended."""
 
+    def prepare(self) -> None:
+        """Do ahead, while nothing is in a hurry, what the next rendezvous would have to wait for."""
+
     def note_failure(self) -> None:
         """Count a generation that ended in a failure here, and tell the other nodes."""
 
@@ -141,6 +144,10 @@ class LocalRendezvous(RendezvousHandler):
     def end(self, why: str) -> None:
         """See :class:`GenerationRendezvous`."""
 
+    def prepare(self) -> None:
+        """See :class:`GenerationRendezvous`."""
+        self._store_host.prepare()
+
     def note_failure(self) -> None:
         """See :class:`GenerationRendezvous`."""
         self.failures += 1
@@ -168,6 +175,7 @@ class FreshStoreRendezvous(RendezvousHandler):
         self._round: Store | None = None
         self._attempt = -1
         self._peers = 0
+        self._hosts = False
         self._has_ended = False
         self.generation = -1
         self.failures = 0
@@ -205,7 +213,8 @@ class FreshStoreRendezvous(RendezvousHandler):
 
     def _agree(self, store: Store, info: RendezvousInfo) -> dict[str, Any]:
         store.set(f"node/{info.rank}", json.dumps([self.generation, self.failures]))
-        if info.rank == 0:
+        self._hosts = info.rank == 0
+        if self._hosts:
             counts = [json.loads(raw) for raw in store.multi_get([f"node/{n}" for n in range(info.world_size)])]
             agreed = {
                 "generation": max(generation for generation, _ in counts) + 1,
@@ -272,6 +281,11 @@ class FreshStoreRendezvous(RendezvousHandler):
                 if not _has(self._round, "ft/ended"):
                     self._round.set("ft/ended", why)
                     self._has_ended = True
+
+    def prepare(self) -> None:
+        """See :class:`GenerationRendezvous`; the first node hosts the ranks' store."""
+        if self._hosts:
+            self._store_host.prepare()
 
     def note_failure(self) -> None:
         """See :class:`GenerationRendezvous`."""

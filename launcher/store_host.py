@@ -47,24 +47,34 @@ class StoreHost:
     def __init__(self, port: int, timeout: timedelta) -> None:
         self._timeout = timeout
         self._store: TCPStore | None = None
+        self._spare: TCPStore | None = None
         self._listener = _listen(port) if port else None
         self._uses_libuv = True
 
+    def prepare(self) -> None:
+        """Open the next store ahead, which takes a millisecond; one on a fixed port has to wait for the last."""
+        if self._listener is None and self._spare is None:
+            with contextlib.suppress(RuntimeError):  # no room for a thread or a descriptor: renew() tries again
+                self._spare = self._on_a_free_port()
+
     def renew(self) -> int:
         """Close the store of the last generation, open an empty one, and return its port."""
-        self._store = None
         if self._listener is None:
-            self._store = TCPStore("localhost", 0, None, True, self._timeout, wait_for_workers=False)
+            self._store, self._spare = self._spare or self._on_a_free_port(), None
         else:
+            self._store = None
             _turn_away(self._listener)
             self._store = self._serve(self._listener)
         return int(self._store.port)
 
     def close(self) -> None:
         """Close the store, and give a fixed port back."""
-        self._store = None
+        self._store = self._spare = None
         if self._listener is not None:
             self._listener.close()
+
+    def _on_a_free_port(self) -> TCPStore:
+        return TCPStore("localhost", 0, None, True, self._timeout, wait_for_workers=False)
 
     def _serve(self, listener: socket.socket) -> TCPStore:
         port = listener.getsockname()[1]

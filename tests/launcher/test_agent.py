@@ -38,7 +38,9 @@ class Made:
         outfit: Any = SimpleNamespace(
             config=FaultToleranceConfig(restart_backoff_after=2, capture_stacks=False),
             monitor=SimpleNamespace(read_reports=self.read_reports, forget=lambda *_, **__: None),
-            events=SimpleNamespace(write=lambda name, **facts: self.events.append((name, facts))),
+            events=SimpleNamespace(
+                write=lambda name, **facts: self.events.append((name, facts)), gathering=contextlib.nullcontext
+            ),
             limits=SimpleNamespace(note_verdict=lambda incident: []),
             signals=SimpleNamespace(deferred=contextlib.nullcontext, raise_pending=lambda: None, first=None),
             on_disk=lambda what, call, otherwise: otherwise,

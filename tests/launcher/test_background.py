@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 
@@ -76,6 +77,34 @@ def test_a_result_is_waited_for_but_not_for_long(gate: Gate) -> None:
     gate.opened.set()
     assert background.flush(PATIENCE)
     assert background.call(lambda: 9, PATIENCE) == 9
+
+
+def test_the_thread_is_woken_once_for_all_that_is_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    background, made, woken = Background("test", 100), [], []  # type: Background, list[int], list[int]
+    wake = background._changed.notify_all
+    monkeypatch.setattr(background._changed, "notify_all", lambda: (woken.append(len(background._calls)), wake()))
+    with contextlib.suppress(KeyError), background.gathering(), background.gathering():
+        background._thread = threading.Thread(target=background._run, daemon=True)  # not started: it wakes nobody
+        for number in range(3):
+            background.submit(lambda number=number: made.append(number))  # type: ignore[misc]
+        assert woken == []
+        raise KeyError
+    assert woken == [3]
+    assert made == []
+
+    background._thread.start()
+    assert background.flush(PATIENCE)
+    assert made == [0, 1, 2]
+
+
+@pytest.mark.parametrize("waits", ["call", "flush"])
+def test_who_waits_for_a_result_does_not_wait_for_the_end_of_the_gathering(waits: str) -> None:
+    background, made = Background("test", 100), []  # type: Background, list[str]
+    background.start()
+    with background.gathering():
+        background.submit(lambda: made.append("before"))
+        assert background.flush(PATIENCE) if waits == "flush" else background.call(lambda: True, PATIENCE)
+        assert made == ["before"]
 
 
 def test_without_a_thread_the_caller_does_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,42 @@ def test_a_store_on_a_free_port_is_empty_too() -> None:
     host.close()
 
 
+def test_a_store_is_opened_ahead_and_used_once() -> None:
+    host = StoreHost(0, TIMEOUT)
+    first = host.renew()
+    host.prepare()
+    host.prepare()
+    assert host._spare is not None
+    ahead = host._spare.port
+    assert ahead != first
+    client(first).set("address", "generation 0")
+
+    assert host.renew() == ahead
+    assert client(ahead).check(["address"]) is False
+    assert host.renew() not in (first, ahead)
+    host.close()
+
+
+def test_a_store_that_cannot_be_opened_ahead_is_opened_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = StoreHost(0, TIMEOUT)
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreHost, "_on_a_free_port", refused)
+        host.prepare()
+    assert client(host.renew()).check(["address"]) is False
+    host.close()
+
+
+def refused(host: StoreHost) -> TCPStore:
+    raise RuntimeError("Resource temporarily unavailable")
+
+
+def test_a_fixed_port_is_not_opened_ahead(host: StoreHost, fixed_port: int) -> None:
+    assert host.renew() == fixed_port
+    host.prepare()
+    assert host._spare is None
+    assert host.renew() == fixed_port
+
+
 def test_nobody_can_take_a_fixed_port_between_two_generations(host: StoreHost, fixed_port: int) -> None:
     host.renew()
     host._store = None  # the moment between two stores

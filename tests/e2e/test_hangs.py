@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.e2e
 
 LIMITS = {
-    "sections": {"rank_section_timeouts": "setup:20,step:0.5,checkpointing:20"},
+    "sections": {"rank_section_timeouts": "setup:90,step:0.5,checkpointing:90"},
     "heartbeats": {"initial_rank_heartbeat_timeout": 20, "rank_heartbeat_timeout": 0.5},
 }
 HANGING = ("sigstop", "deadlock", "gil", "busy_loop")
@@ -87,7 +87,7 @@ def test_a_termination_signal_that_is_ignored_is_followed_by_sigkill(launch: Cal
         faults="deadlock:rank=0,step=3",
         rank_termination_signal="SIGTERM",
         failure_stop_timeout=0.5,
-        rank_section_timeouts="setup:20,step:0.5,checkpointing:20",
+        rank_section_timeouts="setup:90,step:0.5,checkpointing:90",
     )
 
     assert job.wait() == 0
@@ -118,7 +118,7 @@ def test_a_training_behind_a_shell_is_itself_the_one_that_is_signalled(launch: C
         *("/bin/sh", "-c", 'python3=$1; shift; "$python3" "$@"; exit $?', "sh", "{python}", "{scripts}/loop.py"),
         options=["--no-python", "--max-restarts", 1],
         faults="deadlock:rank=0,step=3",
-        rank_section_timeouts="setup:20,step:0.5,checkpointing:20",
+        rank_section_timeouts="setup:90,step:0.5,checkpointing:90",
         nproc=1,
     )
 
@@ -134,7 +134,7 @@ def test_a_hang_without_stacks_is_handled_all_the_same(launch: Callable[..., Any
         options=["--max-restarts", 1],
         faults="deadlock:rank=1,step=3",
         capture_stacks="false",
-        rank_section_timeouts="setup:20,step:0.5,checkpointing:20",
+        rank_section_timeouts="setup:90,step:0.5,checkpointing:90",
     )
 
     assert job.wait() == 0
@@ -147,7 +147,7 @@ def test_ranks_that_are_overdue_together_are_condemned_together(launch: Callable
         "loop.py",
         options=["--max-restarts", 1],
         faults="deadlock:rank=0,step=3;deadlock:rank=1,step=3",
-        rank_section_timeouts="setup:20,step:1,checkpointing:20",
+        rank_section_timeouts="setup:90,step:1,checkpointing:90",
     )
 
     assert job.wait() == 0

@@ -77,7 +77,7 @@ def test_a_running_monitor_has_mapped_no_framework(launch: Callable[..., Any]) -
         *("loop.py", "--until-file", "stop"),
         options=["--max-restarts", 1],
         faults="deadlock:rank=1,step=3",
-        rank_section_timeouts="setup:20,step:0.5,checkpointing:20",
+        rank_section_timeouts="setup:90,step:0.5,checkpointing:90",
     )
     job.wait_for_output("runs in generation 1", count=2)
     maps = Path(f"/proc/{job.monitor_pid}/maps").read_text()

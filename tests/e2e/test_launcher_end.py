@@ -127,7 +127,7 @@ def test_a_stopped_rank_does_not_hold_up_the_scheduler(launch: Callable[..., Any
 
 
 def test_a_finished_job_leaves_nothing_and_says_nothing(launch: Callable[..., Any]) -> None:
-    job = launch("loop.py", fresh=True, rank_section_timeouts="setup:20,step:20,checkpointing:20")
+    job = launch("loop.py", fresh=True, rank_section_timeouts="setup:90,step:20,checkpointing:90")
 
     assert job.wait() == 0
     assert job.stderr == ""

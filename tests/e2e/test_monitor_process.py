@@ -21,7 +21,7 @@ FREEZERS = (Path("/sys/fs/cgroup/freezer"), Path("/sys/fs/cgroup"), Path("/sys/f
 def test_a_monitor_that_is_lost_is_replaced_and_training_does_not_notice(
     launch: Callable[..., Any], number: signal.Signals
 ) -> None:
-    job = launch("loop.py", "--until-file", "stop", rank_section_timeouts="setup:20,step:20,checkpointing:20")
+    job = launch("loop.py", "--until-file", "stop", rank_section_timeouts="setup:90,step:20,checkpointing:90")
     job.wait_for_output("runs in generation 0", count=2)
     first = job.monitor_pid
 
@@ -43,7 +43,7 @@ def test_a_hang_that_began_before_is_still_caught(launch: Callable[..., Any], nu
         *("loop.py", "--until-stopped"),
         options=["--max-restarts", 1],
         faults="deadlock:rank=1,step=3",
-        rank_section_timeouts="setup:20,step:2,checkpointing:20",
+        rank_section_timeouts="setup:90,step:2,checkpointing:90",
     )
     job.wait_for_error_output("simulated fault on rank 1")
 
@@ -129,7 +129,7 @@ def test_a_freeze_of_the_whole_tree_kills_nothing(
     freeze = request.getfixturevalue("freezer") if way == "cgroup" else stop_all
     job = launch(
         *("loop.py", "--until-file", "stop", "--api", api, "--step-seconds", 0.3),
-        rank_section_timeouts="setup:20,step:1.2,checkpointing:20" if api == "sections" else "null",
+        rank_section_timeouts="setup:90,step:1.2,checkpointing:90" if api == "sections" else "null",
         rank_heartbeat_timeout=1.2,
         initial_rank_heartbeat_timeout=20,
     )
@@ -153,7 +153,7 @@ def test_a_hang_after_a_freeze_is_still_caught(launch: Callable[..., Any]) -> No
         *("loop.py", "--until-stopped"),
         options=["--max-restarts", 1],
         faults="deadlock:rank=1,delay=0,step=40",
-        rank_section_timeouts="setup:20,step:1,checkpointing:20",
+        rank_section_timeouts="setup:90,step:1,checkpointing:90",
     )
     job.wait_for_output("runs in generation 0", count=2)
     everybody = set(job.processes())

@@ -18,7 +18,7 @@ def test_a_rank_that_sigkill_does_not_end_is_replaced_all_the_same(
     job = launch(
         *("loop.py", "--until-file", "stop"),
         options=["--max-restarts", 2],
-        rank_section_timeouts="setup:20,step:2,checkpointing:20",
+        rank_section_timeouts="setup:90,step:2,checkpointing:90",
         rank_out_of_section_timeout=2,
         kill_timeout=0.5,
         failure_stop_timeout=0.2,

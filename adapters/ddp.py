@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from types import TracebackType
 from typing import Literal
 
@@ -34,13 +35,13 @@ from resilience_core.errors import ConfigError, PluginError, StopTraining
 from resilience_core.finished import FinishedFlag
 from resilience_core.heartbeats import HeartbeatMonitor
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext
-from resilience_core.sections import SectionMonitor
+from resilience_core.sections import SETUP, STEP, SectionMonitor
 from resilience_core.translation import Translator
 
 __all__ = ["FaultTolerance"]
 
-_MONITORS: dict[str, type[SectionMonitor] | type[HeartbeatMonitor]] = {
-    "sections": SectionMonitor,
+_MONITORS: dict[str, Callable[..., SectionMonitor | HeartbeatMonitor]] = {
+    "sections": partial(SectionMonitor, required=(SETUP, STEP)),  # no section of a checkpoint: a loop need not save
     "heartbeats": HeartbeatMonitor,
 }
 
@@ -111,7 +112,8 @@ class FaultTolerance:
 
         Raises:
             PluginError: The bus has a monitor of its own already, or this run has been entered already.
-            SectionError: The configuration names sections, but not those of this adapter.
+            SectionError: The configuration names sections, but not ``setup`` and ``step``. Without ``checkpointing``
+                the first :meth:`checkpoint` raises it.
             ConfigError: ``FT_SIMULATED_FAULTS`` cannot be used, or ``FAULT_TOL_FINISHED_FLAG_FILE`` with autoresume.
         """
         self._refuse_a_second_monitor()

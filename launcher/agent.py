@@ -195,12 +195,16 @@ class Agent(SimpleElasticAgent):
         if self._current is None:
             return
         seconds = self._outfit.config.failure_stop_timeout
-        if not self._current.processes.failed and not self._rendezvous_handler.failed_elsewhere():
+        may_save = not self._current.processes.failed and not self._rendezvous_handler.failed_elsewhere()
+        if may_save:
             seconds = max(seconds, self._patience_seconds)
-            say(f"the nodes have changed: generation {self._current.number} has up to {seconds:g} s to save and end")
+            why = "the nodes have changed" if self.ended_because is None else "the job ends"
+            say(f"{why}: generation {self._current.number} has up to {seconds:g} s to save and end")
         with self._outfit.signals.deferred():
             self._outfit.monitor.forget(self._current.number)
             self._current.end(signal.SIGTERM, seconds, self._wait_for)
+            if may_save:  # the iterations until it had ended count, too
+                self._note_progress(self._current)
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
         """End the job: on a signal to the launcher, or when torch's loop has returned or raised."""
@@ -212,10 +216,11 @@ class Agent(SimpleElasticAgent):
             if asked:
                 seconds = self._patience_seconds
                 say(f"{signal.Signals(death_sig).name} to {asked} worker(s); waiting up to {seconds:g} s")
-                self._note_progress(self._current)
             self._current.end(
                 death_sig, self._patience_seconds, self._wait_for, spares_leftovers=not asked, is_last=True
             )
+            if asked:  # they go on until they heed the signal
+                self._note_progress(self._current)
             self.ended_cleanly = not processes.failed
             self._outfit.events.write("shut_down", generation=self.generation, cleanly=self.ended_cleanly)
 

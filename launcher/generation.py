@@ -114,6 +114,7 @@ class Generation:
         self._group = group
         self._outfit = outfit
         self._is_over = False
+        self._last_views: dict[int, CellView] = {}
         self._phases_told = False
         self._orders: dict[int, WatchOrder] = {}
         self._has_spared = False
@@ -127,8 +128,8 @@ class Generation:
     # ---- while it lives ---------------------------------------------------------------------------------
 
     def views(self) -> dict[int, CellView]:
-        """What every local rank's cell says."""
-        return self._cells.views()
+        """What every local rank's cell says, or said last."""
+        return self._last_views if self._is_over else self._cells.views()
 
     def errors(self) -> dict[int, ErrorRecord]:
         """The exceptions that local ranks have put on record."""
@@ -285,7 +286,7 @@ class Generation:
         return orphans.sessions(self._own_children()) if orphans is not None else set()
 
     def _own_children(self) -> set[int]:
-        return {self._outfit.monitor.pid, *self._outfit.starter.children(), *self.processes.unreaped()}
+        return {*self._outfit.monitor.pids, *self._outfit.starter.children(), *self.processes.unreaped()}
 
     # ---- ending -----------------------------------------------------------------------------------------
 
@@ -329,6 +330,7 @@ class Generation:
         if self.processes.left and outfit.orphans is not None:
             outfit.orphans.give_up(self.processes.left)
         self.processes.close(death_signal, 0)  # the tails of --tee
+        self._last_views = self.views()
         self._is_over = True
         self.tell_phases()
         outfit.limits.note_starts(self.started_ns, self._initialised_ns())

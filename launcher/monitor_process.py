@@ -86,6 +86,7 @@ class MonitorProcess:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._keeping = Keeping(time.monotonic_ns())
+        self._left_behind: list[subprocess.Popen[bytes]] = []
         self._process = self._start()
         self._keeper = threading.Thread(target=self._keep_alive, name="ft_monitor_keeper", daemon=True)
         self._keeper.start()
@@ -94,6 +95,11 @@ class MonitorProcess:
     def pid(self) -> int:
         """The monitor's process, as of now."""
         return self._process.pid
+
+    @property
+    def pids(self) -> set[int]:
+        """The monitor's process, and those before it that were killed and are not gone."""
+        return {self.pid, *(process.pid for process in list(self._left_behind) if process.poll() is None)}
 
     @property
     def unprotected_since_ns(self) -> int | None:
@@ -239,6 +245,7 @@ class MonitorProcess:
         with self._lock:
             self._process.send_signal(signal.SIGKILL)
             if not self._has_ended():
+                self._left_behind.append(self._process)
                 reason = f"{reason}; it was killed and is not gone ({state_phrase(self._process.pid)}), and left behind"
             try:
                 self._process = self._start()

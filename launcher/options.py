@@ -16,6 +16,7 @@ from torch.distributed import run as torchrun
 from torch.distributed.elastic import events as torch_events
 from torch.distributed.elastic.events import handlers
 
+from launcher.addresses import check_addresses
 from launcher.option_values import check_values, problem_with_script
 from launcher.programs import problem_with
 from resilience_core import config_options
@@ -45,6 +46,16 @@ class Job:
     port: int
     warnings: tuple[str, ...] = ()
     argv: tuple[str, ...] = ()
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """The options that name a host which ranks will look for; on one node torch ignores some of them."""
+        arguments = self.arguments
+        given: dict[str, str | None] = {"--local-addr": arguments.local_addr}
+        is_static = arguments.rdzv_backend == "static" and not arguments.standalone and not arguments.rdzv_endpoint
+        if is_static and (self.port or not self.is_local):
+            given["--master-addr"] = arguments.master_addr
+        return {option: text for option, text in given.items() if text}
 
 
 def parse(argv: Sequence[str]) -> Job:
@@ -80,7 +91,7 @@ def parse(argv: Sequence[str]) -> Job:
     if arguments.max_restarts < 0:
         raise ConfigError(f"--max-restarts {arguments.max_restarts}: must be 0 or more")
     is_local = nodes == (1, 1) and arguments.rdzv_backend in ("static", "c10d")
-    return Job(
+    job = Job(
         arguments=arguments,
         config=config,
         is_local=is_local,
@@ -88,6 +99,8 @@ def parse(argv: Sequence[str]) -> Job:
         warnings=(*config.warnings, *config_options.options_after_script(arguments)),
         argv=tuple(argv),
     )
+    check_addresses(job.addresses)
+    return job
 
 
 _EXAMPLE = """\

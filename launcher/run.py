@@ -21,6 +21,7 @@ from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 
 from launcher import console, default_threads, latest, story
+from launcher.addresses import tell_unresolved
 from launcher.agent import Agent
 from launcher.background import Background, NotDoneError
 from launcher.bounded_logs import BoundedLogs
@@ -89,6 +90,7 @@ def run(job: Job, zygote: Zygote | None = None, settings: ImportSettings | None 
         launch_config, entrypoint, arguments = _launch_config(job, log_folder, workers)
         default_threads.retract(launch_config.nproc_per_node)
         outfit = stack.enter_context(_furnished(job, launch_config, log_folder, zygote, settings, signals, disk))
+        tell_unresolved(job.addresses)
         try:
             with signals.raised_at_once():
                 spec = _worker_spec(job, launch_config, entrypoint, arguments)

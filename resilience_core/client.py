@@ -43,7 +43,7 @@ from resilience_core.cell import (
     CellError,
     process_start_time,
 )
-from resilience_core.client_arguments import no_iteration, selected_names, unconfigured
+from resilience_core.client_arguments import no_iteration, no_name, selected_names, unconfigured
 from resilience_core.error_record import note_error, record_errors_in, stop_recording
 from resilience_core.errors import RankMonitorClientError, SectionError, UnconfiguredSectionError
 from resilience_core.learned_limits import RELAXED_VARIABLE, LearnedLimits, Seen, relaxed_limits
@@ -333,9 +333,10 @@ class RankMonitorClient:
             SectionError: It is not open.
         """
         now = time.monotonic_ns()
-        section = self._open.pop(name, None)
-        if section is None:
-            raise self._not_open(name)
+        try:
+            section = self._open.pop(name)
+        except (KeyError, TypeError):  # TypeError: no string, and nothing that could be a key
+            raise self._not_open(name) from None
         took = now - section.opened_ns
         section.count = count = section.count + 1
         if took > section.longest_ns:
@@ -403,16 +404,18 @@ class RankMonitorClient:
         except (TypeError, ValueError):
             raise no_iteration(iteration) from None
 
-    def _not_open(self, name: str) -> RankMonitorClientError:
+    def _not_open(self, name: object) -> RankMonitorClientError:
         if not self.is_initialized:
             return self._not_initialised("end_section()")
+        if not isinstance(name, str):
+            return no_name("end_section()", name)
         opened = ", ".join(f"'{other}'" for other in self._open) or "none"
         return SectionError(f"section '{name}' is not open; open now: {opened}")
 
     def _new_section(self, name: str) -> _Section:
         self._require_init("start_section()")
         if not isinstance(name, str) or not name:
-            raise SectionError(f"a section's name must be a string that is not empty, not {name!r}")
+            raise no_name("start_section()", name)
         if self.cfg.names_sections and name not in self.cfg.rank_section_timeouts:
             raise UnconfiguredSectionError(unconfigured(name, self.cfg.rank_section_timeouts))
         if name not in self._section_timeouts.section:

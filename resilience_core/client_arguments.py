@@ -7,7 +7,9 @@ import reprlib
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["no_iteration", "selected_names", "unconfigured"]
+from resilience_core.errors import SectionError
+
+__all__ = ["no_iteration", "no_name", "selected_names", "unconfigured"]
 
 _LONGEST_SHOWN_BITS = 256
 
@@ -23,6 +25,14 @@ def no_iteration(iteration: object) -> TypeError | ValueError:
         )
     shown = str(number) if number.bit_length() <= _LONGEST_SHOWN_BITS else f"a number of {number.bit_length()} bits"
     return ValueError(f"note_iteration(): iteration is {shown}, which 64 bits cannot hold; pass the number of the step")
+
+
+def no_name(call: str, name: object) -> SectionError:
+    """The error for a section whose name is no string, or an empty one."""
+    return SectionError(
+        f"{call}: a section's name must be a string that is not empty, not {reprlib.repr(name)} "
+        f"({type(name).__name__}); pass a name, for example 'step'"
+    )
 
 
 def selected_names(selected_sections: object) -> list[str]:

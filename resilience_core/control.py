@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import json
 import os
+import reprlib
 import socket
 from typing import Any
 
@@ -102,7 +103,13 @@ def send(request: WorkloadControlRequest, path: str, rank: int, *, timeout_secon
 
     Raises:
         RankMonitorClientError: Nobody listens there, or not in time.
+        ControlMessageError: That is no request.
     """
+    if not isinstance(request, WorkloadControlRequest):
+        raise ControlMessageError(
+            f"a workload control request is a WorkloadControlRequest, not {reprlib.repr(request)} "
+            f"({type(request).__name__}); pass WorkloadControlRequest('ShutdownWorkload', 'why'), for example"
+        )
     datagram = _datagram(request, rank)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from resilience_core.client import RankMonitorClient
 from resilience_core.config_values import suggestion
@@ -40,6 +40,8 @@ class SectionMonitor(MonitorPlugin):
         state_path: A file that keeps learned timeouts from job to job. It may also be set as the attribute
             ``state_path`` at any time before ``setup``.
         calculate_timeouts: Learn timeouts from what is observed.
+        required: Which sections a configuration that names any must name before training starts. Whoever cannot know
+            whether a run will open one (a loop need not save) leaves it out; then it is refused where it is opened.
     """
 
     def __init__(
@@ -48,8 +50,10 @@ class SectionMonitor(MonitorPlugin):
         *,
         state_path: str | os.PathLike[str] | None = None,
         calculate_timeouts: bool = False,
+        required: Collection[str] = SECTIONS,
     ) -> None:
         self._watch = Watch(client, state_path, calculate_timeouts)
+        self._required = required
         self._start: Callable[[str], None] = _nothing
         self._end: Callable[[str], None] = _nothing
         self._note: Callable[[int], None] = _nothing
@@ -93,7 +97,7 @@ class SectionMonitor(MonitorPlugin):
             return
         client = self._watch.client
         try:
-            _check_names(client)
+            _check_names(client, self._required, context.rank)
             client.start_section(SETUP)
         except SectionError:
             self._watch.end()
@@ -159,9 +163,9 @@ class SectionMonitor(MonitorPlugin):
     def checkpoint_start(self) -> None:
         if not self._watch.is_on:
             return
-        self._saves_open += 1
-        if self._saves_open == 1:
+        if not self._saves_open:
             self._start(CHECKPOINTING)
+        self._saves_open += 1
 
     @hookimpl
     def checkpoint_end(self, kind: CheckpointKind, error: BaseException | None) -> None:
@@ -228,17 +232,24 @@ class SectionMonitor(MonitorPlugin):
         self._reset()
 
 
-def _check_names(client: RankMonitorClient) -> None:
+def _check_names(client: RankMonitorClient, required: Collection[str], rank: int) -> None:
     """Refuse, before training starts, a configuration that names sections but not ours."""
     if not client.cfg.names_sections:
         return
     configured = client.cfg.rank_section_timeouts
-    for name in SECTIONS:
-        if name not in configured:
-            hint = suggestion(name, [other for other in configured if other not in SECTIONS]) or "."
+    for name in (name for name in SECTIONS if name not in configured):
+        hint = suggestion(name, [other for other in configured if other not in SECTIONS])
+        fix = f"Add '{name}' with its seconds, or null for no limit; configured are: {', '.join(configured)}"
+        if name in required or hint:
             raise UnconfiguredSectionError(
-                f"section '{name}' is used but not in rank_section_timeouts{hint} Add '{name}' with its "
-                f"seconds, or null for no limit; configured are: {', '.join(configured)}"
+                f"section '{name}' is used but not in rank_section_timeouts{hint or '.'} {fix}"
+            )
+        if rank == 0:
+            logger.warning(
+                "section '%s' is not in rank_section_timeouts: training is refused where it is opened first. If this "
+                "script opens it: %s",
+                name,
+                fix,
             )
     unused = [name for name in configured if name not in SECTIONS]
     if unused:

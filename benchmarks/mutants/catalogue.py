@@ -521,6 +521,28 @@ MUTANTS = (
         ("tests/e2e/test_unkillable.py::test_a_monitor_that_cannot_be_killed_is_replaced_and_not_waited_for",),
     ),
     Mutant(
+        "a monitor that cannot be killed is taken for something that a rank has left",
+        "launcher/monitor_process.py",
+        "                self._left_behind.append(self._process)\n",
+        "",
+        ("tests/launcher/test_monitor_process.py",),
+    ),
+    Mutant(
+        "what a rank does after it was asked to end is no progress",
+        "launcher/generation.py",
+        "        self._last_views = self.views()\n",
+        "",
+        ("tests/launcher/test_generation.py",),
+    ),
+    Mutant(
+        "progress is noted before ranks have heeded the signal",
+        "launcher/agent.py",
+        "            self._current.end(\n                death_sig,",
+        "            self._note_progress(self._current)\n            asked = 0\n"
+        "            self._current.end(\n                death_sig,",
+        ("tests/launcher/test_agent.py",),
+    ),
+    Mutant(
         "ranks that a membership change ends get no time to save",
         "launcher/agent.py",
         "            seconds = max(seconds, self._patience_seconds)\n",

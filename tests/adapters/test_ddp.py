@@ -16,7 +16,7 @@ import adapters
 from adapters.ddp import FaultTolerance
 from resilience_core import EventBus, FaultToleranceConfig, HeartbeatMonitor, RunContext, StopTraining, hookimpl
 from resilience_core.cell import Cell
-from resilience_core.errors import ConfigError, PluginError
+from resilience_core.errors import ConfigError, PluginError, UnconfiguredSectionError
 from resilience_core.state_file import load_state
 from resilience_core.testing import EventRecorder, assert_conforms
 
@@ -227,6 +227,19 @@ def test_each_block_is_a_section_that_the_monitor_sees(bus: EventBus, monitored:
                 assert open_sections(cell) == seen
         assert ft.client.is_initialized
     assert not ft.client.is_initialized
+
+
+def test_a_loop_that_never_saves_needs_no_limit_for_saves(bus: EventBus, monitored: Callable[..., Cell]) -> None:
+    """One that does is told so at its first save, and what has no section at all before its first step."""
+    monitored(rank_section_timeouts={"setup": 15, "step": 2})
+    ft = FaultTolerance(bus=bus)
+    with ft.run(), ft.step(0):
+        pass
+    with pytest.raises(UnconfiguredSectionError, match="'checkpointing'"), ft.run(), ft.checkpoint(1):
+        pass
+    monitored(rank_section_timeouts={"setup": 15, "checkpointing": 2})
+    with pytest.raises(UnconfiguredSectionError, match="'step'"), FaultTolerance(bus=bus).run():
+        pass
 
 
 def test_a_step_whose_exception_is_caught_is_not_open_any_more(bus: EventBus, monitored: Callable[..., Cell]) -> None:

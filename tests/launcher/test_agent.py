@@ -211,6 +211,31 @@ def test_an_iteration_that_no_job_can_reach_is_no_progress() -> None:
     assert agent_module._highest_iteration(generation) == 5
 
 
+@pytest.mark.parametrize("how", ["shutdown", "stop"])
+def test_what_ranks_do_after_they_were_asked_to_end_is_progress(how: str) -> None:
+    """The step that was running, and the save. After a failure it is none: the next generation starts before it."""
+    made = Made()
+    made.agent._outfit = SimpleNamespace(  # type: ignore[assignment]
+        **{**vars(made.agent._outfit), "on_disk": lambda what, call, otherwise: call()}
+    )
+    said: dict[int, Any] = {0: SimpleNamespace(iteration=-1)}
+    made.generation.views = lambda: said
+    made.generation.processes.running = [SimpleNamespace(local_rank=0)]
+    made.generation.end = lambda *_, **__: said.update({0: SimpleNamespace(iteration=65)})
+
+    if how == "shutdown":
+        made.agent._shutdown()
+    else:
+        made.agent._stop_workers(made.agent._worker_group)
+    assert made.agent.best_iteration == 65
+
+    said[0] = SimpleNamespace(iteration=66)
+    made.generation.processes.failed = [SimpleNamespace(local_rank=0)]
+    made.generation.end = lambda *_, **__: None
+    made.agent._stop_workers(made.agent._worker_group)
+    assert made.agent.best_iteration == 65
+
+
 def test_a_membership_change_gives_ranks_as_long_as_the_scheduler_would(monkeypatch: pytest.MonkeyPatch) -> None:
     made, ends = Made(), []
     monkeypatch.setattr(made.generation, "end", lambda number, seconds, wait: ends.append((number, seconds)))

@@ -50,7 +50,7 @@ class Made:
         self.mended: list[int] = []
         self.run_folder = RunFolder(str(folder))
         monitor = SimpleNamespace(
-            pid=os.getpid(),
+            pids={os.getpid(), 4_194_305},  # the second was left behind: no pid is as large
             watch=lambda order, *_, **__: self.orders.append(order),
             forget=lambda number, **_: self.forgotten.append(number),
             freezes=lambda _: self.freezes,
@@ -230,7 +230,16 @@ def test_workers_are_not_collected_with_the_orphans(make: Callable[..., Made], m
     made.generation.reap_orphans()
     made.end()
     assert len(own) >= 3
+    assert all({os.getpid(), 4_194_305} <= each for each in own)
     assert all(workers < each for each in own[:-1])  # in the end they have been collected
+
+
+def test_what_ranks_say_while_they_end_can_be_read_when_they_have_ended(make: Callable[..., Made]) -> None:
+    """The steps and the save between the request and the end count."""
+    made = make()
+    made.claim(0, ITERATION=65)
+    made.end()
+    assert made.generation.views()[0].iteration == 65
 
 
 # ---- startup limits -------------------------------------------------------------------------------------

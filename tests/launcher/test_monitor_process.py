@@ -14,11 +14,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launcher import keeping, monitor_process
 from launcher.monitor_process import MonitorProcess
+from launcher.processes import wait_for_exit
 from launcher.watch import WatchOrder
 from resilience_core import FaultToleranceConfig
 from resilience_core.cell import PID, START_TIME, STATE, WATCHED, Cell, process_start_time
@@ -75,6 +77,24 @@ def test_one_that_dies_again_and_again_leaves_the_node_unprotected_and_that_is_s
     monkeypatch.setattr(keeping, "SHORT_LIFE_NS", 1_000_000_000)
     assert changes.get(timeout=PATIENCE)[0] == "monitor_back"
     assert changes.empty()
+
+
+def test_one_that_cannot_be_killed_stays_known_until_it_is_gone(
+    process: MonitorProcess, uninterruptible: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken for something that a rank has left, it would be waited for in the next restart."""
+    monkeypatch.setattr(monitor_process, "_LONGEST_END_SECONDS", 0.05)
+    stuck = process.pid
+    uninterruptible.put_in(stuck)
+
+    process._replace("recorded", time.monotonic_ns())
+
+    assert process.pids == {process.pid, stuck}
+    pidfd = os.pidfd_open(stuck)
+    uninterruptible.let_go()
+    assert wait_for_exit([pidfd], PATIENCE)
+    os.close(pidfd)
+    assert process.pids == {process.pid}
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -406,7 +407,15 @@ def test_mistakes_of_the_caller_are_errors_with_names(start: Callable[..., Cell]
     for name in ("", None, 3):
         with pytest.raises(SectionError, match="must be a string"):
             client.start_section(name)  # type: ignore[arg-type]
+    for name in ([], {}, None):
+        for call in (client.start_section, client.end_section):
+            with pytest.raises(
+                SectionError, match=rf"^{call.__name__}\(\): .* must be a string .*, not {re.escape(repr(name))}"
+            ):
+                call(name)  # type: ignore[arg-type]
     client.end_section("step")
+    with pytest.raises(SectionError, match="must be a string"):
+        client.end_section([])  # type: ignore[arg-type]
     with pytest.raises(SectionError, match="'step' is not open; open now: none"):
         client.end_section("step")
 

@@ -124,6 +124,9 @@ def test_no_datagram_does_more_than_be_refused(datagram: bytes):
 
 
 def test_no_launcher_is_one_clear_error(tmp_path: Path):
+    for wrong in ("ShutdownWorkload", None):
+        with pytest.raises(ControlMessageError, match=rf"not {wrong!r} .*pass WorkloadControlRequest\("):
+            send(wrong, str(tmp_path / "none"), rank=0)  # type: ignore[arg-type]
     with pytest.raises(RankMonitorClientError, match=r"no launcher listens at .*\(No such file"):
         send(WorkloadControlRequest(WorkloadAction.Continue), str(tmp_path / "none"), rank=0)
 

@@ -12,6 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from resilience_core import EventBus, RankMonitorClient, RunContext, SectionError, SectionMonitor
+from resilience_core.errors import UnconfiguredSectionError
 
 Start = Callable[..., EventBus]
 
@@ -252,6 +253,26 @@ def test_a_section_that_is_not_configured_is_an_error_before_training(
     with pytest.raises(SectionError, match=message):
         bus.setup(context=RunContext())
     assert not client.is_initialized
+
+
+def test_a_section_that_a_run_need_not_open_is_refused_where_it_is_opened(
+    rank_environment: Callable[..., Any], recording_client: Any, caplog: pytest.LogCaptureFixture
+):
+    rank_environment(rank_section_timeouts="setup:6,step:2", num_warmup_iterations=0)
+    bus = EventBus()
+    bus.register(SectionMonitor(recording_client, required=("setup", "step")))
+    bus.setup(context=RunContext(rank=1))
+    assert not caplog.records
+    bus.setup(context=RunContext())
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "'checkpointing' is not in rank_section_timeouts" in caplog.text
+    steps(bus, 0, 1)
+    for _ in range(2):  # whoever has caught it meets it again
+        with pytest.raises(
+            UnconfiguredSectionError, match=r"'checkpointing' is used but not in .*configured: setup, step"
+        ):
+            bus.checkpoint_start(iteration=2, kind="save")
+    assert recording_client.open_sections == set()
 
 
 def test_sections_of_the_training_code_may_be_configured_beside_ours(

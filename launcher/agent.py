@@ -316,7 +316,7 @@ class Agent(SimpleElasticAgent):
                 self._current.condemn(report["condemned"])
                 incident = Incident.from_json(report["incident"])
                 self._tell(incident, report["problem"])
-                if said := self._outfit.limits.note_verdict(incident):
+                if (said := self._outfit.limits.note_verdict(incident)) and self._remaining_restarts > 0:
                     say(*said)
 
     def _spared(self, generation: int, near_misses: Sequence[Mapping[str, Any]]) -> None:

@@ -223,6 +223,8 @@ def _incident(findings: Findings[RankMonitor], everybody: Sequence[RankMonitor],
     """What is known of a verdict, stacks included."""
     now_ns = findings.seen_ns
     doomed = {case.rank: case.verdict for case in findings.cases}
+    late = [case.rank for case in findings.cases if case.is_late]
+    withheld = [case.rank for case in findings.cases if case.held]
     views = dict(findings.views)
     for rank in everybody:
         # What ended because an earlier verdict ended it tells nothing about this one.
@@ -241,8 +243,12 @@ def _incident(findings: Findings[RankMonitor], everybody: Sequence[RankMonitor],
         has_others=findings.cases[0].rank.order.has_others,
     )
     reports = [
-        _report(rank, views[rank], now_ns, stacks.get(rank.order.local_rank, ()), doomed.get(rank))._replace(
+        (
+            report := _report(rank, views[rank], now_ns, stacks.get(rank.order.local_rank, ()), doomed.get(rank))
+        )._replace(
             is_culprit=rank.order.local_rank in blame.local_ranks,
+            limit_learned=report.limit_learned if rank in late else None,
+            was_withheld=rank in withheld,
             process_state=evidence[rank].state or None,
             kernel_wait=waits[rank],
             is_busy=evidence[rank].is_busy,

@@ -25,6 +25,9 @@ MOST_STACKS = 4
 """Of how many ranks a stack is told on a terminal, at most; the report has all of them."""
 
 
+_WITHHELD = ", no verdict by itself while another rank was within its limits"
+
+
 class RankReport(NamedTuple):
     """One rank in an incident. Seconds are as of the moment the incident was seen."""
 
@@ -43,7 +46,8 @@ class RankReport(NamedTuple):
     """Where that limit comes from, and what switches it off."""
     limit_advice: str | None = None
     limit_learned: str | None = None
-    """The kind of that limit (``resilience_core.limit_text``) when it was learned."""
+    """The kind of that limit (``resilience_core.limit_text``) when it was learned and has led to this verdict; None for
+    a rank that is only terminated together with one that was overdue."""
     iteration: int | None = None
     process_state: str | None = None
     kernel_wait: str | None = None
@@ -61,6 +65,8 @@ class RankReport(NamedTuple):
     """Why there is none, where a stack was wanted and the reason is known."""
     unmonitored: str | None = None
     """Why nothing is known of where it is: it has not initialised monitoring, say."""
+    was_withheld: bool = False
+    """Its limit had passed before, and was no verdict while another rank had time left (``launcher.withheld``)."""
 
 
 class Incident(NamedTuple):
@@ -259,6 +265,7 @@ class Incident(NamedTuple):
         return (
             f"rank {rank.rank} (pid {rank.pid}): {silent} {rank.open_seconds:.3f} s{where}; "
             f"limit {rank.limit_seconds:g} s{f' ({rank.limit_origin})' if rank.limit_origin else ''}{until}"
+            f"{_WITHHELD if rank.was_withheld else ''}"
         )
 
     def _place(self, rank: RankReport) -> str:

@@ -53,13 +53,22 @@ class Case(Generic[R]):
         view: What it said.
         deadlines: What it has not met, or will not have met in a moment.
         is_late: Whether it is overdue by itself; else it is due together with one that is.
+        held: Those of its deadlines that had passed before and were no verdict (:mod:`launcher.withheld`).
     """
 
-    def __init__(self, rank: R, view: CellView, deadlines: tuple[Deadline, ...], is_late: bool) -> None:
+    def __init__(
+        self,
+        rank: R,
+        view: CellView,
+        deadlines: tuple[Deadline, ...],
+        is_late: bool,
+        held: tuple[Deadline, ...] = (),
+    ) -> None:
         self.rank = rank
         self.view = view
         self.deadlines = deadlines
         self.is_late = is_late
+        self.held = held
         self.was_late = is_late
         """Whether any look has found it overdue by itself, the looks since the verdict included."""
         self.answered_by_ns: int | None = None
@@ -172,7 +181,7 @@ class Rounds(Generic[R]):
         for rank, sighting in second.items():
             due = sighting.due_by(seen_ns + DUE_TOGETHER_NS)
             if rank not in late_ranks and due:
-                cases.append(Case(rank, sighting.view, due, is_late=False))
+                cases.append(Case(rank, sighting.view, due, is_late=False, held=sighting.held))
         views = {rank: sighting.view for rank, sighting in second.items()}
         return Findings(cases, views, seen_ns)
 

@@ -46,7 +46,7 @@ from resilience_core.cell import (
 from resilience_core.client_arguments import no_iteration, no_name, selected_names, unconfigured
 from resilience_core.error_record import note_error, record_errors_in, stop_recording
 from resilience_core.errors import RankMonitorClientError, SectionError, UnconfiguredSectionError
-from resilience_core.learned_limits import RELAXED_VARIABLE, LearnedLimits, Seen, relaxed_limits
+from resilience_core.learned_limits import RELAXED_VARIABLE, LearnedLimits, Seen, no_restart_is_left, relaxed_limits
 from resilience_core.limit_text import undercutting, write_limits
 from resilience_core.rank_logging import follow_log_level
 from resilience_core.rank_process import (
@@ -195,7 +195,12 @@ class RankMonitorClient:
         assert self._cell is not None
         self._shared_word = self._cell.add_section(_FURTHER_SECTIONS)
         self._forget_observations(now)
-        self._limits = LearnedLimits(self.cfg, relaxed_limits(os.environ.get(RELAXED_VARIABLE)), self._state_file)
+        self._limits = LearnedLimits(
+            self.cfg,
+            relaxed_limits(os.environ.get(RELAXED_VARIABLE)),
+            self._state_file,
+            is_last=no_restart_is_left(os.environ),
+        )
         self._known_names: set[str] = set()
         if self._pending_state is not None:
             self._limits.load(self._pending_state)
@@ -553,6 +558,11 @@ class RankMonitorClient:
         """Which learned limits in force are shorter than the configured ones; empty where none is."""
         self._require_init("undercut_limits()")
         return undercutting(self._limits.document())
+
+    def spared_limits(self) -> str:
+        """Which learned limits in force are longer because no restart is left; empty where none is."""
+        self._require_init("spared_limits()")
+        return self._limits.spared()
 
     def name_state_file(self, path: str | None) -> None:
         """Name the file that learned timeouts are kept in, for messages about limits that come from it."""

@@ -117,7 +117,8 @@ class FaultToleranceConfig:
         values.duration,
         "SECONDS",
         "With learned_limits relax, no learned timeout is shorter that rests on fewer than 300 intervals, less than an "
-        "hour, or another run's observation alone, nor any of heartbeats or out-of-section time; 0 switches it off.",
+        "hour, or another run's observation alone, nor any of heartbeats or out-of-section time; where no restart is "
+        "left, none of these is shorter than 60 times as long. 0 switches it off.",
     )
     rank_termination_signal: signal.Signals = _setting(  # noqa: RUF009 - an enum does not change
         signal.SIGKILL,

@@ -12,6 +12,12 @@ longest that there is has been seen. Three things speak against that, and each k
   start of DataLoader workers once per epoch, metrics, an export at the end. No number of ordinary intervals tells how
   long the next rare one takes, so these keep the floor whatever was seen.
 
+Where no restart is left, a verdict does not cost a restart but the job, and thin evidence must not cost that: the
+generous floor is :data:`NO_RESTART_FACTOR` times as long then, an hour by default. A hang is still found, by that
+limit, and the job would have ended anyway; whoever wants it found sooner configures the limit, or a shorter floor. Four
+times the floor, as after a verdict, was not chosen: an evaluation of five minutes between two sections would still end
+the job. Nor is the verdict left out: a job that hangs would then hang for ever.
+
 And a long interval that was seen is not forgotten with the next few updates, in which it could not recur: for a day of
 observation the limit is no shorter than the factor times the longest interval of that day.
 """
@@ -26,7 +32,7 @@ import attrs
 from resilience_core.errors import RankMonitorClientError
 from resilience_core.limit_text import FIRST_HEARTBEAT, HEARTBEAT, OUT_OF_SECTION
 
-__all__ = ["ENOUGH_INTERVALS", "ENOUGH_OF_ITS_OWN", "ENOUGH_SECONDS", "MEMORY_SECONDS", "Evidence"]
+__all__ = ["ENOUGH_INTERVALS", "ENOUGH_OF_ITS_OWN", "ENOUGH_SECONDS", "MEMORY_SECONDS", "NO_RESTART_FACTOR", "Evidence"]
 
 ENOUGH_INTERVALS = 300
 ENOUGH_SECONDS = 3600.0
@@ -34,6 +40,9 @@ ENOUGH_OF_ITS_OWN = 100
 """Intervals that a process must have seen itself before it trusts what an earlier one has learned."""
 MEMORY_SECONDS = 24 * 3600.0
 """Observation time for which the longest interval is remembered."""
+NO_RESTART_FACTOR = 60
+"""How many times longer the generous floor is where no restart is left: an hour, as long as evidence must be not to be
+thin."""
 
 _ALWAYS_RARE = frozenset({FIRST_HEARTBEAT, HEARTBEAT, OUT_OF_SECTION})
 

@@ -17,6 +17,11 @@ A learned limit that has led to a verdict is four times as long in the generatio
 with each further verdict at the same place: a hang that repeats is still found, a limit that was wrong costs one or two
 restarts and not all of them. The launcher keeps the count and hands it to its ranks in ``FT_RELAXED_LIMITS``, so a
 state file cannot bring the short limit back.
+
+Where no restart is left, there is no generation that could follow with a longer limit: a verdict ends the job. There
+the floor that thin evidence earns is an hour by default (see :mod:`resilience_core.evidence`); whether one is left, a
+rank reads from torchrun's variables. Unknown, as under other launchers, counts as left. Configured limits, plenty of
+evidence and ``replace`` are as ever, and so is the learned limit of a start, which rests on the starts of this job.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resilience_core.errors import TimeoutsNotReadyError
-from resilience_core.evidence import Evidence
+from resilience_core.evidence import NO_RESTART_FACTOR, Evidence
 from resilience_core.limit_text import (
     CONFIGURED,
     DEFAULT,
@@ -52,7 +57,7 @@ from resilience_core.timeouts import (
 if TYPE_CHECKING:
     from resilience_core.config import FaultToleranceConfig
 
-__all__ = ["RELAXED_VARIABLE", "LearnedLimits", "Seen", "relaxed_limits"]
+__all__ = ["RELAXED_VARIABLE", "LearnedLimits", "Seen", "no_restart_is_left", "relaxed_limits"]
 
 RELAXED_VARIABLE = "FT_RELAXED_LIMITS"
 
@@ -76,6 +81,14 @@ def relaxed_limits(text: str | None) -> dict[str, int]:
     return {kind: min(count, 10) for kind, count in counts.items() if isinstance(count, int) and count > 0}
 
 
+def no_restart_is_left(environment: Mapping[str, str]) -> bool:
+    """Whether the job ends with this generation, as torchrun's variables say; False where they are not set."""
+    try:
+        return int(environment["TORCHELASTIC_RESTART_COUNT"]) >= int(environment["TORCHELASTIC_MAX_RESTARTS"])
+    except (KeyError, ValueError):
+        return False
+
+
 class LearnedLimits:
     """What is learned and what is in force; knows neither clock nor group.
 
@@ -83,12 +96,19 @@ class LearnedLimits:
         config: The configured limits and the rules.
         relaxed: Verdicts that each learned limit has led to in this job.
         state_file: Where learned limits are kept, for messages.
+        is_last: No restart is left.
     """
 
     def __init__(
-        self, config: FaultToleranceConfig, relaxed: Mapping[str, int] | None = None, state_file: str | None = None
+        self,
+        config: FaultToleranceConfig,
+        relaxed: Mapping[str, int] | None = None,
+        state_file: str | None = None,
+        *,
+        is_last: bool = False,
     ) -> None:
         self.state_file = state_file
+        self._is_last = is_last
         self._config = config
         self._relaxed = dict(relaxed or {})
         self._heartbeat = HeartbeatTimeouts()
@@ -136,6 +156,14 @@ class LearnedLimits:
         """What was learned and what follows from it, in one line."""
         entries = self._entries()
         return "; ".join(self._told(kind, entries.get(kind)) for kind in self._learned_seconds())
+
+    def spared(self) -> str:
+        """Which learned limits in force are longer because no restart is left, in words; empty where none is."""
+        return ", ".join(
+            f"{kind} {entry['seconds']:.4g} s (else {entry['else_seconds']:.4g} s)"
+            for kind, entry in self._entries().items()
+            if entry.get("else_seconds") is not None
+        )
 
     def _told(self, kind: str, entry: Mapping[str, Any] | None) -> str:
         evidence = self._evidence.get(kind)
@@ -187,6 +215,7 @@ class LearnedLimits:
         evidence = self._evidence.get(kind, Evidence())
         floor = self._config.learned_timeout_floor
         relaxed = self._relaxed.get(kind, 0)
+        is_thin = False
         if is_relax and is_given and configured is not None:
             # Floors stand in for a limit that nobody chose; this one is lengthened by what was observed alone.
             observed = evidence.protective(seconds if seconds > floor else 0.0, floor=0.0)
@@ -194,10 +223,14 @@ class LearnedLimits:
                 return None
             floor, seconds = 0.0, observed
         elif is_relax:
-            if evidence.is_thin(kind, self._own_intervals.get(kind, 0)):
+            is_thin = evidence.is_thin(kind, self._own_intervals.get(kind, 0))
+            if is_thin:
                 floor = max(floor, self._config.thin_evidence_floor)
             seconds = evidence.protective(seconds, floor)
         seconds *= RELAXATION**relaxed
+        else_seconds = None
+        if is_thin and self._is_last and seconds < NO_RESTART_FACTOR * self._config.thin_evidence_floor:
+            else_seconds, seconds = seconds, NO_RESTART_FACTOR * self._config.thin_evidence_floor
         return {
             "seconds": seconds,
             "source": LEARNED,
@@ -208,6 +241,7 @@ class LearnedLimits:
             "intervals": evidence.intervals,
             "floor": floor,
             "relaxed": relaxed,
+            "else_seconds": else_seconds,
         }
 
     # ---- learning ---------------------------------------------------------------------------------------

@@ -137,6 +137,7 @@ class TimeoutLearner:
         self._has_said_why_not = False
         self._told: dict[str, float | None] = {}
         self._has_warned = False
+        self._has_said_what_is_spared = False
 
     def begin(self, client: RankMonitorClient, context: RunContext) -> None:
         """Read the file, if there is one, and hand its timeouts to the client."""
@@ -159,6 +160,7 @@ class TimeoutLearner:
         if state is not None:
             client.load_state_dict(state)
             self._warn_of_short_limits(client)
+            self._say_what_is_spared(client)
 
     def _warn_of_short_limits(self, client: RankMonitorClient) -> None:
         """Say once where limits of an earlier run, perhaps a smaller one, undercut configured ones (``replace``)."""
@@ -173,6 +175,18 @@ class TimeoutLearner:
                 short,
                 self.state_path,
                 _written(self.state_path),
+            )
+
+    def _say_what_is_spared(self, client: RankMonitorClient) -> None:
+        """Say once which limits are longer because no restart is left: a hang is found that much later."""
+        if self._context.rank != 0 or self._has_said_what_is_spared or not client.is_initialized:
+            return
+        if spared := client.spared_limits():
+            self._has_said_what_is_spared = True
+            logger.info(
+                "no restart is left, so learned limits that rest on little evidence are longer, lest a wrong one ends "
+                "the job: %s. To have hangs found sooner, configure these limits, or allow a restart (said once)",
+                spared,
             )
 
     def after_save(self, client: RankMonitorClient, history: RunHistory) -> None:
@@ -234,6 +248,7 @@ class TimeoutLearner:
         logger.log(
             logging.INFO if is_news else logging.DEBUG, "timeouts learned%s: %s", where, client.learned_summary()
         )
+        self._say_what_is_spared(client)
         if self.state_path is None or not self._may_write:
             return
         try:

@@ -4,7 +4,8 @@ A rank leaves one JSON document in its cell whenever its limits change (never on
 
     {"mode": "relax", "state_file": "ft_state.json", "names_sections": true,
      "limits": {"section step": {"seconds": 60.0, "source": "learned", "configured": 180.0, "is_default": false,
-                                 "factor": 5.0, "longest": 0.64, "intervals": 812, "floor": 60.0, "relaxed": 0}}}
+                                 "factor": 5.0, "longest": 0.64, "intervals": 812, "floor": 60.0, "relaxed": 0,
+                                 "else_seconds": null}}}
 
 The monitor, which imports neither attrs nor torch, turns it into a phrase when it has to explain a verdict.
 """
@@ -161,6 +162,9 @@ def _made_of(kind: str, entry: Mapping[str, Any]) -> str:
     else:
         unit = "steps" if kind == section_kind("step") else "intervals"
         made = f"learned: {entry['factor']:g} x {_short(entry['longest'])} s over {entry['intervals']} {unit}"
+    if entry["else_seconds"] is not None:
+        floor = f"at least {entry['seconds']:g} s where no restart is left"
+        return f"{made}, {floor}, else {entry['else_seconds']:.4g} s"
     before_relaxing = entry["seconds"] / RELAXATION ** entry["relaxed"]
     if _is_close(before_relaxing, entry["floor"]):
         made += f", at least {entry['floor']:g} s"

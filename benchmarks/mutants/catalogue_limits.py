@@ -57,6 +57,48 @@ MUTANTS_OF_LIMITS = (
         "{kind: count for kind",
         ("tests/resilience_core/test_learned_limits.py",),
     ),
+    Mutant(
+        "thin evidence ends a job that no restart could save",
+        "resilience_core/learned_limits.py",
+        "        if is_thin and self._is_last and seconds <",
+        "        if False and seconds <",
+        ("tests/resilience_core/test_learned_limits.py",),
+    ),
+    Mutant(
+        "plenty of evidence does not count where no restart is left",
+        "resilience_core/learned_limits.py",
+        "        if is_thin and self._is_last and seconds <",
+        "        if is_relax and self._is_last and seconds <",
+        ("tests/resilience_core/test_learned_limits.py",),
+    ),
+    Mutant(
+        "a limit is the longer one though restarts are left",
+        "resilience_core/learned_limits.py",
+        """int(environment["TORCHELASTIC_RESTART_COUNT"]) >= int(""",
+        """int(environment["TORCHELASTIC_RESTART_COUNT"]) >= 0 * int(""",
+        ("tests/resilience_core/test_learned_limits.py",),
+    ),
+    Mutant(
+        "a rank is not told that no restart is left",
+        "resilience_core/client.py",
+        "is_last=no_restart_is_left(os.environ)",
+        "is_last=False",
+        ("tests/resilience_core/test_learning.py",),
+    ),
+    Mutant(
+        "a limit that was withheld is said to have led to a verdict",
+        "launcher/condemn.py",
+        "limit_learned=report.limit_learned if rank in late else None,",
+        "limit_learned=report.limit_learned,",
+        ("tests/launcher/test_condemn.py",),
+    ),
+    Mutant(
+        "it is not said why a limit that has passed was no verdict",
+        "launcher/rounds.py",
+        "is_late=False, held=sighting.held))",
+        "is_late=False))",
+        ("tests/launcher/test_condemn.py",),
+    ),
     # ---- what may be learned when ----
     Mutant(
         "ranks learn together after one of them has failed",

@@ -56,6 +56,33 @@ def test_a_learned_limit_that_was_wrong_says_where_it_comes_from_and_costs_one_r
     assert "--ft-rank-out-of-section-timeout" not in report  # configured values are replaced: it would have no effect
 
 
+@pytest.mark.parametrize("hangs", [False, True])
+def test_where_no_restart_is_left_a_limit_from_an_earlier_run_finds_a_hang_and_ends_no_job(
+    launch: Callable[..., Any], tmp_path: Path, hangs: bool
+) -> None:
+    """A pause of twice that limit ended the job; a hang ends it sixty times as late as the floor of thin evidence."""
+    state = tmp_path / "ft_state.json"
+    assert launch("epochs.py", "--state", state, nproc=1).wait() == 0
+
+    pause = 1000 if hangs else 2
+    job = launch(
+        *("epochs.py", "--state", state, "--epochs", 2, "--pause-seconds", pause),
+        nproc=1,
+        thin_evidence_floor=0.1,
+    )
+
+    assert job.wait() == (1 if hangs else 0)
+    assert "out of section 6 s (else 1 s)" in job.stdout + job.stderr
+    if not hangs:
+        assert job.incidents() == []
+        return
+    (incident,) = job.incidents()
+    (rank,) = incident.condemned
+    assert (rank.cause, rank.limit_learned, rank.limit_seconds) == ("out of section", "out of section", 6.0)
+    assert "at least 6 s where no restart is left, else 1 s; ft_state.json" in job.stderr
+    assert "times as long" not in job.stderr  # there is no next generation
+
+
 def test_a_rank_that_hangs_before_it_is_monitored_in_a_later_generation_is_seen(launch: Callable[..., Any]) -> None:
     job = launch("starts.py", "--fails-then-hangs", options=["--max-restarts", 2], thin_evidence_floor=3)
 

@@ -22,6 +22,7 @@ from launcher import condemn as module
 from launcher.condemn import Reporter, condemn
 from launcher.incident import Incident, RankReport, read_incident
 from launcher.incident_writer import IncidentWriter
+from launcher.job_limits import JobLimits
 from launcher.near_miss import NearMiss
 from launcher.processes import wait_for_exit
 from launcher.rounds import Rounds
@@ -33,6 +34,9 @@ from resilience_core.cell import (
     CLOSED,
     FIRST_CLOSED,
     FIRST_SECTION,
+    LEFT_SECTION,
+    LIMITS_TEXT,
+    OUT_OF_SECTION,
     PID,
     SHUT_DOWN,
     START_TIME,
@@ -41,6 +45,8 @@ from resilience_core.cell import (
     Cell,
     process_start_time,
 )
+from resilience_core.learned_limits import LearnedLimits, Seen
+from resilience_core.limit_text import write_limits
 
 S = 1_000_000_000
 WAITS = "print('ready', flush=True); input()"
@@ -210,6 +216,47 @@ def test_what_happens_to_a_culprit_that_was_not_overdue_is_said(group: Group, ow
     assert incident.action == f"SIGKILL to rank 0; rank 1, not overdue by itself, {end}"
     (overdue,) = incident.overdue
     assert (overdue.rank, overdue.section) == (0, "step")
+
+
+def test_a_learned_limit_that_was_withheld_has_led_to_no_verdict(group: Group) -> None:
+    """It was said to have, and was four times as long in the next generation."""
+    limits = LearnedLimits(FaultToleranceConfig(rank_section_timeouts={"step": 180}, thin_evidence_floor=1))
+    limits.learn_sections({}, Seen(S // 10, 9, S), False)
+    for cell in group.cells:
+        cell.write_text(LIMITS_TEXT, write_limits(limits.document(), LIMITS_TEXT.size))
+    group.have_due(0, 1.0)
+    group.close(1)
+    left_ns = group.now_ns - 2 * S
+    group.cells[1].words[LEFT_SECTION], group.cells[1].words[OUT_OF_SECTION] = left_ns, left_ns + S
+    assert group.rounds.look(group.ranks) is None
+
+    group.now_ns += S
+    assert group.condemn() == [0, 1]
+
+    incident = read_incident(str(group.incidents[0][0].folder))
+    assert [(r.rank, r.is_condemned, r.was_withheld, r.limit_learned) for r in incident.ranks] == [
+        (0, True, False, None),
+        (1, True, True, None),
+    ]
+    assert JobLimits(FaultToleranceConfig()).note_verdict(incident) == []
+    (overdue,) = [line for line in incident.story() if line.startswith("  overdue rank 1")]
+    assert overdue.endswith(
+        "switches it off), no verdict by itself while another rank was within its limits, "
+        "waits in all_reduce (torch/distributed/distributed_c10d.py:3000)"
+    )
+
+
+def test_a_learned_limit_that_has_passed_has_led_to_the_verdict(group: Group) -> None:
+    limits = LearnedLimits(FaultToleranceConfig(thin_evidence_floor=1))
+    limits.learn_sections({"step": Seen(S // 10, 9, S)}, None, False)
+    group.have_due(1, 0.05)
+    for cell in group.cells:
+        cell.write_text(LIMITS_TEXT, write_limits(limits.document(), LIMITS_TEXT.size))
+
+    assert group.condemn() == [0, 1]
+
+    ranks = group.incidents[0][0].ranks
+    assert [(rank.was_withheld, rank.limit_learned) for rank in ranks] == [(False, "section step"), (False, None)]
 
 
 def test_who_does_not_wait_is_signalled_whoever_comes_back(group: Group) -> None:

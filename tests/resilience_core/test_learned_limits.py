@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from resilience_core import FaultToleranceConfig, RankMonitorClientError
 from resilience_core.cell import NO_LIMIT, Cell
 from resilience_core.evidence import ENOUGH_INTERVALS, ENOUGH_OF_ITS_OWN, ENOUGH_SECONDS, MEMORY_SECONDS, Evidence
-from resilience_core.learned_limits import LearnedLimits, Seen, relaxed_limits
+from resilience_core.learned_limits import LearnedLimits, Seen, no_restart_is_left, relaxed_limits
 from resilience_core.limit_text import FIRST_HEARTBEAT, HEARTBEAT, OUT_OF_SECTION, origin_of, write_limits
 
 S = 1_000_000_000
@@ -82,6 +82,72 @@ def test_a_long_interval_is_remembered_for_a_day_of_observation_and_then_halves_
 
     limits.learn_sections({"step": PLENTY._replace(observed_ns=int((MEMORY_SECONDS + 1) * S))}, None, False)
     assert step_limit(limits) < 20.0
+
+
+# ---- where no restart is left ----------------------------------------------------------------------------
+
+
+def in_the_last_generation(state: dict[str, Any], relaxed: Any = None, **settings: Any) -> LearnedLimits:
+    limits = LearnedLimits(FaultToleranceConfig(**settings), relaxed, "ft_state.json", is_last=True)
+    limits.load(state)
+    return limits
+
+
+def test_thin_evidence_ends_no_job_that_no_restart_could_save() -> None:
+    """A run of 23 s had learned 60 s out of section; the next one evaluated for 72 s, and was lost."""
+    limits = in_the_last_generation(learned({"step": PLENTY}, gap=Seen(49_820_701, 418, 6 * S)).state_dict())
+
+    assert limits.section_timeouts.out_of_section == 3600.0  # which still finds a hang
+    assert step_limit(limits) == 3600.0  # another run's evidence, as yet
+    said = phrase(limits, "out of section", None, 3600).phrase
+    assert "5 x 0.0498 s over 418 intervals, at least 3600 s where no restart is left, else 60 s; ft_state.json" in said
+    assert limits.spared() == "out of section 3600 s (else 60 s), section step 3600 s (else 60 s)"
+
+
+def test_where_a_restart_is_left_thin_evidence_keeps_its_floor_and_nothing_is_said() -> None:
+    limits = learned(gap=Seen(S, 9, S))
+    assert (limits.section_timeouts.out_of_section, limits.spared()) == (60.0, "")
+
+
+@pytest.mark.parametrize(
+    ("settings", "in_force"),
+    [
+        ({"thin_evidence_floor": 6}, 360.0),
+        ({"thin_evidence_floor": 0}, 5.0),  # somebody has switched it off
+        ({"learned_limits": "replace"}, 5.0),
+        ({"learned_limits": "off"}, None),
+        ({"rank_section_timeouts": {"step": 3}}, 5.0),  # a person's word, lengthened by what was observed
+        ({"rank_section_timeouts": {"step": 30}}, 30.0),
+    ],
+)
+def test_what_somebody_has_chosen_is_in_force_where_no_restart_is_left(settings: Any, in_force: float | None) -> None:
+    limits = in_the_last_generation(learned({"step": Seen(S, 9, S)}).state_dict(), **settings)
+    assert limits.section_timeouts.section.get("step") == in_force
+
+
+def test_plenty_of_evidence_counts_where_no_restart_is_left() -> None:
+    limits = in_the_last_generation(learned({"step": PLENTY}).state_dict())
+    limits.learn_sections({"step": PLENTY}, None, False)
+    assert (step_limit(limits), limits.spared()) == (1.0, "")
+
+
+@pytest.mark.parametrize(("longest", "verdicts", "in_force"), [(1, 1, 3600.0), (1, 4, 15_360.0), (900, 0, 4500.0)])
+def test_a_limit_that_is_longer_anyway_is_not_lengthened_once_more(
+    longest: int, verdicts: int, in_force: float
+) -> None:
+    state = learned(gap=Seen(longest * S, 9, S)).state_dict()
+    assert in_the_last_generation(state, {OUT_OF_SECTION: verdicts}).section_timeouts.out_of_section == in_force
+
+
+@pytest.mark.parametrize(
+    ("taken", "allowed", "is_last"),
+    [("0", "0", True), ("3", "3", True), ("2", "3", False), (None, "0", False), ("0", None, False), ("x", "0", False)],
+)
+def test_whether_a_restart_is_left_is_what_torchruns_variables_say(
+    taken: str | None, allowed: str | None, is_last: bool
+) -> None:
+    variables = {"TORCHELASTIC_RESTART_COUNT": taken, "TORCHELASTIC_MAX_RESTARTS": allowed}
+    assert no_restart_is_left({name: value for name, value in variables.items() if value is not None}) is is_last
 
 
 # ---- configured and learned ------------------------------------------------------------------------------

@@ -313,6 +313,29 @@ def test_nothing_is_told_of_limits_that_undercut_none_nor_by_each_rank(
     assert "replace longer ones" not in caplog.text
 
 
+@pytest.mark.parametrize(("taken", "rank", "times"), [("2", 0, 1), ("2", 1, 0), ("1", 0, 0)])
+def test_that_limits_are_longer_where_no_restart_is_left_is_said_once(
+    rank_environment: Callable[..., Any],
+    recording_client: Any,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    taken: str,
+    rank: int,
+    times: int,
+):
+    caplog.set_level("INFO")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", taken)
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "2")
+    rank_environment()
+
+    path = saved(tmp_path / "ft_state.json", step=2.1)
+    run = Run(recording_client, state_path=path, calculate_timeouts=False).begin(rank=rank, world_size=2)
+    run.monitor.load_timeouts()
+
+    assert caplog.text.count("longer, lest a wrong one ends the job: section step 3600 s (else 60 s).") == times
+
+
 def test_only_rank_zero_writes(rank_environment: Callable[..., Any], recording_client: Any, tmp_path: Path):
     rank_environment()
     run = Run(recording_client, state_path=tmp_path / "s").begin(rank=1)

@@ -25,7 +25,7 @@ MOST_STACKS = 4
 """Of how many ranks a stack is told on a terminal, at most; the report has all of them."""
 
 
-_WITHHELD = ", no verdict by itself while another rank was within its limits"
+_WITHHELD = ", no verdict while another rank was within its limits"
 
 
 class RankReport(NamedTuple):
@@ -66,7 +66,7 @@ class RankReport(NamedTuple):
     unmonitored: str | None = None
     """Why nothing is known of where it is: it has not initialised monitoring, say."""
     was_withheld: bool = False
-    """Its limit had passed before, and was no verdict while another rank had time left (``launcher.withheld``)."""
+    """Its limit had passed before, and was no verdict while other ranks were within theirs (``launcher.withheld``)."""
 
 
 class Incident(NamedTuple):

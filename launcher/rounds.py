@@ -53,7 +53,7 @@ class Case(Generic[R]):
         view: What it said.
         deadlines: What it has not met, or will not have met in a moment.
         is_late: Whether it is overdue by itself; else it is due together with one that is.
-        held: Those of its deadlines that had passed before and were no verdict (:mod:`launcher.withheld`).
+        held: Those of its deadlines that have passed before, and were no verdict then (:mod:`launcher.withheld`).
     """
 
     def __init__(
@@ -173,7 +173,8 @@ class Rounds(Generic[R]):
             before = first[rank].late if rank in first else ()
             late = tuple(deadline for deadline in sighting.late if deadline in before)
             if late:
-                cases.append(Case(rank, sighting.view, late, is_late=True))
+                held = self._withheld.had(rank, sighting.view, late)
+                cases.append(Case(rank, sighting.view, late, is_late=True, held=held))
         if not cases:
             return None
         # In a synchronous job it is a coin whose deadline passes first; those due with it are condemned with it.

@@ -6,13 +6,20 @@ verdict after 60 s would end a job in which nobody has taken longer than somebod
 
 * A deadline whose limit was learned alone (nobody has configured it, or one that it lengthens) is *withheld* when it
   has passed while another rank, seen in the same look, has time left under a configured limit: of a section, of the
-  time between sections, of a heartbeat or of its start. What that rank begins later does not count, so one that makes
-  progress for ever does not keep alive one that hangs.
+  time between sections, of a heartbeat or of its start.
 * It stays withheld until the last of the deadlines that were running then has been met. Then the learned limit runs
-  anew, once: who was let go needs time to go on. So a hang is found at the latest with the last of those configured
-  limits, or, where they were met, one learned limit later.
-* For the same reason it runs anew, once, from when another rank last left a section while the deadline was running: the
-  one that waited may have been let go just before its deadline.
+  anew: who was let go needs time to go on.
+* For the same reason it runs anew from when another rank last left a section or sent a heartbeat while the deadline was
+  running: the one that waited may have been let go just before its deadline.
+* When it has passed again, both are asked again: a rank that waits while a peer evaluates in section after section is
+  no more to blame than one whose peer does so in a single long one. This is so for :data:`PATIENCE_NS`, an hour, after
+  the deadline has passed for the first time; what begins after that does not count.
+* So a rank that hangs is found when its peers stop, which a training of ranks that need each other does at the next
+  collective: together with the configured limit of what they stop in, or one learned limit after their last sign of
+  progress. Peers that never stop do not need it, or only seem to make progress, say by asking for it in a section of
+  their own again and again. That cannot be told from the outside, hence the hour. It is then found within an hour, one
+  configured limit and one learned limit of its deadline. A shorter time would kill the healthy, and cost a restart or
+  the job; meanwhile a hang that stops nobody costs little.
 * A configured deadline that passes is a verdict by itself; who is withheld because of it is condemned with it.
 * A limit that is configured, a default, or of unknown origin is never withheld, nor is any with ``--ft-learned-limits
   replace``, where learned limits are to undercut configured ones, nor the learned limit of a start, which runs before a
@@ -24,7 +31,7 @@ no file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from launcher.lost_time import Freeze, moved_by_ns
@@ -32,7 +39,10 @@ from launcher.verdict import Deadline, Sighting
 from resilience_core.cell import CellView
 from resilience_core.limit_text import CONFIGURED, LEARNED
 
-__all__ = ["Withheld", "word"]
+__all__ = ["PATIENCE_NS", "Withheld", "word"]
+
+PATIENCE_NS = 3600 * 1_000_000_000
+"""For how long after a deadline has passed what other ranks do keeps it from being a verdict."""
 
 
 class _Rank(Protocol):
@@ -83,8 +93,11 @@ class Withheld(Generic[R]):
             for deadline in sighting.late:
                 key = _key(rank, sighting.view, deadline)
                 hold = self._holds.get(key)
-                if hold is None and rank.basis(deadline) == LEARNED:
-                    hold = _new_hold(sightings, rank, deadline)
+                if hold is None:
+                    hold = _new_hold(sightings, rank, deadline.since_ns) if rank.basis(deadline) == LEARNED else None
+                elif hold.anew_ns is not None and _passes_ns(deadline, hold.anew_ns, freezes) <= now_ns:
+                    is_too_late = now_ns >= deadline.at_ns + PATIENCE_NS
+                    hold = hold if is_too_late else _new_hold(sightings, rank, hold.anew_ns) or hold
                 if hold is not None:
                     holds[key] = hold
         self._holds = holds
@@ -100,6 +113,10 @@ class Withheld(Generic[R]):
                 hold.anew_ns = now_ns
         return {rank: self.apply(rank, sighting, now_ns, freezes) for rank, sighting in sightings.items()}
 
+    def had(self, rank: R, view: CellView, deadlines: Iterable[Deadline]) -> tuple[Deadline, ...]:
+        """Those of them that were withheld, and may be no longer."""
+        return tuple(deadline for deadline in deadlines if _key(rank, view, deadline) in self._holds)
+
     def apply(self, rank: R, sighting: Sighting, now_ns: int, freezes: Sequence[Freeze]) -> Sighting:
         """Judge one rank by what the last look at all of them has found."""
         if not self._holds or not sighting.late:
@@ -112,8 +129,7 @@ class Withheld(Generic[R]):
             elif hold.anew_ns is None:
                 held.append(deadline)
             else:
-                at_ns = hold.anew_ns + deadline.at_ns - deadline.since_ns
-                at_ns += moved_by_ns(hold.anew_ns, at_ns, freezes)
+                at_ns = _passes_ns(deadline, hold.anew_ns, freezes)
                 if now_ns >= at_ns:
                     late.append(deadline)
                 else:
@@ -130,7 +146,14 @@ def _key(rank: R, view: CellView, deadline: Deadline) -> Key[R]:
     return rank, (view.pid, view.start_time), word(deadline)
 
 
-def _new_hold(sightings: Mapping[R, Sighting], rank: R, deadline: Deadline) -> _Hold[R] | None:
+def _passes_ns(deadline: Deadline, anew_ns: int, freezes: Sequence[Freeze]) -> int:
+    """When a limit that runs anew from then on has passed, lost time included."""
+    at_ns = anew_ns + deadline.at_ns - deadline.since_ns
+    return at_ns + moved_by_ns(anew_ns, at_ns, freezes)
+
+
+def _new_hold(sightings: Mapping[R, Sighting], rank: R, since_ns: int) -> _Hold[R] | None:
+    """What a deadline that has passed, and whose limit has run since then, waits for; None where it is a verdict."""
     others = frozenset(
         _key(other, sighting.view, theirs)
         for other, sighting in sightings.items()
@@ -140,5 +163,8 @@ def _new_hold(sightings: Mapping[R, Sighting], rank: R, deadline: Deadline) -> _
     )
     if others:
         return _Hold(others, None)
-    left_ns = max((s.view.left_section_ns for other, s in sightings.items() if other is not rank), default=0)
-    return _Hold(others, left_ns) if left_ns > deadline.since_ns else None
+    signs = (
+        max(s.view.left_section_ns, s.view.last_heartbeat_ns) for other, s in sightings.items() if other is not rank
+    )
+    sign_ns = max(signs, default=0)
+    return _Hold(others, sign_ns) if sign_ns > since_ns else None

@@ -472,6 +472,8 @@ class RankMonitorClient:
     def calculate_and_set_hb_timeouts(self, skip_if_not_ready: bool = False) -> bool:
         """Learn both heartbeat timeouts from the longest intervals any rank saw. A collective.
 
+        New limits apply from the next heartbeat on; where none was running, at once, counted from now.
+
         Args:
             skip_if_not_ready: Return False instead of raising when there is too little to learn from.
 
@@ -494,6 +496,7 @@ class RankMonitorClient:
         self._heartbeats = 1
         self._learned_ns["heartbeat"] = now
         self._put_limits_in_force()
+        self._limit_what_has_none()
         return True
 
     def calculate_and_set_section_timeouts(
@@ -504,7 +507,8 @@ class RankMonitorClient:
     ) -> bool:
         """Learn section timeouts from the longest intervals any rank saw. A collective.
 
-        A new limit applies from the next time its section is opened.
+        A new limit applies from the next time its section is opened. That of the time between sections applies at once,
+        counted from now, where no limit was running: else a hang in the interval that is open would not be found.
 
         Args:
             selected_sections: Names to learn; all that any rank has used when None. Others keep theirs.
@@ -542,6 +546,7 @@ class RankMonitorClient:
             self._learned_ns["gap"] = now
             self._longest_gap_ns = self._gaps = 0
         self._put_limits_in_force()
+        self._limit_what_has_none()
         return True
 
     def _seen(self, name: str, now: int) -> Seen:
@@ -611,6 +616,15 @@ class RankMonitorClient:
         for section in list(self._open.values()):
             earlier = words[section.deadline_word] if section.deadline_word == self._shared_word else CLOSED
             words[section.deadline_word] = max(earlier, _deadline(now, section.limit_ns))
+
+    def _limit_what_has_none(self) -> None:
+        """Let new limits apply to the intervals that run without any, from now on, as if these began now."""
+        now = time.monotonic_ns()
+        words = self._words
+        if words[OUT_OF_SECTION] == NO_LIMIT:
+            words[OUT_OF_SECTION] = _deadline(now, self._gap_limit_ns)
+        if words[HEARTBEAT] == NO_LIMIT and self._has_sent_heartbeat:
+            words[HEARTBEAT] = _deadline(now, self._heartbeat_limit_ns)
 
     def _put_limits_in_force(self) -> None:
         """Turn timeouts in seconds into what the hot path reads, and tell the monitor how often to look."""

@@ -128,12 +128,20 @@ def origin_of(text: str | None, cause: str, section: str | None, seconds: float)
         return LimitOrigin(
             kind,
             entry["source"],
-            _phrase(document, kind, entry),
+            _changed(entry, seconds) + _phrase(document, kind, entry),
             _advice(document, kind, entry),
             _basis(document, entry),
         )
     except (AttributeError, KeyError, TypeError, ValueError):  # cut, or of another version
         return None
+
+
+def _changed(entry: Mapping[str, Any], seconds: float) -> str:
+    """What to say of a deadline that another limit than the present one has set, or this one later than the interval
+    began."""
+    if abs(entry["seconds"] - seconds) <= 0.001:
+        return ""
+    return f"it changed meanwhile, and is {entry['seconds']:g} s now; "
 
 
 def _basis(document: Mapping[str, Any], entry: Mapping[str, Any]) -> str | None:

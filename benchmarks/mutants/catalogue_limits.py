@@ -99,6 +99,27 @@ MUTANTS_OF_LIMITS = (
         "is_late=False))",
         ("tests/launcher/test_condemn.py",),
     ),
+    Mutant(
+        "a limit learned between sections does not count for the interval that is open",
+        "resilience_core/client.py",
+        "        if words[OUT_OF_SECTION] == NO_LIMIT:\n",
+        "        if False:\n",
+        ("tests/resilience_core/test_client.py",),
+    ),
+    Mutant(
+        "a limit that is learned cuts a configured one short that is running",
+        "resilience_core/client.py",
+        "        if words[OUT_OF_SECTION] == NO_LIMIT:\n",
+        "        if words[OUT_OF_SECTION] != CLOSED:\n",
+        ("tests/resilience_core/test_client.py",),
+    ),
+    Mutant(
+        "a limit learned between heartbeats does not count for the interval that is open",
+        "resilience_core/client.py",
+        "        if words[HEARTBEAT] == NO_LIMIT and self._has_sent_heartbeat:\n",
+        "        if False:\n",
+        ("tests/resilience_core/test_client.py",),
+    ),
     # ---- what may be learned when ----
     Mutant(
         "ranks learn together after one of them has failed",

@@ -38,7 +38,14 @@ def _nothing_is_withheld(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(withheld.Withheld, "weigh", lambda self, sightings, *_: sightings)
 
 
-@pytest.mark.parametrize("break_a_rule", [_nothing_is_given_back, _beats_are_rare, _nothing_is_withheld])
+def _a_learned_limit_runs_anew_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(withheld, "PATIENCE_NS", 0)
+
+
+@pytest.mark.parametrize(
+    "break_a_rule",
+    [_nothing_is_given_back, _beats_are_rare, _nothing_is_withheld, _a_learned_limit_runs_anew_once],
+)
 def test_it_sees_a_broken_rule_that_kills(
     monkeypatch: pytest.MonkeyPatch, break_a_rule: Callable[[pytest.MonkeyPatch], None]
 ) -> None:

@@ -241,7 +241,7 @@ def test_a_learned_limit_that_was_withheld_has_led_to_no_verdict(group: Group) -
     assert JobLimits(FaultToleranceConfig()).note_verdict(incident) == []
     (overdue,) = [line for line in incident.story() if line.startswith("  overdue rank 1")]
     assert overdue.endswith(
-        "switches it off), no verdict by itself while another rank was within its limits, "
+        "switches it off), no verdict while another rank was within its limits, "
         "waits in all_reduce (torch/distributed/distributed_c10d.py:3000)"
     )
 

@@ -9,6 +9,7 @@ import pytest
 from launcher.lost_time import Freeze
 from launcher.rounds import LONGEST_SLEEP_NS, Case, Rounds
 from launcher.verdict import OUT_OF_SECTION, Deadline, Sighting, sight
+from launcher.withheld import PATIENCE_NS
 from resilience_core.cell import CLOSED, NO_LIMIT, SHUT_DOWN, WATCHED, CellView, OpenSection
 from resilience_core.limit_text import CONFIGURED, LEARNED
 
@@ -77,7 +78,7 @@ class World:
             self.now = min(self.now + max(sleep_ns, MS), at_ns)
             meanwhile()
             self.looks += 1
-            assert self.looks < 10_000, "it does not sleep"
+            assert self.looks < 20_000, "it does not sleep"
             if (findings := self.rounds.look(self.ranks)) is not None:
                 return findings.cases
         return []
@@ -106,7 +107,8 @@ def test_the_configured_limit_ends_the_wait_and_both_are_condemned(world: World)
 def test_who_was_let_go_has_its_learned_limit_anew_and_no_longer(world: World) -> None:
     assert world.watch_until(T + 100 * S) == []
     world.peer.close()
-    world.peer.open()  # what it begins now does not count
+    world.peer.bases["section"] = None
+    world.peer.open()  # under a limit that nobody has configured
     (case,) = world.watch_until(T + CONFIGURED_NS)
     assert (case.rank, case.is_late, case.verdict.cause) == (world.waiting, True, OUT_OF_SECTION)
     assert 0 <= world.now - (T + 100 * S + LEARNED_NS) <= LONGEST_SLEEP_NS + 10 * MS
@@ -128,22 +130,87 @@ def test_what_a_peer_left_before_the_wait_began_does_not_count(world: World) -> 
 def test_a_freeze_after_it_was_let_go_is_given_back(world: World) -> None:
     world.watch_until(T + 100 * S)
     world.peer.close()
-    world.peer.open()
     world.watch_until(T + 110 * S)
     world.freezes = [Freeze(T + 105 * S, T + 110 * S)]
     assert world.watch_until(T + 164 * S) == []
     assert world.watch_until(T + 166 * S) != []
 
 
-def test_a_peer_that_closes_and_opens_sections_for_ever_does_not_hide_a_hang(world: World) -> None:
-    def go_on() -> None:
-        if world.now - world.peer.says.sections[0].opened_ns > S:
-            world.peer.close()
-            world.peer.open()
+class GoesOn:
+    """A peer that goes from section to section, each under a configured limit."""
 
-    (case,) = world.watch_until(T + CONFIGURED_NS, go_on)
-    assert case.rank is world.waiting
-    assert world.now <= T + 2 * LEARNED_NS + 3 * S
+    def __init__(self, world: World, section_ns: int, gap_ns: int) -> None:
+        self.world, self.section_ns, self.gap_ns = world, section_ns, gap_ns
+
+    def __call__(self) -> None:
+        now, says = self.world.now, self.world.peer.says
+        if says.sections and now - says.sections[0].opened_ns > self.section_ns:
+            self.world.peer.close()
+        if not says.sections and now - says.left_section_ns > self.gap_ns:
+            self.world.peer.open()
+
+
+PACES = [(S // 4, 0), (S // 4, 2 * S), (50 * S, 50 * S), (100 * S, 0)]
+
+
+@pytest.mark.parametrize(("section_ns", "gap_ns"), PACES)
+def test_who_waits_for_a_peer_in_many_sections_is_not_condemned(world: World, section_ns: int, gap_ns: int) -> None:
+    """It was, one learned limit after its own had passed, and once more in the next generation."""
+    goes_on = GoesOn(world, section_ns, gap_ns)
+    assert world.watch_until(T + 3000 * S, goes_on) == []
+    assert world.looks <= 2 * 3000 + 200  # two a second, and one where a limit that runs anew has passed
+
+
+@pytest.mark.parametrize(("section_ns", "gap_ns"), PACES)
+def test_a_hang_is_found_one_learned_limit_after_the_peers_have_stopped(
+    world: World, section_ns: int, gap_ns: int
+) -> None:
+    world.watch_until(T + 1000 * S, GoesOn(world, section_ns, gap_ns))
+    world.peer.close()
+    stopped_ns = world.now
+    assert world.watch_until(T + 3000 * S) != []  # one of them, who takes the other with it
+    assert stopped_ns + LEARNED_NS <= world.now <= stopped_ns + LEARNED_NS + LONGEST_SLEEP_NS + 10 * MS
+
+
+def test_who_hangs_is_found_with_the_configured_limit_in_which_its_peers_have_stopped(world: World) -> None:
+    world.watch_until(T + 1000 * S, GoesOn(world, S, 0))
+    world.peer.close()
+    world.peer.open()
+    stopped_ns = world.now
+    cases = world.watch_until(T + 3000 * S)
+    assert {case.rank: bool(case.held) for case in cases} == {world.peer: False, world.waiting: True}
+    assert stopped_ns + CONFIGURED_NS <= world.now <= stopped_ns + CONFIGURED_NS + 10 * MS
+
+
+@pytest.mark.parametrize(("section_ns", "gap_ns"), PACES)
+def test_a_peer_that_goes_on_for_ever_hides_a_hang_for_an_hour(world: World, section_ns: int, gap_ns: int) -> None:
+    (case,) = world.watch_until(T + 3 * PATIENCE_NS, GoesOn(world, section_ns, gap_ns))
+    assert (case.rank, case.is_late, bool(case.held)) == (world.waiting, True, True)
+    patience_ns = T + LEARNED_NS + PATIENCE_NS
+    assert patience_ns <= world.now <= patience_ns + section_ns + 2 * S + LEARNED_NS
+
+
+def test_a_peer_that_sends_heartbeats_goes_on(world: World) -> None:
+    def beat() -> None:
+        world.peer.says = world.peer.says._replace(last_heartbeat_ns=world.now)
+
+    world.peer.close()
+    world.peer.says = world.peer.says._replace(out_of_section_ns=CLOSED)
+    assert world.watch_until(T + 1000 * S, beat) == []
+    assert [case.rank for case in world.watch_until(T + 2000 * S)] == [world.waiting]
+    assert world.now <= T + 1000 * S + LEARNED_NS + LONGEST_SLEEP_NS + 10 * MS
+
+
+def test_what_it_does_itself_elsewhere_does_not_count(world: World) -> None:
+    """Another thread of it goes on; what its deadline is about does not."""
+
+    def beat() -> None:
+        world.waiting.says = world.waiting.says._replace(last_heartbeat_ns=world.now)
+
+    world.peer.close()
+    world.peer.says = world.peer.says._replace(out_of_section_ns=CLOSED)
+    assert [case.rank for case in world.watch_until(T + 1000 * S, beat)] == [world.waiting]
+    assert world.now <= T + LEARNED_NS + LONGEST_SLEEP_NS + 10 * MS
 
 
 def test_the_last_of_several_that_are_waited_for_counts(world: World) -> None:

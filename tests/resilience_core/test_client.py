@@ -18,9 +18,20 @@ import pytest
 
 from resilience_core import RankMonitorClient, RankMonitorClientError, WorkloadAction, WorkloadControlRequest
 from resilience_core import client as client_module
-from resilience_core.cell import CLOSED, MAX_SECTIONS, NO_LIMIT, SHUT_DOWN, STACK_SIGNAL, UNUSED, WATCHED, Cell
+from resilience_core.cell import (
+    CLOSED,
+    LIMITS_TEXT,
+    MAX_SECTIONS,
+    NO_LIMIT,
+    SHUT_DOWN,
+    STACK_SIGNAL,
+    UNUSED,
+    WATCHED,
+    Cell,
+)
 from resilience_core.control import receive
 from resilience_core.errors import SectionError, TimeoutsNotReadyError
+from resilience_core.limit_text import origin_of
 from resilience_core.testing import FakeClock
 
 S = 1_000_000_000
@@ -734,6 +745,69 @@ def test_loading_shorter_limits_condemns_nobody_on_the_spot(
     client.load_state_dict(STATE)
 
     assert deadline(cell, "step") == clock() + 2 * S
+
+
+@pytest.mark.parametrize(("configured", "limit_seconds"), [(None, 5 + 10), (180, 180)])
+def test_a_limit_learned_between_sections_counts_for_the_interval_that_is_open_where_none_was_running(
+    start: Callable[..., Cell],
+    client: RankMonitorClient,
+    clock: FakeClock,
+    configured: int | None,
+    limit_seconds: int,
+) -> None:
+    """A rank that hung there was never found; nor may it be late at once."""
+    cell = start(rank_section_timeouts={"step": 100}, rank_out_of_section_timeout=configured, learned_limits="replace")
+    clock.advance(2)
+    with client.section("step"):
+        clock.advance(1)
+    left_ns = clock()
+    clock.advance(5)
+
+    client.calculate_and_set_section_timeouts()
+
+    view = cell.view()
+    assert (view.left_section_ns, view.out_of_section_ns) == (left_ns, left_ns + limit_seconds * S)
+    origin = origin_of(cell.read_text(LIMITS_TEXT), "out of section", None, limit_seconds)
+    assert origin is not None
+    assert origin.phrase.startswith("it changed meanwhile, and is 10 s now; learned: 5 x 2 s over 1 intervals")
+    with client.section("step"):
+        pass
+    assert cell.view().out_of_section_ns == clock() + 10 * S
+
+
+def test_a_limit_learned_between_heartbeats_counts_for_the_interval_that_is_open_where_none_was_running(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    cell = start(rank_heartbeat_timeout=None, learned_limits="replace")
+    for gap in (3, 2):
+        clock.advance(gap)
+        client.send_heartbeat()
+    assert cell.view().heartbeat_ns == NO_LIMIT
+    clock.advance(1)
+
+    client.calculate_and_set_hb_timeouts()
+    assert cell.view().heartbeat_ns == clock() + 10 * S
+
+
+@pytest.mark.parametrize("api", ["heartbeats", "sections"])
+def test_learning_limits_of_one_api_switches_on_none_of_the_other(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock, api: str
+) -> None:
+    cell = start(rank_section_timeouts={"step": 5}, initial_rank_heartbeat_timeout=None, rank_heartbeat_timeout=None)
+    for _ in range(2):
+        clock.advance(1)
+        if api == "heartbeats":
+            client.send_heartbeat()
+        else:
+            with client.section("step"):
+                clock.advance(1)
+
+    if api == "heartbeats":
+        client.calculate_and_set_hb_timeouts()
+        assert cell.view().out_of_section_ns == CLOSED
+    else:
+        client.calculate_and_set_section_timeouts()
+        assert cell.view().heartbeat_ns == CLOSED
 
 
 def test_a_broken_state_is_refused_and_changes_nothing(start: Callable[..., Cell], client: RankMonitorClient) -> None:

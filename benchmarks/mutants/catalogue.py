@@ -615,7 +615,35 @@ MUTANTS = (
         "            self._wait_for([], left)\n",
         ("tests/e2e/test_launcher_end.py::test_a_signal_while_the_group_is_being_restarted_ends_the_job",),
     ),
+    Mutant(
+        "lines about a failure that are written in one go are not written",
+        "launcher/background.py",
+        "                if self._calls and not self._gathering:\n",
+        "                if False:\n",
+        ("tests/launcher/test_background.py",),
+    ),
+    Mutant(
+        "who waits for a disk waits for the end of the gathering, too",
+        "launcher/background.py",
+        "        self._wake()\n        if not done",
+        "        if not done",
+        ("tests/launcher/test_background.py",),
+    ),
+    Mutant(
+        "an error file that cannot be read costs the launcher its life",
+        "launcher/agent.py",
+        '(OSError, ValueError, LookupError, TypeError) as error:\n            logger.warning("the error file',
+        'KeyError as error:\n            logger.warning("the error file',
+        ("tests/launcher/test_agent.py",),
+    ),
     # ---- where ranks meet ----
+    Mutant(
+        "the store that was opened ahead serves two generations",
+        "launcher/store_host.py",
+        "            self._store, self._spare = self._spare or self._on_a_free_port(), None\n",
+        "            self._store = self._spare = self._spare or self._on_a_free_port()\n",
+        ("tests/launcher/test_store_host.py",),
+    ),
     Mutant(
         "ranks of the last generation are let into the store of the next",
         "launcher/store_host.py",
@@ -626,8 +654,8 @@ MUTANTS = (
     Mutant(
         "a generation meets in the store of the one before",
         "launcher/store_host.py",
-        "        self._store = None\n        if self._listener is None:\n            self._store = TCPStore",
-        "        if self._listener is None:\n            self._store = self._store or TCPStore",
+        "            self._store, self._spare = self._spare or self._on_a_free_port(), None\n",
+        "            self._store = self._store or self._on_a_free_port()\n",
         ("tests/launcher/test_store_host.py",),
     ),
     Mutant(

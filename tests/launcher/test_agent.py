@@ -18,6 +18,7 @@ from launcher import agent as agent_module
 from launcher.agent import Agent
 from launcher.incident import Incident, RankReport
 from launcher.rendezvous import LocalRendezvous
+from launcher.workers import Worker
 from resilience_core import FaultToleranceConfig
 
 S = 1_000_000_000
@@ -339,3 +340,15 @@ def test_chores_are_done_when_they_are_due_and_not_at_every_wake_up(
     assert agent._do_chores(generation) == seconds
     assert generation.done == ["orphans", "phases", "look"]
     assert 0 < agent._chores_at_ns - time.monotonic_ns() <= seconds * S
+
+
+def test_an_error_file_that_cannot_be_read_costs_no_other_rank_its_record() -> None:
+    class Processes:
+        def failure(self, worker: Worker) -> str:
+            if worker.local_rank == 1:
+                raise ValueError("not what torch writes")
+            return f"the record of {worker.local_rank}"
+
+    processes: Any = Processes()
+    failed = [Worker(local_rank, pid=9, pidfd=-1) for local_rank in range(3)]
+    assert agent_module._records(processes, failed) == {0: "the record of 0", 2: "the record of 2"}

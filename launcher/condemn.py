@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from launcher.blame import assign_blame, is_entered_by_all, waits_for_peers
+from launcher.children import Child, children_of, most_telling
 from launcher.console import DEBUG, say
 from launcher.evidence import Evidence, ProcessLook, kernel_wait, look_at, unmonitored, uses_a_gpu
-from launcher.incident import MOST_STACKS, Incident, RankReport
+from launcher.incident import MOST_CHILDREN, MOST_STACKS, Incident, RankReport
 from launcher.incident_writer import IncidentWriter
 from launcher.near_miss import Lateness, NearMiss, lateness
 from launcher.processes import send_signal
@@ -31,6 +33,7 @@ __all__ = ["Reporter", "condemn"]
 
 NS = 1_000_000_000
 _MOST_FRAMES = 50
+_LONGEST_LOOK_AT_CHILDREN_SECONDS = 0.05
 Standing = Sequence[Case[RankMonitor]]
 Withdrawn = Sequence[tuple[Case[RankMonitor], CellView | None]]
 
@@ -234,7 +237,10 @@ def _incident(findings: Findings[RankMonitor], everybody: Sequence[RankMonitor],
     looks = {rank: look_at(rank.pid(views[rank])) for rank in group}
     waits = {rank: kernel_wait(rank.pid(views[rank])) for rank in group}
     reasons: dict[int, str] = {}
-    stacks = _stacks(list(doomed), {r: views[r] for r in group if _answers(looks[r])}, settings, reasons)
+    end = time.monotonic() + _LONGEST_LOOK_AT_CHILDREN_SECONDS
+    families = {r.order.local_rank: children_of(pid, end) for r in doomed if r in views and (pid := r.pid(views[r]))}
+    alive = {r: views[r] for r in group if _answers(looks[r])}
+    stacks = _stacks(list(doomed), alive, most_telling(families), settings, reasons)
     evidence = {
         rank: _evidence(rank, views[rank], looks[rank], stacks.get(rank.order.local_rank, ())) for rank in group
     }
@@ -256,6 +262,7 @@ def _incident(findings: Findings[RankMonitor], everybody: Sequence[RankMonitor],
             error=(error := evidence[rank].error),
             message=error.first_line() if error is not None else None,
             no_stack=reasons.get(rank.order.local_rank),
+            children=_with_stacks(families.get(rank.order.local_rank, ()), stacks),
         )
         for rank in group
     ]
@@ -291,9 +298,11 @@ def _answers(look: ProcessLook | None) -> bool:
 def _stacks(
     doomed: Sequence[RankMonitor],
     views: dict[RankMonitor, CellView],
+    children: Sequence[Child],
     settings: dict[str, Any],
     reasons: dict[int, str],
 ) -> dict[int, tuple[Thread, ...]]:
+    """By local rank, and by the negative pid of a child; the ranks' come first where time or memory run out."""
     if not settings["config"]["capture_stacks"]:
         reasons.update((rank.order.local_rank, "none was taken (--ft-capture-stacks false)") for rank in views)
         return {}
@@ -301,7 +310,10 @@ def _stacks(
     may_be_asked = views if settings["owns_ranks"] else doomed
     try:
         return take_stacks(
-            {rank.order.local_rank: rank.pid(view) for rank, view in views.items() if rank.pid(view)},
+            {
+                **{rank.order.local_rank: rank.pid(view) for rank, view in views.items() if rank.pid(view)},
+                **{-child.pid: child.pid for child in children},
+            },
             py_spy=settings["py_spy"],
             timeout_seconds=settings["config"]["stack_capture_timeout"],
             fallback_files={r.order.local_rank: r.stack_file for r in may_be_asked if r in views and views[r].pid},
@@ -312,6 +324,12 @@ def _stacks(
         why = _mistake("no stack could be taken", error)
         reasons.update((rank.order.local_rank, why) for rank in views)
         return {}
+
+
+def _with_stacks(family: Sequence[Child], stacks: dict[int, tuple[Thread, ...]]) -> tuple[Child, ...]:
+    """Children of a rank, those first that it may wait for."""
+    complete = [child._replace(stack=stacks.get(-child.pid, ())) for child in family]
+    return tuple(sorted(complete, key=lambda child: not child.is_suspect))
 
 
 def _evidence(rank: RankMonitor, view: CellView, look: ProcessLook | None, stack: tuple[Thread, ...]) -> Evidence:
@@ -379,8 +397,10 @@ def _trimmed(incident: Incident) -> Incident:
     def trim(rank: RankReport) -> RankReport:
         thread = main_thread(rank.stack) if rank.local_rank in told else None
         frames = [frame._replace(path="") for frame in thread.frames[:_MOST_FRAMES]] if thread is not None else []
+        children = [child for child in rank.children if child.is_suspect] if rank.local_rank in told else []
         return rank._replace(
             stack=() if thread is None else (thread._replace(frames=tuple(frames)),),
+            children=tuple(child.without_most() for child in children[:MOST_CHILDREN]),
             error=rank.error._replace(traceback="") if rank.error is not None else None,
         )
 

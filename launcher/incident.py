@@ -13,16 +13,19 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from launcher.children import Child
 from launcher.phrases import exit_phrase, no_stack_phrase, shortened
 from launcher.stacks import Frame, Thread, main_thread
 from resilience_core.error_record import ErrorRecord, error_from_json
 from resilience_core.plain_files import only_plain
 
-__all__ = ["MOST_STACKS", "Incident", "RankReport", "read_incident", "read_incidents"]
+__all__ = ["MOST_CHILDREN", "MOST_STACKS", "Incident", "RankReport", "read_incident", "read_incidents"]
 
 FORMAT_VERSION = 1
 MOST_STACKS = 4
 """Of how many ranks a stack is told on a terminal, at most; the report has all of them."""
+MOST_CHILDREN = 2
+"""How many processes that a rank may wait for are told on a terminal, at most."""
 
 
 _WITHHELD = ", no verdict while another rank was within its limits"
@@ -63,6 +66,8 @@ class RankReport(NamedTuple):
     stack: tuple[Thread, ...] = ()
     no_stack: str | None = None
     """Why there is none, where a stack was wanted and the reason is known."""
+    children: tuple[Child, ...] = ()
+    """Processes below a condemned one, those first that it may wait for."""
     unmonitored: str | None = None
     """Why nothing is known of where it is: it has not initialised monitoring, say."""
     was_withheld: bool = False
@@ -142,7 +147,8 @@ class Incident(NamedTuple):
                 **rank._asdict(),
                 "error": rank.error._asdict() if rank.error is not None else None,
                 "stderr_tail": list(rank.stderr_tail),
-                "stack": [{**t._asdict(), "frames": [list(f) for f in t.frames]} for t in rank.stack],
+                "stack": _stack_to_json(rank.stack),
+                "children": [{**child._asdict(), "stack": _stack_to_json(child.stack)} for child in rank.children],
             }
             for rank in self.ranks
         ]
@@ -158,8 +164,10 @@ class Incident(NamedTuple):
                     **rank,
                     "error": error_from_json(rank["error"]) if rank.get("error") else None,
                     "stderr_tail": tuple(rank.get("stderr_tail", ())),
-                    "stack": tuple(
-                        Thread(**{**t, "frames": tuple(Frame(*frame) for frame in t["frames"])}) for t in rank["stack"]
+                    "stack": _stack_from_json(rank["stack"]),
+                    "children": tuple(
+                        Child(**{**child, "stack": _stack_from_json(child["stack"])})
+                        for child in rank.get("children", ())
                     ),
                 }
             )
@@ -175,6 +183,9 @@ class Incident(NamedTuple):
         for number, rank in enumerate(self.speakers):
             lines.append(self._headline(rank))
             lines += [f"  stack   {line}" for line in _short_stack(rank) if number < MOST_STACKS]
+            if number < MOST_STACKS:
+                suspects = [child for child in rank.children if child.is_suspect]
+                lines += [f"  child   {child}" for child in suspects[:MOST_CHILDREN]]
             if rank.message:
                 lines.append(f"  error   {rank.message}")
         lines += [f"  overdue {self._headline(rank)}{_waits(rank)}" for rank in self.overdue]
@@ -207,14 +218,12 @@ class Incident(NamedTuple):
         ]
         for rank in self.ranks:
             lines.append(f"--- {_where(rank)}")
-            for thread in rank.stack:
-                flags = ", ".join(
-                    f for f, on in (("active", thread.is_active), ("holds the GIL", thread.holds_gil)) if on
-                )
-                lines.append(f"  {thread.name}{f' ({flags})' if flags else ''}")
-                lines += [f"    {frame}" for frame in thread.frames]
+            lines += _told_stack(rank.stack)
             if not rank.stack and (why := self._why_no_stack(rank)) is not None:
                 lines.append(f"  no stack{why}")
+            for child in rank.children:
+                lines.append(f"  child process {child}")
+                lines += [f"  {line}" for line in _told_stack(child.stack)]
             if rank.error is not None and rank.error.traceback:
                 lines += [f"  {line}" for line in rank.error.traceback.splitlines()]
             if rank.stderr_tail:
@@ -308,6 +317,21 @@ def read_incidents(log_folder: str) -> Iterator[Incident]:
     for name in sorted(os.listdir(parent)) if os.path.isdir(parent) else ():
         if os.path.exists(os.path.join(parent, name, "incident.json")):
             yield read_incident(os.path.join(parent, name))
+
+
+def _stack_to_json(stack: tuple[Thread, ...]) -> list[dict[str, Any]]:
+    return [{**thread._asdict(), "frames": [list(frame) for frame in thread.frames]} for thread in stack]
+
+
+def _stack_from_json(stack: list[dict[str, Any]]) -> tuple[Thread, ...]:
+    return tuple(Thread(**{**t, "frames": tuple(Frame(*frame) for frame in t["frames"])}) for t in stack)
+
+
+def _told_stack(stack: tuple[Thread, ...]) -> Iterator[str]:
+    for thread in stack:
+        flags = ", ".join(f for f, on in (("active", thread.is_active), ("holds the GIL", thread.holds_gil)) if on)
+        yield f"  {thread.name}{f' ({flags})' if flags else ''}"
+        yield from (f"    {frame}" for frame in thread.frames)
 
 
 def _new_folder(parent: str) -> str:

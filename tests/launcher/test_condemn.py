@@ -19,6 +19,7 @@ import pytest
 
 from launcher import agent
 from launcher import condemn as module
+from launcher.children import children_of
 from launcher.condemn import Reporter, condemn
 from launcher.incident import Incident, RankReport, read_incident
 from launcher.incident_writer import IncidentWriter
@@ -79,9 +80,11 @@ class Group:
         self.owns_ranks = True
         self.incidents: list[tuple[Incident, Sequence[int], str | None]] = []
         self.spared: list[NearMiss] = []
+        self.asked: list[int] = []
         monkeypatch.setattr(module, "take_stacks", self._recorded_stacks)
 
     def _recorded_stacks(self, pids: dict[int, int], **_: Any) -> dict[int, tuple[Thread, ...]]:
+        self.asked = list(pids)
         self.meanwhile()
         return {n: (Thread("MainThread", True, False, frames, was_asked=True),) for n, frames in self.stacks.items()}
 
@@ -134,6 +137,31 @@ def test_who_is_late_is_told_of_and_signalled_and_the_one_outside_a_collective_i
     ((incident, condemned, problem),) = group.incidents
     assert (list(condemned), problem, group.spared) == ([0, 1], None, [])
     assert [rank.rank for rank in read_incident(str(incident.folder)).culprits] == [0]
+
+
+def test_what_a_hung_rank_may_wait_for_is_named_with_its_stack(
+    group: Group, spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """A worker of a DataLoader, say: the rank itself only shows that it waits."""
+    parent = spawn(
+        "import subprocess; helper = subprocess.Popen(['sleep', '600']); print('ready', flush=True); helper.wait()"
+    )
+    (child,) = (each.pid for each in children_of(parent.pid, time.monotonic() + 60))
+    group.cells[0].words[PID], group.cells[0].words[START_TIME] = parent.pid, process_start_time(parent.pid) or 0
+    group.stacks[-child] = (Frame("load", "data.py", 7), Frame("main", "train.py", 12))
+
+    assert group.condemn() == [0, 1]
+    os.kill(child, signal.SIGKILL)
+
+    assert group.asked == [0, 1, -child]  # the ranks' stacks first
+    ((told, _, _),) = group.incidents
+    written = read_incident(str(told.folder))
+    for incident in (told, written):
+        assert [(each.pid, each.name, str(each.place)) for each in incident.ranks[0].children] == [
+            (child, "sleep", "load (data.py:7)")
+        ]
+    assert len(written.ranks[0].children[0].stack[0].frames) == 2
+    assert f"  child   pid {child} (sleep): state S" in "\n".join(told.story())
 
 
 def test_a_peer_that_has_shut_monitoring_down_is_said_to_have(group: Group) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.children import Child
 from launcher.incident import Incident, RankReport, read_incident, read_incidents
 from launcher.phrases import SHORT_STACK, shortened
 from launcher.stacks import Frame, Thread
@@ -21,6 +22,8 @@ frames = st.builds(Frame, texts, texts, st.integers(0, 10**6))
 threads = st.builds(Thread, texts, st.booleans(), st.booleans(), st.lists(frames, max_size=3).map(tuple))
 seconds = st.none() | st.floats(0, 1e6)
 counts = st.none() | st.integers(-64, 10**9)
+stacks = st.lists(threads, max_size=1).map(tuple)
+children = st.builds(Child, st.integers(1, 2**22), texts, st.sampled_from("RSDTZ"), st.none() | texts, stacks)
 reports = st.builds(
     RankReport,
     rank=st.integers(0, 10**6),
@@ -40,6 +43,7 @@ reports = st.builds(
     no_stack=st.none() | texts,
     unmonitored=st.none() | texts,
     stack=st.lists(threads, max_size=2).map(tuple),
+    children=st.lists(children, max_size=2).map(tuple),
 )
 
 
@@ -80,6 +84,22 @@ def test_an_incident_survives_json(incident: Incident) -> None:
 def test_any_incident_can_be_told(incident: Incident) -> None:
     assert incident.story()
     assert len(incident.report()) > len(incident.ranks)
+
+
+def test_a_child_that_a_rank_may_wait_for_is_told_and_the_report_has_all_of_them() -> None:
+    at_work = (Thread("MainThread", True, False, (Frame("load", "data.py", 7), Frame("main", "train.py", 12))),)
+    stuck = [Child(5000 + n, "pt_data_worker", "S", "hrtimer_nanosleep", at_work) for n in range(3)]
+    idle = Child(6000, "pt_data_worker", "S", "do_poll")
+    rank = HUNG._replace(children=(*stuck, idle))
+    incident = HANG._replace(ranks=(VICTIM, rank))
+
+    told = [line for line in incident.story() if line.startswith("  child ")]
+
+    phrase = "pid {} (pt_data_worker): state S in hrtimer_nanosleep, at load (data.py:7)"
+    assert told == [f"  child   {phrase.format(5000)}", f"  child   {phrase.format(5001)}"]
+    report = incident.report()
+    assert [f"  child process {child}" in report for child in rank.children] == [True] * 4
+    assert report[report.index(f"  child process {phrase.format(5002)}") + 2] == "      load (data.py:7)"
 
 
 def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:

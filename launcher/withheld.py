@@ -10,7 +10,8 @@ verdict after 60 s would end a job in which nobody has taken longer than somebod
 * It stays withheld until the last of the deadlines that were running then has been met. Then the learned limit runs
   anew: who was let go needs time to go on.
 * For the same reason it runs anew from when another rank last left a section or sent a heartbeat while the deadline was
-  running: the one that waited may have been let go just before its deadline.
+  running: the one that waited may have been let go just before its deadline. What limit that section was under does
+  not matter: a peer that hangs next, under whatever limit, gives no further sign, and the learned limit passes.
 * When it has passed again, both are asked again: a rank that waits while a peer evaluates in section after section is
   no more to blame than one whose peer does so in a single long one. This is so for :data:`PATIENCE_NS`, an hour, after
   the deadline has passed for the first time; what begins after that does not count.

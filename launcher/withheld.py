@@ -95,10 +95,10 @@ class Withheld(Generic[R]):
                 key = _key(rank, sighting.view, deadline)
                 hold = self._holds.get(key)
                 if hold is None:
-                    hold = _new_hold(sightings, rank, deadline.since_ns) if rank.basis(deadline) == LEARNED else None
+                    hold = _new_hold(sightings, rank, deadline) if rank.basis(deadline) == LEARNED else None
                 elif hold.anew_ns is not None and _passes_ns(deadline, hold.anew_ns, freezes) <= now_ns:
                     is_too_late = now_ns >= deadline.at_ns + PATIENCE_NS
-                    hold = hold if is_too_late else _new_hold(sightings, rank, hold.anew_ns) or hold
+                    hold = hold if is_too_late else _new_hold(sightings, rank, deadline) or hold
                 if hold is not None:
                     holds[key] = hold
         self._holds = holds
@@ -153,8 +153,8 @@ def _passes_ns(deadline: Deadline, anew_ns: int, freezes: Sequence[Freeze]) -> i
     return at_ns + moved_by_ns(anew_ns, at_ns, freezes)
 
 
-def _new_hold(sightings: Mapping[R, Sighting], rank: R, since_ns: int) -> _Hold[R] | None:
-    """What a deadline that has passed, and whose limit has run since then, waits for; None where it is a verdict."""
+def _new_hold(sightings: Mapping[R, Sighting], rank: R, deadline: Deadline) -> _Hold[R] | None:
+    """What a deadline that has passed waits for; None where it is a verdict. A sign that is old brings no more time."""
     others = frozenset(
         _key(other, sighting.view, theirs)
         for other, sighting in sightings.items()
@@ -168,4 +168,4 @@ def _new_hold(sightings: Mapping[R, Sighting], rank: R, since_ns: int) -> _Hold[
         max(s.view.left_section_ns, s.view.last_heartbeat_ns) for other, s in sightings.items() if other is not rank
     )
     sign_ns = max(signs, default=0)
-    return _Hold(others, sign_ns) if sign_ns > since_ns else None
+    return _Hold(others, sign_ns) if sign_ns > deadline.since_ns else None

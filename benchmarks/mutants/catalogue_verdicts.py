@@ -253,13 +253,6 @@ MUTANTS_OF_VERDICTS = (
         ("tests/launcher/test_withheld.py",),
     ),
     Mutant(
-        "the same sign of progress counts again and again",
-        "launcher/withheld.py",
-        "_new_hold(sightings, rank, hold.anew_ns) or hold",
-        "_new_hold(sightings, rank, deadline.since_ns)",
-        ("tests/launcher/test_withheld.py",),
-    ),
-    Mutant(
         "peers that only send heartbeats make no progress",
         "launcher/withheld.py",
         "max(s.view.left_section_ns, s.view.last_heartbeat_ns)",
@@ -360,7 +353,7 @@ MUTANTS_OF_VERDICTS = (
     Mutant(
         "who was let go just before its learned limit passed has no time to go on",
         "launcher/withheld.py",
-        "    return _Hold(others, sign_ns) if sign_ns > since_ns else None\n",
+        "    return _Hold(others, sign_ns) if sign_ns > deadline.since_ns else None\n",
         "    return None\n",
         ("tests/launcher/test_withheld.py",),
     ),

@@ -19,13 +19,12 @@ demo: $(READY)  ## a training that survives a hang and a SIGKILL; options: make 
 test: lint  ## style, types, layers, tests, in some minutes; options: make test PYTEST="-x -k sections"
 	$(BIN)/pytest -m 'not long' $(PARALLEL) $(PYTEST)
 
-test-all: test test-rest  ## the long tests, spawned workers, 60 random faults, oldest and newest torch, too
+test-all: test test-rest  ## the long tests, spawned workers and 60 random faults, too; make matrix is apart: it downloads torch
 
 test-rest: $(READY)  # what test-all adds to test
 	$(BIN)/pytest -m 'long or hypothesis' --hypothesis-profile search $(PARALLEL) $(PYTEST)
 	$(BIN)/pytest -m 'launches and not long' --worker-start spawn $(PARALLEL) $(PYTEST)
 	$(MAKE) chaos
-	$(MAKE) matrix MATRIX="--torch oldest newest"
 
 # Three jobs of twenty: two ranks, warm, without py-spy; three ranks, warm, with it; two ranks, spawned, with it.
 chaos: $(READY)  ## random faults from outside in real jobs; options: make chaos CHAOS="--jobs 25 --faults 40"

@@ -1,7 +1,7 @@
 """``make matrix``: the launcher with every version of torch that it supports, in real environments with real failures.
 
     make matrix                                           every minor version; hours of download on a slow line
-    make matrix MATRIX="--torch oldest installed newest"  what continuous integration runs
+    make matrix MATRIX="--torch oldest installed newest"  the ends of the range, and what is installed
     make matrix MATRIX="--torch 2.4 2.15 --python 3.12"   some versions, with one Python
 
 Prints a table and ends with 1 when a cell failed. Each environment takes about 6 GB while it is tried, one at a time,

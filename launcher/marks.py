@@ -9,7 +9,7 @@ process of a container. When it was killed, the monitor looks through /proc for 
 * *A resource limit*, inherited by forks and by programs alike. ``RLIMIT_LOCKS`` limits nothing since Linux 2.4.25
   (getrlimit(2)), but is still kept for each process. Its soft limit, unlimited otherwise, becomes a number above 10^18
   that is made from the run folder's name; the hard limit stays, so that everybody may still raise it. A session that
-  PAM opens (``su -``) may begin with other limits. One call of 4 us per rank, no privilege, nothing to remove
+  PAM opens (``su -``) may begin with other limits. One call per rank, 13 us [1]_, no privilege, nothing to remove
   afterwards, and prlimit(2) reads it without the locks that a process in uninterruptible sleep may hold.
 
 Two shapes of a *cgroup* (version 2) in place of the limit were sketched, and not built:
@@ -24,9 +24,11 @@ Each finds what the limit finds (what leaves the one, a session of PAM, most oft
 * It hides ranks from whoever supervises the launcher. Slurm signals a step by the processes that are listed in
   ``task_N/cgroup.procs`` itself, not further down (``cgroup_p_step_get_pids`` of its cgroup/v2 plugin), and systemd
   lets nobody make groups below a unit without ``Delegate=`` (the single-writer rule).
-* To enter takes a lock of the whole kernel: 9.6 ms in the median, 21.6 ms at most (60 times, two cores, Linux 6.18),
-  which spawned workers would pay at each restart.
+* To enter takes a lock of the whole kernel: 13 ms in the median, 45 ms at most [1]_, which spawned workers would pay at
+  each restart.
 * A launcher that was killed together with its monitor leaves a folder in the cgroup tree, for ever.
+
+.. [1] ``python -m benchmarks.costs`` on 2026-11-22: 60 times, two busy cores (load 9), Linux 6.18.
 """
 
 from __future__ import annotations

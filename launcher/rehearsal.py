@@ -5,13 +5,14 @@ its reference count. Each page (4 KiB) then costs a fault and a copy, microsecon
 script's first line goes over some 600 of them, that to a process group over 450 more. Those that can be known are
 copied ahead, while the generation before trains.
 
-Three ways were measured on 2026-11-21 (two gloo ranks, two busy cores, torch 2.13; ``time.process_time_ns()`` and
-``ru_minflt`` noted in the workers of ``python -m benchmarks.restarts``, which itself shows the times between phases):
+Three ways were compared (two busy cores, torch 2.13). Processor time from the order to the first line is what
+``python -m benchmarks.costs`` gave on 2026-11-22 (medians of 60, load 9). The rest was noted by hand on 2026-11-21, in
+the workers of ``python -m benchmarks.restarts`` (two gloo ranks), which itself shows the times between phases:
 
-* *Nothing*: 6.2 ms of processor time from the order to the first line.
+* *Nothing*: 4.9 ms of processor time from the order to the first line.
 * *All of it* (``MADV_POPULATE_WRITE`` on each private mapping): the first line and the group come 9 ms sooner, but a
   worker then owns 100 MB more, and takes 13 ms longer to die: the restart as a whole is slower.
-* *A rehearsal*: the same functions, on what is there already. 3.5 ms; a parked worker owns 4.7 MB instead of 1.9. This
+* *A rehearsal*: the same functions, on what is there already. 3.6 ms; a parked worker owns 4.7 MB instead of 1.9. This
   is what is built.
 
 Nothing here may leave anything that a script could see, and whatever fails is left out.

@@ -87,7 +87,8 @@ def read_config(path: str, variable: str) -> FaultToleranceConfig:
         return FaultToleranceConfig.from_json(raw.decode("utf-8"))
     except FileNotFoundError as error:
         raise RankMonitorClientError(
-            f"{variable} leads to {path}, which cannot be read: {error.strerror}; the launcher that set it is gone"
+            f"{variable} leads to {path}, which cannot be read: {error.strerror}; the launcher that set it has ended, "
+            "or its run folder was removed"
         ) from error
     except (OSError, UnicodeDecodeError, ConfigError) as error:
         raise RankMonitorClientError(

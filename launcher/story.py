@@ -119,7 +119,7 @@ def failure_incident(
         kind="failure",
         generation=generation,
         why=blame.why,
-        action=f"{stopped} peer(s) stopped" if stopped else "none is left to be stopped",
+        action=f"{stopped} peer(s) asked to end" if stopped else "no peer is left to end",
         ranks=tuple(
             _report(rank, pids[evidence.local_rank], views[evidence.local_rank], evidence, seen_ns)._replace(
                 is_culprit=evidence.local_rank in blame.local_ranks,

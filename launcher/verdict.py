@@ -16,6 +16,7 @@ __all__ = [
     "FRESH_MONITOR_DOUBT_NS",
     "HEARTBEAT",
     "OUT_OF_SECTION",
+    "SECTION",
     "STARTUP",
     "Deadline",
     "Sighting",
@@ -26,6 +27,7 @@ __all__ = [
     "verdict_on",
 ]
 
+SECTION = "section"
 HEARTBEAT = "heartbeat"
 OUT_OF_SECTION = "out of section"
 STARTUP = "startup"
@@ -72,7 +74,7 @@ def deadlines_in_force(view: CellView) -> list[Deadline]:
     if view.state != WATCHED:
         return []
     running = [
-        Deadline("section", section.name, section.slot, section.deadline_ns, section.opened_ns)
+        Deadline(SECTION, section.name, section.slot, section.deadline_ns, section.opened_ns)
         for section in view.sections
         if section.deadline_ns != NO_LIMIT
     ]

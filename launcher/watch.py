@@ -13,6 +13,7 @@ from launcher.processes import has_exited, open_pidfd, process_status
 from launcher.verdict import STARTUP, Deadline, Sighting, Verdict, sight
 from resilience_core.cell import (
     ERROR_TEXT,
+    INITIALISED,
     LIMITS_TEXT,
     Cell,
     CellError,
@@ -68,6 +69,7 @@ class RankMonitor:
         self._condemned: tuple[int, int] | None = None  # pid and start time
         self._cell = cell
         self._known: CellView | None = None
+        self._initialised_ns = 0
         self._names: dict[int, str] = {}
         self._limits: tuple[int, str | None] = (0, None)  # the check word that came with it, and the text
         self._since_ns = now_ns
@@ -95,6 +97,7 @@ class RankMonitor:
         except CellError as error:
             return str(error), None
         view = cell.view()
+        self._initialised_ns = cell.words[INITIALISED]
         problem = implausible(view, time.monotonic_ns()) or self._usurped(view)
         if problem is None and (check := cell.words[LIMITS_TEXT.check_word]) != self._limits[0]:
             self._limits = check, cell.read_text(LIMITS_TEXT) or self._limits[1]
@@ -171,7 +174,7 @@ class RankMonitor:
         """Where the limit of a verdict comes from, as far as rank or launcher have said it."""
         if verdict.cause != STARTUP:
             text = self._text(LIMITS_TEXT) or self._limits[1]
-            return origin_of(text, verdict.cause, verdict.section, verdict.limit_seconds)
+            return self._origin_of(text, verdict, verdict.limit_seconds)
         order = self.order
         if order.startup_origin is None:
             return None
@@ -183,8 +186,12 @@ class RankMonitor:
         if deadline.cause == STARTUP:
             return None if self.order.startup_is_learned else CONFIGURED
         seconds = (deadline.at_ns - deadline.since_ns) / 1e9
-        origin = origin_of(self._limits[1], deadline.cause, deadline.section, seconds)
+        origin = self._origin_of(self._limits[1], deadline, seconds)
         return origin.basis if origin is not None else None
+
+    def _origin_of(self, text: str | None, of: Verdict | Deadline, seconds: float) -> LimitOrigin | None:
+        # Before the first heartbeat its word says when monitoring was initialised.
+        return origin_of(text, of.cause, of.section, seconds, has_beaten=of.since_ns != self._initialised_ns)
 
     def pidfd(self, view: CellView) -> int | None:
         """The process to terminate: the one that initialised monitoring, else the worker that was started.

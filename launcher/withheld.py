@@ -7,14 +7,18 @@ verdict after 60 s would end a job in which nobody has taken longer than somebod
 * A deadline whose limit was learned alone (nobody has configured it, or one that it lengthens) is *withheld* when it
   has passed while another rank, seen in the same look, has time left under a configured limit: of a section, of the
   time between sections, of a heartbeat or of its start.
+* So is a learned limit of heartbeats while the rank itself is in a section that has time left under a configured limit:
+  how long that may take has been said, whatever else the rank was seen to do meanwhile in other sections.
 * It stays withheld until the last of the deadlines that were running then has been met. Then the learned limit runs
   anew: who was let go needs time to go on.
 * For the same reason it runs anew from when another rank last left a section or sent a heartbeat while the deadline was
   running: the one that waited may have been let go just before its deadline. What limit that section was under does
   not matter: a peer that hangs next, under whatever limit, gives no further sign, and the learned limit passes.
-* When it has passed again, both are asked again: a rank that waits while a peer evaluates in section after section is
-  no more to blame than one whose peer does so in a single long one. This is so for :data:`PATIENCE_NS`, an hour, after
-  the deadline has passed for the first time; what begins after that does not count.
+* A rank that has shut monitoring down may take as long as it likes, over a last save, say. While its process lives it
+  counts as one that has just given a sign.
+* When it has passed again, all of this is asked again: a rank that waits while a peer evaluates in section after
+  section is no more to blame than one whose peer does so in a single long one. This is so for :data:`PATIENCE_NS`, an
+  hour, after the deadline has passed for the first time; what begins after that does not count.
 * So a rank that hangs is found when its peers stop, which a training of ranks that need each other does at the next
   collective: together with the configured limit of what they stop in, or one learned limit after their last sign of
   progress. Peers that never stop do not need it, or only seem to make progress, say by asking for it in a section of
@@ -36,8 +40,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from launcher.lost_time import Freeze, moved_by_ns
-from launcher.verdict import Deadline, Sighting
-from resilience_core.cell import CellView
+from launcher.verdict import HEARTBEAT, SECTION, Deadline, Sighting
+from resilience_core.cell import SHUT_DOWN, CellView
 from resilience_core.limit_text import CONFIGURED, LEARNED
 
 __all__ = ["PATIENCE_NS", "Withheld", "word"]
@@ -95,10 +99,10 @@ class Withheld(Generic[R]):
                 key = _key(rank, sighting.view, deadline)
                 hold = self._holds.get(key)
                 if hold is None:
-                    hold = _new_hold(sightings, rank, deadline) if rank.basis(deadline) == LEARNED else None
+                    hold = _new_hold(sightings, rank, deadline, now_ns) if rank.basis(deadline) == LEARNED else None
                 elif hold.anew_ns is not None and _passes_ns(deadline, hold.anew_ns, freezes) <= now_ns:
                     is_too_late = now_ns >= deadline.at_ns + PATIENCE_NS
-                    hold = hold if is_too_late else _new_hold(sightings, rank, deadline) or hold
+                    hold = hold if is_too_late else _new_hold(sightings, rank, deadline, now_ns) or hold
                 if hold is not None:
                     holds[key] = hold
         self._holds = holds
@@ -153,19 +157,21 @@ def _passes_ns(deadline: Deadline, anew_ns: int, freezes: Sequence[Freeze]) -> i
     return at_ns + moved_by_ns(anew_ns, at_ns, freezes)
 
 
-def _new_hold(sightings: Mapping[R, Sighting], rank: R, deadline: Deadline) -> _Hold[R] | None:
+def _new_hold(sightings: Mapping[R, Sighting], rank: R, deadline: Deadline, now_ns: int) -> _Hold[R] | None:
     """What a deadline that has passed waits for; None where it is a verdict. A sign that is old brings no more time."""
     others = frozenset(
         _key(other, sighting.view, theirs)
         for other, sighting in sightings.items()
-        if other is not rank
         for _, theirs in sighting.pending
+        if other is not rank or (deadline.cause == HEARTBEAT and theirs.cause == SECTION)
         if other.basis(theirs) == CONFIGURED
     )
     if others:
         return _Hold(others, None)
-    signs = (
-        max(s.view.left_section_ns, s.view.last_heartbeat_ns) for other, s in sightings.items() if other is not rank
-    )
-    sign_ns = max(signs, default=0)
+    sign_ns = max((_sign_ns(s.view, now_ns) for other, s in sightings.items() if other is not rank), default=0)
     return _Hold(others, sign_ns) if sign_ns > deadline.since_ns else None
+
+
+def _sign_ns(view: CellView, now_ns: int) -> int:
+    """When a rank last gave a sign of progress; one that has shut monitoring down gives none, and may be at work."""
+    return now_ns if view.state == SHUT_DOWN else max(view.left_section_ns, view.last_heartbeat_ns)

@@ -102,14 +102,18 @@ def undercutting(document: Mapping[str, Any]) -> str:
     )
 
 
-def origin_of(text: str | None, cause: str, section: str | None, seconds: float) -> LimitOrigin | None:
+def origin_of(
+    text: str | None, cause: str, section: str | None, seconds: float, has_beaten: bool | None = None
+) -> LimitOrigin | None:
     """Where the limit of a verdict comes from.
 
     Args:
         text: What the rank has left in its cell; None where it has left nothing that can be read.
         cause: The verdict's: ``section``, ``heartbeat`` or ``out of section``.
         section: The section's name, as the cell has it.
-        seconds: The limit that was in force; tells the two heartbeat limits apart, and long names that begin alike.
+        seconds: The limit that was in force; tells long names apart that begin alike.
+        has_beaten: Whether the rank has sent a heartbeat, which tells the two limits of heartbeats apart; where that is
+            not known, the seconds do.
 
     Returns:
         None where the rank has said nothing about it.
@@ -120,7 +124,7 @@ def origin_of(text: str | None, cause: str, section: str | None, seconds: float)
         if cause == "section":
             known = [k for k in limits if k.startswith(_SECTION) and shown_name(k.removeprefix(_SECTION)) == section]
         else:
-            known = [k for k in ([FIRST_HEARTBEAT, HEARTBEAT] if cause == HEARTBEAT else [cause]) if k in limits]
+            known = [k for k in (_heartbeat_kinds(has_beaten) if cause == HEARTBEAT else [cause]) if k in limits]
         if not known:
             return None
         kind = min(known, key=lambda each: abs(limits[each]["seconds"] - seconds))
@@ -134,6 +138,12 @@ def origin_of(text: str | None, cause: str, section: str | None, seconds: float)
         )
     except (AttributeError, KeyError, TypeError, ValueError):  # cut, or of another version
         return None
+
+
+def _heartbeat_kinds(has_beaten: bool | None) -> list[str]:
+    if has_beaten is None:
+        return [FIRST_HEARTBEAT, HEARTBEAT]
+    return [HEARTBEAT if has_beaten else FIRST_HEARTBEAT]
 
 
 def _changed(entry: Mapping[str, Any], seconds: float) -> str:

@@ -218,6 +218,27 @@ MUTANTS_OF_VERDICTS = (
         ("tests/launcher/test_lost_time.py",),
     ),
     Mutant(
+        "a learned limit of heartbeats undercuts the rank's own configured section",
+        "launcher/withheld.py",
+        "        if other is not rank or (deadline.cause == HEARTBEAT and theirs.cause == SECTION)\n",
+        "        if other is not rank\n",
+        ("tests/launcher/test_withheld.py",),
+    ),
+    Mutant(
+        "a rank that has shut monitoring down is not waited for",
+        "launcher/withheld.py",
+        "    return now_ns if view.state == SHUT_DOWN else max(",
+        "    return max(",
+        ("tests/launcher/test_withheld.py",),
+    ),
+    Mutant(
+        "two limits of heartbeats that are equal are taken for the first one",
+        "launcher/watch.py",
+        "has_beaten=of.since_ns != self._initialised_ns",
+        "has_beaten=None",
+        ("tests/launcher/test_watch.py",),
+    ),
+    Mutant(
         "a default of a peer withholds a verdict",
         "launcher/withheld.py",
         "        if other.basis(theirs) == CONFIGURED\n",
@@ -255,15 +276,15 @@ MUTANTS_OF_VERDICTS = (
     Mutant(
         "peers that only send heartbeats make no progress",
         "launcher/withheld.py",
-        "max(s.view.left_section_ns, s.view.last_heartbeat_ns)",
-        "s.view.left_section_ns",
+        "max(view.left_section_ns, view.last_heartbeat_ns)",
+        "view.left_section_ns",
         ("tests/launcher/test_withheld.py",),
     ),
     Mutant(
         "signs of its own keep alive a rank that hangs",
         "launcher/withheld.py",
-        "last_heartbeat_ns) for other, s in sightings.items() if other is not rank\n",
-        "last_heartbeat_ns) for other, s in sightings.items()\n",
+        "for other, s in sightings.items() if other is not rank), default=0)\n",
+        "for other, s in sightings.items()), default=0)\n",
         ("tests/launcher/test_withheld.py",),
     ),
     Mutant(

@@ -43,7 +43,7 @@ def failure(error: ErrorRecord | None = OWN, generation: int = 0, **facts: Any) 
     culprit = RankReport(1, 1, 9, is_culprit=True, cause="exit", exit_code=1, error=error, message=said)
     victim = RankReport(0, 0, 8, cause="exit", exit_code=1, message="RuntimeError: Connection closed by peer")
     ranks = (victim, culprit._replace(**facts))
-    return Incident("failure", generation, "raised ValueError", "1 peer(s) stopped", ranks, folder="/logs/0001")
+    return Incident("failure", generation, "raised ValueError", "1 peer(s) asked to end", ranks, folder="/logs/0001")
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from resilience_core import FaultToleranceConfig
 from resilience_core.cell import (
     FIRST_SECTION,
     HEARTBEAT,
+    INITIALISED,
     LAST_HEARTBEAT,
     LIMITS_TEXT,
     NO_LIMIT,
@@ -326,6 +327,19 @@ def test_what_a_deadlines_limit_rests_on_is_read_from_the_cell(cell: Cell) -> No
         cell.write_text(LIMITS_TEXT, write_limits(limits.document(), LIMITS_TEXT.size))
         seen(rank)
         assert (rank.basis(step), rank.basis(gap)) == ("configured", "learned")
+
+
+@pytest.mark.parametrize("has_beaten", [False, True])
+def test_the_limit_of_heartbeats_is_the_first_one_until_one_was_sent(cell: Cell, step: int, has_beaten: bool) -> None:
+    """Their lengths may be equal, as two that were learned from little evidence are."""
+    limits = LearnedLimits(FaultToleranceConfig(initial_rank_heartbeat_timeout=60, rank_heartbeat_timeout=60))
+    cell.write_text(LIMITS_TEXT, write_limits(limits.document(), LIMITS_TEXT.size))
+    cell.words[INITIALISED] = 5 * S
+    with contextlib.closing(monitor(cell)) as rank:
+        seen(rank)
+        origin = rank.limit_origin(Verdict("heartbeat", None, (7 if has_beaten else 5) * S, 67 * S, iteration=7))
+        assert origin is not None
+        assert origin.kind == ("heartbeat" if has_beaten else "first heartbeat")
 
 
 @pytest.mark.parametrize(("is_learned", "basis"), [(True, None), (False, "configured")])

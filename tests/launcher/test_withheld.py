@@ -245,6 +245,35 @@ def test_a_configured_limit_of_its_own_or_of_who_is_gone_does_not_count(world: W
     assert [case.rank for case in world.watch_until(T + 61 * S)] == [world.waiting]
 
 
+@pytest.mark.parametrize("basis", [CONFIGURED, LEARNED])
+def test_a_learned_limit_of_heartbeats_does_not_undercut_its_own_configured_section(world: World, basis: str) -> None:
+    """Heartbeats between short sections teach a limit that a long one, which somebody has allowed, would not meet."""
+    world.ranks = [world.waiting]
+    world.waiting.bases = {"section": basis, "heartbeat": LEARNED}
+    world.waiting.open()
+    world.waiting.says = world.waiting.says._replace(heartbeat_ns=T + LEARNED_NS, last_heartbeat_ns=T)
+
+    (case,) = world.watch_until(T + 2 * CONFIGURED_NS)
+
+    passed = {deadline.cause for deadline in case.deadlines}
+    assert (passed, world.now >= T + CONFIGURED_NS) == (
+        ({"section"}, True) if basis == CONFIGURED else ({"heartbeat"}, False)
+    )
+
+
+def test_a_rank_that_left_its_configured_section_has_the_learned_limit_of_heartbeats_anew(world: World) -> None:
+    world.ranks = [world.waiting]
+    world.waiting.bases["heartbeat"] = LEARNED
+    world.waiting.open()
+    world.waiting.says = world.waiting.says._replace(heartbeat_ns=T + LEARNED_NS, last_heartbeat_ns=T)
+    assert world.watch_until(T + 300 * S) == []
+    world.waiting.says = world.waiting.says._replace(sections=(), out_of_section_ns=NO_LIMIT)
+    left_ns = world.now
+
+    assert [case.rank for case in world.watch_until(T + 1000 * S)] == [world.waiting]
+    assert left_ns + LEARNED_NS <= world.now <= left_ns + LEARNED_NS + LONGEST_SLEEP_NS + 10 * MS
+
+
 def test_a_peer_between_sections_under_a_configured_limit_is_waited_for(world: World) -> None:
     for rank in world.ranks:
         rank.bases = {"section": LEARNED, OUT_OF_SECTION: CONFIGURED}
@@ -264,10 +293,21 @@ def test_a_peer_that_is_late_and_comes_back_takes_the_one_that_waits_with_it(wor
     assert world.watch_until(world.now + LEARNED_NS - S) == []
 
 
-def test_a_peer_that_shuts_down_lets_go(world: World) -> None:
+def test_a_peer_that_has_shut_down_is_waited_for_while_it_lives(world: World) -> None:
+    """It may be at its last save, which nobody limits."""
     world.watch_until(T + 100 * S)
     world.peer.says = world.peer.says._replace(state=SHUT_DOWN)
-    assert [case.rank for case in world.watch_until(T + 162 * S)] == [world.waiting]
+    assert world.watch_until(T + 1000 * S) == []
+    world.ranks.remove(world.peer)  # its process has ended
+    ended_ns = world.now
+    assert [case.rank for case in world.watch_until(T + 2000 * S)] == [world.waiting]
+    assert world.now <= ended_ns + LEARNED_NS + LONGEST_SLEEP_NS + 10 * MS
+
+
+def test_a_peer_that_has_shut_down_and_never_ends_hides_a_hang_for_an_hour(world: World) -> None:
+    world.peer.says = world.peer.says._replace(state=SHUT_DOWN, sections=())
+    assert [case.rank for case in world.watch_until(T + 2 * PATIENCE_NS)] == [world.waiting]
+    assert T + PATIENCE_NS <= world.now <= T + PATIENCE_NS + 2 * LEARNED_NS + 10 * MS
 
 
 def test_a_new_wait_is_judged_anew(world: World) -> None:

@@ -307,6 +307,17 @@ def test_the_two_heartbeat_limits_are_told_apart() -> None:
     )
 
 
+def test_heartbeat_limits_of_equal_length_are_told_apart_by_whether_one_was_sent() -> None:
+    limits = LearnedLimits(FaultToleranceConfig(initial_rank_heartbeat_timeout=60, rank_heartbeat_timeout=60))
+    text = write_limits(limits.document(), 8192)
+
+    origins = {has_beaten: origin_of(text, "heartbeat", None, 60.0, has_beaten) for has_beaten in (True, False)}
+    assert {has_beaten: origin and origin.kind for has_beaten, origin in origins.items()} == {
+        True: HEARTBEAT,
+        False: FIRST_HEARTBEAT,
+    }
+
+
 @pytest.mark.parametrize(
     ("mode", "configured", "longest", "basis"),
     [

@@ -22,6 +22,8 @@ MOST_STACKS_OF_CHILDREN = 4
 _MOST_CHILDREN = 64
 _MOST_THREADS = 256
 _WAITING_FILES = ("multiprocessing/", "selectors.py", "threading.py", "queue.py")
+_COMMAND_LINE = "<string>"
+"""What follows ``python -c``, as multiprocessing starts its own helpers: the resource tracker waits for ever."""
 _LOOP_OF_A_WORKER = "torch/utils/data/_utils/worker.py"
 
 
@@ -43,7 +45,8 @@ class Child(NamedTuple):
         """Where it stands; None where that is not known, or where it waits for something to do."""
         thread = main_thread(self.stack)
         for frame in _since_the_fork(thread.frames) if thread is not None else ():
-            if frame.package != "python" or not frame.file.startswith(_WAITING_FILES):
+            is_waiting = frame.package == "python" and frame.file.startswith(_WAITING_FILES)
+            if not is_waiting and frame.file != _COMMAND_LINE:
                 return None if frame.file == _LOOP_OF_A_WORKER else frame
         return None
 

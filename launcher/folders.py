@@ -353,7 +353,7 @@ def remove_if_empty(log_folder: str) -> None:
 
 def new_run_id() -> str:
     """A run's name for people: when it began, and something that makes it unique."""
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
 
 
 def _check_parent(parent: str) -> None:

@@ -8,7 +8,8 @@ verdict after 60 s would end a job in which nobody has taken longer than somebod
   has passed while another rank, seen in the same look, has time left under a configured limit: of a section, of the
   time between sections, of a heartbeat or of its start.
 * So is a learned limit of heartbeats while the rank itself is in a section that has time left under a configured limit:
-  how long that may take has been said, whatever else the rank was seen to do meanwhile in other sections.
+  how long that may take has been said, whatever else the rank was seen to do meanwhile in other sections. And so is a
+  learned limit between sections while the rank meets a configured one of heartbeats.
 * It stays withheld until the last of the deadlines that were running then has been met. Then the learned limit runs
   anew: who was let go needs time to go on.
 * For the same reason it runs anew from when another rank last left a section or sent a heartbeat while the deadline was
@@ -40,12 +41,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from launcher.lost_time import Freeze, moved_by_ns
-from launcher.verdict import HEARTBEAT, SECTION, Deadline, Sighting
+from launcher.verdict import HEARTBEAT, OUT_OF_SECTION, SECTION, Deadline, Sighting
 from resilience_core.cell import SHUT_DOWN, CellView
 from resilience_core.limit_text import CONFIGURED, LEARNED
 
 __all__ = ["PATIENCE_NS", "Withheld", "word"]
 
+_SPEAK_FOR_ITSELF = {(HEARTBEAT, SECTION), (OUT_OF_SECTION, HEARTBEAT)}
+"""A learned limit that has passed, and the configured one of the same rank by which it is well all the same."""
 PATIENCE_NS = 3600 * 1_000_000_000
 """For how long after a deadline has passed what other ranks do keeps it from being a verdict."""
 
@@ -163,7 +166,7 @@ def _new_hold(sightings: Mapping[R, Sighting], rank: R, deadline: Deadline, now_
         _key(other, sighting.view, theirs)
         for other, sighting in sightings.items()
         for _, theirs in sighting.pending
-        if other is not rank or (deadline.cause == HEARTBEAT and theirs.cause == SECTION)
+        if other is not rank or (deadline.cause, theirs.cause) in _SPEAK_FOR_ITSELF
         if other.basis(theirs) == CONFIGURED
     )
     if others:

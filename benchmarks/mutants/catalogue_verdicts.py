@@ -220,8 +220,15 @@ MUTANTS_OF_VERDICTS = (
     Mutant(
         "a learned limit of heartbeats undercuts the rank's own configured section",
         "launcher/withheld.py",
-        "        if other is not rank or (deadline.cause == HEARTBEAT and theirs.cause == SECTION)\n",
-        "        if other is not rank\n",
+        "_SPEAK_FOR_ITSELF = {(HEARTBEAT, SECTION), ",
+        "_SPEAK_FOR_ITSELF = {",
+        ("tests/launcher/test_withheld.py",),
+    ),
+    Mutant(
+        "a learned limit between sections undercuts configured heartbeats",
+        "launcher/withheld.py",
+        ", (OUT_OF_SECTION, HEARTBEAT)}",
+        "}",
         ("tests/launcher/test_withheld.py",),
     ),
     Mutant(

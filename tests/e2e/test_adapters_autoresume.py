@@ -27,7 +27,7 @@ def test_jobs_in_a_row_until_training_is_complete(tmp_path: Path, runner: str) -
     if runner == "ft_autoresume":
         door = "import torch_resilience; torch_resilience.autoresume()"
         command = [sys.executable, "-c", door, "--backoff", "0", "--flag-file", "flag", "--", "sh", "-c", job]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400)
         assert done.returncode == 0, done.stderr
         assert "run 1 ended with 1" in done.stderr
         assert "last iteration 60; training is not complete" in done.stderr
@@ -49,7 +49,7 @@ def test_jobs_in_a_row_until_training_is_complete(tmp_path: Path, runner: str) -
                 env={**environment, "SLURM_RESTART_COUNT": str(restart)},
                 capture_output=True,
                 text=True,
-                timeout=180,
+                timeout=400,
             )
             assert done.returncode == 0, done.stderr
             assert (tmp_path / "requeued").read_text() == requeued
@@ -81,11 +81,11 @@ def test_a_raw_loop_is_run_again_until_it_is_complete_and_then_no_more(tmp_path:
     options = ["--backoff", "0", "--flag-file", "flag", "--"]
     job = [sys.executable] if starter == "python" else [str(LAUNCHER), "--nproc-per-node", "1"]
     command = [sys.executable, "-c", door, *options, *job, "train.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
     assert "training is complete after 2 run(s), 1 failed" in done.stderr
     assert done.stdout.split() == [word for i in range(8) for word in ("step", str(i))]
-    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180)
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400)
     assert (again.returncode, again.stdout) == (0, "")
     assert "training is complete already" in again.stderr
 
@@ -145,7 +145,7 @@ def test_the_slurm_script_signals_the_launcher_and_nothing_else(tmp_path: Path, 
         while not slurm.read("ready") and time.monotonic() < deadline:
             time.sleep(0.02)
         job.send_signal(asked)
-        output, _ = job.communicate(timeout=180)
+        output, _ = job.communicate(timeout=400)
     assert slurm.read("heard") == "TERM\n"
     assert slurm.read("cancelled") == ""
     if asked == signal.SIGUSR1:
@@ -161,7 +161,7 @@ def test_the_slurm_script_gives_up_on_jobs_that_end_early_and_are_not_complete(t
     (tmp_path / "code").write_text(code)
     for number, returncode in ((1, 0), (2, 1)):
         with slurm.start() as job:
-            output, _ = job.communicate(timeout=180)
+            output, _ = job.communicate(timeout=400)
         assert job.returncode == returncode, output
         assert slurm.read("job/failures_in_a_row") == f"{number}\n"
         assert ("is autoresume=True set?" in output) is (code == "0")

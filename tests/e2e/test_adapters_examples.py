@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LAUNCHER = Path(sys.executable).parent / "ft_launcher"
-LONGEST = 280
+LONGEST = 550
 LIMITS = {
     "rank_section_timeouts": "setup:60,step:5,checkpointing:60",
     "rank_out_of_section_timeout": 60,

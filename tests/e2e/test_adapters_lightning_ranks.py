@@ -59,7 +59,7 @@ def test_learned_timeouts_are_equal_on_all_ranks_and_in_force_in_the_next_run(
     tmp_path: Path, start: Start, terminated: Any
 ) -> None:
     def run(steps: int) -> list[dict[str, Any]]:
-        assert start(tmp_path, steps).wait(200) == 0, (tmp_path / "log").read_text()
+        assert start(tmp_path, steps).wait(450) == 0, (tmp_path / "log").read_text()
         return [json.loads((tmp_path / "out" / f"rank{rank}.json").read_text()) for rank in (0, 1)]
 
     first = run(20)

@@ -26,7 +26,7 @@ with ft.run():
             assert total == 2, total
             if iteration == 3 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1":
                 time.sleep(3600)
-print("done", os.environ["RANK"], flush=True)
+print(f"done {os.environ['RANK']}\\n", end="", flush=True)  # in one piece: the other rank writes to the same pipe
 """
 
 FRAMEWORKS = {
@@ -56,7 +56,7 @@ def test_a_framework_that_reads_torchruns_environment_is_protected(tmp_path: Pat
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=500,
     )
     assert done.returncode == 0, done.stderr
     assert sorted(line for line in done.stdout.splitlines() if line.startswith("done")) == ["done 0", "done 1"]

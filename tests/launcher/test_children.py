@@ -40,6 +40,15 @@ def test_one_that_waits_for_an_index_is_no_suspect() -> None:
     assert not child().is_suspect
 
 
+def test_multiprocessings_own_helper_is_no_suspect() -> None:
+    """The resource tracker reads from a pipe for as long as the rank lives."""
+    tracker = (Frame("main", "multiprocessing/resource_tracker.py", 239, "python"), Frame("<module>", "<string>", 1))
+    assert child(*tracker, wait="anon_pipe_read").place is None
+    spawned = (Frame("spawn_main", "multiprocessing/spawn.py", 122, "python"), Frame("<module>", "<string>", 1))
+    at = Frame("stuck", "train.py", 12)
+    assert child(at, AFTER_A_FORK[0], *spawned).place == at
+
+
 @pytest.mark.parametrize("at", [Frame("load", "data.py", 7), Frame("read", "PIL/Image.py", 7, "PIL")])
 def test_one_that_works_is_a_suspect_and_so_is_one_that_is_stuck_or_stopped(at: Frame) -> None:
     fetch = Frame("fetch", "torch/utils/data/_utils/fetch.py", 54, "torch")

@@ -261,6 +261,25 @@ def test_a_learned_limit_of_heartbeats_does_not_undercut_its_own_configured_sect
     )
 
 
+@pytest.mark.parametrize("basis", [CONFIGURED, LEARNED])
+def test_a_learned_limit_between_sections_does_not_undercut_configured_heartbeats(world: World, basis: str) -> None:
+    def beat() -> None:
+        if world.now < T + 1000 * S:
+            world.waiting.says = world.waiting.says._replace(
+                heartbeat_ns=world.now + CONFIGURED_NS, last_heartbeat_ns=world.now
+            )
+
+    world.ranks = [world.waiting]
+    world.waiting.bases["heartbeat"] = basis
+
+    (case,) = world.watch_until(T + 2000 * S, beat)
+
+    # When it falls silent it is found by the later of the two.
+    passed = {deadline.cause for deadline in case.deadlines}
+    assert passed == ({"heartbeat"} if basis == CONFIGURED else {OUT_OF_SECTION})
+    assert world.now >= T + (999 * S + CONFIGURED_NS if basis == CONFIGURED else LEARNED_NS)
+
+
 def test_a_rank_that_left_its_configured_section_has_the_learned_limit_of_heartbeats_anew(world: World) -> None:
     world.ranks = [world.waiting]
     world.waiting.bases["heartbeat"] = LEARNED

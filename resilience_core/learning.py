@@ -169,9 +169,9 @@ class TimeoutLearner:
         if short := client.undercut_limits():
             self._has_warned = True
             logger.warning(
-                "limits that an earlier run has learned replace longer ones that are configured: %s. They come from "
-                "%s, written %s; if that run was a smaller one, healthy ranks may be killed. --ft-learned-limits relax "
-                "(or off) keeps what is configured (said once)",
+                "limits that an earlier run or generation has learned replace longer ones that are configured: %s. "
+                "They come from %s, written %s; if a smaller run wrote it, healthy ranks may be killed. "
+                "--ft-learned-limits relax (or off) keeps what is configured (said once)",
                 short,
                 self.state_path,
                 _written(self.state_path),

@@ -26,7 +26,7 @@ with ft.run():
             assert total == 2, total
             if iteration == 3 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1":
                 time.sleep(3600)
-print(f"done {os.environ['RANK']}\\n", end="", flush=True)  # in one piece: the other rank writes to the same pipe
+print(f"done {{os.environ['RANK']}}\\n", end="", flush=True)  # in one piece: the other rank writes to the same pipe
 """
 
 FRAMEWORKS = {

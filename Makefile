@@ -26,8 +26,8 @@ test-rest: $(READY)  # what test-all adds to test
 	$(BIN)/pytest -m 'launches and not long' --worker-start spawn $(PARALLEL) $(PYTEST)
 	$(MAKE) chaos
 
-CHAOS ?= --seed 1,10,13 --faults 20 --step-limit 1.5
 # Three jobs of twenty: two ranks, warm, without py-spy; three ranks, warm, with it; two ranks, spawned, with it.
+CHAOS ?= --seed 1,10,13 --faults 20 --step-limit 1.5
 chaos: $(READY)  ## random faults from outside in real jobs; options: make chaos CHAOS="--jobs 25 --faults 40"
 	$(BIN)/python -m benchmarks.chaos $(CHAOS)
 

@@ -248,24 +248,25 @@ def _incident(findings: Findings[RankMonitor], everybody: Sequence[RankMonitor],
         [evidence[rank]._replace(is_condemned=rank in doomed) for rank in group],
         has_others=findings.cases[0].rank.order.has_others,
     )
-    reports = [
-        (
-            report := _report(rank, views[rank], now_ns, stacks.get(rank.order.local_rank, ()), doomed.get(rank))
-        )._replace(
-            is_culprit=rank.order.local_rank in blame.local_ranks,
-            limit_learned=report.limit_learned if rank in late else None,
-            was_withheld=rank in withheld,
-            process_state=evidence[rank].state or None,
-            kernel_wait=waits[rank],
-            is_busy=evidence[rank].is_busy,
-            exit_code=evidence[rank].exit_code,
-            error=(error := evidence[rank].error),
-            message=error.first_line() if error is not None else None,
-            no_stack=reasons.get(rank.order.local_rank),
-            children=_with_stacks(families.get(rank.order.local_rank, ()), stacks),
+    reports = []
+    for rank in group:
+        number, known = rank.order.local_rank, evidence[rank]
+        report = _report(rank, views[rank], now_ns, stacks.get(number, ()), doomed.get(rank))
+        reports.append(
+            report._replace(
+                is_culprit=number in blame.local_ranks,
+                limit_learned=report.limit_learned if rank in late else None,
+                was_withheld=rank in withheld,
+                process_state=known.state or None,
+                kernel_wait=waits[rank],
+                is_busy=known.is_busy,
+                exit_code=known.exit_code,
+                error=known.error,
+                message=known.error.first_line() if known.error is not None else None,
+                no_stack=reasons.get(number),
+                children=_with_stacks(families.get(number, ()), stacks),
+            )
         )
-        for rank in group
-    ]
     return Incident(
         kind="hang",
         generation=findings.cases[0].rank.order.generation,

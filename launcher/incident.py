@@ -26,8 +26,6 @@ MOST_STACKS = 4
 """Of how many ranks a stack is told on a terminal, at most; the report has all of them."""
 MOST_CHILDREN = 2
 """How many processes that a rank may wait for are told on a terminal, at most."""
-
-
 _WITHHELD = ", no verdict while another rank was within its limits"
 
 

@@ -11,9 +11,9 @@ import contextlib
 import logging
 import os
 import sys
-import time
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, TextIO
 
 import attrs
@@ -176,7 +176,7 @@ class RankMonitorClient:
         self._was_cut_off = False
         self._cell = cell
         self._words = cell.words
-        self._start(time.monotonic_ns())
+        self._start(monotonic_ns())
         allow_stack_dumps(int(os.environ.get(LAUNCHER_VARIABLE, "0")))
         if self._cfg.capture_stacks:
             self._stack_file = answer_for_stacks(path)
@@ -220,7 +220,9 @@ class RankMonitorClient:
         self._heartbeats = 0
         self._left_section_ns = now
         self._longest_gap_ns = 0
-        self._gaps = 0
+        self._nested_starts = 0
+        self._forgotten_closings = 0
+        self._gaps_learned_from = 0
         self._began_ns = now
         self._learned_ns: dict[str, int] = {}
 
@@ -266,7 +268,7 @@ class RankMonitorClient:
         Raises:
             RankMonitorClientError: Before ``init_workload_monitoring`` or after shutdown.
         """
-        now = time.monotonic_ns()
+        now = monotonic_ns()
         words = self._words
         gap = now - self._last_heartbeat_ns
         self._last_heartbeat_ns = now
@@ -290,7 +292,7 @@ class RankMonitorClient:
     def _note_first_sign(self) -> None:
         """For the diary of the restart: when this process first used either API."""
         if self._words[FIRST_SIGN] == 0:
-            self._words[FIRST_SIGN] = time.monotonic_ns()
+            self._words[FIRST_SIGN] = monotonic_ns()
 
     # ---- sections ---------------------------------------------------------------------------------------
 
@@ -304,7 +306,7 @@ class RankMonitorClient:
             SectionError: It is open already, or not configured although others are.
             RankMonitorClientError: Before ``init_workload_monitoring`` or after shutdown.
         """
-        now = time.monotonic_ns()
+        now = monotonic_ns()
         try:
             section = self._sections[name]
         except (KeyError, TypeError):  # TypeError: no string, and nothing that could be a key
@@ -312,11 +314,12 @@ class RankMonitorClient:
         opened = self._open
         if not opened:
             gap = now - self._left_section_ns
-            self._gaps += 1
             if gap > self._longest_gap_ns:
                 self._longest_gap_ns = gap
         elif name in opened:
             raise SectionError(f"section '{name}' is open already; sections of one name do not nest")
+        else:
+            self._nested_starts += 1
         opened[name] = section
         section.opened_ns = now
         words = self._words
@@ -324,7 +327,7 @@ class RankMonitorClient:
         words[section.opened_word] = now
         words[section.deadline_word] = NO_LIMIT if limit is None else now + limit
         if self._has_more_to_do:  # in some configurations; written out twice, to spare each event a call
-            if section.deadline_word == self._shared_word:
+            if self._shares and section.deadline_word == self._shared_word:
                 self._share_deadline(section)
             if self._section_events_are_heartbeats:
                 limit = self._heartbeat_limit_ns
@@ -337,7 +340,7 @@ class RankMonitorClient:
         Raises:
             SectionError: It is not open.
         """
-        now = time.monotonic_ns()
+        now = monotonic_ns()
         try:
             section = self._open.pop(name)
         except (KeyError, TypeError):  # TypeError: no string, and nothing that could be a key
@@ -351,10 +354,11 @@ class RankMonitorClient:
         limit = self._gap_limit_ns
         words[LEFT_SECTION] = now
         words[section.closed_word] = count
-        words[OUT_OF_SECTION] = NO_LIMIT if limit is None else now + limit
+        if limit is not None:  # else the word says so already: a limit that there was is never taken back
+            words[OUT_OF_SECTION] = now + limit
         words[section.deadline_word] = CLOSED
         if self._has_more_to_do:
-            if section.deadline_word == self._shared_word:
+            if self._shares and section.deadline_word == self._shared_word:
                 self._share_deadline(section)
             if self._section_events_are_heartbeats:
                 limit = self._heartbeat_limit_ns
@@ -438,6 +442,8 @@ class RankMonitorClient:
         if not self._has_used_section:
             self._has_used_section = True
             self._note_first_sign()
+            if self._words[OUT_OF_SECTION] == CLOSED:  # since the first heartbeat; a close need not say it again
+                self._words[OUT_OF_SECTION] = NO_LIMIT
             if not self._section_events_are_heartbeats:
                 self._words[HEARTBEAT] = CLOSED
         return section
@@ -484,7 +490,7 @@ class RankMonitorClient:
             TimeoutsNotReadyError: No rank has sent two heartbeats since the last calculation.
         """
         self._require_init("calculate_and_set_hb_timeouts()")
-        now = time.monotonic_ns()
+        now = monotonic_ns()
         later_count = max(0, self._heartbeats - 1)
         observed = now - self._learned_ns.get("heartbeat", self._began_ns)
         first, later, count, observed = maxima(
@@ -523,13 +529,13 @@ class RankMonitorClient:
             TimeoutsNotReadyError: A selected section was never closed on any rank, or nothing was seen at all.
         """
         self._require_init("calculate_and_set_section_timeouts()")
-        now = time.monotonic_ns()
+        now = monotonic_ns()
         used = {name for name, section in list(self._sections.items()) if section.count}
         selected = None if selected_sections is None else selected_names(selected_sections)
         # What was agreed before is asked for again, so that ranks with different names agree at once the next time.
         names = union_of_names(used | self._known_names if selected is None else selected)
         rows = [self._seen(name, now) for name in names]
-        rows.append(Seen(self._longest_gap_ns, self._gaps, now - self._learned_ns.get("gap", self._began_ns)))
+        rows.append(Seen(self._longest_gap_ns, self._count_gaps(), now - self._learned_ns.get("gap", self._began_ns)))
         agreed = maxima([number for row in rows for number in row])
         *seen, gap = (Seen(*agreed[start : start + 3]) for start in range(0, len(agreed), 3))
         chosen = dict(zip(names, seen, strict=True))
@@ -541,13 +547,23 @@ class RankMonitorClient:
         for name in chosen:
             self._learned_ns[f"section {name}"] = now
             if name in self._sections:
+                self._forgotten_closings += self._sections[name].count
                 self._sections[name].longest_ns = self._sections[name].count = 0
         if calc_out_of_section:
             self._learned_ns["gap"] = now
-            self._longest_gap_ns = self._gaps = 0
+            self._longest_gap_ns = 0
+            self._gaps_learned_from += self._count_gaps()
         self._put_limits_in_force()
         self._limit_what_has_none()
         return True
+
+    def _count_gaps(self) -> int:
+        """How many times a section was opened while none was open, since the limit of these was learned.
+
+        Counted from the rest, which spares the hot path a count of its own.
+        """
+        closings = self._forgotten_closings + sum(section.count for section in list(self._sections.values()))
+        return closings + len(self._open) - self._nested_starts - self._gaps_learned_from
 
     def _seen(self, name: str, now: int) -> Seen:
         section = self._sections.get(name)
@@ -606,7 +622,7 @@ class RankMonitorClient:
 
     def _restart_running_deadlines(self) -> None:
         """Let loaded limits apply at once to what is running, from now on, so that none expires by being loaded."""
-        now = time.monotonic_ns()
+        now = monotonic_ns()
         words = self._words
         if words[HEARTBEAT] != CLOSED:
             initial = _ns(self._hb_timeouts.initial)
@@ -619,7 +635,7 @@ class RankMonitorClient:
 
     def _limit_what_has_none(self) -> None:
         """Let new limits apply to the intervals that run without any, from now on, as if these began now."""
-        now = time.monotonic_ns()
+        now = monotonic_ns()
         words = self._words
         if words[OUT_OF_SECTION] == NO_LIMIT:
             words[OUT_OF_SECTION] = _deadline(now, self._gap_limit_ns)

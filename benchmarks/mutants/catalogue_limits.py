@@ -107,6 +107,27 @@ MUTANTS_OF_LIMITS = (
         ("tests/resilience_core/test_client.py",),
     ),
     Mutant(
+        "after heartbeats, a limit learned between sections does not count for the interval that is open",
+        "resilience_core/client.py",
+        "                self._words[OUT_OF_SECTION] = NO_LIMIT\n",
+        "                pass\n",
+        ("tests/resilience_core/test_client.py",),
+    ),
+    Mutant(
+        "a section inside another counts as a time between sections",
+        "resilience_core/client.py",
+        "            self._nested_starts += 1\n",
+        "            pass\n",
+        ("tests/resilience_core/test_client.py",),
+    ),
+    Mutant(
+        "times between sections count again for the next limit",
+        "resilience_core/client.py",
+        "            self._gaps_learned_from += self._count_gaps()\n",
+        "            pass\n",
+        ("tests/resilience_core/test_client.py",),
+    ),
+    Mutant(
         "a limit that is learned cuts a configured one short that is running",
         "resilience_core/client.py",
         "        if words[OUT_OF_SECTION] == NO_LIMIT:\n",

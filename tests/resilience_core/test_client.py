@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,8 @@ S = 1_000_000_000
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     """The client's clock, which moves only when it is told to."""
     clock = FakeClock()
-    monkeypatch.setattr(client_module.time, "monotonic_ns", clock)
+    monkeypatch.setattr(time, "monotonic_ns", clock)
+    monkeypatch.setattr(client_module, "monotonic_ns", clock)
     return clock
 
 
@@ -772,6 +774,70 @@ def test_a_limit_learned_between_sections_counts_for_the_interval_that_is_open_w
     assert origin.phrase.startswith("it changed meanwhile, and is 10 s now; learned: 5 x 2 s over 1 intervals")
     with client.section("step"):
         pass
+    assert cell.view().out_of_section_ns == clock() + 10 * S
+
+
+def test_times_between_sections_are_counted_each_once(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    """Sections inside of others are none, nor is what was counted before: they would make thin evidence look plenty."""
+    start()
+
+    def work() -> None:
+        for name in ("step", "save"):
+            clock.advance(1)
+            with client.section(name), client.section("inner"), client.section("innermost"):
+                clock.advance(1)
+                with pytest.raises(SectionError):
+                    client.start_section(name)
+
+    counts = []
+    for _ in range(2):
+        work()
+        client.calculate_and_set_section_timeouts(["step"], calc_out_of_section=False)
+        work()
+        clock.advance(1)
+        with client.section("step"):
+            client.calculate_and_set_section_timeouts()
+        counts.append(client.state_dict()["evidence"]["out of section"]["intervals"])
+
+    assert counts == [5, 10]
+
+
+def test_a_limit_between_sections_is_never_taken_back(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    """A close stores nothing where there is no limit; were one taken back, the stored one would pass."""
+    cell = start(rank_section_timeouts={"step": 5}, learned_limits="replace")
+    client.load_state_dict(STATE)
+    without = json.loads(json.dumps(STATE))
+    without["current_timeouts"]["section"].update(out_of_section=None, is_out_of_section_calculated=False)
+    client.load_state_dict(without)
+    with client.section("step"):
+        clock.advance(1)
+    client.calculate_and_set_section_timeouts(calc_out_of_section=False)
+    client.start_section("step")
+    client.end_section("step")
+
+    assert cell.view().out_of_section_ns == clock() + 15 * S
+    without["current_timeouts"]["section"].update(is_out_of_section_calculated=True)
+    with pytest.raises(RankMonitorClientError, match="out_of_section"):
+        client.load_state_dict(without)
+
+
+def test_a_limit_learned_between_sections_counts_after_heartbeats_were_sent_first(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    cell = start(learned_limits="replace")
+    client.send_heartbeat()
+    assert cell.view().out_of_section_ns == CLOSED
+    clock.advance(2)
+    with client.section("step"):
+        clock.advance(1)
+    assert cell.view().out_of_section_ns == NO_LIMIT
+
+    client.calculate_and_set_section_timeouts()
+
     assert cell.view().out_of_section_ns == clock() + 10 * S
 
 

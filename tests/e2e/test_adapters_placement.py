@@ -38,8 +38,10 @@ OPTIONS = (
     "--nproc-per-node=2",
     f"--max-restarts={len(SECTIONS)}",
     "--ft-max-no-progress-cycles=0",
-    "--ft-rank-section-timeouts=setup:30,step:4,checkpointing:4",
-    "--ft-rank-out-of-section-timeout=4",
+    # On a busy machine a step takes seconds, and what torch imports when an optimizer is first made a minute.
+    "--ft-rank-section-timeouts=setup:60,step:8,checkpointing:8",
+    "--ft-rank-out-of-section-timeout=8",
+    "--ft-preload=torch,torch._inductor.config",
 )
 
 

@@ -41,7 +41,7 @@ def test_a_misspelt_name_is_a_type_error(tmp_path: Path):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=300,
     )
     wrong = {int(number) for number in re.findall(r"script\.py:(\d+): error", done.stdout)}
     assert wrong == {number for number, (_, is_right) in enumerate(LINES, 1) if not is_right}, done.stdout

@@ -51,7 +51,7 @@ def test_a_standard_error_that_nobody_reads_delays_no_restart(tmp_path: Path) ->
         stdout=subprocess.DEVNULL,
     ) as process:
         try:
-            assert process.wait(100) == 1
+            assert process.wait(300) == 1
         finally:
             process.kill()
     os.close(reader)

@@ -26,15 +26,13 @@ import os, signal, subprocess, sys
 helper = subprocess.Popen([sys.executable, "-c", "print('up', flush=True); input(); print('here', flush=True)"],
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 helper.stdout.readline()
-def save(*_):
-    helper.stdin.write("\\n")
-    helper.stdin.flush()
-    os._exit(0 if helper.stdout.readline() == "here\\n" else 5)
-signal.signal(signal.SIGTERM, save)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 open("up.new", "w").write(str(os.getpid()))
 os.rename("up.new", "up")
-while True:
-    signal.pause()
+signal.sigwait({signal.SIGTERM})
+helper.stdin.write("\\n")
+helper.stdin.flush()
+os._exit(0 if helper.stdout.readline() == "here\\n" else 5)
 """
 
 # A training that ends at once when asked, and a helper that has something to write down when it is asked.
@@ -42,35 +40,32 @@ LEAVES_A_HELPER = """
 import os, signal, subprocess, sys
 helper = subprocess.Popen([sys.executable, "-c", '''
 import os, signal
-def end(*_):
-    open("flushed", "w")
-    os._exit(0)
-signal.signal(signal.SIGTERM, end)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 print("up", flush=True)
-while True:
-    signal.pause()
+signal.sigwait({signal.SIGTERM})
+open("flushed", "w")
+os._exit(0)
 '''], stdout=subprocess.PIPE)
 helper.stdout.readline()
-signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 open("up.new", "w").write(str(helper.pid))
 os.rename("up.new", "up")
-while True:
-    signal.pause()
+signal.sigwait({signal.SIGTERM})
+os._exit(0)
 """
 
 # A training that takes until there is a file ``go`` to save, once it is asked; asked twice, it gives up.
 SAVES_SLOWLY = """
 import os, select, signal
-def save(*_):
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(6))
-    while not os.path.exists("go"):
-        select.select([], [], [], 0.02)
-    os._exit(0)
-signal.signal(signal.SIGTERM, save)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 open("up.new", "w").write(str(os.getpid()))
 os.rename("up.new", "up")
-while True:
-    signal.pause()
+signal.sigwait({signal.SIGTERM})
+signal.signal(signal.SIGTERM, lambda *_: os._exit(6))
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+while not os.path.exists("go"):
+    select.select([], [], [], 0.02)
+os._exit(0)
 """
 
 

@@ -156,7 +156,7 @@ def test_an_endpoint_that_nobody_answers_at_is_told_as_that(tmp_path: Path, monk
             env={**os.environ, "PYTHONPATH": str(Path(run_module.__file__).parents[1])},
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=300,
         )
     assert ended.returncode == 1
     said = ended.stderr

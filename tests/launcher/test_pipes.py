@@ -55,7 +55,7 @@ def bounded(tmp_path: Path) -> Iterator[Callable[[Callable[[], Any]], Any]]:
         thread = threading.Thread(target=target, daemon=True)
         threads.append(thread)
         thread.start()
-        thread.join(20)
+        thread.join(180)
         assert answer, "it waits for the other end of the pipe"
         return answer[0]
 
@@ -64,7 +64,7 @@ def bounded(tmp_path: Path) -> Iterator[Callable[[Callable[[], Any]], Any]]:
         if path.is_fifo():
             os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
     for thread in threads:
-        thread.join(20)
+        thread.join(180)
 
 
 def incident(folder: str) -> Incident:

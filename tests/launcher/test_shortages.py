@@ -130,7 +130,7 @@ def test_a_traceback_is_only_for_mistakes_of_ours(
 def test_a_launcher_with_few_descriptors_ends_with_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     command = f"ulimit -n 24; exec {sys.executable} -m launcher --nproc-per-node 4 --ft-worker-start spawn train.py"
-    ended = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 2
     (line,) = [line for line in ended.stderr.splitlines() if "OMP_NUM_THREADS" not in line]
     assert "4 worker(s) need 34 more; this process may open 24 files" in line

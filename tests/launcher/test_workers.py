@@ -22,7 +22,10 @@ FOREVER = 600.0
 READY = "open(f'{os.environ[\"READY\"]}', 'w').close()"
 WAITS = f"import os, signal; {READY}; signal.pause()"
 DEAF = f"import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {READY}\nwhile True: signal.pause()"
-ENDS_WITH_0 = f"import os, signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); {READY}; signal.pause()"
+ENDS_WITH_0 = (
+    "import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}); "
+    f"{READY}; signal.sigwait({{signal.SIGTERM}})"
+)
 LEAVES_A_CHILD = f"import os, subprocess, sys; subprocess.Popen(['sleep', '600']); {READY}"
 
 Start = Callable[..., WorkerProcesses]

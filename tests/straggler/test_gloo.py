@@ -24,10 +24,22 @@ JOBS = {
 }
 
 
+def is_as_meant(word, world_size, job):
+    """Whether the last rank really was 20 % slower, or none was: on a busy machine a neighbour may have slowed any."""
+    meant = job.get("factor", 1.2) - 1
+    return all(abs(share - meant) < 0.06 for share in gloo.slower(word, world_size - 1))
+
+
 @pytest.fixture(scope="module")
 def words():
-    """What the ranks of each job have reported."""
-    return dict(zip(JOBS, gloo.run_in_turn(*JOBS.values()), strict=True))
+    """What the ranks of each job have reported in the first try in which they were as slow as was meant, or the last."""
+    found = dict(zip(JOBS, gloo.run_in_turn(*JOBS.values()), strict=True))
+    for _ in range(4):
+        again = {name: job for name, job in JOBS.items() if not (found[name] and is_as_meant(found[name][0], *job))}
+        if not again:
+            break
+        found |= dict(zip(again, gloo.run_in_turn(*again.values()), strict=True))
+    return found
 
 
 def assert_the_last_rank_alone_is_named(word, ranks):

@@ -240,6 +240,9 @@ def run(config: Config, training_class: type[Training] = Training) -> None:
         }
         (training.folder / "result.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
         print(f"done: {result}", flush=True)
+    # The model goes before the group: a DDP reducer that outlives the group's end can deadlock in its destructor, which
+    # waits for gloo's threads while it holds the GIL that they may need.
+    del training
     dist.destroy_process_group()
 
 

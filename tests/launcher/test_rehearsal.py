@@ -42,8 +42,8 @@ def test_nothing_is_left_that_a_script_could_see():
     rehearse()
     gc.collect()
     after = visible()
-    assert {what for what in after if after[what] != before[what]} == set(), (
-        set(before["descriptors"].items()) ^ set(after["descriptors"].items())
+    assert {what for what in after if after[what] != before[what]} == set(), set(before["descriptors"].items()) ^ set(
+        after["descriptors"].items()
     )
 
 

@@ -32,7 +32,7 @@ def is_as_meant(word, world_size, job):
 
 @pytest.fixture(scope="module")
 def words():
-    """What the ranks of each job have reported in the first try in which they were as slow as was meant, or the last."""
+    """What the ranks of each job have reported in the first try in which one was as slow as was meant, or the last."""
     found = dict(zip(JOBS, gloo.run_in_turn(*JOBS.values()), strict=True))
     for _ in range(4):
         again = {name: job for name, job in JOBS.items() if not (found[name] and is_as_meant(found[name][0], *job))}

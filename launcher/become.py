@@ -175,6 +175,8 @@ def _install_main(order: WorkerOrder) -> types.ModuleType:
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = main
+    if "__mp_main__" in sys.modules:  # multiprocessing's name for it, taken when it was imported in the zygote
+        sys.modules["__mp_main__"] = main
     return main
 
 

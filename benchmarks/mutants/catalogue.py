@@ -458,6 +458,13 @@ MUTANTS = (
         ("tests/e2e/test_launcher_end.py::test_a_monitor_that_is_stopped_wakes_to_clean_up_after_a_killed_launcher",),
     ),
     Mutant(
+        "multiprocessing in a warm worker takes the launcher for the script",
+        "launcher/become.py",
+        '        sys.modules["__mp_main__"] = main\n',
+        "        pass\n",
+        ("tests/e2e/test_warm_workers.py::test_a_warm_worker_cannot_tell_itself_from_a_spawned_one",),
+    ),
+    Mutant(
         "a warm worker carries no limit",
         "launcher/become.py",
         '    leave_mark(os.environ.get(CELL_VARIABLE, ""))\n',

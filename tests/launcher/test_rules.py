@@ -11,6 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import settings
@@ -106,7 +107,9 @@ class Rules(RuleBasedStateMachine):
     def begin(self, sections: dict[str, float | None], gap: Any, initial: Any, beat: Any) -> None:
         self.folder = tempfile.TemporaryDirectory()
         self.clock = FakeClock()
-        self.real_clock, client_module.time.monotonic_ns = time.monotonic_ns, self.clock
+        self.clocks = [mock.patch.object(module, "monotonic_ns", self.clock) for module in (time, client_module)]
+        for patch in self.clocks:
+            patch.start()
         config = FaultToleranceConfig(
             rank_section_timeouts=sections,
             rank_out_of_section_timeout=gap,
@@ -197,7 +200,8 @@ class Rules(RuleBasedStateMachine):
         if hasattr(self, "client"):
             self.client.shutdown_workload_monitoring()
             self.cell.close()
-            client_module.time.monotonic_ns = self.real_clock
+            for patch in self.clocks:
+                patch.stop()
             self.folder.cleanup()
             for name in ("FT_CELL", "FT_CONFIG_FILE"):
                 os.environ.pop(name, None)

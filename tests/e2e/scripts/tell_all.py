@@ -35,7 +35,8 @@ class PicklableInMain:
 
 
 def in_a_child(value):
-    return type(value).__module__, value.value, os.path.abspath(sys.modules["__main__"].__file__ or ""), sys.argv[1:]
+    found = type(value).__module__, value.value, os.path.abspath(sys.modules["__main__"].__file__ or ""), sys.argv[1:]
+    return found, PicklableInMain(8)
 
 
 def square(value):
@@ -63,7 +64,8 @@ def child_processes():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-                told[method] = pool.submit(in_a_child, PicklableInMain(7)).result(timeout=180)
+                found, returned = pool.submit(in_a_child, PicklableInMain(7)).result(timeout=180)
+                told[method] = *found, type(returned) is PicklableInMain, returned.value
     data = torch.arange(8)
     told["dataloader"] = [batch.tolist() for batch in DataLoader(data, batch_size=4, num_workers=1)]
     return told

@@ -112,6 +112,7 @@ class Generation:
         self._condemned_ns: dict[int, int] = {}
         self._killed: set[int] = set()
         self._group = group
+        self._is_last = restart_count >= group.spec.max_restarts
         self._outfit = outfit
         self._is_over = False
         self._last_views: dict[int, CellView] = {}
@@ -409,7 +410,7 @@ class Generation:
         if self._outfit.config.rank_startup_timeout is not None:
             uses_client = names_the_client(self._command)
         for worker in self._group.workers:
-            limit = self._outfit.limits.startup(worker.local_rank, uses_client)
+            limit = self._outfit.limits.startup(worker.local_rank, uses_client, self._is_last)
             since_ns = self.started_ns
             if from_ns is not None:
                 if limit is None or worker.local_rank in self._monitored() | set(self._held()):

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from launcher.incident import Incident
 from launcher.verdict import STARTUP
 from resilience_core.config import FaultToleranceConfig
+from resilience_core.evidence import NO_RESTART_FACTOR
 from resilience_core.learned_limits import RELAXED_VARIABLE
 from resilience_core.limit_text import RELAXATION
 
@@ -82,15 +83,18 @@ class JobLimits:
                 self._initialised.add(local_rank)
                 self._longest_start_ns = max(self._longest_start_ns, at_ns - started_ns)
 
-    def startup(self, local_rank: int, uses_client: bool) -> StartupLimit | None:
+    def startup(self, local_rank: int, uses_client: bool, is_last: bool = False) -> StartupLimit | None:
         """The limit that a local rank of the next generation is held to.
 
         A configured one counts once something tells that the job uses the client at all; else it would kill a job that
         never meant to be monitored. Without one, a rank whose predecessor has initialised monitoring must do so, too.
+        Where no restart is left, a verdict costs the job, and a few starts are too little evidence for that: one that
+        loads a checkpoint for the first time may take a hundred times as long as the one before.
 
         Args:
             local_rank: Which.
             uses_client: Whether the script, or what it imports, names the client.
+            is_last: No restart is left.
         """
         config = self._config
         if config.rank_startup_timeout is not None:
@@ -105,6 +109,10 @@ class JobLimits:
         relaxed = self._relaxed.get(STARTUP, 0)
         seconds = max(config.safety_factor * longest, config.thin_evidence_floor, 1.0) * RELAXATION**relaxed
         after = f", {RELAXATION**relaxed} times as long after {relaxed} verdict(s)" if relaxed else ""
+        at_least = config.thin_evidence_floor * NO_RESTART_FACTOR
+        if is_last and config.learned_limits == "relax" and seconds < at_least:
+            after += f", and {at_least:g} s since no restart is left"
+            seconds = at_least
         origin = (
             f"learned: {config.safety_factor:g} x {longest:.3g} s, the longest start in this job, at least "
             f"{config.thin_evidence_floor:g} s{after}; --ft-learned-limits off switches it off"

@@ -21,7 +21,7 @@ state file cannot bring the short limit back.
 Where no restart is left, there is no generation that could follow with a longer limit: a verdict ends the job. There
 the floor that thin evidence earns is an hour by default (see :mod:`resilience_core.evidence`); whether one is left, a
 rank reads from torchrun's variables. Unknown, as under other launchers, counts as left. Configured limits, plenty of
-evidence and ``replace`` are as ever, and so is the learned limit of a start, which rests on the starts of this job.
+evidence and ``replace`` are as ever. The learned limit of a start, the launcher's, keeps the same rule.
 """
 
 from __future__ import annotations

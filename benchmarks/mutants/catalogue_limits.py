@@ -79,6 +79,13 @@ MUTANTS_OF_LIMITS = (
         ("tests/resilience_core/test_learned_limits.py",),
     ),
     Mutant(
+        "a learned limit of a start ends a job that has no restart left",
+        "launcher/generation.py",
+        "self._is_last = restart_count >= group.spec.max_restarts",
+        "self._is_last = False",
+        ("tests/launcher/test_generation.py",),
+    ),
+    Mutant(
         "a rank is not told that no restart is left",
         "resilience_core/client.py",
         "is_last=no_restart_is_left(os.environ)",

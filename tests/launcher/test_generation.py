@@ -43,7 +43,9 @@ HEARS = (
 class Made:
     """A generation of two workers that end with 0 when they are asked to, and what was made up around it."""
 
-    def __init__(self, folder: Path, **configured: Any) -> None:
+    def __init__(
+        self, folder: Path, max_restarts: int = 3, start_seconds: int | None = None, **configured: Any
+    ) -> None:
         self.folder = folder
         self.freezes: list[Freeze] = []
         self.orders: list[WatchOrder] = []
@@ -77,12 +79,15 @@ class Made:
             role="trainer",
             local_world_size=2,
             rdzv_handler=rendezvous,  # type: ignore[arg-type]
+            max_restarts=max_restarts,
             entrypoint=sys.executable,
             args=("-c", f"import os; os.chdir({str(folder)!r}); {HEARS}"),
         )
         group = WorkerGroup(spec)
         group.workers = [Worker(local_rank=n, global_rank=n, world_size=2) for n in range(2)]
         group.group_rank, group.group_world_size = 0, 1
+        if start_seconds is not None:
+            outfit.limits.note_starts(0, dict.fromkeys(range(2), start_seconds * S))
         self.generation = Generation(0, group, outfit, 0)
         while not all((folder / f"ready{n}").exists() for n in range(2)):
             assert len(self.generation.processes.running) == 2
@@ -244,6 +249,14 @@ def test_what_ranks_say_while_they_end_can_be_read_when_they_have_ended(make: Ca
 
 
 # ---- startup limits -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("max_restarts", "seconds"), [(1, 60), (0, 3600)])
+def test_a_learned_startup_limit_is_longer_where_no_restart_is_left(
+    make: Callable[..., Made], max_restarts: int, seconds: int
+) -> None:
+    made = make(max_restarts=max_restarts, start_seconds=1)
+    assert [order.startup_at_ns - made.generation.started_ns for order in made.orders] == [seconds * S] * 2
 
 
 def test_a_startup_limit_counts_from_the_moment_in_which_a_rank_has_initialised_monitoring(

@@ -64,6 +64,22 @@ def test_a_startup_limit_that_was_learned_grows_with_its_verdicts_and_can_be_swi
     assert off.startup(0, uses_client=False) is None
 
 
+def test_where_no_restart_is_left_few_starts_end_no_job() -> None:
+    """The first start that loads a checkpoint may take long, and it may be that of the last generation."""
+    limits = JobLimits(FaultToleranceConfig())
+    limits.note_starts(0, {0: 20 * S})
+    last = limits.startup(0, uses_client=False, is_last=True)
+    assert last is not None
+    assert (last.seconds, "3600 s since no restart is left" in last.origin) == (3600.0, True)
+    limits.note_starts(0, {0: 1000 * S})
+    assert limits.startup(0, uses_client=False, is_last=True).seconds == 5000.0  # type: ignore[union-attr]
+
+    for settings, seconds in (({"learned_limits": "replace"}, 100.0), ({"rank_startup_timeout": 7}, 7.0)):
+        limits = JobLimits(FaultToleranceConfig(**settings))  # type: ignore[arg-type]
+        limits.note_starts(0, {0: 20 * S})
+        assert limits.startup(0, uses_client=False, is_last=True).seconds == seconds  # type: ignore[union-attr]
+
+
 def test_a_configured_startup_limit_counts_once_something_tells_that_the_client_is_used() -> None:
     limits = JobLimits(FaultToleranceConfig(rank_startup_timeout=7))
     assert limits.startup(0, uses_client=False) is None

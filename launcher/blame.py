@@ -10,21 +10,25 @@ from __future__ import annotations
 import re
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.evidence import Evidence
-from launcher.stacks import Frame, Thread, main_thread
+from launcher.stacks import Frame, Thread, innermost_frame, main_thread
 
-__all__ = ["Blame", "assign_blame", "is_entered_by_all", "waits_for_peers"]
+__all__ = ["Blame", "assign_blame", "is_entered_by_all", "tells_no_wait", "waits_for_peers"]
 
-_WAITING_FILES = ("torch/distributed/", "torch/nn/parallel/distributed.py", "torch/cuda/streams.py")
+_WAITING_FILES = ("torch/distributed/", "torch/futures/", "torch/nn/parallel/distributed.py", "torch/cuda/streams.py")
 # DDP's all-reduce runs inside backward; torch.cuda.synchronize waits for whatever NCCL kernel is queued.
 _WAITING_FUNCTIONS = ("_engine_run_backward", "synchronize")
 # In these nobody goes on before everybody has come; who broadcasts or sends, goes on at once.
 _ENTERED_BY_ALL = re.compile("all_reduce|all_gather|all_to_all|reduce_scatter|barrier|monitored_barrier")
+# The wait of a Work, a Future or a Store is a C function, which is no frame; os.wait() waits for a child.
+_A_WAIT = re.compile(r"(?<!\bos)\.wait\(|\.is_completed\(|store\w*(\(\))?\.get\(", re.IGNORECASE)
 _NOTICED_LATE_NS = 100_000_000
 """How much later than it happened a death may be noticed, on a busy machine."""
+_LEAST_LEAD_NS = 1_000_000_000
+"""By how much ranks may be apart without one of them being held up."""
 
 Group = Sequence[Evidence]
 
@@ -36,8 +40,13 @@ class Blame(NamedTuple):
     why: str
 
 
-def waits_for_peers(threads: Sequence[Thread]) -> Frame | None:
-    """The frame in which a rank waits for others; None when it does not, or nothing is known."""
+def waits_for_peers(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> Frame | None:
+    """The frame in which a rank waits for others; None when it does not, or nothing is known.
+
+    Args:
+        threads: Its stacks.
+        sources: The source of innermost frames, as far as it is known.
+    """
     thread = main_thread(tuple(threads))
     if thread is None or not thread.frames:
         return None
@@ -45,7 +54,16 @@ def waits_for_peers(threads: Sequence[Thread]) -> Frame | None:
     for frame in thread.frames[:3]:
         if frame.function in _WAITING_FUNCTIONS or any(place in frame.file for place in _WAITING_FILES):
             return frame
-    return None
+    innermost = thread.frames[0]
+    # What waits in the standard library waits in a frame of Python, and seldom for another rank.
+    code = sources.get(innermost, "").partition("#")[0] if innermost.package != "python" else ""
+    return innermost if _A_WAIT.search(code) else None
+
+
+def tells_no_wait(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> bool:
+    """Whether a stack in which :func:`waits_for_peers` finds no wait shows that there is none: its source is known."""
+    innermost = innermost_frame(threads)
+    return innermost is None or innermost.package == "python" or innermost in sources
 
 
 def is_entered_by_all(frame: Frame) -> bool:
@@ -72,8 +90,9 @@ def assign_blame(group: Group, *, has_others: bool = False) -> Blame:
         for rule in (_not_begun, _outside, _elsewhere, _behind, _alone, _busy):
             if (blame := rule(group)) is not None:
                 return blame
-        if not has_others and (blame := _ahead(group)) is not None:
-            return blame
+        for rule in () if has_others else (_apart, _ahead):
+            if (blame := rule(group)) is not None:
+                return blame
     return _by_elimination(group, has_others)
 
 
@@ -187,6 +206,26 @@ def _behind(group: Group) -> Blame | None:
     return Blame(_ranks(behind), f"behind the others, at iteration {min(iterations)} of {max(iterations)}")
 
 
+def _apart(group: Group) -> Blame | None:
+    """Of all but one it is not seen that they wait (a loop until a file is there, a thread), but they stand alike.
+
+    They may also be stuck by themselves, all of them in the same thing, while the one waits for them in such a way.
+    """
+    places = Counter(e.stands_at for e in group)
+    (place, count), *_ = places.most_common(1)
+    if len(group) < 3 or "" in places or count != len(group) - 1:
+        return None
+    (apart,) = (e for e in group if e.stands_at != place)
+    # One that runs, or hangs in the kernel, is not held up by another rank.
+    if apart.waits is not False or any(e.state != "S" for e in group if e is not apart):
+        return None
+    return Blame(
+        (apart.local_rank,),
+        f"likely: it stands elsewhere than the others, who all stand at {place}; not certain, since they may be stuck "
+        "there by themselves",
+    )
+
+
 def _ahead(group: Group) -> Blame | None:
     """All wait; one has been through a section that the others wait in, so it was not in that collective with them.
 
@@ -214,14 +253,19 @@ def _ahead(group: Group) -> Blame | None:
 
 
 def _alone(group: Group) -> Blame | None:
-    """Who is held up by another stops soon after it; these have gone on long after."""
+    """Who is held up by another stops soon after it; most have gone on long after these few.
+
+    One alone that has gone on longer may as well be the culprit, which was late for what the others wait in. And so may
+    one of several that are a little late: limits are made to be far longer than what is usual.
+    """
     condemned = [e for e in group if e.is_condemned]
     others = [e for e in group if not e.is_condemned]
-    if not others or any(e.waits or not e.last_sign_ns for e in condemned):
+    if len(others) <= len(condemned) or any(e.waits or not e.last_sign_ns for e in condemned):
         return None
     latest = max(e.last_sign_ns for e in condemned)
     silent_ns = max(e.last_sign_ns for e in group) - latest
-    if all(e.last_sign_ns - latest > silent_ns // 2 for e in others) and silent_ns > _NOTICED_LATE_NS:
+    least_ns = max(_LEAST_LEAD_NS, *(e.limit_ns // 2 for e in condemned))
+    if all(e.last_sign_ns - latest > silent_ns // 2 for e in others) and silent_ns > least_ns:
         return Blame(_ranks(condemned), f"silent while the others went on for {silent_ns / 1e9:.1f} s")
     return None
 

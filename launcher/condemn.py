@@ -11,10 +11,10 @@ import os
 import signal
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from launcher.blame import assign_blame, is_entered_by_all, waits_for_peers
+from launcher.blame import assign_blame, is_entered_by_all, tells_no_wait, waits_for_peers
 from launcher.children import Child, children_of, most_telling
 from launcher.console import DEBUG, say
 from launcher.evidence import Evidence, ProcessLook, kernel_wait, look_at, unmonitored, uses_a_gpu
@@ -23,7 +23,16 @@ from launcher.incident_writer import IncidentWriter
 from launcher.near_miss import Lateness, NearMiss, lateness
 from launcher.processes import send_signal
 from launcher.rounds import Case, Findings, Rounds
-from launcher.stacks import Thread, is_a_wait_for_the_gpu, main_thread, own_frame, take_stacks
+from launcher.source_lines import SourceReader
+from launcher.stacks import (
+    Frame,
+    Thread,
+    innermost_frame,
+    is_a_wait_for_the_gpu,
+    main_thread,
+    own_frame,
+    take_stacks,
+)
 from launcher.verdict import Verdict
 from launcher.watch import RankMonitor
 from resilience_core.cell import STACK_SIGNAL, CellView
@@ -54,6 +63,7 @@ def condemn(
     rounds: Rounds[RankMonitor],
     settings: dict[str, Any],
     writer: IncidentWriter,
+    sources: SourceReader,
     report: Reporter,
 ) -> list[RankMonitor]:
     """Take evidence from every rank that is alive, write the incident and terminate those whose case stands.
@@ -64,6 +74,7 @@ def condemn(
         rounds: For the last look.
         settings: The monitor's.
         writer: Of incidents.
+        sources: For what stacks do not tell.
         report: Whom to tell.
 
     Returns:
@@ -76,7 +87,7 @@ def condemn(
     announced: list[int] = []
     incident: Incident | None = None
     try:
-        incident, problem = writer.write(_incident_whatever_happens(findings, everybody, settings))
+        incident, problem = writer.write(_incident_whatever_happens(findings, everybody, settings, sources))
         standing, withdrawn = _without_who_waited(incident, *rounds.still_due(standing))
         if standing:
             announced = [case.rank.order.local_rank for case in standing]
@@ -179,11 +190,11 @@ def _near_miss(case: Case[RankMonitor], view: CellView | None, incident: Inciden
 
 
 def _incident_whatever_happens(
-    findings: Findings[RankMonitor], everybody: Sequence[RankMonitor], settings: dict[str, Any]
+    findings: Findings[RankMonitor], everybody: Sequence[RankMonitor], settings: dict[str, Any], reader: SourceReader
 ) -> Incident:
     """What is known of a verdict; where collecting that fails, the verdict itself, and what has failed."""
     try:
-        return _incident(findings, everybody, settings)
+        return _incident(findings, everybody, settings, reader)
     except Exception as error:  # noqa: BLE001 - whatever it is, the verdict stands and has to be told
         why = _mistake("evidence could not be collected", error)
         return Incident(
@@ -222,7 +233,9 @@ def _mistake(what: str, error: Exception) -> str:
     return f"{what} ({type(error).__name__}: {error}, at {name}; this is a mistake in ft_launcher, please report it)"
 
 
-def _incident(findings: Findings[RankMonitor], everybody: Sequence[RankMonitor], settings: dict[str, Any]) -> Incident:
+def _incident(
+    findings: Findings[RankMonitor], everybody: Sequence[RankMonitor], settings: dict[str, Any], reader: SourceReader
+) -> Incident:
     """What is known of a verdict, stacks included."""
     now_ns = findings.seen_ns
     doomed = {case.rank: case.verdict for case in findings.cases}
@@ -241,17 +254,21 @@ def _incident(findings: Findings[RankMonitor], everybody: Sequence[RankMonitor],
     families = {r.order.local_rank: children_of(pid, end) for r in doomed if r in views and (pid := r.pid(views[r]))}
     alive = {r: views[r] for r in group if _answers(looks[r])}
     stacks = _stacks(list(doomed), alive, most_telling(families), settings, reasons)
+    ours = [stacks.get(rank.order.local_rank, ()) for rank in group]
+    innermost = [frame for stack in ours if (frame := innermost_frame(stack)) is not None]
+    sources = reader.lines(innermost, settings["config"]["stack_capture_timeout"])
     evidence = {
-        rank: _evidence(rank, views[rank], looks[rank], stacks.get(rank.order.local_rank, ())) for rank in group
+        rank: _evidence(rank, views[rank], looks[rank], stack, sources) for rank, stack in zip(group, ours, strict=True)
     }
+    limits = {rank: int(verdict.limit_seconds * NS) for rank, verdict in doomed.items()}
     blame = assign_blame(
-        [evidence[rank]._replace(is_condemned=rank in doomed) for rank in group],
+        [evidence[rank]._replace(is_condemned=rank in doomed, limit_ns=limits.get(rank, 0)) for rank in group],
         has_others=findings.cases[0].rank.order.has_others,
     )
     reports = []
     for rank in group:
         number, known = rank.order.local_rank, evidence[rank]
-        report = _report(rank, views[rank], now_ns, stacks.get(number, ()), doomed.get(rank))
+        report = _report(rank, views[rank], now_ns, stacks.get(number, ()), doomed.get(rank), sources)
         reports.append(
             report._replace(
                 is_culprit=number in blame.local_ranks,
@@ -333,24 +350,29 @@ def _with_stacks(family: Sequence[Child], stacks: dict[int, tuple[Thread, ...]])
     return tuple(sorted(complete, key=lambda child: not child.is_suspect))
 
 
-def _evidence(rank: RankMonitor, view: CellView, look: ProcessLook | None, stack: tuple[Thread, ...]) -> Evidence:
+def _evidence(
+    rank: RankMonitor,
+    view: CellView,
+    look: ProcessLook | None,
+    stack: tuple[Thread, ...],
+    sources: Mapping[Frame, str],
+) -> Evidence:
     later = look_at(rank.pid(view))
     has_gpu = uses_a_gpu(rank.pid(view))
     waits: bool | None = None
-    waits_at = ""
-    frame = waits_for_peers(stack)
+    stands_at = str(own_frame(stack) or "")
+    frame = waits_for_peers(stack, sources)
     if stack:
         waits = frame is not None
-        if waits:
-            waits_at = str(own_frame(stack) or "")
-        elif has_gpu and is_a_wait_for_the_gpu(stack):
+        if not waits and (not tells_no_wait(stack, sources) or (has_gpu and is_a_wait_for_the_gpu(stack, sources))):
             waits = None
     is_busy = None
     if look is not None and later is not None and not has_gpu:
         is_busy = look.state == later.state == "R"
     return Evidence.of_cell(rank.order.local_rank, view, later, rank.error())._replace(
         waits=waits,
-        waits_at=waits_at,
+        waits_at=stands_at if waits else "",
+        stands_at=stands_at,
         waits_for_all=frame is not None and is_entered_by_all(frame),
         closed=tuple(rank.sections_closed().items()),
         is_busy=is_busy,
@@ -359,10 +381,15 @@ def _evidence(rank: RankMonitor, view: CellView, look: ProcessLook | None, stack
 
 
 def _report(
-    rank: RankMonitor, view: CellView, now_ns: int, stack: tuple[Thread, ...], verdict: Verdict | None
+    rank: RankMonitor,
+    view: CellView,
+    now_ns: int,
+    stack: tuple[Thread, ...],
+    verdict: Verdict | None,
+    sources: Mapping[Frame, str],
 ) -> RankReport:
     youngest = max(view.sections, key=lambda section: section.opened_ns, default=None)
-    waits_in = waits_for_peers(stack)
+    waits_in = waits_for_peers(stack, sources)
     since_ns, limit = _story(verdict, youngest.opened_ns if youngest else view.left_section_ns)
     section = verdict.section if verdict is not None else youngest.name if youngest else None
     origin = rank.limit_origin(verdict) if verdict is not None else None

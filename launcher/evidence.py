@@ -134,6 +134,8 @@ class Evidence(NamedTuple):
     """Whether it waits for others in a collective, going by its stack."""
     waits_at: str = ""
     """Where in the user's own code, if it waits."""
+    stands_at: str = ""
+    """Where in the user's own code, whether it waits or not."""
     waits_for_all: bool = False
     """Whether that is a collective which nobody can leave before everybody has entered it."""
     open_sections: tuple[str, ...] = ()
@@ -143,6 +145,8 @@ class Evidence(NamedTuple):
     """Whether its main thread uses the processor; None also where waiting for a GPU looks the same."""
     has_gpu: bool = False
     last_sign_ns: int = 0
+    limit_ns: int = 0
+    """Of a condemned one: the limit."""
 
     @classmethod
     def of_cell(cls, local_rank: int, view: CellView, look: ProcessLook | None, error: ErrorRecord | None) -> Evidence:

@@ -33,6 +33,7 @@ from launcher.lost_time import MONITOR, LostTime
 from launcher.near_miss import NearMiss
 from launcher.processes import end_sessions, has_exited, process_status, send_signal
 from launcher.rounds import Findings, Rounds
+from launcher.source_lines import SourceReader
 from launcher.watch import RankMonitor, WatchOrder
 from resilience_core.cell import Cell, CellError
 
@@ -65,6 +66,7 @@ class Monitor:
         self._stopped = StoppedLauncher()
         self._lost = LostTime(settings["lost_time"])
         self._writer = IncidentWriter(settings["log_folder"])
+        self._sources = SourceReader()
         self._rounds: Rounds[RankMonitor] = Rounds(
             self._clock, lambda ns: time.sleep(ns / NS), self._lost.freezes, _smallest_limit_ns(settings["config"])
         )
@@ -107,7 +109,7 @@ class Monitor:
 
     def _condemn(self, findings: Findings[RankMonitor]) -> None:
         generation, config = findings.cases[0].rank.order.generation, self._settings["config"]
-        longest_seconds = config["stack_capture_timeout"] + SLOWEST_WRITE_SECONDS
+        longest_seconds = 2 * config["stack_capture_timeout"] + SLOWEST_WRITE_SECONDS  # stacks, and their source
         self._lost.announce_work(findings.seen_ns + int(longest_seconds * NS))
 
         def tell_incident(incident: Incident, condemned: Sequence[int], problem: str | None) -> None:
@@ -119,7 +121,7 @@ class Monitor:
 
         reporter = Reporter(tell_incident, tell_near_misses)
         everybody = [rank for rank in self._ranks.values() if rank.order.generation == generation]
-        signalled = condemn(findings, everybody, self._rounds, self._settings, self._writer, reporter)
+        signalled = condemn(findings, everybody, self._rounds, self._settings, self._writer, self._sources, reporter)
         self._lost.announce_work(0)
         if not signalled:
             return

@@ -13,13 +13,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import linecache
 import os
 import re
 import signal
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from launcher.console import say
@@ -27,7 +26,7 @@ from launcher.processes import open_pidfd, process_status, send_signal, wait_for
 from launcher.working_folder import working_folder
 from resilience_core.plain_files import only_plain
 
-__all__ = ["Frame", "Thread", "is_a_wait_for_the_gpu", "main_thread", "own_frame", "take_stacks"]
+__all__ = ["Frame", "Thread", "innermost_frame", "is_a_wait_for_the_gpu", "main_thread", "own_frame", "take_stacks"]
 
 _LONGEST_END_SECONDS = 0.5
 _WAITS_FOR_A_GPU = re.compile(
@@ -112,13 +111,18 @@ def own_frame(threads: tuple[Thread, ...]) -> Frame | None:
     return next((f for f in thread.frames if f.package == ""), None) if thread is not None else None
 
 
-def is_a_wait_for_the_gpu(threads: tuple[Thread, ...]) -> bool:
+def innermost_frame(threads: Sequence[Thread]) -> Frame | None:
+    """The innermost frame of the main thread."""
+    thread = main_thread(tuple(threads))
+    return thread.frames[0] if thread is not None and thread.frames else None
+
+
+def is_a_wait_for_the_gpu(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> bool:
     """Whether the innermost line may wait for a kernel: no Python frame shows that, so its source has to tell."""
-    thread = main_thread(threads)
-    if thread is None or not thread.frames:
+    frame = innermost_frame(threads)
+    if frame is None:
         return False
-    frame = thread.frames[0]
-    source = linecache.getline(frame.path or frame.file, frame.line)
+    source = sources.get(frame)
     return not source or bool(_WAITS_FOR_A_GPU.search(source))
 
 

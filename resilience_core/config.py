@@ -153,7 +153,10 @@ class FaultToleranceConfig:
         "Take the Python stacks of all local ranks before a hung one is killed.",
     )
     stack_capture_timeout: float = _setting(
-        0.5, values.duration, "SECONDS", "Longest time that taking the stacks may delay the signal."
+        0.5,
+        values.duration,
+        "SECONDS",
+        "Longest time that taking the stacks may delay the signal; once more as long where source cannot be read.",
     )
     log_level: int | str = _setting(
         logging.INFO,

@@ -154,8 +154,8 @@ MUTANTS = (
     Mutant(
         "who is overdue alone is blamed even where it waits",
         "launcher/blame.py",
-        "    if not others or any(e.waits or not e.last_sign_ns for e in condemned):\n",
-        "    if not others or any(not e.last_sign_ns for e in condemned):\n",
+        "    if len(others) <= len(condemned) or any(e.waits or not e.last_sign_ns for e in condemned):\n",
+        "    if len(others) <= len(condemned) or any(not e.last_sign_ns for e in condemned):\n",
         ("tests/launcher/test_blame.py",),
     ),
     Mutant(

@@ -66,8 +66,8 @@ MUTANTS_OF_VERDICTS = (
     Mutant(
         "who is ahead is blamed though the job has other nodes",
         "launcher/blame.py",
-        "        if not has_others and (blame := _ahead(group)) is not None:\n",
-        "        if (blame := _ahead(group)) is not None:\n",
+        "        for rule in () if has_others else (_apart, _ahead):\n",
+        "        for rule in (_apart, _ahead):\n",
         ("tests/launcher/test_blame.py",),
     ),
     Mutant(
@@ -384,5 +384,26 @@ MUTANTS_OF_VERDICTS = (
         "    return _Hold(others, sign_ns) if sign_ns > deadline.since_ns else None\n",
         "    return None\n",
         ("tests/launcher/test_withheld.py",),
+    ),
+    Mutant(
+        "the wait of a Work or a Store is taken for a hang outside any collective",
+        "launcher/blame.py",
+        "    return innermost if _A_WAIT.search(code) else None\n",
+        "    return None\n",
+        ("tests/launcher/test_blame.py", "tests/launcher/test_condemn.py"),
+    ),
+    Mutant(
+        "one that came a little later to what the others wait in makes these the culprits",
+        "launcher/blame.py",
+        "    if len(others) <= len(condemned) or any(",
+        "    if not others or any(",
+        ("tests/launcher/test_blame.py",),
+    ),
+    Mutant(
+        "a file system that hangs, with the script on it, holds up a verdict",
+        "launcher/source_lines.py",
+        "        if by_path and self._thread.is_started:\n",
+        "        if by_path:\n",
+        ("tests/launcher/test_source_lines.py",),
     ),
 )

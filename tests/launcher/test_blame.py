@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from launcher.blame import assign_blame, is_entered_by_all, waits_for_peers
+from launcher.blame import assign_blame, is_entered_by_all, tells_no_wait, waits_for_peers
 from launcher.evidence import Evidence
 from launcher.stacks import Frame, Thread
 from resilience_core.error_record import ErrorRecord
@@ -30,6 +30,8 @@ LOST_A_PEER = ErrorRecord("RuntimeError", "gloo/transport: Connection closed by 
 OWN = ErrorRecord("ValueError", "bad batch", at_ns=10**12)
 S = 10**9
 WAITS = {"is_condemned": True, "waits": True}
+SILENT = {"is_condemned": True, "last_sign_ns": S}
+WENT_ON = {"last_sign_ns": 5 * S}
 LOST = {"error": LOST_A_PEER, "exit_code": 1, "ended_ns": 5}
 
 
@@ -51,15 +53,45 @@ def culprits(*group: Evidence, **how: Any) -> tuple[int, ...]:
 
 @pytest.mark.parametrize("frames", [IN_COLLECTIVE, IN_BACKWARD])
 def test_a_rank_in_a_collective_waits_for_its_peers(frames: tuple[Frame, ...]) -> None:
-    assert waits_for_peers([thread(frames)]) == frames[0]
+    assert waits_for_peers([thread(frames)], {}) == frames[0]
 
 
 def test_a_rank_elsewhere_or_unknown_does_not() -> None:
-    assert waits_for_peers([thread(IN_DATA)]) is None
-    assert waits_for_peers([thread(())]) is None
-    assert waits_for_peers([]) is None
+    assert waits_for_peers([thread(IN_DATA)], {}) is None
+    assert waits_for_peers([thread(())], {}) is None
+    assert waits_for_peers([], {}) is None
     # The training's own call of a module that sits deep below a collective is not a wait.
-    assert waits_for_peers([thread((*IN_DATA, *IN_DATA, *IN_COLLECTIVE))]) is None
+    assert waits_for_peers([thread((*IN_DATA, *IN_DATA, *IN_COLLECTIVE))], {}) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "waits"),
+    [
+        ("        w = dist.all_reduce(t, async_op=True); w.wait()", True),
+        ("        for r in dist.batch_isend_irecv(ops): r.wait()", True),
+        ("    store.wait(['go'])", True),
+        ("    go = dist.distributed_c10d._get_default_store().get('go')", True),
+        ("    while not work.is_completed(): time.sleep(0.01)", True),
+        ("    time.sleep(1000)", False),
+        ("    batch = cache.get(index)", False),
+        ("    os.wait()", False),
+        ("    read(batch)  # and then work.wait()", False),
+        ("", False),
+    ],
+)
+def test_a_wait_in_a_c_function_is_told_by_its_source(source: str, waits: bool) -> None:
+    """``Work.wait`` is no frame of Python, so that the innermost one is the user's own line."""
+    stack = [thread(IN_DATA)]
+    assert waits_for_peers(stack, {IN_DATA[0]: source}) == (IN_DATA[0] if waits else None)
+    assert waits_for_peers(stack, {IN_DATA[1]: "work.wait()"}) is None  # an outer line
+    in_thread = Frame("wait", "threading.py", 320, "python")
+    assert waits_for_peers([thread((in_thread, *IN_DATA))], {in_thread: source}) is None
+
+
+def test_a_stack_tells_that_there_is_no_wait_only_where_its_source_is_known() -> None:
+    assert tells_no_wait([thread(IN_DATA)], {IN_DATA[0]: ""})
+    assert not tells_no_wait([thread(IN_DATA)], {})
+    assert tells_no_wait([thread((Frame("wait", "threading.py", 320, "python"),))], {})
 
 
 # ---- one kind of evidence each ---------------------------------------------------------------------------
@@ -142,10 +174,19 @@ def test_several_that_are_killed_from_outside_are_all_named() -> None:
         ([waiting(0), waiting(1)], True, "another node"),
         ([waiting(0, iteration=6), waiting(1)], False, "skipped a collective"),
         ([waiting(0), rank(1)], False, "cannot be told"),
-        ([waiting(0, last_sign_ns=S), rank(1, last_sign_ns=5 * S)], False, "it cannot be told which of those"),
+        (
+            [waiting(0, last_sign_ns=S), rank(1, **WENT_ON), rank(2, **WENT_ON)],
+            False,
+            "it cannot be told which of those",
+        ),
         ([rank(0, is_condemned=True), rank(1)], False, "cannot be told"),
         ([rank(0, is_condemned=True, waits=False), rank(1, is_condemned=True, waits=False)], False, "cannot be told"),
         ([rank(0, is_condemned=True, waits=False), rank(1, state="T")], False, "it cannot be told which came first"),
+        # The one that is not overdue has come to what the others wait in by its own delay later.
+        ([rank(0, **SILENT), rank(1, **SILENT), rank(2, **WENT_ON)], False, "cannot be told"),
+        ([rank(0, **SILENT), rank(1, **WENT_ON)], False, "cannot be told"),
+        ([rank(0, **SILENT, limit_ns=9 * S), rank(1, **WENT_ON), rank(2, **WENT_ON)], False, "cannot be told"),
+        ([rank(0, **SILENT), *(rank(n, last_sign_ns=S + S // 2) for n in (1, 2))], False, "cannot be told"),
         ([rank(0, **LOST), rank(1)], False, "lost a peer .* not known"),
         ([rank(0, **LOST), rank(1)], True, "on another node"),
         ([rank(0, exit_code=1, is_monitored=False), rank(1)], False, "left no exception on record"),
@@ -168,6 +209,38 @@ def test_who_waits_elsewhere_than_most_is_named() -> None:
     group = [waiting(0), waiting(1, waits_at="train.py:31"), waiting(2)]
     assert culprits(*group) == (1,)
     assert culprits(*group, waiting(3, waits_at="train.py:31")) == ()
+
+
+def standing(local_rank: int, at: str = "poll (train.py:31)", **known: Any) -> Evidence:
+    """Waits in a way that no stack shows, or does not wait."""
+    return rank(local_rank, **{"is_condemned": True, "waits": False, "stands_at": at, **known})
+
+
+def test_who_stands_apart_from_all_others_is_the_likely_culprit() -> None:
+    """A loop until a file is there looks like a hang, but all of them in the same one look like victims."""
+    apart = standing(1, "save (train.py:40)", is_condemned=False)
+    blame = assign_blame([standing(0), apart, standing(2)])
+    assert blame.local_ranks == (1,)
+    assert blame.why.startswith("likely: it stands elsewhere than the others, who all stand at poll (train.py:31)")
+    assert culprits(standing(0, waits=None), apart, standing(2, waits=None)) == (1,)
+    assert culprits(standing(0), apart, standing(2), has_others=True) == ()
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        [standing(0), standing(1, "save")],
+        [standing(0), standing(1, "save"), standing(2, "load")],
+        [standing(0), standing(1, "save"), standing(2), standing(3, "save")],
+        [standing(0), standing(1), standing(2)],
+        [standing(0), standing(1, "save"), standing(2, "", waits=None)],
+        [standing(0), standing(1, "save", waits=None), standing(2)],  # perhaps it waits for them
+        [standing(0), standing(1, "save"), standing(2, state="D")],  # these are stuck by themselves
+        [standing(0), standing(1, "save"), standing(2, state="R")],
+    ],
+)
+def test_who_stands_apart_is_not_named_where_the_others_may_be_stuck_by_themselves(group: list[Evidence]) -> None:
+    assert culprits(*group) == ()
 
 
 def in_step(local_rank: int, closed: int, *others: tuple[str, int], **known: Any) -> Evidence:
@@ -325,12 +398,14 @@ anything = st.builds(
     error=st.sampled_from([None, LOST_A_PEER, OWN]),
     waits=st.sampled_from([True, False, None]),
     waits_at=st.sampled_from(["", "a", "b"]),
+    stands_at=st.sampled_from(["", "a", "b"]),
     is_busy=st.sampled_from([True, False, None]),
     has_gpu=st.booleans(),
     waits_for_all=st.booleans(),
     open_sections=st.sampled_from([(), ("a",), ("a", "b")]),
     closed=st.sampled_from([(), (("a", 0),), (("a", 1), ("b", 3))]),
     last_sign_ns=st.integers(0, 5 * S),
+    limit_ns=st.integers(0, 5 * S),
 )
 
 

@@ -27,6 +27,7 @@ from launcher.job_limits import JobLimits
 from launcher.near_miss import NearMiss
 from launcher.processes import wait_for_exit
 from launcher.rounds import Rounds
+from launcher.source_lines import SourceReader
 from launcher.stacks import Frame, Thread
 from launcher.story import near_miss
 from launcher.watch import RankMonitor, WatchOrder
@@ -101,11 +102,11 @@ class Group:
         """Look, condemn whoever is late, and return who was signalled."""
         findings = self.rounds.look(self.ranks)
         assert findings is not None
-        config = json.loads(FaultToleranceConfig(rank_termination_signal=self.number).to_json())
-        settings = {"config": config, "owns_ranks": self.owns_ranks, "py_spy": None, "run_folders": [str(self.folder)]}
+        config = FaultToleranceConfig(rank_termination_signal=self.number, stack_capture_timeout=180)
+        settings = {"config": json.loads(config.to_json()), "owns_ranks": self.owns_ranks, "py_spy": None}
         writer = IncidentWriter(str(self.folder))
         reporter = Reporter(self._hear, self.spared.extend)
-        signalled = condemn(findings, self.ranks, self.rounds, settings, writer, reporter)
+        signalled = condemn(findings, self.ranks, self.rounds, settings, writer, SourceReader(), reporter)
         writer.finish(10)
         return [rank.order.local_rank for rank in signalled]
 
@@ -162,6 +163,25 @@ def test_what_a_hung_rank_may_wait_for_is_named_with_its_stack(
         ]
     assert len(written.ranks[0].children[0].stack[0].frames) == 2
     assert f"  child   pid {child} (sleep): state S" in "\n".join(told.story())
+
+
+def test_a_wait_that_only_the_source_tells_of_is_one(group: Group, tmp_path: Path) -> None:
+    """``work.wait()`` is a C function: its stack ends in the script, as that of a rank that hangs there does."""
+    script = tmp_path / "train.py"
+    script.write_text("work = dist.all_reduce(t, async_op=True)\nwork.wait()\nread(batch)\n")
+    group.stacks = {n: (Frame("step", "train.py", line, path=str(script)),) for n, line in ((0, 2), (1, 3))}
+
+    assert group.condemn() == [0, 1]
+    ((incident, _, _),) = group.incidents
+    assert [rank.rank for rank in incident.culprits] == [1]
+    assert [rank.waits_in for rank in incident.ranks] == ["step (train.py:2)", None]
+
+
+def test_source_that_does_not_answer_leaves_open_who_waits(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SourceReader, "lines", lambda *_: {})
+
+    assert group.condemn() == [0, 1]
+    assert group.incidents[0][0].culprits == ()
 
 
 def test_a_peer_that_has_shut_monitoring_down_is_said_to_have(group: Group) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import select
@@ -19,6 +18,7 @@ __all__ = [
     "end_sessions",
     "handles_signal",
     "has_exited",
+    "is_resource_tracker",
     "open_pidfd",
     "process_status",
     "send_signal",
@@ -28,6 +28,8 @@ __all__ = [
 
 _HURRIED_SECONDS = 1.0
 _LONGEST_ROUND_SECONDS = 1.0
+_LONGEST_UNLINK_SECONDS = 1.0
+"""What a resource tracker gets to unlink what nobody uses any more, once all others are gone; it takes milliseconds."""
 
 
 class ProcessStatus(NamedTuple):
@@ -61,6 +63,23 @@ def handles_signal(pid: int, number: int) -> bool:
     except (OSError, StopIteration):
         return False
     return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
+def is_resource_tracker(pid: int) -> bool:
+    """Whether this is multiprocessing's helper that unlinks shared memory and semaphores when their last user is gone.
+
+    Its command line tells. To read that may wait for the process's memory, and for ever where a thread of it is stuck
+    in the kernel: it is read of nothing that sleeps uninterruptibly or has a second thread, as a tracker has not.
+    """
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            told = {name: value.split() for name, _, value in (line.partition(b":") for line in file)}
+        if told[b"State"][0] not in (b"S", b"R") or told[b"Threads"] != [b"1"]:
+            return False
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return b"multiprocessing.resource_tracker" in file.read(4096)
+    except (OSError, LookupError):
+        return False
 
 
 def open_pidfd(pid: int) -> int | None:
@@ -116,7 +135,8 @@ def end_sessions(
     """Kill every process of these sessions and wait until none is left.
 
     A worker is the leader of a session of its own, so this reaches what it started (DataLoader workers, forked
-    children, shells), also what outlived it.
+    children, shells), also what outlived it. Last of all a resource tracker of multiprocessing: it gets a moment, since
+    shared memory with a name stays for ever where it is killed with the others.
 
     Args:
         sessions: Session numbers; that of the caller is left alone.
@@ -129,15 +149,33 @@ def end_sessions(
         The pids that were still there when time was up.
     """
     targets = {session for session in sessions if session > 1} - {os.getsid(0)}
-    for session in targets:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(session, signal.SIGKILL)  # the leader's own process group: most of them, in one call
-    return end_processes(
-        lambda: session_members(targets | set(more()) - {os.getsid(0)}),
-        timeout_seconds,
-        wait=wait,
-        is_hurried=is_hurried,
-    )
+    end = time.monotonic() + timeout_seconds
+    is_tracker: dict[int, bool] = {}
+
+    def members() -> set[int]:
+        return set(session_members(targets | set(more()) - {os.getsid(0)}))
+
+    def others() -> set[int]:
+        found = members()
+        is_tracker.update((pid, is_resource_tracker(pid)) for pid in found - is_tracker.keys())
+        return {pid for pid in found if not is_tracker[pid]}
+
+    left = end_processes(others, timeout_seconds, wait=wait, is_hurried=is_hurried)
+    if any(is_tracker.values()):
+        _let_end([pid for pid in members() if is_tracker.get(pid)], min(_LONGEST_UNLINK_SECONDS, timeout_seconds), wait)
+        left |= end_processes(members, max(0.0, end - time.monotonic()), wait=wait, is_hurried=is_hurried)
+    return left
+
+
+def _let_end(pids: Collection[int], seconds: float, wait: Callable[[Collection[int], float], set[int]]) -> None:
+    """Wait until these have ended by themselves, or the time is up."""
+    end = time.monotonic() + seconds
+    pidfds = {pidfd for pid in pids if (pidfd := open_pidfd(pid)) is not None}
+    pending = set(pidfds)
+    while pending and (left := end - time.monotonic()) > 0:
+        pending -= wait(pending, left)
+    for pidfd in pidfds:
+        os.close(pidfd)
 
 
 def end_processes(

@@ -458,6 +458,27 @@ MUTANTS = (
         ("tests/e2e/test_launcher_end.py::test_a_monitor_that_is_stopped_wakes_to_clean_up_after_a_killed_launcher",),
     ),
     Mutant(
+        "a resource tracker is killed before it has unlinked shared memory",
+        "launcher/processes.py",
+        'return b"multiprocessing.resource_tracker" in file.read(4096)',
+        "return False",
+        ("tests/launcher/test_processes.py",),
+    ),
+    Mutant(
+        "a resource tracker that stays is left",
+        "launcher/processes.py",
+        "        left |= end_processes(members, max(0.0, end - time.monotonic()), wait=wait, is_hurried=is_hurried)\n",
+        "",
+        ("tests/launcher/test_processes.py",),
+    ),
+    Mutant(
+        "the command line of a process is read that may be stuck",
+        "launcher/processes.py",
+        'told[b"State"][0] not in (b"S", b"R") or told[b"Threads"] != [b"1"]',
+        "False",
+        ("tests/launcher/test_processes.py",),
+    ),
+    Mutant(
         "multiprocessing in a warm worker takes the launcher for the script",
         "launcher/become.py",
         '        sys.modules["__mp_main__"] = main\n',

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from launcher.processes import (
     end_sessions,
     handles_signal,
     has_exited,
+    is_resource_tracker,
     open_pidfd,
     process_status,
     send_signal,
@@ -69,6 +71,50 @@ def test_what_outlived_the_leader_is_ended_too(spawn: Callable[..., subprocess.P
 
     assert end_sessions([leader.pid], 10) == set()
     assert all(ended(pid) for pid in members)
+
+
+SHARES_MEMORY = """
+import sys, time
+from multiprocessing import resource_tracker, shared_memory
+memory = shared_memory.SharedMemory(create=True, size=8)
+print(memory.name, resource_tracker._resource_tracker._pid, flush=True)
+time.sleep(600)
+"""
+
+POSES_AS_A_TRACKER = "print('multiprocessing.resource_tracker', flush=True); input()"
+
+
+@pytest.mark.parametrize("is_dead", [False, True])
+def test_named_shared_memory_is_unlinked(spawn: Callable[..., subprocess.Popen[str]], is_dead: bool) -> None:
+    """By the tracker that multiprocessing has started for it; killed with the others, it leaves it for ever."""
+    leader = spawn(SHARES_MEMORY, session=True)
+    name, tracker = leader.ready.split()  # type: ignore[attr-defined]
+    assert Path("/dev/shm", name).exists()
+    if is_dead:
+        leader.kill()
+        os.waitid(os.P_PID, leader.pid, os.WEXITED | os.WNOWAIT)
+
+    assert end_sessions([leader.pid], 180) == set()
+
+    assert ended(int(tracker))
+    assert not Path("/dev/shm", name).exists()
+
+
+def test_no_memory_is_read_of_what_may_be_stuck(spawn: Callable[..., subprocess.Popen[str]]) -> None:
+    """A thread in the kernel that the first thread does not show: the command line may never be told."""
+    two_threads = spawn("import threading; threading.Thread(target=input).start(); " + POSES_AS_A_TRACKER)
+    stopped = spawn(POSES_AS_A_TRACKER)
+    stopped.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, stopped.pid, os.WSTOPPED | os.WNOWAIT)
+    assert not is_resource_tracker(two_threads.pid)
+    assert not is_resource_tracker(stopped.pid)
+
+
+def test_a_resource_tracker_that_stays_is_killed(spawn: Callable[..., subprocess.Popen[str]]) -> None:
+    poser = spawn(POSES_AS_A_TRACKER, session=True)
+    assert is_resource_tracker(poser.pid)
+    assert end_sessions([poser.pid], 180) == set()
+    assert poser.wait(180) == -signal.SIGKILL
 
 
 def test_who_is_in_a_hurry_kills_as_well_and_waits_no_longer_than_a_second(

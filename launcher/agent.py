@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import select
+import shutil
 import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -181,7 +182,7 @@ class Agent(SimpleElasticAgent):
                 return RunResult(state=WorkerState.HEALTHY)
             self._note_progress(self._current)
             self._outfit.events.write("finished", generation=self.generation)
-            self._outfit.monitor.forget(self.generation)
+            self._current.stop_judging()
             return RunResult(
                 state=WorkerState.SUCCEEDED, return_values={w.global_rank: None for w in worker_group.workers}
             )
@@ -201,7 +202,8 @@ class Agent(SimpleElasticAgent):
             why = "the nodes have changed" if self.ended_because is None else "the job ends"
             say(f"{why}: generation {self._current.number} has up to {seconds:g} s to save and end")
         with self._outfit.signals.deferred():
-            self._outfit.monitor.forget(self._current.number)
+            self._read_reports()  # a verdict that was told before is one
+            self._current.stop_judging()
             self._current.end(signal.SIGTERM, seconds, self._wait_for)
             if may_save:  # the iterations until it had ended count, too
                 self._note_progress(self._current)
@@ -313,11 +315,20 @@ class Agent(SimpleElasticAgent):
             elif "incident" not in report:
                 self._outfit.events.write("signalled", **report)
             elif report["generation"] == self._current.number:
-                self._current.condemn(report["condemned"])
-                incident = Incident.from_json(report["incident"])
-                self._tell(incident, report["problem"])
-                if (said := self._outfit.limits.note_verdict(incident)) and self._remaining_restarts > 0:
-                    say(*said)
+                self._take_verdict(self._current, report)
+
+    def _take_verdict(self, current: Generation, report: Mapping[str, Any]) -> None:
+        """Condemn, and tell the incident, unless it comes too late to be the one that ends the generation."""
+        incident = Incident.from_json(report["incident"])
+        is_another = current.is_being_ended or bool(current.condemned)
+        current.condemn(report["condemned"])
+        if is_another:
+            if (folder := incident.folder) is not None:
+                self._outfit.on_disk("an incident too many", lambda: shutil.rmtree(folder, ignore_errors=True), None)
+            return
+        self._tell(incident, report["problem"])
+        if (said := self._outfit.limits.note_verdict(incident)) and self._remaining_restarts > 0:
+            say(*said)
 
     def _spared(self, generation: int, near_misses: Sequence[Mapping[str, Any]]) -> None:
         """Take verdicts back that the monitor has withdrawn before its signal.

@@ -55,6 +55,9 @@ class Reporter(NamedTuple):
     be written, so that the launcher knows of a verdict before it sees a rank end."""
     near_misses: Callable[[Sequence[NearMiss]], None]
     """Called after the signal with those that were spared, peers that were not overdue themselves included."""
+    is_being_ended: Callable[[], bool] = lambda: False
+    """Whether the launcher, which says so before it signals anybody, ends the generation meanwhile: no verdict then,
+    and what looks like a sign of trouble may be the launcher's own doing."""
 
 
 def condemn(
@@ -78,7 +81,8 @@ def condemn(
         report: Whom to tell.
 
     Returns:
-        Those that were signalled. The others are watched on.
+        Those that were signalled. The others are watched on. Nobody where the generation is being ended: nothing is
+        told then and no incident is left.
     """
     for case in findings.cases:
         case.rank.condemn(case.view)
@@ -87,8 +91,17 @@ def condemn(
     announced: list[int] = []
     incident: Incident | None = None
     try:
-        incident, problem = writer.write(_incident_whatever_happens(findings, everybody, settings, sources))
-        standing, withdrawn = _without_who_waited(incident, *rounds.still_due(standing))
+        incident = _incident_whatever_happens(findings, everybody, settings, sources)
+        problem: str | None = None
+        if not (is_dropped := report.is_being_ended()):
+            incident, problem = writer.write(incident)
+            standing, withdrawn = _without_who_waited(incident, *rounds.still_due(standing))
+            if is_dropped := report.is_being_ended():
+                writer.discard()
+        if is_dropped:
+            standing = withdrawn = ()
+            for case in findings.cases:
+                case.rank.acquit()
         if standing:
             announced = [case.rank.order.local_rank for case in standing]
             told = _corrected(incident, standing, _near_misses(incident, withdrawn, ()), settings)

@@ -115,6 +115,8 @@ class Generation:
         self._is_last = restart_count >= group.spec.max_restarts
         self._outfit = outfit
         self._is_over = False
+        self.is_being_ended = False
+        """The monitor was told to judge it no more."""
         self._last_views: dict[int, CellView] = {}
         self._phases_told = False
         self._orders: dict[int, WatchOrder] = {}
@@ -139,7 +141,7 @@ class Generation:
     def mend(self) -> None:
         """Make anew what ranks find by path, where somebody has removed it."""
         replaced = self._outfit.upkeep.mend(None if self._is_over else self._cells)
-        for local_rank in replaced:
+        for local_rank in replaced if not self.is_being_ended else ():
             order = self._orders[local_rank]
             self._outfit.monitor.watch(order, self._cells[local_rank], is_session_leader=True)
 
@@ -291,9 +293,17 @@ class Generation:
 
     # ---- ending -----------------------------------------------------------------------------------------
 
+    def stop_judging(self) -> None:
+        """Tell the monitor that this generation is being ended; what it finds of it from now on is no verdict.
+
+        Before any of its ranks is signalled: one that we have killed must not be found dead by the monitor.
+        """
+        self.is_being_ended = True
+        self._outfit.monitor.forget(self.number)
+
     def ask_to_end(self, death_signal: signal.Signals) -> None:
         """Signal the workers that still run, without waiting; those that would not answer are killed."""
-        self._outfit.monitor.forget(self.number)
+        self.stop_judging()
         self.processes.ask_to_end(death_signal, self.condemned | self._overdue())
 
     def end(
@@ -317,6 +327,7 @@ class Generation:
         if self._is_over:
             return
         outfit, config = self._outfit, self._outfit.config
+        self.stop_judging()
         self.processes.stop(
             death_signal,
             timeout_seconds,

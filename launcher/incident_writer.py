@@ -35,6 +35,7 @@ class IncidentWriter:
             self._has_thread = True
         except RuntimeError:  # no room for a thread
             self._has_thread = False
+        self._newest_folder: str | None = None
 
     def write(self, incident: Incident) -> tuple[Incident, str | None]:
         """Write an incident and wait for that, briefly.
@@ -49,6 +50,7 @@ class IncidentWriter:
         def job() -> None:
             try:
                 outcome.append((incident.write(parent), None))
+                self._newest_folder = outcome[0][0].folder
             except OSError as error:
                 outcome.append((incident, f"cannot write the incident under {parent}: {error.strerror}"))
             except Exception as error:  # noqa: BLE001 - whatever it is, it costs the file alone
@@ -80,6 +82,18 @@ class IncidentWriter:
                 incident._replace(kind="near_miss").write(self._log_folder + "/near_misses")
             if incident.folder is not None:
                 shutil.rmtree(incident.folder, ignore_errors=True)
+
+        self._jobs.put(job)
+
+    def discard(self) -> None:
+        """Remove the incident that was written last, without waiting: its generation is being ended for another reason.
+
+        The job knows the folder even where the write was not waited for.
+        """
+
+        def job() -> None:
+            if self._newest_folder is not None:
+                shutil.rmtree(self._newest_folder, ignore_errors=True)
 
         self._jobs.put(job)
 

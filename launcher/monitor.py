@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import array
 import collections
+import contextlib
 import ctypes
 import json
 import os
@@ -54,6 +55,10 @@ class Monitor:
         self._parent = settings["parent_pidfd"]
         self._ranks: dict[tuple[int, int], RankMonitor] = {}
         self._sessions: dict[int, set[int]] = {}  # by generation
+        self._settled: set[int] = set()
+        """Generations of which the launcher was told a verdict: it ends all of their ranks, whoever else is late."""
+        self._orders: collections.deque[tuple[dict[str, Any], list[int]]] = collections.deque()
+        """What the parent has said and what is still to be done; a verdict in preparation is not disturbed by it."""
         self._unsent: collections.deque[bytes] = collections.deque(maxlen=_MOST_UNSENT)
         self._parent_is_alive = True
         self._told_to_stop = False
@@ -78,9 +83,10 @@ class Monitor:
         """Watch until told to stop, or the parent dies."""
         self._clock()
         while not self._told_to_stop and self._parent_is_alive:
-            ranks = list(self._ranks.values())
             now_ns = self._clock()
-            look_at_ns = now_ns + self._rounds.time_until_next_look(ranks, now_ns)
+            look_at_ns = now_ns + self._rounds.time_until_next_look(self._judged(), now_ns)
+            kills_ns = [rank.kill_at_ns for rank in self._ranks.values() if rank.kill_at_ns is not None]
+            look_at_ns = min([look_at_ns, *kills_ns])
             beat_ns = self._lost.suit_limit(self._rounds.smallest_limit_ns)
             while not self._listen(min(beat_ns, look_at_ns - now_ns)):
                 now_ns = self._clock()
@@ -88,7 +94,7 @@ class Monitor:
                     break
             now_ns = self._clock()
             self._kill_survivors(now_ns)
-            findings = self._rounds.look(list(self._ranks.values()))
+            findings = self._rounds.look(self._judged())
             if findings is not None:
                 self._condemn(findings)
             self._look_for_parts(now_ns)
@@ -105,10 +111,17 @@ class Monitor:
         self._lost.beat(MONITOR, now_ns)
         return now_ns
 
+    def _judged(self) -> list[RankMonitor]:
+        """Those whose limits count: of a generation that is being ended there are no more verdicts."""
+        return [rank for rank in self._ranks.values() if rank.order.generation not in self._settled]
+
     # ---- acting -----------------------------------------------------------------------------------------
 
     def _condemn(self, findings: Findings[RankMonitor]) -> None:
         generation, config = findings.cases[0].rank.order.generation, self._settings["config"]
+        if self._is_being_ended(generation):
+            self._obey()
+            return
         longest_seconds = 2 * config["stack_capture_timeout"] + SLOWEST_WRITE_SECONDS  # stacks, and their source
         self._lost.announce_work(findings.seen_ns + int(longest_seconds * NS))
 
@@ -119,16 +132,18 @@ class Monitor:
         def tell_near_misses(near_misses: Sequence[NearMiss]) -> None:
             self._tell({"near_misses": [miss._asdict() for miss in near_misses], "generation": generation})
 
-        reporter = Reporter(tell_incident, tell_near_misses)
+        reporter = Reporter(tell_incident, tell_near_misses, lambda: self._is_being_ended(generation))
         everybody = [rank for rank in self._ranks.values() if rank.order.generation == generation]
         signalled = condemn(findings, everybody, self._rounds, self._settings, self._writer, self._sources, reporter)
         self._lost.announce_work(0)
-        if not signalled:
-            return
-        signalled_ns = self._clock()
-        for rank in signalled:
-            rank.kill_at_ns = signalled_ns + int(config["failure_stop_timeout"] * NS)
-        self._tell({"signalled_ns": signalled_ns, "verdict_ns": findings.seen_ns, "generation": generation})
+        if signalled:
+            signalled_ns = self._clock()
+            for rank in signalled:
+                rank.kill_at_ns = signalled_ns + int(config["failure_stop_timeout"] * NS)
+            if self._settings["owns_ranks"]:
+                self._settled.add(generation)
+            self._tell({"signalled_ns": signalled_ns, "verdict_ns": findings.seen_ns, "generation": generation})
+        self._obey()
 
     def _kill_survivors(self, now_ns: int) -> None:
         """A condemned rank that survives its termination signal is killed."""
@@ -180,7 +195,13 @@ class Monitor:
                 self._parent_is_alive = False
             else:
                 self._read_orders()
+                self._obey()
         return bool(heard)
+
+    def _is_being_ended(self, generation: int) -> bool:
+        """Whether the launcher has said meanwhile that it ends a generation, which it does before it signals a rank."""
+        self._read_orders()
+        return any(message.get("forget") == generation for message, _ in self._orders)
 
     def _read_orders(self) -> None:
         while True:
@@ -191,9 +212,14 @@ class Monitor:
             except ConnectionResetError:  # it died with reports unread; what it has sent before can still be read
                 continue
             if not raw:
-                self._poll.unregister(self._channel)
+                with contextlib.suppress(FileNotFoundError):  # known already
+                    self._poll.unregister(self._channel)
                 return
-            message = json.loads(raw)
+            self._orders.append((json.loads(raw), descriptors))
+
+    def _obey(self) -> None:
+        while self._orders:
+            message, descriptors = self._orders.popleft()
             if "watch" in message:
                 self._watch(WatchOrder(**message["watch"]), descriptors, message["is_leader"])
             elif "run_folders" in message:
@@ -202,6 +228,7 @@ class Monitor:
                 self._forget(message["forget"])
                 if message["is_over"]:
                     self._sessions.pop(message["forget"], None)
+                    self._settled.discard(message["forget"])
             elif "stop" in message:
                 self._told_to_stop = True
 

@@ -217,8 +217,8 @@ MUTANTS = (
     Mutant(
         "the last look before the signal is not taken",
         "launcher/condemn.py",
-        "_without_who_waited(incident, *rounds.still_due(standing))\n        if standing:",
-        "standing, []\n        if standing:",
+        "_without_who_waited(incident, *rounds.still_due(standing))\n            if is_dropped",
+        "standing, []\n            if is_dropped",
         ("tests/launcher/test_condemn.py",),
     ),
     Mutant(
@@ -319,8 +319,8 @@ MUTANTS = (
     Mutant(
         "a rank that was spared is never watched again",
         "launcher/condemn.py",
-        "        case.rank.acquit()\n",
-        "        pass\n",
+        "        for case, _ in withdrawn:\n            case.rank.acquit()\n",
+        "",
         ("tests/launcher/test_condemn.py",),
     ),
     Mutant(

@@ -56,9 +56,37 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "the monitor condemns ranks that have been asked to end",
         "launcher/generation.py",
-        "        self._outfit.monitor.forget(self.number)\n        self.processes.ask_to_end(",
+        "        self.stop_judging()\n        self.processes.ask_to_end(",
         "        self.processes.ask_to_end(",
         ("tests/launcher/test_generation.py",),
+    ),
+    Mutant(
+        "the monitor condemns ranks of a job that is being shut down",
+        "launcher/generation.py",
+        "        self.stop_judging()\n        self.processes.stop(",
+        "        self.processes.stop(",
+        ("tests/launcher/test_generation.py",),
+    ),
+    Mutant(
+        "a rank that is late while its group is being killed after a verdict is a second incident",
+        "launcher/monitor.py",
+        "                self._settled.add(generation)\n",
+        "                pass\n",
+        ("tests/launcher/test_monitor.py",),
+    ),
+    Mutant(
+        "whoever the launcher is ending is condemned and blamed for that",
+        "launcher/monitor.py",
+        'return any(message.get("forget") == generation for message, _ in self._orders)',
+        "return False",
+        ("tests/launcher/test_monitor.py",),
+    ),
+    Mutant(
+        "a verdict that comes too late is told as an incident of its own",
+        "launcher/agent.py",
+        "is_another = current.is_being_ended or bool(current.condemned)",
+        "is_another = bool(current.condemned)",
+        ("tests/launcher/test_agent.py",),
     ),
     Mutant(
         "a cell that was made anew is not watched",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,6 +61,8 @@ class Made:
             started_ns=0,
             condemned=self.condemned,
             condemn=self.condemned.update,
+            is_being_ended=False,
+            stop_judging=self.stop_judging,
             acquit=self.condemned.discard,
             processes=SimpleNamespace(failed=[], running=[], collect_exits=lambda: None, pids=dict, stderrs={}),
             views=dict,
@@ -70,14 +73,19 @@ class Made:
         )
         self.agent._current = self.generation
 
+    def stop_judging(self) -> None:
+        self.generation.is_being_ended = True
+
     def read_reports(self) -> list[dict[str, Any]]:
         reports, self.reports = self.reports, []
         return reports
 
-    def verdict(self, generation: int, local_rank: int) -> None:
+    def verdict(self, generation: int, local_rank: int, folder: str | None = None) -> None:
         """Have the monitor tell of a verdict."""
         rank = RankReport(local_rank, local_rank, 9, is_condemned=True, cause="section", section="step")
-        incident = Incident("hang", generation, "its section has passed its limit", "terminated", (rank,))
+        incident = Incident(
+            "hang", generation, "its section has passed its limit", "terminated", (rank,), folder=folder
+        )
         report = {"generation": generation, "condemned": [local_rank], "incident": incident.to_json(), "problem": None}
         self.reports.append(report)
 
@@ -138,6 +146,37 @@ def test_a_verdict_is_read_before_an_exit_with_0_is_believed(monkeypatch: pytest
     monkeypatch.setattr(made.agent, "_failed", lambda current, group: RunResult(state=WorkerState.FAILED))
 
     assert made.agent._monitor_workers(made.agent._worker_group).state is WorkerState.FAILED
+
+
+@pytest.mark.parametrize("why", ["another verdict stands", "it is being ended"])
+def test_a_verdict_that_comes_too_late_is_no_second_incident(why: str, tmp_path: Path) -> None:
+    """As from a monitor that was told a moment too late that the generation ends, or replaced in between."""
+    made = Made()
+    made.agent._outfit.on_disk = lambda what, call, otherwise: call()  # type: ignore[misc]
+    folders = [tmp_path / "0001", tmp_path / "0002"]
+    for folder in folders:
+        folder.mkdir()
+    made.condemned.clear()
+    if why == "another verdict stands":
+        made.verdict(3, 0, str(folders[0]))
+    else:
+        made.generation.is_being_ended = True
+    made.verdict(3, 1, str(folders[1]))
+
+    made.agent._read_reports()
+
+    assert 1 in made.condemned  # it is signalled all the same
+    told = [facts["folder"] for name, facts in made.events if name == "hang"]
+    assert told == ([str(folders[0])] if why == "another verdict stands" else [])
+    assert [folder.exists() for folder in folders] == [True, False]
+
+
+def test_a_verdict_that_was_told_before_the_nodes_change_is_read_before_it_would_be_too_late() -> None:
+    made = Made()
+    made.condemned.clear()
+    made.verdict(3, 0)
+    made.agent._stop_workers(made.agent._worker_group)
+    assert [name for name, _ in made.events] == ["hang"]
 
 
 # ---- restarts -------------------------------------------------------------------------------------------
@@ -258,6 +297,7 @@ def test_the_absence_of_py_spy_is_said_once(monkeypatch: pytest.MonkeyPatch, cap
     made = Made()
     made.agent._outfit.config = FaultToleranceConfig(capture_stacks=captures)  # type: ignore[misc]
     for local_rank in range(3):
+        made.condemned.clear()
         made.verdict(3, local_rank)
         made.agent._read_reports()
     assert said.count(agent_module.story.NO_PY_SPY) == times

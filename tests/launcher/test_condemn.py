@@ -76,6 +76,7 @@ class Group:
         self.rounds: Rounds[RankMonitor] = Rounds(time.monotonic_ns, lambda ns: time.sleep(ns / S), lambda _: [], 0)
         self.stacks: dict[int, tuple[Frame, ...]] = {0: IN_C, 1: IN_COLLECTIVE}
         self.meanwhile: Callable[[], Any] = lambda: None
+        self.is_being_ended: Callable[[], bool] = lambda: False
         self.when_told: Callable[[], Any] = lambda: None
         self.number = "SIGKILL"
         self.owns_ranks = True
@@ -105,7 +106,7 @@ class Group:
         config = FaultToleranceConfig(rank_termination_signal=self.number, stack_capture_timeout=180)
         settings = {"config": json.loads(config.to_json()), "owns_ranks": self.owns_ranks, "py_spy": None}
         writer = IncidentWriter(str(self.folder))
-        reporter = Reporter(self._hear, self.spared.extend)
+        reporter = Reporter(self._hear, self.spared.extend, lambda: self.is_being_ended())
         signalled = condemn(findings, self.ranks, self.rounds, settings, writer, SourceReader(), reporter)
         writer.finish(10)
         return [rank.order.local_rank for rank in signalled]
@@ -138,6 +139,21 @@ def test_who_is_late_is_told_of_and_signalled_and_the_one_outside_a_collective_i
     ((incident, condemned, problem),) = group.incidents
     assert (list(condemned), problem, group.spared) == ([0, 1], None, [])
     assert [rank.rank for rank in read_incident(str(incident.folder)).culprits] == [0]
+
+
+@pytest.mark.parametrize("looks", [0, 1], ids=["before it is written", "while it is written"])
+def test_a_verdict_is_no_incident_where_the_launcher_ends_the_generation_meanwhile(group: Group, looks: int) -> None:
+    """What the ranks look like then may be the launcher's own doing, and it has told of its own reason."""
+    answers = iter([False] * looks + [True])
+    group.is_being_ended = lambda: next(answers)
+
+    assert group.condemn() == []
+
+    assert (group.incidents, group.spared) == ([], [])
+    assert not [path for path in group.folder.rglob("*") if path.name in ("incident.json", "0001")]
+    assert not any(group.has_ended(number) for number in range(2))
+    group.is_being_ended = lambda: False
+    assert group.condemn() == [0, 1]  # nobody is left condemned
 
 
 def test_what_a_hung_rank_may_wait_for_is_named_with_its_stack(

@@ -188,6 +188,18 @@ def test_the_monitor_no_longer_judges_whoever_has_been_asked_to_end(make: Callab
     made = make()
     made.generation.ask_to_end(signal.SIGTERM)
     assert made.forgotten == [0]
+    assert made.generation.is_being_ended
+
+
+def test_the_monitor_is_told_before_a_worker_is_signalled(make: Callable[..., Made]) -> None:
+    """Also where the job is shut down: whom we have killed must not look like one that was killed by others."""
+    made = make()
+    processes: Any = made.generation.processes
+    told: list[list[int]] = []
+    stop = processes.stop
+    processes.stop = lambda *arguments, **named: (told.append(list(made.forgotten)), stop(*arguments, **named))
+    assert made.end() == [0, 0]
+    assert told == [[0]]
 
 
 def test_a_cell_that_was_made_anew_is_watched(make: Callable[..., Made]) -> None:
@@ -196,6 +208,10 @@ def test_a_cell_that_was_made_anew_is_watched(make: Callable[..., Made]) -> None
     made.mended = [1]
     made.generation.mend()
     assert [order.local_rank for order in made.orders] == [1]
+    made.orders.clear()
+    made.generation.stop_judging()
+    made.generation.mend()
+    assert made.orders == []
 
 
 # ---- who reports for a local rank -----------------------------------------------------------------------

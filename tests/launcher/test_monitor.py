@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from launcher import condemn as condemn_module
 from launcher.lost_time import LostTime
 from launcher.monitor import Monitor
 from launcher.rounds import LONGEST_SLEEP_NS
@@ -186,6 +187,113 @@ def test_while_it_takes_stacks_it_has_announced_not_to_beat(
     watching._condemn(findings)
     assert announced[0] >= 7 * S
     assert watching._lost.busy_until_ns == 0
+
+
+class Hung:
+    """Two ranks of generation 0; the first is overdue, the second soon after."""
+
+    def __init__(
+        self,
+        watcher: Monitor,
+        cell: Cell,
+        spawn: Callable[..., subprocess.Popen[str]],
+        channel: tuple[socket.socket, socket.socket],
+        folder: Path,
+    ) -> None:
+        self.watcher, self.launcher = watcher, channel[0]
+        self.launcher.setblocking(False)
+        watcher._settings.update(owns_ranks=True, py_spy=None, parts=[])
+        self.second_cell = Cell.create(str(folder / "second"))
+        self.cells = [cell, self.second_cell]
+        same = Cell.from_descriptor(os.dup(self.second_cell.descriptor))
+        order = WatchOrder(0, 1, 1, self.second_cell.path)
+        watcher._ranks[0, 1] = RankMonitor(order, same, None, time.monotonic_ns())
+        self.processes = [spawn(WAITS), spawn(WAITS)]
+        for each, process in zip(self.cells, self.processes, strict=True):
+            each.words[PID], each.words[START_TIME] = process.pid, start_time(process.pid) or 0
+            each.words[STATE] = WATCHED
+        for rank in watcher._ranks.values():
+            rank._since_ns = 0
+
+    def be_late(self, local_rank: int) -> None:
+        self.cells[local_rank].words[HEARTBEAT] = time.monotonic_ns() - 10 * S
+
+    def judge(self) -> None:
+        """What the monitor's loop does when it has slept."""
+        findings = self.watcher._rounds.look(self.watcher._judged())
+        if findings is not None:
+            self.watcher._condemn(findings)
+        self.watcher._writer.finish(60)
+
+    def told(self) -> list[str]:
+        """What the launcher has been told since the last time."""
+        told = []
+        while True:
+            try:
+                told.append(json.loads(self.launcher.recv(1 << 20)))
+            except BlockingIOError:
+                return [next(iter(message)) for message in told]
+
+
+@pytest.fixture
+def hung(
+    monitor: Callable[..., Monitor],
+    cell: Cell,
+    spawn: Callable[..., subprocess.Popen[str]],
+    channel: tuple[socket.socket, socket.socket],
+    tmp_path: Path,
+) -> Iterator[Hung]:
+    made = Hung(monitor(capture_stacks=False), cell, spawn, channel, tmp_path)
+    yield made
+    made.second_cell.close()
+
+
+@pytest.mark.parametrize("owns_ranks", [True, False])
+def test_where_the_launcher_ends_all_a_second_rank_that_is_late_is_no_second_incident(
+    hung: Hung, owns_ranks: bool, tmp_path: Path
+) -> None:
+    """Its own deadline passes while the group is being killed. Where each rank stands alone it is one of its own."""
+    hung.watcher._settings["owns_ranks"] = owns_ranks
+    hung.be_late(0)
+    hung.judge()
+    assert hung.processes[0].wait(180) == -signal.SIGKILL
+    assert hung.told() == ["incident", "signalled_ns"]
+
+    hung.be_late(1)
+    hung.judge()
+
+    assert hung.told() == ([] if owns_ranks else ["incident", "signalled_ns"])
+    assert len(list((tmp_path / "incidents").iterdir())) == (1 if owns_ranks else 2)
+    if owns_ranks:
+        assert sleep(hung.watcher, time.monotonic_ns()) == 0  # it would look all the time
+        ranks = hung.watcher._judged()
+        assert hung.watcher._rounds.time_until_next_look(ranks, time.monotonic_ns()) == LONGEST_SLEEP_NS
+        assert hung.processes[1].poll() is None  # the launcher's business
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_who_hangs_in_a_generation_that_the_launcher_is_ending_is_not_judged(
+    hung: Hung, when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says so before it signals anybody; what is found then may be what it has done itself."""
+    orders = [{"run_folders": ["/last/order"]}, {"forget": 0, "is_over": False}]
+
+    def order() -> None:
+        for each in orders:
+            hung.launcher.send(json.dumps(each).encode())
+
+    if when == "before":
+        order()
+    else:
+        evidence = condemn_module._incident
+        monkeypatch.setattr(condemn_module, "_incident", lambda *facts: (order(), evidence(*facts))[1])
+    hung.be_late(0)
+    hung.judge()
+
+    assert hung.told() == []
+    assert not (tmp_path / "incidents").exists()
+    assert [process.poll() for process in hung.processes] == [None, None]
+    assert (hung.watcher._ranks, hung.watcher._settings["run_folders"]) == ({}, ["/last/order"])
 
 
 def test_a_run_folder_that_hangs_holds_up_nothing_else(

@@ -82,6 +82,8 @@ class Agent(SimpleElasticAgent):
         self._prepare_at_ns: int | None = None
         self._chores_at_ns = 0
         self._seen_ns = 0
+        self._restart_reason: tuple[str, int] | None = None
+        """What the next generation is started for, and when that was seen here."""
         self.ended_because: str | None = None
         """Why the job was ended although restarts were left; None otherwise."""
         self.exit_code: int | None = None
@@ -159,7 +161,8 @@ class Agent(SimpleElasticAgent):
             self._current = Generation(self.generation, worker_group, self._outfit, restart_count)
             self._prepare_at_ns = self._chores_at_ns = time.monotonic_ns() + _SETTLING_NS
             if self.generation > 0:
-                say(story.restarted(self.generation, len(worker_group.workers), self._seen_ns))
+                say(story.restarted(self.generation, len(worker_group.workers), self._restart_reason))
+            self._restart_reason = None
             if self._has_event_log:
                 return dict(self._current.processes.pids())
             for worker in worker_group.workers:
@@ -195,8 +198,13 @@ class Agent(SimpleElasticAgent):
         """
         if self._current is None:
             return
+        seen_ns = time.monotonic_ns()
         seconds = self._outfit.config.failure_stop_timeout
-        may_save = not self._current.processes.failed and not self._rendezvous_handler.failed_elsewhere()
+        failed_elsewhere = self._rendezvous_handler.failed_elsewhere()
+        may_save = not self._current.processes.failed and not failed_elsewhere
+        if self._restart_reason is None:  # nothing has failed here
+            what = "the failure of another node" if failed_elsewhere else "the change of nodes"
+            self._restart_reason = (what, seen_ns)
         if may_save:
             seconds = max(seconds, self._patience_seconds)
             why = "the nodes have changed" if self.ended_because is None else "the job ends"
@@ -381,6 +389,7 @@ class Agent(SimpleElasticAgent):
     def _note_failure(self, current: Generation, group: WorkerGroup) -> tuple[dict[int, ProcessFailure], bool]:
         processes = current.processes
         self._seen_ns = time.monotonic_ns()
+        self._restart_reason = ("the failure", self._seen_ns)
         first = processes.failed
         views = current.views()
         known = story.look(group, processes, views, current.errors())

@@ -22,7 +22,7 @@ from launcher.incident import MOST_CHILDREN, MOST_STACKS, Incident, RankReport
 from launcher.incident_writer import IncidentWriter
 from launcher.near_miss import Lateness, NearMiss, lateness
 from launcher.processes import send_signal
-from launcher.rounds import Case, Findings, Rounds
+from launcher.rounds import DUE_TOGETHER_NS, Case, Findings, Rounds
 from launcher.source_lines import SourceReader
 from launcher.stacks import (
     Frame,
@@ -253,7 +253,10 @@ def _incident(
     now_ns = findings.seen_ns
     doomed = {case.rank: case.verdict for case in findings.cases}
     late = [case.rank for case in findings.cases if case.is_late]
-    withheld = [case.rank for case in findings.cases if case.held]
+    # A few milliseconds are no time that it was left: those that are late together are condemned together.
+    withheld = [
+        case.rank for case in findings.cases if case.held and now_ns - case.verdict.deadline_ns > DUE_TOGETHER_NS
+    ]
     views = dict(findings.views)
     for rank in everybody:
         # What ended because an earlier verdict ended it tells nothing about this one.
@@ -313,11 +316,16 @@ def _action(condemned: Sequence[RankMonitor], ranks: Sequence[RankReport], setti
     numbers = [rank.order.rank for rank in condemned]
     action = f"{number.name} to rank {', '.join(map(str, numbers))}"
     others = [r for r in ranks if r.is_culprit and r.rank not in numbers and r.exit_code is None]
-    names = f"rank {', '.join(str(rank.rank) for rank in others)}, not overdue by itself,"
+    is_one = len(others) == 1
+    names = (
+        f"rank {', '.join(str(rank.rank) for rank in others)}, not overdue by {'itself' if is_one else 'themselves'},"
+    )
     if settings["owns_ranks"]:  # the launcher knows how many restarts are left, and says so
-        return f"{action}; {names} ends with the whole group" if others else action
-    if others:
+        return f"{action}; {names} {'ends' if is_one else 'end'} with the whole group" if others else action
+    if others and is_one:
         action += f"; {names} is not signalled: whoever started it has to end it"
+    elif others:
+        action += f"; {names} are not signalled: whoever started them has to end them"
     return f"{action}; to start it again is the business of whoever started it"
 
 

@@ -193,9 +193,15 @@ def written(incident: Incident, log_folder: str) -> tuple[Incident, str | None]:
         return incident, f"the incident could not be written under {log_folder}: {error.strerror}"
 
 
-def restarted(generation: int, workers: int, seen_ns: int) -> str:
-    """One line about a group that is back."""
-    after = f", {(time.monotonic_ns() - seen_ns) / 1e9:.2f} s after the failure was seen" if seen_ns else ""
+def restarted(generation: int, workers: int, reason: tuple[str, int] | None) -> str:
+    """One line about a group that is back.
+
+    Args:
+        generation: Its number.
+        workers: How many there are on this node.
+        reason: What the group was started anew for, and when that was seen here; None where nothing was.
+    """
+    after = f", {(time.monotonic_ns() - reason[1]) / 1e9:.2f} s after {reason[0]} was seen" if reason else ""
     return f"generation {generation} started: {workers} worker(s) here{after}"
 
 

@@ -129,6 +129,7 @@ class RankMonitorClient:
         self._pending_state: Mapping[str, Any] | None = None
         self._stack_file: TextIO | None = None
         self._was_cut_off = False
+        self._was_shut_down = False
         self._has_sent_heartbeat = False
         self._has_used_section = False
         self._section_events_are_heartbeats = False
@@ -232,6 +233,7 @@ class RankMonitorClient:
             return
         words = self._words
         words[STATE] = SHUT_DOWN
+        self._was_shut_down = True
         self._pending_state = self.state_dict()
         self._words = _private_words()
         self._sections = {}
@@ -580,8 +582,8 @@ class RankMonitorClient:
         self._require_init("undercut_limits()")
         return undercutting(self._limits.document())
 
-    def spared_limits(self) -> str:
-        """Which learned limits in force are longer because no restart is left; empty where none is."""
+    def spared_limits(self) -> dict[str, str]:
+        """Which learned limits in force are longer because no restart is left, by kind; each in words."""
         self._require_init("spared_limits()")
         return self._limits.spared()
 
@@ -689,6 +691,11 @@ class RankMonitorClient:
             raise self._not_initialised(call)
 
     def _not_initialised(self, call: str) -> RankMonitorClientError:
+        if self._was_shut_down:
+            return RankMonitorClientError(
+                f"{call} comes after shutdown_workload_monitoring(), which has switched monitoring off; leave it out, "
+                "or call init_workload_monitoring() again before it"
+            )
         return RankMonitorClientError(f"{call} needs monitoring; call init_workload_monitoring() first")
 
     def cut_off(self) -> None:

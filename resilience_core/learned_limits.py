@@ -157,13 +157,13 @@ class LearnedLimits:
         entries = self._entries()
         return "; ".join(self._told(kind, entries.get(kind)) for kind in self._learned_seconds())
 
-    def spared(self) -> str:
-        """Which learned limits in force are longer because no restart is left, in words; empty where none is."""
-        return ", ".join(
-            f"{kind} {entry['seconds']:.4g} s (else {entry['else_seconds']:.4g} s)"
+    def spared(self) -> dict[str, str]:
+        """Which learned limits in force are longer because no restart is left, by kind; each in words."""
+        return {
+            kind: f"{kind} {entry['seconds']:.4g} s (else {entry['else_seconds']:.4g} s)"
             for kind, entry in self._entries().items()
             if entry.get("else_seconds") is not None
-        )
+        }
 
     def _told(self, kind: str, entry: Mapping[str, Any] | None) -> str:
         evidence = self._evidence.get(kind)

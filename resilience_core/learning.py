@@ -137,7 +137,7 @@ class TimeoutLearner:
         self._has_said_why_not = False
         self._told: dict[str, float | None] = {}
         self._has_warned = False
-        self._has_said_what_is_spared = False
+        self._told_spared: set[str] = set()
 
     def begin(self, client: RankMonitorClient, context: RunContext) -> None:
         """Read the file, if there is one, and hand its timeouts to the client."""
@@ -178,15 +178,15 @@ class TimeoutLearner:
             )
 
     def _say_what_is_spared(self, client: RankMonitorClient) -> None:
-        """Say once which limits are longer because no restart is left: a hang is found that much later."""
-        if self._context.rank != 0 or self._has_said_what_is_spared or not client.is_initialized:
+        """Say once of each limit that it is longer because no restart is left: a hang is found that much later."""
+        if self._context.rank != 0 or not client.is_initialized:
             return
-        if spared := client.spared_limits():
-            self._has_said_what_is_spared = True
+        if news := {kind: said for kind, said in client.spared_limits().items() if kind not in self._told_spared}:
+            self._told_spared.update(news)
             logger.info(
                 "no restart is left, so learned limits that rest on little evidence are longer, lest a wrong one ends "
                 "the job: %s. To have hangs found sooner, configure these limits, or allow a restart (said once)",
-                spared,
+                ", ".join(news.values()),
             )
 
     def after_save(self, client: RankMonitorClient, history: RunHistory) -> None:

@@ -178,7 +178,8 @@ def _made_of(kind: str, entry: Mapping[str, Any]) -> str:
     if not entry["intervals"]:
         made = "learned in an earlier run"
     else:
-        unit = "steps" if kind == section_kind("step") else "intervals"
+        unit = "step" if kind == section_kind("step") else "interval"
+        unit += "s" if entry["intervals"] != 1 else ""
         made = f"learned: {entry['factor']:g} x {_short(entry['longest'])} s over {entry['intervals']} {unit}"
     if entry["else_seconds"] is not None:
         floor = f"at least {entry['seconds']:g} s where no restart is left"

@@ -20,6 +20,13 @@ __all__ = ["load_state", "save_state"]
 
 _DELETE = "delete the file to learn timeouts anew"
 _LARGEST_BYTES = 4 * 1024 * 1024
+_JSON_NAMES: dict[type, str] = {
+    list: "a list",
+    str: "a text",
+    int: "a number",
+    float: "a number",
+    bool: "true or false",
+}
 
 
 def save_state(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
@@ -84,7 +91,9 @@ def load_state(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     except (ValueError, RecursionError) as error:
         raise StateFileError(f"{name} holds no JSON ({error}); {_DELETE}") from error
     if not isinstance(state, dict):
-        raise StateFileError(f"{name} holds a {type(state).__name__}, not learned timeouts; name another file")
+        raise StateFileError(
+            f"{name} holds {_JSON_NAMES.get(type(state), 'null')}, not learned timeouts; name another file"
+        )
     try:
         timeouts_from_state(state, HeartbeatTimeouts(), SectionTimeouts())
         evidence_from_state(state)

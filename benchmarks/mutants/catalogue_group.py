@@ -82,6 +82,20 @@ MUTANTS_OF_THE_GROUP = (
         ("tests/launcher/test_monitor.py",),
     ),
     Mutant(
+        "a node that saw no failure times its restart from its own last one",
+        "launcher/agent.py",
+        "            self._restart_reason = None\n            if self._has_event_log:",
+        "            if self._has_event_log:",
+        ("tests/launcher/test_agent.py",),
+    ),
+    Mutant(
+        "whoever has raised an exception and is still ending is said to hold the others up",
+        "launcher/incident.py",
+        "            if rank.error is not None:\n                raised =",
+        "            if False:\n                raised =",
+        ("tests/launcher/test_incident.py",),
+    ),
+    Mutant(
         "a verdict that comes too late is told as an incident of its own",
         "launcher/agent.py",
         "is_another = current.is_being_ended or bool(current.condemned)",

@@ -340,6 +340,34 @@ def test_what_a_failure_was_seen_at_is_what_the_log_says(monkeypatch: pytest.Mon
     assert at_ns["seen"] == made.agent._seen_ns <= asked_ns[0] <= at_ns["asked"]
 
 
+def test_a_restart_is_timed_from_what_this_node_has_seen_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not from its own last failure, generations ago, where another node has failed since."""
+    made = Made()
+    reasons: list[Any] = []
+    workers = {0: SimpleNamespace(pid=4711)}
+    started = SimpleNamespace(**{**vars(made.generation), "processes": SimpleNamespace(workers=workers, failed=[])})
+    monkeypatch.setattr(agent_module, "Generation", lambda *_: started)
+    monkeypatch.setattr(agent_module.story, "restarted", lambda *facts: reasons.append(facts[2]) or "restarted")
+    incident = Incident("failure", 3, "it ended with 1", "nothing", ())
+    monkeypatch.setattr(agent_module.story, "look", lambda *_: {})
+    monkeypatch.setattr(agent_module.story, "failure_incident", lambda *_: incident)
+
+    def restart() -> None:
+        made.agent._stop_workers(made.agent._worker_group)
+        made.agent._start_workers(made.agent._worker_group)
+
+    made.agent._failed(made.generation, made.agent._worker_group)
+    restart()
+    stopped_ns = time.monotonic_ns()
+    restart()
+    made.rendezvous.failed_elsewhere = lambda: True  # type: ignore[method-assign]
+    restart()
+    made.rendezvous.shutdown()
+
+    assert [what for what, _ in reasons] == ["the failure", "the change of nodes", "the failure of another node"]
+    assert reasons[0][1] == made.agent._seen_ns < stopped_ns <= reasons[1][1] <= reasons[2][1]
+
+
 # ---- chores ---------------------------------------------------------------------------------------------
 
 

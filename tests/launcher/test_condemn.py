@@ -282,6 +282,32 @@ def test_what_happens_to_a_culprit_that_was_not_overdue_is_said(group: Group, ow
     assert (overdue.rank, overdue.section) == (0, "step")
 
 
+def test_several_culprits_that_were_not_overdue_are_spoken_of_as_several() -> None:
+    reports = [RankReport(number, number, 7, is_culprit=number > 0) for number in range(3)]
+    condemned: Any = [SimpleNamespace(order=SimpleNamespace(rank=0))]
+    config = {"rank_termination_signal": 9}
+    ours = module._action(condemned, reports, {"config": config, "owns_ranks": True})
+    assert ours == "SIGKILL to rank 0; rank 1, 2, not overdue by themselves, end with the whole group"
+    theirs = module._action(condemned, reports, {"config": config, "owns_ranks": False})
+    assert "rank 1, 2, not overdue by themselves, are not signalled: whoever started them has to end them" in theirs
+
+
+@pytest.mark.parametrize(("seconds", "was_withheld"), [(0.009, False), (0.2, True)])
+def test_a_rank_that_was_a_few_milliseconds_late_was_not_left_any_time(
+    group: Group, seconds: float, was_withheld: bool
+) -> None:
+    """A limit that was met anew milliseconds later is condemned together with the other's."""
+    group.have_due(0, -seconds)
+    findings = Rounds(lambda: group.now_ns, lambda _: None, lambda _: [], 0).look(group.ranks)
+    assert findings is not None
+    for case in findings.cases:
+        case.held = case.deadlines
+    findings.cases = findings.cases[:1]
+    settings = {"config": json.loads(FaultToleranceConfig().to_json()), "owns_ranks": True, "py_spy": None}
+    incident = module._incident(findings, group.ranks, settings, SourceReader())
+    assert incident.ranks[0].was_withheld is was_withheld
+
+
 def test_a_learned_limit_that_was_withheld_has_led_to_no_verdict(group: Group) -> None:
     """It was said to have, and was four times as long in the next generation."""
     limits = LearnedLimits(FaultToleranceConfig(rank_section_timeouts={"step": 180}, thin_evidence_floor=1))

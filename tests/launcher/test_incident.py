@@ -167,6 +167,16 @@ HELD_UP = Incident(
 )
 
 
+def test_of_one_that_has_raised_and_not_ended_yet_it_is_said_that_it_has() -> None:
+    """Where all raise the same, the first that ends is seen, and the others are on their way."""
+    error = ErrorRecord("ValueError", "bad argument")
+    raised = SLOW._replace(error=error, message=error.first_line(), section=None, stack=())
+    incident = Incident("failure", 0, "2 ranks raised the same", "1 peer(s) asked to end", (raised,))
+    said = "rank 1 (pid 17) raised ValueError, and has not ended yet, iteration 12"
+    assert incident.story()[:2] == [said, "  error   ValueError: bad argument"]
+    assert incident.headlines()[0] == f"{said}: ValueError: bad argument"
+
+
 def test_where_another_is_to_blame_it_is_said_whose_limit_has_passed_and_where_it_comes_from() -> None:
     overdue = f"rank 0 (pid 15): out of section for 60.100 s at iteration 12; limit 60 s ({ORIGIN})"
     assert HELD_UP.story() == [

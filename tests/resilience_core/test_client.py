@@ -220,7 +220,7 @@ def test_shutdown_switches_protection_off_and_calls_fail_again(
     assert cell.view().state == SHUT_DOWN
     assert not client.is_initialized
     for call in (client.send_heartbeat, lambda: client.start_section("step"), lambda: client.end_section("step")):
-        with pytest.raises(RankMonitorClientError, match="init_workload_monitoring"):
+        with pytest.raises(RankMonitorClientError, match="comes after shutdown_workload_monitoring"):
             call()
 
 
@@ -771,7 +771,7 @@ def test_a_limit_learned_between_sections_counts_for_the_interval_that_is_open_w
     assert (view.left_section_ns, view.out_of_section_ns) == (left_ns, left_ns + limit_seconds * S)
     origin = origin_of(cell.read_text(LIMITS_TEXT), "out of section", None, limit_seconds)
     assert origin is not None
-    assert origin.phrase.startswith("it changed meanwhile, and is 10 s now; learned: 5 x 2 s over 1 intervals")
+    assert origin.phrase.startswith("it changed meanwhile, and is 10 s now; learned: 5 x 2 s over 1 interval;")
     with client.section("step"):
         pass
     assert cell.view().out_of_section_ns == clock() + 10 * S

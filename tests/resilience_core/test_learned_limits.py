@@ -101,12 +101,21 @@ def test_thin_evidence_ends_no_job_that_no_restart_could_save() -> None:
     assert step_limit(limits) == 3600.0  # another run's evidence, as yet
     said = phrase(limits, "out of section", None, 3600).phrase
     assert "5 x 0.0498 s over 418 intervals, at least 3600 s where no restart is left, else 60 s; ft_state.json" in said
-    assert limits.spared() == "out of section 3600 s (else 60 s), section step 3600 s (else 60 s)"
+    assert limits.spared() == {
+        "out of section": "out of section 3600 s (else 60 s)",
+        "section step": "section step 3600 s (else 60 s)",
+    }
+
+
+def test_one_interval_is_one() -> None:
+    limits = in_the_last_generation(learned({"step": Seen(S, 1, S)}, gap=Seen(S, 1, S)).state_dict())
+    assert "over 1 interval, at least" in phrase(limits, "out of section", None, 3600).phrase
+    assert "over 1 step, at least" in phrase(limits, "section", "step", 3600).phrase
 
 
 def test_where_a_restart_is_left_thin_evidence_keeps_its_floor_and_nothing_is_said() -> None:
     limits = learned(gap=Seen(S, 9, S))
-    assert (limits.section_timeouts.out_of_section, limits.spared()) == (60.0, "")
+    assert (limits.section_timeouts.out_of_section, limits.spared()) == (60.0, {})
 
 
 @pytest.mark.parametrize(
@@ -128,7 +137,7 @@ def test_what_somebody_has_chosen_is_in_force_where_no_restart_is_left(settings:
 def test_plenty_of_evidence_counts_where_no_restart_is_left() -> None:
     limits = in_the_last_generation(learned({"step": PLENTY}).state_dict())
     limits.learn_sections({"step": PLENTY}, None, False)
-    assert (step_limit(limits), limits.spared()) == (1.0, "")
+    assert (step_limit(limits), limits.spared()) == (1.0, {})
 
 
 @pytest.mark.parametrize(("longest", "verdicts", "in_force"), [(1, 1, 3600.0), (1, 4, 15_360.0), (900, 0, 4500.0)])

@@ -336,6 +336,29 @@ def test_that_limits_are_longer_where_no_restart_is_left_is_said_once(
     assert caplog.text.count("longer, lest a wrong one ends the job: section step 3600 s (else 60 s).") == times
 
 
+def test_a_limit_that_is_longer_later_is_said_to_be_then(
+    rank_environment: Callable[..., Any],
+    recording_client: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """The step's is learned after the first save's, and was never spoken of."""
+    caplog.set_level("INFO")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "0")
+    rank_environment()
+    run = Run(recording_client).begin()
+    for _ in range(3):
+        run.steps(10)
+        run.save()
+
+    said = [text for each in caplog.records if "no restart is left" in (text := each.getMessage())]
+    assert [[kind for kind in ("section checkpointing", "section step") if kind in text] for text in said] == [
+        ["section checkpointing"],
+        ["section step"],
+    ]
+
+
 def test_only_rank_zero_writes(rank_environment: Callable[..., Any], recording_client: Any, tmp_path: Path):
     rank_environment()
     run = Run(recording_client, state_path=tmp_path / "s").begin(rank=1)

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-__all__ = ["Background", "NotDoneError"]
+__all__ = ["Background", "NotDoneError", "place_of"]
 
 T = TypeVar("T")
 
@@ -33,16 +33,28 @@ class NotDoneError(Exception):
     """A call was not done in time: what it waits for does not answer."""
 
 
+class _Thread(threading.Thread):
+    place: str | None = None
+
+
+def place_of(native_id: int) -> str | None:
+    """The folder that a thread of this process, by the kernel's number, was started for; None for any other thread."""
+    threads = [each for each in threading.enumerate() if each.native_id == native_id]
+    return next((each.place for each in threads if isinstance(each, _Thread)), None)
+
+
 class Background:
     """One thread and the calls that wait for it.
 
     Args:
         name: The thread's.
         room: How much may wait; the unit is the caller's, most often bytes.
+        place: The folder that the calls touch, where it is one; for messages.
     """
 
-    def __init__(self, name: str, room: int) -> None:
+    def __init__(self, name: str, room: int, place: str | None = None) -> None:
         self._name = name
+        self._place = place
         self._free = room
         self._calls: collections.deque[tuple[Callable[[], object], int]] = collections.deque()
         self._changed = threading.Condition()
@@ -58,7 +70,8 @@ class Background:
     def start(self) -> None:
         """Start the thread; where the system refuses one, calls go on being made by the caller."""
         if self._thread is None:
-            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            thread = _Thread(target=self._run, name=self._name, daemon=True)
+            thread.place = self._place
             with contextlib.suppress(RuntimeError):  # pids.max, RLIMIT_NPROC
                 thread.start()
                 self._thread = thread

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from launcher import early_signals, streams
 from launcher.console import DEBUG, ERROR, finish, say
 from launcher.shortages import explained, shortage  # here: later there may be no descriptor left to import it with
+from launcher.stuck_threads import let_go_of_others, notice, stuck_threads
 
 if TYPE_CHECKING:
     from launcher.nursery import Zygote
@@ -59,8 +60,13 @@ def console_main() -> None:
 
         become(outcome)
         return
+    stuck = stuck_threads(_LONGEST_FLUSH_SECONDS)
+    if lines := notice(stuck, outcome):
+        say(*lines, level=ERROR)
     finish(_LONGEST_FLUSH_SECONDS)
     streams.flush_standard_streams(_LONGEST_FLUSH_SECONDS)
+    if stuck:
+        let_go_of_others()
     os._exit(outcome)
 
 
@@ -121,7 +127,11 @@ def _run(arguments: list[str], may_fork: bool) -> int | Handover:
         return outcome
     from launcher.run import run
 
-    return run(job, outcome, settings)
+    try:
+        return run(job, outcome, settings)
+    finally:
+        if outcome is not None:  # a run that was refused has not come to taking it over
+            outcome.close()
 
 
 def _zygote(job: Job, inherited: Collection[int], settings: ImportSettings) -> Zygote | Handover | None:

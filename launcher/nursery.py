@@ -40,6 +40,7 @@ class Zygote:
     pidfd: int
     has_reported: bool = False
     is_gone: bool = False
+    is_closed: bool = False
     was_seen_stopped: bool = False
     was_waited_for: bool = False
     has_parked: bool = False
@@ -157,8 +158,11 @@ class Zygote:
         """End the process, and what it has forked and nobody has heard of; collect it.
 
         Returns:
-            Workers that it has sent and nobody has taken yet.
+            Workers that it has sent and nobody has taken yet; none where it was closed before.
         """
+        if self.is_closed:
+            return []
+        self.is_closed = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         end_process(self.pid, self.pidfd)

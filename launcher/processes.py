@@ -23,6 +23,7 @@ __all__ = [
     "process_status",
     "send_signal",
     "session_members",
+    "state_of_thread",
     "wait_for_exit",
 ]
 
@@ -53,6 +54,15 @@ def process_status(pid: int) -> ProcessStatus | None:
     except OSError:  # none, or one that we may not look at (hidepid)
         return None
     return ProcessStatus(fields[0].decode(), int(fields[3]))
+
+
+def state_of_thread(thread: int) -> str | None:
+    """State, as in :class:`ProcessStatus`, of a thread of this process; None when it has ended."""
+    try:
+        with open(f"/proc/self/task/{thread}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0].decode()
+    except OSError:
+        return None
 
 
 def handles_signal(pid: int, number: int) -> bool:

@@ -83,7 +83,7 @@ def run(job: Job, zygote: Zygote | None = None, settings: ImportSettings | None 
     with contextlib.ExitStack() as stack:
         signals = SignalInbox(getattr(job.arguments, "signals_to_handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"))
         signals.install()
-        disk = Background("ft_log_folder", _LOG_ROOM_BYTES)
+        disk = Background("ft_log_folder", _LOG_ROOM_BYTES, completed(job.arguments.log_dir or "ft_logs"))
         disk.start()
         log_folder = _log_folder(job, disk)
         stack.callback(_put_away, log_folder, disk)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,3 +159,20 @@ def test_the_run_folder_is_private_while_it_lives(launch: Callable[..., Any]) ->
     assert job.wait() == 0
     assert modes == {"0o700"}
     assert len(files) >= 5
+
+
+def test_a_run_that_is_refused_leaves_no_zombie_to_whoever_adopts_it(tmp_path: Path) -> None:
+    """As the first process of a container that waits for nobody else would keep it."""
+    (tmp_path / "a_file").touch()
+    (tmp_path / "script.py").touch()
+    launcher = str(Path(sys.executable).with_name("ft_launcher"))
+    program = (
+        "import subprocess, sys; from launcher.processes import adopt_orphans; import os; adopt_orphans()\n"
+        "print(subprocess.run(sys.argv[1:]).returncode, open(f'/proc/self/task/{os.getpid()}/children').read())\n"
+    )
+    command = [launcher, "--ft-run-dir", str(tmp_path), "--log-dir", str(tmp_path / "a_file"), "script.py"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert "cannot make the log folder" in done.stderr
+    assert done.stdout.split() == ["2"], "and no children"

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -33,17 +34,24 @@ class EventLog:
     Every line has ``event``, ``t_ns`` (``CLOCK_MONOTONIC``, comparable with the incidents and among each other)
     and ``time`` (for people); the first one also ``node`` and ``boot``, which tells whose monotonic clock it is. A
     log folder that stops taking lines is reported once and never stops the job; where it takes them again, an event
-    ``lost`` says how many are missing.
+    ``lost`` says how many are missing. A file that somebody has removed is made anew, and its lines are counted as
+    missing.
 
     Args:
         log_folder: Where.
         background: What writes; without one, whoever calls :meth:`write` does.
+        on_made_anew: Called, by what writes, when the file was made anew.
 
     Raises:
         FolderError: The file cannot be made.
     """
 
-    def __init__(self, log_folder: str, background: Background | None = None) -> None:
+    def __init__(
+        self,
+        log_folder: str,
+        background: Background | None = None,
+        on_made_anew: Callable[[], object] = lambda: None,
+    ) -> None:
         self.path = os.path.join(log_folder, "events.jsonl")
         self.lost = 0
         """Lines that could not be written and were not reported yet."""
@@ -51,8 +59,11 @@ class EventLog:
         self._is_first = True
         self._is_torn = False
         self._has_complained = False
+        self._folder = log_folder
+        self._on_made_anew = on_made_anew
+        self._in_file = 0  # lines
         try:
-            self._descriptor = self._background.call(lambda: self._open(log_folder), _LONGEST_START_SECONDS)
+            self._descriptor = self._background.call(self._open, _LONGEST_START_SECONDS)
         except (OSError, NotDoneError) as error:
             why = getattr(error, "strerror", None) or error
             raise FolderError(f"cannot write {self.path}: {why}; name another folder with --log-dir") from error
@@ -68,7 +79,7 @@ class EventLog:
         logger.debug("event %s %s", event, facts)
         if self._is_first:
             self._is_first = False
-            facts = {**facts, "node": os.uname().nodename, "boot": _boot()}
+            facts = {**facts, **_whose_clock()}
         raw = _line(event, at_ns, facts)
         if not self._background.submit(lambda: self._append(raw), len(raw)):
             self.lost += 1
@@ -82,31 +93,54 @@ class EventLog:
         if self._background.flush(_LONGEST_END_SECONDS):
             os.close(self._descriptor)
 
-    def _open(self, log_folder: str) -> int:
+    def _open(self) -> int:
         try:
             return _new_file(self.path)
         except FileExistsError:  # another node of this job writes to the same shared folder, or an earlier run did
-            self.path = os.path.join(log_folder, f"events-{os.uname().nodename}-{os.getpid()}.jsonl")
+            self.path = os.path.join(self._folder, f"events-{os.uname().nodename}-{os.getpid()}.jsonl")
             return _new_file(self.path)
 
     def _append(self, raw: bytes) -> None:
-        lost = self.lost
-        if lost:
-            raw = _line("lost", None, {"lines": lost}) + raw
-        if self._is_torn:
-            raw = b"\n" + raw
         try:
+            if os.fstat(self._descriptor).st_nlink == 0:
+                self._make_anew()
+            lost = self.lost
+            if lost:
+                whose = {} if self._in_file else _whose_clock()
+                raw = _line("lost", None, {"lines": lost, **whose}) + raw
+            if self._is_torn:
+                raw = b"\n" + raw
             written = os.write(self._descriptor, raw)
             if written < len(raw):  # full in mid-line
                 self._is_torn = True
                 os.write(self._descriptor, raw[written:])
             self._is_torn = False
             self.lost -= lost
+            self._in_file += 1
         except OSError as error:
             self.lost += 1
             if not self._has_complained:
                 self._has_complained = True
                 say(f"{self.path}: {error.strerror}; no events are logged until it can be written again (said once)")
+
+    def _make_anew(self) -> None:
+        """Go on in a new file: somebody has removed the one that is written to.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        os.makedirs(self._folder, exist_ok=True)
+        new = self._open()
+        os.dup2(new, self._descriptor, inheritable=False)
+        os.close(new)
+        self.lost += self._in_file
+        say(f"somebody has removed the file of events; {self.path} is made anew, without {self._in_file} line(s)")
+        self._in_file, self._is_torn = 0, False
+        self._on_made_anew()
+
+
+def _whose_clock() -> dict[str, str]:
+    return {"node": os.uname().nodename, "boot": _boot()}
 
 
 def _line(event: str, at_ns: int | None, facts: dict[str, Any]) -> bytes:

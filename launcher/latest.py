@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 
-__all__ = ["NAME", "lead_to", "make_room"]
+__all__ = ["NAME", "lead_to", "make_room", "restore"]
 
 NAME = "latest"
 
@@ -33,6 +33,12 @@ def lead_to(log_folder: str) -> bool:
     except OSError:  # read-only, full, no links there
         return False
     return True
+
+
+def restore(log_folder: str) -> None:
+    """Make the link anew where somebody has removed it together with a run's log folder."""
+    if not os.path.lexists(os.path.join(os.path.dirname(log_folder), NAME)):
+        lead_to(log_folder)
 
 
 def _is_ours(path: str) -> bool:

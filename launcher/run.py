@@ -50,6 +50,8 @@ from resilience_core.errors import ConfigError, ResilienceError
 
 __all__ = ["preload", "run"]
 
+_UNNAMED = "none"
+"""What torchrun calls a run without ``--rdzv-id``."""
 _LOG_ROOM_BYTES = 1 << 20
 _LONGEST_FIRST_WAIT_SECONDS = 30.0
 _LONGEST_LAST_WAIT_SECONDS = 1.0
@@ -107,15 +109,25 @@ def run(job: Job, zygote: Zygote | None = None, settings: ImportSettings | None 
 
 
 def _log_folder(job: Job, disk: Background) -> str:
+    name = _run_name(job)
     try:
-        return disk.call(
-            lambda: make_log_folder(job.arguments.log_dir, job.arguments.rdzv_id), _LONGEST_FIRST_WAIT_SECONDS
-        )
+        return disk.call(lambda: make_log_folder(job.arguments.log_dir, name), _LONGEST_FIRST_WAIT_SECONDS)
     except NotDoneError as error:
         where = completed(job.arguments.log_dir or "ft_logs")
         raise FolderError(
             f"the log folder under {where} cannot be made: {error}; name another with --log-dir"
         ) from error
+
+
+def _run_name(job: Job) -> str:
+    """What the log folder is called: as the user calls the run, or something that no other run has.
+
+    Nodes that were given no name for the run, torchrun's is "none" then, have nothing to derive one from before they
+    have met; each has a folder of its own.
+    """
+    if job.arguments.rdzv_id != _UNNAMED:
+        return str(job.arguments.rdzv_id)
+    return new_run_id() if job.is_local else f"{new_run_id()}-{os.uname().nodename}"
 
 
 def _put_away(log_folder: str, disk: Background) -> None:
@@ -226,7 +238,7 @@ def _leave_error_file(failure: ChildFailedError, culprits: Collection[int]) -> N
 def _complete(job: Job) -> None:
     """Fill in what torchrun fills in between parsing and running."""
     arguments = job.arguments
-    if arguments.standalone or (job.is_local and arguments.rdzv_backend == "static" and arguments.rdzv_id == "none"):
+    if arguments.standalone or (job.is_local and arguments.rdzv_backend == "static" and arguments.rdzv_id == _UNNAMED):
         arguments.rdzv_id = new_run_id()
     if arguments.standalone:
         arguments.rdzv_backend, arguments.rdzv_endpoint = "c10d", "localhost:0"
@@ -265,7 +277,7 @@ def _furnished(
         stack.callback(run_folder.remove)
         control = ControlSocket(run_folder.file(CONTROL_SOCKET))
         stack.callback(control.close)
-        events = EventLog(log_folder, disk)
+        events = EventLog(log_folder, disk, on_made_anew=lambda: latest.restore(log_folder))
         stack.callback(events.close)
         run_folder.write(CONFIG_FILE, job.config.to_json())
 

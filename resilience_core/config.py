@@ -7,6 +7,7 @@ falls back to a default in silence: misspelt protection that is off is the worst
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
@@ -286,8 +287,7 @@ class FaultToleranceConfig:
                 continue
             why = why_ignored(entry.key)
             if why is None:
-                hint = values.nearest(entry.key, known)
-                raise ConfigError(f"unknown key '{entry.key}' in {entry.place}{hint}")
+                raise _unknown(entry.key, entry.place)
             warnings.append(f"key '{entry.key}' in {entry.place} is ignored: {why}")
         return cls(**converted, given=frozenset(converted), warnings=tuple(warnings))
 
@@ -343,6 +343,26 @@ def convert(setting: Setting, value: Any, label: str) -> Any:
         raise ConfigError(f"{label} is {value!r}: {error}") from None
 
 
+def _unknown(key: str, place: str) -> ConfigError:
+    return ConfigError(f"unknown key '{key}' in {place}{values.nearest(key, (s.name for s in settings()))}")
+
+
+def _refusing_unknown(construct: Callable[..., None]) -> Callable[..., None]:
+    """Let a keyword that is no setting be the error that it is in a file, instead of Python's own."""
+    names = {field.name for field in attrs.fields(FaultToleranceConfig)}
+
+    @functools.wraps(construct)
+    def checked(self: FaultToleranceConfig, *args: Any, **given: Any) -> None:
+        for key in given.keys() - names:
+            place = "FaultToleranceConfig(...)"
+            if (why := why_ignored(key)) is not None:
+                raise ConfigError(f"key '{key}' in {place} means nothing here: {why}; leave it out")
+            raise _unknown(key, place)
+        construct(self, *args, **given)
+
+    return checked
+
+
 def _collect() -> tuple[Setting, ...]:
     found = []
     for field in attrs.fields(FaultToleranceConfig):
@@ -353,6 +373,7 @@ def _collect() -> tuple[Setting, ...]:
 
 
 _SETTINGS = _collect()
+setattr(FaultToleranceConfig, "__init__", _refusing_unknown(FaultToleranceConfig.__init__))  # noqa: B010 - mypy
 
 # One text for the option's help, the documentation and help(FaultToleranceConfig).
 _arguments = "".join(f"        {s.name}: {s.meaning} [{s.metavar}]\n" for s in _SETTINGS)

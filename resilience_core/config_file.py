@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import yaml
 
-from resilience_core.config_values import Entry, suggestion
+from resilience_core.config_values import Entry, closest, suggestion
 from resilience_core.errors import ConfigError
 
 __all__ = ["SECTION", "read_section"]
@@ -83,15 +83,17 @@ def _document(name: str, loader: yaml.SafeLoader) -> yaml.MappingNode:
 
 def _the_section(name: str, document: yaml.MappingNode) -> yaml.Node:
     found: list[tuple[yaml.Node, yaml.Node]] = []
-    keys: list[str] = []
+    lines: dict[str, int] = {}
     for key, value in _walk(document):
-        keys.append(str(key.value))
+        lines.setdefault(str(key.value), key.start_mark.line + 1)
         if key.value == SECTION:
             found.append((key, value))
     if not found:
-        raise ConfigError(f"{name} has no section '{SECTION}'{suggestion(SECTION, keys)}")
+        misspelt = closest(SECTION, lines)
+        hint = f"; rename '{misspelt}' in line {lines[misspelt]} to '{SECTION}'" if misspelt is not None else ""
+        raise ConfigError(f"{name} has no section '{SECTION}'{hint}")
     if len(found) > 1:
-        places = " and ".join(str(key.start_mark.line + 1) for key, _ in found)
+        places = " and ".join(map(str, sorted(key.start_mark.line + 1 for key, _ in found)))
         raise ConfigError(f"{name} has {len(found)} sections '{SECTION}', in lines {places}; keep one")
     return found[0][1]
 

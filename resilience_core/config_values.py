@@ -70,8 +70,13 @@ class Entry:
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Say which known name a misspelt one is nearest to: ``; did you mean 'x'?``, or nothing."""
-    close = difflib.get_close_matches(name, sorted(set(known)), n=1)
-    return f"; did you mean '{close[0]}'?" if close else ""
+    close = closest(name, known)
+    return f"; did you mean '{close}'?" if close is not None else ""
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The one of some names that is most like another; None where none is."""
+    return next(iter(difflib.get_close_matches(name, sorted(set(known)), n=1)), None)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -170,6 +175,9 @@ def termination_signal(value: Any) -> signal.Signals:
     return found
 
 
+_LEVEL = "give a level of Python's logging by name, for example DEBUG or INFO, or as a whole number of 0 or more"
+
+
 def level(value: Any) -> int:
     """A level of the logging module, by name or number, as its number."""
     names = {"DEBUG", "INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL", "NOTSET"}
@@ -180,7 +188,10 @@ def level(value: Any) -> int:
         if word not in names:
             raise ValueError(f"not a level of Python's logging{nearest(word, names)}")
         return int(getattr(logging, word))
-    return count(0)(value)
+    number = _number(value, _LEVEL)
+    if number != int(number) or number < 0:
+        raise ValueError(_LEVEL)
+    return int(number)
 
 
 def path(value: Any) -> str | None:

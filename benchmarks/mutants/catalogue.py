@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from benchmarks.mutants.catalogue_group import MUTANTS_OF_THE_GROUP
 from benchmarks.mutants.catalogue_limits import MUTANTS_OF_LIMITS
+from benchmarks.mutants.catalogue_output import MUTANTS_OF_OUTPUT
 from benchmarks.mutants.catalogue_verdicts import MUTANTS_OF_VERDICTS
 from benchmarks.mutants.catalogue_warm import MUTANTS_OF_WARM_WORKERS
 from benchmarks.mutants.mutant import Mutant
@@ -1036,6 +1037,7 @@ MUTANTS = (
     ),
     *MUTANTS_OF_THE_GROUP,
     *MUTANTS_OF_LIMITS,
+    *MUTANTS_OF_OUTPUT,
     *MUTANTS_OF_VERDICTS,
     *MUTANTS_OF_WARM_WORKERS,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import time
 from datetime import datetime
 from pathlib import Path
@@ -96,6 +97,48 @@ def test_a_line_that_was_torn_by_a_full_disk_does_not_spoil_the_next(tmp_path: P
     log.write("after")
     log.close()
     assert [event["event"] for event in read_events(str(tmp_path))] == ["before", "after"]
+
+
+def test_a_folder_that_was_removed_is_made_anew_and_what_is_missing_is_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, made_anew = tmp_path / "logs" / "run", []
+    folder.mkdir(parents=True)
+    log = EventLog(str(folder), on_made_anew=lambda: made_anew.append(folder.exists()))
+    for number in range(3):
+        log.write("tick", number=number)
+    shutil.rmtree(folder.parent)
+    for event in ("after", "later"):
+        log.write(event)
+    log.close()
+
+    events = read_events(str(folder))
+    assert sorted(event["event"] for event in events) == ["after", "later", "lost"]
+    (lost,) = [event for event in events if event["event"] == "lost"]
+    assert lost["lines"] == 3
+    assert lost["boot"], "the first line of a file tells whose clock it is"
+    assert made_anew == [True]
+    assert capsys.readouterr().err.count(f"{log.path} is made anew, without 3 line(s)") == 1
+
+
+def test_a_removed_folder_that_cannot_be_made_anew_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "logs" / "run"
+    folder.mkdir(parents=True)
+    log = EventLog(str(folder))
+    log.write("before")
+    shutil.rmtree(folder.parent)
+    folder.parent.touch()  # a file stands there
+    for number in range(3):
+        log.write("tick", number=number)
+    assert capsys.readouterr().err.count("no events are logged until") == 1
+    folder.parent.unlink()
+    log.write("after")
+    log.close()
+
+    counts = [event["lines"] for event in read_events(str(folder)) if event["event"] == "lost"]
+    assert counts == [4]
 
 
 def test_a_folder_that_hangs_holds_up_nobody(tmp_path: Path) -> None:

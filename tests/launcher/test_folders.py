@@ -17,6 +17,8 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from launcher.background import Background
 from launcher.bounded_logs import BoundedLogs
 from launcher.folders import FolderError, RunFolder, as_file_name, make_log_folder, new_run_id
+from launcher.options import parse
+from launcher.run import _run_name
 from resilience_core.cell import Cell, CellError
 
 is_root = os.getuid() == 0
@@ -180,6 +182,20 @@ def test_a_log_folder_that_cannot_be_made_names_the_option(tmp_path: Path) -> No
     (tmp_path / "file").write_text("")
     with pytest.raises(FolderError, match=r"cannot make the log folder.*--log-dir"):
         make_log_folder(str(tmp_path / "file"), "run")
+
+
+@pytest.mark.parametrize(
+    "options", [["--nnodes", "2", "--master-addr", "127.0.0.1"], ["--rdzv-backend", "c10d"], ["--nnodes", "1:2"]]
+)
+def test_a_run_without_a_name_has_a_log_folder_of_its_own(options: list[str], tmp_path: Path) -> None:
+    """Two runs that torchrun both calls "none" do not add to each other's events; those with a name have theirs."""
+    (tmp_path / "train.py").touch()
+    script = str(tmp_path / "train.py")
+    names = {_run_name(parse([*options, script])) for _ in range(2)}
+    assert len(names) == 2
+    assert all(name.startswith("20") for name in names)
+    assert all(name.endswith(os.uname().nodename) == ("--nnodes" in options) for name in names)
+    assert _run_name(parse([*options, "--rdzv-id", "job 7", script])) == "job 7"
 
 
 def test_run_ids_are_unique() -> None:

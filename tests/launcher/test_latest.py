@@ -71,3 +71,13 @@ def test_a_run_that_is_called_latest_gets_a_folder_of_its_own(tmp_path: Path) ->
     assert not os.path.islink(folder)
     assert not latest.lead_to(folder)
     assert names(tmp_path) == ["first", "latest"]
+
+
+def test_a_link_that_was_removed_is_made_anew_and_another_run_s_is_left(tmp_path: Path) -> None:
+    mine, newer = tmp_path / "a", tmp_path / "b"
+    mine.mkdir(), newer.mkdir()
+    latest.restore(str(mine))
+    assert os.readlink(tmp_path / "latest") == "a"
+    latest.lead_to(str(newer))
+    latest.restore(str(mine))
+    assert os.readlink(tmp_path / "latest") == "b"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import math
@@ -163,6 +164,20 @@ def test_a_log_level_is_known_by_name_and_number(value: Any, level: int):
 def test_a_misspelt_log_level_is_refused_with_the_nearest():
     with pytest.raises(ConfigError, match=r"log_level is 'INFOO'.*did you mean 'INFO'"):
         FaultToleranceConfig(log_level="INFOO")
+
+
+@pytest.mark.parametrize("value", [[1], 1.5, -1, None])
+def test_what_is_no_log_level_is_told_that_names_are_ones(value: Any):
+    with pytest.raises(ConfigError, match=r"log_level is .*by name, for example DEBUG or INFO, or as a whole number"):
+        FaultToleranceConfig(log_level=value)
+
+
+def test_a_keyword_that_is_no_setting_is_refused_as_in_a_file():
+    with pytest.raises(ConfigError, match=r"'rank_hearbeat_timeout' in .*; did you mean 'rank_heartbeat_timeout'\?"):
+        FaultToleranceConfig(rank_hearbeat_timeout=3)
+    with pytest.raises(ConfigError, match=r"'restart_check_interval' in .* means nothing here: .*; leave it out"):
+        FaultToleranceConfig(restart_check_interval=3)
+    assert "rank_heartbeat_timeout" in inspect.signature(FaultToleranceConfig).parameters
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,11 @@ def test_a_section_name_twice_is_refused(read: Read):
 
 @pytest.mark.parametrize(
     "text",
-    ["fault_tolerance: {}\na:\n  fault_tolerance: {}\n", "fault_tolerance: {}\n\nfault_tolerance: {}\n"],
+    [
+        "fault_tolerance: {}\na:\n  fault_tolerance: {}\n",
+        "fault_tolerance: {}\n\nfault_tolerance: {}\n",
+        "{a: {fault_tolerance: {}},\n\nfault_tolerance: {}}\n",
+    ],
 )
 def test_two_sections_name_both_places(read: Read, text: str):
     with pytest.raises(ConfigError, match=r"ft.yaml has 2 sections 'fault_tolerance', in lines 1 and 3"):
@@ -123,7 +127,10 @@ def test_two_sections_name_both_places(read: Read, text: str):
         ("# nothing\n", "ft.yaml is empty"),
         ("\n- a\n", "ft.yaml line 2 begins a list; expected a section 'fault_tolerance:'"),
         ("word", "ft.yaml line 1 begins a single value"),
-        ("fault_tolerence: {}\n", "ft.yaml has no section 'fault_tolerance'; did you mean 'fault_tolerence'"),
+        (
+            "model: {}\nfault_tolerence: {}\n",
+            "ft.yaml has no section 'fault_tolerance'; rename 'fault_tolerence' in line 2 to 'fault_tolerance'$",
+        ),
         ("model: {}\n", "ft.yaml has no section 'fault_tolerance'$"),
         ("fault_tolerance: [a]\n", "'fault_tolerance' in ft.yaml line 1 is a list"),
         ("fault_tolerance: 3\n", "'fault_tolerance' in ft.yaml line 1 is a single value"),

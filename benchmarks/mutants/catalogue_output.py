@@ -1,0 +1,38 @@
+"""Deliberate mistakes in what goes to the log folder and in what is given back where it does not answer."""
+
+from __future__ import annotations
+
+from benchmarks.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS_OF_OUTPUT"]
+
+MUTANTS_OF_OUTPUT = (
+    Mutant(
+        "a launcher that a file system keeps keeps its ports as well",
+        "launcher/stuck_threads.py",
+        '.startswith("socket:"):',
+        '.startswith("no socket:"):',
+        ("tests/launcher/test_stuck_threads.py",),
+    ),
+    Mutant(
+        "events go on into a file that was removed",
+        "launcher/event_log.py",
+        "            if os.fstat(self._descriptor).st_nlink == 0:\n",
+        "            if False:\n",
+        ("tests/launcher/test_event_log.py",),
+    ),
+    Mutant(
+        "runs without a name share a log folder",
+        "launcher/run.py",
+        "    if job.arguments.rdzv_id != _UNNAMED:\n",
+        "    if True:\n",
+        ("tests/launcher/test_folders.py",),
+    ),
+    Mutant(
+        "a misspelt keyword of the configuration is Python's own error",
+        "resilience_core/config.py",
+        "        for key in given.keys() - names:\n",
+        "        for key in ():\n",
+        ("tests/resilience_core/test_config.py",),
+    ),
+)

@@ -76,12 +76,15 @@ def test_what_others_wait_for_is_given_back_while_the_process_stays(tmp_path: Pa
     os.mkfifo(fifo)
     command = [sys.executable, "-c", program, str(file), str(fifo)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert fifo.read_text() == "", "a FIFO has a name, unlike a pipe"  # until its end
-        port = int(process.stdout.read())
+        try:
+            assert process.stdout is not None
+            assert fifo.read_text() == "", "a FIFO has a name, unlike a pipe"  # until its end
+            port = int(process.stdout.read())
 
-        assert process.poll() is None
-        socket.create_server(("127.0.0.1", port)).close()
-        process.terminate()
-        assert process.wait(PATIENCE) == 0
+            assert process.poll() is None
+            socket.create_server(("127.0.0.1", port)).close()
+            process.terminate()
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
     assert file.read_text() == "still open"

@@ -32,7 +32,10 @@ _LOOK_SECONDS = 0.05
 def stuck_threads(patience_seconds: float) -> list[int]:
     """The threads that are in uninterruptible sleep now, and stay there for as long as this."""
     end = time.monotonic() + patience_seconds
-    stuck = {int(thread) for thread in os.listdir("/proc/self/task")}
+    try:
+        stuck = {int(thread) for thread in os.listdir("/proc/self/task")}
+    except OSError:  # no descriptor is left to look with
+        return []
     while (stuck := {thread for thread in stuck if state_of_thread(thread) == "D"}) and time.monotonic() < end:
         time.sleep(_LOOK_SECONDS)
     return sorted(stuck)
@@ -60,8 +63,12 @@ def let_go_of_others() -> None:
     A port would be taken for the next job, and whoever reads our output would wait for its end. Closing a file may
     wait for the file system.
     """
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for name in os.listdir("/proc/self/fd"):
+    try:
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        names = os.listdir("/proc/self/fd")
+    except OSError:  # no descriptor is left
+        return
+    for name in names:
         try:
             if _has_another_end(int(name)):
                 os.dup2(null, int(name))

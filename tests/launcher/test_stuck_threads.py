@@ -88,3 +88,12 @@ def test_what_others_wait_for_is_given_back_while_the_process_stays(tmp_path: Pa
         finally:
             process.kill()
     assert file.read_text() == "still open"
+
+
+def test_where_no_descriptor_is_left_nothing_is_found_and_nothing_raised() -> None:
+    program = (
+        "import os, resource; from launcher.stuck_threads import let_go_of_others, stuck_threads\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3)); assert stuck_threads(0) == []; let_go_of_others()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -7,6 +7,7 @@ ever. Stacks are for ``launcher.stacks``, within the time that those of the rank
 from __future__ import annotations
 
 import collections
+import itertools
 import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import NamedTuple
 from launcher.evidence import kernel_wait
 from launcher.stacks import Frame, Thread, main_thread
 
-__all__ = ["MOST_STACKS_OF_CHILDREN", "Child", "children_of", "most_telling"]
+__all__ = ["MOST_STACKS_OF_CHILDREN", "Child", "children_of", "families_of", "most_telling", "with_awaited"]
 
 MOST_STACKS_OF_CHILDREN = 4
 """Of how many a stack is taken, of all ranks together."""
@@ -25,6 +26,8 @@ _WAITING_FILES = ("multiprocessing/", "selectors.py", "threading.py", "queue.py"
 _COMMAND_LINE = "<string>"
 """What follows ``python -c``, as multiprocessing starts its own helpers: the resource tracker waits for ever."""
 _LOOP_OF_A_WORKER = "torch/utils/data/_utils/worker.py"
+_WORKER = "pt_data_worker"
+"""What torch calls a worker of a DataLoader, which waits for an index in poll(2) where it has nothing to do."""
 
 
 class Child(NamedTuple):
@@ -39,6 +42,10 @@ class Child(NamedTuple):
     stack: tuple[Thread, ...] = ()
     stands_out: bool = False
     """It is the only one of its name that the kernel has wait there, while the others of that name wait alike."""
+    is_direct: bool = False
+    """The rank has started it itself."""
+    is_awaited: bool = False
+    """The rank's main thread waits for a process that it has started, and most likely for this one."""
 
     @property
     def place(self) -> Frame | None:
@@ -53,7 +60,7 @@ class Child(NamedTuple):
     @property
     def is_suspect(self) -> bool:
         """Whether a rank may well wait for it."""
-        if self.state in ("D", "T", "t"):
+        if self.state in ("D", "T", "t") or self.is_awaited:
             return True
         return self.place is not None if self.stack else self.stands_out
 
@@ -64,7 +71,8 @@ class Child(NamedTuple):
     def __str__(self) -> str:
         wait = f" in {self.kernel_wait}" if self.kernel_wait else ""
         place = f", at {self.place}" if self.place is not None else ", unlike its siblings" if self.stands_out else ""
-        return f"pid {self.pid} ({self.name}): state {self.state}{wait}{place}"
+        awaited = ", which the rank seems to wait for" if self.is_awaited else ""
+        return f"pid {self.pid} ({self.name}): state {self.state}{wait}{place}{awaited}"
 
 
 def children_of(pid: int, end: float) -> tuple[Child, ...]:
@@ -75,13 +83,52 @@ def children_of(pid: int, end: float) -> tuple[Child, ...]:
         end: When to stop, on ``time.monotonic()``: what was found until then has to do.
     """
     found: dict[int, Child] = {}
-    pending = collections.deque(_pids_below(pid))
+    own = _pids_below(pid)
+    pending = collections.deque(own)
     while pending and len(found) < _MOST_CHILDREN and time.monotonic() < end:
         child = pending.popleft()
         if child not in found and (look := _look(child)) is not None:
-            found[child] = look
+            found[child] = look._replace(is_direct=child in own)
             pending += _pids_below(child)
     return _compared(found.values())
+
+
+def families_of(pids: Mapping[int, int], seconds: float) -> dict[int, tuple[Child, ...]]:
+    """The processes below several; each but the last may take half of what time is left, so that some is left for all.
+
+    Args:
+        pids: Key (say, a local rank) to process, those first that matter most.
+        seconds: For all of them together.
+    """
+    end = time.monotonic() + seconds
+    families = {}
+    for number, (key, pid) in enumerate(pids.items()):
+        now = time.monotonic()
+        families[key] = children_of(pid, now + (end - now) / 2 if number + 1 < len(pids) else end)
+    return families
+
+
+def with_awaited(family: Sequence[Child], stack: Sequence[Thread]) -> tuple[Child, ...]:
+    """Tell which of its children a rank waits for, going by its main thread's stack."""
+    thread = main_thread(tuple(stack))
+    library = itertools.takewhile(lambda frame: frame.package, thread.frames if thread is not None else ())
+    files = [frame.file for frame in library]
+    own = [child for child in family if child.is_direct and child.state not in "ZX"]
+    awaited: list[Child] = []
+    if "torch/utils/data/dataloader.py" in files:
+        awaited = [child for child in own if child.name == _WORKER and _has_work(child)]
+    elif any(file == "subprocess.py" or file.startswith("multiprocessing/") for file in files):
+        others = [child for child in own if child.name != _WORKER]
+        # Of several the one that works; else the youngest, since most programs wait for what they have just started.
+        if "subprocess.py" in files or not any(child.is_suspect for child in others):
+            awaited = sorted(others, key=lambda child: child.pid)[-1:]
+    return tuple(child._replace(is_awaited=child in awaited) for child in family)
+
+
+def _has_work(worker: Child) -> bool:
+    if worker.stack:
+        return worker.place is not None
+    return worker.state != "S" or (worker.kernel_wait is not None and "poll" not in worker.kernel_wait)
 
 
 def most_telling(families: Mapping[int, Sequence[Child]]) -> list[Child]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from launcher.blame import assign_blame, is_entered_by_all, tells_no_wait, waits_for_peers
-from launcher.children import Child, children_of, most_telling
+from launcher.children import Child, families_of, most_telling, with_awaited
 from launcher.console import DEBUG, say
 from launcher.evidence import Evidence, ProcessLook, kernel_wait, look_at, unmonitored, uses_a_gpu
 from launcher.incident import MOST_CHILDREN, MOST_STACKS, Incident, RankReport
@@ -266,9 +265,12 @@ def _incident(
     looks = {rank: look_at(rank.pid(views[rank])) for rank in group}
     waits = {rank: kernel_wait(rank.pid(views[rank])) for rank in group}
     reasons: dict[int, str] = {}
-    end = time.monotonic() + _LONGEST_LOOK_AT_CHILDREN_SECONDS
-    families = {r.order.local_rank: children_of(pid, end) for r in doomed if r in views and (pid := r.pid(views[r]))}
     alive = {r: views[r] for r in group if _answers(looks[r])}
+    # The culprit need not be overdue itself: then it is one of those that are not, which therefore come first.
+    by_suspicion = sorted(alive, key=lambda rank: rank in doomed)
+    families = families_of(
+        {r.order.local_rank: pid for r in by_suspicion if (pid := r.pid(views[r]))}, _LONGEST_LOOK_AT_CHILDREN_SECONDS
+    )
     stacks = _stacks(list(doomed), alive, most_telling(families), settings, reasons)
     ours = [stacks.get(rank.order.local_rank, ()) for rank in group]
     innermost = [frame for stack in ours if (frame := innermost_frame(stack)) is not None]
@@ -284,10 +286,12 @@ def _incident(
     reports = []
     for rank in group:
         number, known = rank.order.local_rank, evidence[rank]
+        is_culprit = number in blame.local_ranks
+        family = families.get(number, ()) if is_culprit or rank in doomed else ()
         report = _report(rank, views[rank], now_ns, stacks.get(number, ()), doomed.get(rank), sources)
         reports.append(
             report._replace(
-                is_culprit=number in blame.local_ranks,
+                is_culprit=is_culprit,
                 limit_learned=report.limit_learned if rank in late else None,
                 was_withheld=rank in withheld,
                 process_state=known.state or None,
@@ -297,7 +301,7 @@ def _incident(
                 error=known.error,
                 message=known.error.first_line() if known.error is not None else None,
                 no_stack=reasons.get(number),
-                children=_with_stacks(families.get(number, ()), stacks),
+                children=_with_stacks(family, stacks, report.stack),
             )
         )
     return Incident(
@@ -365,10 +369,12 @@ def _stacks(
         return {}
 
 
-def _with_stacks(family: Sequence[Child], stacks: dict[int, tuple[Thread, ...]]) -> tuple[Child, ...]:
+def _with_stacks(
+    family: Sequence[Child], stacks: dict[int, tuple[Thread, ...]], own: tuple[Thread, ...]
+) -> tuple[Child, ...]:
     """Children of a rank, those first that it may wait for."""
-    complete = [child._replace(stack=stacks.get(-child.pid, ())) for child in family]
-    return tuple(sorted(complete, key=lambda child: not child.is_suspect))
+    complete = with_awaited([child._replace(stack=stacks.get(-child.pid, ())) for child in family], own)
+    return tuple(sorted(complete, key=lambda child: (not child.is_awaited, not child.is_suspect)))
 
 
 def _evidence(

@@ -65,7 +65,7 @@ class RankReport(NamedTuple):
     no_stack: str | None = None
     """Why there is none, where a stack was wanted and the reason is known."""
     children: tuple[Child, ...] = ()
-    """Processes below a condemned one, those first that it may wait for."""
+    """Processes below a condemned one or a culprit, those first that it may wait for."""
     unmonitored: str | None = None
     """Why nothing is known of where it is: it has not initialised monitoring, say."""
     was_withheld: bool = False

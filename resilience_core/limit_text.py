@@ -148,10 +148,11 @@ def _heartbeat_kinds(has_beaten: bool | None) -> list[str]:
 
 def _changed(entry: Mapping[str, Any], seconds: float) -> str:
     """What to say of a deadline that another limit than the present one has set, or this one later than the interval
-    began."""
-    if abs(entry["seconds"] - seconds) <= 0.001:
+    began, as when ``load_state_dict`` follows a call that has begun it."""
+    if abs(entry["seconds"] - seconds) <= max(0.001, 0.01 * entry["seconds"]):
         return ""
-    return f"it changed meanwhile, and is {entry['seconds']:g} s now; "
+    or_later = ", or began to count later" if seconds > entry["seconds"] else ""
+    return f"it changed meanwhile{or_later}, and is {entry['seconds']:g} s now; "
 
 
 def _basis(document: Mapping[str, Any], entry: Mapping[str, Any]) -> str | None:

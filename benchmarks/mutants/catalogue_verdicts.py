@@ -406,4 +406,18 @@ MUTANTS_OF_VERDICTS = (
         "        if by_path:\n",
         ("tests/launcher/test_source_lines.py",),
     ),
+    Mutant(
+        "children are looked at of those ranks alone that are overdue",
+        "launcher/condemn.py",
+        "        {r.order.local_rank: pid for r in by_suspicion if (pid := r.pid(views[r]))},",
+        "        {r.order.local_rank: pid for r in by_suspicion if r in doomed and (pid := r.pid(views[r]))},",
+        ("tests/launcher/test_condemn.py",),
+    ),
+    Mutant(
+        "a worker that waits for an index is told as one that the rank waits for",
+        "launcher/children.py",
+        "if child.name == _WORKER and _has_work(child)]",
+        "if child.name == _WORKER]",
+        ("tests/launcher/test_children.py",),
+    ),
 )

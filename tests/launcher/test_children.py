@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from launcher import children
-from launcher.children import MOST_STACKS_OF_CHILDREN, Child, children_of, most_telling
+from launcher.children import MOST_STACKS_OF_CHILDREN, Child, children_of, families_of, most_telling, with_awaited
 from launcher.stacks import Frame, Thread
 
 LOOP = Frame("_worker_loop", "torch/utils/data/_utils/worker.py", 260, "torch")
@@ -73,6 +73,82 @@ def test_without_a_stack_the_only_one_that_waits_otherwise_is_a_suspect() -> Non
     assert not apart._replace(stack=child(LOOP).stack).is_suspect
 
 
+IN_SUBPROCESS = (
+    Frame("_try_wait", "subprocess.py", 1990, "python"),
+    Frame("run", "subprocess.py", 550, "python"),
+    Frame("convert", "train.py", 12),
+)
+IN_JOIN = (
+    Frame("poll", "multiprocessing/popen_fork.py", 27, "python"),
+    Frame("join", "multiprocessing/process.py", 149, "python"),
+    Frame("save", "train.py", 12),
+)
+IN_LOADER = (
+    Frame("select", "selectors.py", 415, "python"),
+    Frame("get", "multiprocessing/queues.py", 113, "python"),
+    Frame("_try_get_data", "torch/utils/data/dataloader.py", 1251, "torch"),
+    Frame("main", "train.py", 12),
+)
+
+
+def awaited(frames: tuple[Frame, ...], *family: Child, is_direct: bool = True) -> list[int]:
+    found = with_awaited(
+        [each._replace(is_direct=is_direct) for each in family], [Thread("MainThread", True, False, frames)]
+    )
+    assert all(each.is_suspect for each in found if each.is_awaited)
+    return [each.pid for each in found if each.is_awaited]
+
+
+def test_a_rank_in_subprocess_or_join_waits_for_its_own_youngest_child() -> None:
+    program = Child(8, "sleep", "S", "hrtimer_nanosleep")
+    worker, tracker = child(pid=9), Child(5, "python", "S", "anon_pipe_read")
+    for frames in (IN_SUBPROCESS, IN_JOIN):
+        assert awaited(frames, program, worker, tracker) == [8]
+        assert awaited(frames, program, is_direct=False) == []
+        assert awaited(frames, program._replace(state="Z"), tracker) == [5]
+        assert awaited(frames[-1:], program) == []  # it stands in code of its own
+        assert awaited((*frames[-1:], *frames), program) == []
+    works = Child(6, "python", "S", "futex", child(Frame("write", "save.py", 3)).stack)
+    assert awaited(IN_JOIN, works, program) == []  # that one is told as it is
+    assert awaited(IN_SUBPROCESS, works, program) == [8]
+    assert with_awaited([program], []) == (program,)
+    assert str(program._replace(is_awaited=True)).endswith("in hrtimer_nanosleep, which the rank seems to wait for")
+
+
+def test_a_rank_in_its_data_loader_waits_for_the_workers_that_do_not_wait_themselves() -> None:
+    """Of two workers, one of which waits for an index, neither stands out."""
+    idle, asleep, locked = (
+        child(pid=1, wait="do_poll"),
+        child(pid=2, wait="hrtimer_nanosleep"),
+        child(pid=3, wait="futex"),
+    )
+    busy, hidden = child(pid=4, state="R")._replace(kernel_wait=None), child(pid=5)._replace(kernel_wait=None)
+    assert awaited(IN_LOADER, idle, asleep, locked, busy, hidden, Child(6, "sleep", "S", "hrtimer_nanosleep")) == [
+        2,
+        3,
+        4,
+    ]
+    knows = asleep._replace(stack=child(LOOP).stack), idle._replace(stack=child(Frame("load", "data.py", 7)).stack)
+    assert awaited(IN_LOADER, *knows) == [1]
+
+
+def test_each_rank_has_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine hundred threads of one must not keep the others' children from being found."""
+    now, ends = [100.0], []
+
+    def slow(pid: int, end: float) -> tuple[Child, ...]:
+        ends.append(end)
+        now[0] = end
+        return (child(pid=pid),)
+
+    monkeypatch.setattr(children, "children_of", slow)
+    monkeypatch.setattr(children.time, "monotonic", lambda: now[0])
+    assert families_of({0: 7, 2: 8, 1: 9, 3: 5}, 4.0) == {
+        n: (child(pid=p),) for n, p in ((0, 7), (2, 8), (1, 9), (3, 5))
+    }
+    assert ends == pytest.approx([102, 103, 103.5, 104])
+
+
 def test_the_few_stacks_are_taken_of_those_that_stand_out() -> None:
     """Sixteen workers, one of which does not wait as the others do, and one that the kernel does not let go."""
     many = [child(pid=pid) for pid in range(100, 114)]
@@ -92,7 +168,8 @@ def test_children_of_children_and_of_threads_are_found(spawn: Callable[..., Any]
     )
     found = children_of(parent.pid, time.monotonic() + 60)
     assert len(found) == 2
-    assert [each.name for each in found][1] == "sleep"
+    assert [(each.name, each.is_direct) for each in found][1] == ("sleep", False)
+    assert found[0].is_direct
     for each in found:
         os.kill(each.pid, 9)
 

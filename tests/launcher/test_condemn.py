@@ -84,6 +84,7 @@ class Group:
         self.spared: list[NearMiss] = []
         self.asked: list[int] = []
         monkeypatch.setattr(module, "take_stacks", self._recorded_stacks)
+        monkeypatch.setattr(module, "_LONGEST_LOOK_AT_CHILDREN_SECONDS", 180)
 
     def _recorded_stacks(self, pids: dict[int, int], **_: Any) -> dict[int, tuple[Thread, ...]]:
         self.asked = list(pids)
@@ -178,6 +179,28 @@ def test_what_a_hung_rank_may_wait_for_is_named_with_its_stack(
             (child, "sleep", "load (data.py:7)")
         ]
     assert len(written.ranks[0].children[0].stack[0].frames) == 2
+    assert f"  child   pid {child} (sleep): state S" in "\n".join(told.story())
+
+
+def test_a_child_of_a_culprit_that_is_not_overdue_is_named(
+    group: Group, spawn: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """``for batch in loader: with section("step")``: it hangs between sections, without a limit, its victims in one."""
+    parent = spawn(
+        "import subprocess; helper = subprocess.Popen(['sleep', '600']); print('ready', flush=True); helper.wait()"
+    )
+    (child,) = (each.pid for each in children_of(parent.pid, time.monotonic() + 60))
+    group.have_due(0, 600)
+    group.cells[0].words[PID], group.cells[0].words[START_TIME] = parent.pid, process_start_time(parent.pid) or 0
+    group.stacks[0] = (Frame("_try_wait", "subprocess.py", 1990, "python"), *IN_C)
+
+    assert group.condemn() == [1]
+    os.kill(child, signal.SIGKILL)
+
+    ((told, _, _),) = group.incidents
+    assert [rank.rank for rank in told.culprits] == [0]
+    for incident in (told, read_incident(str(told.folder))):
+        assert [(each.pid, each.is_awaited) for each in incident.ranks[0].children] == [(child, True)]
     assert f"  child   pid {child} (sleep): state S" in "\n".join(told.story())
 
 

@@ -301,6 +301,20 @@ def test_the_advice_has_an_effect() -> None:
     assert (kept.source, kept.phrase) == ("configured", "configured: --ft-rank-section-timeouts")
 
 
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (180.0, ""),
+        (181.7, ""),  # ``load_state_dict`` right after init has it count from there on
+        (250.0, "it changed meanwhile, or began to count later, and is 180 s now; "),
+        (100.0, "it changed meanwhile, and is 180 s now; "),
+    ],
+)
+def test_a_limit_is_said_to_have_changed_only_where_it_may_have(seconds: float, said: str) -> None:
+    limits = LearnedLimits(FaultToleranceConfig(rank_section_timeouts={"step": 180}))
+    assert phrase(limits, "section", "step", seconds).phrase == f"{said}configured: --ft-rank-section-timeouts"
+
+
 def test_the_two_heartbeat_limits_are_told_apart() -> None:
     limits = LearnedLimits(FaultToleranceConfig(initial_rank_heartbeat_timeout=9))
 

@@ -292,16 +292,20 @@ def test_a_heartbeat_after_a_section_leaves_the_out_of_section_limit_on(
     assert (view.out_of_section_ns, view.heartbeat_ns) == (clock() + 3 * S, clock() + 9 * S)
 
 
+@pytest.mark.parametrize("sent_before", [0, 2])
 def test_the_first_section_switches_heartbeat_limits_off_until_a_heartbeat(
-    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock, sent_before: int
 ) -> None:
     cell = start(rank_section_timeouts={"step": 5}, rank_heartbeat_timeout=9)
+    for _ in range(sent_before):
+        client.send_heartbeat()
     client.start_section("step")
     assert cell.view().heartbeat_ns == CLOSED
 
     client.send_heartbeat()
     assert cell.view().heartbeat_ns == clock() + 9 * S
     client.end_section("step")
+    client.start_section("step")  # no longer the first
     assert cell.view().heartbeat_ns == clock() + 9 * S
 
 

@@ -17,7 +17,7 @@ from launcher.blame import assign_blame, is_entered_by_all, tells_no_wait, waits
 from launcher.children import Child, families_of, most_telling, with_awaited
 from launcher.console import DEBUG, say
 from launcher.evidence import Evidence, ProcessLook, kernel_wait, look_at, unmonitored, uses_a_gpu
-from launcher.incident import MOST_CHILDREN, MOST_STACKS, Incident, RankReport
+from launcher.incident import MOST_CHILDREN, MOST_STACKS, Incident, RankReport, telling_threads
 from launcher.incident_writer import IncidentWriter
 from launcher.near_miss import Lateness, NearMiss, lateness
 from launcher.processes import send_signal
@@ -452,9 +452,10 @@ def _trimmed(incident: Incident) -> Incident:
     def trim(rank: RankReport) -> RankReport:
         thread = main_thread(rank.stack) if rank.local_rank in told else None
         frames = [frame._replace(path="") for frame in thread.frames[:_MOST_FRAMES]] if thread is not None else []
+        others = [t._replace(frames=t.frames[:1]) for t in telling_threads(rank.stack)]
         children = [child for child in rank.children if child.is_suspect] if rank.local_rank in told else []
         return rank._replace(
-            stack=() if thread is None else (thread._replace(frames=tuple(frames)),),
+            stack=() if thread is None else (*others, thread._replace(frames=tuple(frames))),
             children=tuple(child.without_most() for child in children[:MOST_CHILDREN]),
             error=rank.error._replace(traceback="") if rank.error is not None else None,
         )

@@ -19,13 +19,25 @@ from launcher.stacks import Frame, Thread, main_thread
 from resilience_core.error_record import ErrorRecord, error_from_json
 from resilience_core.plain_files import only_plain
 
-__all__ = ["MOST_CHILDREN", "MOST_STACKS", "Incident", "RankReport", "read_incident", "read_incidents"]
+__all__ = [
+    "MOST_CHILDREN",
+    "MOST_STACKS",
+    "Incident",
+    "RankReport",
+    "read_incident",
+    "read_incidents",
+    "telling_threads",
+]
 
 FORMAT_VERSION = 1
 MOST_STACKS = 4
 """Of how many ranks a stack is told on a terminal, at most; the report has all of them."""
 MOST_CHILDREN = 2
 """How many processes that a rank may wait for are told on a terminal, at most."""
+_MOST_THREADS = 2
+_TAKEN_ABOUT_THEN = (
+    "Stacks were taken while the rank came back: they may show what it did afterwards, not what it was late in."
+)
 _WITHHELD = ", no verdict while another rank was within its limits"
 
 
@@ -181,6 +193,8 @@ class Incident(NamedTuple):
         for number, rank in enumerate(self.speakers):
             lines.append(self._headline(rank))
             lines += [f"  stack   {line}" for line in _short_stack(rank) if number < MOST_STACKS]
+            threads = telling_threads(rank.stack) if number < MOST_STACKS else []
+            lines += [f"  thread  {thread.name}: {thread.frames[0]}" for thread in threads]
             if number < MOST_STACKS:
                 suspects = [child for child in rank.children if child.is_suspect]
                 lines += [f"  child   {child}" for child in suspects[:MOST_CHILDREN]]
@@ -214,6 +228,8 @@ class Incident(NamedTuple):
             *self.story()[:-1],
             "",
         ]
+        if self.kind == "near_miss":
+            lines += [_TAKEN_ABOUT_THEN, ""]
         for rank in self.ranks:
             lines.append(f"--- {_where(rank)}")
             lines += _told_stack(rank.stack)
@@ -344,6 +360,12 @@ def _new_folder(parent: str) -> str:
             os.mkdir(folder)
             return folder
         number += 1
+
+
+def telling_threads(stack: tuple[Thread, ...]) -> list[Thread]:
+    """Threads beside the main one that stand in the user's own code, the first few: one of them may be what hangs."""
+    main = main_thread(stack)
+    return [t for t in stack if t is not main and t.frames and t.frames[0].package == ""][:_MOST_THREADS]
 
 
 def _short_stack(rank: RankReport) -> list[str]:

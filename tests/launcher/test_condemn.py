@@ -83,13 +83,17 @@ class Group:
         self.incidents: list[tuple[Incident, Sequence[int], str | None]] = []
         self.spared: list[NearMiss] = []
         self.asked: list[int] = []
+        self.threads: list[Thread] = []
         monkeypatch.setattr(module, "take_stacks", self._recorded_stacks)
         monkeypatch.setattr(module, "_LONGEST_LOOK_AT_CHILDREN_SECONDS", 180)
 
     def _recorded_stacks(self, pids: dict[int, int], **_: Any) -> dict[int, tuple[Thread, ...]]:
         self.asked = list(pids)
         self.meanwhile()
-        return {n: (Thread("MainThread", True, False, frames, was_asked=True),) for n, frames in self.stacks.items()}
+        return {
+            n: (Thread("MainThread", True, False, frames, was_asked=True), *self.threads)
+            for n, frames in self.stacks.items()
+        }
 
     def close(self, number: int) -> None:
         self.cells[number].words[FIRST_SECTION] = CLOSED
@@ -179,7 +183,7 @@ def test_what_a_hung_rank_may_wait_for_is_named_with_its_stack(
             (child, "sleep", "load (data.py:7)")
         ]
     assert len(written.ranks[0].children[0].stack[0].frames) == 2
-    assert f"  child   pid {child} (sleep): state S" in "\n".join(told.story())
+    assert f"  child   pid {child} (sleep): state " in "\n".join(told.story())
 
 
 def test_a_child_of_a_culprit_that_is_not_overdue_is_named(
@@ -201,7 +205,7 @@ def test_a_child_of_a_culprit_that_is_not_overdue_is_named(
     assert [rank.rank for rank in told.culprits] == [0]
     for incident in (told, read_incident(str(told.folder))):
         assert [(each.pid, each.is_awaited) for each in incident.ranks[0].children] == [(child, True)]
-    assert f"  child   pid {child} (sleep): state S" in "\n".join(told.story())
+    assert f"  child   pid {child} (sleep): state " in "\n".join(told.story())
 
 
 def test_a_wait_that_only_the_source_tells_of_is_one(group: Group, tmp_path: Path) -> None:
@@ -221,6 +225,16 @@ def test_source_that_does_not_answer_leaves_open_who_waits(group: Group, monkeyp
 
     assert group.condemn() == [0, 1]
     assert group.incidents[0][0].culprits == ()
+
+
+def test_a_thread_in_code_of_its_own_is_told_with_the_line_alone(group: Group) -> None:
+    group.threads = [Thread("saver", False, False, IN_C), Thread("pool", False, False, IN_COLLECTIVE[:0])]
+
+    group.condemn()
+
+    ((told, _, _),) = group.incidents
+    assert [(thread.name, len(thread.frames)) for thread in told.ranks[0].stack] == [("saver", 1), ("MainThread", 2)]
+    assert len(read_incident(str(told.folder)).ranks[0].stack) == 3
 
 
 def test_a_peer_that_has_shut_monitoring_down_is_said_to_have(group: Group) -> None:

@@ -352,3 +352,22 @@ def test_the_report_has_the_traceback_and_the_last_lines_of_standard_error() -> 
         "Traceback ...", 'File "train.py"', "KeyError: 'x'", "last lines of standard error", "one", "two",
     ]  # fmt: skip
     assert "  no stack could be had" not in report
+
+
+def test_a_thread_in_code_of_its_own_is_told_beside_a_main_thread_that_is_innocent() -> None:
+    """The section was opened there; what the main thread does meanwhile tells nothing."""
+    saver = Thread("saver", False, False, (Frame("write", "save.py", 3), Frame("run", "threading.py", 982, "python")))
+    idle = Thread("pool", False, False, (Frame("get", "queue.py", 171, "python"), Frame("loop", "pool.py", 5)))
+    rank = HUNG._replace(stack=(idle, saver, *STACK, *(saver._replace(name=f"saver-{n}") for n in range(5))))
+    told = HANG._replace(ranks=(VICTIM, rank)).story()
+    assert [line for line in told if line.startswith("  thread")] == [
+        "  thread  saver: write (save.py:3)",
+        "  thread  saver-0: write (save.py:3)",
+    ]
+    assert not any("  thread" in line for line in HANG.story())
+
+
+def test_a_near_miss_says_that_its_stacks_may_be_of_afterwards() -> None:
+    said = "Stacks were taken while the rank came back"
+    assert said in "\n".join(HANG._replace(kind="near_miss").report())
+    assert said not in "\n".join(HANG.report())

@@ -69,12 +69,12 @@ def test_a_hung_rank_is_terminated_and_its_neighbour_is_not(monitors: RankMonito
         incident = monitors.wait_for_incident(timeout=180)
 
         assert hung.wait(timeout=180) == -signal.SIGKILL
-        assert incident.culprit is not None
-        assert (incident.culprit.rank, incident.culprit.pid) == (0, hung.pid)
-        assert (incident.culprit.cause, incident.culprit.section) == ("section", "step")
-        assert incident.culprit.stack
+        (rank,) = incident.condemned
+        assert (rank.rank, rank.pid, rank.cause, rank.section) == (0, hung.pid, "section", "step")
+        assert rank.stack
+        # Where py-spy has told that the other stands outside any collective, too, it may be what this one waits for.
+        assert incident.culprits in ((), (rank,))
         assert "whoever started it" in incident.action
-        assert [rank.rank for rank in incident.condemned] == [0]
         assert monitors.incidents() == [incident]
         well.communicate("\n", timeout=180)
         assert well.returncode == 0

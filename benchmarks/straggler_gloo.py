@@ -46,7 +46,7 @@ def run_in_turn(*jobs: tuple[int, dict[str, Any]]) -> list[list[dict[str, Any]]]
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
-            timeout=60 + 40 * len(jobs),
+            timeout=300 + 60 * len(jobs),
             check=False,
         )
         words = [sorted(folder.glob("word-*.json"), key=lambda word: word.name) for folder in folders]

@@ -25,6 +25,12 @@ _WAITING_FUNCTIONS = ("_engine_run_backward", "synchronize")
 _ENTERED_BY_ALL = re.compile("all_reduce|all_gather|all_to_all|reduce_scatter|barrier|monitored_barrier")
 # The wait of a Work, a Future or a Store is a C function, which is no frame; os.wait() waits for a child.
 _A_WAIT = re.compile(r"(?<!\bos)\.wait\(|\.is_completed\(|store\w*(\(\))?\.get\(", re.IGNORECASE)
+# What else may be called on such a line; any other call may be what does not come back.
+_CALLS = re.compile(r"([\w.\])]*)\(")
+_NO_OTHER_CALL = re.compile(
+    r"(|if|while|for|in|and|or|not|return|assert|print|len|range|.*\b(get_future|_get_default_store|get_default_store|"
+    r"(all_|reduce|broadcast|barrier|send|isend|recv|irecv|batch_isend)\w*))$"
+)
 _NOTICED_LATE_NS = 100_000_000
 """How much later than it happened a death may be noticed, on a busy machine."""
 _LEAST_LEAD_NS = 1_000_000_000
@@ -55,15 +61,24 @@ def waits_for_peers(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> 
         if frame.function in _WAITING_FUNCTIONS or any(place in frame.file for place in _WAITING_FILES):
             return frame
     innermost = thread.frames[0]
-    # What waits in the standard library waits in a frame of Python, and seldom for another rank.
-    code = sources.get(innermost, "").partition("#")[0] if innermost.package != "python" else ""
-    return innermost if _A_WAIT.search(code) else None
+    code = _code(innermost, sources)
+    if not _A_WAIT.search(code):
+        return None
+    others = _CALLS.findall(_A_WAIT.sub("", code))
+    return innermost if all(_NO_OTHER_CALL.match(name) for name in others) else None
 
 
 def tells_no_wait(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> bool:
     """Whether a stack in which :func:`waits_for_peers` finds no wait shows that there is none: its source is known."""
     innermost = innermost_frame(threads)
-    return innermost is None or innermost.package == "python" or innermost in sources
+    if innermost is None or innermost.package == "python":
+        return True
+    return innermost in sources and not _A_WAIT.search(_code(innermost, sources))
+
+
+def _code(innermost: Frame, sources: Mapping[Frame, str]) -> str:
+    # What waits in the standard library waits in a frame of Python, and seldom for another rank.
+    return sources.get(innermost, "").partition("#")[0] if innermost.package != "python" else ""
 
 
 def is_entered_by_all(frame: Frame) -> bool:
@@ -289,6 +304,8 @@ def _by_elimination(group: Group, has_others: bool) -> Blame:
         return Blame((), f"who failed lost a peer or waited for one in vain: the cause is {where}")
     if failed:
         return Blame((), "ended first, but left no exception on record: it may be the cause, or have lost a peer")
+    if all(e.waits for e in group) and any(e.waits_by_source for e in group):
+        return Blame((), "every rank seems to wait for others, going by the source of the lines in which they stand")
     if all(e.waits for e in group):
         if has_others:
             return Blame((), "every rank here waits for others: the culprit skipped a collective or is on another node")

@@ -7,8 +7,10 @@ disk nor a stubborn process nor a mistake of ours can keep a stuck rank alive.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -274,7 +276,8 @@ def _incident(
     stacks = _stacks(list(doomed), alive, most_telling(families), settings, reasons)
     ours = [stacks.get(rank.order.local_rank, ()) for rank in group]
     innermost = [frame for stack in ours if (frame := innermost_frame(stack)) is not None]
-    sources = reader.lines(innermost, settings["config"]["stack_capture_timeout"])
+    began = min((_began(view) for rank in group if (view := views[rank]).start_time), default=math.inf)
+    sources = reader.lines(innermost, settings["config"]["stack_capture_timeout"], began)
     evidence = {
         rank: _evidence(rank, views[rank], looks[rank], stack, sources) for rank, stack in zip(group, ours, strict=True)
     }
@@ -313,6 +316,12 @@ def _incident(
         deadline_ns=min((case.verdict.deadline_ns for case in findings.cases if case.is_late), default=None),
         seen_ns=now_ns,
     )
+
+
+def _began(view: CellView) -> float:
+    """When a rank's process was started, on ``time.time()``."""
+    since_boot: float = view.start_time / os.sysconf("SC_CLK_TCK")
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
 
 
 def _action(condemned: Sequence[RankMonitor], ranks: Sequence[RankReport], settings: dict[str, Any]) -> str:
@@ -398,6 +407,7 @@ def _evidence(
         is_busy = look.state == later.state == "R"
     return Evidence.of_cell(rank.order.local_rank, view, later, rank.error())._replace(
         waits=waits,
+        waits_by_source=frame is not None and waits_for_peers(stack, {}) is None,
         waits_at=stands_at if waits else "",
         stands_at=stands_at,
         waits_for_all=frame is not None and is_entered_by_all(frame),

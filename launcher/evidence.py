@@ -132,6 +132,8 @@ class Evidence(NamedTuple):
     error: ErrorRecord | None = None
     waits: bool | None = None
     """Whether it waits for others in a collective, going by its stack."""
+    waits_by_source: bool = False
+    """Nothing but the source of its line tells that."""
     waits_at: str = ""
     """Where in the user's own code, if it waits."""
     stands_at: str = ""

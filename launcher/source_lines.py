@@ -7,6 +7,8 @@ that is there before anything goes wrong; what it has not read in time is not kn
 from __future__ import annotations
 
 import contextlib
+import math
+import os
 from collections.abc import Iterable
 
 from launcher.background import Background, NotDoneError
@@ -16,6 +18,8 @@ from resilience_core.plain_files import only_plain
 __all__ = ["SourceReader"]
 
 _LARGEST_SOURCE = 1 << 22
+_CLOCKS_DIFFER_SECONDS = 0.05
+"""How much later than it was a change may be noted; the start of a process is known to 0.01 s."""
 
 
 class SourceReader:
@@ -25,16 +29,20 @@ class SourceReader:
         self._thread = Background("ft_sources", 8)
         self._thread.start()
 
-    def lines(self, frames: Iterable[Frame], timeout_seconds: float) -> dict[Frame, str]:
+    def lines(
+        self, frames: Iterable[Frame], timeout_seconds: float, read_by_then: float = math.inf
+    ) -> dict[Frame, str]:
         """Read the line of each frame, and each file once.
 
         Args:
             frames: Whose.
             timeout_seconds: The bound on all of it together.
+            read_by_then: When, on ``time.time()``, the ranks may have read these files. What was changed since may say
+                something else than what runs.
 
         Returns:
             Frame to line, which is empty where there is no such file or line. A frame is missing where its file did not
-            answer in time, or there was no room for a thread.
+            answer in time or was changed since, or there was no room for a thread.
         """
         found: dict[Frame, str] = {}
         by_path: dict[str, list[Frame]] = {}
@@ -43,8 +51,9 @@ class SourceReader:
 
         def read() -> None:
             for path, there in by_path.items():
-                source = _source(path)
-                found.update({f: source[f.line - 1] if 0 < f.line <= len(source) else "" for f in there})
+                source = _source(path, read_by_then + _CLOCKS_DIFFER_SECONDS)
+                if source is not None:
+                    found.update({f: source[f.line - 1] if 0 < f.line <= len(source) else "" for f in there})
 
         if by_path and self._thread.is_started:
             with contextlib.suppress(NotDoneError):
@@ -52,9 +61,11 @@ class SourceReader:
         return dict(found)
 
 
-def _source(path: str) -> list[str]:
+def _source(path: str, newest: float) -> list[str] | None:
     try:
         with open(path, encoding="utf-8", errors="replace", opener=only_plain) as file:
+            if os.fstat(file.fileno()).st_mtime > newest:
+                return None
             return file.read(_LARGEST_SOURCE).split("\n")
     except (OSError, ValueError):  # a null in the path
         return []

@@ -388,9 +388,23 @@ MUTANTS_OF_VERDICTS = (
     Mutant(
         "the wait of a Work or a Store is taken for a hang outside any collective",
         "launcher/blame.py",
-        "    return innermost if _A_WAIT.search(code) else None\n",
+        "    return innermost if all(_NO_OTHER_CALL.match(name) for name in others) else None\n",
         "    return None\n",
-        ("tests/launcher/test_blame.py", "tests/launcher/test_condemn.py"),
+        ("tests/launcher/test_blame.py",),
+    ),
+    Mutant(
+        "a line with a wait is one whatever else is called on it",
+        "launcher/blame.py",
+        "innermost if all(_NO_OTHER_CALL.match(name) for name in others) else None",
+        "innermost",
+        ("tests/launcher/test_blame.py",),
+    ),
+    Mutant(
+        "a source that was changed while it ran is believed",
+        "launcher/source_lines.py",
+        "            if os.fstat(file.fileno()).st_mtime > newest:\n",
+        "            if False:\n",
+        ("tests/launcher/test_source_lines.py",),
     ),
     Mutant(
         "one that came a little later to what the others wait in makes these the culprits",

@@ -24,7 +24,7 @@ def test_lines_are_read_by_path_and_each_file_once(tmp_path: Path, monkeypatch: 
     path, read = tmp_path / "train.py", []
     path.write_text("first\n\x0csecond \\x85\nthird")  # a form feed ends no line of Python
     original = source_lines._source
-    monkeypatch.setattr(source_lines, "_source", lambda each: (read.append(each), original(each))[1])
+    monkeypatch.setattr(source_lines, "_source", lambda each, newest: (read.append(each), original(each, newest))[1])
     frames = [frame(path, line) for line in (1, 2, 3, 4, 0)] + [frame(tmp_path / "none.py", 1), frame(tmp_path, 1)]
 
     found = SourceReader().lines([*frames, *frames], PATIENCE)
@@ -34,6 +34,15 @@ def test_lines_are_read_by_path_and_each_file_once(tmp_path: Path, monkeypatch: 
     assert SourceReader().lines([Frame("step", "a\0b", 1)], PATIENCE) == {Frame("step", "a\0b", 1): ""}
 
 
+def test_what_was_changed_since_it_was_read_tells_nothing(tmp_path: Path) -> None:
+    """A line that was moved to where the culprit stands made a victim of it."""
+    path = tmp_path / "train.py"
+    path.write_text("work.wait()\n")
+    changed = path.stat().st_mtime
+    assert SourceReader().lines([frame(path, 1)], PATIENCE, changed + 0.01) == {frame(path, 1): "work.wait()"}
+    assert SourceReader().lines([frame(path, 1)], PATIENCE, changed - 10) == {}
+
+
 def test_a_file_that_does_not_answer_leaves_out_itself_and_what_comes_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -41,10 +50,10 @@ def test_a_file_that_does_not_answer_leaves_out_itself_and_what_comes_after(
     good.write_text("work.wait()\n")
     original = source_lines._source
 
-    def hanging(path: str) -> list[str]:
+    def hanging(path: str, newest: float) -> list[str] | None:
         if path == str(hangs):
             assert opened.wait(PATIENCE)
-        return original(path)
+        return original(path, newest)
 
     monkeypatch.setattr(source_lines, "_source", hanging)
     try:

@@ -6,6 +6,7 @@ import faulthandler
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -943,7 +944,8 @@ def test_stacks_are_written_when_the_monitor_asks(
 ) -> None:
     cell = rank_environment()
     client.init_workload_monitoring()
-    os.kill(os.getpid(), STACK_SIGNAL)
+    # To this very thread: another one, that an earlier test has left, would not have written before we read.
+    signal.pthread_kill(threading.get_ident(), STACK_SIGNAL)
 
     assert "Current thread" in Path(cell.path + ".stack").read_text()
     client.shutdown_workload_monitoring()

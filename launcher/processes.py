@@ -19,6 +19,7 @@ __all__ = [
     "handles_signal",
     "has_exited",
     "is_resource_tracker",
+    "let_end",
     "open_pidfd",
     "process_status",
     "send_signal",
@@ -172,12 +173,12 @@ def end_sessions(
 
     left = end_processes(others, timeout_seconds, wait=wait, is_hurried=is_hurried)
     if any(is_tracker.values()):
-        _let_end([pid for pid in members() if is_tracker.get(pid)], min(_LONGEST_UNLINK_SECONDS, timeout_seconds), wait)
+        let_end([pid for pid in members() if is_tracker.get(pid)], min(_LONGEST_UNLINK_SECONDS, timeout_seconds), wait)
         left |= end_processes(members, max(0.0, end - time.monotonic()), wait=wait, is_hurried=is_hurried)
     return left
 
 
-def _let_end(pids: Collection[int], seconds: float, wait: Callable[[Collection[int], float], set[int]]) -> None:
+def let_end(pids: Collection[int], seconds: float, wait: Callable[[Collection[int], float], set[int]]) -> None:
     """Wait until these have ended by themselves, or the time is up."""
     end = time.monotonic() + seconds
     pidfds = {pidfd for pid in pids if (pidfd := open_pidfd(pid)) is not None}

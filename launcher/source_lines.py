@@ -64,7 +64,8 @@ class SourceReader:
 def _source(path: str, newest: float) -> list[str] | None:
     try:
         with open(path, encoding="utf-8", errors="replace", opener=only_plain) as file:
-            if os.fstat(file.fileno()).st_mtime > newest:
+            changed = os.fstat(file.fileno())
+            if max(changed.st_mtime, changed.st_ctime) > newest:  # copies may keep an old mtime
                 return None
             return file.read(_LARGEST_SOURCE).split("\n")
     except (OSError, ValueError):  # a null in the path

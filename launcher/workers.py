@@ -28,6 +28,7 @@ from launcher.processes import (
     end_sessions,
     handles_signal,
     has_exited,
+    let_end,
     open_pidfd,
     process_status,
     send_signal,
@@ -308,14 +309,7 @@ class WorkerProcesses(QuietContext):
         """Ask what workers that have ended have left, and wait for it a little."""
         for worker in self.workers.values():
             self._ask_group(worker, death_signal)
-        end = time.monotonic() + seconds
-        sessions = [worker.pid for worker in self.workers.values()]
-        pidfds = {pidfd for pid in session_members(sessions) if (pidfd := open_pidfd(pid)) is not None}
-        pending = set(pidfds)
-        while pending and (left := end - time.monotonic()) > 0:
-            pending -= wait(pending, left)
-        for pidfd in pidfds:
-            os.close(pidfd)
+        let_end(session_members([worker.pid for worker in self.workers.values()]), seconds, wait)
 
     def tell(self, number: signal.Signals) -> list[int]:
         """Send a signal to the workers that handle it.

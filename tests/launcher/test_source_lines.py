@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ def test_what_was_changed_since_it_was_read_tells_nothing(tmp_path: Path) -> Non
     path.write_text("work.wait()\n")
     changed = path.stat().st_mtime
     assert SourceReader().lines([frame(path, 1)], PATIENCE, changed + 0.01) == {frame(path, 1): "work.wait()"}
+    assert SourceReader().lines([frame(path, 1)], PATIENCE, changed - 10) == {}
+    os.utime(path, (0, 0))  # put in its place with the time of an older version
     assert SourceReader().lines([frame(path, 1)], PATIENCE, changed - 10) == {}
 
 

@@ -268,7 +268,9 @@ class FaultToleranceConfig:
         # Here, since a rank gets its configuration as JSON and should not pay for YAML at every restart.
         from resilience_core.config_file import read_section
 
-        return cls.from_entries(read_section(path))
+        entries, warnings = read_section(path, [setting.name for setting in settings()])
+        config = cls.from_entries(entries)
+        return attrs.evolve(config, warnings=(*config.warnings, *warnings))
 
     @classmethod
     def from_entries(cls, entries: Iterable[values.Entry]) -> FaultToleranceConfig:

@@ -7,7 +7,7 @@ of two equal keys win in silence.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import yaml
 
@@ -19,8 +19,15 @@ __all__ = ["SECTION", "read_section"]
 SECTION = "fault_tolerance"
 
 
-def read_section(path: str | os.PathLike[str]) -> list[Entry]:
+def read_section(path: str | os.PathLike[str], known: Collection[str]) -> tuple[list[Entry], list[str]]:
     """Read the one ``fault_tolerance`` section of a file, at the top or nested anywhere.
+
+    Args:
+        path: The file.
+        known: Names of settings; by these a section with a misspelt name is told from one of somebody else's.
+
+    Returns:
+        Its entries, and a warning for each section that looks like a misspelt second one.
 
     Raises:
         ConfigError: The file cannot be read, is no YAML mapping, has no such section or more than one, or a
@@ -33,8 +40,8 @@ def read_section(path: str | os.PathLike[str]) -> list[Entry]:
     except yaml.YAMLError as error:  # a character that YAML does not allow
         raise ConfigError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
     try:
-        section = _the_section(name, _document(name, loader))
-        return _entries(name, loader, section)
+        section, warnings = _the_section(name, _document(name, loader), known)
+        return _entries(name, loader, section), warnings
     finally:
         loader.dispose()
 
@@ -81,13 +88,16 @@ def _document(name: str, loader: yaml.SafeLoader) -> yaml.MappingNode:
     return node
 
 
-def _the_section(name: str, document: yaml.MappingNode) -> yaml.Node:
+def _the_section(name: str, document: yaml.MappingNode, known: Collection[str]) -> tuple[yaml.Node, list[str]]:
     found: list[tuple[yaml.Node, yaml.Node]] = []
+    others: list[tuple[yaml.ScalarNode, yaml.Node]] = []
     lines: dict[str, int] = {}
     for key, value in _walk(document):
         lines.setdefault(str(key.value), key.start_mark.line + 1)
         if key.value == SECTION:
             found.append((key, value))
+        else:
+            others.append((key, value))
     if not found:
         misspelt = closest(SECTION, lines)
         hint = f"; rename '{misspelt}' in line {lines[misspelt]} to '{SECTION}'" if misspelt is not None else ""
@@ -95,7 +105,19 @@ def _the_section(name: str, document: yaml.MappingNode) -> yaml.Node:
     if len(found) > 1:
         places = " and ".join(map(str, sorted(key.start_mark.line + 1 for key, _ in found)))
         raise ConfigError(f"{name} has {len(found)} sections '{SECTION}', in lines {places}; keep one")
-    return found[0][1]
+    line = found[0][0].start_mark.line + 1
+    return found[0][1], [
+        f"section '{key.value}' in {name} line {key.start_mark.line + 1} is not read, only '{SECTION}' in line {line} "
+        "is; put its keys there, or remove it"
+        for key, value in others
+        if closest(SECTION, [str(key.value)]) and _has_any(value, known)
+    ]
+
+
+def _has_any(section: yaml.Node, known: Collection[str]) -> bool:
+    if not isinstance(section, yaml.MappingNode):
+        return False
+    return any(isinstance(key, yaml.ScalarNode) and key.value in known for key, _ in section.value)
 
 
 def _walk(document: yaml.MappingNode) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:

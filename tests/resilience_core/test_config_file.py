@@ -60,6 +60,21 @@ def test_null_is_no_limit(read: Read, value: str):
     assert read(f"fault_tolerance:\n  rank_heartbeat_timeout: {value}\n").rank_heartbeat_timeout is None
 
 
+def test_a_misspelt_second_section_is_named(read: Read):
+    config = read("fault_tolerance: {safety_factor: 5}\nmodel:\n  fault_tolerence: {rank_heartbeat_timeout: 3}\n")
+    assert config.rank_heartbeat_timeout == FaultToleranceConfig().rank_heartbeat_timeout
+    assert config.is_given("safety_factor")
+    assert config.warnings == (
+        "section 'fault_tolerence' in ft.yaml line 3 is not read, only 'fault_tolerance' in line 1 is; "
+        "put its keys there, or remove it",
+    )
+
+
+@pytest.mark.parametrize("other", ["fault_tolerance_model: {layers: 3}", "fault_tolerant: true", "faults: [1]"])
+def test_a_section_of_somebody_elses_is_not_named(read: Read, other: str):
+    assert read(f"fault_tolerance: {{safety_factor: 5}}\n{other}\n").warnings == ()
+
+
 def test_an_unknown_key_names_file_line_and_nearest(read: Read):
     with pytest.raises(ConfigError) as caught:
         read("fault_tolerance:\n  safety_factor: 5\n  rank_hearbeat_timeout: 3\n")

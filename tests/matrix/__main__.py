@@ -44,6 +44,8 @@ def main() -> int:
     available = environments.interpreters()
     rows, failures = [], []
     began = time.monotonic()
+    if options.folder:
+        Path(options.folder).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="ft-matrix-") as temporary:
         folder = Path(options.folder or temporary) if options.keep else Path(temporary)
         wheel = environments.build_wheel(Path(temporary)) if set(options.torch) != {"installed"} else Path()

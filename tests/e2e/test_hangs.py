@@ -143,14 +143,20 @@ def test_a_hang_without_stacks_is_handled_all_the_same(launch: Callable[..., Any
 
 
 def test_ranks_that_are_overdue_together_are_condemned_together(launch: Callable[..., Any]) -> None:
-    job = launch(
-        "loop.py",
-        options=["--max-restarts", 1],
-        faults="deadlock:rank=0,step=3;deadlock:rank=1,step=3",
-        rank_section_timeouts="setup:90,step:1,checkpointing:90",
-    )
+    for _ in range(5):
+        job = launch(
+            "loop.py",
+            options=["--max-restarts", 1],
+            faults="deadlock:rank=0,step=3;deadlock:rank=1,step=3",
+            rank_section_timeouts="setup:90,step:1,checkpointing:90",
+        )
+        assert job.wait() == 0
+        ((first, second), *_) = [incident.ranks for incident in job.incidents()]
+        if abs(first.open_seconds - second.open_seconds) < 0.09:  # together is 0.1 s; these ranks start as they can
+            break
+    else:
+        pytest.fail("five times, the two ranks did not start within 0.1 s of each other")
 
-    assert job.wait() == 0
     condemned = [rank.rank for incident in job.incidents() for rank in incident.condemned]
     assert sorted(condemned) == [0, 1]
     assert job.stdout.count("is done in generation 1") == 2

@@ -35,7 +35,8 @@ class IncidentWriter:
             self._has_thread = True
         except RuntimeError:  # no room for a thread
             self._has_thread = False
-        self._newest_folder: str | None = None
+        self._newest: Incident | None = None
+        """What was written last, with its folder; only the thread knows it where the write was not waited for."""
 
     def write(self, incident: Incident) -> tuple[Incident, str | None]:
         """Write an incident and wait for that, briefly.
@@ -48,9 +49,10 @@ class IncidentWriter:
         done = threading.Event()
 
         def job() -> None:
+            self._newest = None
             try:
-                outcome.append((incident.write(parent), None))
-                self._newest_folder = outcome[0][0].folder
+                self._newest = incident.write(parent)
+                outcome.append((self._newest, None))
             except OSError as error:
                 outcome.append((incident, f"cannot write the incident under {parent}: {error.strerror}"))
             except Exception as error:  # noqa: BLE001 - whatever it is, it costs the file alone
@@ -65,37 +67,33 @@ class IncidentWriter:
         return outcome[0]
 
     def correct(self, incident: Incident) -> None:
-        """Write an incident that has a folder once more, without waiting: part of it was withdrawn."""
+        """Write the incident that was written last once more, without waiting: part of it was withdrawn."""
 
         def job() -> None:
+            if (newest := self._newest) is None:
+                return
             with contextlib.suppress(Exception):
-                incident.save()
+                incident._replace(folder=newest.folder, wall_time=newest.wall_time, node=newest.node).save()
 
-        if incident.folder is not None:
-            self._jobs.put(job)
+        self._jobs.put(job)
 
     def withdraw(self, incident: Incident) -> None:
-        """Turn an incident into a near miss, without waiting: nobody was terminated after all."""
+        """Turn the incident that was written last into a near miss, without waiting: nobody was terminated."""
 
         def job() -> None:
             with contextlib.suppress(Exception):
                 incident._replace(kind="near_miss").write(self._log_folder + "/near_misses")
-            if incident.folder is not None:
-                shutil.rmtree(incident.folder, ignore_errors=True)
+            self._remove_newest()
 
         self._jobs.put(job)
 
     def discard(self) -> None:
-        """Remove the incident that was written last, without waiting: its generation is being ended for another reason.
+        """Remove the incident that was written last, without waiting: its generation ends for another reason."""
+        self._jobs.put(self._remove_newest)
 
-        The job knows the folder even where the write was not waited for.
-        """
-
-        def job() -> None:
-            if self._newest_folder is not None:
-                shutil.rmtree(self._newest_folder, ignore_errors=True)
-
-        self._jobs.put(job)
+    def _remove_newest(self) -> None:
+        if self._newest is not None and self._newest.folder is not None:
+            shutil.rmtree(self._newest.folder, ignore_errors=True)
 
     def catch_up(self) -> None:
         """Do what had to wait for the signal; where there is a thread it is its business."""

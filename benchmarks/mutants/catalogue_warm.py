@@ -64,6 +64,20 @@ MUTANTS_OF_WARM_WORKERS = (
         ("tests/launcher/test_condemn.py",),
     ),
     Mutant(
+        "an incident that could not be written is taken for the one before it",
+        "launcher/incident_writer.py",
+        "            self._newest = None\n",
+        "",
+        ("tests/launcher/test_condemn.py",),
+    ),
+    Mutant(
+        "a verdict that was withdrawn leaves its incident",
+        "launcher/incident_writer.py",
+        "            self._remove_newest()\n",
+        "",
+        ("tests/launcher/test_condemn.py",),
+    ),
+    Mutant(
         "an incident that cannot be put into words costs the thread that writes them",
         "launcher/incident_writer.py",
         "            except Exception as error:  # noqa: BLE001 - whatever it is, it costs the file alone\n",

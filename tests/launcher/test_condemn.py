@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -86,6 +87,7 @@ class Group:
         self.threads: list[Thread] = []
         monkeypatch.setattr(module, "take_stacks", self._recorded_stacks)
         monkeypatch.setattr(module, "_LONGEST_LOOK_AT_CHILDREN_SECONDS", 180)
+        monkeypatch.setattr("launcher.incident_writer.SLOWEST_WRITE_SECONDS", 180)
 
     def _recorded_stacks(self, pids: dict[int, int], **_: Any) -> dict[int, tuple[Thread, ...]]:
         self.asked = list(pids)
@@ -113,7 +115,7 @@ class Group:
         writer = IncidentWriter(str(self.folder))
         reporter = Reporter(self._hear, self.spared.extend, lambda: self.is_being_ended())
         signalled = condemn(findings, self.ranks, self.rounds, settings, writer, SourceReader(), reporter)
-        writer.finish(10)
+        writer.finish(180)
         return [rank.order.local_rank for rank in signalled]
 
     def _hear(self, *told: Any) -> None:
@@ -579,6 +581,56 @@ def test_a_mistake_of_ours_in_the_report_costs_the_file_and_not_the_next_one(
     assert "RuntimeError('a mistake')" in problem
     writer = IncidentWriter(str(group.folder))
     assert writer.write(incident)[1] is None
+
+
+def test_what_becomes_of_an_incident_that_is_not_written_yet(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow file system a verdict may be withdrawn, in whole or in part, before there is a folder."""
+    _write_late(monkeypatch)
+    group.have_due(1, 0.05)
+    group.when_told = lambda: group.close(1)
+
+    assert group.condemn() == [0]
+    assert [(incident.folder, "takes longer" in str(problem)) for incident, _, problem in group.incidents] == [
+        (None, True)
+    ]
+    written = read_incident(str(group.folder / "incidents" / "0001"))
+    assert written.action == "SIGKILL to rank 0; not to rank 1, which was spared"
+    assert written.wall_time
+    assert written.node == os.uname().nodename
+
+
+def test_an_incident_that_is_withdrawn_before_it_is_written_is_not_left(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write_late(monkeypatch)
+    group.meanwhile = lambda: group.close(0)
+
+    assert group.condemn() == []
+    assert os.listdir(group.folder / "near_misses") == ["0001"]
+    assert os.listdir(group.folder / "incidents") == []
+
+
+def test_what_could_not_be_written_is_not_taken_for_the_one_before(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert group.condemn() == [0, 1]
+    ((incident, _, _),) = group.incidents
+    writer = IncidentWriter(str(group.folder))
+    first, _ = writer.write(incident._replace(folder=None))
+    monkeypatch.setattr(Incident, "report", _make_a_mistake)
+    assert "a mistake" in str(writer.write(incident._replace(folder=None))[1])
+    writer.discard()
+    writer.finish(180)
+    assert Path(str(first.folder), "incident.json").exists()
+
+
+def _write_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing be written before all has been told."""
+    gate = threading.Event()
+    write, finish = Incident.write, IncidentWriter.finish
+    monkeypatch.setattr("launcher.incident_writer.SLOWEST_WRITE_SECONDS", 0)
+    monkeypatch.setattr(Incident, "write", lambda incident, parent: gate.wait(180) and write(incident, parent))
+    monkeypatch.setattr(IncidentWriter, "finish", lambda writer, seconds: (gate.set(), finish(writer, seconds)))
 
 
 def test_a_rank_that_is_stopped_takes_its_signal(group: Group) -> None:

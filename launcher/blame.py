@@ -25,6 +25,8 @@ _WAITING_FUNCTIONS = ("_engine_run_backward", "synchronize")
 _ENTERED_BY_ALL = re.compile("all_reduce|all_gather|all_to_all|reduce_scatter|barrier|monitored_barrier")
 # The wait of a Work, a Future or a Store is a C function, which is no frame; os.wait() waits for a child.
 _A_WAIT = re.compile(r"(?<!\bos)\.wait\(|\.is_completed\(|store\w*(\(\))?\.get\(", re.IGNORECASE)
+# Any object's get() may be a store's, whatever it is called; of a dictionary it does not hang.
+_MAY_WAIT = re.compile(_A_WAIT.pattern + r"|\.get\(", re.IGNORECASE)
 # What else may be called on such a line; any other call may be what does not come back.
 _CALLS = re.compile(r"([\w.\])]*)\(")
 _NO_OTHER_CALL = re.compile(
@@ -35,6 +37,8 @@ _NOTICED_LATE_NS = 100_000_000
 """How much later than it happened a death may be noticed, on a busy machine."""
 _LEAST_LEAD_NS = 1_000_000_000
 """By how much ranks may be apart without one of them being held up."""
+
+_BEFORE = " before any other rank failed"
 
 Group = Sequence[Evidence]
 
@@ -68,12 +72,19 @@ def waits_for_peers(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> 
     return innermost if all(_NO_OTHER_CALL.match(name) for name in others) else None
 
 
-def tells_no_wait(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> bool:
-    """Whether a stack in which :func:`waits_for_peers` finds no wait shows that there is none: its source is known."""
+def tells_no_wait(threads: Sequence[Thread], sources: Mapping[Frame, str], *, sleeps: bool = True) -> bool:
+    """Whether a stack in which :func:`waits_for_peers` finds no wait shows that there is none: its source is known.
+
+    Args:
+        threads: The rank's stacks.
+        sources: As there.
+        sleeps: Whether it is in an interruptible sleep. Who waits for another rank is; who runs, or hangs in the kernel
+            over a file, gets from something else than a store.
+    """
     innermost = innermost_frame(threads)
     if innermost is None or innermost.package == "python":
         return True
-    return innermost in sources and not _A_WAIT.search(_code(innermost, sources))
+    return innermost in sources and not (_MAY_WAIT if sleeps else _A_WAIT).search(_code(innermost, sources))
 
 
 def _code(innermost: Frame, sources: Mapping[Frame, str]) -> str:
@@ -132,21 +143,30 @@ def _died_or_raised(group: Group) -> Blame | None:
         same = [e for e in raised if e.error is not None and e.error[:2] == first.error[:2]]
         if len(same) > 1:
             return Blame(_ranks(same), f"{len(same)} ranks raised the same {first.error.type}")
-        before = " before any other rank failed" if len(raised) > 1 or len(group) > 1 else ""
+        peers = [e for e in group if e is not first]
+        # A peer may have lost it first, where it had left the group before it raised.
+        before = "" if not peers or any(_failed_by(e, first.error.at_ns) for e in peers) else _BEFORE
         later = "" if first.exit_code is not None else ", and has not ended yet"
-        return Blame((first.local_rank,), f"raised {first.error.type}{before}{later}")
+        asked = 0 < first.asked_ns < first.error.at_ns
+        why = ", after a signal had asked it for its stack, which may be why" if asked else ""
+        return Blame((first.local_rank,), f"raised {first.error.type}{before}{later}{why}")
     # Where GPUs are used, an abort is what the watchdog of a collective library does to a victim.
     may_abort = not any(e.has_gpu for e in group)
     exited = sorted((e for e in group if _exited_by_itself(e) and (may_abort or e.exit_code != -6)), key=_when_noticed)
     if exited:
         first, others = exited[0], "first" if len(exited) > 1 else "by itself"
         if (number := first.asking_signal) is not None:
-            before = " before any other rank failed" if len(exited) > 1 else ""
+            before = _BEFORE if len(exited) > 1 else ""
             return Blame((first.local_rank,), f"ended by {number.name}, which ft_launcher had not sent{before}")
         if first.exit_code == -signal.SIGABRT:  # the exit code does not tell who has sent it
             others = f"{'first, ' if len(exited) > 1 else ''}by SIGABRT, its own (abort()) or another process's"
         return Blame((first.local_rank,), f"ended {others}, without an exception on record")
     return None
+
+
+def _failed_by(e: Evidence, time_ns: int) -> bool:
+    raised = e.error is not None and e.error.at_ns < time_ns
+    return raised or (e.exit_code not in (None, 0) and 0 < e.ended_ns < time_ns)
 
 
 def _exited_by_itself(e: Evidence) -> bool:
@@ -216,7 +236,8 @@ def _behind(group: Group) -> Blame | None:
     if len(iterations) < 2:
         return None
     behind = [e for e in known if e.iteration == min(iterations)]
-    if any(e.waits for e in behind):  # a rank that is ahead may have skipped what they wait for
+    # A rank that is ahead may have skipped what they wait for, or may wait for where they are known to stand.
+    if any(e.waits or (e.waits is None and e.stands_at) for e in behind):
         return None
     return Blame(_ranks(behind), f"behind the others, at iteration {min(iterations)} of {max(iterations)}")
 

@@ -26,6 +26,8 @@ _WAITING_FILES = ("multiprocessing/", "selectors.py", "threading.py", "queue.py"
 _COMMAND_LINE = "<string>"
 """What follows ``python -c``, as multiprocessing starts its own helpers: the resource tracker waits for ever."""
 _LOOP_OF_A_WORKER = "torch/utils/data/_utils/worker.py"
+_OURS = ("ft_monitor", "ft_parked", "ft_zygote")
+"""What :func:`launcher.start_monitor` and a launcher that a rank has started call theirs: no rank waits for these."""
 _WORKER = "pt_data_worker"
 """What torch calls a worker of a DataLoader, which waits for an index in poll(2) where it has nothing to do."""
 
@@ -87,7 +89,7 @@ def children_of(pid: int, end: float) -> tuple[Child, ...]:
     pending = collections.deque(own)
     while pending and len(found) < _MOST_CHILDREN and time.monotonic() < end:
         child = pending.popleft()
-        if child not in found and (look := _look(child)) is not None:
+        if child not in found and (look := _look(child)) is not None and look.name not in _OURS:
             found[child] = look._replace(is_direct=child in own)
             pending += _pids_below(child)
     return _compared(found.values())

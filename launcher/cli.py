@@ -30,6 +30,8 @@ __all__ = ["console_main", "main"]
 
 USAGE_ERROR = 2
 _LONGEST_FLUSH_SECONDS = 1.0
+_LAST_PATIENCE_SECONDS = 5.0
+"""For what has been killed to be gone where nothing follows: a busy machine may take longer than a restart can wait."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -132,6 +134,16 @@ def _run(arguments: list[str], may_fork: bool) -> int | Handover:
     finally:
         if outcome is not None:  # a run that was refused has not come to taking it over
             outcome.close()
+            _collect(outcome.pid)
+
+
+def _collect(session: int) -> None:
+    """Collect what this process has adopted: a fork of the zygote may outlive it by a moment."""
+    from launcher.leftovers import Orphans
+    from launcher.processes import let_end, session_members, wait_for_exit
+
+    let_end(session_members([session]), _LAST_PATIENCE_SECONDS, wait_for_exit)
+    Orphans(lambda: ()).reap(())
 
 
 def _zygote(job: Job, inherited: Collection[int], settings: ImportSettings) -> Zygote | Handover | None:

@@ -283,7 +283,14 @@ def _incident(
     }
     limits = {rank: int(verdict.limit_seconds * NS) for rank, verdict in doomed.items()}
     blame = assign_blame(
-        [evidence[rank]._replace(is_condemned=rank in doomed, limit_ns=limits.get(rank, 0)) for rank in group],
+        [
+            evidence[rank]._replace(
+                is_condemned=rank in doomed,
+                limit_ns=limits.get(rank, 0),
+                asked_ns=now_ns if any(t.was_asked for t in stacks.get(rank.order.local_rank, ())) else 0,
+            )
+            for rank in group
+        ],
         has_others=findings.cases[0].rank.order.has_others,
     )
     reports = []
@@ -399,8 +406,10 @@ def _evidence(
     stands_at = str(own_frame(stack) or "")
     frame = waits_for_peers(stack, sources)
     if stack:
+        sleeps = later is None or later.state == "S"
+        tells = tells_no_wait(stack, sources, sleeps=sleeps)
         waits = frame is not None
-        if not waits and (not tells_no_wait(stack, sources) or (has_gpu and is_a_wait_for_the_gpu(stack, sources))):
+        if not waits and (not tells or (has_gpu and is_a_wait_for_the_gpu(stack, sources))):
             waits = None
     is_busy = None
     if look is not None and later is not None and not has_gpu:

@@ -130,6 +130,8 @@ class Evidence(NamedTuple):
     is_monitored: bool = False
     """Its exceptions would be on record."""
     error: ErrorRecord | None = None
+    asked_ns: int = 0
+    """When a signal asked it for its stack, which may end a wait in C with an error."""
     waits: bool | None = None
     """Whether it waits for others in a collective, going by its stack."""
     waits_by_source: bool = False

@@ -130,10 +130,11 @@ def unmonitored(ranks: Collection[int], is_everybody: bool, seconds: float) -> l
     if not is_everybody:
         return [
             f"rank {names} has not called init_workload_monitoring() for {seconds:g} s, while others have: a hang of "
-            "it will not be seen (said once)"
+            "it is not seen before it has (said once)"
         ]
     return [
-        f"no rank has reported anything for {seconds:g} s: crashes are seen, hangs will not be seen. Add three lines,",
+        f"no rank has reported anything for {seconds:g} s: crashes are seen, hangs are not, until "
+        "one does. Where none will, add three lines,",
         "  client = resilience_core.RankMonitorClient()",
         "  client.init_workload_monitoring()   # before the loop",
         "  client.send_heartbeat()             # in each step",

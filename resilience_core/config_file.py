@@ -75,7 +75,10 @@ def _document(name: str, loader: yaml.SafeLoader) -> yaml.MappingNode:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f" line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{name}{line} is not valid YAML: {error.problem or error.context}") from error
+        what = error.problem or error.context
+        if what == "but found another document":
+            what = "another document begins there, and only one is read"
+        raise ConfigError(f"{name}{line} is not valid YAML: {what}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
     except RecursionError:

@@ -226,7 +226,10 @@ def _type_name(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    return str(error)[:LONGEST_MESSAGE]
+    try:
+        return str(error)[:LONGEST_MESSAGE]
+    except Exception:  # noqa: BLE001 - whatever its __str__ raises, its type and place are worth telling
+        return "<its message cannot be had: str() fails>"
 
 
 def _text(record: ErrorRecord) -> str:

@@ -76,7 +76,7 @@ def test_a_rank_elsewhere_or_unknown_does_not() -> None:
         ("    x = load(path) if is_first else work.wait()", None),
         ("    prepare(batch); work.wait()", None),
         ("    time.sleep(1000)", False),
-        ("    batch = cache.get(index)", False),
+        ("    go = s.get('go')", None),
         ("    os.wait()", False),
         ("    read(batch)  # and then work.wait()", False),
         ("", False),
@@ -97,6 +97,13 @@ def test_a_stack_tells_that_there_is_no_wait_only_where_its_source_is_known() ->
     assert tells_no_wait([thread(IN_DATA)], {IN_DATA[0]: ""})
     assert not tells_no_wait([thread(IN_DATA)], {})
     assert tells_no_wait([thread((Frame("wait", "threading.py", 320, "python"),))], {})
+
+
+def test_what_gets_from_a_file_is_no_store() -> None:
+    """An object's get() may be a store's, which waits in interruptible sleep; one from a file hangs in the kernel."""
+    source = {IN_DATA[0]: "    batch = cache.get(index)"}
+    assert not tells_no_wait([thread(IN_DATA)], source, sleeps=True)
+    assert tells_no_wait([thread(IN_DATA)], source, sleeps=False)
 
 
 # ---- one kind of evidence each ---------------------------------------------------------------------------
@@ -327,6 +334,30 @@ def test_one_outside_that_is_overdue_goes_before_one_that_is_not() -> None:
 
 def test_a_rank_that_never_said_its_iteration_is_not_behind() -> None:
     assert culprits(rank(0, iteration=-1, is_condemned=True), rank(1, iteration=8)) == ()
+
+
+def test_ranks_that_are_behind_and_may_wait_are_not_named() -> None:
+    """``start().wait()`` is a call and a wait; the rank that is ahead has skipped what they wait for."""
+    behind = [rank(n, iteration=3, is_condemned=True, stands_at="train.py:7") for n in (1, 2)]
+    assert culprits(waiting(0, iteration=4, waits_at="train.py:9"), *behind) == ()
+    unknown = [each._replace(stands_at="") for each in behind]
+    assert culprits(waiting(0, iteration=4, waits_at="train.py:9"), *unknown) == (1, 2)
+
+
+def test_who_raised_last_is_not_said_to_have_raised_before_the_others() -> None:
+    """A peer may lose the connection to a rank that shuts its group down and raises afterwards."""
+    later = LOST_A_PEER._replace(at_ns=OWN.at_ns + 1)
+    assert "before any other" in assign_blame([rank(0, error=OWN), rank(1, error=later)]).why
+    for other in (rank(1, error=LOST_A_PEER._replace(at_ns=OWN.at_ns - S)), rank(1, exit_code=3, ended_ns=S)):
+        blame = assign_blame([rank(0, error=OWN, exit_code=1), other])
+        assert blame == ((0,), "raised ValueError")
+
+
+@pytest.mark.parametrize(("asked_ns", "is_told"), [(0, False), (OWN.at_ns - 1, True), (OWN.at_ns + 1, False)])
+def test_an_error_that_our_question_may_have_caused_is_told_as_one(asked_ns: int, is_told: bool) -> None:
+    """A wait in C that the signal interrupts may come back with an error."""
+    why = assign_blame([rank(0, is_condemned=True, error=OWN, asked_ns=asked_ns), waiting(1)]).why
+    assert (", after a signal had asked it for its stack, which may be why" in why) == is_told
 
 
 def test_peers_that_went_on_for_a_moment_only_are_held_up_themselves() -> None:

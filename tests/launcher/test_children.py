@@ -174,6 +174,19 @@ def test_children_of_children_and_of_threads_are_found(spawn: Callable[..., Any]
         os.kill(each.pid, 9)
 
 
+@pytest.mark.parametrize("name", ["ft_monitor", "pt_data_worker"])
+def test_a_monitor_that_a_rank_has_started_is_nothing_that_it_waits_for(spawn: Callable[..., Any], name: str) -> None:
+    """As ``start_monitor`` does; it looks on while the rank hangs, and would stand in the report as what hangs."""
+    child = f"import ctypes; ctypes.CDLL(None).prctl(15, {name.encode()!r}); print('ready', flush=True); input()"
+    parent = spawn(
+        "import subprocess, sys\n"
+        f"p = subprocess.Popen([sys.executable, '-c', {child!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        "p.stdout.readline(); print('ready', flush=True); p.wait()"
+    )
+    found = children_of(parent.pid, time.monotonic() + 60)
+    assert [each.name for each in found] == ([] if name == "ft_monitor" else [name])
+
+
 def test_what_cannot_be_looked_at_has_none_and_time_is_bounded(spawn: Callable[..., Any]) -> None:
     assert children_of(4_194_305, time.monotonic() + 60) == ()  # no pid is as large
     parent = spawn("import subprocess; p = subprocess.Popen(['sleep', '600']); print('ready', flush=True); p.wait()")

@@ -48,6 +48,7 @@ from resilience_core.cell import (
     Cell,
     process_start_time,
 )
+from resilience_core.error_record import ErrorRecord
 from resilience_core.learned_limits import LearnedLimits, Seen
 from resilience_core.limit_text import write_limits
 
@@ -581,6 +582,24 @@ def test_a_mistake_of_ours_in_the_report_costs_the_file_and_not_the_next_one(
     assert "RuntimeError('a mistake')" in problem
     writer = IncidentWriter(str(group.folder))
     assert writer.write(incident)[1] is None
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_an_error_that_came_after_our_signal_is_told_as_one(
+    group: Group, monkeypatch: pytest.MonkeyPatch, is_asked: bool
+) -> None:
+    """Recorded: the exception of a rank whose wait in C the question for its stack has interrupted."""
+    error = ErrorRecord("InterruptedError", "[Errno 4]", noted_ns=1 << 62, at_ns=1 << 62)
+    monkeypatch.setattr(RankMonitor, "error", lambda rank: error if rank is group.ranks[0] else None)
+    if not is_asked:  # by py-spy, which sends none
+        threads = {n: (Thread("MainThread", True, False, frames),) for n, frames in group.stacks.items()}
+        monkeypatch.setattr(module, "take_stacks", lambda *_, **__: threads)
+
+    assert group.condemn() == [0, 1]
+    ((incident, _, _),) = group.incidents
+    assert [culprit.rank for culprit in incident.culprits] == [0]
+    assert incident.why.startswith("raised InterruptedError")
+    assert ("after a signal had asked it for its stack" in incident.why) == is_asked
 
 
 def test_what_becomes_of_an_incident_that_is_not_written_yet(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,8 +85,12 @@ POSES_AS_A_TRACKER = "print('multiprocessing.resource_tracker', flush=True); inp
 
 
 @pytest.mark.parametrize("is_dead", [False, True])
-def test_named_shared_memory_is_unlinked(spawn: Callable[..., subprocess.Popen[str]], is_dead: bool) -> None:
+def test_named_shared_memory_is_unlinked(
+    spawn: Callable[..., subprocess.Popen[str]], is_dead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By the tracker that multiprocessing has started for it; killed with the others, it leaves it for ever."""
+    # This one may not even have begun to read what it is told: it was started a moment ago.
+    monkeypatch.setattr("launcher.processes._LONGEST_UNLINK_SECONDS", 180)
     leader = spawn(SHARES_MEMORY, session=True)
     name, tracker = leader.ready.split()  # type: ignore[attr-defined]
     assert Path("/dev/shm", name).exists()

@@ -124,12 +124,17 @@ def test_an_orderly_end_is_no_error(cell: Cell) -> None:
     assert left(cell) is not None
 
 
-def test_an_exception_that_cannot_be_told_does_not_reach_training(cell: Cell) -> None:
+def test_an_exception_without_a_message_is_on_record_all_the_same(cell: Cell) -> None:
     class Nasty(Exception):
         def __str__(self) -> str:
             raise OSError("not even this")
 
     note_error(raised(Nasty()))
+    record = left(cell)
+    assert record is not None
+    assert record.type.endswith("Nasty")
+    assert "str() fails" in record.message
+    assert "in raised" in record.traceback
 
 
 @pytest.mark.parametrize("text", ["x" * 10**6, "\N{SNOWMAN}" * 10**5, "line\n" * 10**5])

@@ -141,14 +141,14 @@ def _died_or_raised(group: Group) -> Blame | None:
         first = raised[0]
         assert first.error is not None
         same = [e for e in raised if e.error is not None and e.error[:2] == first.error[:2]]
+        asked = all(e.error is not None and 0 < e.asked_ns < e.error.at_ns for e in same)
+        why = ", after a signal had asked for the stack, which may be why" if asked else ""
         if len(same) > 1:
-            return Blame(_ranks(same), f"{len(same)} ranks raised the same {first.error.type}")
+            return Blame(_ranks(same), f"{len(same)} ranks raised the same {first.error.type}{why}")
         peers = [e for e in group if e is not first]
         # A peer may have lost it first, where it had left the group before it raised.
         before = "" if not peers or any(_failed_by(e, first.error.at_ns) for e in peers) else _BEFORE
         later = "" if first.exit_code is not None else ", and has not ended yet"
-        asked = 0 < first.asked_ns < first.error.at_ns
-        why = ", after a signal had asked it for its stack, which may be why" if asked else ""
         return Blame((first.local_rank,), f"raised {first.error.type}{before}{later}{why}")
     # Where GPUs are used, an abort is what the watchdog of a collective library does to a victim.
     may_abort = not any(e.has_gpu for e in group)

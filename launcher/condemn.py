@@ -273,6 +273,7 @@ def _incident(
     families = families_of(
         {r.order.local_rank: pid for r in by_suspicion if (pid := r.pid(views[r]))}, _LONGEST_LOOK_AT_CHILDREN_SECONDS
     )
+    asked = time.monotonic_ns()
     stacks = _stacks(list(doomed), alive, most_telling(families), settings, reasons)
     ours = [stacks.get(rank.order.local_rank, ()) for rank in group]
     innermost = [frame for stack in ours if (frame := innermost_frame(stack)) is not None]
@@ -287,7 +288,7 @@ def _incident(
             evidence[rank]._replace(
                 is_condemned=rank in doomed,
                 limit_ns=limits.get(rank, 0),
-                asked_ns=now_ns if any(t.was_asked for t in stacks.get(rank.order.local_rank, ())) else 0,
+                asked_ns=asked if any(t.was_asked for t in stacks.get(rank.order.local_rank, ())) else 0,
             )
             for rank in group
         ],

@@ -416,14 +416,14 @@ MUTANTS_OF_VERDICTS = (
     Mutant(
         "an error that our own signal has caused is told as if it had come by itself",
         "launcher/blame.py",
-        "        asked = 0 < first.asked_ns < first.error.at_ns\n",
+        "        asked = all(e.error is not None and 0 < e.asked_ns < e.error.at_ns for e in same)\n",
         "        asked = False\n",
         ("tests/launcher/test_blame.py",),
     ),
     Mutant(
         "it is not asked whether a signal was sent before the error",
         "launcher/condemn.py",
-        "                asked_ns=now_ns if any(t.was_asked for t in stacks.get(rank.order.local_rank, ())) else 0,\n",
+        "                asked_ns=asked if any(t.was_asked for t in stacks.get(rank.order.local_rank, ())) else 0,\n",
         "",
         ("tests/launcher/test_condemn.py",),
     ),

@@ -357,7 +357,10 @@ def test_who_raised_last_is_not_said_to_have_raised_before_the_others() -> None:
 def test_an_error_that_our_question_may_have_caused_is_told_as_one(asked_ns: int, is_told: bool) -> None:
     """A wait in C that the signal interrupts may come back with an error."""
     why = assign_blame([rank(0, is_condemned=True, error=OWN, asked_ns=asked_ns), waiting(1)]).why
-    assert (", after a signal had asked it for its stack, which may be why" in why) == is_told
+    assert (", after a signal had asked for the stack, which may be why" in why) == is_told
+    both = assign_blame([rank(n, is_condemned=True, error=OWN, asked_ns=asked_ns) for n in range(2)])
+    assert both.local_ranks == (0, 1)
+    assert (", after a signal had asked for the stack, which may be why" in both.why) == is_told
 
 
 def test_peers_that_went_on_for_a_moment_only_are_held_up_themselves() -> None:

@@ -599,7 +599,7 @@ def test_an_error_that_came_after_our_signal_is_told_as_one(
     ((incident, _, _),) = group.incidents
     assert [culprit.rank for culprit in incident.culprits] == [0]
     assert incident.why.startswith("raised InterruptedError")
-    assert ("after a signal had asked it for its stack" in incident.why) == is_asked
+    assert ("after a signal had asked for the stack" in incident.why) == is_asked
 
 
 def test_what_becomes_of_an_incident_that_is_not_written_yet(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ _WAITING_FUNCTIONS = ("_engine_run_backward", "synchronize")
 _ENTERED_BY_ALL = re.compile("all_reduce|all_gather|all_to_all|reduce_scatter|barrier|monitored_barrier")
 # The wait of a Work, a Future or a Store is a C function, which is no frame; os.wait() waits for a child.
 _A_WAIT = re.compile(r"(?<!\bos)\.wait\(|\.is_completed\(|store\w*(\(\))?\.get\(", re.IGNORECASE)
-# Any object's get() may be a store's, whatever it is called; of a dictionary it does not hang.
+# A variable that holds a store may have any name; the get() of a dictionary does not block.
 _MAY_WAIT = re.compile(_A_WAIT.pattern + r"|\.get\(", re.IGNORECASE)
 # What else may be called on such a line; any other call may be what does not come back.
 _CALLS = re.compile(r"([\w.\])]*)\(")
@@ -78,8 +78,8 @@ def tells_no_wait(threads: Sequence[Thread], sources: Mapping[Frame, str], *, sl
     Args:
         threads: The rank's stacks.
         sources: As there.
-        sleeps: Whether it is in an interruptible sleep. Who waits for another rank is; who runs, or hangs in the kernel
-            over a file, gets from something else than a store.
+        sleeps: Whether the rank is in interruptible sleep, as one that waits for a store is. One that runs, or sleeps
+            uninterruptibly, is in the ``get()`` of something else.
     """
     innermost = innermost_frame(threads)
     if innermost is None or innermost.package == "python":
@@ -146,7 +146,7 @@ def _died_or_raised(group: Group) -> Blame | None:
         if len(same) > 1:
             return Blame(_ranks(same), f"{len(same)} ranks raised the same {first.error.type}{why}")
         peers = [e for e in group if e is not first]
-        # A peer may have lost it first, where it had left the group before it raised.
+        # A peer may have failed earlier: this rank may have left the group, and raised afterwards.
         before = "" if not peers or any(_failed_by(e, first.error.at_ns) for e in peers) else _BEFORE
         later = "" if first.exit_code is not None else ", and has not ended yet"
         return Blame((first.local_rank,), f"raised {first.error.type}{before}{later}{why}")
@@ -236,7 +236,8 @@ def _behind(group: Group) -> Blame | None:
     if len(iterations) < 2:
         return None
     behind = [e for e in known if e.iteration == min(iterations)]
-    # A rank that is ahead may have skipped what they wait for, or may wait for where they are known to stand.
+    # A rank that is ahead may have skipped what they wait for. Where a stack is known and leaves open whether its rank
+    # waits, that is possible, too.
     if any(e.waits or (e.waits is None and e.stands_at) for e in behind):
         return None
     return Blame(_ranks(behind), f"behind the others, at iteration {min(iterations)} of {max(iterations)}")

@@ -27,7 +27,7 @@ _COMMAND_LINE = "<string>"
 """What follows ``python -c``, as multiprocessing starts its own helpers: the resource tracker waits for ever."""
 _LOOP_OF_A_WORKER = "torch/utils/data/_utils/worker.py"
 _OURS = ("ft_monitor", "ft_parked", "ft_zygote")
-"""What :func:`launcher.start_monitor` and a launcher that a rank has started call theirs: no rank waits for these."""
+"""Names of processes of ours, which a rank may have started (``start_monitor``) and never waits for."""
 _WORKER = "pt_data_worker"
 """What torch calls a worker of a DataLoader, which waits for an index in poll(2) where it has nothing to do."""
 

@@ -31,7 +31,7 @@ __all__ = ["console_main", "main"]
 USAGE_ERROR = 2
 _LONGEST_FLUSH_SECONDS = 1.0
 _LAST_PATIENCE_SECONDS = 5.0
-"""For what has been killed to be gone where nothing follows: a busy machine may take longer than a restart can wait."""
+"""How long to wait at the end for killed processes to be gone; on a busy machine that may take over a second."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -138,7 +138,10 @@ def _run(arguments: list[str], may_fork: bool) -> int | Handover:
 
 
 def _collect(session: int) -> None:
-    """Collect what this process has adopted: a fork of the zygote may outlive it by a moment."""
+    """Wait for what is left of a session, and collect what this process has adopted of it.
+
+    A fork of the zygote may end a moment after it, and nobody else would collect it: during a run the agent does.
+    """
     from launcher.leftovers import Orphans
     from launcher.processes import let_end, session_members, wait_for_exit
 

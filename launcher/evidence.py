@@ -131,7 +131,7 @@ class Evidence(NamedTuple):
     """Its exceptions would be on record."""
     error: ErrorRecord | None = None
     asked_ns: int = 0
-    """When a signal asked it for its stack, which may end a wait in C with an error."""
+    """When a signal asked it for its stack; a wait in C may end with an error because of that."""
     waits: bool | None = None
     """Whether it waits for others in a collective, going by its stack."""
     waits_by_source: bool = False

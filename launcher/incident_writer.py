@@ -36,7 +36,7 @@ class IncidentWriter:
         except RuntimeError:  # no room for a thread
             self._has_thread = False
         self._newest: Incident | None = None
-        """What was written last, with its folder; only the thread knows it where the write was not waited for."""
+        """The incident written last, with its folder; the caller of :meth:`write` is not told that if it was slow."""
 
     def write(self, incident: Incident) -> tuple[Incident, str | None]:
         """Write an incident and wait for that, briefly.

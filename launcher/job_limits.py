@@ -129,12 +129,12 @@ def unmonitored(ranks: Collection[int], is_everybody: bool, seconds: float) -> l
     names = ", ".join(map(str, sorted(ranks)))
     if not is_everybody:
         return [
-            f"rank {names} has not called init_workload_monitoring() for {seconds:g} s, while others have: a hang of "
-            "it is not seen before it has (said once)"
+            f"rank {names} has not called init_workload_monitoring() for {seconds:g} s, while others have: "
+            "hangs of it are not detected until it does (said once)"
         ]
     return [
-        f"no rank has reported anything for {seconds:g} s: crashes are seen, hangs are not, until "
-        "one does. Where none will, add three lines,",
+        f"no rank has reported anything for {seconds:g} s: crashes are detected, hangs are not "
+        "until a rank reports. If none ever will, add three lines,",
         "  client = resilience_core.RankMonitorClient()",
         "  client.init_workload_monitoring()   # before the loop",
         "  client.send_heartbeat()             # in each step",

@@ -77,7 +77,7 @@ def _document(name: str, loader: yaml.SafeLoader) -> yaml.MappingNode:
         line = f" line {mark.line + 1}" if mark else ""
         what = error.problem or error.context
         if what == "but found another document":
-            what = "another document begins there, and only one is read"
+            what = "a second document begins there; give one document"
         raise ConfigError(f"{name}{line} is not valid YAML: {what}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error

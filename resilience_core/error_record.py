@@ -229,7 +229,7 @@ def _message(error: BaseException) -> str:
     try:
         return str(error)[:LONGEST_MESSAGE]
     except Exception:  # noqa: BLE001 - whatever its __str__ raises, its type and place are worth telling
-        return "<its message cannot be had: str() fails>"
+        return "<no message: str() of the exception failed>"
 
 
 def _text(record: ErrorRecord) -> str:

@@ -8,6 +8,13 @@ __all__ = ["MUTANTS_OF_OUTPUT"]
 
 MUTANTS_OF_OUTPUT = (
     Mutant(
+        "what a zygote has forked is left to whoever adopts it",
+        "launcher/cli.py",
+        "    Orphans(lambda: ()).reap(())\n",
+        "",
+        ("tests/e2e/test_launcher_end.py",),
+    ),
+    Mutant(
         "a launcher that a file system keeps keeps its ports as well",
         "launcher/stuck_threads.py",
         '.startswith("socket:"):',

@@ -161,6 +161,33 @@ def test_the_run_folder_is_private_while_it_lives(launch: Callable[..., Any]) ->
     assert len(files) >= 5
 
 
+FORKS = """
+import os, signal
+from launcher.cli import _collect
+from launcher.processes import adopt_orphans
+
+adopt_orphans()
+reader, writer = os.pipe()
+if (leader := os.fork()) == 0:
+    os.setsid()
+    os.fork()
+    os.write(writer, b".")
+    signal.sigwait([signal.SIGUSR1])
+for _ in range(2):
+    os.read(reader, 1)
+os.killpg(leader, signal.SIGKILL)
+os.waitpid(leader, 0)
+_collect(leader)
+print("children:", open(f"/proc/self/task/{os.getpid()}/children").read())
+"""
+
+
+def test_what_a_zygote_has_forked_is_collected_after_it() -> None:
+    """A fork that ends together with the zygote is adopted as a zombie."""
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=300)
+    assert (done.stdout.split(), done.stderr) == (["children:"], "")
+
+
 def test_a_run_that_is_refused_leaves_no_zombie_to_whoever_adopts_it(tmp_path: Path) -> None:
     """As the first process of a container that waits for nobody else would keep it."""
     (tmp_path / "a_file").touch()

@@ -151,7 +151,7 @@ def test_two_sections_name_both_places(read: Read, text: str):
         ("fault_tolerance: 3\n", "'fault_tolerance' in ft.yaml line 1 is a single value"),
         ("a: 1\nb: [\n", "ft.yaml line 3 is not valid YAML"),
         ("a: b: c\n", "ft.yaml line 1 is not valid YAML"),
-        ("a: 1\n---\nb: 2\n", "ft.yaml line 2 is not valid YAML: another document begins there, and only one is read"),
+        ("a: 1\n---\nb: 2\n", "ft.yaml line 2 is not valid YAML: a second document begins there; give one document"),
         ("a: *nowhere\n", "ft.yaml line 1 is not valid YAML: found undefined alias"),
         ("a: \x07\n", "ft.yaml is not valid YAML"),
         ("[" * 5000, "ft.yaml is nested too deeply"),

@@ -133,7 +133,7 @@ def test_an_exception_without_a_message_is_on_record_all_the_same(cell: Cell) ->
     record = left(cell)
     assert record is not None
     assert record.type.endswith("Nasty")
-    assert "str() fails" in record.message
+    assert "str() of the exception failed" in record.message
     assert "in raised" in record.traceback
 
 

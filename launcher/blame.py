@@ -7,38 +7,22 @@ to the weakest; the first that speaks decides. Where none does, nobody is named,
 
 from __future__ import annotations
 
-import re
 import signal
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from launcher.evidence import Evidence
-from launcher.stacks import Frame, Thread, innermost_frame, main_thread
 
-__all__ = ["Blame", "assign_blame", "is_entered_by_all", "tells_no_wait", "waits_for_peers"]
+__all__ = ["Blame", "assign_blame"]
 
-_WAITING_FILES = ("torch/distributed/", "torch/futures/", "torch/nn/parallel/distributed.py", "torch/cuda/streams.py")
-# DDP's all-reduce runs inside backward; torch.cuda.synchronize waits for whatever NCCL kernel is queued.
-_WAITING_FUNCTIONS = ("_engine_run_backward", "synchronize")
-# In these nobody goes on before everybody has come; who broadcasts or sends, goes on at once.
-_ENTERED_BY_ALL = re.compile("all_reduce|all_gather|all_to_all|reduce_scatter|barrier|monitored_barrier")
-# The wait of a Work, a Future or a Store is a C function, which is no frame; os.wait() waits for a child.
-_A_WAIT = re.compile(r"(?<!\bos)\.wait\(|\.is_completed\(|store\w*(\(\))?\.get\(", re.IGNORECASE)
-# A variable that holds a store may have any name; the get() of a dictionary does not block.
-_MAY_WAIT = re.compile(_A_WAIT.pattern + r"|\.get\(", re.IGNORECASE)
-# What else may be called on such a line; any other call may be what does not come back.
-_CALLS = re.compile(r"([\w.\])]*)\(")
-_NO_OTHER_CALL = re.compile(
-    r"(|if|while|for|in|and|or|not|return|assert|print|len|range|.*\b(get_future|_get_default_store|get_default_store|"
-    r"(all_|reduce|broadcast|barrier|send|isend|recv|irecv|batch_isend)\w*))$"
-)
 _NOTICED_LATE_NS = 100_000_000
 """How much later than it happened a death may be noticed, on a busy machine."""
 _LEAST_LEAD_NS = 1_000_000_000
 """By how much ranks may be apart without one of them being held up."""
 
-_BEFORE = " before any other rank failed"
+_BEFORE = " before any other failure was seen"
+_ASKED = ", after a signal had asked for the stack, which may be why"
 
 Group = Sequence[Evidence]
 
@@ -48,54 +32,6 @@ class Blame(NamedTuple):
 
     local_ranks: tuple[int, ...]
     why: str
-
-
-def waits_for_peers(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> Frame | None:
-    """The frame in which a rank waits for others; None when it does not, or nothing is known.
-
-    Args:
-        threads: Its stacks.
-        sources: The source of innermost frames, as far as it is known.
-    """
-    thread = main_thread(tuple(threads))
-    if thread is None or not thread.frames:
-        return None
-    # Wrappers of the collectives stand between the call and its C function, so the innermost few count.
-    for frame in thread.frames[:3]:
-        if frame.function in _WAITING_FUNCTIONS or any(place in frame.file for place in _WAITING_FILES):
-            return frame
-    innermost = thread.frames[0]
-    code = _code(innermost, sources)
-    if not _A_WAIT.search(code):
-        return None
-    others = _CALLS.findall(_A_WAIT.sub("", code))
-    return innermost if all(_NO_OTHER_CALL.match(name) for name in others) else None
-
-
-def tells_no_wait(threads: Sequence[Thread], sources: Mapping[Frame, str], *, sleeps: bool = True) -> bool:
-    """Whether a stack in which :func:`waits_for_peers` finds no wait shows that there is none: its source is known.
-
-    Args:
-        threads: The rank's stacks.
-        sources: As there.
-        sleeps: Whether the rank is in interruptible sleep, as one that waits for a store is. One that runs, or sleeps
-            uninterruptibly, is in the ``get()`` of something else.
-    """
-    innermost = innermost_frame(threads)
-    if innermost is None or innermost.package == "python":
-        return True
-    return innermost in sources and not (_MAY_WAIT if sleeps else _A_WAIT).search(_code(innermost, sources))
-
-
-def _code(innermost: Frame, sources: Mapping[Frame, str]) -> str:
-    # What waits in the standard library waits in a frame of Python, and seldom for another rank.
-    return sources.get(innermost, "").partition("#")[0] if innermost.package != "python" else ""
-
-
-def is_entered_by_all(frame: Frame) -> bool:
-    """Whether that frame is a collective which nobody can leave before everybody has entered it."""
-    is_collective = frame.file.endswith("torch/distributed/distributed_c10d.py")
-    return is_collective and _ENTERED_BY_ALL.match(frame.function) is not None
 
 
 def assign_blame(group: Group, *, has_others: bool = False) -> Blame:
@@ -109,6 +45,11 @@ def assign_blame(group: Group, *, has_others: bool = False) -> Blame:
         A rank is named only for something that a victim does not do: it raised an exception of its own, died of a
         signal, exited by itself, left early, cannot run, or stands elsewhere than those who wait.
     """
+    upset = [e for e in group if e.may_be_upset]
+    if len({_how_it_failed(e) for e in upset}) > 1:  # whichever of them came first is a coin
+        calm = [e._replace(error=None, exit_code=None, ended_ns=0) if e in upset else e for e in group]
+        known = assign_blame(calm, has_others=has_others)
+        return known._replace(why=f"{known.why}; {len(upset)} ranks failed{_ASKED}")
     for rule in (_died_or_raised, _left_early, _cannot_run):
         if (blame := rule(group)) is not None:
             return blame
@@ -141,8 +82,7 @@ def _died_or_raised(group: Group) -> Blame | None:
         first = raised[0]
         assert first.error is not None
         same = [e for e in raised if e.error is not None and e.error[:2] == first.error[:2]]
-        asked = all(e.error is not None and 0 < e.asked_ns < e.error.at_ns for e in same)
-        why = ", after a signal had asked for the stack, which may be why" if asked else ""
+        why = _ASKED if all(e.may_be_upset for e in same) else ""
         if len(same) > 1:
             return Blame(_ranks(same), f"{len(same)} ranks raised the same {first.error.type}{why}")
         peers = [e for e in group if e is not first]
@@ -160,8 +100,13 @@ def _died_or_raised(group: Group) -> Blame | None:
             return Blame((first.local_rank,), f"ended by {number.name}, which ft_launcher had not sent{before}")
         if first.exit_code == -signal.SIGABRT:  # the exit code does not tell who has sent it
             others = f"{'first, ' if len(exited) > 1 else ''}by SIGABRT, its own (abort()) or another process's"
-        return Blame((first.local_rank,), f"ended {others}, without an exception on record")
+        why = _ASKED if first.may_be_upset else ""
+        return Blame((first.local_rank,), f"ended {others}, without an exception on record{why}")
     return None
+
+
+def _how_it_failed(e: Evidence) -> tuple[str, str] | int | None:
+    return e.error[:2] if e.error is not None else e.exit_code
 
 
 def _failed_by(e: Evidence, time_ns: int) -> bool:
@@ -210,12 +155,19 @@ def _outside(group: Group) -> Blame | None:
     if not outside:
         return None
     if any(e.waits for e in group):
-        overdue = [e for e in outside if e.is_condemned]
-        return Blame(_ranks(overdue or outside), "its stack stands outside any collective, the others wait in one")
+        named = [e for e in outside if e.is_condemned] or outside
+        surest = [e for e in named if not e.may_wait] or named
+        return _outside_blame(surest, "its stack stands outside any collective, the others wait in one")
     condemned = [e for e in group if e.is_condemned]
     if outside == condemned and len(condemned) == 1 and len(group) > 1:
-        return Blame(_ranks(outside), "the only rank that is overdue, and its stack stands outside any collective")
+        return _outside_blame(outside, "the only rank that is overdue, and its stack stands outside any collective")
     return None
+
+
+def _outside_blame(named: Group, why: str) -> Blame:
+    if any(e.may_wait for e in named):
+        why = f"likely: {why}; not certain, since what it calls there may wait for another rank, too"
+    return Blame(_ranks(named), why)
 
 
 def _elsewhere(group: Group) -> Blame | None:

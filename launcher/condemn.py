@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from launcher.blame import assign_blame, is_entered_by_all, tells_no_wait, waits_for_peers
+from launcher.blame import assign_blame
 from launcher.children import Child, families_of, most_telling, with_awaited
 from launcher.console import DEBUG, say
 from launcher.evidence import Evidence, ProcessLook, kernel_wait, look_at, unmonitored, uses_a_gpu
@@ -28,13 +28,13 @@ from launcher.source_lines import SourceReader
 from launcher.stacks import (
     Frame,
     Thread,
-    innermost_frame,
     is_a_wait_for_the_gpu,
     main_thread,
     own_frame,
     take_stacks,
 )
 from launcher.verdict import Verdict
+from launcher.waits import is_entered_by_all, lines_that_tell, may_wait_unseen, tells_no_wait, waits_for_peers
 from launcher.watch import RankMonitor
 from resilience_core.cell import STACK_SIGNAL, CellView
 from resilience_core.limit_text import LEARNED
@@ -276,9 +276,8 @@ def _incident(
     asked = time.monotonic_ns()
     stacks = _stacks(list(doomed), alive, most_telling(families), settings, reasons)
     ours = [stacks.get(rank.order.local_rank, ()) for rank in group]
-    innermost = [frame for stack in ours if (frame := innermost_frame(stack)) is not None]
     began = min((_began(view) for rank in group if (view := views[rank]).start_time), default=math.inf)
-    sources = reader.lines(innermost, settings["config"]["stack_capture_timeout"], began)
+    sources = reader.lines(lines_that_tell(ours), settings["config"]["stack_capture_timeout"], began)
     evidence = {
         rank: _evidence(rank, views[rank], looks[rank], stack, sources) for rank, stack in zip(group, ours, strict=True)
     }
@@ -417,6 +416,7 @@ def _evidence(
         is_busy = look.state == later.state == "R"
     return Evidence.of_cell(rank.order.local_rank, view, later, rank.error())._replace(
         waits=waits,
+        may_wait=waits is False and may_wait_unseen(stack, sources),
         waits_by_source=frame is not None and waits_for_peers(stack, {}) is None,
         waits_at=stands_at if waits else "",
         stands_at=stands_at,

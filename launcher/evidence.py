@@ -134,6 +134,8 @@ class Evidence(NamedTuple):
     """When a signal asked it for its stack; a wait in C may end with an error because of that."""
     waits: bool | None = None
     """Whether it waits for others in a collective, going by its stack."""
+    may_wait: bool = False
+    """It may wait for others although its stack shows nothing of it."""
     waits_by_source: bool = False
     """Nothing but the source of its line tells that."""
     waits_at: str = ""
@@ -174,6 +176,13 @@ class Evidence(NamedTuple):
     def is_victim(self) -> bool:
         """Its exception says no more than that a peer was lost or did not answer."""
         return self.error is not None and self.error.is_consequence
+
+    @property
+    def may_be_upset(self) -> bool:
+        """It failed after a signal had asked it for its stack, which may be why; it was alive then."""
+        if not self.asked_ns or self.is_victim:
+            return False
+        return self.asked_ns < self.error.at_ns if self.error is not None else (self.exit_code or 0) > 0
 
     @property
     def asking_signal(self) -> signal.Signals | None:

@@ -26,7 +26,16 @@ from launcher.processes import open_pidfd, process_status, send_signal, wait_for
 from launcher.working_folder import working_folder
 from resilience_core.plain_files import only_plain
 
-__all__ = ["Frame", "Thread", "innermost_frame", "is_a_wait_for_the_gpu", "main_thread", "own_frame", "take_stacks"]
+__all__ = [
+    "OURS",
+    "Frame",
+    "Thread",
+    "innermost_frame",
+    "is_a_wait_for_the_gpu",
+    "main_thread",
+    "own_frame",
+    "take_stacks",
+]
 
 _LONGEST_END_SECONDS = 0.5
 _WAITS_FOR_A_GPU = re.compile(
@@ -122,7 +131,7 @@ def is_a_wait_for_the_gpu(threads: Sequence[Thread], sources: Mapping[Frame, str
     frame = innermost_frame(threads)
     if frame is None:
         return False
-    source = sources.get(frame)
+    source = sources.get(frame, "").partition("\n")[0]
     return not source or bool(_WAITS_FOR_A_GPU.search(source))
 
 

@@ -228,7 +228,7 @@ def _type_name(error: BaseException) -> str:
 def _message(error: BaseException) -> str:
     try:
         return str(error)[:LONGEST_MESSAGE]
-    except Exception:  # noqa: BLE001 - whatever its __str__ raises, its type and place are worth telling
+    except BaseException:  # noqa: BLE001 - whatever its __str__ raises, sys.exit() too: type and place are worth it
         return "<no message: str() of the exception failed>"
 
 

@@ -52,16 +52,17 @@ def _segfault(_: float | None, __: int) -> None:
 def _deadlock(seconds: float | None, _: int) -> None:
     """Two threads, two locks, opposite order. Returns after ``seconds``, if there are any."""
     ours, theirs, helper_holds_theirs = threading.Lock(), threading.Lock(), threading.Event()
+    longest = _at_most(seconds)
 
     def helper() -> None:
         with theirs:
             helper_holds_theirs.set()
-            ours.acquire(timeout=_at_most(seconds))
+            ours.acquire(timeout=longest)
 
     ours.acquire()
     threading.Thread(target=helper, name="simulated-deadlock", daemon=True).start()
     helper_holds_theirs.wait()
-    theirs.acquire(timeout=_at_most(seconds))
+    theirs.acquire(timeout=longest)
 
 
 def _gil(seconds: float | None, _: int) -> None:

@@ -41,6 +41,7 @@ OPTIONS = (
     # On a busy machine a step takes seconds, and what torch imports when an optimizer is first made a minute.
     "--ft-rank-section-timeouts=setup:60,step:8,checkpointing:8",
     "--ft-rank-out-of-section-timeout=8",
+    "--ft-stack-capture-timeout=60",
     "--ft-preload=torch,torch._inductor.config",
 )
 

@@ -10,33 +10,18 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from launcher.blame import assign_blame, is_entered_by_all, tells_no_wait, waits_for_peers
+from launcher.blame import assign_blame
 from launcher.evidence import Evidence
-from launcher.stacks import Frame, Thread
 from resilience_core.error_record import ErrorRecord
 
-IN_COLLECTIVE = (
-    Frame("all_reduce", "torch/distributed/distributed_c10d.py", 3000),
-    Frame("wrapper", "torch/distributed/c10d_logger.py", 83),
-    Frame("main", "train.py", 20),
-)
-IN_BACKWARD = (
-    Frame("_engine_run_backward", "torch/autograd/graph.py", 865),
-    Frame("backward", "torch/_tensor.py", 600),
-    Frame("main", "train.py", 20),
-)
-IN_DATA = (Frame("read", "data.py", 7), Frame("main", "train.py", 12))
 LOST_A_PEER = ErrorRecord("RuntimeError", "gloo/transport: Connection closed by peer", at_ns=5, is_consequence=True)
 OWN = ErrorRecord("ValueError", "bad batch", at_ns=10**12)
 S = 10**9
 WAITS = {"is_condemned": True, "waits": True}
+OUTSIDE = {"is_condemned": True, "waits": False}
 SILENT = {"is_condemned": True, "last_sign_ns": S}
 WENT_ON = {"last_sign_ns": 5 * S}
 LOST = {"error": LOST_A_PEER, "exit_code": 1, "ended_ns": 5}
-
-
-def thread(frames: tuple[Frame, ...], name: str = "MainThread") -> Thread:
-    return Thread(name, is_active=False, holds_gil=False, frames=frames)
 
 
 def rank(local_rank: int, **known: Any) -> Evidence:
@@ -49,61 +34,6 @@ def waiting(local_rank: int, **known: Any) -> Evidence:
 
 def culprits(*group: Evidence, **how: Any) -> tuple[int, ...]:
     return assign_blame(group, **how).local_ranks
-
-
-@pytest.mark.parametrize("frames", [IN_COLLECTIVE, IN_BACKWARD])
-def test_a_rank_in_a_collective_waits_for_its_peers(frames: tuple[Frame, ...]) -> None:
-    assert waits_for_peers([thread(frames)], {}) == frames[0]
-
-
-def test_a_rank_elsewhere_or_unknown_does_not() -> None:
-    assert waits_for_peers([thread(IN_DATA)], {}) is None
-    assert waits_for_peers([thread(())], {}) is None
-    assert waits_for_peers([], {}) is None
-    # The training's own call of a module that sits deep below a collective is not a wait.
-    assert waits_for_peers([thread((*IN_DATA, *IN_DATA, *IN_COLLECTIVE))], {}) is None
-
-
-@pytest.mark.parametrize(
-    ("source", "waits"),
-    [
-        ("        w = dist.all_reduce(t, async_op=True); w.wait()", True),
-        ("        for r in dist.batch_isend_irecv(ops): r.wait()", True),
-        ("    store.wait(['go'])", True),
-        ("    go = dist.distributed_c10d._get_default_store().get('go')", True),
-        ("    while not work.is_completed(): pass", True),
-        ("    shape = [work.wait() for work in works]; print(len(shape))", True),
-        ("    x = load(path) if is_first else work.wait()", None),
-        ("    prepare(batch); work.wait()", None),
-        ("    time.sleep(1000)", False),
-        ("    go = s.get('go')", None),
-        ("    os.wait()", False),
-        ("    read(batch)  # and then work.wait()", False),
-        ("", False),
-    ],
-)
-def test_a_wait_in_a_c_function_is_told_by_its_source(source: str, waits: bool | None) -> None:
-    """``Work.wait`` is no frame of Python, so that the innermost one is the user's own line."""
-    stack = [thread(IN_DATA)]
-    assert waits_for_peers(stack, {IN_DATA[0]: source}) == (IN_DATA[0] if waits else None)
-    # None: something else on the line may be what does not come back.
-    assert tells_no_wait(stack, {IN_DATA[0]: source}) == (waits is False)
-    assert waits_for_peers(stack, {IN_DATA[1]: "work.wait()"}) is None  # an outer line
-    in_thread = Frame("wait", "threading.py", 320, "python")
-    assert waits_for_peers([thread((in_thread, *IN_DATA))], {in_thread: source}) is None
-
-
-def test_a_stack_tells_that_there_is_no_wait_only_where_its_source_is_known() -> None:
-    assert tells_no_wait([thread(IN_DATA)], {IN_DATA[0]: ""})
-    assert not tells_no_wait([thread(IN_DATA)], {})
-    assert tells_no_wait([thread((Frame("wait", "threading.py", 320, "python"),))], {})
-
-
-def test_what_gets_from_a_file_is_no_store() -> None:
-    """An object's get() may be a store's, which waits in interruptible sleep; one from a file hangs in the kernel."""
-    source = {IN_DATA[0]: "    batch = cache.get(index)"}
-    assert not tells_no_wait([thread(IN_DATA)], source, sleeps=True)
-    assert tells_no_wait([thread(IN_DATA)], source, sleeps=False)
 
 
 # ---- one kind of evidence each ---------------------------------------------------------------------------
@@ -313,23 +243,22 @@ def test_what_tells_nobody_apart_is_said() -> None:
     assert why.endswith("nobody is ahead, all are in section 'step' and have closed it 11 times before")
 
 
-@pytest.mark.parametrize(
-    ("function", "file", "is_one"),
-    [
-        ("all_reduce", "torch/distributed/distributed_c10d.py", True),
-        ("barrier", "torch/distributed/distributed_c10d.py", True),
-        ("broadcast", "torch/distributed/distributed_c10d.py", False),
-        ("recv", "torch/distributed/distributed_c10d.py", False),
-        ("all_reduce", "torch/distributed/checkpoint/utils.py", False),
-        ("_engine_run_backward", "torch/autograd/graph.py", False),
-    ],
-)
-def test_only_some_collectives_are_left_by_all_or_nobody(function: str, file: str, is_one: bool) -> None:
-    assert is_entered_by_all(Frame(function, file, 1)) == is_one
-
-
 def test_one_outside_that_is_overdue_goes_before_one_that_is_not() -> None:
     assert culprits(rank(0, waits=False), rank(1, waits=False, is_condemned=True), waiting(2)) == (1,)
+
+
+def test_who_may_wait_unseen_is_named_with_a_hedge_and_only_where_nobody_is_surer() -> None:
+    """It may stand in ``f = work.wait; f()``, and the others in what their peer has skipped."""
+    unsure, sure = rank(0, **OUTSIDE, may_wait=True), rank(1, **OUTSIDE)
+    hedge = "likely: .*outside any collective.*; not certain, since what it calls there may wait for another rank"
+    for group in ([unsure, waiting(1)], [unsure, rank(1)]):
+        blame = assign_blame(group)
+        assert blame.local_ranks == (0,)
+        assert re.match(hedge, blame.why)
+    for group in ([sure, waiting(0)], [sure, rank(0)], [unsure, sure, waiting(2)]):
+        blame = assign_blame(group)
+        assert blame.local_ranks == (1,)
+        assert not blame.why.startswith("likely")
 
 
 def test_a_rank_that_never_said_its_iteration_is_not_behind() -> None:
@@ -361,6 +290,42 @@ def test_an_error_that_our_question_may_have_caused_is_told_as_one(asked_ns: int
     both = assign_blame([rank(n, is_condemned=True, error=OWN, asked_ns=asked_ns) for n in range(2)])
     assert both.local_ranks == (0, 1)
     assert (", after a signal had asked for the stack, which may be why" in both.why) == is_told
+
+
+ASKED = {"is_condemned": True, "asked_ns": S}
+OTHER = ErrorRecord("OSError", "poll", at_ns=OWN.at_ns + 1)
+ENDED = {"exit_code": 9, "ended_ns": 2 * S}
+
+
+@pytest.mark.parametrize(
+    "upset",
+    [
+        [{"error": OWN}, {"error": OTHER}],
+        [{"error": OTHER, "exit_code": 1}, {"error": OWN}],
+        [{"error": OWN}, ENDED],
+        [ENDED, {"exit_code": 7, "ended_ns": S}],
+    ],
+)
+def test_of_several_that_our_question_upsets_in_different_ways_none_is_named_for_it(upset: list[Any]) -> None:
+    """Whichever of them fails first is a coin; where they stood when they were asked counts."""
+    group = [rank(number, **ASKED, **how) for number, how in enumerate(upset)]
+    blame = assign_blame(group)
+    assert blame.local_ranks == ()
+    assert blame.why.endswith("; 2 ranks failed, after a signal had asked for the stack, which may be why")
+    assert culprits(group[0]._replace(waits=True), group[1]._replace(waits=False)) == (1,)
+    # A failure from before the question is what it was; so is one of a rank that was not asked.
+    earlier = rank(2, error=OWN._replace(at_ns=S // 2), asked_ns=S)
+    for each in (earlier, earlier._replace(asked_ns=0)):
+        assert culprits(*group, each) == (2,)
+
+
+def test_an_end_that_our_question_may_have_caused_is_told_as_one() -> None:
+    why = "ended by itself, without an exception on record"
+    assert assign_blame([rank(0, **ENDED), waiting(1)]) == ((0,), why)
+    asked = assign_blame([rank(0, **ENDED, **ASKED), waiting(1, asked_ns=S)])
+    assert asked == ((0,), f"{why}, after a signal had asked for the stack, which may be why")
+    # A victim's lost connection is no second failure of that kind.
+    assert culprits(rank(0, **ENDED, **ASKED), rank(1, **LOST | {"asked_ns": 1})) == (0,)
 
 
 def test_peers_that_went_on_for_a_moment_only_are_held_up_themselves() -> None:

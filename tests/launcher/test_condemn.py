@@ -227,6 +227,38 @@ def test_a_wait_that_only_the_source_tells_of_is_one(
     assert [rank.waits_in for rank in incident.ranks] == ["step (train.py:2)", None]
 
 
+@pytest.mark.parametrize(("line", "hedge"), [(1, True), (3, False)])
+def test_who_may_wait_in_a_way_that_no_line_shows_is_named_with_a_hedge(
+    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: int, hedge: bool
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("wait_for_it()\n\ntime.sleep(1000)\n")
+    group.stacks = {0: (Frame("step", "train.py", line, path=str(script)),), 1: IN_COLLECTIVE}
+    began = time.time()
+    monkeypatch.setattr("launcher.condemn._began", lambda _: began)  # as if the ranks came after the script
+
+    group.condemn()
+    ((incident, _, _),) = group.incidents
+    assert [rank.rank for rank in incident.culprits] == [0]
+    assert incident.why.startswith("likely: ") is hedge
+
+
+@pytest.mark.parametrize("line", ["work.wait()", "read(batch)"])
+def test_who_waits_for_a_thread_that_waits_for_others_is_not_named(
+    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    script = tmp_path / "saver.py"
+    script.write_text(f"{line}\n")
+    group.stacks = {0: (Frame("join", "threading.py", 1119, "python"), *IN_C), 1: IN_COLLECTIVE}
+    group.threads = [Thread("saver", False, False, (Frame("save", "saver.py", 1, path=str(script)),))]
+    began = time.time()
+    monkeypatch.setattr("launcher.condemn._began", lambda _: began)
+
+    group.condemn()
+    ((incident, _, _),) = group.incidents
+    assert [rank.rank for rank in incident.culprits] == ([] if line == "work.wait()" else [0])
+
+
 def test_source_that_was_changed_since_the_ranks_were_started_leaves_open_who_waits(
     group: Group, tmp_path: Path
 ) -> None:

@@ -124,10 +124,11 @@ def test_an_orderly_end_is_no_error(cell: Cell) -> None:
     assert left(cell) is not None
 
 
-def test_an_exception_without_a_message_is_on_record_all_the_same(cell: Cell) -> None:
+@pytest.mark.parametrize("failure", [OSError("not even this"), SystemExit(5), KeyboardInterrupt()])
+def test_an_exception_without_a_message_is_on_record_all_the_same(cell: Cell, failure: BaseException) -> None:
     class Nasty(Exception):
         def __str__(self) -> str:
-            raise OSError("not even this")
+            raise failure
 
     note_error(raised(Nasty()))
     record = left(cell)

@@ -1,0 +1,150 @@
+"""What a stack tells of waiting: whether a rank waits for others, does not, or may do so unseen. Pure.
+
+A collective is a frame of torch. What waits in C (``Work.wait``, ``Store.get``) is no frame of Python, so the source of
+the innermost line has to tell; where that names something unknown (a variable that holds a bound method, ``exec``, a
+loop that polls), no line proves that nobody is waited for, and whoever draws conclusions has to say so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from launcher.stacks import OURS, Frame, Thread, innermost_frame, main_thread
+
+__all__ = ["is_entered_by_all", "lines_that_tell", "may_wait_unseen", "tells_no_wait", "waits_for_peers"]
+
+_WAITING_FILES = ("torch/distributed/", "torch/futures/", "torch/nn/parallel/distributed.py", "torch/cuda/streams.py")
+# DDP's all-reduce runs inside backward; torch.cuda.synchronize waits for whatever NCCL kernel is queued.
+_WAITING_FUNCTIONS = ("_engine_run_backward", "synchronize")
+# In these nobody goes on before everybody has come; who broadcasts or sends, goes on at once.
+_ENTERED_BY_ALL = re.compile("all_reduce|all_gather|all_to_all|reduce_scatter|barrier|monitored_barrier")
+# The wait of a Work, a Future or a Store is a C function, which is no frame; os.wait() waits for a child.
+_A_WAIT = re.compile(r"(?<!\bos)\.wait\(|\.is_completed\(|store\w*(\(\))?\.get\(", re.IGNORECASE)
+# A variable that holds a store may have any name; the get() of a dictionary does not block.
+_MAY_WAIT = re.compile(_A_WAIT.pattern + r"|\.get\(", re.IGNORECASE)
+# What else may be called on such a line; any other call may be what does not come back.
+_CALLS = re.compile(r"([\w.\])]*)\(")
+_KEYWORDS = "if|elif|while|for|in|and|or|not|return|assert|print|len|range"
+_NO_OTHER_CALL = re.compile(
+    rf"(|{_KEYWORDS}|.*\b(get_future|_get_default_store|get_default_store|"
+    r"(all_|reduce|broadcast|barrier|send|isend|recv|irecv|batch_isend)\w*))$"
+)
+# Calls that are known to wait for no other rank, whatever module they come from; a lock's holder is looked for apart.
+_WAITS_FOR_NOBODY = re.compile(
+    rf"(|{_KEYWORDS}|input|(.*\.)?(sleep|pause|open|pipe|read|readline|write|fsync|time|acquire|path\.\w+))$"
+)
+# Each of these calls something without a parenthesis: the next of an iterator, a lock.
+_HIDDEN_CALL = re.compile(r"\b(for|with|await|yield|import|del)\b")
+_DEFINITION = re.compile(r"\bdef\s+\w+")
+# In these the main thread may wait for what another thread waits for.
+_WAITS_FOR_A_THREAD = ("threading.py", "selectors.py")
+
+
+def waits_for_peers(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> Frame | None:
+    """The frame in which a rank waits for others; None when it does not, or nothing is known.
+
+    Args:
+        threads: Its stacks.
+        sources: The source of innermost frames, as far as it is known, as ``SourceReader.lines()`` gives it.
+    """
+    return _wait_of(main_thread(tuple(threads)), sources)
+
+
+def tells_no_wait(threads: Sequence[Thread], sources: Mapping[Frame, str], *, sleeps: bool = True) -> bool:
+    """Whether a stack in which :func:`waits_for_peers` finds no wait shows none in another way either.
+
+    Args:
+        threads: The rank's stacks.
+        sources: As there.
+        sleeps: Whether the rank is in interruptible sleep, as one that waits for a store is. One that runs, or sleeps
+            uninterruptibly, is in the ``get()`` of something else.
+    """
+    innermost = innermost_frame(threads)
+    if innermost is None:
+        return True
+    if any(_wait_of(thread, sources) for thread in _threads_to_wait_for(threads, sources)):
+        return False
+    if innermost.package == "python":
+        return True
+    return innermost in sources and not (_MAY_WAIT if sleeps else _A_WAIT).search(_code(innermost, sources))
+
+
+def may_wait_unseen(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> bool:
+    """Whether a rank may wait for others although its stack shows nothing of it.
+
+    It cannot where every call on its innermost line, and in the short loop around it, is known to wait for no other
+    rank (``sleep``, ``read``), or where that is the standard library's. If it may wait for a thread there (a lock, a
+    join), the same must be known of the training's other threads.
+
+    Args:
+        threads: The rank's stacks.
+        sources: As for :func:`waits_for_peers`.
+    """
+    innermost = innermost_frame(threads)
+    if innermost is None or not (innermost.package == "python" or _is_plain(sources.get(innermost, ""))):
+        return True
+    return any(not _stands_plainly(thread, sources) for thread in _threads_to_wait_for(threads, sources))
+
+
+def is_entered_by_all(frame: Frame) -> bool:
+    """Whether that frame is a collective which nobody can leave before everybody has entered it."""
+    is_collective = frame.file.endswith("torch/distributed/distributed_c10d.py")
+    return is_collective and _ENTERED_BY_ALL.match(frame.function) is not None
+
+
+def lines_that_tell(stacks: Sequence[Sequence[Thread]]) -> list[Frame]:
+    """The frames of several ranks whose source the functions of this module ask for, those of main threads first."""
+    mains = [innermost_frame(threads) for threads in stacks]
+    others = [t.frames[0] for threads in stacks for t in threads if any(not frame.package for frame in t.frames)]
+    return [frame for frame in dict.fromkeys((*mains, *others)) if frame is not None]
+
+
+def _wait_of(thread: Thread | None, sources: Mapping[Frame, str]) -> Frame | None:
+    if thread is None or not thread.frames:
+        return None
+    # Wrappers of the collectives stand between the call and its C function, so the innermost few count.
+    for frame in thread.frames[:3]:
+        if frame.function in _WAITING_FUNCTIONS or any(place in frame.file for place in _WAITING_FILES):
+            return frame
+    innermost = thread.frames[0]
+    code = _code(innermost, sources)
+    if not _A_WAIT.search(code):
+        return None
+    others = _CALLS.findall(_A_WAIT.sub("", code))
+    return innermost if all(_NO_OTHER_CALL.match(name) for name in others) else None
+
+
+def _threads_to_wait_for(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> list[Thread]:
+    """The training's other threads, where the main thread stands in a wait that one of them may have to end."""
+    main, innermost = main_thread(tuple(threads)), innermost_frame(threads)
+    if innermost is None or not (
+        innermost.file.endswith(_WAITS_FOR_A_THREAD) or ".acquire(" in _code(innermost, sources)
+    ):
+        return []
+    packages = {id(thread): {frame.package for frame in thread.frames} for thread in threads}
+    # Ours wait for a store at times, and the main thread for none of them.
+    return [t for t in threads if t is not main and ("" in (of := packages[id(t)]) or of.isdisjoint(OURS))]
+
+
+def _stands_plainly(thread: Thread, sources: Mapping[Frame, str]) -> bool:
+    """Whether another thread of the rank waits for no other rank, as far as that can be told."""
+    if not thread.frames or all(frame.package for frame in thread.frames):
+        return True  # a library's own: what collectives run in has been looked for
+    innermost = thread.frames[0]
+    return innermost.package == "python" or _is_plain(sources.get(innermost, ""))
+
+
+def _is_plain(source: str) -> bool:
+    """Whether a line, with the short loop around it, calls nothing but what waits for nobody."""
+    lines = [_DEFINITION.sub("", line.partition("#")[0]) for line in source.split("\n")]
+    if not lines[0].strip():  # there is no such file or line: it may be anything
+        return False
+    return all(
+        not _HIDDEN_CALL.search(line) and all(map(_WAITS_FOR_NOBODY.match, _CALLS.findall(line))) for line in lines
+    )
+
+
+def _code(innermost: Frame, sources: Mapping[Frame, str]) -> str:
+    # What waits in the standard library waits in a frame of Python, and seldom for another rank.
+    return sources.get(innermost, "").partition("\n")[0].partition("#")[0] if innermost.package != "python" else ""

@@ -1,0 +1,173 @@
+"""What a stack tells of waiting: a collective is a frame, a wait in C a line, and some waits show nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from launcher.stacks import Frame, Thread
+from launcher.waits import is_entered_by_all, lines_that_tell, may_wait_unseen, tells_no_wait, waits_for_peers
+
+IN_COLLECTIVE = (
+    Frame("all_reduce", "torch/distributed/distributed_c10d.py", 3000),
+    Frame("wrapper", "torch/distributed/c10d_logger.py", 83),
+    Frame("main", "train.py", 20),
+)
+IN_BACKWARD = (
+    Frame("_engine_run_backward", "torch/autograd/graph.py", 865),
+    Frame("backward", "torch/_tensor.py", 600),
+    Frame("main", "train.py", 20),
+)
+IN_DATA = (Frame("read", "data.py", 7), Frame("main", "train.py", 12))
+IN_A_LOCK = (Frame("wait", "threading.py", 320, "python"), Frame("join", "threading.py", 1119, "python"), *IN_DATA)
+IN_A_PIPE = (Frame("_recv", "multiprocessing/connection.py", 383, "python"), *IN_DATA)
+IN_A_SAVER = (Frame("save", "saver.py", 5), Frame("run", "threading.py", 982, "python"))
+OF_OURS = (Frame("wait", "torch/distributed/x.py", 3, "torch"), Frame("run", "straggler/x.py", 5, "straggler"))
+
+
+def thread(frames: tuple[Frame, ...], name: str = "MainThread") -> Thread:
+    return Thread(name, is_active=False, holds_gil=False, frames=frames)
+
+
+@pytest.mark.parametrize("frames", [IN_COLLECTIVE, IN_BACKWARD])
+def test_a_rank_in_a_collective_waits_for_its_peers(frames: tuple[Frame, ...]) -> None:
+    assert waits_for_peers([thread(frames)], {}) == frames[0]
+
+
+def test_a_rank_elsewhere_or_unknown_does_not() -> None:
+    assert waits_for_peers([thread(IN_DATA)], {}) is None
+    assert waits_for_peers([thread(())], {}) is None
+    assert waits_for_peers([], {}) is None
+    # The training's own call of a module that sits deep below a collective is not a wait.
+    assert waits_for_peers([thread((*IN_DATA, *IN_DATA, *IN_COLLECTIVE))], {}) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "waits"),
+    [
+        ("        w = dist.all_reduce(t, async_op=True); w.wait()", True),
+        ("        for r in dist.batch_isend_irecv(ops): r.wait()", True),
+        ("    store.wait(['go'])", True),
+        ("    go = dist.distributed_c10d._get_default_store().get('go')", True),
+        ("    while not work.is_completed(): pass", True),
+        ("    shape = [work.wait() for work in works]; print(len(shape))", True),
+        ("    x = load(path) if is_first else work.wait()", None),
+        ("    prepare(batch); work.wait()", None),
+        ("    time.sleep(1000)", False),
+        ("    go = s.get('go')", None),
+        ("    os.wait()", False),
+        ("    read(batch)  # and then work.wait()", False),
+        ("", False),
+    ],
+)
+def test_a_wait_in_a_c_function_is_told_by_its_source(source: str, waits: bool | None) -> None:
+    """``Work.wait`` is no frame of Python, so that the innermost one is the user's own line."""
+    stack = [thread(IN_DATA)]
+    assert waits_for_peers(stack, {IN_DATA[0]: source}) == (IN_DATA[0] if waits else None)
+    # None: something else on the line may be what does not come back.
+    assert tells_no_wait(stack, {IN_DATA[0]: source}) == (waits is False)
+    assert waits_for_peers(stack, {IN_DATA[1]: "work.wait()"}) is None  # an outer line
+    in_thread = Frame("wait", "threading.py", 320, "python")
+    assert waits_for_peers([thread((in_thread, *IN_DATA))], {in_thread: source}) is None
+
+
+def test_a_stack_tells_that_there_is_no_wait_only_where_its_source_is_known() -> None:
+    assert tells_no_wait([thread(IN_DATA)], {IN_DATA[0]: ""})
+    assert not tells_no_wait([thread(IN_DATA)], {})
+    assert tells_no_wait([thread((Frame("wait", "threading.py", 320, "python"),))], {})
+
+
+def test_what_gets_from_a_file_is_no_store() -> None:
+    """An object's get() may be a store's, which waits in interruptible sleep; one from a file hangs in the kernel."""
+    source = {IN_DATA[0]: "    batch = cache.get(index)"}
+    assert not tells_no_wait([thread(IN_DATA)], source, sleeps=True)
+    assert tells_no_wait([thread(IN_DATA)], source, sleeps=False)
+
+
+# ---- what may wait although nothing shows it ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "may_wait"),
+    [
+        ("    time.sleep(1000)", False),
+        ("    libc.pause()  # f()", False),
+        ("    while True: pass", False),
+        ("    pass\n    while True:\n        pass", False),
+        ("    data = open(os.path.join(folder, names[0])).read()", False),
+        ("def hang(): time.sleep(1000)", False),
+        ("    f()", True),
+        ("    getattr(work, 'wait')()", True),
+        ("    exec('work.wait()')", True),
+        ("    while not store.check(['go']): time.sleep(0.1)", True),
+        ("    time.sleep(0.1)\n    while not is_done():\n        time.sleep(0.1)", True),
+        ("    time.sleep(0.1)\n    while True:\n        if is_done(): break\n        time.sleep(0.1)", True),
+        ("    for batch in batches:", True),
+        ("    with lock:", True),
+        ("", True),
+    ],
+)
+def test_a_line_that_calls_what_is_not_known_may_wait(source: str, may_wait: bool) -> None:
+    assert may_wait_unseen([thread(IN_DATA)], {IN_DATA[0]: source}) == may_wait
+
+
+def test_without_a_stack_or_a_source_anything_may_wait() -> None:
+    assert may_wait_unseen([], {})
+    assert may_wait_unseen([thread(IN_DATA)], {})
+
+
+@pytest.mark.parametrize(
+    ("other", "source", "waits", "may_wait"),
+    [
+        (IN_COLLECTIVE, "", True, True),
+        ([f._replace(package="torch") for f in IN_COLLECTIVE[:2]], "", True, False),  # Thread(target=dist.all_reduce)
+        (IN_A_SAVER, "    work.wait()", True, True),
+        (IN_A_SAVER, "    f()", False, True),
+        (IN_A_SAVER, "    time.sleep(1)", False, False),
+        (IN_A_SAVER[1:], "", False, False),  # idle, in a pool
+        ((Frame("get", "queue.py", 1, "python"), *IN_A_SAVER), "", False, False),
+        (OF_OURS, "", False, False),
+        ((), "", False, False),
+    ],
+)
+def test_who_waits_for_a_thread_may_wait_for_what_that_waits_for(
+    other: Sequence[Frame], source: str, waits: bool, may_wait: bool
+) -> None:
+    threads, sources = [thread(tuple(other), "saver"), thread(IN_A_LOCK)], dict.fromkeys(other[:1], source)
+    assert tells_no_wait(threads, sources) is not waits
+    assert may_wait_unseen(threads, sources) == may_wait
+    # What is read from a pipe, no thread has to let go.
+    threads = [thread(tuple(other), "saver"), thread(IN_A_PIPE)]
+    assert tells_no_wait(threads, sources)
+    assert not may_wait_unseen(threads, sources)
+
+
+def test_who_waits_for_a_lock_may_wait_for_the_thread_that_holds_it() -> None:
+    line = {IN_DATA[0]: "    lock.acquire(timeout=9)"}
+    for other, waits, may_wait in ((IN_COLLECTIVE, True, True), (IN_A_SAVER, False, False), ((), False, False)):
+        threads = [thread(other, "saver"), thread(IN_DATA)]
+        sources = {IN_A_SAVER[0]: "    lock.acquire()"} | line
+        assert tells_no_wait(threads, sources) is not waits
+        assert may_wait_unseen(threads, sources) == may_wait
+
+
+def test_the_lines_of_main_threads_are_read_first_and_those_of_threads_of_the_training() -> None:
+    saver, idle = thread(IN_A_SAVER, "saver"), thread(IN_A_SAVER[1:], "idle")
+    read = lines_that_tell([[saver, thread(IN_A_LOCK), idle, thread((), "none")], [], [thread(IN_DATA)]])
+    assert read == [IN_A_LOCK[0], IN_DATA[0], IN_A_SAVER[0]]
+
+
+@pytest.mark.parametrize(
+    ("function", "file", "is_one"),
+    [
+        ("all_reduce", "torch/distributed/distributed_c10d.py", True),
+        ("barrier", "torch/distributed/distributed_c10d.py", True),
+        ("broadcast", "torch/distributed/distributed_c10d.py", False),
+        ("recv", "torch/distributed/distributed_c10d.py", False),
+        ("all_reduce", "torch/distributed/checkpoint/utils.py", False),
+        ("_engine_run_backward", "torch/autograd/graph.py", False),
+    ],
+)
+def test_only_some_collectives_are_left_by_all_or_nobody(function: str, file: str, is_one: bool) -> None:
+    assert is_entered_by_all(Frame(function, file, 1)) == is_one

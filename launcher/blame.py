@@ -47,9 +47,9 @@ def assign_blame(group: Group, *, has_others: bool = False) -> Blame:
     """
     upset = [e for e in group if e.may_be_upset]
     if len({_how_it_failed(e) for e in upset}) > 1:  # whichever of them came first is a coin
-        calm = [e._replace(error=None, exit_code=None, ended_ns=0) if e in upset else e for e in group]
+        calm = [e._replace(error=None, exit_code=None, ended_ns=0, has_left=False) if e in upset else e for e in group]
         known = assign_blame(calm, has_others=has_others)
-        return known._replace(why=f"{known.why}; {len(upset)} ranks failed{_ASKED}")
+        return known._replace(why=f"{known.why}; {len(upset)} ranks failed or ended{_ASKED}")
     for rule in (_died_or_raised, _left_early, _cannot_run):
         if (blame := rule(group)) is not None:
             return blame
@@ -127,7 +127,8 @@ def _left_early(group: Group) -> Blame | None:
     if not left or not held_up or any(e.is_condemned and not e.waits for e in staying):
         return None
     how = "ended with 0" if all(e.exit_code == 0 for e in left) else "finished its training"
-    return Blame(_ranks(left), f"{how} while the others still needed it")
+    why = _ASKED if all(e.may_be_upset for e in left) else ""
+    return Blame(_ranks(left), f"{how} while the others still needed it{why}")
 
 
 def _cannot_run(group: Group) -> Blame | None:
@@ -157,16 +158,16 @@ def _outside(group: Group) -> Blame | None:
     if any(e.waits for e in group):
         named = [e for e in outside if e.is_condemned] or outside
         surest = [e for e in named if not e.may_wait] or named
-        return _outside_blame(surest, "its stack stands outside any collective, the others wait in one")
+        return _hedged(surest, "its stack stands outside any collective, the others wait in one")
     condemned = [e for e in group if e.is_condemned]
     if outside == condemned and len(condemned) == 1 and len(group) > 1:
-        return _outside_blame(outside, "the only rank that is overdue, and its stack stands outside any collective")
+        return _hedged(outside, "the only rank that is overdue, and its stack stands outside any collective")
     return None
 
 
-def _outside_blame(named: Group, why: str) -> Blame:
+def _hedged(named: Group, why: str) -> Blame:
     if any(e.may_wait for e in named):
-        why = f"likely: {why}; not certain, since what it calls there may wait for another rank, too"
+        why = f"likely: {why}; not certain, since it may wait for another rank there in a way that no stack shows"
     return Blame(_ranks(named), why)
 
 
@@ -178,7 +179,9 @@ def _elsewhere(group: Group) -> Blame | None:
     if count == len(group) or 2 * count <= len(group):
         return None
     return Blame(
-        _ranks([e for e in group if e.waits_at != place]), f"waits elsewhere than the others, who wait at {place}"
+        _ranks([e for e in group if e.waits_at != place]),
+        f"likely: waits elsewhere than the others, who wait at {place}; not certain, since they may have skipped what "
+        "it waits for",
     )
 
 
@@ -192,7 +195,7 @@ def _behind(group: Group) -> Blame | None:
     # waits, that is possible, too.
     if any(e.waits or (e.waits is None and e.stands_at) for e in behind):
         return None
-    return Blame(_ranks(behind), f"behind the others, at iteration {min(iterations)} of {max(iterations)}")
+    return _hedged(behind, f"behind the others, at iteration {min(iterations)} of {max(iterations)}")
 
 
 def _apart(group: Group) -> Blame | None:
@@ -265,7 +268,7 @@ def _busy(group: Group) -> Blame | None:
     if len(busy) != 1 or any(e.is_busy is None for e in group) or busy[0].waits:
         return None
     if len(group) > 1 and busy[0].is_condemned:
-        return Blame(_ranks(busy), "the only rank that uses the processor, the others sleep")
+        return _hedged(busy, "the only rank that uses the processor, the others sleep")
     return None
 
 

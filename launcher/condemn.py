@@ -402,6 +402,7 @@ def _evidence(
 ) -> Evidence:
     later = look_at(rank.pid(view))
     has_gpu = uses_a_gpu(rank.pid(view))
+    hangs_in_kernel = later is not None and later.state == "D"  # it waits for a disk or a device
     waits: bool | None = None
     stands_at = str(own_frame(stack) or "")
     frame = waits_for_peers(stack, sources)
@@ -416,7 +417,7 @@ def _evidence(
         is_busy = look.state == later.state == "R"
     return Evidence.of_cell(rank.order.local_rank, view, later, rank.error())._replace(
         waits=waits,
-        may_wait=waits is False and may_wait_unseen(stack, sources),
+        may_wait=waits is False and not hangs_in_kernel and may_wait_unseen(stack, sources),
         waits_by_source=frame is not None and waits_for_peers(stack, {}) is None,
         waits_at=stands_at if waits else "",
         stands_at=stands_at,

@@ -179,10 +179,12 @@ class Evidence(NamedTuple):
 
     @property
     def may_be_upset(self) -> bool:
-        """It failed after a signal had asked it for its stack, which may be why; it was alive then."""
+        """It failed or ended after a signal had asked it for its stack, which may be why; it was alive then."""
         if not self.asked_ns or self.is_victim:
             return False
-        return self.asked_ns < self.error.at_ns if self.error is not None else (self.exit_code or 0) > 0
+        if self.error is not None:
+            return self.asked_ns < self.error.at_ns
+        return self.exit_code is not None and self.exit_code >= 0
 
     @property
     def asking_signal(self) -> signal.Signals | None:

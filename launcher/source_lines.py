@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from launcher.background import Background, NotDoneError
 from launcher.stacks import Frame
@@ -20,8 +20,6 @@ __all__ = ["SourceReader"]
 _LARGEST_SOURCE = 1 << 22
 _CLOCKS_DIFFER_SECONDS = 0.05
 """How much later than it was a change may be noted; the start of a process is known to 0.01 s."""
-_LONGEST_POLL = 10
-"""Lines of a loop that waits; longer ones are the training's."""
 
 
 class SourceReader:
@@ -43,9 +41,8 @@ class SourceReader:
                 something else than what runs.
 
         Returns:
-            Frame to source: its line, which is empty where there is no such file or line, and below it the ``while``
-            loop that it stands in, where that is short enough to be one that polls, or else the head of it. A frame is
-            missing where its file did not answer in time or was changed since, or there was no room for a thread.
+            Frame to line, which is empty where there is no such file or line. A frame is missing where its file did not
+            answer in time or was changed since, or there was no room for a thread.
         """
         found: dict[Frame, str] = {}
         by_path: dict[str, list[Frame]] = {}
@@ -56,46 +53,12 @@ class SourceReader:
             for path, there in by_path.items():
                 source = _source(path, read_by_then + _CLOCKS_DIFFER_SECONDS)
                 if source is not None:
-                    found.update({frame: _around(source, frame.line) for frame in there})
+                    found.update({f: source[f.line - 1] if 0 < f.line <= len(source) else "" for f in there})
 
         if by_path and self._thread.is_started:
             with contextlib.suppress(NotDoneError):
                 self._thread.call(read, timeout_seconds)
         return dict(found)
-
-
-def _around(source: Sequence[str], number: int) -> str:
-    """One line (the first is 1), and below it the short loop around it."""
-    if not 0 < number <= len(source):
-        return ""
-    line = source[number - 1]
-    depth = _depth(line)
-    for index in range(number - 1, max(number - 1 - _LONGEST_POLL, -1), -1):
-        head = source[index]
-        if index != number - 1 and (not head.strip() or _depth(head) >= depth):
-            continue
-        depth = _depth(head)
-        if head.lstrip().startswith("while"):
-            return "\n".join([line, head, *_short_body(source, index)])
-    return line
-
-
-def _short_body(source: Sequence[str], head: int) -> list[str]:
-    """What is indented below a line, or nothing where that is long."""
-    body: list[str] = []
-    for line in source[head + 1 :]:
-        if not line.strip():
-            continue
-        if _depth(line) <= _depth(source[head]):
-            break
-        body.append(line)
-        if len(body) > _LONGEST_POLL:
-            return []
-    return body
-
-
-def _depth(line: str) -> int:
-    return len(line) - len(line.lstrip())
 
 
 def _source(path: str, newest: float) -> list[str] | None:

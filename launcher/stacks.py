@@ -131,7 +131,7 @@ def is_a_wait_for_the_gpu(threads: Sequence[Thread], sources: Mapping[Frame, str
     frame = innermost_frame(threads)
     if frame is None:
         return False
-    source = sources.get(frame, "").partition("\n")[0]
+    source = sources.get(frame)
     return not source or bool(_WAITS_FOR_A_GPU.search(source))
 
 

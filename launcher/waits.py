@@ -1,8 +1,9 @@
 """What a stack tells of waiting: whether a rank waits for others, does not, or may do so unseen. Pure.
 
 A collective is a frame of torch. What waits in C (``Work.wait``, ``Store.get``) is no frame of Python, so the source of
-the innermost line has to tell; where that names something unknown (a variable that holds a bound method, ``exec``, a
-loop that polls), no line proves that nobody is waited for, and whoever draws conclusions has to say so.
+the innermost line has to tell. Hardly any other line proves that nobody is waited for: a name may be a bound method, a
+loop may poll, and a file, a pipe or a child process may be what another rank is to fill or to end. Whoever draws
+conclusions from where a rank stands has to say so.
 """
 
 from __future__ import annotations
@@ -30,13 +31,11 @@ _NO_OTHER_CALL = re.compile(
     rf"(|{_KEYWORDS}|.*\b(get_future|_get_default_store|get_default_store|"
     r"(all_|reduce|broadcast|barrier|send|isend|recv|irecv|batch_isend)\w*))$"
 )
-# Calls that are known to wait for no other rank, whatever module they come from; a lock's holder is looked for apart.
-_WAITS_FOR_NOBODY = re.compile(
-    rf"(|{_KEYWORDS}|input|(.*\.)?(sleep|pause|open|pipe|read|readline|write|fsync|time|acquire|path\.\w+))$"
-)
-# Each of these calls something without a parenthesis: the next of an iterator, a lock.
-_HIDDEN_CALL = re.compile(r"\b(for|with|await|yield|import|del)\b")
-_DEFINITION = re.compile(r"\bdef\s+\w+")
+# What surely waits for no other rank, whatever calls it. A short sleep may be part of a loop that polls.
+_SLEEPS = re.compile(r"(?:\w+\.)*sleep\((\d[\d_]*(?:\.\d*)?)(?:e(\d)|\s*\*\*\s*(\d)|\s*\*\s*(\d+))?\)")
+_LOOPS = re.compile(r"while (True|1): pass")
+_LOCKS = re.compile(r"[\w.]+\.acquire\([\w.=]*\)")
+_LEAST_SLEEP_SECONDS = 60
 # In these the main thread may wait for what another thread waits for.
 _WAITS_FOR_A_THREAD = ("threading.py", "selectors.py")
 
@@ -71,20 +70,18 @@ def tells_no_wait(threads: Sequence[Thread], sources: Mapping[Frame, str], *, sl
 
 
 def may_wait_unseen(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> bool:
-    """Whether a rank may wait for others although its stack shows nothing of it.
+    """Whether a rank may wait for others although its stack shows nothing of it, as nearly everywhere.
 
-    It cannot where every call on its innermost line, and in the short loop around it, is known to wait for no other
-    rank (``sleep``, ``read``), or where that is the standard library's. If it may wait for a thread there (a lock, a
-    join), the same must be known of the training's other threads.
+    It surely does not in a sleep of a minute and more, in a loop that does nothing, or where it waits for a lock or an
+    event of its own process; and no other thread of the training may stand anywhere else.
 
     Args:
         threads: The rank's stacks.
         sources: As for :func:`waits_for_peers`.
     """
-    innermost = innermost_frame(threads)
-    if innermost is None or not (innermost.package == "python" or _is_plain(sources.get(innermost, ""))):
-        return True
-    return any(not _stands_plainly(thread, sources) for thread in _threads_to_wait_for(threads, sources))
+    main = main_thread(tuple(threads))
+    others = (t for t in threads if t is not main and any(not frame.package for frame in t.frames))
+    return main is None or not all(_waits_for_nobody(thread, sources) for thread in (main, *others))
 
 
 def is_entered_by_all(frame: Frame) -> bool:
@@ -127,24 +124,20 @@ def _threads_to_wait_for(threads: Sequence[Thread], sources: Mapping[Frame, str]
     return [t for t in threads if t is not main and ("" in (of := packages[id(t)]) or of.isdisjoint(OURS))]
 
 
-def _stands_plainly(thread: Thread, sources: Mapping[Frame, str]) -> bool:
-    """Whether another thread of the rank waits for no other rank, as far as that can be told."""
-    if not thread.frames or all(frame.package for frame in thread.frames):
-        return True  # a library's own: what collectives run in has been looked for
-    innermost = thread.frames[0]
-    return innermost.package == "python" or _is_plain(sources.get(innermost, ""))
-
-
-def _is_plain(source: str) -> bool:
-    """Whether a line, with the short loop around it, calls nothing but what waits for nobody."""
-    lines = [_DEFINITION.sub("", line.partition("#")[0]) for line in source.split("\n")]
-    if not lines[0].strip():  # there is no such file or line: it may be anything
+def _waits_for_nobody(thread: Thread, sources: Mapping[Frame, str]) -> bool:
+    if not thread.frames:
         return False
-    return all(
-        not _HIDDEN_CALL.search(line) and all(map(_WAITS_FOR_NOBODY.match, _CALLS.findall(line))) for line in lines
-    )
+    innermost = thread.frames[0]
+    if innermost.package == "python":
+        return innermost.file == "threading.py"
+    code = _code(innermost, sources).strip()
+    if (sleep := _SLEEPS.fullmatch(code)) is not None:
+        number, exponent, power, factor = sleep.groups()
+        seconds = float(number) ** int(power or 1) * 10.0 ** int(exponent or 0) * int(factor or 1)
+        return seconds >= _LEAST_SLEEP_SECONDS
+    return bool(_LOOPS.fullmatch(code) or _LOCKS.fullmatch(code))
 
 
 def _code(innermost: Frame, sources: Mapping[Frame, str]) -> str:
     # What waits in the standard library waits in a frame of Python, and seldom for another rank.
-    return sources.get(innermost, "").partition("\n")[0].partition("#")[0] if innermost.package != "python" else ""
+    return sources.get(innermost, "").partition("#")[0] if innermost.package != "python" else ""

@@ -479,8 +479,15 @@ MUTANTS_OF_VERDICTS = (
     Mutant(
         "nobody asks whether a rank may wait unseen",
         "launcher/condemn.py",
-        "        may_wait=waits is False and may_wait_unseen(stack, sources),\n",
+        "        may_wait=waits is False and not hangs_in_kernel and may_wait_unseen(stack, sources),\n",
         "",
+        ("tests/launcher/test_condemn.py",),
+    ),
+    Mutant(
+        "what hangs in the kernel may wait for another rank",
+        "launcher/condemn.py",
+        "waits is False and not hangs_in_kernel and may_wait_unseen",
+        "waits is False and may_wait_unseen",
         ("tests/launcher/test_condemn.py",),
     ),
     Mutant(
@@ -505,11 +512,18 @@ MUTANTS_OF_VERDICTS = (
         ("tests/launcher/test_condemn.py",),
     ),
     Mutant(
-        "a loop that polls looks like a plain sleep",
-        "launcher/source_lines.py",
-        '            return "\\n".join([line, head, *_short_body(source, index)])\n',
-        "            return line\n",
-        ("tests/launcher/test_source_lines.py",),
+        "a short sleep, as of a loop that polls, is a plain hang",
+        "launcher/waits.py",
+        "_LEAST_SLEEP_SECONDS = 60\n",
+        "_LEAST_SLEEP_SECONDS = 0\n",
+        ("tests/launcher/test_waits.py",),
+    ),
+    Mutant(
+        "whatever the standard library waits for is no other rank",
+        "launcher/waits.py",
+        '        return innermost.file == "threading.py"\n',
+        "        return True\n",
+        ("tests/launcher/test_waits.py",),
     ),
     Mutant(
         "the first of several that our question has upset is named",

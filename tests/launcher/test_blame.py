@@ -207,7 +207,7 @@ def test_who_has_been_through_the_section_that_the_others_wait_in_is_likely_to_h
     group = [ahead, *(in_step(n, 11) for n in (0, 2)[:others])]
     blame = assign_blame(group[::-1])
     assert blame.local_ranks == (1,)
-    why = r"likely: it has closed section 'step' 12 times, the others? 11 times and still waits? in|waits elsewhere"
+    why = "likely: (it has closed section .step. 12 times, the others? 11 times and still waits? in|waits elsewhere)"
     assert re.match(why, blame.why)
 
 
@@ -250,11 +250,17 @@ def test_one_outside_that_is_overdue_goes_before_one_that_is_not() -> None:
 def test_who_may_wait_unseen_is_named_with_a_hedge_and_only_where_nobody_is_surer() -> None:
     """It may stand in ``f = work.wait; f()``, and the others in what their peer has skipped."""
     unsure, sure = rank(0, **OUTSIDE, may_wait=True), rank(1, **OUTSIDE)
-    hedge = "likely: .*outside any collective.*; not certain, since what it calls there may wait for another rank"
+    hedge = "likely: .*outside any collective.*; not certain, since it may wait for another rank there"
     for group in ([unsure, waiting(1)], [unsure, rank(1)]):
         blame = assign_blame(group)
         assert blame.local_ranks == (0,)
         assert re.match(hedge, blame.why)
+    hidden = [rank(0, iteration=6, is_condemned=True, may_wait=True, waits=False), rank(1, is_condemned=True)]
+    busy = [rank(0, is_condemned=True, may_wait=True, is_busy=True), rank(1, is_condemned=True, is_busy=False)]
+    for group, fact in ((hidden, "behind the others"), (busy, "the only rank that uses the processor")):
+        blame = assign_blame(group)
+        assert blame.local_ranks == (0,)
+        assert re.match(f"likely: ({fact}).*; not certain", blame.why)
     for group in ([sure, waiting(0)], [sure, rank(0)], [unsure, sure, waiting(2)]):
         blame = assign_blame(group)
         assert blame.local_ranks == (1,)
@@ -304,6 +310,7 @@ ENDED = {"exit_code": 9, "ended_ns": 2 * S}
         [{"error": OTHER, "exit_code": 1}, {"error": OWN}],
         [{"error": OWN}, ENDED],
         [ENDED, {"exit_code": 7, "ended_ns": S}],
+        [{"error": OWN}, {"exit_code": 0, "ended_ns": S, "has_left": True}],
     ],
 )
 def test_of_several_that_our_question_upsets_in_different_ways_none_is_named_for_it(upset: list[Any]) -> None:
@@ -311,7 +318,7 @@ def test_of_several_that_our_question_upsets_in_different_ways_none_is_named_for
     group = [rank(number, **ASKED, **how) for number, how in enumerate(upset)]
     blame = assign_blame(group)
     assert blame.local_ranks == ()
-    assert blame.why.endswith("; 2 ranks failed, after a signal had asked for the stack, which may be why")
+    assert blame.why.endswith("; 2 ranks failed or ended, after a signal had asked for the stack, which may be why")
     assert culprits(group[0]._replace(waits=True), group[1]._replace(waits=False)) == (1,)
     # A failure from before the question is what it was; so is one of a rank that was not asked.
     earlier = rank(2, error=OWN._replace(at_ns=S // 2), asked_ns=S)
@@ -324,6 +331,10 @@ def test_an_end_that_our_question_may_have_caused_is_told_as_one() -> None:
     assert assign_blame([rank(0, **ENDED), waiting(1)]) == ((0,), why)
     asked = assign_blame([rank(0, **ENDED, **ASKED), waiting(1, asked_ns=S)])
     assert asked == ((0,), f"{why}, after a signal had asked for the stack, which may be why")
+    left = {"exit_code": 0, "has_left": True}
+    for known, hint in (({}, ""), ({"asked_ns": S}, ", after a signal had asked for the stack, which may be why")):
+        gone = assign_blame([rank(0, **left, **known), waiting(1)])
+        assert gone == ((0,), f"ended with 0 while the others still needed it{hint}")
     # A victim's lost connection is no second failure of that kind.
     assert culprits(rank(0, **ENDED, **ASKED), rank(1, **LOST | {"asked_ns": 1})) == (0,)
 

@@ -22,6 +22,7 @@ from launcher import agent
 from launcher import condemn as module
 from launcher.children import children_of
 from launcher.condemn import Reporter, condemn
+from launcher.evidence import ProcessLook
 from launcher.incident import Incident, RankReport, read_incident
 from launcher.incident_writer import IncidentWriter
 from launcher.job_limits import JobLimits
@@ -227,10 +228,11 @@ def test_a_wait_that_only_the_source_tells_of_is_one(
     assert [rank.waits_in for rank in incident.ranks] == ["step (train.py:2)", None]
 
 
-@pytest.mark.parametrize(("line", "hedge"), [(1, True), (3, False)])
+@pytest.mark.parametrize(("line", "state", "hedge"), [(1, "S", True), (3, "S", False), (1, "D", False)])
 def test_who_may_wait_in_a_way_that_no_line_shows_is_named_with_a_hedge(
-    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: int, hedge: bool
+    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: int, state: str, hedge: bool
 ) -> None:
+    monkeypatch.setattr(module, "look_at", lambda _: ProcessLook(state))
     script = tmp_path / "train.py"
     script.write_text("wait_for_it()\n\ntime.sleep(1000)\n")
     group.stacks = {0: (Frame("step", "train.py", line, path=str(script)),), 1: IN_COLLECTIVE}

@@ -35,43 +35,6 @@ def test_lines_are_read_by_path_and_each_file_once(tmp_path: Path, monkeypatch: 
     assert SourceReader().lines([Frame("step", "a\0b", 1)], PATIENCE) == {Frame("step", "a\0b", 1): ""}
 
 
-POLLS = """
-def wait(work):
-    while not work.is_done():
-
-        time.sleep(0.1)
-    while True: pass
-    time.sleep(9)
-    while step < last:
-        if step:
-            train(step)
-            f()
-        step += 1
-def train(step):
-    f()
-"""
-
-
-@pytest.mark.parametrize(
-    ("line", "loop"),
-    [(5, [3, 5]), (3, [3, 5]), (6, [6]), (7, []), (10, [8, 9, 10, 11, 12]), (12, [8, 9, 10, 11, 12]), (14, [])],
-)
-def test_a_line_comes_with_the_short_loop_around_it(tmp_path: Path, line: int, loop: list[int]) -> None:
-    path, lines = tmp_path / "train.py", POLLS.split("\n")
-    path.write_text(POLLS)
-    found = SourceReader().lines([frame(path, line)], PATIENCE)[frame(path, line)]
-    assert found.split("\n") == [lines[number - 1] for number in (line, *loop)]
-
-
-@pytest.mark.parametrize("count", [10, 11])
-def test_of_a_long_loop_the_head_alone_is_told(tmp_path: Path, count: int) -> None:
-    path = tmp_path / "train.py"
-    path.write_text("while is_on():\n" + count * " f()\n")
-    assert SourceReader().lines([frame(path, 2)], PATIENCE)[frame(path, 2)].count("f()") == (11 if count == 10 else 1)
-    far = SourceReader().lines([frame(path, 12)], PATIENCE)[frame(path, 12)]
-    assert "is_on" not in far
-
-
 def test_what_was_changed_since_it_was_read_tells_nothing(tmp_path: Path) -> None:
     """A line that was moved to where the culprit stands made a victim of it."""
     path = tmp_path / "train.py"

@@ -392,7 +392,7 @@ class Agent(SimpleElasticAgent):
         self._restart_reason = ("the failure", self._seen_ns)
         first = processes.failed
         views = current.views()
-        known = story.look(group, processes, views, current.errors())
+        known = story.look(group, processes, views, current.errors(), current.asked_ns())
         # The peers take longest to die, so they begin before anything is read, written or said.
         current.ask_to_end(signal.SIGTERM)
         asked_ns = time.monotonic_ns()

@@ -72,6 +72,16 @@ class Cells:
                     errors[local_rank] = error
         return errors
 
+    def asked_ns(self) -> dict[int, int]:
+        """When a rank last wrote its stack, because a signal had asked for it; those that never did are missing."""
+        asked = {}
+        offset_ns = time.time_ns() - time.monotonic_ns()
+        for local_rank, cell in self._cells.items():
+            with contextlib.suppress(OSError):
+                if (status := os.stat(cell.path + ".stack")).st_size:
+                    asked[local_rank] = status.st_mtime_ns - offset_ns
+        return asked
+
     def stamps(self) -> dict[int, dict[str, int | None]]:
         """When each rank reached its first line, its monitor and its first sign of life."""
         stamps = {}

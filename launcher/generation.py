@@ -138,6 +138,10 @@ class Generation:
         """The exceptions that local ranks have put on record."""
         return self._cells.errors()
 
+    def asked_ns(self) -> dict[int, int]:
+        """When a signal asked local ranks for their stacks, as far as they have answered."""
+        return self._cells.asked_ns()
+
     def mend(self) -> None:
         """Make anew what ranks find by path, where somebody has removed it."""
         replaced = self._outfit.upkeep.mend(None if self._is_over else self._cells)

@@ -58,7 +58,11 @@ YOUNG_NS = 10_000_000_000
 
 
 def look(
-    group: WorkerGroup, processes: WorkerProcesses, views: Mapping[int, CellView], errors: Mapping[int, ErrorRecord]
+    group: WorkerGroup,
+    processes: WorkerProcesses,
+    views: Mapping[int, CellView],
+    errors: Mapping[int, ErrorRecord],
+    asked_ns: Mapping[int, int],
 ) -> dict[int, Evidence]:
     """Look at every rank, before any is asked to end: afterwards it looks like one that ends by itself.
 
@@ -67,12 +71,17 @@ def look(
         processes: Its processes; at least one has failed.
         views: What every rank's cell said, by local rank.
         errors: The exceptions on record, by local rank.
+        asked_ns: When a signal asked for the stack, by local rank. It counts where the rank has shown no sign of life
+            since: a wait in C that the signal interrupted may have ended it.
 
     Returns:
         What is known, by rank. No disk is touched.
     """
     workers = {worker.global_rank: processes.workers[worker.local_rank] for worker in group.workers}
     known = {rank: _evidence(w, views[w.local_rank], errors.get(w.local_rank)) for rank, w in workers.items()}
+    for rank, each in known.items():
+        if (asked := asked_ns.get(each.local_rank, 0)) > each.last_sign_ns:
+            known[rank] = each._replace(asked_ns=asked)
     if any(evidence.exit_code == -signal.SIGABRT for evidence in known.values()):
         # Only then it matters; a rank that uses a GPU has hundreds of descriptors open.
         for rank, worker in workers.items():

@@ -297,9 +297,9 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "ranks are looked at after they were asked to end",
         "launcher/agent.py",
-        "        known = story.look(group, processes, views, current.errors())\n",
+        "        known = story.look(group, processes, views, current.errors(), current.asked_ns())\n",
         "        current.ask_to_end(signal.SIGTERM)\n"
-        "        known = story.look(group, processes, views, current.errors())\n",
+        "        known = story.look(group, processes, views, current.errors(), current.asked_ns())\n",
         ("tests/launcher/test_agent.py",),
     ),
     Mutant(

@@ -540,6 +540,27 @@ MUTANTS_OF_VERDICTS = (
         ("tests/launcher/test_blame.py",),
     ),
     Mutant(
+        "the launcher does not know that a rank was asked for its stack",
+        "launcher/story.py",
+        "            known[rank] = each._replace(asked_ns=asked)\n",
+        "            pass\n",
+        ("tests/launcher/test_story.py",),
+    ),
+    Mutant(
+        "a rank that did something since it was asked for its stack may have failed for that",
+        "launcher/story.py",
+        "if (asked := asked_ns.get(each.local_rank, 0)) > each.last_sign_ns:",
+        "if asked := asked_ns.get(each.local_rank, 0):",
+        ("tests/launcher/test_story.py",),
+    ),
+    Mutant(
+        "whoever waits elsewhere is named as a fact",
+        "launcher/blame.py",
+        'f"likely: waits elsewhere than',
+        'f"waits elsewhere than',
+        ("tests/launcher/test_blame.py",),
+    ),
+    Mutant(
         "an exception whose text exits is not on record",
         "resilience_core/error_record.py",
         "    except BaseException:",

@@ -13,6 +13,8 @@ LIMITS = {
     "sections": {"rank_section_timeouts": "setup:90,step:0.5,checkpointing:90"},
     "heartbeats": {"initial_rank_heartbeat_timeout": 20, "rank_heartbeat_timeout": 0.5},
 }
+PATIENT = {"stack_capture_timeout": 60}
+"""On a busy machine half a second is too short for a stack."""
 HANGING = ("sigstop", "deadlock", "gil", "busy_loop")
 
 
@@ -30,6 +32,7 @@ def test_a_hung_rank_is_condemned_and_its_neighbour_is_not(launch: Callable[...,
         options=["--max-restarts", 1],
         faults=f"{fault}:rank=1,step=3",
         **LIMITS[api],
+        **PATIENT,
     )
 
     assert job.wait() == 0
@@ -59,6 +62,7 @@ def test_a_missing_collective_names_the_rank_that_skipped_it(launch: Callable[..
         options=["--max-restarts", 1],
         faults="missing_collective:rank=1,step=3",
         **limits[api],
+        **PATIENT,
     )
 
     assert job.wait(60) == 0

@@ -67,6 +67,7 @@ class Made:
             processes=SimpleNamespace(failed=[], running=[], collect_exits=lambda: None, pids=dict, stderrs={}),
             views=dict,
             errors=dict,
+            asked_ns=dict,
             ask_to_end=lambda number: None,
             overstayed={},
             end=lambda *_, **__: None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -121,3 +122,13 @@ def test_the_last_sign_of_life_is_the_latest_of_all() -> None:
     assert last_sign_ns(view()) == 4
     assert last_sign_ns(view(sections=(OpenSection("step", 0, 99, 9),))) == 9
     assert last_sign_ns(view(last_heartbeat_ns=12)) == 12
+
+
+def test_when_a_rank_has_answered_for_its_stack_is_known_from_its_file(tmp_path: Path) -> None:
+    cells = Cells(RunFolder(str(tmp_path)), 0, {0: 0, 1: 1, 2: 2})
+    before_ns = time.monotonic_ns() - 10**8  # files are dated by a coarser clock
+    Path(cells[0].path + ".stack").write_text("Current thread 0x1 (most recent call first):\n")
+    Path(cells[1].path + ".stack").touch()
+    (asked,) = cells.asked_ns().items()
+    assert asked[0] == 0
+    assert before_ns < asked[1] <= time.monotonic_ns()

@@ -31,7 +31,7 @@ from launcher.story import (
     what_follows,
 )
 from launcher.workers import Worker
-from resilience_core.cell import Cell
+from resilience_core.cell import LAST_HEARTBEAT, PID, STATE, WATCHED, Cell
 from resilience_core.error_record import ErrorRecord
 
 OWN = ErrorRecord("ValueError", "bad batch\nmore of it")
@@ -140,13 +140,35 @@ def test_whether_a_survivor_uses_a_gpu_is_asked_where_an_abort_has_to_be_explain
     workers = {0: Worker(0, 9, -1, exit_code, ended_ns=5), 1: Worker(1, 8, -1)}
     group: Any = SimpleNamespace(workers=[SimpleNamespace(global_rank=n + 4, local_rank=n) for n in range(2)])
 
-    known = look(group, SimpleNamespace(workers=workers), views, {})  # type: ignore[arg-type]
+    known = look(group, SimpleNamespace(workers=workers), views, {}, {})  # type: ignore[arg-type]
 
     assert asked == looks
     assert {rank: (each.exit_code, each.has_gpu) for rank, each in known.items()} == {
         4: (exit_code, False),
         5: (None, bool(looks)),
     }
+
+
+@pytest.mark.parametrize(("sign_ns", "asked_ns", "hint"), [(5, 7, True), (7, 5, False), (5, 0, False)])
+def test_an_end_after_our_question_is_told_as_one_where_the_rank_did_nothing_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sign_ns: int, asked_ns: int, hint: bool
+) -> None:
+    """The launcher may see the rank end before the monitor has told of the hang that it asked for."""
+    monkeypatch.setattr("launcher.story.look_at", lambda pid: None)
+    cells = [Cell.create(str(tmp_path / str(n)), rank=n, generation=0) for n in range(2)]
+    for cell in cells:
+        cell.words[PID], cell.words[STATE], cell.words[LAST_HEARTBEAT] = 9, WATCHED, sign_ns
+    views = {n: cell.view() for n, cell in enumerate(cells)}
+    workers = {0: Worker(0, 9, -1, 9, ended_ns=9), 1: Worker(1, 8, -1)}
+    group: Any = SimpleNamespace(
+        workers=[SimpleNamespace(global_rank=n, local_rank=n) for n in range(2)], group_world_size=1
+    )
+
+    known = look(group, SimpleNamespace(workers=workers), views, {}, {0: asked_ns} if asked_ns else {})  # type: ignore[arg-type]
+
+    incident = failure_incident(group, {0: 9, 1: 8}, known, views, {}, {}, 0, 7, {})
+    assert [rank.rank for rank in incident.culprits] == [0]
+    assert ("after a signal had asked for the stack" in incident.why) is hint
 
 
 def test_a_pipe_where_standard_error_went_is_left_alone(tmp_path: Path) -> None:

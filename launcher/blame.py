@@ -87,7 +87,7 @@ def _died_or_raised(group: Group) -> Blame | None:
             return Blame(_ranks(same), f"{len(same)} ranks raised the same {first.error.type}{why}")
         peers = [e for e in group if e is not first]
         # A peer may have failed earlier: this rank may have left the group, and raised afterwards.
-        before = "" if not peers or any(_failed_by(e, first.error.at_ns) for e in peers) else _BEFORE
+        before = "" if why or not peers or any(_failed_by(e, first.error.at_ns) for e in peers) else _BEFORE
         later = "" if first.exit_code is not None else ", and has not ended yet"
         return Blame((first.local_rank,), f"raised {first.error.type}{before}{later}{why}")
     # Where GPUs are used, an abort is what the watchdog of a collective library does to a victim.
@@ -162,6 +162,9 @@ def _outside(group: Group) -> Blame | None:
     condemned = [e for e in group if e.is_condemned]
     if outside == condemned and len(condemned) == 1 and len(group) > 1:
         return _hedged(outside, "the only rank that is overdue, and its stack stands outside any collective")
+    stuck = [e for e in outside if e.is_condemned and not e.may_wait]
+    if len(stuck) == 1 and len(group) > 1:
+        return Blame(_ranks(stuck), "its stack stands outside any collective, where it waits for nobody")
     return None
 
 

@@ -402,7 +402,8 @@ def _evidence(
 ) -> Evidence:
     later = look_at(rank.pid(view))
     has_gpu = uses_a_gpu(rank.pid(view))
-    hangs_in_kernel = later is not None and later.state == "D"  # it waits for a disk or a device
+    # It waits for a disk or a device, and not just in this moment.
+    hangs_in_kernel = look is not None and later is not None and look.state == later.state == "D"
     waits: bool | None = None
     stands_at = str(own_frame(stack) or "")
     frame = waits_for_peers(stack, sources)

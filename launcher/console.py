@@ -88,6 +88,8 @@ class _Console:
 
 
 _console = _Console()
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in b"\t\n"}
+"""An exception's message may hold anything, and what it says must not command the terminal."""
 
 
 def say(*lines: str, level: int = WARNING) -> None:
@@ -99,7 +101,7 @@ def say(*lines: str, level: int = WARNING) -> None:
             course of things is INFO; whoever names no level is heard.
     """
     if level >= _console.threshold:
-        _console.say("".join(f"ft_launcher: {line}\n" for line in lines), len(lines))
+        _console.say("".join(f"ft_launcher: {line.translate(_CONTROLS)}\n" for line in lines), len(lines))
 
 
 def start() -> None:

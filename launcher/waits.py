@@ -72,16 +72,18 @@ def tells_no_wait(threads: Sequence[Thread], sources: Mapping[Frame, str], *, sl
 def may_wait_unseen(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> bool:
     """Whether a rank may wait for others although its stack shows nothing of it, as nearly everywhere.
 
-    It surely does not in a sleep of a minute and more, in a loop that does nothing, or where it waits for a lock or an
-    event of its own process; and no other thread of the training may stand anywhere else.
+    It surely does not in a sleep of a minute and more, in a loop that does nothing, or at a lock of its own process.
+    The other threads of the training may stand nowhere else, unless they wait for a thread.
 
     Args:
         threads: The rank's stacks.
         sources: As for :func:`waits_for_peers`.
     """
     main = main_thread(tuple(threads))
-    others = (t for t in threads if t is not main and any(not frame.package for frame in t.frames))
-    return main is None or not all(_waits_for_nobody(thread, sources) for thread in (main, *others))
+    others = [t for t in threads if t is not main and any(not frame.package for frame in t.frames)]
+    waits_for_a_thread = [t for t in others if t.frames[0].file == "threading.py"]
+    plain = [t for t in (main, *others) if t is not None and t not in waits_for_a_thread]
+    return main is None or not all(_waits_for_nobody(thread, sources) for thread in plain)
 
 
 def is_entered_by_all(frame: Frame) -> bool:
@@ -127,10 +129,7 @@ def _threads_to_wait_for(threads: Sequence[Thread], sources: Mapping[Frame, str]
 def _waits_for_nobody(thread: Thread, sources: Mapping[Frame, str]) -> bool:
     if not thread.frames:
         return False
-    innermost = thread.frames[0]
-    if innermost.package == "python":
-        return innermost.file == "threading.py"
-    code = _code(innermost, sources).strip()
+    code = _code(thread.frames[0], sources).strip()
     if (sleep := _SLEEPS.fullmatch(code)) is not None:
         number, exponent, power, factor = sleep.groups()
         seconds = float(number) ** int(power or 1) * 10.0 ** int(exponent or 0) * int(factor or 1)

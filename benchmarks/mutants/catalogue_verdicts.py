@@ -519,11 +519,18 @@ MUTANTS_OF_VERDICTS = (
         ("tests/launcher/test_waits.py",),
     ),
     Mutant(
-        "whatever the standard library waits for is no other rank",
-        "launcher/waits.py",
-        '        return innermost.file == "threading.py"\n',
-        "        return True\n",
-        ("tests/launcher/test_waits.py",),
+        "who surely waits for nobody is not named beside one of whom it cannot be told",
+        "launcher/blame.py",
+        "    if len(stuck) == 1 and len(group) > 1:\n",
+        "    if False:\n",
+        ("tests/launcher/test_blame.py",),
+    ),
+    Mutant(
+        "a message may command the terminal",
+        "launcher/console.py",
+        "{line.translate(_CONTROLS)}",
+        "{line}",
+        ("tests/launcher/test_console.py",),
     ),
     Mutant(
         "the first of several that our question has upset is named",

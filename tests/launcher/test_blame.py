@@ -261,6 +261,10 @@ def test_who_may_wait_unseen_is_named_with_a_hedge_and_only_where_nobody_is_sure
         blame = assign_blame(group)
         assert blame.local_ranks == (0,)
         assert re.match(f"likely: ({fact}).*; not certain", blame.why)
+    # It sleeps, and whether the other waits, which is overdue as well, cannot be told.
+    both = assign_blame([sure, rank(0, is_condemned=True)])
+    assert both == ((1,), "its stack stands outside any collective, where it waits for nobody")
+    assert culprits(sure, rank(0, **OUTSIDE)) == ()
     for group in ([sure, waiting(0)], [sure, rank(0)], [unsure, sure, waiting(2)]):
         blame = assign_blame(group)
         assert blame.local_ranks == (1,)

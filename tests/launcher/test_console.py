@@ -161,3 +161,9 @@ def test_a_guest_in_anothers_program_leaves_its_handlers_alone(monkeypatch: pyte
     log_records.take_over_logging("INFO")
     logging.getLogger("launcher").setLevel(before)
     assert logging.getLogger().handlers == theirs
+
+
+def test_what_is_told_does_not_command_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    console.say("error   ValueError: a\tb\0\x1b[31mred\r\x9b2J")
+    console.finish(30)
+    assert capfd.readouterr().err == "ft_launcher: error   ValueError: a\tb\\x00\\x1b[31mred\\x0d\\x9b2J\n"

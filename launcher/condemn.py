@@ -418,7 +418,7 @@ def _evidence(
         is_busy = look.state == later.state == "R"
     return Evidence.of_cell(rank.order.local_rank, view, later, rank.error())._replace(
         waits=waits,
-        may_wait=waits is False and not hangs_in_kernel and may_wait_unseen(stack, sources),
+        may_wait=not waits and not hangs_in_kernel and bool(stack) and may_wait_unseen(stack, sources),
         waits_by_source=frame is not None and waits_for_peers(stack, {}) is None,
         waits_at=stands_at if waits else "",
         stands_at=stands_at,

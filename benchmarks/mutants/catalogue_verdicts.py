@@ -479,15 +479,22 @@ MUTANTS_OF_VERDICTS = (
     Mutant(
         "nobody asks whether a rank may wait unseen",
         "launcher/condemn.py",
-        "        may_wait=waits is False and not hangs_in_kernel and may_wait_unseen(stack, sources),\n",
+        "        may_wait=not waits and not hangs_in_kernel and bool(stack) and may_wait_unseen(stack, sources),\n",
         "",
+        ("tests/launcher/test_condemn.py",),
+    ),
+    Mutant(
+        "of a rank that may wait by its line it is not said that it may",
+        "launcher/condemn.py",
+        "        may_wait=not waits and not",
+        "        may_wait=waits is False and not",
         ("tests/launcher/test_condemn.py",),
     ),
     Mutant(
         "what hangs in the kernel may wait for another rank",
         "launcher/condemn.py",
-        "waits is False and not hangs_in_kernel and may_wait_unseen",
-        "waits is False and may_wait_unseen",
+        "not waits and not hangs_in_kernel and bool(stack)",
+        "not waits and bool(stack)",
         ("tests/launcher/test_condemn.py",),
     ),
     Mutant(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,8 @@ def port(unused_port: Callable[[], int]) -> int:
 
 
 def ports_of_rank_0(job: Any) -> list[str]:
-    return [line for line in job.stdout.splitlines() if line.startswith("rank 0 meets on port")]
+    # Ranks write as with python -u: a line and its end are two writes, and another rank's line may come between.
+    return re.findall(r"rank 0 meets on port \d+ in generation \d", job.stdout)
 
 
 @pytest.mark.parametrize(

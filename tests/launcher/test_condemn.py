@@ -20,9 +20,10 @@ import pytest
 
 from launcher import agent
 from launcher import condemn as module
+from launcher.blame import Blame
 from launcher.children import children_of
 from launcher.condemn import Reporter, condemn
-from launcher.evidence import ProcessLook
+from launcher.evidence import Evidence, ProcessLook
 from launcher.incident import Incident, RankReport, read_incident
 from launcher.incident_writer import IncidentWriter
 from launcher.job_limits import JobLimits
@@ -243,6 +244,36 @@ def test_who_may_wait_in_a_way_that_no_line_shows_is_named_with_a_hedge(
     ((incident, _, _),) = group.incidents
     assert [rank.rank for rank in incident.culprits] == [0]
     assert incident.why.startswith("likely: ") is hedge
+
+
+@pytest.mark.parametrize(
+    ("line", "waits", "may_wait"),
+    [
+        ("work.wait()", True, False),
+        ("f(work.wait())", None, True),
+        ("f()", False, True),
+        ("while True: pass", False, False),
+    ],
+)
+def test_what_may_wait_by_its_line_may_wait_unseen_as_well(
+    group: Group,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    line: str,
+    waits: bool | None,
+    may_wait: bool,
+) -> None:
+    """One that spins on a property which asks for a wait's end was named as the only one that uses the processor."""
+    known: list[Evidence] = []
+    monkeypatch.setattr(module, "assign_blame", lambda found, **_: (known.extend(found), Blame((), ""))[1])
+    script = tmp_path / "train.py"
+    script.write_text(f"{line}\n")
+    group.stacks = {0: (Frame("step", "train.py", 1, path=str(script)),)}
+    began = time.time()
+    monkeypatch.setattr("launcher.condemn._began", lambda _: began)
+
+    group.condemn()
+    assert [(each.waits, each.may_wait) for each in known] == [(waits, may_wait), (None, False)]
 
 
 @pytest.mark.parametrize("line", ["work.wait()", "read(batch)"])

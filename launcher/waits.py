@@ -32,7 +32,7 @@ _NO_OTHER_CALL = re.compile(
     r"(all_|reduce|broadcast|barrier|send|isend|recv|irecv|batch_isend)\w*))$"
 )
 # What surely waits for no other rank, whatever calls it. A short sleep may be part of a loop that polls.
-_SLEEPS = re.compile(r"(?:\w+\.)*sleep\((\d[\d_]*(?:\.\d*)?)(?:e(\d)|\s*\*\*\s*(\d)|\s*\*\s*(\d+))?\)")
+_SLEEPS = re.compile(r"(?:\w+\.)*sleep\((\d[\d_]{0,15}(?:\.\d{0,9})?)(?:e(\d)|\s*\*\*\s*(\d)|\s*\*\s*(\d{1,9}))?\)")
 _LOOPS = re.compile(r"while (True|1): pass")
 _LOCKS = re.compile(r"[\w.]+\.acquire\([\w.=]*\)")
 _LEAST_SLEEP_SECONDS = 60

@@ -100,6 +100,7 @@ def test_what_gets_from_a_file_is_no_store() -> None:
         ("    lock.acquire()", False),
         ("    self.lock.acquire(timeout=longest)", False),
         ("    time.sleep(0.1)", True),
+        (f"    time.sleep({10**40} ** 9)", True),  # more than a float can hold
         ("    time.sleep(1e1)", True),
         ("    time.sleep(delay)", True),
         ("    while not flag: pass", True),

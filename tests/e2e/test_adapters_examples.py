@@ -27,6 +27,7 @@ LIMITS = {
     "rank_section_timeouts": "setup:60,step:5,checkpointing:60",
     "rank_out_of_section_timeout": 60,
     "learned_timeout_floor": 20,
+    "stack_capture_timeout": 60,  # on a busy machine half a second is too short for a stack
 }
 OPTIONS = (
     *("--nproc-per-node=2", "--max-restarts=3"),

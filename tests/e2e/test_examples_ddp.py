@@ -113,6 +113,7 @@ def train(launch: Callable[..., Any]) -> Train:
             worker_start="warm",
             preload=PRELOAD,
             env={"TORCHINDUCTOR_CACHE_DIR": str(out.with_suffix(".cache"))},
+            stack_capture_timeout=60,  # on a busy machine half a second is too short for a stack
         )
 
     return begin

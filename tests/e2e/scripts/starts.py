@@ -19,8 +19,11 @@ if rank not in arguments.without:
     client = __import__("resilience_core").RankMonitorClient()
     client.init_workload_monitoring()
 if arguments.fails_then_hangs and generation == 0:
-    if rank == 0:
+    if rank == 0:  # only when both have started once: of a rank that never has, nothing can be learned
+        while not os.path.exists("begun"):
+            time.sleep(0.01)
         raise SystemExit(3)
+    open("begun", "w").close()
     threading.Event().wait()
 time.sleep(arguments.seconds)
 while arguments.until_file and not os.path.exists(arguments.until_file):

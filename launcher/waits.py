@@ -2,8 +2,9 @@
 
 A collective is a frame of torch. What waits in C (``Work.wait``, ``Store.get``) is no frame of Python, so the source of
 the innermost line has to tell. Hardly any other line proves that nobody is waited for: a name may be a bound method, a
-loop may poll, and a file, a pipe or a child process may be what another rank is to fill or to end. Whoever draws
-conclusions from where a rank stands has to say so.
+loop may poll, a lock may be shared with another rank or let go by the callback of a future, and a file, a pipe or a
+child process may be what another rank is to fill or to end. Whoever draws conclusions from where a rank stands has to
+say so.
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ _NO_OTHER_CALL = re.compile(
 # What surely waits for no other rank, whatever calls it. A short sleep may be part of a loop that polls.
 _SLEEPS = re.compile(r"(?:\w+\.)*sleep\((\d[\d_]{0,15}(?:\.\d{0,9})?)(?:e(\d)|\s*\*\*\s*(\d)|\s*\*\s*(\d{1,9}))?\)")
 _LOOPS = re.compile(r"while (True|1): pass")
-_LOCKS = re.compile(r"[\w.]+\.acquire\([\w.=]*\)")
 _LEAST_SLEEP_SECONDS = 60
 # In these the main thread may wait for what another thread waits for.
 _WAITS_FOR_A_THREAD = ("threading.py", "selectors.py")
@@ -72,8 +72,8 @@ def tells_no_wait(threads: Sequence[Thread], sources: Mapping[Frame, str], *, sl
 def may_wait_unseen(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> bool:
     """Whether a rank may wait for others although its stack shows nothing of it, as nearly everywhere.
 
-    It surely does not in a sleep of a minute and more, in a loop that does nothing, or at a lock of its own process.
-    The other threads of the training may stand nowhere else, unless they wait for a thread.
+    It surely does not in a sleep of a minute and more or in a loop that does nothing. The other threads of the training
+    may stand nowhere else, unless they wait for a thread.
 
     Args:
         threads: The rank's stacks.
@@ -81,9 +81,8 @@ def may_wait_unseen(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> 
     """
     main = main_thread(tuple(threads))
     others = [t for t in threads if t is not main and any(not frame.package for frame in t.frames)]
-    waits_for_a_thread = [t for t in others if t.frames[0].file == "threading.py"]
-    plain = [t for t in (main, *others) if t is not None and t not in waits_for_a_thread]
-    return main is None or not all(_waits_for_nobody(thread, sources) for thread in plain)
+    plain = [t for t in others if t.frames[0].file != "threading.py"]
+    return main is None or not all(_waits_for_nobody(thread, sources) for thread in (main, *plain))
 
 
 def is_entered_by_all(frame: Frame) -> bool:
@@ -134,7 +133,7 @@ def _waits_for_nobody(thread: Thread, sources: Mapping[Frame, str]) -> bool:
         number, exponent, power, factor = sleep.groups()
         seconds = float(number) ** int(power or 1) * 10.0 ** int(exponent or 0) * int(factor or 1)
         return seconds >= _LEAST_SLEEP_SECONDS
-    return bool(_LOOPS.fullmatch(code) or _LOCKS.fullmatch(code))
+    return _LOOPS.fullmatch(code) is not None
 
 
 def _code(innermost: Frame, sources: Mapping[Frame, str]) -> str:

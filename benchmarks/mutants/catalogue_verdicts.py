@@ -526,6 +526,20 @@ MUTANTS_OF_VERDICTS = (
         ("tests/launcher/test_waits.py",),
     ),
     Mutant(
+        "a lock is held to be of its own process, let go by no other rank",
+        "launcher/waits.py",
+        "    return _LOOPS.fullmatch(code) is not None\n",
+        '    return _LOOPS.fullmatch(code) is not None or ".acquire(" in code\n',
+        ("tests/launcher/test_waits.py",),
+    ),
+    Mutant(
+        "a training's thread that waits for another thread may wait for a rank",
+        "launcher/waits.py",
+        '    plain = [t for t in others if t.frames[0].file != "threading.py"]\n',
+        "    plain = others\n",
+        ("tests/launcher/test_waits.py",),
+    ),
+    Mutant(
         "who surely waits for nobody is not named beside one of whom it cannot be told",
         "launcher/blame.py",
         "    if len(stuck) == 1 and len(group) > 1:\n",

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,6 +45,13 @@ S = 1_000_000_000
 T = 1_000 * S
 
 WAITS = "print('ready', flush=True); input()"
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the monitor's clock show more than what the tests store; that of a machine just started shows less than T."""
+    clock = SimpleNamespace(monotonic_ns=lambda: T + 60 * S, sleep=time.sleep)
+    monkeypatch.setattr("launcher.watch.time", clock)
 
 
 @pytest.fixture
@@ -237,8 +245,7 @@ def test_an_order_survives_json_and_names_its_startup_limit() -> None:
 def step(cell: Cell) -> int:
     """A rank that is watched in an open section, and has been looked at; the section's word."""
     word = cell.add_section("step")
-    cell.words[word + 1] = time.monotonic_ns()
-    cell.words[word] = cell.words[word + 1] + 60 * S
+    cell.words[word + 1], cell.words[word] = T, T + 60 * S
     return word
 
 
@@ -291,11 +298,10 @@ def test_a_damaged_cell_is_put_in_order_and_protects_from_the_next_section_on(
     (note,) = rank.notes
     assert "rank 0 was damaged" in note
     assert "watched again" in note
-    opened = time.monotonic_ns()
-    cell.words[step + 1], cell.words[step] = opened, opened + S
+    cell.words[step + 1], cell.words[step] = T, T + S
     (section,) = seen(rank).sections
     assert section.name == "step"
-    assert is_late(rank, opened + S)
+    assert is_late(rank, T + S)
     pidfd = rank.pidfd(seen(rank))
     assert pidfd is not None
 
@@ -362,13 +368,12 @@ def test_a_process_that_takes_over_while_its_predecessor_ends_is_no_damage(
 @pytest.mark.parametrize("seed", range(5))
 def test_random_bytes_anywhere_neither_end_the_monitor_nor_condemn_the_rank(cell: Cell, step: int, seed: int) -> None:
     chance = random.Random(seed)
-    now = time.monotonic_ns()
     whole = cell.copy().words.tobytes()
-    rank = monitor(cell, now)
+    rank = monitor(cell)
     for _ in range(40):
         rank.acquit()
         os.pwrite(cell.descriptor, whole, 0)
-        cell.words[step + 1], cell.words[step] = now, now + 60 * S
+        cell.words[step + 1], cell.words[step] = T, T + 60 * S
         assert rank.is_watched(seen(rank))
         size = chance.choice((1, 8, 64, len(whole)))
         os.pwrite(cell.descriptor, chance.randbytes(size), chance.randrange(max(1, 1200 - size)) if size < 1200 else 0)
@@ -376,7 +381,7 @@ def test_random_bytes_anywhere_neither_end_the_monitor_nor_condemn_the_rank(cell
             view = rank.view()
             if view is not None and rank.is_watched(view):
                 # A single bit may turn a deadline into an earlier one that a rank could have set; no other harm.
-                assert not rank.sight(view, now).late or size <= 64
+                assert not rank.sight(view, T).late or size <= 64
 
 
 def test_damage_is_told_once(cell: Cell, step: int) -> None:

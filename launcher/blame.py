@@ -23,6 +23,21 @@ _LEAST_LEAD_NS = 1_000_000_000
 
 _BEFORE = " before any other failure was seen"
 _ASKED = ", after a signal had asked for the stack, which may be why"
+_IN_VAIN = "; not certain, since that is also what a rank does that has waited for another in vain"
+_GIVES_UP = {
+    "BrokenPipeError",
+    "ConnectionAbortedError",
+    "ConnectionError",
+    "ConnectionRefusedError",
+    "ConnectionResetError",
+    "EOFError",
+    "TimeoutError",
+    "_queue.Empty",
+    "concurrent.futures._base.TimeoutError",  # Python 3.10
+    "asyncio.exceptions.TimeoutError",
+    "multiprocessing.context.TimeoutError",
+    "subprocess.TimeoutExpired",
+}
 
 Group = Sequence[Evidence]
 
@@ -50,7 +65,9 @@ def assign_blame(group: Group, *, has_others: bool = False) -> Blame:
         calm = [e._replace(error=None, exit_code=None, ended_ns=0, has_left=False) if e in upset else e for e in group]
         known = assign_blame(calm, has_others=has_others)
         return known._replace(why=f"{known.why}; {len(upset)} ranks failed or ended{_ASKED}")
-    for rule in (_died_or_raised, _left_early, _cannot_run):
+    if (blame := _died_or_raised(group, has_others)) is not None:
+        return blame
+    for rule in (_left_early, _cannot_run):
         if (blame := rule(group)) is not None:
             return blame
     if any(e.is_condemned for e in group):
@@ -60,15 +77,15 @@ def assign_blame(group: Group, *, has_others: bool = False) -> Blame:
         for rule in () if has_others else (_apart, _ahead):
             if (blame := rule(group)) is not None:
                 return blame
-    return _by_elimination(group, has_others)
+    return _lost_a_thread(group) or _by_elimination(group, has_others)
 
 
 # ---- from the surest sign to the weakest ----------------------------------------------------------------
 
 
-def _died_or_raised(group: Group) -> Blame | None:
+def _died_or_raised(group: Group, has_others: bool) -> Blame | None:
     deaths = sorted((e for e in group if e.fatal_signal is not None), key=_when_noticed)
-    raised = sorted((e for e in group if e.error is not None and not e.is_victim), key=_when_raised)
+    raised = sorted((e for e in group if e.has_raised), key=_when_raised)
     if deaths and not (raised and _when_raised(raised[0]) < _when_noticed(deaths[0]) - _NOTICED_LATE_NS):
         first = deaths[0]
         assert first.fatal_signal is not None
@@ -83,13 +100,16 @@ def _died_or_raised(group: Group) -> Blame | None:
         assert first.error is not None
         same = [e for e in raised if e.error is not None and e.error[:2] == first.error[:2]]
         why = _ASKED if all(e.may_be_upset for e in same) else ""
-        if len(same) > 1:
-            return Blame(_ranks(same), f"{len(same)} ranks raised the same {first.error.type}{why}")
         peers = [e for e in group if e is not first]
+        likely = "likely: " if (peers or has_others) and first.error.type in _GIVES_UP else ""
+        why += _IN_VAIN if likely else ""
+        if len(same) > 1:
+            return Blame(_ranks(same), f"{likely}{len(same)} ranks raised the same {first.error.type}{why}")
         # A peer may have failed earlier: this rank may have left the group, and raised afterwards.
-        before = "" if why or not peers or any(_failed_by(e, first.error.at_ns) for e in peers) else _BEFORE
+        is_first = bool(peers) and not any(_failed_by(e, first.error.at_ns) for e in peers)
+        before = _BEFORE if is_first and not first.may_be_upset else ""
         later = "" if first.exit_code is not None else ", and has not ended yet"
-        return Blame((first.local_rank,), f"raised {first.error.type}{before}{later}{why}")
+        return Blame((first.local_rank,), f"{likely}raised {first.error.type}{before}{later}{why}")
     # Where GPUs are used, an abort is what the watchdog of a collective library does to a victim.
     may_abort = not any(e.has_gpu for e in group)
     exited = sorted((e for e in group if _exited_by_itself(e) and (may_abort or e.exit_code != -6)), key=_when_noticed)
@@ -106,11 +126,11 @@ def _died_or_raised(group: Group) -> Blame | None:
 
 
 def _how_it_failed(e: Evidence) -> tuple[str, str] | int | None:
-    return e.error[:2] if e.error is not None else e.exit_code
+    return e.error[:2] if e.error is not None and not e.has_lost_a_thread else e.exit_code
 
 
 def _failed_by(e: Evidence, time_ns: int) -> bool:
-    raised = e.error is not None and e.error.at_ns < time_ns
+    raised = e.error is not None and not e.has_lost_a_thread and e.error.at_ns < time_ns
     return raised or (e.exit_code not in (None, 0) and 0 < e.ended_ns < time_ns)
 
 
@@ -273,6 +293,19 @@ def _busy(group: Group) -> Blame | None:
     if len(group) > 1 and busy[0].is_condemned:
         return _hedged(busy, "the only rank that uses the processor, the others sleep")
     return None
+
+
+def _lost_a_thread(group: Group) -> Blame | None:
+    """What reads batches or copies weights may be waited for in vain; what reports figures is missed by nobody."""
+    lost = [e for e in group if e.has_lost_a_thread and not e.is_victim and not e.waits]
+    if not lost or len(lost) == len(group) or any(e.exit_code and not e.is_victim for e in group):
+        return None
+    kinds = " and ".join(sorted({e.error.type for e in lost if e.error is not None}))
+    return Blame(
+        _ranks(lost),
+        f"likely: {kinds} has ended a thread of it, for which it may wait in vain; not certain, since its training may "
+        "as well go on without that thread",
+    )
 
 
 def _by_elimination(group: Group, has_others: bool) -> Blame:

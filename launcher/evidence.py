@@ -178,11 +178,21 @@ class Evidence(NamedTuple):
         return self.error is not None and self.error.is_consequence
 
     @property
+    def has_lost_a_thread(self) -> bool:
+        """Its exception has ended a thread, not the main one, and has not ended the process."""
+        return self.error is not None and self.error.thread is not None and (self.exit_code or 0) <= 0
+
+    @property
+    def has_raised(self) -> bool:
+        """It fails by an exception of its own."""
+        return self.error is not None and not self.is_victim and not self.has_lost_a_thread
+
+    @property
     def may_be_upset(self) -> bool:
         """It failed or ended after a signal had asked it for its stack, which may be why; it was alive then."""
         if not self.asked_ns or self.is_victim:
             return False
-        if self.error is not None:
+        if self.error is not None and not self.has_lost_a_thread:
             return self.asked_ns < self.error.at_ns
         return self.exit_code is not None and self.exit_code >= 0
 

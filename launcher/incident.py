@@ -274,7 +274,7 @@ class Incident(NamedTuple):
         if rank.exit_code is not None:
             return f"rank {rank.rank} (pid {rank.pid}) {exit_phrase(rank.exit_code)}{_at(rank)}{_in_section(rank)}"
         if rank.cause is None or rank.open_seconds is None or rank.limit_seconds is None:
-            if rank.error is not None:
+            if rank.error is not None and rank.error.thread is None:
                 raised = f"raised {rank.error.type}, and has not ended yet"
                 return f"rank {rank.rank} (pid {rank.pid}) {raised}{_at(rank)}{_in_section(rank)}"
             return f"rank {rank.rank} (pid {rank.pid}) holds the others up{_at(rank)}{self._place(rank)}"

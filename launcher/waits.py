@@ -72,8 +72,8 @@ def tells_no_wait(threads: Sequence[Thread], sources: Mapping[Frame, str], *, sl
 def may_wait_unseen(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> bool:
     """Whether a rank may wait for others although its stack shows nothing of it, as nearly everywhere.
 
-    It surely does not in a sleep of a minute and more or in a loop that does nothing. The other threads of the training
-    may stand nowhere else, unless they wait for a thread.
+    It surely does not in a sleep of a minute and more, which only a signal of another rank might end, or in a loop that
+    does nothing. The other threads of the training may stand nowhere else, unless they wait for a thread.
 
     Args:
         threads: The rank's stacks.

@@ -64,9 +64,10 @@ class ErrorRecord(NamedTuple):
     """The thread that it ended, where that is not the main thread."""
 
     def first_line(self) -> str:
-        """Type and first line of the message."""
+        """Type and first line of the message, and the thread, unless that is the main one."""
         lines = self.message.strip().splitlines()
-        return f"{self.type}: {lines[0]}" if lines else self.type
+        where = f" (in thread {self.thread!r})" if self.thread is not None else ""
+        return (f"{self.type}: {lines[0]}" if lines else self.type) + where
 
     def is_current(self, view: CellView) -> bool:
         """Whether the rank has done nothing since; it caught the exception and went on otherwise."""
@@ -165,10 +166,18 @@ def _note(cell: Cell, error: BaseException, thread: str | None) -> None:
     if isinstance(error, GeneratorExit) or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return
     try:
-        text = _text(_record(cell.view(), error, thread))
-        cell.write_text(ERROR_TEXT, text)
+        view = cell.view()
+        if thread is not None and _is_failing(cell, view):
+            return
+        cell.write_text(ERROR_TEXT, _text(_record(view, error, thread)))
     except Exception:  # noqa: BLE001 - __str__ of a foreign exception may do anything; training must not notice
         return
+
+
+def _is_failing(cell: Cell, view: CellView) -> bool:
+    """Whether an exception is on its way out of the main thread; threads often fail of what that takes down."""
+    noted = parse_error(cell.read_text(ERROR_TEXT))
+    return noted is not None and noted.thread is None and noted.is_current(view)
 
 
 def _record(view: CellView, error: BaseException, thread: str | None) -> ErrorRecord:

@@ -140,16 +140,16 @@ MUTANTS = (
     ),
     Mutant(
         "a victim's lost connection counts as an exception of its own",
-        "launcher/blame.py",
-        "if e.error is not None and not e.is_victim), key=_when_raised)",
-        "if e.error is not None), key=_when_raised)",
+        "launcher/evidence.py",
+        "self.error is not None and not self.is_victim and not self.has_lost_a_thread",
+        "self.error is not None and not self.has_lost_a_thread",
         ("tests/launcher/test_blame.py",),
     ),
     Mutant(
         "a stopped rank is no evidence",
         "launcher/blame.py",
-        "    for rule in (_died_or_raised, _left_early, _cannot_run):\n",
-        "    for rule in (_died_or_raised, _left_early):\n",
+        "    for rule in (_left_early, _cannot_run):\n",
+        "    for rule in (_left_early,):\n",
         ("tests/launcher/test_blame.py",),
     ),
     Mutant(

@@ -57,6 +57,18 @@ def test_the_rank_in_trouble_is_blamed_and_none_of_its_victims(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(("fault", "kind"), [("exit", "failure"), ("deadlock", "hang")])
+def test_peers_that_have_lost_no_more_than_a_thread_are_not_blamed(
+    trouble: Callable[..., Any], fault: str, kind: str
+) -> None:
+    job = trouble(fault, "--thread-error")
+
+    assert job.wait(90) == 0
+    (incident,) = job.incidents()
+    assert (incident.kind, [rank.rank for rank in incident.culprits]) == (kind, [1]), "\n".join(incident.story())
+
+
+@pytest.mark.long
 def test_one_that_skips_a_collective_is_blamed_or_nobody_is(trouble: Callable[..., Any]) -> None:
     job = trouble("skip")
 

@@ -36,6 +36,9 @@ def culprits(*group: Evidence, **how: Any) -> tuple[int, ...]:
     return assign_blame(group, **how).local_ranks
 
 
+LOST_A_THREAD = OWN._replace(thread="uploads")
+
+
 # ---- one kind of evidence each ---------------------------------------------------------------------------
 
 
@@ -72,6 +75,16 @@ def culprits(*group: Evidence, **how: Any) -> tuple[int, ...]:
         ({"iteration": 6}, {"is_condemned": True}, "at iteration 6 of 7"),
         ({"is_condemned": True, "last_sign_ns": S}, {"last_sign_ns": 5 * S}, "went on for 4.0 s"),
         ({"is_condemned": True, "is_busy": True}, {"is_condemned": True, "is_busy": False}, "uses the processor"),
+        ({"error": OWN._replace(type="TimeoutError")}, WAITS, "likely: raised TimeoutError before .* in vain"),
+        # An exception that has ended no more than a thread counts for less than anything else.
+        ({"error": LOST_A_THREAD}, WAITS, "likely: ValueError has ended a thread of it"),
+        ({"error": LOST_A_THREAD}, LOST, "likely: ValueError has ended a thread of it"),
+        ({"error": LOST_A_THREAD, "exit_code": 1}, LOST, "raised ValueError"),
+        ({"exit_code": 3, "ended_ns": OWN.at_ns + S}, {"error": LOST_A_THREAD}, "ended by itself"),
+        ({"error": OWN._replace(at_ns=OWN.at_ns + S)}, {"error": LOST_A_THREAD}, "raised ValueError before any other"),
+        ({"exit_code": -11, "ended_ns": OWN.at_ns + S}, {"error": LOST_A_THREAD}, "killed by SIGSEGV"),
+        (OUTSIDE, {**WAITS, "error": LOST_A_THREAD}, "outside any collective"),
+        ({"iteration": 6}, {"is_condemned": True, "error": LOST_A_THREAD}, "at iteration 6 of 7"),
     ],
 )
 def test_each_kind_of_evidence_names_the_culprit(
@@ -305,6 +318,28 @@ def test_an_error_that_our_question_may_have_caused_is_told_as_one(asked_ns: int
 ASKED = {"is_condemned": True, "asked_ns": S}
 OTHER = ErrorRecord("OSError", "poll", at_ns=OWN.at_ns + 1)
 ENDED = {"exit_code": 9, "ended_ns": 2 * S}
+
+
+def test_who_stops_waiting_may_have_waited_for_another_in_vain() -> None:
+    gave_up = OWN._replace(type="EOFError", message="")
+    both = assign_blame([rank(n, error=gave_up) for n in range(2)])
+    assert both.why.startswith("likely: 2 ranks raised the same EOFError; not certain")
+    assert "likely" not in assign_blame([rank(0, error=gave_up)]).why  # nobody else is there
+    assert "likely" in assign_blame([rank(0, error=gave_up)], has_others=True).why
+
+
+def test_a_thread_that_an_exception_has_ended_names_nobody_who_waits_or_has_company() -> None:
+    lost = {"is_condemned": True, "error": LOST_A_THREAD}
+    assert culprits(waiting(0, error=LOST_A_THREAD), waiting(1)) == ()
+    assert culprits(rank(0, **lost), rank(1, **lost)) == ()
+    assert culprits(rank(0, error=LOST_A_PEER._replace(thread="sends"), is_condemned=True), waiting(1)) == ()
+    # Who has ended without a record may be the one that failed.
+    unknown = rank(1, exit_code=1, ended_ns=S, is_monitored=False)
+    assert culprits(rank(0, error=LOST_A_THREAD), unknown) == ()
+    # What a signal of ours has upset in a thread, has not upset the rank.
+    asked = rank(0, **lost, asked_ns=OWN.at_ns - 1)
+    assert not asked.may_be_upset
+    assert culprits(asked, rank(1, exit_code=3, ended_ns=S, asked_ns=1)) == (1,)
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,24 @@ def test_a_thread_that_dies_is_named(cell: Cell, capsys: pytest.CaptureFixture[s
     record = left(cell)
     assert record is not None
     assert (record.thread, threading.excepthook) == ("loader", hook)
+    assert record.first_line() == "ValueError: in the loader (in thread 'loader')"
+
+
+def test_what_a_thread_raises_does_not_hide_what_is_ending_the_training(cell: Cell) -> None:
+    note_error(raised(LookupError("no such sample")))
+    note_error(raised(ValueError("queue closed")), thread="loader")
+    record = left(cell)
+    assert record is not None
+    assert (record.type, record.thread) == ("LookupError", None)
+    # The training has caught it, and gone on.
+    word = cell.add_section("step")
+    cell.words[word + 1], cell.words[word] = record.noted_ns + 1, record.noted_ns + 9
+    note_error(raised(ValueError("queue closed")), thread="loader")
+    assert (later := left(cell)) is not None
+    assert (later.type, later.thread) == ("ValueError", "loader")
+    note_error(raised(LookupError("no such sample")))
+    assert (last := left(cell)) is not None
+    assert (last.type, last.thread) == ("LookupError", None)
 
 
 def test_a_forked_child_records_nothing(cell: Cell) -> None:

@@ -23,6 +23,7 @@ parser.add_argument("trouble")
 parser.add_argument("--rank", type=int, default=1)
 parser.add_argument("--teardown-seconds", type=float, default=1.0)
 parser.add_argument("--collective", choices=("backward", "all_reduce"), default="all_reduce")
+parser.add_argument("--thread-error", action="store_true", help="a thread of each peer raises before")
 arguments = parser.parse_args()
 TRACES = "import ctypes, sys; ctypes.CDLL(None).ptrace(16, int(sys.argv[1]), 0, 0); print(flush=True); sys.stdin.read()"
 
@@ -36,6 +37,15 @@ class Stuck(torch.autograd.Function):
     def backward(context, gradient):
         threading.Event().wait()
         return gradient
+
+
+def lose_a_thread() -> None:
+    def upload():
+        raise ValueError("the figures could not be uploaded")
+
+    thread = threading.Thread(target=upload)
+    thread.start()
+    thread.join()
 
 
 def get_into(trouble: str) -> None:
@@ -80,6 +90,10 @@ try:
         for step in range(8):
             with ft.step(step):
                 is_struck = generation == 0 and step == 3 and rank == arguments.rank
+                if arguments.thread_error and generation == 0 and step == 3:
+                    if not is_struck:
+                        lose_a_thread()
+                    dist.barrier()
                 value = torch.ones(1, 4)
                 if is_struck and arguments.trouble == "backward":
                     value = Stuck.apply(value.requires_grad_())

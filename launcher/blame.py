@@ -146,9 +146,20 @@ def _left_early(group: Group) -> Blame | None:
     held_up = [e for e in staying if e.is_victim or (e.is_condemned and e.waits)]
     if not left or not held_up or any(e.is_condemned and not e.waits for e in staying):
         return None
-    how = "ended with 0" if all(e.exit_code == 0 for e in left) else "finished its training"
-    why = _ASKED if all(e.may_be_upset for e in left) else ""
-    return Blame(_ranks(left), f"{how} while the others still needed it{why}")
+    has_ended = all(e.exit_code == 0 for e in left)
+    asked = _ASKED if all(e.may_be_upset for e in left) else ""
+    in_midst = [e for e in left if e.open_sections and e.is_monitored]  # nobody ends properly there
+    if len(left) > len(staying) and not in_midst:
+        gone = "ended with 0" if has_ended else "finished their training"
+        return Blame(
+            _ranks(held_up),
+            f"likely: still needs ranks that have {gone}, as most have{asked}: it seems to have called a collective "
+            "too many; not certain, since they may have left too early",
+        )
+    how = f"{'ended with 0' if has_ended else 'finished its training'} while the others still needed it{asked}"
+    if len(left) == len(staying) and not in_midst:
+        how = f"likely: {how}; not certain, since they may have called a collective too many"
+    return Blame(_ranks(in_midst or left), how)
 
 
 def _cannot_run(group: Group) -> Blame | None:
@@ -161,6 +172,11 @@ def _cannot_run(group: Group) -> Blame | None:
             (), "one rank is stopped, another is stuck outside any collective: it cannot be told which came first"
         )
     by = "stopped by a tracer (a debugger)" if all(e.state == "t" for e in stopped) else "stopped (SIGSTOP)"
+    if stuck:
+        return Blame(
+            _ranks(stopped),
+            f"likely: the process is {by}; not certain, since another rank is stuck outside any collective",
+        )
     return Blame(_ranks(stopped), f"the process is {by}")
 
 

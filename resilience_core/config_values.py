@@ -219,6 +219,8 @@ def one_of(*choices: str) -> Callable[[Any], str]:
     """One of a few words."""
 
     def convert(value: Any) -> str:
+        if value is False and "off" in choices:  # as YAML 1.1 reads the word without quotation marks
+            return "off"
         if isinstance(value, str) and value.strip().lower() in choices:
             return value.strip().lower()
         raise ValueError(f"must be one of: {', '.join(choices)}")

@@ -215,13 +215,18 @@ def _first_seen(error: BaseException) -> tuple[int, str | None, int] | None:
 
 
 def _root(error: BaseException) -> BaseException:
-    """What it comes from: the exception noted first, or that named by ``raise ... from``."""
+    """What it comes from: the exception noted first, or named by ``raise ... from``, or of a peer that was lost.
+
+    What a rank raises while it handles the loss of a peer, in a clean-up that fails or by ``sys.exit(1)``, comes from
+    that loss, also where ``from None`` hides it.
+    """
     root = link = error
     for _ in range(20):
         following = link.__cause__ or link.__context__
         if following is None:
             break
-        if (link.__cause__ is not None and root is link) or hasattr(following, _SEEN):
+        is_of_loss = is_consequence(_type_name(following), _message(following))
+        if (link.__cause__ is not None and root is link) or hasattr(following, _SEEN) or is_of_loss:
             root = following
         link = following
     return root

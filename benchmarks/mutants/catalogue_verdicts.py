@@ -568,6 +568,27 @@ MUTANTS_OF_VERDICTS = (
         ("tests/launcher/test_blame.py",),
     ),
     Mutant(
+        "what is raised while a lost peer is handled is a rank's own failure",
+        "resilience_core/error_record.py",
+        " or is_of_loss:",
+        ":",
+        ("tests/resilience_core/test_error_record.py",),
+    ),
+    Mutant(
+        "most ranks have ended with 0, and are blamed for it",
+        "launcher/blame.py",
+        "    if len(left) > len(staying) and not in_midst:\n",
+        "    if False:\n",
+        ("tests/launcher/test_blame.py",),
+    ),
+    Mutant(
+        "one rank stopped and another stuck: the stopped one is blamed for sure",
+        "launcher/blame.py",
+        "    if stuck:\n        return Blame(\n            _ranks(stopped),",
+        "    if False:\n        return Blame(\n            _ranks(stopped),",
+        ("tests/launcher/test_blame.py",),
+    ),
+    Mutant(
         "who surely waits for nobody is not named beside one of whom it cannot be told",
         "launcher/blame.py",
         "    if len(stuck) == 1 and len(group) > 1:\n",

@@ -320,6 +320,31 @@ OTHER = ErrorRecord("OSError", "poll", at_ns=OWN.at_ns + 1)
 ENDED = {"exit_code": 9, "ended_ns": 2 * S}
 
 
+def test_who_is_stopped_beside_one_that_is_stuck_is_blamed_as_likely() -> None:
+    stopped = rank(0, state="T", is_condemned=True)
+    beside = assign_blame([stopped, rank(1, **OUTSIDE)])
+    assert beside.local_ranks == (0,)
+    assert beside.why.startswith("likely: the process is stopped (SIGSTOP); not certain")
+    assert assign_blame([stopped, waiting(1)]) == ((0,), "the process is stopped (SIGSTOP)")
+
+
+def test_who_has_ended_is_blamed_for_sure_only_where_most_have_not() -> None:
+    ended = {"exit_code": 0, "has_left": True}
+    alone = assign_blame([rank(0, **ended), waiting(1)])
+    assert alone.local_ranks == (0,)
+    assert alone.why.startswith("likely: ended with 0 while the others still needed it; not certain")
+    many = assign_blame([rank(0, has_left=True), rank(1, **ended), waiting(2)])
+    assert many.local_ranks == (2,)
+    assert many.why.startswith("likely: still needs ranks that have finished their training, as most have: it seems")
+    # Who ends inside a section has not come to its end.
+    inside = assign_blame([rank(0, **ended), rank(1, **ended, open_sections=("step",)), waiting(2)])
+    assert inside == ((1,), "ended with 0 while the others still needed it")
+    left = {**ended, "open_sections": ("step",), "is_monitored": False}  # a section that was left open does no harm
+    assert culprits(rank(0, **ended), rank(1, **left), waiting(2)) == (2,)
+    lost = assign_blame([rank(0, **ended), rank(1, **ended), rank(2, **LOST)])
+    assert (lost.local_ranks, "have ended with 0" in lost.why) == ((2,), True)
+
+
 def test_who_stops_waiting_may_have_waited_for_another_in_vain() -> None:
     gave_up = OWN._replace(type="EOFError", message="")
     both = assign_blame([rank(n, error=gave_up) for n in range(2)])
@@ -372,7 +397,7 @@ def test_an_end_that_our_question_may_have_caused_is_told_as_one() -> None:
     assert asked == ((0,), f"{why}, after a signal had asked for the stack, which may be why")
     left = {"exit_code": 0, "has_left": True}
     for known, hint in (({}, ""), ({"asked_ns": S}, ", after a signal had asked for the stack, which may be why")):
-        gone = assign_blame([rank(0, **left, **known), waiting(1)])
+        gone = assign_blame([rank(0, **left, **known), waiting(1), waiting(2)])
         assert gone == ((0,), f"ended with 0 while the others still needed it{hint}")
     # A victim's lost connection is no second failure of that kind.
     assert culprits(rank(0, **ENDED, **ASKED), rank(1, **LOST | {"asked_ns": 1})) == (0,)

@@ -60,6 +60,12 @@ def test_null_is_no_limit(read: Read, value: str):
     assert read(f"fault_tolerance:\n  rank_heartbeat_timeout: {value}\n").rank_heartbeat_timeout is None
 
 
+def test_a_word_that_yaml_reads_as_false_is_the_word(read: Read):
+    assert read("fault_tolerance:\n  learned_limits: off\n").learned_limits == "off"
+    with pytest.raises(ConfigError, match=r"learned_limits .* is True: must be one of: off, relax, replace"):
+        read("fault_tolerance:\n  learned_limits: on\n")
+
+
 def test_a_misspelt_second_section_is_named(read: Read):
     config = read("fault_tolerance: {safety_factor: 5}\nmodel:\n  fault_tolerence: {rank_heartbeat_timeout: 3}\n")
     assert config.rank_heartbeat_timeout == FaultToleranceConfig().rank_heartbeat_timeout

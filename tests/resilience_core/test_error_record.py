@@ -93,6 +93,27 @@ def test_a_lost_peer_is_known_for_a_consequence_even_where_it_is_wrapped(cell: C
     assert record.is_consequence
 
 
+@pytest.mark.parametrize("following", [OSError("no such folder"), SystemExit(1)])
+@pytest.mark.parametrize("is_hidden", [False, True])
+def test_what_fails_while_a_lost_peer_is_handled_comes_from_that_loss(
+    cell: Cell, following: BaseException, is_hidden: bool
+) -> None:
+    """A clean-up that fails, an own exception, ``sys.exit(1)``; and ``from None`` does not hide it."""
+    for first, is_one in ((RuntimeError("Timed out waiting 1500ms for recv"), True), (ValueError("bad batch"), False)):
+        try:
+            try:
+                raise first
+            except Exception:
+                if is_hidden:
+                    raise following from None
+                raise following  # noqa: B904 - as careless code does
+        except BaseException as error:
+            note_error(error)
+        record = left(cell)
+        assert record is not None
+        assert record.is_consequence is is_one
+
+
 @pytest.mark.parametrize(
     ("kind", "message", "is_one"),
     [

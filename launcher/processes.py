@@ -31,6 +31,7 @@ __all__ = [
 _HURRIED_SECONDS = 1.0
 _LONGEST_ROUND_SECONDS = 1.0
 _LONGEST_UNLINK_SECONDS = 1.0
+_LOOK_AGAIN_SECONDS = 0.02
 """What a resource tracker gets to unlink what nobody uses any more, once all others are gone; it takes milliseconds."""
 
 
@@ -76,19 +77,24 @@ def handles_signal(pid: int, number: int) -> bool:
     return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
-def is_resource_tracker(pid: int) -> bool:
+def is_resource_tracker(pid: int) -> bool | None:
     """Whether this is multiprocessing's helper that unlinks shared memory and semaphores when their last user is gone.
 
     Its command line tells. To read that may wait for the process's memory, and for ever where a thread of it is stuck
     in the kernel: it is read of nothing that sleeps uninterruptibly or has a second thread, as a tracker has not.
+
+    Returns:
+        None: it cannot be told now. Its only thread sleeps uninterruptibly, as while its program is read from a disk,
+        or it has no command line yet.
     """
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             told = {name: value.split() for name, _, value in (line.partition(b":") for line in file)}
         if told[b"State"][0] not in (b"S", b"R") or told[b"Threads"] != [b"1"]:
-            return False
+            return None if told[b"State"][0] == b"D" and told[b"Threads"] == [b"1"] else False
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return b"multiprocessing.resource_tracker" in file.read(4096)
+            command = file.read(4096)
+        return b"multiprocessing.resource_tracker" in command if command else None
     except (OSError, LookupError):
         return False
 
@@ -162,18 +168,26 @@ def end_sessions(
     targets = {session for session in sessions if session > 1} - {os.getsid(0)}
     end = time.monotonic() + timeout_seconds
     is_tracker: dict[int, bool] = {}
+    unknown_since: dict[int, float] = {}
+    patience = min(_LONGEST_UNLINK_SECONDS, timeout_seconds)
 
     def members() -> set[int]:
         return set(session_members(targets | set(more()) - {os.getsid(0)}))
 
     def others() -> set[int]:
         found = members()
-        is_tracker.update((pid, is_resource_tracker(pid)) for pid in found - is_tracker.keys())
-        return {pid for pid in found if not is_tracker[pid]}
+        for pid in found - is_tracker.keys():
+            known = is_resource_tracker(pid)
+            if known is not None or time.monotonic() >= unknown_since.setdefault(pid, time.monotonic()) + patience:
+                is_tracker[pid] = bool(known)
+        return {pid for pid in found if not is_tracker.get(pid, True)}
 
     left = end_processes(others, timeout_seconds, wait=wait, is_hurried=is_hurried)
+    while unknown := members() & (unknown_since.keys() - is_tracker.keys()):
+        let_end(unknown, _LOOK_AGAIN_SECONDS, wait)
+        left |= end_processes(others, max(0.0, end - time.monotonic()), wait=wait, is_hurried=is_hurried)
     if any(is_tracker.values()):
-        let_end([pid for pid in members() if is_tracker.get(pid)], min(_LONGEST_UNLINK_SECONDS, timeout_seconds), wait)
+        let_end([pid for pid in members() if is_tracker.get(pid)], patience, wait)
         left |= end_processes(members, max(0.0, end - time.monotonic()), wait=wait, is_hurried=is_hurried)
     return left
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -104,14 +105,62 @@ def test_named_shared_memory_is_unlinked(
     assert not Path("/dev/shm", name).exists()
 
 
+@pytest.mark.parametrize("stays_unknown", [False, True])
+def test_what_cannot_be_told_from_a_tracker_at_first_is_looked_at_again_and_killed_in_the_end(
+    spawn: Callable[..., subprocess.Popen[str]], stays_unknown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recorded: a tracker whose program is still being read from a busy disk sleeps uninterruptibly."""
+    monkeypatch.setattr("launcher.processes._LONGEST_UNLINK_SECONDS", 0.3 if stays_unknown else 180)
+    leader = spawn(SHARES_MEMORY, session=True)
+    name, tracker = leader.ready.split()  # type: ignore[attr-defined]
+    looks = []
+
+    def told(pid: int) -> bool | None:
+        if pid != int(tracker):
+            return is_resource_tracker(pid)
+        looks.append(ended(leader.pid))
+        return None if stays_unknown or len(looks) < 4 else True
+
+    monkeypatch.setattr("launcher.processes.is_resource_tracker", told)
+    assert end_sessions([leader.pid], 180) == set()
+
+    assert ended(int(tracker))
+    assert looks[-1]  # the others do not wait for it
+    place = Path("/dev/shm", name)
+    if stays_unknown:
+        place.unlink(missing_ok=True)  # it may have ended by itself
+    assert not place.exists()
+
+
+@pytest.mark.parametrize(
+    ("state", "threads", "command", "answer"),
+    [
+        ("S (sleeping)", 1, b"python\0-c\0from multiprocessing.resource_tracker import main;main(5)\0", True),
+        ("S (sleeping)", 1, b"python\0train.py\0", False),
+        ("R (running)", 1, b"", None),  # between exec and the new program's first instruction
+        ("D (disk sleep)", 1, b"python\0-c\0from multiprocessing.resource_tracker import main;main(5)\0", None),
+        ("D (disk sleep)", 2, b"python\0train.py\0", False),
+        ("T (stopped)", 1, b"python\0-c\0from multiprocessing.resource_tracker import main;main(5)\0", False),
+    ],
+)
+def test_when_it_can_be_told_that_a_process_is_a_tracker(
+    state: str, threads: int, command: bytes, answer: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recorded: what proc(5) tells of a process that is starting."""
+    files = {"status": f"State:\t{state}\nThreads:\t{threads}\n".encode(), "cmdline": command}
+    recorded = lambda path, mode: io.BytesIO(files[path.rpartition("/")[2]])  # noqa: E731
+    monkeypatch.setattr("launcher.processes.open", recorded, raising=False)
+    assert is_resource_tracker(4711) is answer
+
+
 def test_no_memory_is_read_of_what_may_be_stuck(spawn: Callable[..., subprocess.Popen[str]]) -> None:
     """A thread in the kernel that the first thread does not show: the command line may never be told."""
     two_threads = spawn("import threading; threading.Thread(target=input).start(); " + POSES_AS_A_TRACKER)
     stopped = spawn(POSES_AS_A_TRACKER)
     stopped.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, stopped.pid, os.WSTOPPED | os.WNOWAIT)
-    assert not is_resource_tracker(two_threads.pid)
-    assert not is_resource_tracker(stopped.pid)
+    assert is_resource_tracker(two_threads.pid) is False
+    assert is_resource_tracker(stopped.pid) is False
 
 
 def test_a_resource_tracker_that_stays_is_killed(spawn: Callable[..., subprocess.Popen[str]]) -> None:

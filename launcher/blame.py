@@ -7,12 +7,14 @@ to the weakest; the first that speaks decides. Where none does, nobody is named,
 
 from __future__ import annotations
 
+import re
 import signal
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from launcher.evidence import Evidence
+from resilience_core.error_record import ErrorRecord
 
 __all__ = ["Blame", "assign_blame"]
 
@@ -23,7 +25,10 @@ _LEAST_LEAD_NS = 1_000_000_000
 
 _BEFORE = " before any other failure was seen"
 _ASKED = ", after a signal had asked for the stack, which may be why"
-_IN_VAIN = "; not certain, since that is also what a rank does that has waited for another in vain"
+_FOR_ANOTHER = "; not certain, since a rank also does that for what another one does or does not do"
+# What torch raises while ranks communicate tells of another rank more often than not: the one that checks raises it.
+_OF_COMMUNICATION = re.compile(r"torch/(distributed|nn/parallel)/")
+_FRAME = re.compile(r'^  File "([^"]*)", line \d+, in ', re.MULTILINE)
 _GIVES_UP = {
     "BrokenPipeError",
     "ConnectionAbortedError",
@@ -101,10 +106,12 @@ def _died_or_raised(group: Group, has_others: bool) -> Blame | None:
         same = [e for e in raised if e.error is not None and e.error[:2] == first.error[:2]]
         why = _ASKED if all(e.may_be_upset for e in same) else ""
         peers = [e for e in group if e is not first]
-        likely = "likely: " if (peers or has_others) and first.error.type in _GIVES_UP else ""
-        why += _IN_VAIN if likely else ""
         if len(same) > 1:
-            return Blame(_ranks(same), f"{likely}{len(same)} ranks raised the same {first.error.type}{why}")
+            return Blame(
+                _ranks(same), f"likely: {len(same)} ranks raised the same {first.error.type}{why}{_FOR_ANOTHER}"
+            )
+        likely = "likely: " if (peers or has_others) and _may_be_of_another(first.error) else ""
+        why += _FOR_ANOTHER if likely else ""
         # A peer may have failed earlier: this rank may have left the group, and raised afterwards.
         is_first = bool(peers) and not any(_failed_by(e, first.error.at_ns) for e in peers)
         before = _BEFORE if is_first and not first.may_be_upset else ""
@@ -115,14 +122,27 @@ def _died_or_raised(group: Group, has_others: bool) -> Blame | None:
     exited = sorted((e for e in group if _exited_by_itself(e) and (may_abort or e.exit_code != -6)), key=_when_noticed)
     if exited:
         first, others = exited[0], "first" if len(exited) > 1 else "by itself"
+        is_close = len(exited) > 1 and exited[1].ended_ns - first.ended_ns < _NOTICED_LATE_NS
         if (number := first.asking_signal) is not None:
             before = _BEFORE if len(exited) > 1 else ""
             return Blame((first.local_rank,), f"ended by {number.name}, which ft_launcher had not sent{before}")
         if first.exit_code == -signal.SIGABRT:  # the exit code does not tell who has sent it
             others = f"{'first, ' if len(exited) > 1 else ''}by SIGABRT, its own (abort()) or another process's"
         why = _ASKED if first.may_be_upset else ""
-        return Blame((first.local_rank,), f"ended {others}, without an exception on record{why}")
+        likely = ""
+        if is_close:
+            likely, why = "likely: ", f"{why}; not certain, since another one was seen to end less than 0.1 s later"
+        elif first.exit_code == -signal.SIGABRT and (len(group) > 1 or has_others):  # gloo does so for a wrong message
+            likely, why = "likely: ", why + _FOR_ANOTHER
+        return Blame((first.local_rank,), f"{likely}ended {others}, without an exception on record{why}")
     return None
+
+
+def _may_be_of_another(error: ErrorRecord) -> bool:
+    """Whether a rank also raises it for what another one does: a wait that ended, or a check while they communicate."""
+    frames = _FRAME.findall(error.traceback)
+    in_communication = bool(frames) and _OF_COMMUNICATION.search(frames[-1]) is not None
+    return in_communication or error.type in _GIVES_UP or error.type.startswith("torch.distributed.")
 
 
 def _how_it_failed(e: Evidence) -> tuple[str, str] | int | None:

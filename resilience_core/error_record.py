@@ -196,7 +196,7 @@ def _record(view: CellView, error: BaseException, thread: str | None) -> ErrorRe
         iteration=iteration if iteration >= 0 else None,
         at_ns=at_ns,
         noted_ns=now_ns,
-        is_consequence=is_consequence(_type_name(root), _message(root)),
+        is_consequence=_tells_of_loss(root),
         is_permanent=isinstance(error, ResilienceError) and error.is_permanent,
         thread=thread,
     )
@@ -225,11 +225,19 @@ def _root(error: BaseException) -> BaseException:
         following = link.__cause__ or link.__context__
         if following is None:
             break
-        is_of_loss = is_consequence(_type_name(following), _message(following))
+        is_of_loss = _tells_of_loss(following)
         if (link.__cause__ is not None and root is link) or hasattr(following, _SEEN) or is_of_loss:
             root = following
         link = following
     return root
+
+
+def _tells_of_loss(error: BaseException) -> bool:
+    """Whether it says no more than that a peer was lost; a group of exceptions does so if all of them do."""
+    members = getattr(error, "exceptions", None)
+    if isinstance(members, tuple) and members:
+        return all(isinstance(each, BaseException) and _tells_of_loss(_root(each)) for each in members)
+    return is_consequence(_type_name(error), _message(error))
 
 
 def _type_name(error: BaseException) -> str:

@@ -204,8 +204,8 @@ MUTANTS = (
     Mutant(
         "a wrapped loss of a peer is an exception of its own",
         "resilience_core/error_record.py",
-        "is_consequence=is_consequence(_type_name(root), _message(root)),",
-        "is_consequence=is_consequence(_type_name(error), _message(error)),",
+        "is_consequence=_tells_of_loss(root),",
+        "is_consequence=_tells_of_loss(error),",
         ("tests/resilience_core/test_error_record.py",),
     ),
     Mutant(

@@ -556,7 +556,7 @@ MUTANTS_OF_VERDICTS = (
     Mutant(
         "a rank that has waited in vain is named as a fact",
         "launcher/blame.py",
-        "if (peers or has_others) and first.error.type in _GIVES_UP",
+        "if (peers or has_others) and _may_be_of_another(first.error)",
         "if False",
         ("tests/launcher/test_blame.py",),
     ),
@@ -586,6 +586,27 @@ MUTANTS_OF_VERDICTS = (
         "launcher/blame.py",
         "    if stuck:\n        return Blame(\n            _ranks(stopped),",
         "    if False:\n        return Blame(\n            _ranks(stopped),",
+        ("tests/launcher/test_blame.py",),
+    ),
+    Mutant(
+        "one lost peer in a group of exceptions excuses all of them",
+        "resilience_core/error_record.py",
+        "return all(isinstance(each, BaseException) and",
+        "return any(isinstance(each, BaseException) and",
+        ("tests/resilience_core/test_error_record.py",),
+    ),
+    Mutant(
+        "what is raised inside torch.distributed is a fact about the rank that raises it",
+        "launcher/blame.py",
+        "    return in_communication or error.type",
+        "    return error.type",
+        ("tests/launcher/test_blame.py",),
+    ),
+    Mutant(
+        "who was seen to end a moment earlier surely ended first",
+        "launcher/blame.py",
+        "        is_close = len(exited) > 1 and",
+        "        is_close = False and",
         ("tests/launcher/test_blame.py",),
     ),
     Mutant(

@@ -57,7 +57,7 @@ LOST_A_THREAD = OWN._replace(thread="uploads")
         (
             {"exit_code": -6, "ended_ns": 9},
             {},
-            "ended by SIGABRT, its own .* or another process's, without an exception",
+            "likely: ended by SIGABRT, its own .* or another process's, without an exception .* what another one does",
         ),
         ({"exit_code": -15, "ended_ns": 9}, LOST, "ended by SIGTERM, which ft_launcher had not sent$"),
         ({"exit_code": 0, "has_left": True}, LOST, "ended with 0 while"),
@@ -75,7 +75,11 @@ LOST_A_THREAD = OWN._replace(thread="uploads")
         ({"iteration": 6}, {"is_condemned": True}, "at iteration 6 of 7"),
         ({"is_condemned": True, "last_sign_ns": S}, {"last_sign_ns": 5 * S}, "went on for 4.0 s"),
         ({"is_condemned": True, "is_busy": True}, {"is_condemned": True, "is_busy": False}, "uses the processor"),
-        ({"error": OWN._replace(type="TimeoutError")}, WAITS, "likely: raised TimeoutError before .* in vain"),
+        (
+            {"error": OWN._replace(type="TimeoutError")},
+            WAITS,
+            "likely: raised TimeoutError before .* for what another one does",
+        ),
         # An exception that has ended no more than a thread counts for less than anything else.
         ({"error": LOST_A_THREAD}, WAITS, "likely: ValueError has ended a thread of it"),
         ({"error": LOST_A_THREAD}, LOST, "likely: ValueError has ended a thread of it"),
@@ -351,6 +355,25 @@ def test_who_stops_waiting_may_have_waited_for_another_in_vain() -> None:
     assert both.why.startswith("likely: 2 ranks raised the same EOFError; not certain")
     assert "likely" not in assign_blame([rank(0, error=gave_up)]).why  # nobody else is there
     assert "likely" in assign_blame([rank(0, error=gave_up)], has_others=True).why
+    frames = '  File "{}", line 20, in main\n    step()\n  File "{}", line 9, in f\n    check(x)\nRuntimeError: no\n'
+    in_library, in_user = "/site/torch/nn/parallel/distributed.py", "/home/torch/train.py"
+    for known, is_hedged in (
+        ({"type": "torch.distributed.checkpoint.api.CheckpointException"}, True),
+        ({"type": "torch.OutOfMemoryError"}, False),
+        ({"traceback": frames.format(in_user, in_library)}, True),
+        ({"traceback": frames.format(in_library, in_user)}, False),  # the forward() of a wrapped model
+    ):
+        why = assign_blame([rank(0, error=OWN._replace(**known)), rank(1)]).why
+        assert why.startswith("likely: raised ") is is_hedged
+
+
+def test_who_ended_first_is_certain_only_where_the_next_one_ended_later() -> None:
+    first = rank(0, exit_code=11, ended_ns=S)
+    close = assign_blame([first, rank(1, exit_code=11, ended_ns=S + S // 20)])
+    assert (close.local_ranks, close.why[:27]) == ((0,), "likely: ended first, withou")
+    assert "less than 0.1 s later" in close.why
+    later = assign_blame([first, rank(1, exit_code=11, ended_ns=S + S // 5)])
+    assert later == ((0,), "ended first, without an exception on record")
 
 
 def test_a_thread_that_an_exception_has_ended_names_nobody_who_waits_or_has_company() -> None:

@@ -114,6 +114,30 @@ def test_what_fails_while_a_lost_peer_is_handled_comes_from_that_loss(
         assert record.is_consequence is is_one
 
 
+class Several(Exception):
+    """As an ``ExceptionGroup``, which Python 3.10 has not."""
+
+    def __init__(self, *exceptions: BaseException) -> None:
+        super().__init__("several")
+        self.exceptions = exceptions
+
+
+def test_a_group_of_exceptions_comes_from_a_lost_peer_where_all_of_it_does(cell: Cell) -> None:
+    lost, own = RuntimeError("Connection closed by peer [127.0.0.1]:9"), ValueError("bad batch")
+    wrapped = ValueError("the step failed")
+    wrapped.__cause__ = lost
+    for group, is_one in (
+        (Several(lost), True),
+        (Several(lost, Several(wrapped)), True),
+        (Several(lost, own), False),
+        (Several(own), False),
+    ):
+        note_error(raised(group))
+        record = left(cell)
+        assert record is not None
+        assert record.is_consequence is is_one
+
+
 @pytest.mark.parametrize(
     ("kind", "message", "is_one"),
     [

@@ -31,8 +31,10 @@ __all__ = [
 _HURRIED_SECONDS = 1.0
 _LONGEST_ROUND_SECONDS = 1.0
 _LONGEST_UNLINK_SECONDS = 1.0
+"""What a resource tracker gets to unlink what nobody uses any more, once all others are gone; it takes milliseconds.
+
+As long it is looked again at what may be one, each time after ``_LOOK_AGAIN_SECONDS``."""
 _LOOK_AGAIN_SECONDS = 0.02
-"""What a resource tracker gets to unlink what nobody uses any more, once all others are gone; it takes milliseconds."""
 
 
 class ProcessStatus(NamedTuple):

@@ -8,6 +8,7 @@ it. Recording happens on the error path only and never raises into training.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -35,6 +36,8 @@ __all__ = [
 
 LONGEST_MESSAGE = 2000
 _SEEN = "_ft_first_seen"
+_MOST_LEAVES = 100
+_LONGEST_CHAIN = 20
 _CONSEQUENCES = re.compile(
     r"gloo/transport/|Connection (closed|reset) by peer|Broken pipe|monitoredBarrier"
     r"|failed to recv, got 0 bytes|Connection was likely closed|client socket has timed out|[Ss]ocket [Tt]imeout"
@@ -205,12 +208,8 @@ def _record(view: CellView, error: BaseException, thread: str | None) -> ErrorRe
 def _first_seen(error: BaseException) -> tuple[int, str | None, int] | None:
     """When this exception, or one that it was raised in the course of, was noted for the first time."""
     found = None
-    link: BaseException | None = error
-    for _ in range(20):
-        if link is None:
-            break
+    for link in _chain(error):
         found = getattr(link, _SEEN, found)
-        link = link.__cause__ or link.__context__
     return found
 
 
@@ -220,24 +219,46 @@ def _root(error: BaseException) -> BaseException:
     What a rank raises while it handles the loss of a peer, in a clean-up that fails or by ``sys.exit(1)``, comes from
     that loss, also where ``from None`` hides it.
     """
-    root = link = error
-    for _ in range(20):
-        following = link.__cause__ or link.__context__
-        if following is None:
-            break
+    root = error
+    for link, following in itertools.pairwise(_chain(error)):
         is_of_loss = _tells_of_loss(following)
         if (link.__cause__ is not None and root is link) or hasattr(following, _SEEN) or is_of_loss:
             root = following
-        link = following
     return root
 
 
 def _tells_of_loss(error: BaseException) -> bool:
     """Whether it says no more than that a peer was lost; a group of exceptions does so if all of them do."""
-    members = getattr(error, "exceptions", None)
-    if isinstance(members, tuple) and members:
-        return all(isinstance(each, BaseException) and _tells_of_loss(_root(each)) for each in members)
-    return is_consequence(_type_name(error), _message(error))
+    leaves = _leaves(error)
+    if len(leaves) == 1 and leaves[0] is error:
+        return is_consequence(_type_name(error), _message(error))
+    return bool(leaves) and all(
+        any(is_consequence(_type_name(link), _message(link)) for link in _chain(leaf)) for leaf in leaves
+    )
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    """The exceptions of a group and of groups in it, or the one that is none; nothing where they are too many."""
+    leaves: list[BaseException] = []
+    pending = [error]
+    for _ in range(_MOST_LEAVES):
+        if not pending:
+            return leaves
+        each = pending.pop()
+        members = getattr(each, "exceptions", None)
+        if isinstance(members, tuple) and members:
+            pending += [member for member in members if isinstance(member, BaseException)]
+        else:
+            leaves.append(each)
+    return []
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """An exception, and what it was raised in the course of."""
+    chain = [error]
+    while len(chain) < _LONGEST_CHAIN and (following := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(following)
+    return chain
 
 
 def _type_name(error: BaseException) -> str:

@@ -126,11 +126,16 @@ def test_a_group_of_exceptions_comes_from_a_lost_peer_where_all_of_it_does(cell:
     lost, own = RuntimeError("Connection closed by peer [127.0.0.1]:9"), ValueError("bad batch")
     wrapped = ValueError("the step failed")
     wrapped.__cause__ = lost
+    looped = Several(own)
+    looped.exceptions = (lost, looped)
+    own.__context__ = looped
     for group, is_one in (
         (Several(lost), True),
         (Several(lost, Several(wrapped)), True),
         (Several(lost, own), False),
         (Several(own), False),
+        (Several(*[lost] * 1000), False),  # nobody reads so many
+        (looped, False),
     ):
         note_error(raised(group))
         record = left(cell)

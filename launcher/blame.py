@@ -40,9 +40,13 @@ _GIVES_UP = {
     "_queue.Empty",
     "concurrent.futures._base.TimeoutError",  # Python 3.10
     "asyncio.exceptions.TimeoutError",
+    "http.client.IncompleteRead",
+    "http.client.RemoteDisconnected",
     "multiprocessing.context.TimeoutError",
     "subprocess.TimeoutExpired",
+    "urllib.error.URLError",
 }
+_CAUSE = re.compile(r"^([\w.]+)(?::|$)", re.MULTILINE)
 
 Group = Sequence[Evidence]
 
@@ -142,7 +146,8 @@ def _may_be_of_another(error: ErrorRecord) -> bool:
     """Whether a rank also raises it for what another one does: a wait that ended, or a check while they communicate."""
     frames = _FRAME.findall(error.traceback)
     in_communication = bool(frames) and _OF_COMMUNICATION.search(frames[-1]) is not None
-    return in_communication or error.type in _GIVES_UP or error.type.startswith("torch.distributed.")
+    is_end_of_wait = error.type in _GIVES_UP or not _GIVES_UP.isdisjoint(_CAUSE.findall(error.traceback))
+    return in_communication or is_end_of_wait or error.type.startswith("torch.distributed.")
 
 
 def _how_it_failed(e: Evidence) -> tuple[str, str] | int | None:

@@ -598,8 +598,8 @@ MUTANTS_OF_VERDICTS = (
     Mutant(
         "what is raised inside torch.distributed is a fact about the rank that raises it",
         "launcher/blame.py",
-        "    return in_communication or error.type",
-        "    return error.type",
+        "    return in_communication or is_end_of_wait",
+        "    return is_end_of_wait",
         ("tests/launcher/test_blame.py",),
     ),
     Mutant(

@@ -361,6 +361,8 @@ def test_who_stops_waiting_may_have_waited_for_another_in_vain() -> None:
         ({"type": "torch.distributed.checkpoint.api.CheckpointException"}, True),
         ({"type": "torch.OutOfMemoryError"}, False),
         ({"traceback": frames.format(in_user, in_library)}, True),
+        ({"traceback": "ConnectionRefusedError: [Errno 111]\n\nDuring handling\n\nValueError: no batch"}, True),
+        ({"traceback": '  File "x.py", line 1, in f\n    raise ConnectionError\nValueError: EOFError'}, False),
         ({"traceback": frames.format(in_library, in_user)}, False),  # the forward() of a wrapped model
     ):
         why = assign_blame([rank(0, error=OWN._replace(**known)), rank(1)]).why

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-KEEPS_TIMES = ("monotonic", "1_000 * S", "Cell.create")
+KEEPS_TIMES = "\nT = 1_000 * S\n"
 UPTIME_SECONDS = 2
 
 
@@ -25,7 +25,6 @@ def in_a_young_machine(command: list[str], timeout: float) -> subprocess.Complet
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1500)
 def test_what_keeps_times_passes_on_a_machine_that_has_just_been_started() -> None:
     clock = [sys.executable, "-c", "import time; print(time.monotonic() < 60)"]
     if shutil.which("unshare") is None or in_a_young_machine(clock, 60).stdout != "True\n":
@@ -34,11 +33,11 @@ def test_what_keeps_times_passes_on_a_machine_that_has_just_been_started() -> No
         str(path)
         for package in ("launcher", "resilience_core")
         for path in sorted((ROOT / "tests" / package).glob("test_*.py"))
-        if any(word in path.read_text(encoding="utf-8") for word in KEEPS_TIMES)
+        if KEEPS_TIMES in path.read_text(encoding="utf-8")
     ]
-    assert len(files) > 20
+    assert len(files) >= 5
 
     chosen = ["-q", "-p", "no:cacheprovider", "-m", "not long and not launches"]
-    done = in_a_young_machine([sys.executable, "-m", "pytest", *chosen, *files], 1400)
+    done = in_a_young_machine([sys.executable, "-m", "pytest", *chosen, *files], 500)
 
     assert done.returncode == 0, done.stdout[-6000:]

@@ -25,7 +25,7 @@ _LEAST_LEAD_NS = 1_000_000_000
 
 _BEFORE = " before any other failure was seen"
 _ASKED = ", after a signal had asked for the stack, which may be why"
-_FOR_ANOTHER = "; not certain, since a rank also does that for what another one does or does not do"
+_FOR_ANOTHER = "; not certain, since another rank may have caused it"
 # What torch raises while ranks communicate tells of another rank more often than not: the one that checks raises it.
 _OF_COMMUNICATION = re.compile(r"torch/(distributed|nn/parallel)/")
 _FRAME = re.compile(r'^  File "([^"]*)", line \d+, in ', re.MULTILINE)
@@ -337,15 +337,18 @@ def _busy(group: Group) -> Blame | None:
 
 
 def _lost_a_thread(group: Group) -> Blame | None:
-    """What reads batches or copies weights may be waited for in vain; what reports figures is missed by nobody."""
+    """Name a rank whose thread ended with an exception, for want of better evidence.
+
+    A rank waits in vain for a thread that read batches or copied weights. One that reported figures is not missed.
+    """
     lost = [e for e in group if e.has_lost_a_thread and not e.is_victim and not e.waits]
     if not lost or len(lost) == len(group) or any(e.exit_code and not e.is_victim for e in group):
         return None
     kinds = " and ".join(sorted({e.error.type for e in lost if e.error is not None}))
     return Blame(
         _ranks(lost),
-        f"likely: {kinds} has ended a thread of it, for which it may wait in vain; not certain, since its training may "
-        "as well go on without that thread",
+        f"likely: one of its threads ended with {kinds}, and it may wait for that thread in vain; not certain, since "
+        "the training may go on without it",
     )
 
 

@@ -57,7 +57,7 @@ LOST_A_THREAD = OWN._replace(thread="uploads")
         (
             {"exit_code": -6, "ended_ns": 9},
             {},
-            "likely: ended by SIGABRT, its own .* or another process's, without an exception .* what another one does",
+            "likely: ended by SIGABRT, its own .* or .*, without an exception .* another rank may have caused it",
         ),
         ({"exit_code": -15, "ended_ns": 9}, LOST, "ended by SIGTERM, which ft_launcher had not sent$"),
         ({"exit_code": 0, "has_left": True}, LOST, "ended with 0 while"),
@@ -78,11 +78,11 @@ LOST_A_THREAD = OWN._replace(thread="uploads")
         (
             {"error": OWN._replace(type="TimeoutError")},
             WAITS,
-            "likely: raised TimeoutError before .* for what another one does",
+            "likely: raised TimeoutError before .* another rank may have caused it",
         ),
         # An exception that has ended no more than a thread counts for less than anything else.
-        ({"error": LOST_A_THREAD}, WAITS, "likely: ValueError has ended a thread of it"),
-        ({"error": LOST_A_THREAD}, LOST, "likely: ValueError has ended a thread of it"),
+        ({"error": LOST_A_THREAD}, WAITS, "likely: one of its threads ended with ValueError"),
+        ({"error": LOST_A_THREAD}, LOST, "likely: one of its threads ended with ValueError"),
         ({"error": LOST_A_THREAD, "exit_code": 1}, LOST, "raised ValueError"),
         ({"exit_code": 3, "ended_ns": OWN.at_ns + S}, {"error": LOST_A_THREAD}, "ended by itself"),
         ({"error": OWN._replace(at_ns=OWN.at_ns + S)}, {"error": LOST_A_THREAD}, "raised ValueError before any other"),

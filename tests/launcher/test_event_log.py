@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import threading
 import time
 from datetime import datetime
 from pathlib import Path
@@ -160,14 +161,18 @@ def test_a_folder_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
     assert log.lost > 5_000
     with pytest.raises(NotDoneError):
         background.call(lambda: None, 0.01)
-    os.set_blocking(reader, False)
-    while log.lost or not background.flush(0):  # somebody reads after all
-        with contextlib.suppress(BlockingIOError):
-            os.read(reader, 1 << 20)
-        if background.flush(0):
-            log.write("again")
-    for descriptor in (reader, writer):
+    # Somebody reads after all.
+    drain = threading.Thread(target=lambda: all(iter(lambda: os.read(reader, 1 << 20), b"")), daemon=True)
+    drain.start()
+    assert background.flush(180)
+    log.write("again")  # tells of what was lost
+    assert background.flush(180)
+    assert log.lost == 0
+    for descriptor in (log._descriptor, writer):
         os.close(descriptor)
+    drain.join(180)
+    assert not drain.is_alive()
+    os.close(reader)
 
 
 def test_machines_are_put_in_order_by_their_wall_clocks(tmp_path: Path) -> None:

@@ -105,12 +105,11 @@ def test_named_shared_memory_is_unlinked(
     assert not Path("/dev/shm", name).exists()
 
 
-@pytest.mark.parametrize("stays_unknown", [False, True])
-def test_what_cannot_be_told_from_a_tracker_at_first_is_looked_at_again_and_killed_in_the_end(
-    spawn: Callable[..., subprocess.Popen[str]], stays_unknown: bool, monkeypatch: pytest.MonkeyPatch
+def test_what_cannot_be_told_from_a_tracker_at_first_is_looked_at_again(
+    spawn: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Recorded: a tracker whose program is still being read from a busy disk sleeps uninterruptibly."""
-    monkeypatch.setattr("launcher.processes._LONGEST_UNLINK_SECONDS", 0.3 if stays_unknown else 180)
+    monkeypatch.setattr("launcher.processes._LONGEST_UNLINK_SECONDS", 180)
     leader = spawn(SHARES_MEMORY, session=True)
     name, tracker = leader.ready.split()  # type: ignore[attr-defined]
     looks = []
@@ -119,17 +118,26 @@ def test_what_cannot_be_told_from_a_tracker_at_first_is_looked_at_again_and_kill
         if pid != int(tracker):
             return is_resource_tracker(pid)
         looks.append(ended(leader.pid))
-        return None if stays_unknown or len(looks) < 4 else True
+        return None if len(looks) < 4 else True
 
     monkeypatch.setattr("launcher.processes.is_resource_tracker", told)
     assert end_sessions([leader.pid], 180) == set()
 
     assert ended(int(tracker))
     assert looks[-1]  # the others do not wait for it
-    place = Path("/dev/shm", name)
-    if stays_unknown:
-        place.unlink(missing_ok=True)  # it may have ended by itself
-    assert not place.exists()
+    assert not Path("/dev/shm", name).exists()
+
+
+def test_what_can_never_be_told_from_a_tracker_is_killed(
+    spawn: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.processes._LONGEST_UNLINK_SECONDS", 0.2)
+    monkeypatch.setattr("launcher.processes.is_resource_tracker", lambda pid: None)
+    leader = spawn(WAITS, session=True)
+
+    assert end_sessions([leader.pid], 180) == set()
+
+    assert leader.wait(180) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from sklearn.datasets import load_digits
 from torch.utils.data import Dataset, Subset
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainingArguments, set_seed
 
 from adapters.huggingface import protect
 
@@ -105,6 +105,7 @@ def main() -> None:
     options = parse_options()
     logging.basicConfig(level=logging.WARNING, format=f"[rank {os.environ.get('RANK', 0)}] %(message)s")
     torch.set_num_threads(1)
+    set_seed(1)  # the Trainer seeds later, when the network has its weights already
     options.out.mkdir(parents=True, exist_ok=True)
 
     trainer = make_trainer(options)

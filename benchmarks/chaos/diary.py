@@ -32,6 +32,20 @@ class Diary:
             self._files[key] = (file, rest)
             self.events += [json.loads(line) for line in lines]
 
+    @property
+    def is_removed(self) -> bool:
+        """Whether somebody has removed every file that is followed.
+
+        The launcher opens another one when it has something to log.
+        """
+        return all(os.fstat(file.fileno()).st_nlink == 0 for file, _ in self._files.values())
+
+    def close(self) -> None:
+        """Follow nothing any more."""
+        for file, _ in self._files.values():
+            file.close()
+        self._files = {}
+
     def named(self, *names: str) -> list[dict[str, Any]]:
         """Events of these names so far."""
         return [event for event in self.events if event["event"] in names]

@@ -182,7 +182,14 @@ def _log_removed(job: Job, fault: Fault) -> None:
 
 
 def _log_read_only(job: Job, fault: Fault) -> None:
-    """An empty read-only file system over the log folder until the stopped rank has been replaced."""
+    """An empty read-only file system over the log folder until the stopped rank has been replaced.
+
+    Of a log folder that was removed before, the launcher opens another one at its next line, and loses what it cannot
+    write: there would be nothing to go by. So it gets a line to write first.
+    """
+    if job.diary.is_removed:
+        _monitor(signal.SIGKILL)(job, fault)
+        job.wait_for(lambda: not job.diary.is_removed, "another file of events", seconds=_BOUND_SECONDS)
     before = job.diary.generation
     mount_tmpfs(job.logs, 1, read_only=True)
     try:

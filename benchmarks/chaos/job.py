@@ -197,6 +197,7 @@ class Job:
         self._judge_what_is_left()
         self.output.close()
         self._judge_incidents()
+        self.diary.close()
         restarts = [record["restart_seconds"] for record in self.records if record["restart_seconds"] is not None]
         return {
             "seed": self.plan.seed,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from benchmarks.chaos.diary import Diary, contradiction
 from benchmarks.chaos.effects import EFFECTS
 from benchmarks.chaos.job import Job
 from benchmarks.chaos.plan import KINDS, make_plan
+from launcher.event_log import EventLog
 
 pytestmark = pytest.mark.benchmark_guard
 
@@ -43,6 +45,26 @@ def test_every_kind_has_an_effect() -> None:
 def test_kinds_that_are_impossible_together_are_refused() -> None:
     with pytest.raises(ValueError, match="none of parked-kill is possible with 2 rank"):
         make_plan(1, 5, ranks=2, worker_start="spawn", kinds=["parked-kill"])
+
+
+def test_a_diary_knows_when_nothing_can_be_read_any_more(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    log, diary = EventLog(str(folder)), Diary(tmp_path)
+    log.write("began")
+    diary.read()
+    assert not diary.is_removed
+
+    shutil.rmtree(folder)
+    diary.read()
+    assert diary.is_removed
+
+    log.write("tick")
+    diary.read()
+    assert not diary.is_removed
+    assert [event["event"] for event in diary.events] == ["began", "lost", "tick"]
+    log.close()
+    diary.close()
 
 
 def judged(events: list[dict[str, Any]], expected: dict[int, int], records: list[dict[str, Any]]) -> tuple[Any, Any]:

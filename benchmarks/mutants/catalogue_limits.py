@@ -142,9 +142,16 @@ MUTANTS_OF_LIMITS = (
         ("tests/resilience_core/test_client.py",),
     ),
     Mutant(
+        "a rank that has sent no heartbeat when limits are learned has never a first one",
+        "resilience_core/client.py",
+        "        self._heartbeats = min(1, self._heartbeats)",
+        "        self._heartbeats = 1",
+        ("tests/resilience_core/test_client.py",),
+    ),
+    Mutant(
         "a limit learned between heartbeats does not count for the interval that is open",
         "resilience_core/client.py",
-        "        if words[HEARTBEAT] == NO_LIMIT and self._has_sent_heartbeat:\n",
+        "        if words[HEARTBEAT] == NO_LIMIT and self._heartbeats:\n",
         "        if False:\n",
         ("tests/resilience_core/test_client.py",),
     ),

@@ -662,6 +662,22 @@ def test_too_few_heartbeats_raise_or_are_skipped(
     assert client.hb_timeouts == before
 
 
+def test_a_first_heartbeat_is_one_after_limits_were_learned_from_the_others_too(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The collective gives what a peer has seen; this rank is late with its own first heartbeat."""
+    cell = start(rank_section_timeouts={"step": 5}, rank_out_of_section_timeout=30, learned_limits="replace")
+    monkeypatch.setattr("resilience_core.client.maxima", lambda values: [4 * S, 2 * S, 3, 9 * S])
+    clock.advance(10)
+    assert client.calculate_and_set_hb_timeouts()
+    assert cell.view().out_of_section_ns != CLOSED
+
+    client.send_heartbeat()
+
+    assert cell.view().out_of_section_ns == CLOSED, "who sends heartbeats need not open sections"
+    assert cell.view().heartbeat_ns == clock() + 10 * S
+
+
 def test_only_selected_sections_are_learned(
     start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
 ) -> None:

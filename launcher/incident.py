@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from launcher.children import Child
 from launcher.phrases import exit_phrase, no_stack_phrase, shortened
 from launcher.stacks import Frame, Thread, main_thread
+from resilience_core.cell import MAX_SECTIONS, SHARED_SECTION
 from resilience_core.error_record import ErrorRecord, error_from_json
 from resilience_core.plain_files import only_plain
 
@@ -307,6 +308,11 @@ class Incident(NamedTuple):
         for rank in (*self.speakers, *self.overdue):
             if rank.limit_advice:
                 return rank.limit_advice
+            if rank.section == SHARED_SECTION and rank.cause == "section":
+                return (
+                    "If this is legitimately slow, raise its limit (--ft-rank-section-timeouts). Which section it is "
+                    f"can be told of {MAX_SECTIONS - 1} names only: use fewer"
+                )
             option = {
                 "section": f"--ft-rank-section-timeouts {rank.section}:SECONDS",
                 "out of section": "--ft-rank-out-of-section-timeout SECONDS",

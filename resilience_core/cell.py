@@ -70,6 +70,7 @@ __all__ = [
     "LIMITS_TEXT",
     "MAX_SECTIONS",
     "NO_LIMIT",
+    "SHARED_SECTION",
     "SHUT_DOWN",
     "STACK_SIGNAL",
     "UNUSED",
@@ -122,6 +123,8 @@ ERROR_TEXT = TextArea(ERROR_CHECK, LIMITS_TEXT.offset + LIMITS_TEXT.size, 16 << 
 FIRST_CLOSED = (ERROR_TEXT.offset + ERROR_TEXT.size) // 8
 NOT_COUNTED = FIRST_CLOSED + MAX_SECTIONS
 CELL_SIZE = (NOT_COUNTED + 1) * 8
+SHARED_SECTION = f"one of the sections beyond the {MAX_SECTIONS - 1}rd"
+"""The name of the slot that sections share where there are more names than slots."""
 
 
 class CellError(ResilienceError):

@@ -35,6 +35,7 @@ from resilience_core.cell import (
     NO_LIMIT,
     NOT_COUNTED,
     OUT_OF_SECTION,
+    SHARED_SECTION,
     SHUT_DOWN,
     SMALLEST_LIMIT,
     STATE,
@@ -78,7 +79,6 @@ CONTROL_VARIABLE = "FT_CONTROL_SOCKET"
 LAUNCHER_VARIABLE = "FT_LAUNCHER_PID"
 
 
-_FURTHER_SECTIONS = "one of the sections beyond the 63rd"
 """What the monitor calls the slot that the names share for which the cell has no slot of their own."""
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,17 @@ _warned: set[str] = set()
 class _Section:
     """What the client keeps of one section name."""
 
-    __slots__ = ("closed_word", "count", "deadline_word", "limit_ns", "longest_ns", "name", "opened_ns", "opened_word")
+    __slots__ = (
+        "closed_word",
+        "count",
+        "deadline_word",
+        "due_ns",
+        "limit_ns",
+        "longest_ns",
+        "name",
+        "opened_ns",
+        "opened_word",
+    )
 
     def __init__(self, name: str, deadline_word: int) -> None:
         self.name = name
@@ -99,6 +109,8 @@ class _Section:
         self.opened_word = deadline_word + 1
         self.closed_word = FIRST_CLOSED + (deadline_word - FIRST_SECTION) // 2
         self.limit_ns: int | None = None
+        self.due_ns = NO_LIMIT
+        """While it is open, of one that shares its slot: by when it has to be closed."""
         self.opened_ns = 0
         self.longest_ns = 0
         self.count = 0
@@ -210,7 +222,7 @@ class RankMonitorClient:
         self._has_used_section = False
         self._shares = False
         assert self._cell is not None
-        self._shared_word = self._cell.add_section(_FURTHER_SECTIONS)
+        self._shared_word = self._cell.add_section(SHARED_SECTION)
         self._forget_observations(now)
         self._limits = LearnedLimits(
             self.cfg,
@@ -346,7 +358,8 @@ class RankMonitorClient:
         words[section.deadline_word] = NO_LIMIT if limit is None else now + limit
         if self._has_more_to_do:  # in some configurations; written out twice, to spare each event a call
             if self._shares and section.deadline_word == self._shared_word:
-                self._share_deadline(section)
+                section.due_ns = NO_LIMIT if limit is None else now + limit
+                self._share_deadline()
             if self._section_events_are_heartbeats:
                 limit = self._heartbeat_limit_ns
                 words[HEARTBEAT] = NO_LIMIT if limit is None else now + limit
@@ -377,22 +390,30 @@ class RankMonitorClient:
         words[section.deadline_word] = CLOSED
         if self._has_more_to_do:
             if self._shares and section.deadline_word == self._shared_word:
-                self._share_deadline(section)
+                section.due_ns = NO_LIMIT
+                self._share_deadline()
             if self._section_events_are_heartbeats:
                 limit = self._heartbeat_limit_ns
                 words[HEARTBEAT] = NO_LIMIT if limit is None else now + limit
                 words[LAST_HEARTBEAT] = now
 
-    def _share_deadline(self, section: _Section) -> None:
-        """Look again after each store, so that the last of several threads leaves what is true."""
-        words = self._words
-        while words[section.deadline_word] != (latest := self._latest_shared_deadline()):
-            words[section.deadline_word] = latest
+    def _share_deadline(self) -> None:
+        """Show the first that is due of the open sections without a slot of their own.
 
-    def _latest_shared_deadline(self) -> int:
-        """By when the sections without a slot of their own are due: none of them while another has time."""
+        Look again after each store, so that the last of several threads leaves what is true.
+        """
+        words, deadline_word = self._words, self._shared_word
+        while (words[deadline_word + 1], words[deadline_word]) != (shown := self._first_shared()):
+            words[deadline_word] = NO_LIMIT  # not the former deadline with the other section's time of opening
+            words[deadline_word + 1], words[deadline_word] = shown
+
+    def _first_shared(self) -> tuple[int, int]:
+        """When it was opened and by when it is due; once all are closed, what stands there and ``CLOSED``."""
         shared = [each for each in list(self._open.values()) if each.deadline_word == self._shared_word]
-        return max((_deadline(each.opened_ns, each.limit_ns) for each in shared), default=CLOSED)
+        if not shared:
+            return self._words[self._shared_word + 1], CLOSED
+        first = min(shared, key=lambda each: each.due_ns)
+        return first.opened_ns, first.due_ns
 
     def end_all_sections(self) -> None:
         """Close every section that is open; none is no error."""
@@ -472,8 +493,8 @@ class RankMonitorClient:
             return self._cell.add_section(name)
         except CellError:
             _warn_once(
-                "section '%s' is one of more than %d names; those beyond share one deadline, the latest of the ones "
-                "that are open. Use fewer names (no iteration numbers in them) to have each watched by itself "
+                "section '%s' is one of more than %d names; those beyond share one place, which shows the first "
+                "that is due, without its name. Use fewer names (no iteration numbers in them) to have each named "
                 "(said once)",
                 name,
                 MAX_SECTIONS - 1,
@@ -648,8 +669,12 @@ class RankMonitorClient:
         if words[OUT_OF_SECTION] != CLOSED:
             words[OUT_OF_SECTION] = _deadline(now, self._gap_limit_ns)
         for section in list(self._open.values()):
-            earlier = words[section.deadline_word] if section.deadline_word == self._shared_word else CLOSED
-            words[section.deadline_word] = max(earlier, _deadline(now, section.limit_ns))
+            if section.deadline_word == self._shared_word:
+                section.due_ns = _deadline(now, section.limit_ns)
+            else:
+                words[section.deadline_word] = _deadline(now, section.limit_ns)
+        if self._shares:
+            self._share_deadline()
 
     def _limit_what_has_none(self) -> None:
         """Let new limits apply to the intervals that run without any, from now on, as if these began now."""

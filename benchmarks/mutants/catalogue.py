@@ -258,13 +258,6 @@ MUTANTS = (
         ("tests/resilience_core/test_learned_limits.py",),
     ),
     Mutant(
-        "the shared slot takes the earliest deadline",
-        "resilience_core/client.py",
-        "        return max((_deadline(each.opened_ns, each.limit_ns) for each in shared), default=CLOSED)",
-        "        return min((_deadline(each.opened_ns, each.limit_ns) for each in shared), default=CLOSED)",
-        ("tests/resilience_core/test_client.py",),
-    ),
-    Mutant(
         "a rank that does not handle the question is asked all the same",
         "launcher/stacks.py",
         "before >= 0, _handles(pid, number))\n",

@@ -149,6 +149,20 @@ MUTANTS_OF_LIMITS = (
         ("tests/resilience_core/test_client.py",),
     ),
     Mutant(
+        "of sections that share a slot the last that is due is shown",
+        "resilience_core/client.py",
+        "        first = min(shared,",
+        "        first = max(shared,",
+        ("tests/resilience_core/test_client.py",),
+    ),
+    Mutant(
+        "a limit that is loaded counts from when a section that shares its slot was opened",
+        "resilience_core/client.py",
+        "                section.due_ns = _deadline(now, section.limit_ns)\n",
+        "                section.due_ns = _deadline(section.opened_ns, section.limit_ns)\n",
+        ("tests/resilience_core/test_client.py",),
+    ),
+    Mutant(
         "a limit learned between heartbeats does not count for the interval that is open",
         "resilience_core/client.py",
         "        if words[HEARTBEAT] == NO_LIMIT and self._heartbeats:\n",

@@ -15,6 +15,7 @@ from launcher.children import Child
 from launcher.incident import Incident, RankReport, read_incident, read_incidents
 from launcher.phrases import SHORT_STACK, shortened
 from launcher.stacks import Frame, Thread
+from resilience_core.cell import SHARED_SECTION
 from resilience_core.error_record import ErrorRecord
 
 texts = st.text(max_size=20)
@@ -223,6 +224,13 @@ def test_the_report_has_every_stack_and_the_option_to_raise_the_limit() -> None:
     assert "MainThread (active, holds the GIL)\n    read (data.py:7)" in report
     assert "no stack could be had" in report
     assert report.endswith("raise the limit: --ft-rank-section-timeouts step:SECONDS")
+
+
+def test_of_a_section_without_a_slot_of_its_own_no_option_is_told_that_cannot_be_used() -> None:
+    rank = RankReport(0, 0, 9, True, True, "section", SHARED_SECTION, open_seconds=9.0, limit_seconds=5.0)
+    hint = Incident("hang", 0, "why", "action", (rank,)).report()[-1]
+    assert "--ft-rank-section-timeouts one of" not in hint
+    assert hint.endswith("can be told of 63 names only: use fewer")
 
 
 def test_the_report_says_why_there_is_no_stack() -> None:

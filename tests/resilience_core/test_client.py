@@ -470,7 +470,7 @@ def test_what_is_said_once_is_not_said_again_by_the_next_init_or_client(
             another.start_section(f"s{number}")
         another.shutdown_workload_monitoring()
 
-    assert (caplog.text.count("no timeout"), caplog.text.count("share one deadline")) == (1, 1)
+    assert (caplog.text.count("no timeout"), caplog.text.count("share one place")) == (1, 1)
 
 
 def test_a_section_may_be_named_by_any_string(
@@ -518,33 +518,91 @@ def test_a_wrong_argument_is_named_with_its_value_and_the_fix(
     assert client.open_sections == {"step"}
 
 
-def test_names_beyond_the_slots_share_one_deadline_the_latest_of_those_open(
+SHARED = "one of the sections beyond the 63rd"
+
+
+def test_names_beyond_the_slots_share_a_place_that_shows_the_first_that_is_due(
     start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A name with the iteration in it must not end training, nor get a rank killed that has time."""
+    """A name with the iteration in it must not end training, nor hide a hang in a configured section."""
     limits = {f"s{number}": 100 + number for number in range(70)}
     cell = start(rank_section_timeouts=limits, rank_out_of_section_timeout=1)
+    opened = {}
     for name in limits:
         clock.advance(1)
         client.start_section(name)
-    shared = "one of the sections beyond the 63rd"
+        opened[name] = clock()
+
+    def shown() -> tuple[int, int | None]:
+        (section,) = [section for section in cell.view().sections if section.name == SHARED]
+        return section.opened_ns, deadline(cell, SHARED)
+
+    def due(name: str) -> tuple[int, int]:
+        return opened[name], opened[name] + limits[name] * S
+
     assert len(cell.view().sections) == 64
-    assert deadline(cell, "s62") == clock() - 7 * S + 162 * S
-    assert deadline(cell, shared) == clock() + 169 * S
-    assert caplog.text.count("share one deadline") == 1
+    assert deadline(cell, "s62") == opened["s62"] + 162 * S
+    assert shown() == due("s63")
+    assert caplog.text.count("share one place") == 1
 
     client.end_section("s69")
-    assert deadline(cell, shared) == clock() - 1 * S + 168 * S
+    assert shown() == due("s63")
     for number in range(63, 68):
         client.end_section(f"s{number}")
-    assert deadline(cell, shared) == clock() - 1 * S + 168 * S
-    client.start_section("s63")
-    assert deadline(cell, shared) == clock() - 1 * S + 168 * S
+    assert shown() == due("s68")
+    clock.advance(10)
+    client.start_section("s69")
+    assert shown() == due("s68"), "opened later, due later"
     client.end_section("s68")
-    assert deadline(cell, shared) == clock() + 163 * S
-    client.end_section("s63")
-    assert deadline(cell, shared) is None
+    opened["s69"] = clock()
+    assert shown() == due("s69")
+    client.end_section("s69")
+    assert deadline(cell, SHARED) is None
     assert len(cell.view().sections) == 63
+
+
+def test_an_inner_section_beyond_the_slots_is_due_before_the_outer_one(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    limits = {**{f"s{number}": 9 for number in range(63)}, "outer": None, "inner": 3}
+    cell = start(rank_section_timeouts=limits)
+    for number in range(63):
+        with client.section(f"s{number}"):
+            pass
+    client.start_section("outer")
+    assert deadline(cell, SHARED) == NO_LIMIT
+    clock.advance(50)
+    client.start_section("inner")
+    assert deadline(cell, SHARED) == clock() + 3 * S
+    clock.advance(1)
+    client.end_section("inner")
+    assert deadline(cell, SHARED) == NO_LIMIT
+
+
+def test_a_limit_that_is_learned_does_not_shorten_what_is_open_beyond_the_slots(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    limits = {**{f"s{number}": 9 for number in range(63)}, "outer": 100, "inner": 90}
+    cell = start(rank_section_timeouts=limits, learned_limits="replace")
+    for number in range(63):
+        with client.section(f"s{number}"):
+            pass
+    with client.section("outer"):
+        clock.advance(1)
+    client.start_section("outer")
+    opened = clock()
+    clock.advance(50)
+    client.calculate_and_set_section_timeouts(selected_sections=["outer"], calc_out_of_section=False)
+    assert client.section_timeouts is not None
+    assert client.section_timeouts.section["outer"] is not None
+    assert client.section_timeouts.section["outer"] < 50
+
+    with client.section("inner"):
+        assert deadline(cell, SHARED) == clock() + 90 * S - 40 * S  # the outer one's
+    assert deadline(cell, SHARED) == opened + 100 * S
+
+    client.load_state_dict(client.state_dict())
+    assert deadline(cell, SHARED) == clock() + int(client.section_timeouts.section["outer"] * S), "from now on"
 
 
 def test_two_threads_that_use_a_new_name_at_once_get_one_section(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import stat
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -340,8 +339,6 @@ def _error_in_file(failure: ProcessFailure, view: CellView, at_ns: int) -> Error
 def tail(path: str) -> tuple[str, ...]:
     """The last lines of a file that a worker's standard error went to; none of what is not a file."""
     try:
-        if not path or not stat.S_ISREG(os.stat(path).st_mode):
-            return ()
         with open(path, "rb", opener=only_plain) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - LONGEST_TAIL_BYTES))
             lines = file.read().decode("utf-8", errors="replace").splitlines()

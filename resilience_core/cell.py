@@ -25,7 +25,8 @@ Layout, native byte order, every number one aligned signed 64-bit word::
     byte NAMES_OFFSET + NAME_SIZE*slot   section's name, UTF-8, padded with zeros
     byte LIMITS_TEXT.offset, ERROR_TEXT.offset   the two texts, UTF-8
     word FIRST_CLOSED + slot   how often the slot's section was closed     (story)
-    word NOT_COUNTED           the same of all sections that share a slot; nobody reads it
+    word NOT_COUNTED           the same of all sections that share a slot; it is read only whether it is 0
+    words NOT_SHOWN            deadline and time of opening of the one that was last opened of these; nobody reads them
 
 A deadline is an absolute ``CLOCK_MONOTONIC`` instant in nanoseconds; ``CLOSED`` (0) when it is not running,
 ``NO_LIMIT`` (the largest word) when it is open without limit.
@@ -122,7 +123,8 @@ LIMITS_TEXT = TextArea(LIMITS_CHECK, NAMES_OFFSET + MAX_SECTIONS * NAME_SIZE, 8 
 ERROR_TEXT = TextArea(ERROR_CHECK, LIMITS_TEXT.offset + LIMITS_TEXT.size, 16 << 10)
 FIRST_CLOSED = (ERROR_TEXT.offset + ERROR_TEXT.size) // 8
 NOT_COUNTED = FIRST_CLOSED + MAX_SECTIONS
-CELL_SIZE = (NOT_COUNTED + 1) * 8
+NOT_SHOWN = NOT_COUNTED + 1
+CELL_SIZE = (NOT_SHOWN + 2) * 8
 SHARED_SECTION = f"one of the sections beyond the {MAX_SECTIONS - 1}rd"
 """The name of the slot that sections share where there are more names than slots."""
 

@@ -34,6 +34,7 @@ from resilience_core.cell import (
     MAX_SECTIONS,
     NO_LIMIT,
     NOT_COUNTED,
+    NOT_SHOWN,
     OUT_OF_SECTION,
     SHARED_SECTION,
     SHUT_DOWN,
@@ -79,8 +80,6 @@ CONTROL_VARIABLE = "FT_CONTROL_SOCKET"
 LAUNCHER_VARIABLE = "FT_LAUNCHER_PID"
 
 
-"""What the monitor calls the slot that the names share for which the cell has no slot of their own."""
-
 logger = logging.getLogger(__name__)
 
 
@@ -95,7 +94,7 @@ class _Section:
         "closed_word",
         "count",
         "deadline_word",
-        "due_ns",
+        "due",
         "limit_ns",
         "longest_ns",
         "name",
@@ -107,10 +106,11 @@ class _Section:
         self.name = name
         self.deadline_word = deadline_word
         self.opened_word = deadline_word + 1
-        self.closed_word = FIRST_CLOSED + (deadline_word - FIRST_SECTION) // 2
+        is_shared = deadline_word == NOT_SHOWN
+        self.closed_word = NOT_COUNTED if is_shared else FIRST_CLOSED + (deadline_word - FIRST_SECTION) // 2
         self.limit_ns: int | None = None
-        self.due_ns = NO_LIMIT
-        """While it is open, of one that shares its slot: by when it has to be closed."""
+        self.due = (0, NO_LIMIT)
+        """Of one that shares its slot: when it was last opened, and by when it had to be closed then."""
         self.opened_ns = 0
         self.longest_ns = 0
         self.count = 0
@@ -357,8 +357,8 @@ class RankMonitorClient:
         words[section.opened_word] = now
         words[section.deadline_word] = NO_LIMIT if limit is None else now + limit
         if self._has_more_to_do:  # in some configurations; written out twice, to spare each event a call
-            if self._shares and section.deadline_word == self._shared_word:
-                section.due_ns = NO_LIMIT if limit is None else now + limit
+            if self._shares and section.deadline_word == NOT_SHOWN:
+                section.due = (now, NO_LIMIT if limit is None else now + limit)
                 self._share_deadline()
             if self._section_events_are_heartbeats:
                 limit = self._heartbeat_limit_ns
@@ -389,8 +389,7 @@ class RankMonitorClient:
             words[OUT_OF_SECTION] = now + limit
         words[section.deadline_word] = CLOSED
         if self._has_more_to_do:
-            if self._shares and section.deadline_word == self._shared_word:
-                section.due_ns = NO_LIMIT
+            if self._shares and section.deadline_word == NOT_SHOWN:
                 self._share_deadline()
             if self._section_events_are_heartbeats:
                 limit = self._heartbeat_limit_ns
@@ -409,11 +408,10 @@ class RankMonitorClient:
 
     def _first_shared(self) -> tuple[int, int]:
         """When it was opened and by when it is due; once all are closed, what stands there and ``CLOSED``."""
-        shared = [each for each in list(self._open.values()) if each.deadline_word == self._shared_word]
-        if not shared:
-            return self._words[self._shared_word + 1], CLOSED
-        first = min(shared, key=lambda each: each.due_ns)
-        return first.opened_ns, first.due_ns
+        shared = [each for each in list(self._open.values()) if each.deadline_word == NOT_SHOWN]
+        # One that another thread is just opening, which says so next, still has what was due the last time.
+        due = [each.due for each in shared if each.due[0] == each.opened_ns]
+        return min(due, key=lambda pair: pair[1]) if due else (self._words[self._shared_word + 1], CLOSED)
 
     def end_all_sections(self) -> None:
         """Close every section that is open; none is no error."""
@@ -475,8 +473,6 @@ class RankMonitorClient:
         # Two threads may come here with one name at once: setdefault gives both the same section, and the slot that
         # the second has claimed stays unused.
         section = self._sections.setdefault(name, _Section(name, self._slot_for(name)))
-        if section.deadline_word == self._shared_word:
-            section.closed_word = NOT_COUNTED
         section.limit_ns = _ns(self._section_timeouts.section.get(name))
         if not self._has_used_section:
             self._has_used_section = True
@@ -500,7 +496,7 @@ class RankMonitorClient:
                 MAX_SECTIONS - 1,
             )
             self._shares = self._has_more_to_do = True
-            return self._shared_word
+            return NOT_SHOWN
 
     # ---- learned timeouts -------------------------------------------------------------------------------
 
@@ -669,10 +665,8 @@ class RankMonitorClient:
         if words[OUT_OF_SECTION] != CLOSED:
             words[OUT_OF_SECTION] = _deadline(now, self._gap_limit_ns)
         for section in list(self._open.values()):
-            if section.deadline_word == self._shared_word:
-                section.due_ns = _deadline(now, section.limit_ns)
-            else:
-                words[section.deadline_word] = _deadline(now, section.limit_ns)
+            words[section.deadline_word] = due_ns = _deadline(now, section.limit_ns)
+            section.due = (section.opened_ns, due_ns)
         if self._shares:
             self._share_deadline()
 
@@ -691,7 +685,7 @@ class RankMonitorClient:
         self._section_timeouts = timeouts = self._limits.section_timeouts
         self._heartbeat_limit_ns = _ns(self._hb_timeouts.subsequent)
         self._gap_limit_ns = _ns(timeouts.out_of_section)
-        for section in self._sections.values():
+        for section in list(self._sections.values()):
             section.limit_ns = _ns(timeouts.section.get(section.name))
         had_no_sections = self._section_events_are_heartbeats
         self._section_events_are_heartbeats = not timeouts.section

@@ -386,7 +386,12 @@ def forge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[dict[s
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(path)
         connection.sendall((json.dumps(request) + "\n").encode())
-        return connection, (int(connection.recv(64)) if request is not None else 0)
+        said = b"0"
+        while request is not None and not said.endswith(b"\n"):  # not the exit code, which may have followed already
+            byte = connection.recv(1)
+            assert byte, "the forge has ended"
+            said += byte
+        return connection, int(said)
 
     yield start
     connection, _ = start(None)

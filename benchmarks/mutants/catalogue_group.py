@@ -312,8 +312,8 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "whatever lies where standard error went is opened",
         "launcher/story.py",
-        "        if not path or not stat.S_ISREG(os.stat(path).st_mode):\n",
-        "        if not path:\n",
+        'with open(path, "rb", opener=only_plain) as file:\n            file.seek',
+        'with open(path, "rb") as file:\n            file.seek',
         ("tests/launcher/test_story.py",),
     ),
     Mutant(

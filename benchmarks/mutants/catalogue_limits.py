@@ -151,15 +151,22 @@ MUTANTS_OF_LIMITS = (
     Mutant(
         "of sections that share a slot the last that is due is shown",
         "resilience_core/client.py",
-        "        first = min(shared,",
-        "        first = max(shared,",
+        "        return min(due,",
+        "        return max(due,",
         ("tests/resilience_core/test_client.py",),
     ),
     Mutant(
-        "a limit that is loaded counts from when a section that shares its slot was opened",
+        "a limit that is loaded does not count for sections that share a slot and are open",
         "resilience_core/client.py",
-        "                section.due_ns = _deadline(now, section.limit_ns)\n",
-        "                section.due_ns = _deadline(section.opened_ns, section.limit_ns)\n",
+        "            section.due = (section.opened_ns, due_ns)\n",
+        "",
+        ("tests/resilience_core/test_client.py",),
+    ),
+    Mutant(
+        "a section that shares its slot is shown before it is known by when it is due",
+        "resilience_core/client.py",
+        "            return NOT_SHOWN\n",
+        "            return self._shared_word\n",
         ("tests/resilience_core/test_client.py",),
     ),
     Mutant(

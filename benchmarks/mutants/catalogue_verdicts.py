@@ -101,8 +101,8 @@ MUTANTS_OF_VERDICTS = (
     Mutant(
         "sections that share a slot are counted as one",
         "resilience_core/client.py",
-        "            section.closed_word = NOT_COUNTED\n",
-        "            pass\n",
+        "        self.closed_word = NOT_COUNTED if is_shared",
+        "        self.closed_word = FIRST_CLOSED if is_shared",
         ("tests/resilience_core/test_client.py",),
     ),
     Mutant(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
@@ -172,17 +171,13 @@ def test_an_end_after_our_question_is_told_as_one_where_the_rank_did_nothing_sin
 
 
 def test_a_pipe_where_standard_error_went_is_left_alone(tmp_path: Path) -> None:
-    """Whoever opens it to read waits until somebody writes: here, a writer that gets in says that somebody waits."""
+    """Whoever opens it to read as a file waits until somebody writes."""
     path = tmp_path / "stderr.log"
     os.mkfifo(path)
     found: list[tuple[str, ...]] = []
     reader = threading.Thread(target=lambda: found.append(tail(str(path))), daemon=True)
     reader.start()
-    while reader.is_alive():
-        with contextlib.suppress(OSError):  # nobody reads
-            os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
-            pytest.fail("the pipe was opened: nothing would have ended the wait for a writer")
-        reader.join(0.01)
+    reader.join(60)
     assert found == [()]
     path.unlink()
     assert tail(str(path)) == tail("") == ()

@@ -30,6 +30,7 @@ from resilience_core.cell import (
     UNUSED,
     WATCHED,
     Cell,
+    implausible,
 )
 from resilience_core.control import receive
 from resilience_core.errors import SectionError, TimeoutsNotReadyError
@@ -577,6 +578,40 @@ def test_an_inner_section_beyond_the_slots_is_due_before_the_outer_one(
     clock.advance(1)
     client.end_section("inner")
     assert deadline(cell, SHARED) == NO_LIMIT
+
+
+def test_whatever_is_stored_beyond_the_slots_makes_sense_after_each_store(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    """A thread may be interrupted between two stores, and the monitor takes what makes no sense for damage."""
+    limits = {**{f"s{number}": 9 for number in range(63)}, "outer": 3, "inner": 3}
+    cell = start(rank_section_timeouts=limits)
+    for number in range(63):
+        with client.section(f"s{number}"):
+            pass
+    said = []
+
+    class Observed:
+        def __init__(self, words: memoryview) -> None:
+            self.words = words
+
+        def __getitem__(self, word: int) -> int:
+            return int(self.words[word])
+
+        def __setitem__(self, word: int, value: int) -> None:
+            self.words[word] = value
+            said.append(implausible(cell.view(), clock()))
+
+    client.start_section("outer")
+    clock.advance(5)  # it is overdue
+    words, client._words = client._words, Observed(client._words)  # type: ignore[assignment]
+    client.start_section("inner")
+    client.end_section("inner")
+    client.end_section("outer")
+    client._words = words
+
+    assert len(said) > 10
+    assert set(said) == {None}
 
 
 def test_a_limit_that_is_learned_does_not_shorten_what_is_open_beyond_the_slots(

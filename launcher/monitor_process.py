@@ -247,6 +247,8 @@ class MonitorProcess:
             if not self._has_ended():
                 self._left_behind.append(self._process)
                 reason = f"{reason}; it was killed and is not gone ({state_phrase(self._process.pid)}), and left behind"
+            # They wait in the channel: should this process be killed now, the new monitor still has to end the ranks.
+            self._send_every_order()
             try:
                 self._process = self._start()
             except MonitorStartError as error:
@@ -260,10 +262,13 @@ class MonitorProcess:
 
     def _send_all_orders(self) -> None:
         with self._lock:
-            self._must_send_anew = False
-            self._send({"run_folders": self._run_folders, "parts": self._parts})
-            for order in self._orders.values():
-                self._send_order(order)
+            self._send_every_order()
+
+    def _send_every_order(self) -> None:
+        self._must_send_anew = False
+        self._send({"run_folders": self._run_folders, "parts": self._parts})
+        for order in self._orders.values():
+            self._send_order(order)
 
     def _tell_change(self, change: str, reason: str) -> None:
         if self._on_change is not None:

@@ -310,6 +310,13 @@ MUTANTS_OF_THE_GROUP = (
         ("tests/e2e/test_lost_parts.py",),
     ),
     Mutant(
+        "a new monitor is told whom to end only after it was started",
+        "launcher/monitor_process.py",
+        "            self._send_every_order()\n            try:\n",
+        "            try:\n",
+        ("tests/launcher/test_monitor_process.py",),
+    ),
+    Mutant(
         "whatever lies where standard error went is opened",
         "launcher/story.py",
         'with open(path, "rb", opener=only_plain) as file:\n            file.seek',

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import queue
 import re
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -154,6 +156,24 @@ def test_where_none_can_be_started_protection_is_off_and_the_keeper_goes_on_tryi
         assert (change, "cannot start the monitor process with /no/python" in reason) == ("monitor_lost", True)
     assert changes.get(timeout=PATIENCE)[0] in ("monitor_back", "monitor_replaced")
     os.kill(process.pid, 0)
+
+
+def test_a_successor_finds_its_orders_although_its_parent_dies_the_moment_it_starts_it(
+    process: MonitorProcess, changes: queue.Queue[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would have nobody to end. The parent's other end of the channel stands for the successor's look."""
+    waiting: list[bytes] = []
+    start = process._start
+
+    def look_and_start() -> subprocess.Popen[bytes]:
+        waiting.append(process._their_end.recv(1 << 16, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        return start()
+
+    monkeypatch.setattr(process, "_start", look_and_start)
+    os.kill(process.pid, signal.SIGKILL)
+
+    assert changes.get(timeout=PATIENCE)[0] == "monitor_replaced"
+    assert [sorted(json.loads(message)) for message in waiting] == [["parts", "run_folders"]]
 
 
 def test_what_is_missing_from_the_run_folder_is_reported_also_by_a_successor(

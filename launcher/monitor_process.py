@@ -265,6 +265,7 @@ class MonitorProcess:
             self._send_every_order()
 
     def _send_every_order(self) -> None:
+        """Send what a new monitor has to know; the caller holds the lock."""
         self._must_send_anew = False
         self._send({"run_folders": self._run_folders, "parts": self._parts})
         for order in self._orders.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -337,11 +338,14 @@ def _error_in_file(failure: ProcessFailure, view: CellView, at_ns: int) -> Error
 
 
 def tail(path: str) -> tuple[str, ...]:
-    """The last lines of a file that a worker's standard error went to; none of what is not a file."""
+    """Return the last lines of a file that a worker's standard error went to; none of what is not a file."""
     try:
         with open(path, "rb", opener=only_plain) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - LONGEST_TAIL_BYTES))
-            lines = file.read().decode("utf-8", errors="replace").splitlines()
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return ()
+            file.seek(max(0, status.st_size - LONGEST_TAIL_BYTES))
+            lines = file.read(LONGEST_TAIL_BYTES).decode("utf-8", errors="replace").splitlines()
     except OSError:
         return ()
     return tuple(lines[-TAIL_LINES:])

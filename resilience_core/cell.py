@@ -384,9 +384,14 @@ class Cell:
         return {name: words[index] or None for name, index in names.items()}
 
     def sections_closed(self) -> dict[str, int]:
-        """How often each section was closed, by name; of a cell that was put in order, since then."""
+        """How often each section was closed, by name; of a cell that was put in order, since then.
+
+        Those that share a slot are not counted.
+        """
         counts = self.words[FIRST_CLOSED : FIRST_CLOSED + MAX_SECTIONS].tolist()
-        return {name: count for slot, count in enumerate(counts) if (name := self._name(slot))}
+        named = {name: count for slot, count in enumerate(counts) if (name := self._name(slot))}
+        named.pop(SHARED_SECTION, None)
+        return named
 
     def section_deadlines(self) -> list[int]:
         """The deadline word of every section slot, in order of first use; ``CLOSED`` where none is open."""

@@ -12,9 +12,9 @@ import logging
 import os
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TextIO
 
 import attrs
 
@@ -78,7 +78,6 @@ CELL_VARIABLE = "FT_CELL"
 CONFIG_VARIABLE = "FT_CONFIG_FILE"
 CONTROL_VARIABLE = "FT_CONTROL_SOCKET"
 LAUNCHER_VARIABLE = "FT_LAUNCHER_PID"
-
 
 logger = logging.getLogger(__name__)
 
@@ -268,7 +267,7 @@ class RankMonitorClient:
         self._open = {}
         self._heartbeats = 0  # so that the next one looks whether we are initialised
         stop_recording()
-        self._cell.close()
+        # Not unmapped here: another thread may be in a call, whose stores mean nothing any more and must not raise.
         self._cell = None
         if self._stack_file is not None:
             stop_answering(self._stack_file)
@@ -407,7 +406,7 @@ class RankMonitorClient:
             words[deadline_word + 1], words[deadline_word] = shown
 
     def _first_shared(self) -> tuple[int, int]:
-        """When it was opened and by when it is due; once all are closed, what stands there and ``CLOSED``."""
+        """Return when the first that is due was opened, and its deadline; ``CLOSED`` once none is open."""
         shared = [each for each in list(self._open.values()) if each.deadline_word == NOT_SHOWN]
         # One that another thread is just opening, which says so next, still has what was due the last time.
         due = [each.due for each in shared if each.due[0] == each.opened_ns]
@@ -641,7 +640,8 @@ class RankMonitorClient:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over timeouts that an earlier run learned; ``learned_limits`` says which of them come into force.
 
-        May be called before ``init_workload_monitoring``, too; then they apply from there on.
+        May be called before ``init_workload_monitoring``, too; then they apply from there on. To what is running, a
+        longer limit applies from its beginning, and a shorter one from now on, but never later than the former one.
 
         Raises:
             RankMonitorClientError: The state does not have the shape that ``state_dict`` gives it.
@@ -653,22 +653,58 @@ class RankMonitorClient:
             return
         self._limits.load(state)
         self._put_limits_in_force()
-        self._restart_running_deadlines()
+        self._limit_what_is_running()
 
-    def _restart_running_deadlines(self) -> None:
-        """Let loaded limits apply at once to what is running, from now on, so that none expires by being loaded."""
+    def _limit_what_is_running(self) -> None:
+        """Let loaded limits apply to what is running: longer ones from its beginning, shorter ones from now on.
+
+        So nothing expires by being loaded, and what hangs is not put off by loading again.
+        """
         now = monotonic_ns()
         words = self._words
-        if words[HEARTBEAT] != CLOSED:
-            initial = _ns(self._hb_timeouts.initial)
-            words[HEARTBEAT] = _deadline(now, self._heartbeat_limit_ns if self._heartbeats else initial)
-        if words[OUT_OF_SECTION] != CLOSED:
-            words[OUT_OF_SECTION] = _deadline(now, self._gap_limit_ns)
+
+        def due(present: int, began_ns: int, limit_ns: int | None) -> int:
+            # Closed, of an open section: another thread is just opening it.
+            present = NO_LIMIT if present == CLOSED else present
+            return max(_deadline(began_ns, limit_ns), min(present, _deadline(now, limit_ns)))
+
+        def heartbeat() -> int:
+            if words[HEARTBEAT] == CLOSED:
+                return CLOSED
+            limit = self._heartbeat_limit_ns if self._heartbeats else _ns(self._hb_timeouts.initial)
+            return due(words[HEARTBEAT], max(self._last_heartbeat_ns, words[LAST_HEARTBEAT]), limit)
+
+        def out_of_section() -> int:
+            if words[OUT_OF_SECTION] == CLOSED:
+                return CLOSED
+            return due(words[OUT_OF_SECTION], words[LEFT_SECTION], self._gap_limit_ns)
+
+        self._store_until_true(HEARTBEAT, heartbeat)
+        self._store_until_true(OUT_OF_SECTION, out_of_section)
         for section in list(self._open.values()):
-            words[section.deadline_word] = due_ns = _deadline(now, section.limit_ns)
-            section.due = (section.opened_ns, due_ns)
+            self._limit_open_section(section, due)
         if self._shares:
             self._share_deadline()
+
+    def _limit_open_section(self, section: _Section, due: Callable[[int, int, int | None], int]) -> None:
+        if section.deadline_word == NOT_SHOWN:  # which means nothing: it is one word for all of them
+            while section.due != (
+                wanted := (section.opened_ns, due(section.due[1], section.opened_ns, section.limit_ns))
+            ):
+                section.due = wanted
+            return
+
+        def deadline() -> int:
+            if self._open.get(section.name) is not section:
+                return CLOSED
+            return due(self._words[section.deadline_word], section.opened_ns, section.limit_ns)
+
+        self._store_until_true(section.deadline_word, deadline)
+
+    def _store_until_true(self, word: int, value: Callable[[], int]) -> None:
+        """Look again after each store: another thread may have begun or ended the interval meanwhile."""
+        while self._words[word] != (wanted := value()):
+            self._words[word] = wanted
 
     def _limit_what_has_none(self) -> None:
         """Let new limits apply to the intervals that run without any, from now on, as if these began now."""
@@ -720,6 +756,17 @@ class RankMonitorClient:
         send(request, path, int(os.environ.get("RANK", "0")))
 
     # ---- errors -----------------------------------------------------------------------------------------
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Refuse to be copied or pickled: two clients would write the same words.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            "a RankMonitorClient cannot be copied or pickled, since it belongs to the process that made it; leave it "
+            "out of what is copied, or make one in each process"
+        )
 
     def _require_init(self, call: str) -> None:
         if not self.is_initialized:

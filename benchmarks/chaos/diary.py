@@ -38,7 +38,7 @@ class Diary:
 
         The launcher opens another one when it has something to log.
         """
-        return all(os.fstat(file.fileno()).st_nlink == 0 for file, _ in self._files.values())
+        return bool(self._files) and all(os.fstat(file.fileno()).st_nlink == 0 for file, _ in self._files.values())
 
     def close(self) -> None:
         """Follow nothing any more."""

@@ -319,8 +319,8 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "whatever lies where standard error went is opened",
         "launcher/story.py",
-        'with open(path, "rb", opener=only_plain) as file:\n            file.seek',
-        'with open(path, "rb") as file:\n            file.seek',
+        'with open(path, "rb", opener=only_plain) as file:\n            status',
+        'with open(path, "rb") as file:\n            status',
         ("tests/launcher/test_story.py",),
     ),
     Mutant(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import faulthandler
 import json
 import os
+import pickle
 import re
 import signal
 import socket
@@ -22,9 +24,12 @@ from resilience_core import RankMonitorClient, RankMonitorClientError, WorkloadA
 from resilience_core import client as client_module
 from resilience_core.cell import (
     CLOSED,
+    HEARTBEAT,
+    LEFT_SECTION,
     LIMITS_TEXT,
     MAX_SECTIONS,
     NO_LIMIT,
+    OUT_OF_SECTION,
     SHUT_DOWN,
     STACK_SIGNAL,
     UNUSED,
@@ -397,8 +402,8 @@ def test_sections_that_share_a_slot_are_not_counted(start: Callable[..., Cell], 
         with client.section(f"section {number}"):
             pass
     counts = cell.sections_closed()
-    assert len(counts) == MAX_SECTIONS
-    assert sorted(counts.values()) == [0] + [1] * (MAX_SECTIONS - 1)
+    assert counts == {f"section {number}": 1 for number in range(MAX_SECTIONS - 1)}, "nor told as closed 0 times"
+    assert cell.view().closings == -1, "not all are counted"
 
 
 def test_end_all_sections_closes_them_all(start: Callable[..., Cell], client: RankMonitorClient) -> None:
@@ -863,6 +868,131 @@ def test_loading_shorter_limits_condemns_nobody_on_the_spot(
     assert deadline(cell, "step") == clock() + 2 * S
 
 
+def loaded(section: float | None = 20.0, out_of_section: float = 15.0, heartbeat: float = 3.5) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads(json.dumps(STATE))
+    state["current_timeouts"]["heartbeat"]["subsequent"] = heartbeat
+    sections = state["current_timeouts"]["section"]
+    sections["out_of_section"] = out_of_section
+    if section is not None:
+        sections["section"] = {"step": section, "beyond": section}
+        sections["calculated_sections"] = ["step", "beyond"]
+    return state
+
+
+def running(start: Callable[..., Cell], client: RankMonitorClient) -> Callable[[], tuple[int | None, ...]]:
+    """Begin an interval of each kind; returns what tells by when each is due."""
+    limits = {**{f"s{number}": 10 for number in range(62)}, "step": 10, "beyond": 10}
+    cell = start(
+        rank_section_timeouts=limits,
+        rank_out_of_section_timeout=10,
+        rank_heartbeat_timeout=10,
+        learned_limits="replace",
+    )
+    for name in limits:
+        with client.section(name):
+            pass
+    client.send_heartbeat()
+    client.start_section("step")
+    client.start_section("beyond")
+
+    def due() -> tuple[int | None, ...]:
+        view = cell.view()
+        return deadline(cell, "step"), deadline(cell, SHARED), view.out_of_section_ns, view.heartbeat_ns
+
+    return due
+
+
+def test_loading_again_and_again_puts_off_nothing(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    """A loop that loads a state hid a hang in a section that was open."""
+    due = running(start, client)
+    began = clock()
+    clock.advance(1)
+    for _ in range(3):
+        client.load_state_dict(loaded(section=20, out_of_section=15, heartbeat=12))
+        assert due() == tuple(began + limit * S for limit in (20, 20, 15, 12)), "longer ones, from the beginning"
+        clock.advance(1)
+    now = clock()
+    for _ in range(3):
+        client.load_state_dict(loaded(section=2, out_of_section=3, heartbeat=4))
+        assert due() == tuple(now + limit * S for limit in (2, 2, 3, 4)), "shorter ones, from when they were loaded"
+        clock.advance(1)
+
+
+def test_a_shorter_limit_that_is_loaded_late_is_due_no_later_than_the_former_one(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    due = running(start, client)
+    was_due = due()
+    clock.advance(9)
+    client.load_state_dict(loaded(section=8, out_of_section=8, heartbeat=8))
+    assert due() == was_due
+    assert set(was_due) == {clock() + S}
+
+
+class Interrupted:
+    """Words of a cell that another thread comes between: ``meanwhile`` runs right before or after a store in one."""
+
+    def __init__(self, words: memoryview, word: int, meanwhile: Callable[[], None], is_before: bool) -> None:
+        self.words, self.word, self.is_before = words, word, is_before
+        self.meanwhile: Callable[[], None] | None = meanwhile
+
+    def __getitem__(self, word: int) -> int:
+        return int(self.words[word])
+
+    def __setitem__(self, word: int, value: int) -> None:
+        meanwhile, self.meanwhile = self.meanwhile, None if word == self.word else self.meanwhile
+        if word != self.word or meanwhile is None:
+            self.words[word] = value
+            return
+        if self.is_before:
+            meanwhile()
+        self.words[word] = value
+        if not self.is_before:
+            meanwhile()
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+@pytest.mark.parametrize("what", ["close", "open anew", "beyond", "heartbeat", "leave"])
+def test_what_another_thread_does_while_a_state_is_loaded_counts(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock, what: str, is_before: bool
+) -> None:
+    """A deadline of an interval that is over would condemn the next one, or a rank that is in none."""
+    due = running(start, client)
+    clock.advance(9)
+
+    def meanwhile() -> None:
+        clock.advance(1)
+        if what == "heartbeat":
+            client.send_heartbeat()
+        elif what == "leave":
+            client.start_section("s1")
+            client.end_section("s1")
+        else:
+            name = "beyond" if what == "beyond" else "step"
+            client.end_section(name)
+            if what != "close":
+                client.start_section(name)
+
+    words = client._words
+    slot = {"heartbeat": HEARTBEAT, "leave": OUT_OF_SECTION, "beyond": client._shared_word}
+    word = slot.get(what, client._sections["step"].deadline_word)
+    client._words = Interrupted(words, word, meanwhile, is_before)  # type: ignore[assignment]
+    client.load_state_dict(loaded(section=12, out_of_section=12, heartbeat=12))
+    client._words = words
+
+    step, beyond, out_of_section, heartbeat = due()
+    expected = {
+        "close": (step, None),
+        "open anew": (step, clock() + 12 * S),
+        "beyond": (beyond, clock() + 12 * S),
+        "heartbeat": (heartbeat, clock() + 12 * S),
+        "leave": (out_of_section, clock() + 12 * S),
+    }
+    assert expected[what][0] == expected[what][1]
+
+
 @pytest.mark.parametrize(("configured", "limit_seconds"), [(None, 5 + 10), (180, 180)])
 def test_a_limit_learned_between_sections_counts_for_the_interval_that_is_open_where_none_was_running(
     start: Callable[..., Cell],
@@ -1001,6 +1131,41 @@ def test_a_broken_state_is_refused_and_changes_nothing(start: Callable[..., Cell
 
 
 # ---- forks, threads, signals, sockets -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize("is_initialised", [True, False])
+def test_a_client_is_not_copied(
+    start: Callable[..., Cell], client: RankMonitorClient, again: Callable[[object], object], is_initialised: bool
+) -> None:
+    """A copy wrote the same words, and raised ``ValueError`` in the midst of training once the other was shut down."""
+    if is_initialised:
+        start()
+    with pytest.raises(TypeError, match=r"a RankMonitorClient cannot be copied or pickled, .*leave it out"):
+        again(client)
+
+
+@pytest.mark.parametrize("call", ["send_heartbeat", "start_section", "end_section"])
+def test_a_shutdown_while_another_thread_is_in_a_call_does_not_raise_there(
+    start: Callable[..., Cell], client: RankMonitorClient, call: str
+) -> None:
+    cell = start(rank_section_timeouts={"step": 5}, rank_out_of_section_timeout=5)
+    client.send_heartbeat()
+    with client.section("step"):
+        pass
+    if call == "end_section":
+        client.start_section("step")
+    words, word = client._words, {"send_heartbeat": HEARTBEAT, "end_section": LEFT_SECTION}
+    first_stored = word.get(call, client._sections["step"].opened_word)
+    client._words = Interrupted(  # type: ignore[assignment]
+        words, first_stored, client.shutdown_workload_monitoring, is_before=True
+    )
+    del words
+
+    getattr(client, call)(*([] if call == "send_heartbeat" else ["step"]))
+
+    assert cell.view().state == SHUT_DOWN
+    assert not client.is_initialized
 
 
 def test_a_forked_child_is_cut_off(start: Callable[..., Cell], client: RankMonitorClient) -> None:

@@ -77,6 +77,11 @@ def until(condition: Callable[[], Any]) -> Any:
     raise AssertionError(f"not within {PATIENCE:g} s")
 
 
+def has_ended(pid: int) -> bool:
+    status = process_status(pid)
+    return status is None or status.state in "ZX"
+
+
 @pytest.fixture
 def start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -167,7 +172,7 @@ def test_a_wrapper_is_left_alone_while_its_training_saves_and_a_moment_longer(st
             return set()
         if len(looks) == 4:
             Path("go").touch()
-            until(lambda: (status := process_status(pid)) is None or status.state in "ZX")
+            until(lambda: has_ended(pid))
             return set()
         Path("rest").touch()
         return wait_for_exit(pidfds, PATIENCE)
@@ -196,7 +201,7 @@ def test_what_a_training_leaves_is_asked_to_end_when_nobody_waits_for_a_successo
 
     assert code_of(processes) == 0
     assert Path("flushed").exists()
-    assert process_status(helper) is None or process_status(helper).state in "ZX"  # type: ignore[union-attr]
+    assert has_ended(helper)
 
 
 def test_what_a_training_leaves_is_killed_before_a_restart(start: Callable[..., Any]) -> None:
@@ -206,7 +211,7 @@ def test_what_a_training_leaves_is_killed_before_a_restart(start: Callable[..., 
 
     assert code_of(processes) == 0
     assert not Path("flushed").exists()
-    assert process_status(helper) is None or process_status(helper).state in "ZX"  # type: ignore[union-attr]
+    assert has_ended(helper)
 
 
 def test_a_stopped_training_is_not_asked_even_in_a_wrapper(start: Callable[..., Any]) -> None:

@@ -11,10 +11,11 @@ import contextlib
 import logging
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, NoReturn, SupportsIndex, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import attrs
 
@@ -78,6 +79,9 @@ CELL_VARIABLE = "FT_CELL"
 CONFIG_VARIABLE = "FT_CONFIG_FILE"
 CONTROL_VARIABLE = "FT_CONTROL_SOCKET"
 LAUNCHER_VARIABLE = "FT_LAUNCHER_PID"
+
+LONGEST_LIMIT_NS = 2**62
+"""More than a century; with the clock added it still fits into a word."""
 
 logger = logging.getLogger(__name__)
 
@@ -163,6 +167,9 @@ class RankMonitorClient:
         self._section_events_are_heartbeats = False
         self._state_file: str | None = None
         self._shared_word = 0
+        # Of what begins, ends or changes how a rank is watched; never taken by a heartbeat or a section event after the
+        # first. Held for no input or output; a signal handler may come between.
+        self._lock = threading.RLock()
         self._forget_observations(0)
 
     # ---- life -------------------------------------------------------------------------------------------
@@ -256,19 +263,21 @@ class RankMonitorClient:
 
     def shutdown_workload_monitoring(self) -> None:
         """Switch protection off: from here on this rank may take as long as it likes."""
-        if self._cell is None:
-            return
-        words = self._words
-        words[STATE] = SHUT_DOWN
-        self._was_shut_down = True
-        self._pending_state = self.state_dict()
-        self._words = _private_words()
-        self._sections = {}
-        self._open = {}
-        self._heartbeats = 0  # so that the next one looks whether we are initialised
+        with self._lock:
+            if self._cell is None:
+                return
+            words = self._words
+            words[STATE] = SHUT_DOWN
+            self._was_shut_down = True
+            self._pending_state = self.state_dict()
+            self._words = _private_words()
+            self._sections = {}
+            self._open = {}
+            self._heartbeats = 0  # so that the next one looks whether we are initialised
+            # Not unmapped here: another thread may be in a call, whose stores must not raise. They mean nothing until
+            # this cell is initialised again.
+            self._cell = None
         stop_recording()
-        # Not unmapped here: another thread may be in a call, whose stores mean nothing any more and must not raise.
-        self._cell = None
         if self._stack_file is not None:
             stop_answering(self._stack_file)
             self._stack_file = None
@@ -312,11 +321,12 @@ class RankMonitorClient:
         words[LAST_HEARTBEAT] = now
 
     def _first_heartbeat(self, gap: int) -> None:
-        self._require_init("send_heartbeat()")
-        self._first_heartbeat_gap_ns = gap
-        self._note_first_sign()
-        if not self._has_used_section:
-            self._words[OUT_OF_SECTION] = CLOSED
+        with self._lock:
+            self._require_init("send_heartbeat()")
+            self._first_heartbeat_gap_ns = gap
+            self._note_first_sign()
+            if not self._has_used_section:
+                self._words[OUT_OF_SECTION] = CLOSED
 
     def _note_first_sign(self) -> None:
         """For the diary of the restart: when this process first used either API."""
@@ -415,7 +425,7 @@ class RankMonitorClient:
     def end_all_sections(self) -> None:
         """Close every section that is open; none is no error."""
         for name in list(self._open):
-            with contextlib.suppress(SectionError):  # another thread closed it meanwhile
+            with contextlib.suppress(RankMonitorClientError):  # another thread closed it, or shut down, meanwhile
                 self.end_section(name)
 
     @contextlib.contextmanager
@@ -428,9 +438,10 @@ class RankMonitorClient:
             note_error(error)  # while the section is still open
             raise
         finally:
-            # end_all_sections() inside the block, or a shutdown, may have closed it.
+            # end_all_sections() inside the block, or a shutdown, may have closed it; on another thread, even now.
             if name in self._open:
-                self.end_section(name)
+                with contextlib.suppress(RankMonitorClientError):
+                    self.end_section(name)
 
     @property
     def open_sections(self) -> frozenset[str]:
@@ -454,7 +465,7 @@ class RankMonitorClient:
             return self._not_initialised("end_section()")
         if not isinstance(name, str):
             return no_name("end_section()", name)
-        opened = ", ".join(f"'{other}'" for other in self._open) or "none"
+        opened = ", ".join(f"'{other}'" for other in list(self._open)) or "none"
         return SectionError(f"section '{name}' is not open; open now: {opened}")
 
     def _new_section(self, name: str) -> _Section:
@@ -469,24 +480,19 @@ class RankMonitorClient:
                 "limit until timeouts are calculated (said once)",
                 name,
             )
-        # Two threads may come here with one name at once: setdefault gives both the same section, and the slot that
-        # the second has claimed stays unused.
-        section = self._sections.setdefault(name, _Section(name, self._slot_for(name)))
-        section.limit_ns = _ns(self._section_timeouts.section.get(name))
-        if not self._has_used_section:
-            self._has_used_section = True
-            self._note_first_sign()
-            if self._words[OUT_OF_SECTION] == CLOSED:  # since the first heartbeat; a close need not say it again
-                self._words[OUT_OF_SECTION] = NO_LIMIT
-            if not self._section_events_are_heartbeats:
-                self._words[HEARTBEAT] = CLOSED
-        return section
-
-    def _slot_for(self, name: str) -> int:
-        assert self._cell is not None
-        try:
-            return self._cell.add_section(name)
-        except CellError:
+        with self._lock:
+            if name not in self._sections:  # else by another thread meanwhile
+                self._sections[name] = _Section(name, self._slot_for(name))
+            section = self._sections[name]
+            section.limit_ns = _ns(self._section_timeouts.section.get(name))
+            if not self._has_used_section:
+                self._has_used_section = True
+                self._note_first_sign()
+                if self._words[OUT_OF_SECTION] == CLOSED:  # since the first heartbeat; a close need not say it again
+                    self._words[OUT_OF_SECTION] = NO_LIMIT
+                if not self._section_events_are_heartbeats:
+                    self._words[HEARTBEAT] = CLOSED
+        if section.deadline_word == NOT_SHOWN:
             _warn_once(
                 "section '%s' is one of more than %d names; those beyond share one place, which shows the first "
                 "that is due, without its name. Use fewer names (no iteration numbers in them) to have each named "
@@ -494,6 +500,15 @@ class RankMonitorClient:
                 name,
                 MAX_SECTIONS - 1,
             )
+        return section
+
+    def _slot_for(self, name: str) -> int:
+        cell = self._cell
+        if cell is None:  # shut down since the call began
+            raise self._not_initialised("start_section()")
+        try:
+            return cell.add_section(name)
+        except CellError:
             self._shares = self._has_more_to_do = True
             return NOT_SHOWN
 
@@ -535,8 +550,9 @@ class RankMonitorClient:
         self._first_heartbeat_gap_ns = self._longest_heartbeat_gap_ns = 0
         self._heartbeats = min(1, self._heartbeats)  # none where the others' were learned from
         self._learned_ns["heartbeat"] = now
-        self._put_limits_in_force()
-        self._limit_what_has_none()
+        with self._lock:
+            self._put_limits_in_force()
+            self._limit_what_has_none()
         return True
 
     def calculate_and_set_section_timeouts(
@@ -587,8 +603,9 @@ class RankMonitorClient:
             self._learned_ns["gap"] = now
             self._longest_gap_ns = 0
             self._gaps_learned_from += self._count_gaps()
-        self._put_limits_in_force()
-        self._limit_what_has_none()
+        with self._lock:
+            self._put_limits_in_force()
+            self._limit_what_has_none()
         return True
 
     def _count_gaps(self) -> int:
@@ -648,12 +665,13 @@ class RankMonitorClient:
         """
         timeouts_from_state(state, HeartbeatTimeouts(), SectionTimeouts())
         evidence_from_state(state)
-        if not self.is_initialized:
-            self._pending_state = dict(state)
-            return
-        self._limits.load(state)
-        self._put_limits_in_force()
-        self._limit_what_is_running()
+        with self._lock:
+            if not self.is_initialized:
+                self._pending_state = dict(state)
+                return
+            self._limits.load(state)
+            self._put_limits_in_force()
+            self._limit_what_is_running()
 
     def _limit_what_is_running(self) -> None:
         """Let loaded limits apply to what is running: longer ones from its beginning, shorter ones from now on.
@@ -671,7 +689,9 @@ class RankMonitorClient:
         def heartbeat() -> int:
             if words[HEARTBEAT] == CLOSED:
                 return CLOSED
-            limit = self._heartbeat_limit_ns if self._heartbeats else _ns(self._hb_timeouts.initial)
+            # With a section used, it runs only where section events are heartbeats, too.
+            is_first = not self._heartbeats and not self._has_used_section
+            limit = _ns(self._hb_timeouts.initial) if is_first else self._heartbeat_limit_ns
             return due(words[HEARTBEAT], max(self._last_heartbeat_ns, words[LAST_HEARTBEAT]), limit)
 
         def out_of_section() -> int:
@@ -757,7 +777,7 @@ class RankMonitorClient:
 
     # ---- errors -----------------------------------------------------------------------------------------
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+    def __reduce__(self) -> NoReturn:
         """Refuse to be copied or pickled: two clients would write the same words.
 
         Raises:
@@ -783,6 +803,7 @@ class RankMonitorClient:
     def cut_off(self) -> None:
         """In a forked child: go on without effect, in a cell that nobody reads."""
         self._was_cut_off = True
+        self._lock = threading.RLock()  # another thread of the parent may have held it
         if self._cell is not None:
             self._cell = Cell.detached()
             self._words = self._cell.words
@@ -796,7 +817,7 @@ def _warn_once(message: str, *arguments: object) -> None:
 
 
 def _ns(seconds: float | None) -> int | None:
-    return None if seconds is None else int(seconds * NANOSECONDS)
+    return None if seconds is None else min(int(seconds * NANOSECONDS), LONGEST_LIMIT_NS)
 
 
 def _deadline(now: int, limit_ns: int | None) -> int:

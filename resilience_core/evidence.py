@@ -32,7 +32,16 @@ import attrs
 from resilience_core.errors import RankMonitorClientError
 from resilience_core.limit_text import FIRST_HEARTBEAT, HEARTBEAT, OUT_OF_SECTION
 
-__all__ = ["ENOUGH_INTERVALS", "ENOUGH_OF_ITS_OWN", "ENOUGH_SECONDS", "MEMORY_SECONDS", "NO_RESTART_FACTOR", "Evidence"]
+__all__ = [
+    "ENOUGH_INTERVALS",
+    "ENOUGH_OF_ITS_OWN",
+    "ENOUGH_SECONDS",
+    "LARGEST_NUMBER",
+    "MEMORY_SECONDS",
+    "NO_RESTART_FACTOR",
+    "Evidence",
+    "shown_value",
+]
 
 ENOUGH_INTERVALS = 300
 ENOUGH_SECONDS = 3600.0
@@ -44,7 +53,17 @@ NO_RESTART_FACTOR = 60
 """How many times longer the generous floor is where no restart is left: an hour, as long as evidence must be not to be
 thin."""
 
+LARGEST_NUMBER = 1e12
+"""The largest that is believed of a number in a state."""
+
 _ALWAYS_RARE = frozenset({FIRST_HEARTBEAT, HEARTBEAT, OUT_OF_SECTION})
+
+
+def shown_value(value: object) -> str:
+    """Spell out a value for a message; of an integer with too many digits for that only its size."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"
+    return repr(value)
 
 
 @attrs.frozen(kw_only=True)
@@ -107,12 +126,13 @@ class Evidence:
             RankMonitorClientError: It is not that; the message names the place.
         """
         if not isinstance(document, Mapping):
-            raise RankMonitorClientError(f"learned timeouts: '{place}' must be a mapping, not {document!r}")
+            raise RankMonitorClientError(f"learned timeouts: '{place}' must be a mapping, not {shown_value(document)}")
         for field in attrs.fields(cls):
             value = document.get(field.name, 0)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= LARGEST_NUMBER:
                 raise RankMonitorClientError(
-                    f"learned timeouts: '{place}.{field.name}' must be a number of 0 or more, not {value!r}"
+                    f"learned timeouts: '{place}.{field.name}' must be a number from 0 to {LARGEST_NUMBER:.0f}, not "
+                    f"{shown_value(value)}"
                 )
         return cls(
             intervals=int(document.get("intervals", 0)),

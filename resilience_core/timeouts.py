@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from resilience_core.errors import RankMonitorClientError
-from resilience_core.evidence import Evidence
+from resilience_core.evidence import LARGEST_NUMBER, Evidence, shown_value
 
 __all__ = [
     "NANOSECONDS",
@@ -223,26 +223,33 @@ def _mapping(mapping: Mapping[str, Any], key: str, place: str) -> Mapping[str, A
         raise RankMonitorClientError(f"learned timeouts: '{place}' must be a mapping, not {mapping!r}")
     value = _get(mapping, key, place)
     if not isinstance(value, Mapping):
-        raise RankMonitorClientError(f"learned timeouts: '{place}.{key}' must be a mapping, not {value!r}")
+        raise RankMonitorClientError(f"learned timeouts: '{place}.{key}' must be a mapping, not {shown_value(value)}")
     return value
 
 
 def _flag(mapping: Mapping[str, Any], key: str, place: str) -> bool:
     value = _get(mapping, key, place)
     if not isinstance(value, bool):
-        raise RankMonitorClientError(f"learned timeouts: '{place}.{key}' must be true or false, not {value!r}")
+        raise RankMonitorClientError(
+            f"learned timeouts: '{place}.{key}' must be true or false, not {shown_value(value)}"
+        )
     return value
 
 
 def _seconds(mapping: Mapping[str, Any], key: str, place: str) -> float:
     value = _get(mapping, key, place)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise RankMonitorClientError(f"learned timeouts: '{place}.{key}' must be seconds above 0, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LARGEST_NUMBER:
+        raise RankMonitorClientError(
+            f"learned timeouts: '{place}.{key}' must be seconds above 0, at most {LARGEST_NUMBER:.0f}, not "
+            f"{shown_value(value)}"
+        )
     return float(value)
 
 
 def _names(mapping: Mapping[str, Any], key: str, place: str) -> Iterable[str]:
     value = _get(mapping, key, place)
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
-        raise RankMonitorClientError(f"learned timeouts: '{place}.{key}' must be a list of names, not {value!r}")
+        raise RankMonitorClientError(
+            f"learned timeouts: '{place}.{key}' must be a list of names, not {shown_value(value)}"
+        )
     return value

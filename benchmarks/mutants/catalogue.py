@@ -267,8 +267,8 @@ MUTANTS = (
     Mutant(
         "a second thread's new section replaces the first's",
         "resilience_core/client.py",
-        "self._sections.setdefault(name, _Section(name, self._slot_for(name)))",
-        "self._sections[name] = _Section(name, self._slot_for(name))",
+        "        with self._lock:\n            if name not in self._sections:",
+        "        if True:\n            if True:",
         ("tests/resilience_core/test_client.py",),
     ),
     Mutant(

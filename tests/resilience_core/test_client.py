@@ -645,27 +645,184 @@ def test_a_limit_that_is_learned_does_not_shorten_what_is_open_beyond_the_slots(
     assert deadline(cell, SHARED) == clock() + int(client.section_timeouts.section["outer"] * S), "from now on"
 
 
+class Told:
+    """A lock that tells when a thread asks for it."""
+
+    def __init__(self, lock: Any) -> None:
+        self.lock, self.asked = lock, threading.Event()
+
+    def __enter__(self) -> None:
+        self.asked.set()
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+def come_between(client: RankMonitorClient, call: Callable[[], object]) -> threading.Thread:
+    """Let another thread make a call; returns when it has made it, or waits for what this thread is doing."""
+    client._lock = told = Told(client._lock)  # type: ignore[assignment]
+    thread = threading.Thread(target=call)
+    thread.start()
+    while thread.is_alive() and not told.asked.wait(0.01):
+        pass
+    client._lock = told.lock
+    return thread
+
+
 def test_two_threads_that_use_a_new_name_at_once_get_one_section(
     start: Callable[..., Cell], client: RankMonitorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start(rank_section_timeouts={"io": 100})
-    together = threading.Barrier(2)
+    cell = start(rank_section_timeouts={"io": 100})
     add_section = Cell.add_section
+    threads: list[threading.Thread] = []
+    found: list[Any] = []
+
+    def use() -> None:
+        found.append(client._new_section("io"))
 
     def meet(cell: Cell, name: str) -> int:
-        together.wait(60)  # both have found the name to be new
+        if not threads:  # the first has found the name to be new
+            threads.append(threading.current_thread())
+            threads.append(come_between(client, use))
         return add_section(cell, name)
 
     monkeypatch.setattr(Cell, "add_section", meet)
-    found: list[Any] = []
-    threads = [threading.Thread(target=lambda: found.append(client._new_section("io"))) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    use()
+    threads[1].join()
 
     assert len(found) == 2
     assert found[0] is found[1]
+    assert list(cell.sections_closed()) == ["io"], "and one slot"
+
+
+@pytest.mark.parametrize("first", ["section", "heartbeat"])
+def test_a_first_call_while_a_state_is_loaded_switches_off_what_it_does_not_use(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock, first: str
+) -> None:
+    """What was left on is never renewed, and would condemn a rank that is well."""
+    cell = start(rank_section_timeouts={"step": 10}, rank_out_of_section_timeout=10, learned_limits="replace")
+    threads: list[threading.Thread] = []
+    word = HEARTBEAT if first == "section" else OUT_OF_SECTION
+    call = client.send_heartbeat if first == "heartbeat" else lambda: client.start_section("step")
+    words = client._words
+    client._words = Interrupted(  # type: ignore[assignment]
+        words, word, lambda: threads.append(come_between(client, call)), is_before=True
+    )
+    client.load_state_dict(loaded())
+    client._words = words
+    threads[0].join()
+
+    view = cell.view()
+    assert (view.heartbeat_ns if first == "section" else view.out_of_section_ns) == CLOSED
+
+
+def test_a_load_keeps_the_limit_of_section_events_that_are_heartbeats(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
+) -> None:
+    """The initial one is over with the first section event."""
+    cell = start(learned_limits="replace")
+    state = loaded(section=None, heartbeat=30)
+    state["current_timeouts"]["section"].update(section={}, calculated_sections=[])
+    client.start_section("free")
+    client.load_state_dict(state)
+    assert cell.view().heartbeat_ns == clock() + 30 * S, "12 s is for the initial one"
+
+
+def test_a_shutdown_while_another_thread_begins_a_section_is_told(
+    start: Callable[..., Cell], client: RankMonitorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also a signal handler's, which the lock lets through."""
+    start(rank_section_timeouts={"io": 100})
+    slot_for = client._slot_for
+
+    def shut_down_first(name: str) -> int:
+        client.shutdown_workload_monitoring()
+        return slot_for(name)
+
+    monkeypatch.setattr(client, "_slot_for", shut_down_first)
+    with pytest.raises(RankMonitorClientError, match=r"start_section\(\) comes after shutdown_workload_monitoring\(\)"):
+        client.start_section("io")
+
+
+def test_a_shutdown_at_the_very_end_of_a_with_block_does_not_raise_there(
+    start: Callable[..., Cell], client: RankMonitorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(rank_section_timeouts={"io": 100})
+    end_section = client.end_section
+
+    def shut_down_first(name: str) -> None:
+        client.shutdown_workload_monitoring()
+        end_section(name)
+
+    monkeypatch.setattr(client, "end_section", shut_down_first)
+    with client.section("io"):
+        pass
+    monkeypatch.undo()
+    assert not client.is_initialized
+
+
+def test_limits_of_centuries_are_no_error(start: Callable[..., Cell], client: RankMonitorClient) -> None:
+    """A factor times the longest interval that a state tells of may be one."""
+    cell = start(rank_section_timeouts={"step": 5}, learned_limits="replace")
+    client.start_section("step")
+    client.load_state_dict(loaded(section=1e12, out_of_section=1e12, heartbeat=1e12))
+    assert 100 * 365 * 86400 * S < (deadline(cell, "step") or 0) < NO_LIMIT
+    client.end_section("step")
+    assert 100 * 365 * 86400 * S < cell.view().out_of_section_ns < NO_LIMIT
+    client.send_heartbeat()
+
+
+@pytest.mark.parametrize("number", [10**400, 10**5000, 1e13], ids=["400 digits", "5000 digits", "1e13"])
+@pytest.mark.parametrize("place", ["heartbeat.initial", "section.section.step", "section.out_of_section", "evidence"])
+def test_a_number_in_a_state_that_is_too_large_is_refused(
+    start: Callable[..., Cell], client: RankMonitorClient, number: float, place: str
+) -> None:
+    """It was an ``OverflowError``, for which the adapters' monitor was passed over: a job without protection."""
+    start(rank_section_timeouts={"step": 5}, learned_limits="replace")
+    state = loaded()
+    timeouts = state["current_timeouts"]
+    if place == "evidence":
+        state["evidence"] = {"section step": {"longest": number}}
+        place = "evidence.section step.longest"
+    elif place == "heartbeat.initial":
+        timeouts["heartbeat"]["initial"] = number
+    elif place == "section.out_of_section":
+        timeouts["section"]["out_of_section"] = number
+    else:
+        timeouts["section"]["section"]["step"] = number
+    shown = f"an integer of {number.bit_length()} bits" if isinstance(number, int) else "10000000000000.0"
+    with pytest.raises(RankMonitorClientError, match=f"'{place}' must be .* 1000000000000, not {shown}"):
+        client.load_state_dict(state)
+    assert client.section_timeouts is not None
+    assert client.section_timeouts.section["step"] == 5
+
+
+def test_a_child_is_not_held_up_by_what_another_thread_was_doing_when_it_was_forked(
+    start: Callable[..., Cell], client: RankMonitorClient
+) -> None:
+    start(rank_section_timeouts={"io": 100})
+    holds, ends = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with client._lock:
+            holds.set()
+            ends.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holds.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        client.send_heartbeat()
+        client.start_section("io")
+        client.shutdown_workload_monitoring()
+        os._exit(0)
+    ends.set()
+    thread.join()
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 def test_num_warmup_iters_stands_in_for_the_configured_number(

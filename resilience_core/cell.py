@@ -39,9 +39,10 @@ reader looks twice before it believes (see ``launcher.monitor``).
 A slot is in use while its deadline word is not ``CLOSED``. The name is stored before the first deadline, and no word
 counts the slots, so two threads that use new names at the same moment cannot undo each other's store.
 
-A *text* is shown to people only: where limits come from (LIMITS), and the exception that is leaving the training loop
-(ERROR). Its bytes are stored first, then one word with their CRC-32 and length; a reader that finds them disagreeing
-(a store is under way, or the owner died in it) reads no text.
+A *text* says where limits come from (LIMITS; a learned one yields to a peer's configured one, so it has to name every
+section that has a slot), or which exception is leaving the training loop (ERROR; shown to people only). Its bytes are
+stored first, then one word with their CRC-32 and length; a reader that finds them disagreeing (a store is under way, or
+the owner died in it) reads no text.
 
 Why a file on tmpfs and not a memfd or a message: a path survives wrappers that close descriptors, the rank
 pays no system call, and nothing the monitor does (stop, die, be replaced) can reach the training process. Only the
@@ -119,7 +120,7 @@ class TextArea(NamedTuple):
     size: int
 
 
-LIMITS_TEXT = TextArea(LIMITS_CHECK, NAMES_OFFSET + MAX_SECTIONS * NAME_SIZE, 8 << 10)
+LIMITS_TEXT = TextArea(LIMITS_CHECK, NAMES_OFFSET + MAX_SECTIONS * NAME_SIZE, 16 << 10)
 ERROR_TEXT = TextArea(ERROR_CHECK, LIMITS_TEXT.offset + LIMITS_TEXT.size, 16 << 10)
 FIRST_CLOSED = (ERROR_TEXT.offset + ERROR_TEXT.size) // 8
 NOT_COUNTED = FIRST_CLOSED + MAX_SECTIONS

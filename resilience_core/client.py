@@ -484,6 +484,8 @@ class RankMonitorClient:
             if name not in self._sections:  # else by another thread meanwhile
                 self._sections[name] = _Section(name, self._slot_for(name))
             section = self._sections[name]
+            if self._section_timeouts.section.get(name) is not None:
+                self._put_limits_in_force()  # for where they come from; and those that share a slot are relaxed alike
             section.limit_ns = _ns(self._section_timeouts.section.get(name))
             if not self._has_used_section:
                 self._has_used_section = True
@@ -509,6 +511,7 @@ class RankMonitorClient:
         try:
             return cell.add_section(name)
         except CellError:
+            self._limits.share(name)
             self._shares = self._has_more_to_do = True
             return NOT_SHOWN
 
@@ -754,7 +757,8 @@ class RankMonitorClient:
         known = [limit for limit in [*limits, *timeouts.section.values()] if limit is not None]
         self._words[SMALLEST_LIMIT] = _ns(min(known, default=None)) or 0
         if self._cell is not None:
-            self._cell.write_text(LIMITS_TEXT, write_limits(self._limits.document(), LIMITS_TEXT.size))
+            named = [name for name, each in list(self._sections.items()) if each.deadline_word != NOT_SHOWN]
+            self._cell.write_text(LIMITS_TEXT, write_limits(self._limits.document(named), LIMITS_TEXT.size))
 
     # ---- a word to the launcher -------------------------------------------------------------------------
 

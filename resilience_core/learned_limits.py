@@ -27,9 +27,10 @@ evidence and ``replace`` are as ever. The learned limit of a start, the launcher
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from resilience_core.cell import SHARED_SECTION, shown_name
 from resilience_core.errors import TimeoutsNotReadyError
 from resilience_core.evidence import NO_RESTART_FACTOR, Evidence
 from resilience_core.limit_text import (
@@ -41,6 +42,7 @@ from resilience_core.limit_text import (
     OUT_OF_SECTION,
     RELAXATION,
     section_kind,
+    section_name,
 )
 from resilience_core.timeouts import (
     NANOSECONDS,
@@ -115,6 +117,7 @@ class LearnedLimits:
         self._section = SectionTimeouts()
         self._evidence: dict[str, Evidence] = {}
         self._own_intervals: dict[str, int] = {}
+        self._shared: set[str] = set()
 
     # ---- in force ---------------------------------------------------------------------------------------
 
@@ -143,14 +146,28 @@ class LearnedLimits:
             is_out_of_section_calculated=self._is_used and self._section.is_out_of_section_calculated,
         )
 
-    def document(self) -> dict[str, Any]:
-        """Where each limit in force comes from, for :mod:`resilience_core.limit_text`."""
+    def document(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+        """Where each limit in force comes from, for :mod:`resilience_core.limit_text`.
+
+        Args:
+            names: Of these sections, with a slot of their own, only, and those that share one apart; of all sections
+                when None.
+        """
+        entries = self._entries()
+        general = (FIRST_HEARTBEAT, HEARTBEAT, OUT_OF_SECTION)
+        kinds = list(entries) if names is None else [*general, *map(section_kind, names)]
+        shared = () if names is None else map(section_kind, sorted(self._shared))
         return {
             "mode": self._config.learned_limits,
             "state_file": self.state_file,
             "names_sections": self._config.names_sections,
-            "limits": self._entries(),
+            "limits": {kind: entries[kind] for kind in kinds if kind in entries},
+            "shared": {kind: entries[kind] for kind in shared if kind in entries},
         }
+
+    def share(self, name: str) -> None:
+        """Note that a section has no slot of its own: a verdict of any of these relaxes the limits of all of them."""
+        self._shared.add(name)
 
     def summary(self) -> str:
         """What was learned and what follows from it, in one line."""
@@ -214,7 +231,7 @@ class LearnedLimits:
         is_relax = self._config.learned_limits == "relax"
         evidence = self._evidence.get(kind, Evidence())
         floor = self._config.learned_timeout_floor
-        relaxed = self._relaxed.get(kind, 0)
+        relaxed = self._verdicts(kind)
         is_thin = False
         if is_relax and is_given and configured is not None:
             # Floors stand in for a limit that nobody chose; this one is lengthened by what was observed alone.
@@ -243,6 +260,15 @@ class LearnedLimits:
             "relaxed": relaxed,
             "else_seconds": else_seconds,
         }
+
+    def _verdicts(self, kind: str) -> int:
+        """How many verdicts a learned limit has led to; told by a name that may be cut, or that sections share."""
+        name = section_name(kind)
+        kinds = [kind]
+        if name is not None:
+            kinds.append(section_kind(shown_name(name)))
+            kinds += [section_kind(SHARED_SECTION)] if name in self._shared else []
+        return max(self._relaxed.get(each, 0) for each in kinds)
 
     # ---- learning ---------------------------------------------------------------------------------------
 

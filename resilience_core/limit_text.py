@@ -1,13 +1,19 @@
 """Where a limit comes from, in words, and what switches it off. Pure; the standard library only.
 
-A rank leaves one JSON document in its cell whenever its limits change (never on the hot path)::
+A rank leaves one JSON document in its cell whenever its limits change, or it uses a section with a limit for the first
+time (never on the hot path)::
 
     {"mode": "relax", "state_file": "ft_state.json", "names_sections": true,
-     "limits": {"section step": {"seconds": 60.0, "source": "learned", "configured": 180.0, "is_default": false,
-                                 "factor": 5.0, "longest": 0.64, "intervals": 812, "floor": 60.0, "relaxed": 0,
-                                 "else_seconds": null}}}
+     "limits": {"section step": [60.0, "learned", 180.0, false, 5.0, 0.64, 812, 60.0, 0, null]},
+     "shared": [["configured", "configured", [9.0, 20.0]]]}
 
-The monitor, which imports neither attrs nor torch, turns it into a phrase when it has to explain a verdict.
+Each limit is a row of what ``_FIELDS`` names; one that was not learned has the first two of them. What is shared are
+the sections without a slot of their own (see :mod:`resilience_core.cell`): source and basis, with the limits in seconds
+that have both.
+
+The monitor, which imports neither attrs nor torch, turns it into a phrase when it has to explain a verdict, and takes
+the basis from it when a learned limit has passed. So every section that has a slot must be in it: only those are
+listed, and names are cut as in the cell where they would not fit otherwise. A kind has the name as it is listed.
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from resilience_core.cell import shown_name
+from resilience_core.cell import SHARED_SECTION, shown_name
 
 __all__ = [
     "CONFIGURED",
@@ -30,6 +36,7 @@ __all__ = [
     "option_for",
     "origin_of",
     "section_kind",
+    "section_name",
     "undercutting",
     "write_limits",
 ]
@@ -38,6 +45,18 @@ FIRST_HEARTBEAT = "first heartbeat"
 HEARTBEAT = "heartbeat"
 OUT_OF_SECTION = "out of section"
 _SECTION = "section "
+_FIELDS = (
+    "seconds",
+    "source",
+    "configured",
+    "is_default",
+    "factor",
+    "longest",
+    "intervals",
+    "floor",
+    "relaxed",
+    "else_seconds",
+)
 
 LEARNED = "learned"
 CONFIGURED = "configured"
@@ -68,6 +87,11 @@ def section_kind(name: str) -> str:
     return _SECTION + name
 
 
+def section_name(kind: str) -> str | None:
+    """The section of a kind of limit; None of another kind."""
+    return kind.removeprefix(_SECTION) if kind.startswith(_SECTION) else None
+
+
 def option_for(kind: str) -> str:
     """The option that sets a limit, with a placeholder for its value."""
     if kind.startswith(_SECTION):
@@ -80,14 +104,50 @@ def option_for(kind: str) -> str:
 
 
 def write_limits(document: Mapping[str, Any], size: int) -> str:
-    """The document as text of at most ``size`` bytes; what does not fit is left out from the end."""
-    limits = dict(document["limits"])
-    while True:
-        text = json.dumps({**document, "limits": limits}, separators=(",", ":"))  # ASCII: characters are bytes
-        if len(text) <= size or not limits:
-            return text
-        for name in list(limits)[-max(1, len(limits) // 8) :]:
-            del limits[name]
+    """Write a document of :class:`resilience_core.learned_limits.LearnedLimits` as text of at most ``size`` bytes.
+
+    Names are cut where they do not fit, then the limits of sections that share a slot are left out, then limits from
+    the end.
+    """
+    rows = {kind: _row(entry) for kind, entry in document["limits"].items()}
+    shared = _grouped(document)
+    text = _text(document, rows, shared, is_ascii=True)  # whatever the names are
+    if len(text) > size:
+        rows = {_cut(kind): row for kind, row in rows.items()}
+        text = _text(document, rows, shared)
+    if len(text.encode()) > size:
+        shared = [[source, basis, []] for source, basis, _ in shared]
+        text = _text(document, rows, shared)
+    while rows and len(text.encode()) > size:
+        for kind in list(rows)[-max(1, len(rows) // 8) :]:
+            del rows[kind]
+        text = _text(document, rows, shared)
+    return text
+
+
+def _text(
+    document: Mapping[str, Any], rows: Mapping[str, Any], shared: list[list[Any]], *, is_ascii: bool = False
+) -> str:
+    known = {key: document[key] for key in ("mode", "state_file", "names_sections")}
+    text = json.dumps({**known, "limits": rows, "shared": shared}, separators=(",", ":"), ensure_ascii=is_ascii)
+    return text.encode(errors="backslashreplace").decode()  # a path may have what is no UTF-8
+
+
+def _row(entry: Mapping[str, Any]) -> list[Any]:
+    row = [entry[field] for field in _FIELDS if field in entry]
+    return [float(f"{value:.9g}") if isinstance(value, float) else value for value in row]
+
+
+def _grouped(document: Mapping[str, Any]) -> list[list[Any]]:
+    groups: dict[tuple[str, str | None], set[float]] = {}
+    for entry in document.get("shared", {}).values():
+        limits = groups.setdefault((entry["source"], _basis(document, entry)), set())
+        limits.add(float(f"{entry['seconds']:.4g}"))
+    return [[source, basis, sorted(limits)] for (source, basis), limits in groups.items()]
+
+
+def _cut(kind: str) -> str:
+    return section_kind(shown_name(kind.removeprefix(_SECTION))) if kind.startswith(_SECTION) else kind
 
 
 def undercutting(document: Mapping[str, Any]) -> str:
@@ -120,7 +180,9 @@ def origin_of(
     """
     try:
         document = json.loads(text or "")
-        limits = document["limits"]
+        if cause == "section" and section == SHARED_SECTION:
+            return _shared_origin(document["shared"], seconds)
+        limits = {kind: dict(zip(_FIELDS, row, strict=False)) for kind, row in document["limits"].items()}
         if cause == "section":
             known = [k for k in limits if k.startswith(_SECTION) and shown_name(k.removeprefix(_SECTION)) == section]
         else:
@@ -138,6 +200,23 @@ def origin_of(
         )
     except (AttributeError, KeyError, TypeError, ValueError):  # cut, or of another version
         return None
+
+
+def _shared_origin(groups: list[list[Any]], seconds: float) -> LimitOrigin | None:
+    """Of one of the sections that share a slot: nobody knows which, but its limit tells learned from configured."""
+    if not groups or (len(groups) > 1 and not all(limits for _, _, limits in groups)):
+        return None
+    nearest = [min((abs(each - seconds) for each in limits), default=0.0) for _, _, limits in groups]
+    source, basis, _ = groups[nearest.index(min(nearest))]
+    is_learned = source == LEARNED
+    switch = "--ft-learned-limits off" if is_learned else option_for(section_kind("")).split(" ")[0]
+    return LimitOrigin(
+        section_kind(SHARED_SECTION),
+        source,
+        f"{source}; {switch} switches it off" if is_learned else f"{source}: {switch}",
+        f"If this is legitimately slow, switch learned limits off: {switch}" if is_learned else "",
+        basis,
+    )
 
 
 def _heartbeat_kinds(has_beaten: bool | None) -> list[str]:

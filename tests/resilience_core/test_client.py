@@ -39,6 +39,7 @@ from resilience_core.cell import (
 )
 from resilience_core.control import receive
 from resilience_core.errors import SectionError, TimeoutsNotReadyError
+from resilience_core.learned_limits import RELAXED_VARIABLE
 from resilience_core.limit_text import origin_of
 from resilience_core.testing import FakeClock
 
@@ -796,6 +797,46 @@ def test_a_number_in_a_state_that_is_too_large_is_refused(
         client.load_state_dict(state)
     assert client.section_timeouts is not None
     assert client.section_timeouts.section["step"] == 5
+
+
+def test_where_the_limit_of_whatever_is_open_comes_from_is_always_told(
+    start: Callable[..., Cell], client: RankMonitorClient
+) -> None:
+    """However many others are configured, and however long their names are; else a learned one yields to nobody."""
+    names = [f"{n:03}{'n' * 300}" for n in range(100)]
+    cell = start(rank_section_timeouts={**dict.fromkeys(names, 9), "a": None, "b": 20})
+    state = loaded()
+    state["current_timeouts"]["section"].update(section={"a": 2.0}, calculated_sections=["a"])
+    client.load_state_dict(state)
+
+    def told(section: str, seconds: float) -> tuple[str, str | None] | None:
+        origin = origin_of(cell.read_text(LIMITS_TEXT), "section", section, seconds)
+        return (origin.source, origin.basis) if origin is not None else None
+
+    assert told("a", 60) is None, "only what was used"
+    for name in ("a", "b", *names[:61]):
+        with client.section(name):
+            assert told(name[:47], 9) == (("learned",) * 2 if name == "a" else ("configured",) * 2)
+    with client.section(names[61]):
+        assert told(SHARED, 9) == ("configured", "configured")
+    assert told("a", 60) == ("learned", "learned")
+
+
+def test_a_verdict_on_sections_that_share_a_slot_relaxes_their_limits(
+    start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same limit condemned each generation."""
+    monkeypatch.setenv(RELAXED_VARIABLE, json.dumps({f"section {SHARED}": 1}))
+    cell = start(learned_limits="replace")
+    state = loaded()
+    names = [f"s{number}" for number in range(65)]
+    state["current_timeouts"]["section"].update(section=dict.fromkeys(names, 2.0), calculated_sections=names)
+    client.load_state_dict(state)
+    for name in names[:63]:
+        with client.section(name):
+            assert deadline(cell, name) == clock() + 2 * S
+    with client.section(names[63]):
+        assert deadline(cell, SHARED) == clock() + 8 * S
 
 
 def test_a_child_is_not_held_up_by_what_another_thread_was_doing_when_it_was_forked(

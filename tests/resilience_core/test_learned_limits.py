@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resilience_core import FaultToleranceConfig, RankMonitorClientError
-from resilience_core.cell import NO_LIMIT, Cell
+from resilience_core.cell import LIMITS_TEXT, MAX_SECTIONS, NO_LIMIT, SHARED_SECTION, Cell, shown_name
 from resilience_core.evidence import ENOUGH_INTERVALS, ENOUGH_OF_ITS_OWN, ENOUGH_SECONDS, MEMORY_SECONDS, Evidence
 from resilience_core.learned_limits import LearnedLimits, Seen, no_restart_is_left, relaxed_limits
 from resilience_core.limit_text import FIRST_HEARTBEAT, HEARTBEAT, OUT_OF_SECTION, origin_of, write_limits
@@ -386,7 +386,90 @@ def test_a_text_that_cannot_be_read_explains_nothing(text: str | None) -> None:
 
 def test_more_limits_than_fit_leave_a_text_that_can_be_read() -> None:
     limits = learned({f"section number {n}": PLENTY for n in range(200)})
+    limits.state_file = "of no UTF-8: \udcff"
     text = write_limits(limits.document(), 8192)
 
-    assert len(text) <= 8192
+    assert len(text.encode()) <= 8192
     assert origin_of(text, "section", "section number 0", 1.0) is not None
+
+
+@pytest.mark.parametrize("letter", ["n", "\u00e9"])
+def test_the_limits_of_all_that_have_a_slot_fit(letter: str) -> None:
+    """What is not in the text yields to nobody: a rank that waited for a peer was condemned."""
+    names = [f"{n:02}" + letter * 300 for n in range(MAX_SECTIONS - 1)]
+    limits = learned({name: Seen(S + n, 812, S) for n, name in enumerate(names)})
+    limits.state_file = "/" + "folder/" * 500
+    for number in range(150):
+        limits.share(f"shared {number}")
+    text = write_limits(limits.document(names), LIMITS_TEXT.size)
+
+    assert len(text.encode()) <= LIMITS_TEXT.size
+    bases = set()
+    for name in names:
+        origin = origin_of(text, "section", shown_name(name), 60.0)
+        assert origin is not None
+        bases.add((origin.source, origin.basis))
+    assert bases == {("learned", "learned")}
+
+
+def test_a_limit_of_sections_that_share_a_slot_is_told_by_its_length() -> None:
+    """Nobody knows which section it is; whether it yields to a peer's configured limit depends on it."""
+    configured: dict[str, float | None] = {"b": 20, "c": 30, "free": None, "a": None, "named": 5}
+    limits = learned({"a": Seen(S, 9, S)}, rank_section_timeouts=configured)
+    for name in ("a", "b", "c", "free"):
+        limits.share(name)
+    text = write_limits(limits.document(["named"]), 8192)
+
+    found = {seconds: origin_of(text, "section", SHARED_SECTION, seconds) for seconds in (60.0, 20.0, 30.5)}
+    assert {seconds: origin and (origin.source, origin.basis, origin.kind) for seconds, origin in found.items()} == {
+        60.0: ("learned", "learned", f"section {SHARED_SECTION}"),
+        20.0: ("configured", "configured", f"section {SHARED_SECTION}"),
+        30.5: ("configured", "configured", f"section {SHARED_SECTION}"),
+    }
+    assert found[60.0] is not None
+    assert (found[60.0].phrase, found[60.0].advice) == (
+        "learned; --ft-learned-limits off switches it off",
+        "If this is legitimately slow, switch learned limits off: --ft-learned-limits off",
+    )
+    assert found[20.0] is not None
+    assert (found[20.0].phrase, found[20.0].advice) == ("configured: --ft-rank-section-timeouts", "")
+
+
+def test_limits_of_sections_that_share_a_slot_are_left_out_where_they_do_not_fit() -> None:
+    """Where all have one source, that is still told; where not, nothing is."""
+    both = learned(
+        {f"a{n}": Seen(S + n * S, 9, S) for n in range(200)}, rank_section_timeouts={"b": 20}, learned_limits="replace"
+    )
+    for name in (*(f"a{n}" for n in range(200)), "b"):
+        both.share(name)
+    one = learned({f"a{n}": Seen(S + n * S, 9, S) for n in range(200)}, learned_limits="replace")
+    for number in range(200):
+        one.share(f"a{number}")
+    assert origin_of(write_limits(both.document([]), 8192), "section", SHARED_SECTION, 20) is not None
+    assert origin_of(write_limits(both.document([]), 700), "section", SHARED_SECTION, 20) is None
+    text = write_limits(one.document([]), 700)
+    origin = origin_of(text, "section", SHARED_SECTION, 20)
+    assert origin is not None
+    assert origin.source == "learned"
+    assert len(text) <= 700
+
+
+@pytest.mark.parametrize(
+    ("name", "is_shared", "told_as", "times"),
+    [
+        ("step", False, "step", 4),
+        ("step", True, SHARED_SECTION, 4),
+        ("step", False, SHARED_SECTION, 1),
+        ("n" * 60, False, "n" * 47, 4),
+        ("n" * 60, False, "n" * 46, 1),
+    ],
+)
+def test_a_verdict_is_counted_by_the_name_that_the_report_has(
+    name: str, is_shared: bool, told_as: str, times: int
+) -> None:
+    limits = learned({name: PLENTY}, relaxed={f"section {told_as}": 1}, learned_limits="replace")
+    before = learned({name: PLENTY}, learned_limits="replace").section_timeouts.section[name]
+    if is_shared:
+        limits.share(name)
+    assert before is not None
+    assert limits.section_timeouts.section[name] == times * before

@@ -26,6 +26,7 @@ _LEAST_LEAD_NS = 1_000_000_000
 _BEFORE = " before any other failure was seen"
 _ASKED = ", after a signal had asked for the stack, which may be why"
 _FOR_ANOTHER = "; not certain, since another rank may have caused it"
+_STORE = "the store of the process group (MASTER_ADDR:MASTER_PORT or init_method)"
 # What torch raises while ranks communicate tells of another rank more often than not: the one that checks raises it.
 _OF_COMMUNICATION = re.compile(r"torch/(distributed|nn/parallel)/")
 _FRAME = re.compile(r'^  File "([^"]*)", line \d+, in ', re.MULTILINE)
@@ -173,16 +174,20 @@ def _left_early(group: Group) -> Blame | None:
         return None
     has_ended = all(e.exit_code == 0 for e in left)
     asked = _ASKED if all(e.may_be_upset for e in left) else ""
+    at_store = any(e.waits_for_store for e in held_up)
     in_midst = [e for e in left if e.open_sections and e.is_monitored]  # nobody ends properly there
     if len(left) > len(staying) and not in_midst:
         gone = "ended with 0" if has_ended else "finished their training"
+        cause = f"it waits for {_STORE}" if at_store else "it seems to have called a collective too many"
         return Blame(
             _ranks(held_up),
-            f"likely: still needs ranks that have {gone}, as most have{asked}: it seems to have called a collective "
-            "too many; not certain, since they may have left too early",
+            f"likely: still needs ranks that have {gone}, as most have{asked}: {cause}; not certain, since they may "
+            "have left too early",
         )
     how = f"{'ended with 0' if has_ended else 'finished its training'} while the others still needed it{asked}"
-    if len(left) == len(staying) and not in_midst:
+    if at_store:
+        how = f"likely: {how}; not certain, since {_STORE}, where they wait, may be unreachable"
+    elif len(left) == len(staying) and not in_midst:
         how = f"likely: {how}; not certain, since they may have called a collective too many"
     return Blame(_ranks(in_midst or left), how)
 
@@ -216,10 +221,14 @@ def _outside(group: Group) -> Blame | None:
     outside = [e for e in group if e.waits is False]
     if not outside:
         return None
-    if any(e.waits for e in group):
+    if waiting := [e for e in group if e.waits]:
         named = [e for e in outside if e.is_condemned] or outside
         surest = [e for e in named if not e.may_wait] or named
-        return _hedged(surest, "its stack stands outside any collective, the others wait in one")
+        why = "its stack stands outside any collective, the others wait"
+        if not any(e.waits_for_store for e in waiting):
+            return _hedged(surest, f"{why} in one")
+        where = "for" if all(e.waits_for_store for e in waiting) else "in one or for"
+        return Blame(_ranks(surest), f"likely: {why} {where} {_STORE}; not certain, since that may be unreachable")
     condemned = [e for e in group if e.is_condemned]
     if outside == condemned and len(condemned) == 1 and len(group) > 1:
         return _hedged(outside, "the only rank that is overdue, and its stack stands outside any collective")
@@ -236,8 +245,8 @@ def _hedged(named: Group, why: str) -> Blame:
 
 
 def _elsewhere(group: Group) -> Blame | None:
-    """All wait, a few of them in another place than most."""
-    if len(group) < 3 or not all(e.waits and e.waits_at for e in group):
+    """All wait, a few of them in another place than most; a store that nobody can reach may be asked for anywhere."""
+    if len(group) < 3 or not all(e.waits and e.waits_at and not e.waits_for_store for e in group):
         return None
     place, count = Counter(e.waits_at for e in group).most_common(1)[0]
     if count == len(group) or 2 * count <= len(group):
@@ -361,6 +370,8 @@ def _by_elimination(group: Group, has_others: bool) -> Blame:
         return Blame((), f"who failed lost a peer or waited for one in vain: the cause is {where}")
     if failed:
         return Blame((), "ended first, but left no exception on record: it may be the cause, or have lost a peer")
+    if at_store := [e for e in group if e.waits and e.waits_for_store]:
+        return Blame((), _for_the_store(len(at_store), len(group), has_others))
     if all(e.waits for e in group) and any(e.waits_by_source for e in group):
         return Blame((), "every rank seems to wait for others, going by the source of the lines in which they stand")
     if all(e.waits for e in group):
@@ -372,6 +383,14 @@ def _by_elimination(group: Group, has_others: bool) -> Blame:
     if all(e.waits for e in group if e.is_condemned):
         return Blame((), "who is overdue waits for others; it cannot be told which of those held it up")
     return Blame((), "it cannot be told from iterations, processes or stacks which rank held the others up")
+
+
+def _for_the_store(count: int, size: int, has_others: bool) -> str:
+    cause = "it may be unreachable, or a rank has not come to it in time"
+    if count == size:
+        return f"every rank{' here' if has_others else ''} waits for {_STORE}: {cause}"
+    who = f"{count} of {size} ranks{' here' if has_others else ''} {'waits' if count == 1 else 'wait'}"
+    return f"{who} for {_STORE}: {cause}; it cannot be told which rank holds the others up"
 
 
 def _level(group: Group) -> str:

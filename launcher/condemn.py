@@ -34,7 +34,14 @@ from launcher.stacks import (
     take_stacks,
 )
 from launcher.verdict import Verdict
-from launcher.waits import is_entered_by_all, lines_that_tell, may_wait_unseen, tells_no_wait, waits_for_peers
+from launcher.waits import (
+    is_entered_by_all,
+    is_for_the_store,
+    lines_that_tell,
+    may_wait_unseen,
+    tells_no_wait,
+    waits_for_peers,
+)
 from launcher.watch import RankMonitor
 from resilience_core.cell import STACK_SIGNAL, CellView
 from resilience_core.limit_text import LEARNED
@@ -423,6 +430,7 @@ def _evidence(
         waits_at=stands_at if waits else "",
         stands_at=stands_at,
         waits_for_all=frame is not None and is_entered_by_all(frame),
+        waits_for_store=frame is not None and is_for_the_store(frame),
         closed=tuple(rank.sections_closed().items()),
         is_busy=is_busy,
         has_gpu=has_gpu,

@@ -144,6 +144,8 @@ class Evidence(NamedTuple):
     """Where in the user's own code, whether it waits or not."""
     waits_for_all: bool = False
     """Whether that is a collective which nobody can leave before everybody has entered it."""
+    waits_for_store: bool = False
+    """Whether that is no collective, but the making of a process group's store."""
     open_sections: tuple[str, ...] = ()
     closed: tuple[tuple[str, int], ...] = ()
     """How often it has closed each section."""

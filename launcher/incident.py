@@ -278,7 +278,8 @@ class Incident(NamedTuple):
             if rank.error is not None and rank.error.thread is None:
                 raised = f"raised {rank.error.type}, and has not ended yet"
                 return f"rank {rank.rank} (pid {rank.pid}) {raised}{_at(rank)}{_in_section(rank)}"
-            return f"rank {rank.rank} (pid {rank.pid}) holds the others up{_at(rank)}{self._place(rank)}"
+            likely = "likely " if self.why.startswith("likely: ") else ""
+            return f"rank {rank.rank} (pid {rank.pid}) {likely}holds the others up{_at(rank)}{self._place(rank)}"
         silent = {
             "section": f"section '{rank.section}' open for",
             "out of section": "out of section for",

@@ -14,7 +14,14 @@ from collections.abc import Mapping, Sequence
 
 from launcher.stacks import OURS, Frame, Thread, innermost_frame, main_thread
 
-__all__ = ["is_entered_by_all", "lines_that_tell", "may_wait_unseen", "tells_no_wait", "waits_for_peers"]
+__all__ = [
+    "is_entered_by_all",
+    "is_for_the_store",
+    "lines_that_tell",
+    "may_wait_unseen",
+    "tells_no_wait",
+    "waits_for_peers",
+]
 
 _WAITING_FILES = ("torch/distributed/", "torch/futures/", "torch/nn/parallel/distributed.py", "torch/cuda/streams.py")
 # DDP's all-reduce runs inside backward; torch.cuda.synchronize waits for whatever NCCL kernel is queued.
@@ -89,6 +96,11 @@ def is_entered_by_all(frame: Frame) -> bool:
     """Whether that frame is a collective which nobody can leave before everybody has entered it."""
     is_collective = frame.file.endswith("torch/distributed/distributed_c10d.py")
     return is_collective and _ENTERED_BY_ALL.match(frame.function) is not None
+
+
+def is_for_the_store(frame: Frame) -> bool:
+    """Whether ``init_process_group()`` makes the store there, before there is a group that a collective could use."""
+    return frame.file.endswith("torch/distributed/rendezvous.py")
 
 
 def lines_that_tell(stacks: Sequence[Sequence[Thread]]) -> list[Frame]:

@@ -506,6 +506,7 @@ anything = st.builds(
     is_busy=st.sampled_from([True, False, None]),
     has_gpu=st.booleans(),
     waits_for_all=st.booleans(),
+    waits_for_store=st.booleans(),
     open_sections=st.sampled_from([(), ("a",), ("a", "b")]),
     closed=st.sampled_from([(), (("a", 0),), (("a", 1), ("b", 3))]),
     last_sign_ns=st.integers(0, 5 * S),
@@ -528,3 +529,65 @@ def test_where_only_lines_of_source_tell_of_waits_nothing_is_said_of_a_collectiv
         [Evidence(0, **WAITS, waits_by_source=True), Evidence(1, **WAITS)]  # type: ignore[arg-type]
     )
     assert (local_ranks, "seems to wait" in why, "skipped" in why) == ((), True, False)
+
+
+# ---- where ranks wait for the store of a process group, no collective exists yet --------------------------
+
+
+def at_store(local_rank: int, **known: Any) -> Evidence:
+    return waiting(
+        local_rank, **{"waits_for_store": True, "open_sections": ("setup",), "closed": (("setup", 0),), **known}
+    )
+
+
+@pytest.mark.parametrize(
+    ("group", "others", "why"),
+    [
+        ([at_store(0), at_store(1)], False, "every rank waits for the store .*MASTER_ADDR:MASTER_PORT.* in time$"),
+        ([at_store(0), at_store(1)], True, "every rank here waits for the store"),
+        ([at_store(0), at_store(1, waits_at="train.py:31"), at_store(2)], False, "every rank waits for the store"),
+        ([at_store(0), waiting(1)], False, "1 of 2 ranks waits for the store .*; it cannot be told which rank"),
+        ([at_store(0), waiting(1), at_store(2)], True, "2 of 3 ranks here wait for the store .*; it cannot be told"),
+        # The one that waits elsewhere may have passed the store, and wait for those that have not.
+        ([at_store(0), waiting(1, waits_at="train.py:31"), at_store(2)], False, "2 of 3 ranks wait for the store"),
+        ([at_store(0), waiting(1, waits_by_source=True)], False, "1 of 2 ranks waits for the store"),
+        ([at_store(0), rank(1)], False, "1 of 2 ranks waits for the store .*; it cannot be told which rank"),
+    ],
+)
+def test_where_ranks_wait_for_the_store_nobody_has_skipped_a_collective(
+    group: list[Evidence], others: bool, why: str
+) -> None:
+    blame = assign_blame(group, has_others=others)
+    assert blame.local_ranks == ()
+    assert re.match(why, blame.why), blame.why
+    assert "may be unreachable, or a rank has not come to it in time" in blame.why
+    assert "collective" not in blame.why
+
+
+STORE_MAY_BE_UNREACHABLE = "for the store of the process group .*; not certain, since that may be unreachable$"
+
+
+@pytest.mark.parametrize(
+    ("group", "why"),
+    [
+        (
+            [rank(1, **OUTSIDE), at_store(0)],
+            f"stands outside any collective, the others wait {STORE_MAY_BE_UNREACHABLE}",
+        ),
+        ([rank(1, **OUTSIDE), at_store(0), waiting(2)], f"the others wait in one or {STORE_MAY_BE_UNREACHABLE}"),
+        ([rank(1, exit_code=0, has_left=True), at_store(0)], "ended with 0 while .* the store .* may be unreachable$"),
+        (
+            [rank(1, has_left=True, open_sections=("step",)), at_store(0)],
+            "finished its training while .* the store .* may be unreachable$",
+        ),
+    ],
+)
+def test_a_rank_that_others_at_the_store_may_wait_for_is_named_as_likely(group: list[Evidence], why: str) -> None:
+    blame = assign_blame(group)
+    assert blame.local_ranks == (1,)
+    assert re.match(f"likely: .*{why}", blame.why), blame.why
+
+
+def test_who_is_last_to_come_to_the_store_has_called_no_collective_too_many() -> None:
+    local_ranks, why = assign_blame([at_store(0), *(rank(n, exit_code=0, has_left=True) for n in (1, 2))])
+    assert (local_ranks, "collective" in why, "as most have: it waits for the store" in why) == ((0,), False, True)

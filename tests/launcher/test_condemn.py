@@ -343,6 +343,16 @@ def test_how_often_each_has_closed_its_section_tells_who_is_ahead(group: Group) 
     assert incident.why.startswith("likely: it has closed section 'step' 12 times, the other 11 times")
 
 
+def test_of_ranks_that_wait_for_the_store_nobody_has_skipped_a_collective(group: Group) -> None:
+    frames = (Frame("_create_c10d_store", "torch/distributed/rendezvous.py", 190), Frame("main", "train.py", 9))
+    group.stacks = {0: frames, 1: frames}
+
+    assert group.condemn() == [0, 1]
+    ((incident, _, _),) = group.incidents
+    assert incident.culprits == ()
+    assert incident.why.startswith("every rank waits for the store of the process group")
+
+
 def test_who_waits_for_a_culprit_that_comes_back_is_spared_with_it(group: Group) -> None:
     """It closes its own section a moment later; killing it meanwhile would cost a restart for nothing."""
     group.meanwhile = lambda: group.close(0)

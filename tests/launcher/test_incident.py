@@ -210,6 +210,12 @@ def test_where_one_that_is_not_overdue_is_is_said_where_it_is_known(
     assert incident.story()[0] == f"rank 1 (pid 17) holds the others up, iteration 12{said}"
 
 
+def test_who_is_only_likely_to_be_the_culprit_likely_holds_the_others_up() -> None:
+    likely = HELD_UP._replace(why="likely: behind the others")
+    said = "rank 1 (pid 17) likely holds the others up, iteration 12, in section 'step' for 70.500 s"
+    assert likely.story()[0] == likely.headlines()[0] == said
+
+
 def test_who_was_overdue_by_itself_is_told_before_who_was_only_due_and_a_large_group_stays_few() -> None:
     due = WAITING._replace(open_seconds=59.95)
     many = HELD_UP._replace(ranks=(*(due._replace(rank=n) for n in range(2, 9)), WAITING, SLOW))

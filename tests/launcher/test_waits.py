@@ -7,7 +7,14 @@ from collections.abc import Sequence
 import pytest
 
 from launcher.stacks import Frame, Thread
-from launcher.waits import is_entered_by_all, lines_that_tell, may_wait_unseen, tells_no_wait, waits_for_peers
+from launcher.waits import (
+    is_entered_by_all,
+    is_for_the_store,
+    lines_that_tell,
+    may_wait_unseen,
+    tells_no_wait,
+    waits_for_peers,
+)
 
 IN_COLLECTIVE = (
     Frame("all_reduce", "torch/distributed/distributed_c10d.py", 3000),
@@ -181,3 +188,17 @@ def test_the_lines_of_main_threads_are_read_first_and_those_of_threads_of_the_tr
 )
 def test_only_some_collectives_are_left_by_all_or_nobody(function: str, file: str, is_one: bool) -> None:
     assert is_entered_by_all(Frame(function, file, 1)) == is_one
+
+
+@pytest.mark.parametrize(
+    ("function", "file", "is_it"),
+    [
+        ("_create_c10d_store", "torch/distributed/rendezvous.py", True),
+        ("_env_rendezvous_handler", "torch/distributed/rendezvous.py", True),
+        ("_new_process_group_helper", "torch/distributed/distributed_c10d.py", False),
+        ("_store_based_barrier", "torch/distributed/distributed_c10d.py", False),
+        ("rendezvous", "my/rendezvous.py", False),
+    ],
+)
+def test_the_store_of_a_group_is_waited_for_where_it_is_made(function: str, file: str, is_it: bool) -> None:
+    assert is_for_the_store(Frame(function, file, 1)) == is_it

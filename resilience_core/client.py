@@ -484,8 +484,6 @@ class RankMonitorClient:
             if name not in self._sections:  # else by another thread meanwhile
                 self._sections[name] = _Section(name, self._slot_for(name))
             section = self._sections[name]
-            if self._section_timeouts.section.get(name) is not None:
-                self._put_limits_in_force()  # for where they come from; and those that share a slot are relaxed alike
             section.limit_ns = _ns(self._section_timeouts.section.get(name))
             if not self._has_used_section:
                 self._has_used_section = True
@@ -494,6 +492,9 @@ class RankMonitorClient:
                     self._words[OUT_OF_SECTION] = NO_LIMIT
                 if not self._section_events_are_heartbeats:
                     self._words[HEARTBEAT] = CLOSED
+            # Last, since it takes longest, and a signal handler that raises there must leave nothing on.
+            if section.limit_ns is not None:
+                self._put_limits_in_force()  # for where they come from; and those that share a slot are relaxed alike
         if section.deadline_word == NOT_SHOWN:
             _warn_once(
                 "section '%s' is one of more than %d names; those beyond share one place, which shows the first "

@@ -249,7 +249,7 @@ MUTANTS_OF_LIMITS = (
     Mutant(
         "a section that is used for the first time is not listed among the limits",
         "resilience_core/client.py",
-        "            if self._section_timeouts.section.get(name) is not None:\n                self._put",
+        "            if section.limit_ns is not None:\n                self._put",
         "            if False:\n                self._put",
         ("tests/resilience_core/test_client.py",),
     ),

@@ -822,6 +822,22 @@ def test_where_the_limit_of_whatever_is_open_comes_from_is_always_told(
     assert told("a", 60) == ("learned", "learned")
 
 
+def test_a_signal_handler_that_raises_in_a_first_section_leaves_no_heartbeat_due(
+    start: Callable[..., Cell], client: RankMonitorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = start(rank_section_timeouts={"step": 5}, initial_rank_heartbeat_timeout=30)
+
+    def interrupted() -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(client, "_put_limits_in_force", interrupted)
+    with pytest.raises(TimeoutError):
+        client.start_section("step")
+    with client.section("step"):
+        assert cell.view().heartbeat_ns == CLOSED
+        assert deadline(cell, "step") is not None
+
+
 def test_a_verdict_on_sections_that_share_a_slot_relaxes_their_limits(
     start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -167,8 +167,9 @@ class RankMonitorClient:
         self._section_events_are_heartbeats = False
         self._state_file: str | None = None
         self._shared_word = 0
-        # Of what begins, ends or changes how a rank is watched; never taken by a heartbeat or a section event after the
-        # first. Held for no input or output; a signal handler may come between.
+        # Of first calls, of loading and learning limits, and of the shutdown; not of init_workload_monitoring(). Never
+        # taken by a heartbeat or a section event after the first. Held for no input or output; a signal handler may
+        # come between.
         self._lock = threading.RLock()
         self._forget_observations(0)
 

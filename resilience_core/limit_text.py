@@ -107,7 +107,7 @@ def write_limits(document: Mapping[str, Any], size: int) -> str:
     """Write a document of :class:`resilience_core.learned_limits.LearnedLimits` as text of at most ``size`` bytes.
 
     Names are cut where they do not fit, then the limits of sections that share a slot are left out, then limits from
-    the end.
+    the end. The path of a state file is kept, so a text may be longer where that alone does not fit.
     """
     rows = {kind: _row(entry) for kind, entry in document["limits"].items()}
     shared = _grouped(document)

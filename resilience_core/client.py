@@ -50,7 +50,7 @@ from resilience_core.client_arguments import no_iteration, no_name, selected_nam
 from resilience_core.error_record import note_error, record_errors_in, stop_recording
 from resilience_core.errors import RankMonitorClientError, SectionError, UnconfiguredSectionError
 from resilience_core.learned_limits import RELAXED_VARIABLE, LearnedLimits, Seen, no_restart_is_left, relaxed_limits
-from resilience_core.limit_text import undercutting, write_limits
+from resilience_core.limit_text import SharedOrigin, undercutting, write_limits
 from resilience_core.rank_logging import follow_log_level
 from resilience_core.rank_process import (
     allow_stack_dumps,
@@ -167,9 +167,8 @@ class RankMonitorClient:
         self._section_events_are_heartbeats = False
         self._state_file: str | None = None
         self._shared_word = 0
-        # Of first calls, of loading and learning limits, and of the shutdown; not of init_workload_monitoring(). Never
-        # taken by a heartbeat or a section event after the first. Held for no input or output; a signal handler may
-        # come between.
+        # Of first calls, of loading and learning limits, of the beginning and of the shutdown. Never taken by a
+        # heartbeat or a section event after the first. Held for no input or output; a signal handler may come between.
         self._lock = threading.RLock()
         self._forget_observations(0)
 
@@ -211,9 +210,8 @@ class RankMonitorClient:
         if num_warmup_iters is not None:
             self._cfg = attrs.evolve(self._cfg, num_warmup_iterations=num_warmup_iters)
         self._was_cut_off = False
-        self._cell = cell
-        self._words = cell.words
-        self._start(monotonic_ns())
+        with self._lock:
+            self._start(cell, monotonic_ns())
         allow_stack_dumps(int(os.environ.get(LAUNCHER_VARIABLE, "0")))
         if self._cfg.capture_stacks:
             self._stack_file = answer_for_stacks(path)
@@ -223,13 +221,14 @@ class RankMonitorClient:
             sys.excepthook = log_and_leave
         record_errors_in(cell)
 
-    def _start(self, now: int) -> None:
+    def _start(self, cell: Cell, now: int) -> None:
+        self._words = cell.words
         self._sections = {}
         self._open = {}
         self._has_used_section = False
         self._shares = False
-        assert self._cell is not None
-        self._shared_word = self._cell.add_section(SHARED_SECTION)
+        self._told_of_shared: set[SharedOrigin] = set()
+        self._shared_word = cell.add_section(SHARED_SECTION)
         self._forget_observations(now)
         self._limits = LearnedLimits(
             self.cfg,
@@ -241,6 +240,8 @@ class RankMonitorClient:
         if self._pending_state is not None:
             self._limits.load(self._pending_state)
         self._put_limits_in_force()
+        self._cell = cell  # from here on it is initialised, also for other threads
+        self._tell_limits()
         words = self._words
         words[LAST_HEARTBEAT] = words[LEFT_SECTION] = now
         words[HEARTBEAT] = _deadline(now, _ns(self._hb_timeouts.initial))
@@ -308,7 +309,6 @@ class RankMonitorClient:
             RankMonitorClientError: Before ``init_workload_monitoring`` or after shutdown.
         """
         now = monotonic_ns()
-        words = self._words
         gap = now - self._last_heartbeat_ns
         self._last_heartbeat_ns = now
         heartbeats = self._heartbeats
@@ -318,6 +318,7 @@ class RankMonitorClient:
             self._longest_heartbeat_gap_ns = gap
         self._heartbeats = heartbeats + 1
         limit = self._heartbeat_limit_ns
+        words = self._words  # not before a first one has waited for the initialisation on another thread
         words[HEARTBEAT] = NO_LIMIT if limit is None else now + limit
         words[LAST_HEARTBEAT] = now
 
@@ -470,18 +471,13 @@ class RankMonitorClient:
         return SectionError(f"section '{name}' is not open; open now: {opened}")
 
     def _new_section(self, name: str) -> _Section:
-        self._require_init("start_section()")
-        if not isinstance(name, str) or not name:
-            raise no_name("start_section()", name)
-        if self.cfg.names_sections and name not in self.cfg.rank_section_timeouts:
-            raise UnconfiguredSectionError(unconfigured(name, self.cfg.rank_section_timeouts))
-        if name not in self._section_timeouts.section:
-            _warn_once(
-                "section '%s' has no timeout: the configuration names no sections, so they are measured without a "
-                "limit until timeouts are calculated (said once)",
-                name,
-            )
         with self._lock:
+            self._require_init("start_section()")
+            if not isinstance(name, str) or not name:
+                raise no_name("start_section()", name)
+            if self.cfg.names_sections and name not in self.cfg.rank_section_timeouts:
+                raise UnconfiguredSectionError(unconfigured(name, self.cfg.rank_section_timeouts))
+            has_timeout = name in self._section_timeouts.section
             if name not in self._sections:  # else by another thread meanwhile
                 self._sections[name] = _Section(name, self._slot_for(name))
             section = self._sections[name]
@@ -495,7 +491,13 @@ class RankMonitorClient:
                     self._words[HEARTBEAT] = CLOSED
             # Last, since it takes longest, and a signal handler that raises there must leave nothing on.
             if section.limit_ns is not None:
-                self._put_limits_in_force()  # for where they come from; and those that share a slot are relaxed alike
+                self._tell_limit_of(section)
+        if not has_timeout:
+            _warn_once(
+                "section '%s' has no timeout: the configuration names no sections, so they are measured without a "
+                "limit until timeouts are calculated (said once)",
+                name,
+            )
         if section.deadline_word == NOT_SHOWN:
             _warn_once(
                 "section '%s' is one of more than %d names; those beyond share one place, which shows the first "
@@ -508,7 +510,7 @@ class RankMonitorClient:
 
     def _slot_for(self, name: str) -> int:
         cell = self._cell
-        if cell is None:  # shut down since the call began
+        if cell is None:  # a signal handler has shut down since the call began
             raise self._not_initialised("start_section()")
         try:
             return cell.add_section(name)
@@ -758,9 +760,27 @@ class RankMonitorClient:
         limits = [self._hb_timeouts.initial, self._hb_timeouts.subsequent, timeouts.out_of_section]
         known = [limit for limit in [*limits, *timeouts.section.values()] if limit is not None]
         self._words[SMALLEST_LIMIT] = _ns(min(known, default=None)) or 0
-        if self._cell is not None:
-            named = [name for name, each in list(self._sections.items()) if each.deadline_word != NOT_SHOWN]
-            self._cell.write_text(LIMITS_TEXT, write_limits(self._limits.document(named), LIMITS_TEXT.size))
+        self._tell_limits()
+
+    def _tell_limit_of(self, section: _Section) -> None:
+        """Leave in the cell where the limit of a section comes from that is used for the first time."""
+        if section.deadline_word == NOT_SHOWN:
+            if self._limits.relaxes_shared:
+                self._put_limits_in_force()  # its limit has just grown
+                return
+            if self._limits.shared_origin(section.name) in self._told_of_shared:
+                return  # which spares a job that makes up names the time to write the text with each of them
+        self._tell_limits()
+
+    def _tell_limits(self) -> None:
+        """Leave in the cell where the limits in force come from."""
+        if self._cell is None:
+            return
+        sections = list(self._sections.items())
+        named = [name for name, each in sections if each.deadline_word != NOT_SHOWN]
+        self._cell.write_text(LIMITS_TEXT, write_limits(self._limits.document(named), LIMITS_TEXT.size))
+        shared = [self._limits.shared_origin(name) for name, each in sections if each.deadline_word == NOT_SHOWN]
+        self._told_of_shared = {origin for origin in shared if origin is not None}
 
     # ---- a word to the launcher -------------------------------------------------------------------------
 

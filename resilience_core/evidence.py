@@ -55,15 +55,21 @@ thin."""
 
 LARGEST_NUMBER = 1e12
 """The largest that is believed of a number in a state."""
+LONGEST_SHOWN = 200
+"""Characters of a value in a message."""
 
 _ALWAYS_RARE = frozenset({FIRST_HEARTBEAT, HEARTBEAT, OUT_OF_SECTION})
 
 
 def shown_value(value: object) -> str:
-    """Spell out a value for a message; of an integer with too many digits for that only its size."""
+    """Spell out a value for a message: cut where it is long, and only its size of an integer with too many digits."""
     if isinstance(value, int) and value.bit_length() > 256:
         return f"an integer of {value.bit_length()} bits"
-    return repr(value)
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # it holds such an integer, or more levels than Python descends
+        return f"a {type(value).__name__} that cannot be printed"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}... ({len(text)} characters)"
 
 
 @attrs.frozen(kw_only=True)

@@ -41,8 +41,10 @@ from resilience_core.limit_text import (
     LEARNED,
     OUT_OF_SECTION,
     RELAXATION,
+    SharedOrigin,
     section_kind,
     section_name,
+    shared_origin,
 )
 from resilience_core.timeouts import (
     NANOSECONDS,
@@ -62,6 +64,8 @@ if TYPE_CHECKING:
 __all__ = ["RELAXED_VARIABLE", "LearnedLimits", "Seen", "no_restart_is_left", "relaxed_limits"]
 
 RELAXED_VARIABLE = "FT_RELAXED_LIMITS"
+MOST_VERDICTS = 10
+"""How many verdicts make a limit longer; beyond it is a million times as long."""
 
 
 class Seen(NamedTuple):
@@ -80,7 +84,7 @@ def relaxed_limits(text: str | None) -> dict[str, int]:
         return {}
     if not isinstance(counts, dict):
         return {}
-    return {kind: min(count, 10) for kind, count in counts.items() if isinstance(count, int) and count > 0}
+    return {kind: min(count, MOST_VERDICTS) for kind, count in counts.items() if isinstance(count, int) and count > 0}
 
 
 def no_restart_is_left(environment: Mapping[str, str]) -> bool:
@@ -118,6 +122,9 @@ class LearnedLimits:
         self._evidence: dict[str, Evidence] = {}
         self._own_intervals: dict[str, int] = {}
         self._shared: set[str] = set()
+        self._version = object()
+        """Another object after each change: what was found meanwhile, on another thread, is found again."""
+        self._found: tuple[object, dict[str, dict[str, Any]]] = (None, {})
 
     # ---- in force ---------------------------------------------------------------------------------------
 
@@ -168,6 +175,18 @@ class LearnedLimits:
     def share(self, name: str) -> None:
         """Note that a section has no slot of its own: a verdict of any of these relaxes the limits of all of them."""
         self._shared.add(name)
+        if self.relaxes_shared:
+            self._version = object()
+
+    @property
+    def relaxes_shared(self) -> bool:
+        """Whether a verdict has made the limits of all sections longer that have no slot of their own."""
+        return section_kind(SHARED_SECTION) in self._relaxed
+
+    def shared_origin(self, name: str) -> SharedOrigin | None:
+        """What is told of a section without a slot of its own; None where it has no limit."""
+        entry = self._entries().get(section_kind(name))
+        return None if entry is None else shared_origin(self._config.learned_limits, entry)
 
     def summary(self) -> str:
         """What was learned and what follows from it, in one line."""
@@ -195,6 +214,12 @@ class LearnedLimits:
 
     def _entries(self) -> dict[str, dict[str, Any]]:
         """Every limit in force, by kind, as the cell's document has it."""
+        version, found = self._version, self._found
+        if found[0] is not version:
+            self._found = found = (version, self._find_entries())
+        return found[1]
+
+    def _find_entries(self) -> dict[str, dict[str, Any]]:
         config = self._config
         configured: dict[str, tuple[float | None, bool]] = {
             FIRST_HEARTBEAT: (config.initial_rank_heartbeat_timeout, config.is_given("initial_rank_heartbeat_timeout")),
@@ -262,13 +287,17 @@ class LearnedLimits:
         }
 
     def _verdicts(self, kind: str) -> int:
-        """How many verdicts a learned limit has led to; told by a name that may be cut, or that sections share."""
+        """How many verdicts a learned limit has led to; told by a name that may be cut, or that sections share.
+
+        Counted together: with each of them the launcher has announced a longer limit.
+        """
         name = section_name(kind)
-        kinds = [kind]
+        kinds = {kind}
         if name is not None:
-            kinds.append(section_kind(shown_name(name)))
-            kinds += [section_kind(SHARED_SECTION)] if name in self._shared else []
-        return max(self._relaxed.get(each, 0) for each in kinds)
+            kinds.add(section_kind(shown_name(name)))
+            if name in self._shared:
+                kinds.add(section_kind(SHARED_SECTION))
+        return min(sum(self._relaxed.get(each, 0) for each in kinds), MOST_VERDICTS)
 
     # ---- learning ---------------------------------------------------------------------------------------
 
@@ -281,6 +310,7 @@ class LearnedLimits:
         self._note(HEARTBEAT, later)
         if first.longest_ns:
             self._note(FIRST_HEARTBEAT, first)
+        self._version = object()
         return True
 
     def learn_sections(self, sections: Mapping[str, Seen], gap: Seen | None, skip_if_not_ready: bool) -> bool:
@@ -311,6 +341,7 @@ class LearnedLimits:
             self._note(section_kind(name), seen)
         if gap is not None:
             self._note(OUT_OF_SECTION, gap)
+        self._version = object()
         return True
 
     def _note(self, kind: str, seen: Seen) -> None:
@@ -346,6 +377,7 @@ class LearnedLimits:
         evidence = evidence_from_state(state)
         self._heartbeat, self._section = timeouts_from_state(state, self._heartbeat, self._section)
         self._evidence |= evidence
+        self._version = object()
 
 
 def _seconds(entry: Mapping[str, Any] | None) -> float | None:

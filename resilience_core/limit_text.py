@@ -13,7 +13,8 @@ that have both.
 
 The monitor, which imports neither attrs nor torch, turns it into a phrase when it has to explain a verdict, and takes
 the basis from it when a learned limit has passed. So every section that has a slot must be in it: only those are
-listed, and names are cut as in the cell where they would not fit otherwise. A kind has the name as it is listed.
+listed, and names are cut as in the cell where they would not fit otherwise; then a name has a list of rows, one of each
+section whose name begins so. A kind has the name as it is listed.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ __all__ = [
     "OUT_OF_SECTION",
     "RELAXATION",
     "LimitOrigin",
+    "SharedOrigin",
     "option_for",
     "origin_of",
     "section_kind",
     "section_name",
+    "shared_origin",
     "undercutting",
     "write_limits",
 ]
@@ -57,6 +60,9 @@ _FIELDS = (
     "relaxed",
     "else_seconds",
 )
+
+_LONGEST_PATH = 200
+"""Characters of a state file's path that are kept where it does not fit: the last."""
 
 LEARNED = "learned"
 CONFIGURED = "configured"
@@ -80,6 +86,19 @@ class LimitOrigin(NamedTuple):
     basis: str | None = None
     """``configured`` where a person has chosen it, or one that learning has lengthened; ``learned`` where nobody has;
     None for a default, and where learned limits are to undercut configured ones."""
+
+
+class SharedOrigin(NamedTuple):
+    """What is told of a limit of a section without a slot of its own."""
+
+    source: str
+    basis: str | None
+    seconds: float
+
+
+def shared_origin(mode: str, entry: Mapping[str, Any], digits: int = 4) -> SharedOrigin:
+    """What is told of a limit of :class:`resilience_core.learned_limits.LearnedLimits`, with so many digits."""
+    return SharedOrigin(entry["source"], _basis(mode, entry), float(f"{entry['seconds']:.{digits}g}"))
 
 
 def section_kind(name: str) -> str:
@@ -106,14 +125,20 @@ def option_for(kind: str) -> str:
 def write_limits(document: Mapping[str, Any], size: int) -> str:
     """Write a document of :class:`resilience_core.learned_limits.LearnedLimits` as text of at most ``size`` bytes.
 
-    Names are cut where they do not fit, then the limits of sections that share a slot are left out, then limits from
-    the end. The path of a state file is kept, so a text may be longer where that alone does not fit.
+    Where it does not fit, the path of the state file is cut, then names, then digits of the limits of sections that
+    share a slot; then these are left out, and limits from the end.
     """
-    rows = {kind: _row(entry) for kind, entry in document["limits"].items()}
+    rows: dict[str, Any] = {kind: _row(entry) for kind, entry in document["limits"].items()}
     shared = _grouped(document)
-    text = _text(document, rows, shared, is_ascii=True)  # whatever the names are
-    if len(text) > size:
-        rows = {_cut(kind): row for kind, row in rows.items()}
+    text = _text(document, rows, shared)
+    if len(text.encode()) > size:
+        document = {**document, "state_file": _end_of(document["state_file"])}
+        text = _text(document, rows, shared)
+    if len(text.encode()) > size:
+        rows = _cut(rows)
+        text = _text(document, rows, shared)
+    if len(text.encode()) > size:
+        shared = _grouped(document, digits=2)
         text = _text(document, rows, shared)
     if len(text.encode()) > size:
         shared = [[source, basis, []] for source, basis, _ in shared]
@@ -125,12 +150,15 @@ def write_limits(document: Mapping[str, Any], size: int) -> str:
     return text
 
 
-def _text(
-    document: Mapping[str, Any], rows: Mapping[str, Any], shared: list[list[Any]], *, is_ascii: bool = False
-) -> str:
+def _text(document: Mapping[str, Any], rows: Mapping[str, Any], shared: list[list[Any]]) -> str:
     known = {key: document[key] for key in ("mode", "state_file", "names_sections")}
-    text = json.dumps({**known, "limits": rows, "shared": shared}, separators=(",", ":"), ensure_ascii=is_ascii)
-    return text.encode(errors="backslashreplace").decode()  # a path may have what is no UTF-8
+    text = json.dumps({**known, "limits": rows, "shared": shared}, separators=(",", ":"), ensure_ascii=False)
+    # A path or a name may have what is no UTF-8; JSON reads it back.
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _end_of(path: str | None) -> str | None:
+    return path if path is None or len(path) <= _LONGEST_PATH else f"...{path[-_LONGEST_PATH:]}"
 
 
 def _row(entry: Mapping[str, Any]) -> list[Any]:
@@ -138,16 +166,21 @@ def _row(entry: Mapping[str, Any]) -> list[Any]:
     return [float(f"{value:.9g}") if isinstance(value, float) else value for value in row]
 
 
-def _grouped(document: Mapping[str, Any]) -> list[list[Any]]:
+def _grouped(document: Mapping[str, Any], digits: int = 4) -> list[list[Any]]:
     groups: dict[tuple[str, str | None], set[float]] = {}
     for entry in document.get("shared", {}).values():
-        limits = groups.setdefault((entry["source"], _basis(document, entry)), set())
-        limits.add(float(f"{entry['seconds']:.4g}"))
+        source, basis, seconds = shared_origin(document["mode"], entry, digits)
+        groups.setdefault((source, basis), set()).add(seconds)
     return [[source, basis, sorted(limits)] for (source, basis), limits in groups.items()]
 
 
-def _cut(kind: str) -> str:
-    return section_kind(shown_name(kind.removeprefix(_SECTION))) if kind.startswith(_SECTION) else kind
+def _cut(rows: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """Cut names as the cell does; what has the same name then becomes a list of rows."""
+    found: dict[str, list[list[Any]]] = {}
+    for kind, row in rows.items():
+        name = section_name(kind)
+        found.setdefault(kind if name is None else section_kind(shown_name(name)), []).append(row)
+    return {kind: same if len(same) > 1 else same[0] for kind, same in found.items()}
 
 
 def undercutting(document: Mapping[str, Any]) -> str:
@@ -181,28 +214,33 @@ def origin_of(
     try:
         document = json.loads(text or "")
         if cause == "section" and section == SHARED_SECTION:
-            return _shared_origin(document["shared"], seconds)
-        limits = {kind: dict(zip(_FIELDS, row, strict=False)) for kind, row in document["limits"].items()}
+            return _origin_of_shared(document["shared"], seconds)
+        limits = document["limits"]
         if cause == "section":
-            known = [k for k in limits if k.startswith(_SECTION) and shown_name(k.removeprefix(_SECTION)) == section]
+            kinds = [k for k in limits if k.startswith(_SECTION) and shown_name(k.removeprefix(_SECTION)) == section]
         else:
-            known = [k for k in (_heartbeat_kinds(has_beaten) if cause == HEARTBEAT else [cause]) if k in limits]
+            kinds = [k for k in (_heartbeat_kinds(has_beaten) if cause == HEARTBEAT else [cause]) if k in limits]
+        known = [(kind, entry) for kind in kinds for entry in _entries(limits[kind])]
         if not known:
             return None
-        kind = min(known, key=lambda each: abs(limits[each]["seconds"] - seconds))
-        entry = limits[kind]
+        kind, entry = min(known, key=lambda each: abs(each[1]["seconds"] - seconds))
         return LimitOrigin(
             kind,
             entry["source"],
             _changed(entry, seconds) + _phrase(document, kind, entry),
             _advice(document, kind, entry),
-            _basis(document, entry),
+            _basis(document["mode"], entry),
         )
     except (AttributeError, KeyError, TypeError, ValueError):  # cut, or of another version
         return None
 
 
-def _shared_origin(groups: list[list[Any]], seconds: float) -> LimitOrigin | None:
+def _entries(row: list[Any]) -> list[dict[str, Any]]:
+    rows = row if isinstance(row[0], list) else [row]
+    return [dict(zip(_FIELDS, each, strict=False)) for each in rows]
+
+
+def _origin_of_shared(groups: list[list[Any]], seconds: float) -> LimitOrigin | None:
     """Of one of the sections that share a slot: nobody knows which, but its limit tells learned from configured."""
     if not groups or (len(groups) > 1 and not all(limits for _, _, limits in groups)):
         return None
@@ -234,8 +272,8 @@ def _changed(entry: Mapping[str, Any], seconds: float) -> str:
     return f"it changed meanwhile{or_later}, and is {entry['seconds']:g} s now; "
 
 
-def _basis(document: Mapping[str, Any], entry: Mapping[str, Any]) -> str | None:
-    if document["mode"] == "replace" or entry["source"] == DEFAULT:
+def _basis(mode: str, entry: Mapping[str, Any]) -> str | None:
+    if mode == "replace" or entry["source"] == DEFAULT:
         return None
     if entry["source"] == LEARNED and (entry["configured"] is None or entry["is_default"]):
         return LEARNED

@@ -169,10 +169,13 @@ def evidence_from_state(state: Mapping[str, Any]) -> dict[str, Evidence]:
     """
     if not isinstance(state, Mapping) or "evidence" not in state:
         return {}
-    return {
-        str(kind): Evidence.from_json(document, f"evidence.{kind}")
-        for kind, document in _mapping(state, "evidence", "state").items()
-    }
+    documents = _mapping(state, "evidence", "state")
+    for kind in documents:
+        if not isinstance(kind, str):
+            raise RankMonitorClientError(
+                f"learned timeouts: a key of 'state.evidence' must be a name, not {shown_value(kind)}"
+            )
+    return {kind: Evidence.from_json(document, f"evidence.{kind}") for kind, document in documents.items()}
 
 
 def timeouts_from_state(
@@ -220,7 +223,7 @@ def _get(mapping: Mapping[str, Any], key: str, place: str) -> Any:
 
 def _mapping(mapping: Mapping[str, Any], key: str, place: str) -> Mapping[str, Any]:
     if not isinstance(mapping, Mapping):
-        raise RankMonitorClientError(f"learned timeouts: '{place}' must be a mapping, not {mapping!r}")
+        raise RankMonitorClientError(f"learned timeouts: '{place}' must be a mapping, not {shown_value(mapping)}")
     value = _get(mapping, key, place)
     if not isinstance(value, Mapping):
         raise RankMonitorClientError(f"learned timeouts: '{place}.{key}' must be a mapping, not {shown_value(value)}")

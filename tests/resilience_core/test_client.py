@@ -39,7 +39,7 @@ from resilience_core.cell import (
 )
 from resilience_core.control import receive
 from resilience_core.errors import SectionError, TimeoutsNotReadyError
-from resilience_core.learned_limits import RELAXED_VARIABLE
+from resilience_core.learned_limits import RELAXED_VARIABLE, LearnedLimits
 from resilience_core.limit_text import origin_of
 from resilience_core.testing import FakeClock
 
@@ -718,6 +718,74 @@ def test_a_first_call_while_a_state_is_loaded_switches_off_what_it_does_not_use(
     assert (view.heartbeat_ns if first == "section" else view.out_of_section_ns) == CLOSED
 
 
+@pytest.mark.parametrize("call", ["start_section", "send_heartbeat", "load_state_dict"])
+def test_a_call_on_another_thread_during_the_initialisation_counts(
+    rank_environment: Callable[..., Cell],
+    client: RankMonitorClient,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+) -> None:
+    """It raised ``AttributeError``, or was lost."""
+    cell = rank_environment(capture_stacks=False, rank_section_timeouts={"step": 10}, rank_heartbeat_timeout=10)
+    argument: tuple[Any, ...] = {"start_section": ("step",), "load_state_dict": (loaded(),)}.get(call, ())
+    add_section = Cell.add_section
+    threads: list[threading.Thread] = []
+    raised: list[BaseException] = []
+
+    def make_call() -> None:
+        try:
+            getattr(client, call)(*argument)
+        except BaseException as error:
+            raised.append(error)
+
+    def meet(cell: Cell, name: str) -> int:
+        if not threads:
+            threads.append(threading.current_thread())
+            threads.append(come_between(client, make_call))
+        return add_section(cell, name)
+
+    monkeypatch.setattr(Cell, "add_section", meet)
+    client.init_workload_monitoring()
+    threads[1].join()
+
+    assert raised == []
+    if call == "start_section":
+        assert deadline(cell, "step") == clock() + 10 * S
+    elif call == "send_heartbeat":
+        assert cell.view().heartbeat_ns == clock() + 10 * S
+    else:
+        assert client.section_timeouts is not None
+        assert client.section_timeouts.section["step"] == 20
+
+
+def test_until_it_is_initialised_every_call_says_so(
+    rank_environment: Callable[..., Cell], client: RankMonitorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler's, since another thread would wait."""
+    rank_environment(capture_stacks=False)
+    seen: list[tuple[Any, ...]] = []
+    add_section = Cell.add_section
+
+    def meet(cell: Cell, name: str) -> int:
+        for call in (
+            client.send_heartbeat,
+            lambda: client.start_section("step"),
+            lambda: client.end_section("step"),
+            client.calculate_and_set_hb_timeouts,
+            client.calculate_and_set_section_timeouts,
+            client.undercut_limits,
+        ):
+            with pytest.raises(RankMonitorClientError, match="call init_workload_monitoring"):
+                call()
+        seen.append((client.hb_timeouts, client.section_timeouts))
+        return add_section(cell, name)
+
+    monkeypatch.setattr(Cell, "add_section", meet)
+    client.init_workload_monitoring()
+    assert seen == [(None, None)]
+
+
 def test_a_load_keeps_the_limit_of_section_events_that_are_heartbeats(
     start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock
 ) -> None:
@@ -774,6 +842,27 @@ def test_limits_of_centuries_are_no_error(start: Callable[..., Cell], client: Ra
     client.send_heartbeat()
 
 
+@pytest.mark.parametrize(
+    "value",
+    [[10**5000], {"a": [10**5000]}, (10**5000,), "x" * 10_000, list(range(10_000))],
+    ids=["list", "mapping", "tuple", "long text", "long list"],
+)
+def test_whatever_a_state_has_in_the_place_of_a_number_is_refused_in_a_line(
+    client: RankMonitorClient, value: object
+) -> None:
+    """Python refuses to print an integer of so many digits, also within a container."""
+    for place, key in (("heartbeat", "subsequent"), ("heartbeat", "were_calculated"), ("section", "section")):
+        state = loaded()
+        state["current_timeouts"][place][key] = value if key != "section" else {"step": value, "beyond": 1.0}
+        with pytest.raises(RankMonitorClientError, match=f"'{place}.{key}") as raised:
+            client.load_state_dict(state)
+        assert len(str(raised.value)) < 500
+    for state in (value, {"current_timeouts": value}, {**loaded(), "evidence": {10**5000: {}}}):  # type: ignore[assignment]
+        with pytest.raises(RankMonitorClientError) as raised:
+            client.load_state_dict(state)
+        assert len(str(raised.value)) < 500
+
+
 @pytest.mark.parametrize("number", [10**400, 10**5000, 1e13], ids=["400 digits", "5000 digits", "1e13"])
 @pytest.mark.parametrize("place", ["heartbeat.initial", "section.section.step", "section.out_of_section", "evidence"])
 def test_a_number_in_a_state_that_is_too_large_is_refused(
@@ -822,6 +911,29 @@ def test_where_the_limit_of_whatever_is_open_comes_from_is_always_told(
     assert told("a", 60) == ("learned", "learned")
 
 
+def test_a_first_use_costs_what_is_new(
+    start: Callable[..., Cell], client: RankMonitorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that makes up names had to wait for all limits, and their text, with each of 500."""
+    start(learned_limits="replace")
+    state = loaded()
+    names = [f"s{number}" for number in range(200)]
+    limits = {name: 2.0 + number % 2 for number, name in enumerate(names)}
+    state["current_timeouts"]["section"].update(section=limits, calculated_sections=names)
+    client.load_state_dict(state)
+    found: list[str] = []
+    written: list[str] = []
+    find_entries, write = LearnedLimits._find_entries, client_module.write_limits
+    monkeypatch.setattr(LearnedLimits, "_find_entries", lambda self: found.append("") or find_entries(self))
+    monkeypatch.setattr(client_module, "write_limits", lambda *a: written.append("") or write(*a))
+
+    for name in names:
+        with client.section(name):
+            pass
+    assert found == []
+    assert len(written) == MAX_SECTIONS - 1 + 2, "one for each that has a slot, and for each limit of the others"
+
+
 def test_a_signal_handler_that_raises_in_a_first_section_leaves_no_heartbeat_due(
     start: Callable[..., Cell], client: RankMonitorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -830,7 +942,7 @@ def test_a_signal_handler_that_raises_in_a_first_section_leaves_no_heartbeat_due
     def interrupted() -> None:
         raise TimeoutError
 
-    monkeypatch.setattr(client, "_put_limits_in_force", interrupted)
+    monkeypatch.setattr(client, "_tell_limits", interrupted)
     with pytest.raises(TimeoutError):
         client.start_section("step")
     with client.section("step"):

@@ -393,6 +393,47 @@ def test_more_limits_than_fit_leave_a_text_that_can_be_read() -> None:
     assert origin_of(text, "section", "section number 0", 1.0) is not None
 
 
+@pytest.mark.parametrize("character", ["\udcff", "\u00e9", "\\", "f"])
+def test_a_path_that_does_not_fit_is_cut(character: str) -> None:
+    """Of undecodable bytes each takes six; a rank with such a path could not leave its limits at all."""
+    names = [f"{n:02}" for n in range(MAX_SECTIONS - 1)]
+    limits = learned(dict.fromkeys(names, PLENTY))
+    limits.state_file = character * 4000 + "state.json"
+    text = write_limits(limits.document(names), LIMITS_TEXT.size)
+
+    assert len(text.encode()) <= LIMITS_TEXT.size
+    for name in names:
+        origin = origin_of(text, "section", name, 1.0)
+        assert origin is not None
+        assert f"{character}state.json; " in origin.phrase
+
+
+def test_full_names_of_any_letters_are_kept_where_they_fit() -> None:
+    names = [f"{n:02}" + "\u00e9" * 60 for n in range(MAX_SECTIONS - 1)]
+    text = write_limits(learned(dict.fromkeys(names, PLENTY)).document(names), LIMITS_TEXT.size)
+
+    for name in names:
+        origin = origin_of(text, "section", shown_name(name), 1.0)
+        assert origin is not None
+        assert origin.kind == f"section {name}"
+
+
+@pytest.mark.parametrize("letter", ["n", "\u00e9", "a\u00e9", "\u20ac", "a\u20ac", "aa\u20ac"])
+def test_names_that_are_the_same_where_they_are_cut_keep_a_limit_each(letter: str) -> None:
+    """Learned and configured alike: else a learned limit passes for a configured one, and yields to nobody."""
+    names = [letter * 400 + str(n) for n in range(MAX_SECTIONS - 1)]
+    configured = dict.fromkeys(names, 20.0)
+    limits = learned({names[0]: Seen(S, 9, S)}, rank_section_timeouts={**configured, names[0]: None})
+    shown = shown_name(names[0])
+    text = write_limits(limits.document(names), LIMITS_TEXT.size)
+
+    assert len(text.encode()) <= LIMITS_TEXT.size
+    for seconds, source in ((60.0, "learned"), (20.0, "configured")):
+        origin = origin_of(text, "section", shown, seconds)
+        assert origin is not None
+        assert (origin.kind, origin.source, origin.basis) == (f"section {shown}", source, source)
+
+
 @pytest.mark.parametrize("letter", ["n", "\u00e9"])
 def test_the_limits_of_all_that_have_a_slot_fit(letter: str) -> None:
     """What is not in the text yields to nobody: a rank that waited for a peer was condemned."""
@@ -446,12 +487,28 @@ def test_limits_of_sections_that_share_a_slot_are_left_out_where_they_do_not_fit
     for number in range(200):
         one.share(f"a{number}")
     assert origin_of(write_limits(both.document([]), 8192), "section", SHARED_SECTION, 20) is not None
-    assert origin_of(write_limits(both.document([]), 700), "section", SHARED_SECTION, 20) is None
-    text = write_limits(one.document([]), 700)
+    assert origin_of(write_limits(both.document([]), 400), "section", SHARED_SECTION, 20) is None
+    text = write_limits(one.document([]), 400)
     origin = origin_of(text, "section", SHARED_SECTION, 20)
     assert origin is not None
     assert origin.source == "learned"
-    assert len(text) <= 700
+    assert len(text) <= 400
+
+
+def test_many_limits_of_sections_that_share_a_slot_are_told_with_fewer_digits() -> None:
+    names = [f"a{n}" for n in range(4000)]
+    limits = learned(
+        {name: Seen(S + n * S // 100, 9, S) for n, name in enumerate(names)},
+        rank_section_timeouts={"b": 3.0},
+        learned_limits="replace",
+    )
+    for name in (*names, "b"):
+        limits.share(name)
+    text = write_limits(limits.document([]), LIMITS_TEXT.size)
+
+    assert len(text) <= LIMITS_TEXT.size
+    found = [origin_of(text, "section", SHARED_SECTION, seconds) for seconds in (3.0, 5.0, 105.15, 204.9)]
+    assert [origin and origin.source for origin in found] == ["configured", "learned", "learned", "learned"]
 
 
 @pytest.mark.parametrize(
@@ -473,3 +530,33 @@ def test_a_verdict_is_counted_by_the_name_that_the_report_has(
         limits.share(name)
     assert before is not None
     assert limits.section_timeouts.section[name] == times * before
+
+
+@pytest.mark.parametrize(
+    ("counts", "times"),
+    [
+        ({"step": 1, SHARED_SECTION: 1}, 16),
+        ({"step": 2, SHARED_SECTION: 1}, 64),
+        ({"step": 9, SHARED_SECTION: 9}, 4**10),
+        ({"step": 1, "other": 1}, 4),
+    ],
+)
+def test_verdicts_under_several_names_count_together(counts: dict[str, int], times: int) -> None:
+    """With each of them the launcher has announced that the limit is longer."""
+    relaxed = {f"section {name}": count for name, count in counts.items()}
+    limits = learned({"step": PLENTY}, relaxed=relaxed, learned_limits="replace")
+    before = learned({"step": PLENTY}, learned_limits="replace").section_timeouts.section["step"]
+    assert limits.section_timeouts.section["step"] == 4 ** counts["step"] * (before or 0)
+    limits.share("step")
+    assert limits.section_timeouts.section["step"] == times * (before or 0)
+
+
+def test_what_is_learned_or_loaded_changes_what_was_found_before() -> None:
+    limits = learned(learned_limits="replace", gap=Seen(S, 9, S))
+    assert limits.section_timeouts.out_of_section == 5
+    limits.learn_sections({"step": Seen(2 * S, 9, S)}, None, skip_if_not_ready=False)
+    assert limits.section_timeouts.section == {"step": 10}
+    limits.learn_heartbeats(Seen(S, 1, S), Seen(S, 2, S), skip_if_not_ready=False)
+    assert limits.heartbeat_timeouts.subsequent == 5
+    limits.load(learned({"step": Seen(3 * S, 9, S)}, learned_limits="replace").state_dict())
+    assert limits.section_timeouts.section == {"step": 15}

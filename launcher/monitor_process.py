@@ -165,9 +165,9 @@ class MonitorProcess:
         self._keeper.join()
         with self._lock:
             self._send({"stop": True})
-            if not self._has_ended():
+            if not _has_ended(self._process):
                 self._process.kill()
-                self._has_ended()
+                _has_ended(self._process)
         self.channel.close()
         self._their_end.close()
         os.close(self._parent_pidfd)
@@ -232,33 +232,37 @@ class MonitorProcess:
             return "stopped"
         return f"ended ({'signal' if state.si_code != os.CLD_EXITED else 'exit code'} {state.si_status})"
 
-    def _has_ended(self) -> bool:
-        """Collect the monitor; False where it is not gone within a second, as in uninterruptible sleep."""
-        try:
-            self._process.wait(timeout=_LONGEST_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-
     def _replace(self, reason: str, now_ns: int) -> None:
         change = self._keeping.ended(now_ns)
         with self._lock:
-            self._process.send_signal(signal.SIGKILL)
-            if not self._has_ended():
-                self._left_behind.append(self._process)
-                reason = f"{reason}; it was killed and is not gone ({state_phrase(self._process.pid)}), and left behind"
-            # They wait in the channel: should this process be killed now, the new monitor still has to end the ranks.
-            self._send_every_order()
-            try:
-                self._process = self._start()
-            except MonitorStartError as error:
-                reason = f"{reason}; {error}"
-                change = None if change == "monitor_replaced" else change  # it was not
+            former = self._process
+            self._left_behind.append(former)  # until it is gone it is no process that a rank has left
+            # The new one is there before the former one, which may be stopped only, is killed: should this process be
+            # killed at any moment, there is always one to end the ranks.
+            failure = self._start_successor()
+            former.send_signal(signal.SIGKILL)
+            if _has_ended(former):
+                self._left_behind.remove(former)
             else:
-                self._must_send_anew = True
+                reason = f"{reason}; it was killed and is not gone ({state_phrase(former.pid)}), and left behind"
+            if failure is not None:
+                failure = self._start_successor()  # there may have been room for one only
+            if failure is not None:
+                reason = f"{reason}; {failure}"
+                change = None if change == "monitor_replaced" else change  # it was not
         self._send_all_orders()
         if change is not None:
             self._tell_change(change, reason)
+
+    def _start_successor(self) -> MonitorStartError | None:
+        # They wait in the channel: should this process be killed now, the new monitor still knows whom to end.
+        self._send_every_order()
+        try:
+            self._process = self._start()
+        except MonitorStartError as error:
+            return error
+        self._must_send_anew = True
+        return None
 
     def _send_all_orders(self) -> None:
         with self._lock:
@@ -311,6 +315,15 @@ class MonitorProcess:
             # its successor, everything anew.
             self._must_send_anew = True
             logger.debug("an order could not be sent to the monitor: %s", error)
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Collect a monitor; False where it is not gone within a second, as in uninterruptible sleep."""
+    try:
+        process.wait(timeout=_LONGEST_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 class _Order(NamedTuple):

@@ -41,6 +41,7 @@ from resilience_core.cell import (
     SHUT_DOWN,
     SMALLEST_LIMIT,
     STATE,
+    UNUSED,
     WATCHED,
     Cell,
     CellError,
@@ -167,6 +168,7 @@ class RankMonitorClient:
         self._section_events_are_heartbeats = False
         self._state_file: str | None = None
         self._shared_word = 0
+        self._tellings = 0
         # Of first calls, of loading and learning limits, of the beginning and of the shutdown. Never taken by a
         # heartbeat or a section event after the first. Held for no input or output; a signal handler may come between.
         self._lock = threading.RLock()
@@ -210,13 +212,19 @@ class RankMonitorClient:
         if num_warmup_iters is not None:
             self._cfg = attrs.evolve(self._cfg, num_warmup_iterations=num_warmup_iters)
         self._was_cut_off = False
+        _clients.add(self)
+        cut_off_in_children(self)  # before the lock is taken, which a child that is forked meanwhile would wait for
         with self._lock:
-            self._start(cell, monotonic_ns())
+            try:
+                self._start(cell, monotonic_ns())
+            except BaseException:  # a signal handler's, for instance: whoever catches it may begin again
+                cell.words[STATE] = UNUSED
+                self._cell = None
+                self._words = _private_words()
+                raise
         allow_stack_dumps(int(os.environ.get(LAUNCHER_VARIABLE, "0")))
         if self._cfg.capture_stacks:
             self._stack_file = answer_for_stacks(path)
-        _clients.add(self)
-        cut_off_in_children(self)
         if self._cfg.install_exception_hook:
             sys.excepthook = log_and_leave
         record_errors_in(cell)
@@ -227,6 +235,7 @@ class RankMonitorClient:
         self._open = {}
         self._has_used_section = False
         self._shares = False
+        self._slots: dict[str, int] = {}
         self._told_of_shared: set[SharedOrigin] = set()
         self._shared_word = cell.add_section(SHARED_SECTION)
         self._forget_observations(now)
@@ -240,14 +249,14 @@ class RankMonitorClient:
         if self._pending_state is not None:
             self._limits.load(self._pending_state)
         self._put_limits_in_force()
-        self._cell = cell  # from here on it is initialised, also for other threads
-        self._tell_limits()
+        self._tell_limits(cell)
         words = self._words
         words[LAST_HEARTBEAT] = words[LEFT_SECTION] = now
         words[HEARTBEAT] = _deadline(now, _ns(self._hb_timeouts.initial))
         words[OUT_OF_SECTION] = _deadline(now, self._gap_limit_ns)
         words[INITIALISED] = now
         words[STATE] = WATCHED
+        self._cell = cell  # last: what a signal handler, or another thread, does from here on counts
 
     def _forget_observations(self, now: int) -> None:
         """Begin a new life of intervals; ``now`` is its first instant."""
@@ -313,7 +322,7 @@ class RankMonitorClient:
         self._last_heartbeat_ns = now
         heartbeats = self._heartbeats
         if not heartbeats:
-            self._first_heartbeat(gap)
+            self._first_heartbeat(now)
         elif gap > self._longest_heartbeat_gap_ns:
             self._longest_heartbeat_gap_ns = gap
         self._heartbeats = heartbeats + 1
@@ -322,10 +331,11 @@ class RankMonitorClient:
         words[HEARTBEAT] = NO_LIMIT if limit is None else now + limit
         words[LAST_HEARTBEAT] = now
 
-    def _first_heartbeat(self, gap: int) -> None:
+    def _first_heartbeat(self, now: int) -> None:
         with self._lock:
             self._require_init("send_heartbeat()")
-            self._first_heartbeat_gap_ns = gap
+            # Not the caller's gap: it may have waited for the initialisation, before which there was no interval.
+            self._first_heartbeat_gap_ns = max(1, now - self._began_ns)
             self._note_first_sign()
             if not self._has_used_section:
                 self._words[OUT_OF_SECTION] = CLOSED
@@ -478,20 +488,9 @@ class RankMonitorClient:
             if self.cfg.names_sections and name not in self.cfg.rank_section_timeouts:
                 raise UnconfiguredSectionError(unconfigured(name, self.cfg.rank_section_timeouts))
             has_timeout = name in self._section_timeouts.section
-            if name not in self._sections:  # else by another thread meanwhile
-                self._sections[name] = _Section(name, self._slot_for(name))
-            section = self._sections[name]
-            section.limit_ns = _ns(self._section_timeouts.section.get(name))
-            if not self._has_used_section:
-                self._has_used_section = True
-                self._note_first_sign()
-                if self._words[OUT_OF_SECTION] == CLOSED:  # since the first heartbeat; a close need not say it again
-                    self._words[OUT_OF_SECTION] = NO_LIMIT
-                if not self._section_events_are_heartbeats:
-                    self._words[HEARTBEAT] = CLOSED
-            # Last, since it takes longest, and a signal handler that raises there must leave nothing on.
-            if section.limit_ns is not None:
-                self._tell_limit_of(section)
+            section = self._sections.get(name)
+            if section is None:  # else another thread was first
+                section = self._prepare_section(name)
         if not has_timeout:
             _warn_once(
                 "section '%s' has no timeout: the configuration names no sections, so they are measured without a "
@@ -508,7 +507,33 @@ class RankMonitorClient:
             )
         return section
 
+    def _prepare_section(self, name: str) -> _Section:
+        """Make a section that was not used before; only once it is ready do other threads and later calls find it.
+
+        A signal handler may raise anywhere in it, or use the client itself.
+        """
+        section = _Section(name, self._slot_for(name))
+        section.limit_ns = _ns(self._section_timeouts.section.get(name))
+        if not self._has_used_section:
+            self._note_first_sign()
+            if self._words[OUT_OF_SECTION] == CLOSED:  # since the first heartbeat; a close need not say it again
+                self._words[OUT_OF_SECTION] = NO_LIMIT
+            if not self._section_events_are_heartbeats:
+                self._words[HEARTBEAT] = CLOSED
+            self._has_used_section = True
+        if section.limit_ns is not None:
+            self._tell_limit_of(section)
+        section = self._sections.setdefault(name, section)
+        while section.limit_ns != (limit_ns := _ns(self._section_timeouts.section.get(name))):
+            section.limit_ns = limit_ns  # it has grown, or a handler has loaded another
+        return section
+
     def _slot_for(self, name: str) -> int:
+        if name in self._slots:
+            return self._slots[name]
+        return self._slots.setdefault(name, self._new_slot(name))
+
+    def _new_slot(self, name: str) -> int:
         cell = self._cell
         if cell is None:  # a signal handler has shut down since the call began
             raise self._not_initialised("start_section()")
@@ -760,7 +785,8 @@ class RankMonitorClient:
         limits = [self._hb_timeouts.initial, self._hb_timeouts.subsequent, timeouts.out_of_section]
         known = [limit for limit in [*limits, *timeouts.section.values()] if limit is not None]
         self._words[SMALLEST_LIMIT] = _ns(min(known, default=None)) or 0
-        self._tell_limits()
+        if self._cell is not None:
+            self._tell_limits(self._cell)
 
     def _tell_limit_of(self, section: _Section) -> None:
         """Leave in the cell where the limit of a section comes from that is used for the first time."""
@@ -770,17 +796,20 @@ class RankMonitorClient:
                 return
             if self._limits.shared_origin(section.name) in self._told_of_shared:
                 return  # which spares a job that makes up names the time to write the text with each of them
-        self._tell_limits()
+        if self._cell is not None:
+            self._tell_limits(self._cell)
 
-    def _tell_limits(self) -> None:
-        """Leave in the cell where the limits in force come from."""
-        if self._cell is None:
-            return
-        sections = list(self._sections.items())
-        named = [name for name, each in sections if each.deadline_word != NOT_SHOWN]
-        self._cell.write_text(LIMITS_TEXT, write_limits(self._limits.document(named), LIMITS_TEXT.size))
-        shared = [self._limits.shared_origin(name) for name, each in sections if each.deadline_word == NOT_SHOWN]
-        self._told_of_shared = {origin for origin in shared if origin is not None}
+    def _tell_limits(self, cell: Cell) -> None:
+        """Leave in the cell where the limits in force come from, of all sections that have a slot."""
+        self._tellings += 1
+        telling = None
+        while telling != self._tellings:  # a signal handler has told others in between: again, so that none is missing
+            telling = self._tellings
+            slots = list(self._slots.items())
+            named = [name for name, slot in slots if slot != NOT_SHOWN]
+            cell.write_text(LIMITS_TEXT, write_limits(self._limits.document(named), LIMITS_TEXT.size))
+            shared = [self._limits.shared_origin(name) for name, slot in slots if slot == NOT_SHOWN]
+            self._told_of_shared = {origin for origin in shared if origin is not None}
 
     # ---- a word to the launcher -------------------------------------------------------------------------
 
@@ -833,6 +862,8 @@ class RankMonitorClient:
         if self._cell is not None:
             self._cell = Cell.detached()
             self._words = self._cell.words
+        else:  # perhaps while another thread of the parent was initialising it
+            self._words = _private_words()
 
 
 def _warn_once(message: str, *arguments: object) -> None:

@@ -26,8 +26,9 @@ evidence and ``replace`` are as ever. The learned limit of a start, the launcher
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resilience_core.cell import SHARED_SECTION, shown_name
@@ -174,9 +175,8 @@ class LearnedLimits:
 
     def share(self, name: str) -> None:
         """Note that a section has no slot of its own: a verdict of any of these relaxes the limits of all of them."""
-        self._shared.add(name)
-        if self.relaxes_shared:
-            self._version = object()
+        with self._changing() if self.relaxes_shared else contextlib.nullcontext():
+            self._shared.add(name)
 
     @property
     def relaxes_shared(self) -> bool:
@@ -218,6 +218,14 @@ class LearnedLimits:
         if found[0] is not version:
             self._found = found = (version, self._find_entries())
         return found[1]
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Have the entries found anew after a change, also one that a signal handler has interrupted by raising."""
+        try:
+            yield
+        finally:
+            self._version = object()
 
     def _find_entries(self) -> dict[str, dict[str, Any]]:
         config = self._config
@@ -306,11 +314,11 @@ class LearnedLimits:
         # The first heartbeat comes once in a life of a process; a later calculation keeps what it taught.
         if later.longest_ns == 0 or (first.longest_ns == 0 and not self._heartbeat.were_calculated):
             return _not_ready("heartbeat timeouts: send at least two heartbeats first", skip_if_not_ready)
-        self._heartbeat = learn_heartbeats(self._heartbeat, first.longest_ns, later.longest_ns, self._learn_one)
-        self._note(HEARTBEAT, later)
-        if first.longest_ns:
-            self._note(FIRST_HEARTBEAT, first)
-        self._version = object()
+        with self._changing():
+            self._heartbeat = learn_heartbeats(self._heartbeat, first.longest_ns, later.longest_ns, self._learn_one)
+            self._note(HEARTBEAT, later)
+            if first.longest_ns:
+                self._note(FIRST_HEARTBEAT, first)
         return True
 
     def learn_sections(self, sections: Mapping[str, Seen], gap: Seen | None, skip_if_not_ready: bool) -> bool:
@@ -331,17 +339,17 @@ class LearnedLimits:
         if missing or (gap is not None and not gap.longest_ns) or (not sections and gap is None):
             what = f"section(s) {', '.join(missing)} not seen" if missing else "no interval was seen"
             return _not_ready(f"section timeouts: {what} on any rank since the last time", skip_if_not_ready)
-        self._section = learn_sections(
-            self._section,
-            {name: seen.longest_ns for name, seen in sections.items()},
-            gap.longest_ns if gap is not None else None,
-            self._learn_one,
-        )
-        for name, seen in sections.items():
-            self._note(section_kind(name), seen)
-        if gap is not None:
-            self._note(OUT_OF_SECTION, gap)
-        self._version = object()
+        with self._changing():
+            self._section = learn_sections(
+                self._section,
+                {name: seen.longest_ns for name, seen in sections.items()},
+                gap.longest_ns if gap is not None else None,
+                self._learn_one,
+            )
+            for name, seen in sections.items():
+                self._note(section_kind(name), seen)
+            if gap is not None:
+                self._note(OUT_OF_SECTION, gap)
         return True
 
     def _note(self, kind: str, seen: Seen) -> None:
@@ -375,9 +383,9 @@ class LearnedLimits:
             RankMonitorClientError: The state does not have the documented shape; nothing was changed.
         """
         evidence = evidence_from_state(state)
-        self._heartbeat, self._section = timeouts_from_state(state, self._heartbeat, self._section)
-        self._evidence |= evidence
-        self._version = object()
+        with self._changing():
+            self._heartbeat, self._section = timeouts_from_state(state, self._heartbeat, self._section)
+            self._evidence |= evidence
 
 
 def _seconds(entry: Mapping[str, Any] | None) -> float | None:

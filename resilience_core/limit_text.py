@@ -137,9 +137,11 @@ def write_limits(document: Mapping[str, Any], size: int) -> str:
     if len(text.encode()) > size:
         rows = _cut(rows)
         text = _text(document, rows, shared)
-    if len(text.encode()) > size:
-        shared = _grouped(document, digits=2)
-        text = _text(document, rows, shared)
+    for digits in (3, 2):
+        fewer = _grouped(document, digits)
+        if len(text.encode()) > size and not _have_one_in_common(fewer):
+            shared = fewer
+            text = _text(document, rows, shared)
     if len(text.encode()) > size:
         shared = [[source, basis, []] for source, basis, _ in shared]
         text = _text(document, rows, shared)
@@ -172,6 +174,11 @@ def _grouped(document: Mapping[str, Any], digits: int = 4) -> list[list[Any]]:
         source, basis, seconds = shared_origin(document["mode"], entry, digits)
         groups.setdefault((source, basis), set()).add(seconds)
     return [[source, basis, sorted(limits)] for (source, basis), limits in groups.items()]
+
+
+def _have_one_in_common(groups: list[list[Any]]) -> bool:
+    limits = [limit for _, _, limits in groups for limit in limits]
+    return len(set(limits)) < len(limits)
 
 
 def _cut(rows: Mapping[str, list[Any]]) -> dict[str, Any]:

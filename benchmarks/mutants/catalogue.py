@@ -265,10 +265,10 @@ MUTANTS = (
         ("tests/launcher/test_stacks.py",),
     ),
     Mutant(
-        "a second thread's new section replaces the first's",
+        "a new section replaces that of a signal handler",
         "resilience_core/client.py",
-        "            if name not in self._sections:  # else by another thread meanwhile",
-        "            if True:",
+        "section = self._sections.setdefault(name, section)",
+        "self._sections[name] = section",
         ("tests/resilience_core/test_client.py",),
     ),
     Mutant(
@@ -552,15 +552,15 @@ MUTANTS = (
     Mutant(
         "a monitor that cannot be killed is waited for for ever",
         "launcher/monitor_process.py",
-        "self._process.wait(timeout=_LONGEST_END_SECONDS)",
-        "self._process.wait()",
+        "process.wait(timeout=_LONGEST_END_SECONDS)",
+        "process.wait()",
         ("tests/e2e/test_unkillable.py::test_a_monitor_that_cannot_be_killed_is_replaced_and_not_waited_for",),
     ),
     Mutant(
         "a monitor that cannot be killed is taken for something that a rank has left",
         "launcher/monitor_process.py",
-        "                self._left_behind.append(self._process)\n",
-        "",
+        "            self._left_behind.append(former)  #",
+        "            #",
         ("tests/launcher/test_monitor_process.py",),
     ),
     Mutant(

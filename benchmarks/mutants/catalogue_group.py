@@ -312,8 +312,22 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "a new monitor is told whom to end only after it was started",
         "launcher/monitor_process.py",
-        "            self._send_every_order()\n            try:\n",
-        "            try:\n",
+        "        self._send_every_order()\n        try:\n",
+        "        try:\n",
+        ("tests/launcher/test_monitor_process.py",),
+    ),
+    Mutant(
+        "a stopped monitor is killed before there is another one",
+        "launcher/monitor_process.py",
+        "            failure = self._start_successor()\n            former.send_signal(signal.SIGKILL)\n",
+        "            former.send_signal(signal.SIGKILL)\n            failure = self._start_successor()\n",
+        ("tests/launcher/test_monitor_process.py",),
+    ),
+    Mutant(
+        "a monitor that is lost where there is room for one only is not replaced",
+        "launcher/monitor_process.py",
+        "                failure = self._start_successor()  #",
+        "                pass  #",
         ("tests/launcher/test_monitor_process.py",),
     ),
     Mutant(

@@ -176,6 +176,105 @@ def test_a_successor_finds_its_orders_although_its_parent_dies_the_moment_it_sta
     assert [sorted(json.loads(message)) for message in waiting] == [["parts", "run_folders"]]
 
 
+DIES_WHILE_IT_REPLACES_A_STOPPED_MONITOR = """
+import os, select, signal, subprocess, sys, threading
+from launcher import monitor_process
+from launcher.watch import WatchOrder
+from resilience_core import FaultToleranceConfig
+from resilience_core.cell import Cell
+
+moment, run_folder, log_folder = sys.argv[1:]
+rank = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
+process = monitor_process.MonitorProcess(
+    FaultToleranceConfig(), run_folder=run_folder, log_folder=log_folder, owns_ranks=True
+)
+cell = Cell.create(os.path.join(run_folder, "0"))
+process.watch(WatchOrder(0, 0, 0, cell.path, rank.pid), cell, is_session_leader=True)
+process.show_run_folders([run_folder], [os.path.join(run_folder, "missing")])
+select.select([process.channel], [], [])  # until it says so: from then on the kernel continues it when its parent dies
+first = process._process
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+class Former:
+    def __getattr__(self, name):
+        return getattr(first, name)
+
+    def send_signal(self, number):
+        if moment == "before the former one is killed":
+            die()
+        first.send_signal(number)
+        if moment == "after the former one was killed":
+            die()
+
+start = process._start
+
+def start_and_die():
+    if moment == "before the start":
+        die()
+    started = start()
+    if moment == "after the start":
+        die()
+    return started
+
+with process._lock:
+    process._process, process._start = Former(), start_and_die
+print(rank.pid, flush=True)
+input()  # until the test holds the rank
+os.kill(first.pid, signal.SIGSTOP)
+threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize(
+    "moment",
+    ["before the start", "after the start", "before the former one is killed", "after the former one was killed"],
+)
+def test_whoever_dies_while_it_replaces_a_stopped_monitor_leaves_nothing(
+    tmp_path: Path, spawn: Callable[..., subprocess.Popen[str]], moment: str
+) -> None:
+    """There is always one to end the ranks: the stopped one, which the kernel continues then, or its successor."""
+    run = tmp_path / "run"
+    run.mkdir()
+    parent: Any = spawn(DIES_WHILE_IT_REPLACES_A_STOPPED_MONITOR, moment, str(run), str(tmp_path))
+    rank = os.pidfd_open(int(parent.ready))
+    parent.stdin.write("\n")
+    parent.stdin.flush()
+
+    assert parent.wait(PATIENCE) == -signal.SIGKILL
+    try:
+        assert wait_for_exit([rank], PATIENCE)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(rank, signal.SIGKILL)
+        os.close(rank)
+    end = time.monotonic() + PATIENCE
+    while run.exists() and time.monotonic() < end:
+        select.select([], [], [], 0.01)
+    assert not run.exists()
+
+
+def test_a_monitor_that_is_stopped_where_there_is_room_for_one_only_is_replaced(
+    process: MonitorProcess, changes: queue.Queue[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, former = process._start, process._process
+    refused: list[str] = []
+
+    def has_room() -> subprocess.Popen[bytes]:
+        if former.poll() is None:
+            refused.append("no room")
+            raise monitor_process.MonitorStartError("no room")
+        return start()
+
+    monkeypatch.setattr(process, "_start", has_room)
+    os.kill(process.pid, signal.SIGSTOP)
+
+    assert changes.get(timeout=PATIENCE) == ("monitor_replaced", "was stopped")
+    assert refused == ["no room"]
+    os.kill(process.pid, 0)
+
+
 def test_what_is_missing_from_the_run_folder_is_reported_also_by_a_successor(
     process: MonitorProcess, changes: queue.Queue[tuple[str, str]], tmp_path: Path
 ) -> None:

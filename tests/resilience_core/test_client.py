@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import faulthandler
 import json
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from resilience_core.cell import (
     LIMITS_TEXT,
     MAX_SECTIONS,
     NO_LIMIT,
+    NOT_SHOWN,
     OUT_OF_SECTION,
     SHUT_DOWN,
     STACK_SIGNAL,
@@ -754,6 +757,10 @@ def test_a_call_on_another_thread_during_the_initialisation_counts(
         assert deadline(cell, "step") == clock() + 10 * S
     elif call == "send_heartbeat":
         assert cell.view().heartbeat_ns == clock() + 10 * S
+        clock.advance(S)
+        client.send_heartbeat()
+        assert client.calculate_and_set_hb_timeouts()
+        assert client.state_dict()["current_timeouts"]["heartbeat"]["initial"] < 10, "not since the machine was started"
     else:
         assert client.section_timeouts is not None
         assert client.section_timeouts.section["step"] == 20
@@ -784,6 +791,172 @@ def test_until_it_is_initialised_every_call_says_so(
     monkeypatch.setattr(Cell, "add_section", meet)
     client.init_workload_monitoring()
     assert seen == [(None, None)]
+
+
+def test_a_child_that_is_forked_during_the_initialisation_waits_for_nothing(
+    rank_environment: Callable[..., Cell], client: RankMonitorClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that initialises does not exist in the child, so nobody would release its lock."""
+    rank_environment(capture_stacks=False)
+    holds, ends = threading.Event(), threading.Event()
+    add_section = Cell.add_section
+
+    def hold(cell: Cell, name: str) -> int:
+        holds.set()
+        ends.wait()
+        return add_section(cell, name)
+
+    monkeypatch.setattr(Cell, "add_section", hold)
+    thread = threading.Thread(target=client.init_workload_monitoring)
+    thread.start()
+    holds.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        try:
+            client.send_heartbeat()
+        except RankMonitorClientError:
+            os._exit(0)
+        os._exit(1)
+    ends.set()
+    thread.join()
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def interrupted(
+    call: Callable[[], object],
+    within: set[str],
+    handler: Callable[[], object],
+    prepare: Callable[[], object] = lambda: None,
+) -> Iterator[None]:
+    """Make a call again and again, with a handler before one line after the other of these functions of the client.
+
+    As a signal handler comes. What the handler raises is what the call raises, and is caught.
+    """
+    reached = wanted = 0
+
+    def trace(frame: types.FrameType, event: str, argument: object) -> Any:
+        nonlocal reached
+        if frame.f_code.co_filename != client_module.__file__ or frame.f_code.co_name not in within:
+            return None
+        if event == "line":
+            reached += 1
+            if reached == wanted:
+                sys.settrace(None)
+                handler()
+        return trace
+
+    while reached == wanted:
+        prepare()
+        reached, wanted = 0, wanted + 1
+        former = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            with contextlib.suppress(TimeoutError):
+                call()
+        finally:
+            sys.settrace(former)
+        yield
+    assert wanted > 10
+
+
+@pytest.mark.parametrize("what", ["heartbeat", "section", "shutdown", "raise"])
+def test_a_signal_handler_may_come_at_any_moment_of_the_initialisation(
+    rank_environment: Callable[..., Cell], client: RankMonitorClient, what: str
+) -> None:
+    cell = rank_environment(capture_stacks=False, rank_section_timeouts={"step": 5}, rank_out_of_section_timeout=5)
+    has_worked = False
+
+    def handler() -> None:
+        nonlocal has_worked
+        if what == "raise":
+            raise TimeoutError
+        with contextlib.suppress(RankMonitorClientError):
+            if what == "heartbeat":
+                client.send_heartbeat()
+            elif what == "section":
+                with client.section("step"):
+                    pass
+            else:
+                client.shutdown_workload_monitoring()
+            has_worked = True
+
+    within = {"init_workload_monitoring", "_start", "_put_limits_in_force", "_tell_limits"}
+    for _ in interrupted(client.init_workload_monitoring, within, handler):
+        assert (cell.view().state == WATCHED) == client.is_initialized
+        if what == "heartbeat" and has_worked:
+            assert cell.view().out_of_section_ns == CLOSED
+        if what == "section" and has_worked:
+            assert cell.view().heartbeat_ns == CLOSED
+        if not client.is_initialized:
+            client.init_workload_monitoring()
+            assert cell.view().state == WATCHED
+        client.shutdown_workload_monitoring()
+        has_worked = False
+
+
+@pytest.mark.parametrize("first", [0, MAX_SECTIONS - 2, MAX_SECTIONS - 1], ids=["named", "at the limit", "shared"])
+@pytest.mark.parametrize("what", ["another section", "the same section", "heartbeat", "load", "raise"])
+def test_a_signal_handler_may_come_at_any_moment_of_a_first_use(
+    rank_environment: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock, what: str, first: int
+) -> None:
+    """Neither is a section open without its limit, nor anything due that it switches off, nor its origin not told."""
+    cell = rank_environment(capture_stacks=False, learned_limits="replace", rank_heartbeat_timeout=10)
+    names = [f"s{number}" for number in range(first)]
+    state = loaded()
+    limits = dict.fromkeys([*names, "other", "step"], 2.0)
+    state["current_timeouts"]["section"].update(section=limits, calculated_sections=list(limits))
+    later = copy.deepcopy(state)
+    later["current_timeouts"]["section"]["section"]["step"] = 3.0
+
+    closings = 0
+
+    def handler() -> None:
+        nonlocal closings
+        if what == "raise":
+            raise TimeoutError
+        if what == "heartbeat":
+            client.send_heartbeat()
+        elif what == "load":
+            client.load_state_dict(later)
+        elif what == "the same section":
+            with client.section("step"):
+                closings += 1
+        else:
+            client.start_section("other")
+
+    client.load_state_dict(state)
+    client.init_workload_monitoring()
+    within = {"_new_section", "_prepare_section", "_slot_for", "_new_slot", "_tell_limit_of", "_tell_limits"}
+
+    def prepare() -> None:
+        client.shutdown_workload_monitoring()
+        client.load_state_dict(state)
+        client.init_workload_monitoring()
+        for name in names:
+            with client.section(name):
+                pass
+
+    for _ in interrupted(lambda: client.start_section("step"), within, handler, prepare):
+        if "step" not in client.open_sections:
+            client.start_section("step")
+        opened = {name: section.deadline_word for name, section in client._open.items()}
+        assert "other" in opened or (opened["step"] == NOT_SHOWN) == (first == MAX_SECTIONS - 1)
+        for name, word in opened.items():
+            assert client.section_timeouts is not None
+            limit = client.section_timeouts.section[name] or 0
+            assert client._sections[name].limit_ns == limit * S
+            shown = SHARED if word == NOT_SHOWN else name
+            assert deadline(cell, shown) == clock() + (2 * S if shown == SHARED and len(opened) > 1 else limit * S)
+            origin = origin_of(cell.read_text(LIMITS_TEXT), "section", shown, 2.0)
+            assert origin is not None
+            assert origin.source == "learned"
+        if what != "heartbeat":
+            assert cell.view().heartbeat_ns == CLOSED
+        client.end_section("step")
+        assert client._sections["step"].count == 1 + closings
+        closings = 0
 
 
 def test_a_load_keeps_the_limit_of_section_events_that_are_heartbeats(
@@ -932,22 +1105,6 @@ def test_a_first_use_costs_what_is_new(
             pass
     assert found == []
     assert len(written) == MAX_SECTIONS - 1 + 2, "one for each that has a slot, and for each limit of the others"
-
-
-def test_a_signal_handler_that_raises_in_a_first_section_leaves_no_heartbeat_due(
-    start: Callable[..., Cell], client: RankMonitorClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cell = start(rank_section_timeouts={"step": 5}, initial_rank_heartbeat_timeout=30)
-
-    def interrupted() -> None:
-        raise TimeoutError
-
-    monkeypatch.setattr(client, "_tell_limits", interrupted)
-    with pytest.raises(TimeoutError):
-        client.start_section("step")
-    with client.section("step"):
-        assert cell.view().heartbeat_ns == CLOSED
-        assert deadline(cell, "step") is not None
 
 
 def test_a_verdict_on_sections_that_share_a_slot_relaxes_their_limits(

@@ -510,6 +510,18 @@ def test_many_limits_of_sections_that_share_a_slot_are_told_with_fewer_digits() 
     found = [origin_of(text, "section", SHARED_SECTION, seconds) for seconds in (3.0, 5.0, 105.15, 204.9)]
     assert [origin and origin.source for origin in found] == ["configured", "learned", "learned", "learned"]
 
+    names = [f"a{n}" for n in range(4000)]
+    mixed = learned(
+        {name: Seen(S + n * S // 100, 9, S) for n, name in enumerate(names)},
+        rank_section_timeouts={**dict.fromkeys(names), "b": 103.04},
+        learned_limits="replace",
+    )
+    for name in (*names, "b"):
+        mixed.share(name)
+    text = write_limits(mixed.document([]), LIMITS_TEXT.size)
+    assert len(text) <= LIMITS_TEXT.size
+    assert origin_of(text, "section", SHARED_SECTION, 103.04) is None, "with three digits both have 103"
+
 
 @pytest.mark.parametrize(
     ("name", "is_shared", "told_as", "times"),
@@ -560,3 +572,18 @@ def test_what_is_learned_or_loaded_changes_what_was_found_before() -> None:
     assert limits.heartbeat_timeouts.subsequent == 5
     limits.load(learned({"step": Seen(3 * S, 9, S)}, learned_limits="replace").state_dict())
     assert limits.section_timeouts.section == {"step": 15}
+
+
+def test_a_change_that_a_signal_handler_interrupts_leaves_nothing_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = learned(learned_limits="replace", gap=Seen(S, 9, S))
+    assert limits.section_timeouts.section == {}
+
+    def interrupted(kind: str, seen: Seen) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(limits, "_note", interrupted)
+    with pytest.raises(TimeoutError):
+        limits.learn_sections({"step": Seen(2 * S, 9, S)}, None, skip_if_not_ready=False)
+    assert limits.section_timeouts.section == {
+        "step": limits.state_dict()["current_timeouts"]["section"]["section"]["step"]
+    }

@@ -169,6 +169,7 @@ class RankMonitorClient:
         self._state_file: str | None = None
         self._shared_word = 0
         self._tellings = 0
+        self._pid = 0
         # Of first calls, of loading and learning limits, of the beginning and of the shutdown. Never taken by a
         # heartbeat or a section event after the first. Held for no input or output; a signal handler may come between.
         self._lock = threading.RLock()
@@ -212,6 +213,7 @@ class RankMonitorClient:
         if num_warmup_iters is not None:
             self._cfg = attrs.evolve(self._cfg, num_warmup_iterations=num_warmup_iters)
         self._was_cut_off = False
+        self._pid = os.getpid()
         _clients.add(self)
         cut_off_in_children(self)  # before the lock is taken, which a child that is forked meanwhile would wait for
         with self._lock:
@@ -277,6 +279,8 @@ class RankMonitorClient:
         with self._lock:
             if self._cell is None:
                 return
+            if self._pid != os.getpid():  # forked without Python's knowledge, by a C library
+                self.cut_off()
             words = self._words
             words[STATE] = SHUT_DOWN
             self._was_shut_down = True

@@ -104,7 +104,11 @@ class FaultToleranceConfig:
         5.0, values.factor, "FACTOR", "A learned timeout is this many times the longest interval observed."
     )
     learned_timeout_floor: float = _setting(
-        1.0, values.duration, "SECONDS", "No learned timeout is shorter; 0 switches the floor off."
+        1.0,
+        values.duration,
+        "SECONDS",
+        "No learned timeout is shorter, also one from a state file, unless it lengthens a shorter configured one; 0 "
+        "switches the floor off.",
     )
     learned_limits: str = _setting(
         "relax",

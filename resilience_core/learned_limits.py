@@ -277,6 +277,8 @@ class LearnedLimits:
             if is_thin:
                 floor = max(floor, self._config.thin_evidence_floor)
             seconds = evidence.protective(seconds, floor)
+        else:
+            seconds = max(seconds, floor)  # one that an earlier run has learned may be shorter
         seconds *= RELAXATION**relaxed
         else_seconds = None
         if is_thin and self._is_last and seconds < NO_RESTART_FACTOR * self._config.thin_evidence_floor:

@@ -90,6 +90,11 @@ def read_config(path: str, variable: str) -> FaultToleranceConfig:
             f"{variable} leads to {path}, which cannot be read: {error.strerror}; the launcher that set it has ended, "
             "or its run folder was removed"
         ) from error
+    except PermissionError as error:
+        raise RankMonitorClientError(
+            f"{variable} leads to {path}, which this user (uid {os.geteuid()}) may not read. It belongs to whoever "
+            "started ft_launcher; change the user after init_workload_monitoring(), or start ft_launcher as this user"
+        ) from error
     except (OSError, UnicodeDecodeError, ConfigError) as error:
         raise RankMonitorClientError(
             f"{variable} leads to {path}, which is not what was written there: "

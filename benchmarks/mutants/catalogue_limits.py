@@ -303,6 +303,20 @@ MUTANTS_OF_LIMITS = (
         ("tests/resilience_core/test_client.py",),
     ),
     Mutant(
+        "the floor does not count for what an earlier run has learned",
+        "resilience_core/learned_limits.py",
+        "            seconds = max(seconds, floor)  #",
+        "            pass  #",
+        ("tests/resilience_core/test_learned_limits.py",),
+    ),
+    Mutant(
+        "a child that was forked in C switches its parent's protection off",
+        "resilience_core/client.py",
+        "            if self._pid != os.getpid():",
+        "            if False:",
+        ("tests/resilience_core/test_client.py",),
+    ),
+    Mutant(
         "what was found of the limits outlives a load",
         "resilience_core/learned_limits.py",
         "        with self._changing():\n            self._heartbeat, self._section =",

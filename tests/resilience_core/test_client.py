@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import ctypes
 import faulthandler
 import json
 import os
@@ -44,6 +45,7 @@ from resilience_core.control import receive
 from resilience_core.errors import SectionError, TimeoutsNotReadyError
 from resilience_core.learned_limits import RELAXED_VARIABLE, LearnedLimits
 from resilience_core.limit_text import origin_of
+from resilience_core.rank_process import read_config
 from resilience_core.testing import FakeClock
 
 S = 1_000_000_000
@@ -1649,6 +1651,44 @@ def test_a_shutdown_while_another_thread_is_in_a_call_does_not_raise_there(
 
     assert cell.view().state == SHUT_DOWN
     assert not client.is_initialized
+
+
+def test_a_child_that_was_forked_in_c_switches_no_protection_off(
+    start: Callable[..., Cell], client: RankMonitorClient
+) -> None:
+    """Python does not know of it, so nothing runs there at the fork; its end may close what ``ft.run()`` has opened."""
+    cell = start(rank_section_timeouts={"step": 1})
+    child = ctypes.PyDLL(None).fork()
+    if child == 0:
+        signal.alarm(60)
+        client.shutdown_workload_monitoring()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert cell.view().state == WATCHED
+    client.shutdown_workload_monitoring()
+    assert cell.view().state == SHUT_DOWN
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_who_changes_the_user_before_the_initialisation_is_told_so(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text("{}")
+    path.chmod(0o600)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        os.setuid(65534)
+        try:
+            read_config(str(path), "FT_CONFIG_FILE")
+        except RankMonitorClientError as error:
+            os.write(write, str(error).encode())
+        os._exit(0)
+    os.close(write)
+    with open(read) as told:
+        assert re.search(r"this user \(uid 65534\) may not read.*change the user after init_workload", told.read())
+    os.waitpid(child, 0)
 
 
 def test_a_forked_child_is_cut_off(start: Callable[..., Cell], client: RankMonitorClient) -> None:

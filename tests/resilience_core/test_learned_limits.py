@@ -587,3 +587,25 @@ def test_a_change_that_a_signal_handler_interrupts_leaves_nothing_stale(monkeypa
     assert limits.section_timeouts.section == {
         "step": limits.state_dict()["current_timeouts"]["section"]["section"]["step"]
     }
+
+
+@pytest.mark.parametrize("configured", [None, 4.0, 60.0])
+def test_what_an_earlier_run_has_learned_keeps_the_floor_of_this_one(configured: float | None) -> None:
+    """Who raises it after a job was lost to a limit of 1 s lost the next job to the same limit."""
+    state = learned({"step": Seen(S // 20, 9, S)}, Seen(S // 20, 9, S), learned_limits="replace").state_dict()
+    assert state["current_timeouts"]["section"]["section"] == {"step": 1.0}
+    limits = LearnedLimits(
+        FaultToleranceConfig(
+            rank_section_timeouts={"step": configured}, learned_limits="replace", learned_timeout_floor=30
+        ),
+        {"section step": 1},
+    )
+    limits.load(state)
+    assert step_limit(limits) == 120, "after a verdict four times as long"
+    assert limits.section_timeouts.out_of_section == 30
+    assert limits.state_dict() == state
+
+
+def test_a_learned_limit_that_lengthens_a_configured_one_needs_no_floor() -> None:
+    limits = learned({"step": Seen(S, 9, S)}, rank_section_timeouts={"step": 2.0}, learned_timeout_floor=30)
+    assert step_limit(limits) == 5.0, "five times what was seen"

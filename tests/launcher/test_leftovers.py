@@ -138,7 +138,7 @@ def test_what_is_marked_is_ended_wherever_it_is(
     tmp_path: Path, spawn: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a cell that is mapped, also when the folder is gone, or by the limit. A monitor is left to itself."""
-    folder = tmp_path / "ft_launcher-0-abc"
+    folder = tmp_path / "ft_launcher-0-leftovers"  # of this test alone: others mark theirs at the same time
     cell = folder / "cells" / "0-0"
     cell.parent.mkdir(parents=True)
     cell.write_bytes(bytes(mmap.PAGESIZE))

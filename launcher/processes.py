@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 _HURRIED_SECONDS = 1.0
+_LONGEST_POLL_MILLISECONDS = 2**31 - 1  # 24 days; poll(2) takes no more
 _LONGEST_ROUND_SECONDS = 1.0
 _LONGEST_UNLINK_SECONDS = 1.0
 """What a resource tracker gets to unlink what nobody uses any more, once all others are gone; it takes milliseconds.
@@ -140,7 +141,8 @@ def wait_for_exit(pidfds: Iterable[int], timeout_seconds: float) -> set[int]:
     poller = select.poll()
     for pidfd in pidfds:
         poller.register(pidfd, select.POLLIN)
-    return {pidfd for pidfd, _ in poller.poll(max(0, round(timeout_seconds * 1000 + 0.5)))}
+    milliseconds = min(timeout_seconds * 1000 + 0.5, _LONGEST_POLL_MILLISECONDS)
+    return {pidfd for pidfd, _ in poller.poll(max(0, round(milliseconds)))}
 
 
 def end_sessions(

@@ -50,6 +50,11 @@ rank finds its cell by path; launcher and monitor hold a descriptor, so that a f
 them. They read and write by that descriptor, too, never through a mapping: to touch a page that somebody has cut off
 ends a process (SIGBUS). The kernel copies whole words, too, and what the monitor believes it has read twice. A cell
 that was damaged (:meth:`Cell.copy`, :func:`implausible`) is put in order by the monitor (:meth:`Cell.restore`).
+
+What was open in it then is not put back, so where the cells of all ranks are damaged while one hangs, that hang is not
+found. A monitor that gives each of these ranks the longest limit that it may be under to give a sign was built and
+tried (found in 3 of 3), and left out: which limit that is, and whether the rank had shut monitoring down since the last
+look, was in the cell. To be wrong in that ends a healthy rank; the other takes two faults at once.
 """
 
 from __future__ import annotations

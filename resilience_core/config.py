@@ -101,7 +101,12 @@ class FaultToleranceConfig:
         "failed. Must be long enough for a last upload. null: as long as it likes.",
     )
     safety_factor: float = _setting(
-        5.0, values.factor, "FACTOR", "A learned timeout is this many times the longest interval observed."
+        5.0,
+        values.factor,
+        "FACTOR",
+        "A learned timeout is this many times the longest interval observed since the last calculation, averaged with "
+        "the one before where that was learned; with learned_limits relax never less than this many times the longest "
+        "of the last 24 hours of observation.",
     )
     learned_timeout_floor: float = _setting(
         1.0,

@@ -50,6 +50,16 @@ def ended(pid: int) -> bool:
     return status is None or status.state in "ZX"
 
 
+@pytest.mark.parametrize("seconds", [3e6, 1e9, 1e300])
+def test_a_wait_may_be_longer_than_poll_takes(spawn: Callable[..., subprocess.Popen[str]], seconds: float) -> None:
+    """It was an ``OverflowError``, and the stacks and the culprit were lost with it."""
+    process = spawn(WAITS)
+    pidfd = os.pidfd_open(process.pid)
+    process.kill()
+    assert wait_for_exit([pidfd], seconds) == {pidfd}
+    os.close(pidfd)
+
+
 def test_a_session_is_ended_to_the_last_member(spawn: Callable[..., subprocess.Popen[str]]) -> None:
     """Also the grandchild in a process group of its own whose parent is gone, and those that ignore SIGTERM."""
     leader, other = spawn(FAMILY, session=True), spawn(WAITS, session=True)

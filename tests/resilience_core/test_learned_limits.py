@@ -301,6 +301,21 @@ def test_the_advice_has_an_effect() -> None:
     assert (kept.source, kept.phrase) == ("configured", "configured: --ft-rank-section-timeouts")
 
 
+def test_what_is_rare_counts_for_less_with_each_calculation_where_limits_replace() -> None:
+    """And the message says so, instead of a product that is not the limit; relax remembers."""
+    limits = learned({"step": Seen(4 * S, 1, S)}, learned_limits="replace", rank_section_timeouts={"step": 20})
+    relax = learned({"step": Seen(4 * S, 1, S)}, rank_section_timeouts={"step": 19})
+    for each in (limits, relax):
+        each.learn_sections({"step": Seen(S // 10, 1, S)}, None, skip_if_not_ready=False)
+    assert (step_limit(limits), step_limit(relax)) == (10.25, 20)
+    said = phrase(limits, "section", "step", 10.25).phrase
+    assert said.startswith(
+        "learned: 5 x 4 s over 2 steps, averaged with calculations that saw shorter ones; configured"
+    )
+    limits.load({**limits.state_dict(), "evidence": {"section step": {"intervals": 2, "longest": 1.0, "factor": 5.0}}})
+    assert "5 x 1 s over 2 steps, averaged with earlier ones" in phrase(limits, "section", "step", 10.25).phrase
+
+
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [

@@ -241,6 +241,8 @@ class MonitorProcess:
             # killed at any moment, there is always one to end the ranks.
             failure = self._start_successor()
             former.send_signal(signal.SIGKILL)
+            # Again, for the former one may have read them; now, since to be told later would undo what was done since.
+            self._send_every_order()
             if _has_ended(former):
                 self._left_behind.remove(former)
             else:
@@ -250,7 +252,6 @@ class MonitorProcess:
             if failure is not None:
                 reason = f"{reason}; {failure}"
                 change = None if change == "monitor_replaced" else change  # it was not
-        self._send_all_orders()
         if change is not None:
             self._tell_change(change, reason)
 
@@ -261,7 +262,6 @@ class MonitorProcess:
             self._process = self._start()
         except MonitorStartError as error:
             return error
-        self._must_send_anew = True
         return None
 
     def _send_all_orders(self) -> None:

@@ -138,8 +138,7 @@ def write_limits(document: Mapping[str, Any], size: int) -> str:
         rows = _cut(rows)
         text = _text(document, rows, shared)
     for digits in (3, 2):
-        fewer = _grouped(document, digits)
-        if len(text.encode()) > size and not _have_one_in_common(fewer):
+        if len(text.encode()) > size and not _have_one_in_common(fewer := _grouped(document, digits)):
             shared = fewer
             text = _text(document, rows, shared)
     if len(text.encode()) > size:

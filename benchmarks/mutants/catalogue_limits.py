@@ -389,8 +389,8 @@ MUTANTS_OF_LIMITS = (
     Mutant(
         "a limit of sections that share a slot is told by digits that another kind has too",
         "resilience_core/limit_text.py",
-        " and not _have_one_in_common(fewer)",
-        "",
+        " and not _have_one_in_common(fewer := _grouped(document, digits))",
+        " and (fewer := _grouped(document, digits))",
         ("tests/resilience_core/test_learned_limits.py",),
     ),
     Mutant(

@@ -241,6 +241,8 @@ class Monitor:
             is_session_leader: Whether that worker leads a session, to be ended should the parent die.
         """
         key = (order.generation, order.local_rank)
+        if key in self._ranks and self._ranks[key].is_told_again(order, descriptors):
+            return  # as a successor may be: what it has done since is not undone
         if key in self._ranks:
             self._ranks.pop(key).close()
         try:

@@ -241,7 +241,7 @@ class MonitorProcess:
             # killed at any moment, there is always one to end the ranks.
             failure = self._start_successor()
             former.send_signal(signal.SIGKILL)
-            # Again, for the former one may have read them; now, since to be told later would undo what was done since.
+            # Again, for the former one may have read them.
             self._send_every_order()
             if _has_ended(former):
                 self._left_behind.remove(former)

@@ -77,6 +77,21 @@ class RankMonitor:
         self._owner = _Owner()
         self._noted: set[str] = set()
 
+    def is_told_again(self, order: WatchOrder, descriptors: Sequence[int]) -> bool:
+        """Whether an order says what this monitor does already; if so, its descriptors are closed.
+
+        Args:
+            order: Which.
+            descriptors: The cell, and the pidfd of the worker where that is known; fewer where there was no room.
+        """
+        if order != self.order or not descriptors or not os.path.sameopenfile(descriptors[0], self._cell.descriptor):
+            return False
+        if len(descriptors) > 1 and self._worker_pidfd is None:
+            return False
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return True
+
     def view(self) -> CellView | None:
         """What the rank says now; None when its cell is damaged. One whose owner is known is put in order then."""
         problem, view = self._read()

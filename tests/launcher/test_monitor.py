@@ -167,6 +167,61 @@ def test_a_successor_that_has_taken_over_the_cell_is_not_killed_in_its_place(
     assert successor.returncode == 0
 
 
+def tell(monitor: Monitor, order: WatchOrder, *descriptors: int) -> list[int]:
+    """Give an order with copies of these descriptors, and say which of the copies were closed."""
+    copies = [os.dup(descriptor) for descriptor in descriptors]
+    monitor._watch(order, list(copies), is_session_leader=False)
+    return [descriptor for descriptor, copy in zip(descriptors, copies, strict=True) if is_closed(copy)]
+
+
+def is_closed(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return True
+    return False
+
+
+def test_an_order_that_is_told_again_does_not_undo_what_was_done_since(
+    monitor: Callable[..., Monitor], cell: Cell, spawn: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """A successor may find its orders twice; a rank that it has condemned in between must be killed all the same."""
+    process, watcher = spawn(WAITS), monitor()
+    order, pidfd = WatchOrder(0, 0, 0, cell.path, process.pid), os.pidfd_open(process.pid)
+    assert tell(watcher, order, cell.descriptor, pidfd) == []
+    rank = condemned(watcher, cell, process)
+
+    assert tell(watcher, order, cell.descriptor, pidfd) == [cell.descriptor, pidfd]
+    assert watcher._ranks == {(0, 0): rank}
+    assert rank.kill_at_ns is not None
+    watcher._kill_survivors(rank.kill_at_ns)
+    assert process.wait(180) == -signal.SIGKILL
+    os.close(pidfd)
+
+
+def test_an_order_that_says_something_new_is_obeyed(
+    monitor: Callable[..., Monitor], cell: Cell, tmp_path: Path, channel: tuple[socket.socket, socket.socket]
+) -> None:
+    """Another worker, a cell that was made anew at the same path, or a worker that was not known before."""
+    watcher, order = monitor(), WatchOrder(0, 0, 0, cell.path, os.getpid())
+    pidfd = os.pidfd_open(os.getpid())
+    other = Cell.create(str(tmp_path / "other"))
+    seen = [watcher._ranks[0, 0]]
+    later = order._replace(started_ns=1)
+    news = [(order, cell, []), (order, cell, [pidfd]), (order, other, [pidfd]), (later, other, [pidfd])]
+    for new_order, new_cell, worker in news:
+        assert tell(watcher, new_order, new_cell.descriptor, *worker) == []
+        seen.append(watcher._ranks[0, 0])
+        assert seen[-1].order == new_order
+        assert os.path.sameopenfile(seen[-1]._cell.descriptor, new_cell.descriptor)
+    assert len(set(map(id, seen))) == len(seen)
+    # One that came without its cell is not taken for the same: it may have been another cell.
+    tell(watcher, later)
+    assert (watcher._ranks, "not watched" in channel[0].recv(1 << 20).decode()) == ({}, True)
+    other.close()
+    os.close(pidfd)
+
+
 def test_while_it_takes_stacks_it_has_announced_not_to_beat(
     monitor: Callable[..., Monitor], cell: Cell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

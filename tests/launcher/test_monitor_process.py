@@ -176,6 +176,33 @@ def test_a_successor_finds_its_orders_although_its_parent_dies_the_moment_it_sta
     assert [sorted(json.loads(message)) for message in waiting] == [["parts", "run_folders"]]
 
 
+def test_a_successor_knows_whom_to_watch_although_its_orders_were_read_by_the_former_one(
+    process: MonitorProcess,
+    changes: queue.Queue[tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    spawn: Callable[..., subprocess.Popen[str]],
+    tmp_path: Path,
+) -> None:
+    """They wait in the channel that the former one reads, too: one that is slow, and wakes just then."""
+    start, taken = process._start, queue.Queue[bytes]()
+
+    def take_all_and_start() -> subprocess.Popen[bytes]:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                taken.put(process._their_end.recv(1 << 16, socket.MSG_DONTWAIT))
+        return start()
+
+    with contextlib.closing(Cell.create(str(tmp_path / "run" / "0"))) as cell:
+        rank = spawn("print('ready', flush=True); input()")
+        process.watch(WatchOrder(0, 0, 0, cell.path, rank.pid), cell)
+        monkeypatch.setattr(process, "_start", take_all_and_start)
+        os.kill(process.pid, signal.SIGSTOP)
+        assert changes.get(timeout=PATIENCE)[0] == "monitor_replaced"
+        assert "watch" in [next(iter(json.loads(taken.get()))) for _ in range(taken.qsize())]
+        hang(cell, rank.pid)
+        assert rank.wait(PATIENCE) == -signal.SIGKILL
+
+
 DIES_WHILE_IT_REPLACES_A_STOPPED_MONITOR = """
 import os, select, signal, subprocess, sys, threading
 from launcher import monitor_process

@@ -8,6 +8,7 @@ lost time (``launcher.lost_time``).
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import logging
 import os
@@ -256,6 +257,11 @@ class MonitorProcess:
             self._tell_change(change, reason)
 
     def _start_successor(self) -> MonitorStartError | None:
+        # What nobody has read is told again, or is over. Left there while no monitor can be started, it would fill the
+        # channel, and a generation that is forgotten then would be watched by the next monitor for good.
+        with contextlib.suppress(BlockingIOError):
+            while self._their_end.recv(MESSAGE_SIZE, socket.MSG_DONTWAIT):
+                pass
         # They wait in the channel: should this process be killed now, the new monitor still knows whom to end.
         self._send_every_order()
         try:

@@ -16,6 +16,8 @@ __all__ = ["ProgressRule"]
 
 logger = logging.getLogger(__name__)
 
+_LARGEST_BYTES = 100
+
 
 class ProgressRule:
     """Counts generations in a row that ended without progress.
@@ -73,8 +75,11 @@ class ProgressRule:
         if self._file is None or not os.path.exists(self._file):
             return None
         try:
-            with open(self._file, encoding="utf-8", opener=only_plain) as file:
-                return int(file.read().strip())
+            with open(self._file, "rb", opener=only_plain) as file:
+                raw = file.read(_LARGEST_BYTES + 1)
+            if len(raw) > _LARGEST_BYTES:  # a checkpoint, perhaps; read whole, it would fill the launcher's memory
+                raise ValueError(f"it has more than {_LARGEST_BYTES} bytes")
+            return int(raw.decode("utf-8"))
         except (OSError, ValueError) as error:
             if not self._warned:
                 self._warned = True

@@ -279,8 +279,15 @@ class RankMonitorClient:
         with self._lock:
             if self._cell is None:
                 return
-            if self._pid != os.getpid():  # forked without Python's knowledge, by a C library
-                self.cut_off()
+            if self._pid != os.getpid() and not self._was_cut_off:
+                # Forked by a C library, unseen by Python, and no exception has brought it here: it has stored what it
+                # did as if it were its parent, which could be killed for what was closed behind its back.
+                logger.warning(
+                    "process %d, which a C library has forked from rank process %d, has left the training loop: that "
+                    "rank is not watched any more. End such a process with os._exit() or sys.exit()",
+                    os.getpid(),
+                    self._pid,
+                )
             words = self._words
             words[STATE] = SHUT_DOWN
             self._was_shut_down = True

@@ -17,6 +17,7 @@ from resilience_core.errors import ConfigError
 __all__ = ["SECTION", "read_section"]
 
 SECTION = "fault_tolerance"
+_LARGEST_BYTES = 16 << 20
 
 
 def read_section(path: str | os.PathLike[str], known: Collection[str]) -> tuple[list[Entry], list[str]]:
@@ -48,8 +49,11 @@ def read_section(path: str | os.PathLike[str], known: Collection[str]) -> tuple[
 
 def _text(name: str) -> str:
     try:
-        with open(name, encoding="utf-8") as file:
-            return file.read()
+        with open(name, "rb") as file:
+            raw = file.read(_LARGEST_BYTES + 1)
+        if len(raw) > _LARGEST_BYTES:
+            raise ConfigError(f"configuration file {name} is larger than any; name a YAML file")
+        return raw.decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(f"configuration file {name} does not exist{_neighbour(name)}") from None
     except IsADirectoryError:

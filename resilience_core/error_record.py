@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from resilience_core.cell import ERROR_TEXT, Cell, CellError, CellView
 from resilience_core.errors import ResilienceError
+from resilience_core.rank_process import cut_off_clients
 
 __all__ = [
     "ErrorRecord",
@@ -144,14 +145,18 @@ def note_error(error: BaseException, *, thread: str | None = None) -> None:
 
     One exception may be noted several times on its way out: the first time counts for when and where. One that is
     caught afterwards does no harm: whoever reads the record sees that the rank went on. Without a cell, and in a
-    process that was forked from the rank, this does nothing.
+    process that was forked from the rank, nothing is recorded.
 
     Args:
         error: The exception.
         thread: The thread that it ended, unless that is the main thread.
     """
-    if _cell is not None and os.getpid() == _pid:
+    if _cell is None:
+        return
+    if os.getpid() == _pid:
         _note(_cell, error, thread)
+    else:  # what is left on its way out, and closed, is the parent's; a C library may have forked, unseen by Python
+        cut_off_clients()
 
 
 def leave_error(error: BaseException, variable: str = "FT_CELL") -> None:

@@ -312,8 +312,8 @@ def _made_of(kind: str, entry: Mapping[str, Any]) -> str:
     if _is_close(before_relaxing, entry["floor"]):
         made += f", at least {entry['floor']:g} s"
     elif entry["intervals"] and not _is_close(before_relaxing, entry["factor"] * entry["longest"]):
-        is_less = before_relaxing < entry["factor"] * entry["longest"]
-        made += ", averaged with calculations that saw shorter ones" if is_less else ", averaged with earlier ones"
+        # Of shorter intervals, of another factor, or under a floor that is no more.
+        made += ", averaged with, or kept from, other calculations"
     if entry["relaxed"]:
         times = "a verdict" if entry["relaxed"] == 1 else f"{entry['relaxed']} verdicts"
         made += f", {RELAXATION ** entry['relaxed']} times as long after {times}"

@@ -25,6 +25,7 @@ from resilience_core.plain_files import only_plain
 __all__ = [
     "allow_stack_dumps",
     "answer_for_stacks",
+    "cut_off_clients",
     "cut_off_in_children",
     "log_and_leave",
     "read_config",
@@ -51,11 +52,12 @@ def cut_off_in_children(client: _Cuttable) -> None:
     global _fork_hook
     _clients.add(client)
     if _fork_hook is None:
-        _fork_hook = _after_fork_in_child
+        _fork_hook = cut_off_clients
         os.register_at_fork(after_in_child=_fork_hook)
 
 
-def _after_fork_in_child() -> None:
+def cut_off_clients() -> None:
+    """Cut every client off, in a process that was forked from the one they belong to."""
     for client in list(_clients):
         client.cut_off()
 

@@ -324,6 +324,27 @@ MUTANTS_OF_THE_GROUP = (
         ("tests/launcher/test_monitor_process.py",),
     ),
     Mutant(
+        "orders pile up while no monitor can be started",
+        "launcher/monitor_process.py",
+        "            while self._their_end.recv(MESSAGE_SIZE, socket.MSG_DONTWAIT):\n",
+        "            while False:\n",
+        ("tests/launcher/test_monitor_process.py",),
+    ),
+    Mutant(
+        "a child that was forked in C closes what its parent has open",
+        "resilience_core/error_record.py",
+        "        cut_off_clients()\n",
+        "        pass\n",
+        ("tests/resilience_core/test_client.py",),
+    ),
+    Mutant(
+        "a file that is no iteration is read whole",
+        "launcher/progress.py",
+        "file.read(_LARGEST_BYTES + 1)",
+        "file.read()",
+        ("tests/launcher/test_progress.py",),
+    ),
+    Mutant(
         "an order that is told again undoes a verdict",
         "launcher/monitor.py",
         "        if key in self._ranks and self._ranks[key].is_told_again(order, descriptors):\n",

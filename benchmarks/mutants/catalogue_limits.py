@@ -310,9 +310,9 @@ MUTANTS_OF_LIMITS = (
         ("tests/resilience_core/test_learned_limits.py",),
     ),
     Mutant(
-        "a child that was forked in C switches its parent's protection off",
+        "a child that was forked in C switches its parent's protection off without a word",
         "resilience_core/client.py",
-        "            if self._pid != os.getpid():",
+        "            if self._pid != os.getpid() and not self._was_cut_off:",
         "            if False:",
         ("tests/resilience_core/test_client.py",),
     ),

@@ -176,6 +176,29 @@ def test_a_successor_finds_its_orders_although_its_parent_dies_the_moment_it_sta
     assert [sorted(json.loads(message)) for message in waiting] == [["parts", "run_folders"]]
 
 
+def test_while_none_can_be_started_orders_do_not_pile_up(
+    process: MonitorProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A full channel loses what is said next, as that a generation is over: its cells were watched for good."""
+
+    def start() -> subprocess.Popen[bytes]:
+        raise monitor_process.MonitorStartError("none today")
+
+    process._closing.set()
+    process._keeper.join()
+    monkeypatch.setattr(process, "_start", start)
+    with contextlib.closing(Cell.create(str(tmp_path / "run" / "0"))) as cell:
+        process.watch(WatchOrder(7, 0, 0, cell.path), cell)
+        for _ in range(3):
+            process._replace("recorded", time.monotonic_ns())
+        process.forget(7)
+    waiting = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            waiting.append(next(iter(json.loads(process._their_end.recv(1 << 16, socket.MSG_DONTWAIT)))))
+    assert waiting == ["run_folders", "watch", "forget"]
+
+
 def test_a_successor_knows_whom_to_watch_although_its_orders_were_read_by_the_former_one(
     process: MonitorProcess,
     changes: queue.Queue[tuple[str, str]],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,23 @@ def test_a_file_that_holds_no_integer_is_said_once_and_judges_nobody(
     assert [record.getMessage() for record in caplog.records] == [
         f"checkpoint_iteration_file {file}: invalid literal for int() with base 10: 'step 100'; expected one integer"
     ]
+
+
+def test_a_file_that_is_larger_than_any_number_is_not_read_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The checkpoint itself, perhaps: gigabytes, in the launcher's memory, at each restart."""
+    file = tmp_path / "checkpoint"
+    file.write_text("1" * 101)
+    os.truncate(file, 1 << 40)
+    saved = rule(max_no_progress_cycles=1, checkpoint_iteration_file=str(file))
+
+    assert (saved.best, saved.generation_ended(None)) == (None, None)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"checkpoint_iteration_file {file}: it has more than 100 bytes; expected one integer"
+    ]
+    file.write_text("1" * 30 + " " * 70)
+    assert rule(checkpoint_iteration_file=str(file)).best == int("1" * 30)
 
 
 def test_a_file_that_does_not_exist_yet_judges_nobody(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import copy
 import ctypes
 import faulthandler
 import json
+import logging
 import os
 import pickle
 import re
@@ -1653,21 +1654,53 @@ def test_a_shutdown_while_another_thread_is_in_a_call_does_not_raise_there(
     assert not client.is_initialized
 
 
-def test_a_child_that_was_forked_in_c_switches_no_protection_off(
-    start: Callable[..., Cell], client: RankMonitorClient
+@pytest.mark.parametrize("kind", [SystemExit, RuntimeError])
+def test_a_child_that_was_forked_in_c_and_ends_by_an_exception_leaves_its_parent_alone(
+    start: Callable[..., Cell], client: RankMonitorClient, kind: type[BaseException]
 ) -> None:
-    """Python does not know of it, so nothing runs there at the fork; its end may close what ``ft.run()`` has opened."""
-    cell = start(rank_section_timeouts={"step": 1})
+    """Python does not know of it. It closed what its parent has open, which was killed as out of section for it."""
+    cell = start(rank_section_timeouts={"step": 60}, rank_out_of_section_timeout=1)
+    child = -1
+    try:
+        with client.section("step"):
+            before = cell.view()
+            child = ctypes.PyDLL(None).fork()
+            if child == 0:
+                signal.alarm(60)
+                raise kind
+            _, status = os.waitpid(child, 0)
+            after = cell.view()
+    except kind:
+        client.shutdown_workload_monitoring()
+        os._exit(7)
+    finally:
+        if child == 0:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(status) == 7
+    assert ([section.name for section in before.sections], before.state) == (["step"], WATCHED)
+    assert after == before
+    client.shutdown_workload_monitoring()
+    assert cell.view().state == SHUT_DOWN
+
+
+def test_a_child_that_was_forked_in_c_and_leaves_the_loop_as_if_it_were_its_parent_says_so(
+    start: Callable[..., Cell], client: RankMonitorClient, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What it has closed before is the parent's, which must not be killed for it."""
+    cell = start(rank_section_timeouts={"step": 60}, rank_out_of_section_timeout=1)
+    client.start_section("step")
     child = ctypes.PyDLL(None).fork()
     if child == 0:
         signal.alarm(60)
+        logging.basicConfig(force=True)
+        client.end_section("step")
         client.shutdown_workload_monitoring()
         os._exit(0)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
-    assert cell.view().state == WATCHED
-    client.shutdown_workload_monitoring()
     assert cell.view().state == SHUT_DOWN
+    told = f"process {child}, which a C library has forked from rank process {os.getpid()}, has left the training loop"
+    assert told in capfd.readouterr().err
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")

@@ -174,6 +174,12 @@ def test_a_missing_file_names_its_neighbour(read: Read):
         FaultToleranceConfig.from_yaml_file("tf.yaml")
 
 
+def test_a_file_that_never_ends_is_no_configuration():
+    """It would be read until no memory is left."""
+    with pytest.raises(ConfigError, match=r"/dev/zero is larger than any; name a YAML file"):
+        FaultToleranceConfig.from_yaml_file("/dev/zero")
+
+
 def test_a_missing_folder_is_said_to_be_missing(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"does not exist .*neither does the folder"):
         FaultToleranceConfig.from_yaml_file(tmp_path / "nowhere" / "ft.yaml")

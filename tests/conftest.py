@@ -225,9 +225,13 @@ class Job:
 
     @property
     def monitor_pid(self) -> int:
-        """The monitor that the launcher has now."""
-        (pid,) = (pid for pid, command in self.processes().items() if "launcher.monitor" in command)
-        return pid
+        """The monitor that the launcher has now; one that is just being executed has no command line for a moment."""
+
+        def the_only_one() -> int | None:
+            pids = [pid for pid, command in self.processes().items() if "launcher.monitor" in command]
+            return pids[0] if len(pids) == 1 else None
+
+        return int(self.until(the_only_one, "one monitor"))
 
     def processes(self) -> dict[int, str]:
         """What runs of it, the launcher too, with states and command lines."""

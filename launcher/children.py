@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.evidence import kernel_wait
+from launcher.processes import read_proc
 from launcher.stacks import Frame, Thread, main_thread
 
 __all__ = ["MOST_STACKS_OF_CHILDREN", "Child", "children_of", "families_of", "most_telling", "with_awaited"]
@@ -169,8 +170,7 @@ def _pids_below(pid: int) -> list[int]:
 
 def _look(pid: int) -> Child | None:
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            head, _, rest = file.read().rpartition(b")")
+        head, _, rest = read_proc(f"/proc/{pid}/stat").rpartition(b")")
         state = rest.split()[0].decode()
     except (OSError, IndexError):
         return None

@@ -10,6 +10,7 @@ import os
 import signal
 from typing import NamedTuple
 
+from launcher.processes import read_proc
 from resilience_core.cell import SHUT_DOWN, CellView
 from resilience_core.error_record import ErrorRecord
 
@@ -29,6 +30,8 @@ UNREADABLE = -1
 """The state in the view of a cell that is damaged."""
 
 _PF_EXITING = 0x4
+_GPU_DEVICES = ("nvidia", "kfd", "dri")
+_GPU_PATHS = tuple(f"/dev/{name}" for name in _GPU_DEVICES)
 
 
 class ProcessLook(NamedTuple):
@@ -58,8 +61,7 @@ class ProcessLook(NamedTuple):
 def look_at(pid: int) -> ProcessLook | None:
     """Look at a process; None when there is none, or it may not be looked at."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
+        fields = read_proc(f"/proc/{pid}/stat").rpartition(b")")[2].split()
         state, flags, exit_status = fields[0].decode(), int(fields[6]), int(fields[49])
     except (OSError, ValueError, IndexError):
         return None
@@ -67,13 +69,13 @@ def look_at(pid: int) -> ProcessLook | None:
         state=state,
         exit_status=exit_status,
         is_exiting=bool(flags & _PF_EXITING),
-        is_dumping_core="CoreDumping:\t1" in _read(f"/proc/{pid}/status"),
+        is_dumping_core=b"CoreDumping:\t1" in _read(f"/proc/{pid}/status"),
     )
 
 
 def kernel_wait(pid: int) -> str | None:
     """The kernel function that a process sleeps in, where there is one and it may be read."""
-    return _read(f"/proc/{pid}/wchan").strip("0 \n") or None
+    return _read(f"/proc/{pid}/wchan").decode("utf-8", errors="replace").strip("0 \n") or None
 
 
 def state_phrase(pid: int) -> str:
@@ -89,9 +91,11 @@ def state_phrase(pid: int) -> str:
 def uses_a_gpu(pid: int) -> bool:
     """Whether the process has a device of a GPU open."""
     with contextlib.suppress(OSError):
+        if not any(name.startswith(_GPU_DEVICES) for name in os.listdir("/dev")):
+            return False  # the usual case on a machine without one; a process has many descriptors
         for descriptor in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
-                if os.readlink(f"/proc/{pid}/fd/{descriptor}").startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri")):
+                if os.readlink(f"/proc/{pid}/fd/{descriptor}").startswith(_GPU_PATHS):
                     return True
     return False
 
@@ -217,9 +221,8 @@ class Evidence(NamedTuple):
         return None
 
 
-def _read(path: str) -> str:
+def _read(path: str) -> bytes:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(1 << 16)
+        return read_proc(path)
     except OSError:
-        return ""
+        return b""

@@ -188,8 +188,12 @@ class Monitor:
 
     def _listen(self, sleep_ns: int) -> bool:
         """Sleep, but hear the parent; whether it was heard."""
-        # Rounded up: waking a little after the deadline finds it passed, waking before finds nothing.
-        heard = self._poll.poll((max(0, sleep_ns) + 999_999) // 1_000_000 / 1000)
+        # epoll counts in milliseconds. Less than one is slept without hearing the parent: a look that waits for the
+        # next whole one is half a millisecond late on average.
+        milliseconds, rest_ns = divmod(max(0, sleep_ns), 1_000_000)
+        heard = self._poll.poll(milliseconds / 1000)
+        if not heard and not milliseconds:
+            time.sleep(rest_ns / NS)
         for descriptor, _ in heard:
             if descriptor == self._parent:
                 self._parent_is_alive = False

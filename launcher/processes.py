@@ -22,6 +22,7 @@ __all__ = [
     "let_end",
     "open_pidfd",
     "process_status",
+    "read_proc",
     "send_signal",
     "session_members",
     "state_of_thread",
@@ -51,11 +52,25 @@ class ProcessStatus(NamedTuple):
         return self.state == "T"
 
 
+def read_proc(path: str) -> bytes:
+    """Read a file of proc(5) that the kernel writes as a whole, such as ``stat``, by one read.
+
+    A verdict reads a dozen of them before its signal, and Python's buffers cost more than the kernel's work.
+
+    Raises:
+        OSError: There is none, or it may not be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, 1 << 16)
+    finally:
+        os.close(descriptor)
+
+
 def process_status(pid: int) -> ProcessStatus | None:
     """State and session of a process; None when there is none."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
+        fields = read_proc(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     except OSError:  # none, or one that we may not look at (hidepid)
         return None
     return ProcessStatus(fields[0].decode(), int(fields[3]))

@@ -407,4 +407,25 @@ MUTANTS_OF_THE_GROUP = (
         "if False:",
         ("tests/launcher/test_story.py",),
     ),
+    Mutant(
+        "the monitor does not sleep for less than a millisecond, but asks the clock again and again",
+        "launcher/monitor.py",
+        "            time.sleep(rest_ns / NS)\n",
+        "            pass\n",
+        ("tests/launcher/test_monitor.py",),
+    ),
+    Mutant(
+        "a GPU is looked for only where there is none",
+        "launcher/evidence.py",
+        "if not any(name.startswith(_GPU_DEVICES)",
+        "if any(name.startswith(_GPU_DEVICES)",
+        ("tests/launcher/test_evidence.py",),
+    ),
+    Mutant(
+        "whatever a process has open is a GPU",
+        "launcher/evidence.py",
+        ".startswith(_GPU_PATHS)",
+        ".startswith('/dev/')",
+        ("tests/launcher/test_evidence.py",),
+    ),
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cells import Cells
-from launcher.evidence import Evidence, ProcessLook, last_sign_ns, look_at, unmonitored
+from launcher.evidence import Evidence, ProcessLook, last_sign_ns, look_at, unmonitored, uses_a_gpu
 from launcher.folders import RunFolder
 from resilience_core.cell import CLOSED, SHUT_DOWN, UNUSED, WATCHED, CellView, OpenSection
 from resilience_core.error_record import ErrorRecord
@@ -132,3 +132,16 @@ def test_when_a_rank_has_answered_for_its_stack_is_known_from_its_file(tmp_path:
     (asked,) = cells.asked_ns().items()
     assert asked[0] == 0
     assert before_ns < asked[1] <= time.monotonic_ns()
+
+
+@pytest.mark.parametrize(
+    ("there", "in_use", "used"), [("null", "null", True), ("null", "zero", False), ("no-such", "null", False)]
+)
+def test_a_gpu_is_used_by_whoever_has_its_device_open(
+    spawn: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch, there: str, in_use: str, used: bool
+) -> None:
+    """With /dev/null in the place of a GPU, which this machine need not have."""
+    monkeypatch.setattr("launcher.evidence._GPU_DEVICES", (there,))
+    monkeypatch.setattr("launcher.evidence._GPU_PATHS", ("/dev/null",))
+    opens = f"import os; os.dup2(os.open('/dev/{in_use}', os.O_RDWR), 2); "
+    assert uses_a_gpu(spawn(opens + WAITS).pid) is used

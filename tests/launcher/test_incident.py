@@ -111,6 +111,9 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
     assert list(read_incidents(str(tmp_path))) == [first, second]
     assert read_incident(str(first.folder)) == first
     assert (first.node, first._replace(folder=None, wall_time="", node="")) == (os.uname().nodename, HANG)
+    lines = Path(str(first.folder), "incident.json").read_text().splitlines()
+    assert [line for line in lines if '"local_rank":' in line] == lines[7 : 7 + len(HANG.ranks)]  # one of its own each
+    assert len(HANG.ranks) > 1
 
 
 def test_a_message_that_no_encoding_knows_is_written_all_the_same(tmp_path: Path) -> None:

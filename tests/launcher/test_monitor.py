@@ -398,3 +398,11 @@ def test_a_launcher_that_is_killed_with_reports_unread_is_lost_like_any_other(
     assert made._settings["run_folders"] == ["/last/order"]
     assert not made._unsent
     assert "could not report" not in capfd.readouterr().err
+
+
+def test_less_than_a_millisecond_is_slept_too(monitor: Callable[..., Monitor]) -> None:
+    """epoll knows no less than one: a look would be late by up to that, or the loop would spin."""
+    made = monitor()
+    began_ns = time.monotonic_ns()
+    assert not made._listen(400_000)
+    assert time.monotonic_ns() - began_ns >= 400_000

@@ -263,6 +263,7 @@ def test_a_process_that_may_not_be_looked_at_is_no_reason_to_fail(monkeypatch: p
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr("builtins.open", refuse)
+    monkeypatch.setattr("os.open", refuse)
     assert process_status(1) is None
     assert not handles_signal(1, signal.SIGUSR1)
 

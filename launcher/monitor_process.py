@@ -242,12 +242,12 @@ class MonitorProcess:
             # killed at any moment, there is always one to end the ranks.
             failure = self._start_successor()
             former.send_signal(signal.SIGKILL)
-            # Again, for the former one may have read them.
-            self._send_every_order()
             if _has_ended(former):
                 self._left_behind.remove(former)
             else:
                 reason = f"{reason}; it was killed and is not gone ({state_phrase(former.pid)}), and left behind"
+            # Again, for the former one may have read them, even in its last moment.
+            self._send_every_order()
             if failure is not None:
                 failure = self._start_successor()  # there may have been room for one only
             if failure is not None:

@@ -276,18 +276,22 @@ class RankMonitorClient:
 
     def shutdown_workload_monitoring(self) -> None:
         """Switch protection off: from here on this rank may take as long as it likes."""
-        with self._lock:
-            if self._cell is None:
-                return
-            if self._pid != os.getpid() and not self._was_cut_off:
-                # Forked by a C library, unseen by Python, and no exception has brought it here: it has stored what it
-                # did as if it were its parent, which could be killed for what was closed behind its back.
+        if self._cell is not None and self._pid != os.getpid() and not self._was_cut_off:
+            # Forked by a C library, unseen by Python.
+            if sys.exc_info()[0] is not None:
+                self.cut_off()  # it only ends, and its parent trains on
+            else:
+                # It has stored what it did as if it were its parent, which could be killed for what was closed behind
+                # its back.
                 logger.warning(
                     "process %d, which a C library has forked from rank process %d, has left the training loop: that "
-                    "rank is not watched any more. End such a process with os._exit() or sys.exit()",
+                    "rank is not watched any more. End such a process with os._exit()",
                     os.getpid(),
                     self._pid,
                 )
+        with self._lock:
+            if self._cell is None:
+                return
             words = self._words
             words[STATE] = SHUT_DOWN
             self._was_shut_down = True

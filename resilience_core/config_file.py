@@ -17,7 +17,7 @@ from resilience_core.errors import ConfigError
 __all__ = ["SECTION", "read_section"]
 
 SECTION = "fault_tolerance"
-_LARGEST_BYTES = 16 << 20
+_LARGEST_BYTES = 1 << 20
 
 
 def read_section(path: str | os.PathLike[str], known: Collection[str]) -> tuple[list[Entry], list[str]]:
@@ -52,7 +52,7 @@ def _text(name: str) -> str:
         with open(name, "rb") as file:
             raw = file.read(_LARGEST_BYTES + 1)
         if len(raw) > _LARGEST_BYTES:
-            raise ConfigError(f"configuration file {name} is larger than any; name a YAML file")
+            raise ConfigError(f"configuration file {name} has more than 1 MB, which is more than any; name a YAML file")
         return raw.decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(f"configuration file {name} does not exist{_neighbour(name)}") from None

@@ -319,7 +319,8 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "orders that the former monitor has read are not told to the new one",
         "launcher/monitor_process.py",
-        "            # Again, for the former one may have read them.\n            self._send_every_order()\n",
+        "            # Again, for the former one may have read them, even in its last moment.\n"
+        "            self._send_every_order()\n",
         "",
         ("tests/launcher/test_monitor_process.py",),
     ),

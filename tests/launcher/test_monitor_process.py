@@ -226,6 +226,36 @@ def test_a_successor_knows_whom_to_watch_although_its_orders_were_read_by_the_fo
         assert rank.wait(PATIENCE) == -signal.SIGKILL
 
 
+def test_a_successor_knows_whom_to_watch_although_the_former_one_read_its_orders_while_it_was_dying(
+    process: MonitorProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    spawn: Callable[..., subprocess.Popen[bytes]],
+    tmp_path: Path,
+) -> None:
+    """It may be inside of a call that takes one when it is killed."""
+    has_ended = monitor_process._has_ended
+
+    def waiting() -> list[str]:
+        kinds = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                kinds.append(next(iter(json.loads(process._their_end.recv(1 << 16, socket.MSG_DONTWAIT)))))
+        return kinds
+
+    def take_all(former: subprocess.Popen[bytes]) -> bool:
+        assert "watch" in waiting()
+        return has_ended(former)
+
+    process._closing.set()
+    process._keeper.join()
+    monkeypatch.setattr(process, "_start", lambda: spawn("print('ready', flush=True); input()"))  # and reads nothing
+    monkeypatch.setattr(monitor_process, "_has_ended", take_all)
+    with contextlib.closing(Cell.create(str(tmp_path / "run" / "0"))) as cell:
+        process.watch(WatchOrder(7, 0, 0, cell.path), cell)
+        process._replace("recorded", time.monotonic_ns())
+    assert waiting() == ["run_folders", "watch"]
+
+
 DIES_WHILE_IT_REPLACES_A_STOPPED_MONITOR = """
 import os, select, signal, subprocess, sys, threading
 from launcher import monitor_process

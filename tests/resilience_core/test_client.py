@@ -18,13 +18,20 @@ import sys
 import threading
 import time
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from resilience_core import RankMonitorClient, RankMonitorClientError, WorkloadAction, WorkloadControlRequest
+from resilience_core import (
+    RankMonitorClient,
+    RankMonitorClientError,
+    WorkloadAction,
+    WorkloadControlRequest,
+    rank_process,
+)
 from resilience_core import client as client_module
 from resilience_core.cell import (
     CLOSED,
@@ -1681,6 +1688,70 @@ def test_a_child_that_was_forked_in_c_and_ends_by_an_exception_leaves_its_parent
     assert after == before
     client.shutdown_workload_monitoring()
     assert cell.view().state == SHUT_DOWN
+
+
+def test_a_child_that_was_forked_in_c_between_sections_and_ends_by_an_exception_leaves_its_parent_watched(
+    start: Callable[..., Cell], client: RankMonitorClient, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The program's own shutdown, in a ``finally``, switched its parent's protection off."""
+    cell = start(rank_section_timeouts={"step": 60}, rank_out_of_section_timeout=1)
+    child = -1
+    try:
+        with client.section("step"):
+            pass
+        child = ctypes.PyDLL(None).fork()
+        if child == 0:
+            signal.alarm(60)
+            logging.basicConfig(force=True)
+            raise SystemExit(0)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 7
+        assert cell.view().state == WATCHED
+        assert "C library" not in capfd.readouterr().err
+    finally:
+        client.shutdown_workload_monitoring()
+        if child == 0:
+            os._exit(7 if cell.view().state == WATCHED else 8)
+    assert cell.view().state == SHUT_DOWN
+
+
+def test_a_forked_child_that_has_a_cell_of_its_own_is_a_rank_like_any_other(
+    start: Callable[..., Cell], client: RankMonitorClient, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    cell, own = start(rank_section_timeouts={"step": 60}), Cell.create(str(tmp_path / "own"))
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(60)
+            logging.basicConfig(force=True)
+            client.shutdown_workload_monitoring()
+            os.environ["FT_CELL"] = str(tmp_path / "own")
+            client.init_workload_monitoring()
+            with pytest.raises(RankMonitorClientError, match="another RankMonitorClient of this process"):
+                RankMonitorClient().init_workload_monitoring()
+            client.shutdown_workload_monitoring()
+            os._exit(7)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    with contextlib.closing(own):
+        assert (os.waitstatus_to_exitcode(status), own.view().state, cell.view().state) == (7, SHUT_DOWN, WATCHED)
+    assert "C library" not in capfd.readouterr().err
+
+
+def test_every_client_of_a_forked_process_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also behind one that was shut down; the order in which they stand is nobody's."""
+
+    class Recorded:
+        is_cut_off = False
+
+        def cut_off(self) -> None:
+            self.is_cut_off = True
+
+    clients = [Recorded() for _ in range(3)]
+    monkeypatch.setattr(rank_process, "_clients", weakref.WeakSet(clients))
+    rank_process.cut_off_clients()
+    assert [client.is_cut_off for client in clients] == [True] * 3
 
 
 def test_a_child_that_was_forked_in_c_and_leaves_the_loop_as_if_it_were_its_parent_says_so(

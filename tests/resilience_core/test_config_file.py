@@ -176,7 +176,7 @@ def test_a_missing_file_names_its_neighbour(read: Read):
 
 def test_a_file_that_never_ends_is_no_configuration():
     """It would be read until no memory is left."""
-    with pytest.raises(ConfigError, match=r"/dev/zero is larger than any; name a YAML file"):
+    with pytest.raises(ConfigError, match=r"/dev/zero has more than 1 MB, which is more than any; name a"):
         FaultToleranceConfig.from_yaml_file("/dev/zero")
 
 

@@ -243,7 +243,7 @@ def test_a_successor_knows_whom_to_watch_although_the_former_one_read_its_orders
         return kinds
 
     def take_all(former: subprocess.Popen[bytes]) -> bool:
-        assert "watch" in waiting()
+        waiting()  # unless it was quicker
         return has_ended(former)
 
     process._closing.set()

@@ -143,7 +143,8 @@ class FaultTolerance:
         """One whole training step: forward, backward, optimizer, collectives.
 
         Args:
-            iteration: Steps since training began, from 0; a resumed run continues the count.
+            iteration: Steps since training began, from 0; a resumed run continues the count, and so does each epoch.
+                Where it begins again, the launcher cannot tell from it whether the job makes progress.
         """
         self._translator.completed_steps = iteration
         return _Step(self._bus, iteration)

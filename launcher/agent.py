@@ -31,7 +31,7 @@ from launcher import console, story
 from launcher.console import say
 from launcher.generation import Generation, Outfit
 from launcher.incident import Incident
-from launcher.progress import ProgressRule
+from launcher.progress import ProgressRule, Reached, reached_by
 from launcher.rendezvous import GenerationRendezvous
 from launcher.workers import Worker, WorkerProcesses
 from launcher.working_folder import said_where_deleted
@@ -46,8 +46,6 @@ logger = logging.getLogger(__name__)
 _NS = 1_000_000_000
 _PROGRESS = "whether the job makes progress"
 _LONGEST_BACK_OFF_SECONDS = 60.0
-_IMPLAUSIBLE_ITERATION = 1 << 53
-"""A damaged cell must not pass for progress that no later generation can reach."""
 _CHORES_SECONDS = 1.0
 """How often what nothing wakes the launcher for is done: orphans that have ended are collected, cells are looked at."""
 _EARLY_CHORES_SECONDS = 0.25
@@ -104,9 +102,9 @@ class Agent(SimpleElasticAgent):
         return self._current is not None
 
     @property
-    def best_iteration(self) -> int | None:
-        """The highest iteration that the job has reported in a generation that ended, None when none did."""
-        return self._progress.best
+    def furthest(self) -> Reached:
+        """How far the job came in the generations that have ended."""
+        return self._progress.furthest
 
     @property
     def culprits(self) -> list[int]:
@@ -413,14 +411,16 @@ class Agent(SimpleElasticAgent):
         if not current.condemned:
             self._tell(*self._written(incident))
         self._rendezvous_handler.note_failure()
-        reached = _highest_iteration(current)
+        reached = reached_by(views.values())
         why = self._asked_of_progress(lambda: self._progress.generation_ended(reached))
         why = story.beyond_mending(self._incident or incident) or why
         allowed = group.spec.max_restarts
         if why is not None and self._remaining_restarts > 0:
             self._give_up(why, self._outfit.config.no_restart_exit_code)
         else:
-            say(story.what_follows(allowed - self._remaining_restarts, allowed), *said_where_deleted())
+            doubt = self._progress.doubt() if self._remaining_restarts > 0 else None
+            follows = story.what_follows(allowed - self._remaining_restarts, allowed)
+            say(*filter(None, (follows, doubt)), *said_where_deleted())
         return failures, any(map(story.showed_life, views.values()))
 
     def _written(self, incident: Incident) -> tuple[Incident, str | None]:
@@ -429,7 +429,7 @@ class Agent(SimpleElasticAgent):
         return self._outfit.on_disk("the incident", lambda: story.written(incident, folder), (incident, problem))
 
     def _note_progress(self, current: Generation) -> None:
-        reached = _highest_iteration(current)
+        reached = reached_by(current.views().values())
         self._asked_of_progress(lambda: self._progress.note(reached))
 
     def _asked_of_progress(self, call: Callable[[], T]) -> T | None:
@@ -503,9 +503,3 @@ def _records(processes: WorkerProcesses, failed: Collection[Worker]) -> dict[int
 
 def _tails(paths: Mapping[int, str]) -> dict[int, tuple[str, ...]]:
     return {local_rank: story.tail(path) for local_rank, path in paths.items()}
-
-
-def _highest_iteration(generation: Generation) -> int | None:
-    """The highest iteration any local rank has reported, None when none did."""
-    iterations = [view.iteration for view in generation.views().values()]
-    return max((each for each in iterations if 0 <= each < _IMPLAUSIBLE_ITERATION), default=None)

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 from launcher.event_log import read_events
 from launcher.incident import read_incidents
+from launcher.progress import NOTHING_REACHED, Reached, Standstill
 from launcher.working_folder import completed
 from resilience_core.finished import FINISHED_FLAG_VARIABLE
 
@@ -40,8 +41,8 @@ class Outcome(NamedTuple):
 
     exit_code: int
     seconds: float
-    iteration: int | None
-    """The last iteration that it reported; None when it reported none."""
+    reached: Reached
+    """How far it came, as far as its ranks have reported it."""
     is_final: bool
     """A rank has asked for the end of the workload, so that no other run should follow."""
 
@@ -51,7 +52,7 @@ class Tally:
 
     Args:
         max_failures: Failed runs in a row.
-        max_without_progress: Runs in a row, failed or not, that did not carry the last iteration on.
+        max_without_progress: Runs in a row, failed or not, that showed no progress; see :class:`Standstill`.
     """
 
     def __init__(self, max_failures: int, max_without_progress: int) -> None:
@@ -60,8 +61,12 @@ class Tally:
         self.runs = 0
         self.failures = 0
         self.failures_in_a_row = 0
-        self.without_progress = 0
-        self.best: int | None = None
+        self._standstill = Standstill()
+
+    @property
+    def best(self) -> int | None:
+        """The highest iteration that any run has reported; None when none did."""
+        return self._standstill.best
 
     def add(self, outcome: Outcome) -> str | None:
         """Count one run that did not complete the training.
@@ -73,18 +78,16 @@ class Tally:
         failed = outcome.exit_code != 0
         self.failures += failed
         self.failures_in_a_row = self.failures_in_a_row + 1 if failed else 0
-        moved = outcome.iteration is not None and (self.best is None or outcome.iteration > self.best)
-        self.without_progress = 0 if moved else self.without_progress + 1
-        if moved:
-            self.best = outcome.iteration
+        self._standstill.add(outcome.reached)
+        without_progress = self._standstill.count
         if outcome.is_final:
             return "a rank has asked for the end of the workload"
         if self._max_failures and self.failures_in_a_row >= self._max_failures:
             return f"{self.failures_in_a_row} runs in a row have failed (--max-failures)"
-        if self._max_without_progress and self.without_progress >= self._max_without_progress:
+        if self._max_without_progress and without_progress >= self._max_without_progress:
             at = "none reported an iteration" if self.best is None else f"the last iteration is still {self.best}"
             hint = "" if failed else f"; if training is complete, why was {FINISHED_FLAG_VARIABLE} not made?"
-            return f"{self.without_progress} runs in a row made no progress, {at} (--max-without-progress){hint}"
+            return f"{without_progress} runs in a row made no progress, {at} (--max-without-progress){hint}"
         return None
 
 
@@ -153,8 +156,8 @@ class AutoResume:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         code = child.wait()
         self._child = None
-        iteration, is_final = _summary(_log_folder(self._options.command), child.pid, began_ns)
-        return Outcome(code if code >= 0 else 128 - code, time.monotonic() - began, iteration, is_final)
+        reached, is_final = _summary(_log_folder(self._options.command), child.pid, began_ns)
+        return Outcome(code if code >= 0 else 128 - code, time.monotonic() - began, reached, is_final)
 
     def _back_off(self) -> None:
         """Wait before the next run, the longer the more runs in a row have failed."""
@@ -199,8 +202,8 @@ def _log_folder(command: Sequence[str]) -> str:
     return "ft_logs"
 
 
-def _summary(parent: str, launcher: int, began_ns: int) -> tuple[int | None, bool]:
-    """The last iteration that a run reported, and whether a rank has asked for the end of the workload.
+def _summary(parent: str, launcher: int, began_ns: int) -> tuple[Reached, bool]:
+    """How far a run came, and whether a rank has asked for the end of the workload.
 
     Args:
         parent: The folder of log folders.
@@ -221,14 +224,21 @@ def _summary(parent: str, launcher: int, began_ns: int) -> tuple[int | None, boo
             events = [event for event in events if event["t_ns"] >= last["t_ns"]]
             runs.append((last.get("launcher") == launcher, last["t_ns"], folder, events))
     if not runs:
-        return None, False
+        return NOTHING_REACHED, False
     _, _, folder, events = max(runs)
     reported = [event["iteration"] for event in events if isinstance(event.get("iteration"), int)]
     for incident in read_incidents(folder):
         if incident.seen_ns >= began_ns:
             reported += [rank.iteration for rank in incident.ranks if rank.iteration is not None]
     is_final = any(event["event"] == "request" and event.get("action") == "ShutdownWorkload" for event in events)
-    return max(reported, default=None), is_final
+    ended = next((event for event in events if event["event"] == "ended"), {})
+    reached = Reached(
+        iteration=max(reported, default=None),
+        resumed_from=ended.get("resumed_from"),
+        saved=ended.get("saved"),
+        went_back=bool(ended.get("went_back")),
+    )
+    return reached, is_final
 
 
 # ---- command line ---------------------------------------------------------------------------------------
@@ -289,7 +299,8 @@ def _parser() -> argparse.ArgumentParser:
         type=_count,
         default=3,
         metavar="N",
-        help="runs in a row without a new iteration after which to give up; 0: no limit (default 3)",
+        help="runs in a row without progress, judged as by --ft-max-no-progress-cycles, after which to give up; "
+        "0: no limit (default 3)",
     )
     parser.add_argument("--version", action="version", version=f"ft_autoresume {_version()}")
     parser.add_argument(
@@ -334,7 +345,8 @@ def _codes(text: str) -> tuple[int, ...]:
 
 
 def _told(run: int, outcome: Outcome) -> str:
-    reached = "no iteration reported" if outcome.iteration is None else f"last iteration {outcome.iteration}"
+    last = outcome.reached.iteration
+    reached = "no iteration reported" if last is None else f"last iteration {last}"
     return (
         f"run {run} ended with {outcome.exit_code} after {outcome.seconds:.1f} s, {reached}; training is not complete"
     )

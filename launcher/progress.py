@@ -1,75 +1,201 @@
 """Whether a job that is restarted again and again gets anywhere.
 
-Progress is what the job itself reports: the iteration on the event bus (from the ranks' cells), or the integer
-in ``checkpoint_iteration_file``. A job that reports neither is never judged.
+Progress is what the job itself reports: the iterations on the event bus and those of its checkpoints (from the ranks'
+cells), or the integer in ``checkpoint_iteration_file``. A job that reports neither is never judged.
+
+Iterations should be counted through the whole run, but nothing enforces that. A job that counts within each epoch, or
+from 0 in each generation, must not be given up while it gets on. So iterations are believed only as far as something
+else supports them (:class:`Standstill`). An error in this direction costs restarts, which ``--max-restarts`` limits;
+one in the other direction costs the job.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterable
+from typing import NamedTuple
 
+from resilience_core.cell import CellView
 from resilience_core.config import FaultToleranceConfig
 from resilience_core.plain_files import only_plain
 
-__all__ = ["ProgressRule"]
+__all__ = ["NOTHING_REACHED", "ProgressRule", "Reached", "Standstill", "reached_by"]
 
 logger = logging.getLogger(__name__)
 
 _LARGEST_BYTES = 100
+_IMPLAUSIBLE = 1 << 53
+"""A damaged cell must not pass for progress that no later generation can reach."""
+_SAME_PLACE = 2
+"""By how many iterations the ends of two generations may differ that failed at the same one: a peer may be ahead."""
+
+
+class Reached(NamedTuple):
+    """How far the ranks of one generation, or of one job, came; None for what none of them reported."""
+
+    iteration: int | None = None
+    resumed_from: int | None = None
+    """The highest iteration of a checkpoint that was loaded."""
+    saved: int | None = None
+    """The highest iteration of a checkpoint that was saved."""
+    went_back: bool = False
+    """An iteration was lower than the one before it, so they do not count on through the run."""
+
+    @property
+    def checkpoint(self) -> int | None:
+        """The highest iteration of a checkpoint that was loaded or saved."""
+        return _later(self.resumed_from, self.saved)
+
+
+NOTHING_REACHED = Reached()
+
+
+def reached_by(views: Iterable[CellView]) -> Reached:
+    """What the cells of some ranks say of how far these came."""
+    known = list(views)
+    return Reached(
+        iteration=_highest(view.iteration for view in known),
+        resumed_from=_highest(view.resumed_from for view in known),
+        saved=_highest(view.saved for view in known),
+        went_back=any(view.went_back > 0 for view in known),
+    )
+
+
+def _highest(iterations: Iterable[int]) -> int | None:
+    return max((each for each in iterations if 0 <= each < _IMPLAUSIBLE), default=None)
+
+
+class Standstill:
+    """Counts ends in a row, of generations or of jobs, that show no progress. Pure.
+
+    An end shows progress when the best iteration, or that of the newest checkpoint, has risen by ``least``. It shows
+    the lack of it when neither has, and
+
+    * no iteration was begun at all, or
+    * a checkpoint was loaded, so that the iterations are known to go on from there, or
+    * it came at the same iteration as the one before it, so that the same failure may have come again.
+
+    Otherwise, and where iterations have ever gone back within one generation, it shows neither, and ends the row.
+    """
+
+    def __init__(self, least: int = 1) -> None:
+        self._least = least
+        self._before: int | None = None
+        self.count = 0
+        self.furthest = NOTHING_REACHED
+
+    @property
+    def best(self) -> int | None:
+        """The highest iteration so far; None when none is known."""
+        return self.furthest.iteration
+
+    def note(self, reached: Reached) -> bool:
+        """Remember how far one came, whatever it ended with.
+
+        Returns:
+            Whether it has shown progress.
+        """
+        best = self.furthest
+        gained = self._is_gain(reached.iteration, best.iteration) or self._is_gain(reached.checkpoint, best.checkpoint)
+        self.furthest = Reached(
+            iteration=_later(best.iteration, reached.iteration),
+            resumed_from=_later(best.resumed_from, reached.resumed_from),
+            saved=_later(best.saved, reached.saved),
+            went_back=best.went_back or reached.went_back,
+        )
+        return gained
+
+    def add(self, reached: Reached) -> None:
+        """Count one that ended before training was complete."""
+        before, self._before = self._before, reached.iteration
+        if self.note(reached) or not self._shows_none(reached, before):
+            self.count = 0
+        else:
+            self.count += 1
+
+    def _shows_none(self, reached: Reached, before: int | None) -> bool:
+        if reached.iteration is None:
+            return True
+        if self.furthest.went_back:
+            return False
+        if reached.resumed_from or before is None:  # from 0 would say nothing
+            return True
+        return abs(reached.iteration - before) <= max(_SAME_PLACE, self._least - 1)
+
+    def _is_gain(self, reached: int | None, best: int | None) -> bool:
+        return reached is not None and reached - (-1 if best is None else best) >= self._least
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    return max((each for each in (one, other) if each is not None), default=None)
 
 
 class ProgressRule:
-    """Counts generations in a row that ended without progress.
-
-    A generation has made progress when it carried the best iteration ever reported on by at least
-    ``min_progress_iterations``.
-    """
+    """Says when a job is to be given up, since ``max_no_progress_cycles`` generations in a row showed no progress."""
 
     def __init__(self, config: FaultToleranceConfig) -> None:
         self._limit = config.max_no_progress_cycles
         self._least = config.min_progress_iterations
         self._file = config.checkpoint_iteration_file
+        self._row = Standstill(self._least)
         self._warned = False
-        self.best: int | None = self._checkpointed()
-        self.without_progress = 0
+        self._has_told = False
+        self._row.note(self._in_file())
 
     @property
     def reads_a_file(self) -> bool:
         """Whether a call may have to wait for a disk."""
         return self._file is not None
 
-    def note(self, reported_iteration: int | None) -> None:
-        """Remember how far a generation came that ended in good order."""
-        reached = self._checkpointed() if self._file is not None else reported_iteration
-        if reached is not None:
-            self.best = reached if self.best is None else max(self.best, reached)
+    @property
+    def furthest(self) -> Reached:
+        """How far the job came in the generations that have ended."""
+        return self._row.furthest
 
-    def generation_ended(self, reported_iteration: int | None) -> str | None:
+    def note(self, reported: Reached) -> None:
+        """Remember how far a generation came that ended in good order."""
+        self._row.note(self._believed(reported))
+
+    def generation_ended(self, reported: Reached) -> str | None:
         """Judge a generation that ended in a failure.
 
         Args:
-            reported_iteration: The highest iteration any of its ranks reported, None when none did.
+            reported: What its ranks reported.
 
         Returns:
             Why the job is given up, None while it may go on.
         """
-        reached = self._checkpointed() if self._file is not None else reported_iteration
-        if reached is None and self.best is None:
+        reached = self._believed(reported)
+        if reached.iteration is None and self._row.best is None:
+            self._row.note(reached)
             return None
-        gained = 0 if reached is None else reached - (-1 if self.best is None else self.best)
-        if gained >= self._least:
-            self.without_progress = 0
-        else:
-            self.without_progress += 1
-        if reached is not None:
-            self.best = reached if self.best is None else max(self.best, reached)
-        if self._limit and self.without_progress >= self._limit:
-            return (
-                f"{self.without_progress} generations in a row ended without {self._least} new iteration(s); "
-                f"the best so far is {self.best}. The same failure would only come again"
-            )
-        return None
+        self._row.add(reached)
+        if not self._limit or self._row.count < self._limit:
+            return None
+        source = "the ranks report" if self._file is None else f"{self._file} holds"
+        return (
+            f"{self._row.count} generations in a row ended without {self._least} new iteration(s); the best so far "
+            f"that {source} is {self._row.best}. If the job does get on, start it with --ft-max-no-progress-cycles 0"
+        )
+
+    def doubt(self) -> str | None:
+        """Why the job is no longer judged, said once; None while it is."""
+        if not self._limit or self._has_told or not self._row.furthest.went_back:
+            return None
+        self._has_told = True
+        return (
+            "  note    the iterations that the ranks report have gone back within a generation, as when they are "
+            "counted within each epoch, so they do not tell whether the job gets on: only --max-restarts limits its "
+            "restarts. Count them through the whole run, or name a --ft-checkpoint-iteration-file"
+        )
+
+    def _believed(self, reported: Reached) -> Reached:
+        return reported if self._file is None else self._in_file()
+
+    def _in_file(self) -> Reached:
+        number = self._checkpointed()
+        return Reached(iteration=number, resumed_from=number)
 
     def _checkpointed(self) -> int | None:
         if self._file is None or not os.path.exists(self._file):

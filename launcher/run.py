@@ -179,7 +179,7 @@ def _supervise(agent: Agent, spec: WorkerSpec, outfit: Outfit) -> int:
         outfit.events.write(
             "ended",
             generation=agent.generation,
-            iteration=agent.best_iteration,
+            **agent.furthest._asdict(),
             outcome=_outcome(code, signalled),
             exit_code=code,
             why=agent.ended_because,

@@ -27,6 +27,12 @@ Layout, native byte order, every number one aligned signed 64-bit word::
     word FIRST_CLOSED + slot   how often the slot's section was closed     (story)
     word NOT_COUNTED           the same of all sections that share a slot; it is read only whether it is 0
     words NOT_SHOWN            deadline and time of opening of the one that was last opened of these; nobody reads them
+    word WENT_BACK             how often an iteration was lower than the one before it, or a run began after another
+    word RESUMED_FROM          the highest iteration of a checkpoint that was loaded, -1 when none was
+    word SAVED                 the highest iteration of a checkpoint that was saved, -1 when none was
+
+The last three tell, with the iteration, whether the job gets on (see ``launcher.progress``). They hold for the
+generation, so a new owner leaves them as they are.
 
 A deadline is an absolute ``CLOCK_MONOTONIC`` instant in nanoseconds; ``CLOSED`` (0) when it is not running,
 ``NO_LIMIT`` (the largest word) when it is open without limit.
@@ -93,7 +99,7 @@ __all__ = [
     "shown_name",
 ]
 
-MAGIC = 0x3330_4C4C_4543_5446  # "FTCELL03" read as a little-endian word
+MAGIC = 0x3430_4C4C_4543_5446  # "FTCELL04" read as a little-endian word
 CLOSED = 0
 NO_LIMIT = 2**63 - 1
 
@@ -130,7 +136,10 @@ ERROR_TEXT = TextArea(ERROR_CHECK, LIMITS_TEXT.offset + LIMITS_TEXT.size, 16 << 
 FIRST_CLOSED = (ERROR_TEXT.offset + ERROR_TEXT.size) // 8
 NOT_COUNTED = FIRST_CLOSED + MAX_SECTIONS
 NOT_SHOWN = NOT_COUNTED + 1
-CELL_SIZE = (NOT_SHOWN + 2) * 8
+WENT_BACK = NOT_SHOWN + 2
+RESUMED_FROM, SAVED = WENT_BACK + 1, WENT_BACK + 2
+CELL_SIZE = (SAVED + 1) * 8
+_UNKNOWN_AT_FIRST = (ITERATION, RESUMED_FROM, SAVED)
 SHARED_SECTION = f"one of the sections beyond the {MAX_SECTIONS - 1}rd"
 """The name of the slot that sections share where there are more names than slots."""
 
@@ -165,6 +174,9 @@ class CellView(NamedTuple):
     pid_namespace: int = 0
     closings: int = -1
     """How many times sections were closed, all together; -1 where not all of them are counted."""
+    went_back: int = 0
+    resumed_from: int = -1
+    saved: int = -1
 
 
 class Cell:
@@ -229,7 +241,8 @@ class Cell:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
                 os.posix_fallocate(descriptor, 0, CELL_SIZE)
-                for word, value in ((ITERATION, -1), (RANK, rank), (GENERATION, generation), (0, MAGIC)):
+                known = dict.fromkeys(_UNKNOWN_AT_FIRST, -1) | {RANK: rank, GENERATION: generation}
+                for word, value in (known | {0: MAGIC}).items():
                     os.pwrite(descriptor, _raw(value), word * 8)
                 return cls._of(mmap.mmap(descriptor, CELL_SIZE), descriptor, path)
             except (OSError, ValueError):
@@ -246,7 +259,10 @@ class Cell:
     @classmethod
     def detached(cls) -> Cell:
         """A cell in private memory that no monitor looks at."""
-        return cls._of(mmap.mmap(-1, CELL_SIZE))
+        cell = cls._of(mmap.mmap(-1, CELL_SIZE))
+        for word in _UNKNOWN_AT_FIRST:
+            cell.words[word] = -1
+        return cell
 
     def claim(self, pid: int, start_time: int) -> None:
         """Make ``pid`` the owner, and begin anew: what an earlier owner has left open is forgotten.
@@ -267,6 +283,8 @@ class Cell:
         words[STATE] = UNUSED
         words[SMALLEST_LIMIT] = words[LIMITS_CHECK] = words[ERROR_CHECK] = 0
         words[HEARTBEAT] = words[OUT_OF_SECTION] = CLOSED
+        if words[ITERATION] >= 0:  # the run that begins now may count from 0 again
+            words[WENT_BACK] += 1
         words[ITERATION] = -1
         for word in range(FIRST_SECTION, FIRST_SECTION + 2 * MAX_SECTIONS):
             words[word] = CLOSED
@@ -330,6 +348,9 @@ class Cell:
             sections=sections,
             pid_namespace=words[PID_NAMESPACE],
             closings=-1 if words[NOT_COUNTED] else sum(words[FIRST_CLOSED:NOT_COUNTED].tolist()),
+            went_back=words[WENT_BACK],
+            resumed_from=words[RESUMED_FROM],
+            saved=words[SAVED],
         )
 
     def copy(self) -> Cell:
@@ -376,6 +397,7 @@ class Cell:
         words[SMALLEST_LIMIT], words[ITERATION] = known.smallest_limit_ns, known.iteration
         words[LAST_HEARTBEAT], words[LEFT_SECTION] = known.last_heartbeat_ns, known.left_section_ns
         words[RANK], words[PID_NAMESPACE] = known.rank, known.pid_namespace
+        words[WENT_BACK], words[RESUMED_FROM], words[SAVED] = known.went_back, known.resumed_from, known.saved
         words[PID], words[START_TIME] = known.pid, known.start_time
         words[0] = MAGIC
         # Its state is still UNUSED, in which nothing is heeded; the true one is stored when all the rest is there.

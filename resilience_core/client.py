@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import operator
 import os
 import sys
 import threading
@@ -37,12 +38,15 @@ from resilience_core.cell import (
     NOT_COUNTED,
     NOT_SHOWN,
     OUT_OF_SECTION,
+    RESUMED_FROM,
+    SAVED,
     SHARED_SECTION,
     SHUT_DOWN,
     SMALLEST_LIMIT,
     STATE,
     UNUSED,
     WATCHED,
+    WENT_BACK,
     Cell,
     CellError,
     process_start_time,
@@ -476,16 +480,44 @@ class RankMonitorClient:
         return frozenset(self._open)
 
     def note_iteration(self, iteration: int) -> None:
-        """Tell the monitor's story which iteration this is. Decides nothing.
+        """Say which iteration this is, counted from the beginning of training, through restarts.
+
+        Reports show it, and the launcher tells from it whether a job that fails again and again gets on
+        (``max_no_progress_cycles``). It does not where a number is lower than the one before it in the same generation:
+        such numbers are counted within each epoch, for example.
 
         Raises:
             TypeError: It is no whole number.
             ValueError: It does not fit into 64 bits.
         """
+        words = self._words
+        before = words[ITERATION]
         try:
-            self._words[ITERATION] = iteration
+            words[ITERATION] = iteration
         except (TypeError, ValueError):
             raise no_iteration(iteration) from None
+        if iteration < before:
+            words[WENT_BACK] += 1
+
+    def note_checkpoint_loaded(self, iteration: int) -> None:
+        """Say that training resumes from this iteration: where it is higher each time, the job gets on.
+
+        What is no whole number of 64 bits is passed over.
+        """
+        self._note_highest(RESUMED_FROM, iteration)
+
+    def note_checkpoint_saved(self, iteration: int) -> None:
+        """Say that a checkpoint of this iteration is complete: where it is higher each time, the job gets on.
+
+        What is no whole number of 64 bits is passed over.
+        """
+        self._note_highest(SAVED, iteration)
+
+    def _note_highest(self, word: int, iteration: int) -> None:
+        with contextlib.suppress(TypeError, ValueError):
+            number = operator.index(iteration)
+            if number > self._words[word]:
+                self._words[word] = number
 
     def _not_open(self, name: object) -> RankMonitorClientError:
         if not self.is_initialized:

@@ -198,8 +198,11 @@ class FaultToleranceConfig:
         3,
         values.count(0),
         "COUNT",
-        "Generations in a row without progress after which the job ends for good; 0: never. Progress is what the job "
-        "reports: the iteration of its events, or checkpoint_iteration_file; one that reports neither is never ended.",
+        "Generations in a row without progress after which the job ends for good; 0: never. Progress is a new highest "
+        "iteration of a step, or of a checkpoint that was saved or loaded, as the events report it; or of "
+        "checkpoint_iteration_file alone. A job is not judged that reports neither, or whose iterations go back within "
+        "a generation (counted within each epoch, for example). A generation that reports no loaded checkpoint counts "
+        "only where it ends at the iteration at which the one before it ended.",
     )
     min_progress_iterations: int = _setting(
         1, values.count(1), "COUNT", "Iterations that a generation must have gained to count as progress."

@@ -72,14 +72,14 @@ class HeartbeatMonitor(MonitorPlugin):
         self._saves_open += 1
 
     @hookimpl
-    def checkpoint_end(self, kind: CheckpointKind, error: BaseException | None) -> None:
+    def checkpoint_end(self, iteration: int, kind: CheckpointKind, error: BaseException | None) -> None:
         if self._saves_open:
             self._saves_open -= 1
-            self._watch.history.saved(kind, error)
+            self._watch.saved(iteration, kind, error)
 
     @hookimpl
-    def checkpoint_loaded(self, source: LoadSource) -> None:
-        self._watch.history.loaded(source)
+    def checkpoint_loaded(self, iteration: int, source: LoadSource) -> None:
+        self._watch.loaded(iteration, source)
 
     @hookimpl
     def training_error(self, error: BaseException) -> None:

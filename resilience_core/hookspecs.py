@@ -109,7 +109,7 @@ class TrainingEvents:
         """One training step is about to begin.
 
         Args:
-            iteration: Steps since training began, from 0. A resumed run continues the count.
+            iteration: Steps since training began, from 0. A resumed run continues the count, and so does each epoch.
         """
 
     @hookspec

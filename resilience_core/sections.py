@@ -168,18 +168,18 @@ class SectionMonitor(MonitorPlugin):
         self._saves_open += 1
 
     @hookimpl
-    def checkpoint_end(self, kind: CheckpointKind, error: BaseException | None) -> None:
+    def checkpoint_end(self, iteration: int, kind: CheckpointKind, error: BaseException | None) -> None:
         if self._saves_open == 0:
             return
         self._saves_open -= 1
         if self._saves_open == 0:
             self._close(CHECKPOINTING)
-        if self._watch.history.saved(kind, error) and self._saves_open == 0:
+        if self._watch.saved(iteration, kind, error) and self._saves_open == 0:
             self._watch.learner.after_save(self._watch.client, self._watch.history)
 
     @hookimpl
-    def checkpoint_loaded(self, source: LoadSource) -> None:
-        self._watch.history.loaded(source)
+    def checkpoint_loaded(self, iteration: int, source: LoadSource) -> None:
+        self._watch.loaded(iteration, source)
 
     @hookimpl
     def training_error(self, error: BaseException) -> None:

@@ -8,7 +8,7 @@ import weakref
 
 from resilience_core.client import RankMonitorClient
 from resilience_core.errors import RankMonitorClientError
-from resilience_core.hookspecs import RunContext
+from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext
 from resilience_core.learning import RunHistory, TimeoutLearner
 
 __all__ = ["MonitorPlugin", "Watch"]
@@ -64,6 +64,21 @@ class Watch:
         self.learner.begin(client, context)
         self.is_on = True
         return True
+
+    def loaded(self, iteration: int, source: LoadSource) -> None:
+        """A checkpoint was loaded; training resumes from ``iteration``."""
+        self.client.note_checkpoint_loaded(iteration)
+        self.history.loaded(source)
+
+    def saved(self, iteration: int, kind: CheckpointKind, error: BaseException | None) -> bool:
+        """Saving, finalizing or removing is over.
+
+        Returns:
+            Whether this was a save that something can be learned after.
+        """
+        if error is None and kind != "remove":
+            self.client.note_checkpoint_saved(iteration)
+        return self.history.saved(kind, error)
 
     def end(self) -> None:
         """Shut down what :meth:`begin` has started; more than once is no error."""

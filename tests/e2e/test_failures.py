@@ -113,6 +113,24 @@ def test_progress_of_the_checkpoint_keeps_a_job_going(launch: Callable[..., Any]
     assert len(job.events("started")) == 5
 
 
+@pytest.mark.parametrize("how", ["epochs", "generations", "saves", "loads"])
+def test_a_job_that_gets_on_is_not_given_up_however_it_counts(
+    launch: Callable[..., Any], tmp_path: Path, how: str
+) -> None:
+    """It ends each generation at an iteration that an earlier one has reached, or short of it."""
+    job = launch(
+        *("counts.py", how, tmp_path / "epoch"),
+        options=["--max-restarts", 9],
+        max_no_progress_cycles=1,
+        restart_backoff_after=0,
+        nproc=1,
+    )
+    assert job.wait() == 0
+    assert len(job.events("started")) == 5
+    assert job.stderr.count("counted within each epoch") == (how == "epochs")
+    assert job.events("ended")[0]["went_back"] is (how == "epochs")
+
+
 @pytest.mark.parametrize("peer", ["ignores SIGTERM", "is stopped"])
 def test_a_stubborn_peer_delays_the_restart_by_no_more_than_the_bound(launch: Callable[..., Any], peer: str) -> None:
     """It has nothing left to save; a stopped one cannot even be asked."""

@@ -21,6 +21,7 @@ from launcher.incident import Incident, RankReport
 from launcher.rendezvous import LocalRendezvous
 from launcher.workers import Worker
 from resilience_core import FaultToleranceConfig
+from resilience_core.cell import ITERATION, Cell, CellView
 
 S = 1_000_000_000
 
@@ -89,6 +90,12 @@ class Made:
         )
         report = {"generation": generation, "condemned": [local_rank], "incident": incident.to_json(), "problem": None}
         self.reports.append(report)
+
+
+def view(iteration: int) -> CellView:
+    cell = Cell.detached()
+    cell.words[ITERATION] = iteration
+    return cell.view()
 
 
 def near_miss(local_rank: int) -> dict[str, Any]:
@@ -245,13 +252,6 @@ def test_a_row_of_early_deaths_is_broken_by_a_generation_that_lived_or_showed_li
     assert [dies(1, showed_life=True), dies(1), dies(1)] == [False, False, True]
 
 
-def test_an_iteration_that_no_job_can_reach_is_no_progress() -> None:
-    """Written by whatever has damaged the cell, it would make every later generation one without progress."""
-    views = {0: SimpleNamespace(iteration=5), 1: SimpleNamespace(iteration=1 << 60), 2: SimpleNamespace(iteration=-1)}
-    generation: Any = SimpleNamespace(views=lambda: views)
-    assert agent_module._highest_iteration(generation) == 5
-
-
 @pytest.mark.parametrize("how", ["shutdown", "stop"])
 def test_what_ranks_do_after_they_were_asked_to_end_is_progress(how: str) -> None:
     """The step that was running, and the save. After a failure it is none: the next generation starts before it."""
@@ -259,22 +259,22 @@ def test_what_ranks_do_after_they_were_asked_to_end_is_progress(how: str) -> Non
     made.agent._outfit = SimpleNamespace(  # type: ignore[assignment]
         **{**vars(made.agent._outfit), "on_disk": lambda what, call, otherwise: call()}
     )
-    said: dict[int, Any] = {0: SimpleNamespace(iteration=-1)}
+    said: dict[int, Any] = {0: view(iteration=-1)}
     made.generation.views = lambda: said
     made.generation.processes.running = [SimpleNamespace(local_rank=0)]
-    made.generation.end = lambda *_, **__: said.update({0: SimpleNamespace(iteration=65)})
+    made.generation.end = lambda *_, **__: said.update({0: view(iteration=65)})
 
     if how == "shutdown":
         made.agent._shutdown()
     else:
         made.agent._stop_workers(made.agent._worker_group)
-    assert made.agent.best_iteration == 65
+    assert made.agent.furthest.iteration == 65
 
-    said[0] = SimpleNamespace(iteration=66)
+    said[0] = view(iteration=66)
     made.generation.processes.failed = [SimpleNamespace(local_rank=0)]
     made.generation.end = lambda *_, **__: None
     made.agent._stop_workers(made.agent._worker_group)
-    assert made.agent.best_iteration == 65
+    assert made.agent.furthest.iteration == 65
 
 
 def test_a_membership_change_gives_ranks_as_long_as_the_scheduler_would(monkeypatch: pytest.MonkeyPatch) -> None:

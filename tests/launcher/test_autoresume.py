@@ -13,6 +13,7 @@ import attrs
 import pytest
 
 from launcher.autoresume import Outcome, Tally
+from launcher.progress import NOTHING_REACHED, Reached
 
 # Plays a launcher: appends to a list of runs, leaves a diary as the launcher does, and does what its argument says.
 FAKE_LAUNCHER = """
@@ -96,6 +97,15 @@ def test_a_script_that_never_makes_the_flag_does_not_run_for_ever(runner: Runner
     assert "why was FAULT_TOL_FINISHED_FLAG_FILE not made?" in said
 
 
+@pytest.mark.parametrize(
+    "gets_on", ["went_back=True", "resumed_from=run", "saved=run"], ids=["epochs", "loads", "saves"]
+)
+def test_a_job_that_counts_within_each_epoch_is_run_on(runner: Runner, gets_on: str) -> None:
+    script = f"tell('ended', iteration=9, **{{'went_back': False, **dict({gets_on})}})\nif run == 6: finish()"
+    assert runner.run(script, "--max-without-progress", "2")[0] == 0
+    assert runner.runs == 6
+
+
 def test_what_a_rank_has_asked_for_is_heeded(runner: Runner) -> None:
     code, said = runner.run("tell('request', action='ShutdownWorkload')\nsys.exit(1)")
     assert (code, runner.runs) == (1, 1)
@@ -140,7 +150,7 @@ autoresume._SIGNALS = (signal.SIGALRM,)
 options = argparse.Namespace(max_failures=9, max_without_progress=9, backoff=600.0, max_backoff=600.0)
 for number in range(400):
     us = autoresume.AutoResume(options)
-    us._tally.add(autoresume.Outcome(1, 1.0, None, False))
+    us._tally.add(autoresume.Outcome(1, 1.0, autoresume.NOTHING_REACHED, False))
     signal.signal(signal.SIGALRM, us._on_signal)
     signal.setitimer(signal.ITIMER_REAL, (1 + number % 80) / 1e6)
     us._back_off()
@@ -189,7 +199,7 @@ def test_progress_is_the_best_iteration_so_far() -> None:
     tally = Tally(max_failures=0, max_without_progress=2)
 
     def failed(iteration: int | None) -> str | None:
-        return tally.add(Outcome(exit_code=1, seconds=1.0, iteration=iteration, is_final=False))
+        return tally.add(Outcome(1, 1.0, Reached(iteration, resumed_from=4), is_final=False))
 
     assert failed(10) is None
     assert failed(None) is None
@@ -201,5 +211,5 @@ def test_progress_is_the_best_iteration_so_far() -> None:
 def test_a_success_without_the_flag_ends_a_row_of_failures() -> None:
     tally = Tally(max_failures=2, max_without_progress=0)
     codes = [1, 0, 1, 0, 1]
-    assert [tally.add(Outcome(code, 1.0, None, False)) for code in codes] == [None] * 5
-    assert tally.add(Outcome(1, 1.0, None, False)) is not None
+    assert [tally.add(Outcome(code, 1.0, NOTHING_REACHED, False)) for code in codes] == [None] * 5
+    assert tally.add(Outcome(1, 1.0, NOTHING_REACHED, False)) is not None

@@ -19,6 +19,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, Rend
 
 from launcher import run as run_module
 from launcher.options import parse
+from launcher.progress import NOTHING_REACHED
 from launcher.signals import SignalInbox
 from resilience_core.errors import ConfigError, ResilienceError
 
@@ -29,7 +30,7 @@ class FakeAgent(SimpleNamespace):
     def __init__(self, ends: Any, **state: Any) -> None:
         base = {"has_started": True, "ended_cleanly": False, "leaves_the_others_alone": False, "exit_code": None}
         super().__init__(
-            ends=ends, generation=0, best_iteration=None, ended_because=None, failures=0, **{**base, **state}
+            ends=ends, generation=0, furthest=NOTHING_REACHED, ended_because=None, failures=0, **{**base, **state}
         )
 
     def run(self) -> Any:

@@ -7,55 +7,173 @@ from pathlib import Path
 
 import pytest
 
-from launcher.progress import ProgressRule
+from launcher.progress import NOTHING_REACHED, ProgressRule, Reached, Standstill, reached_by
 from resilience_core import FaultToleranceConfig
+from resilience_core.cell import ITERATION, RESUMED_FROM, SAVED, WENT_BACK, Cell
 
 
 def rule(**settings: object) -> ProgressRule:
     return ProgressRule(FaultToleranceConfig(**settings))  # type: ignore[arg-type]
 
 
+def at(iteration: int | None) -> Reached:
+    return Reached(iteration=iteration)
+
+
+# ---- what counts as the lack of progress ----------------------------------------------------------------
+
+
+def counts(*ends: Reached, least: int = 1) -> list[int]:
+    """The row's length after each end."""
+    row, lengths = Standstill(least), []
+    for end in ends:
+        row.add(end)
+        lengths.append(row.count)
+    return lengths
+
+
+def test_ends_at_the_same_iteration_are_a_row_until_one_gets_further() -> None:
+    assert counts(*map(at, (20, 20, 20, 21, 21, 22))) == [0, 1, 2, 0, 1, 0]
+
+
+def test_a_peer_may_have_been_ahead_or_behind() -> None:
+    """The same failure is told by other ranks, one or two iterations earlier or later."""
+    assert counts(*map(at, (20, 18, 20, 19, 18, 20))) == [0, 1, 2, 3, 4, 5]
+
+
+def test_ends_at_other_iterations_say_nothing_where_nothing_was_loaded() -> None:
+    """Counted from 0 in each generation, perhaps."""
+    assert counts(*map(at, (500, 300, 200, 450, 447, 100, 100, 100))) == [0, 0, 0, 0, 0, 0, 1, 2]
+
+
+def test_ends_at_other_iterations_are_a_row_where_a_checkpoint_was_loaded() -> None:
+    """From the second on they all go on from 480: a node that has gone bad, say."""
+    ends = [Reached(500, resumed_from=480), *(Reached(reached, resumed_from=480) for reached in (490, 481, 495, 486))]
+    assert counts(*ends) == [0, 1, 2, 3, 4]
+
+
+def test_a_checkpoint_of_nothing_does_not_say_how_iterations_are_counted() -> None:
+    assert counts(*(Reached(reached, resumed_from=0) for reached in (500, 300, 200, 450))) == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("word", ["resumed_from", "saved"])
+def test_a_checkpoint_that_is_newer_each_time_is_progress(word: str) -> None:
+    ends = [Reached(9, **{word: epoch}) for epoch in (1, 2, 3, 3, 3, 4)]  # type: ignore[arg-type]
+    assert counts(*ends) == [0, 0, 0, 1, 2, 0]
+
+
+def test_the_newest_checkpoint_is_whichever_is_newer() -> None:
+    """What one generation has saved and the next has loaded is one step forward, not two."""
+    assert counts(Reached(9, saved=4), Reached(9, resumed_from=4), Reached(9, 4, saved=4)) == [0, 1, 2]
+
+
+def test_iterations_that_have_gone_back_once_say_nothing_from_then_on() -> None:
+    assert counts(at(9), at(9), Reached(9, went_back=True), at(9), at(9)) == [0, 1, 0, 0, 0]
+
+
+def test_a_generation_without_any_iteration_is_none_whatever_the_iterations_mean() -> None:
+    back = Reached(9, went_back=True)
+    assert counts(back, NOTHING_REACHED, NOTHING_REACHED, at(8), NOTHING_REACHED) == [0, 1, 2, 0, 1]
+    assert counts(NOTHING_REACHED, at(3), NOTHING_REACHED, at(2)) == [1, 0, 1, 2]
+
+
+def test_the_least_gain_counts_for_checkpoints_too() -> None:
+    """Small gains do not creep past it."""
+    assert counts(*map(at, (10, 14, 18, 22, 27)), least=5) == [0, 1, 2, 3, 0]
+    saved = [Reached(10, saved=saved) for saved in (10, 14, 18, 23)]
+    assert counts(*saved, least=5) == [0, 1, 2, 0]
+
+
+def test_how_far_it_came_is_the_most_of_each() -> None:
+    row = Standstill()
+    row.add(Reached(5, resumed_from=3))
+    row.note(Reached(4, saved=4, went_back=True))
+    row.add(NOTHING_REACHED)
+    assert row.furthest == Reached(5, 3, 4, went_back=True)
+    assert row.best == 5
+
+
+# ---- what the cells say ---------------------------------------------------------------------------------
+
+
+def cell(**words: int) -> Cell:
+    made = Cell.detached()
+    places = {"iteration": ITERATION, "resumed_from": RESUMED_FROM, "saved": SAVED, "went_back": WENT_BACK}
+    for name, value in words.items():
+        made.words[places[name]] = value
+    return made
+
+
+def test_ranks_came_as_far_as_the_furthest_of_them() -> None:
+    cells = [cell(), cell(iteration=5, resumed_from=0), cell(iteration=3, saved=4, went_back=2)]
+    assert reached_by(each.view() for each in cells) == Reached(5, 0, 4, went_back=True)
+    assert reached_by([cell().view()]) == reached_by([]) == NOTHING_REACHED
+
+
+@pytest.mark.parametrize("word", ["iteration", "resumed_from", "saved"])
+def test_an_iteration_that_no_job_can_reach_is_no_progress(word: str) -> None:
+    """Written by whatever has damaged the cell, it would make every later generation one without progress."""
+    known = cell(iteration=5, resumed_from=5, saved=5)
+    damaged = cell(**{word: 1 << 60})
+    assert reached_by([known.view(), damaged.view()]) == Reached(5, 5, 5)
+
+
+# ---- the rule -------------------------------------------------------------------------------------------
+
+
 def test_a_job_that_reports_nothing_is_never_judged() -> None:
     never = rule(max_no_progress_cycles=1)
-    assert [never.generation_ended(None) for _ in range(50)] == [None] * 50
+    assert [never.generation_ended(NOTHING_REACHED) for _ in range(50)] == [None] * 50
 
 
 def test_the_same_failure_over_and_over_ends_the_job() -> None:
     stuck = rule(max_no_progress_cycles=3)
-    assert stuck.generation_ended(20) is None
-    assert [stuck.generation_ended(20) for _ in range(2)] == [None, None]
-    why = stuck.generation_ended(20)
-    assert why is not None
-    assert "3 generations in a row" in why
-    assert "best so far is 20" in why
+    assert stuck.generation_ended(at(20)) is None
+    assert [stuck.generation_ended(at(20)) for _ in range(2)] == [None, None]
+    assert stuck.generation_ended(at(20)) == (
+        "3 generations in a row ended without 1 new iteration(s); the best so far that the ranks report is 20. If the "
+        "job does get on, start it with --ft-max-no-progress-cycles 0"
+    )
+    assert stuck.doubt() is None
 
 
 def test_one_generation_that_gains_enough_clears_the_count() -> None:
     moving = rule(max_no_progress_cycles=2, min_progress_iterations=5)
     for reached in (10, 11, 16, 17, 22, 23, 28):
-        assert moving.generation_ended(reached) is None
-    assert moving.generation_ended(29) is None
-    assert moving.generation_ended(30) is not None
-
-
-def test_small_gains_do_not_creep_past_the_rule() -> None:
-    """Four new iterations every time are below the five that are asked for, however often."""
-    creeping = rule(max_no_progress_cycles=3, min_progress_iterations=5)
-    said = [creeping.generation_ended(reached) for reached in (10, 14, 18, 22)]
-    assert said[:3] == [None] * 3
-    assert said[3] is not None
+        assert moving.generation_ended(at(reached)) is None
+    assert moving.generation_ended(at(29)) is None
+    assert moving.generation_ended(at(30)) is not None
 
 
 def test_a_generation_that_dies_before_its_first_step_made_no_progress() -> None:
     dying = rule(max_no_progress_cycles=2)
-    assert dying.generation_ended(7) is None
-    assert dying.generation_ended(None) is None
-    assert dying.generation_ended(None) is not None
+    assert dying.generation_ended(at(7)) is None
+    assert dying.generation_ended(NOTHING_REACHED) is None
+    assert dying.generation_ended(NOTHING_REACHED) is not None
 
 
 def test_zero_never_ends_it() -> None:
     patient = rule(max_no_progress_cycles=0)
-    assert [patient.generation_ended(3) for _ in range(50)] == [None] * 50
+    assert [patient.generation_ended(at(3)) for _ in range(50)] == [None] * 50
+    patient.generation_ended(Reached(3, went_back=True))
+    assert patient.doubt() is None, "there is nothing that it could not judge"
+
+
+def test_a_generation_that_ended_in_good_order_is_remembered_and_not_counted() -> None:
+    moving = rule(max_no_progress_cycles=1)
+    moving.note(at(30))
+    assert moving.furthest == at(30)
+    assert moving.generation_ended(at(30)) is not None
+
+
+def test_that_it_is_not_judged_any_more_is_said_once() -> None:
+    unsure = rule(max_no_progress_cycles=1)
+    unsure.generation_ended(at(9))
+    assert unsure.doubt() is None
+    assert unsure.generation_ended(Reached(9, went_back=True)) is None
+    assert "counted within each epoch" in (unsure.doubt() or "")
+    assert [unsure.generation_ended(at(9)) for _ in range(9)] == [None] * 9
+    assert unsure.doubt() is None
 
 
 def test_the_checkpoints_iteration_counts_where_there_is_a_file(tmp_path: Path) -> None:
@@ -63,13 +181,21 @@ def test_the_checkpoints_iteration_counts_where_there_is_a_file(tmp_path: Path) 
     file = tmp_path / "latest"
     file.write_text("100\n")
     saved = rule(max_no_progress_cycles=2, checkpoint_iteration_file=str(file))
-    assert saved.best == 100
-    assert saved.generation_ended(500) is None
+    assert saved.furthest.iteration == 100
+    assert saved.generation_ended(at(500)) is None
     file.write_text("200")
-    assert saved.generation_ended(510) is None
-    assert saved.without_progress == 0
-    assert saved.generation_ended(600) is None
-    assert saved.generation_ended(700) is not None
+    assert saved.generation_ended(at(510)) is None
+    file.write_text("150")
+    assert saved.generation_ended(at(600)) is None
+    assert f"the best so far that {file} holds is 200" in (saved.generation_ended(at(700)) or "")
+
+
+def test_with_a_file_it_does_not_matter_how_iterations_are_counted(tmp_path: Path) -> None:
+    file = tmp_path / "latest"
+    file.write_text("7")
+    saved = rule(max_no_progress_cycles=1, checkpoint_iteration_file=str(file))
+    assert saved.generation_ended(Reached(9, saved=12, went_back=True)) is not None
+    assert saved.doubt() is None
 
 
 def test_a_file_that_holds_no_integer_is_said_once_and_judges_nobody(
@@ -79,7 +205,7 @@ def test_a_file_that_holds_no_integer_is_said_once_and_judges_nobody(
     file.write_text("step 100")
     saved = rule(max_no_progress_cycles=1, checkpoint_iteration_file=str(file))
 
-    assert [saved.generation_ended(5) for _ in range(3)] == [None] * 3
+    assert [saved.generation_ended(at(5)) for _ in range(3)] == [None] * 3
     assert [record.getMessage() for record in caplog.records] == [
         f"checkpoint_iteration_file {file}: invalid literal for int() with base 10: 'step 100'; expected one integer"
     ]
@@ -94,14 +220,14 @@ def test_a_file_that_is_larger_than_any_number_is_not_read_whole(
     os.truncate(file, 1 << 40)
     saved = rule(max_no_progress_cycles=1, checkpoint_iteration_file=str(file))
 
-    assert (saved.best, saved.generation_ended(None)) == (None, None)
+    assert (saved.furthest, saved.generation_ended(at(7))) == (NOTHING_REACHED, None)
     assert [record.getMessage() for record in caplog.records] == [
         f"checkpoint_iteration_file {file}: it has more than 100 bytes; expected one integer"
     ]
     file.write_text("1" * 30 + " " * 70)
-    assert rule(checkpoint_iteration_file=str(file)).best == int("1" * 30)
+    assert rule(checkpoint_iteration_file=str(file)).furthest.iteration == int("1" * 30)
 
 
 def test_a_file_that_does_not_exist_yet_judges_nobody(tmp_path: Path) -> None:
     saved = rule(max_no_progress_cycles=1, checkpoint_iteration_file=str(tmp_path / "latest"))
-    assert [saved.generation_ended(5) for _ in range(3)] == [None] * 3
+    assert [saved.generation_ended(at(5)) for _ in range(3)] == [None] * 3

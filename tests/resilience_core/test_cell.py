@@ -24,10 +24,13 @@ from resilience_core.cell import (
     MAX_SECTIONS,
     NO_LIMIT,
     OUT_OF_SECTION,
+    RESUMED_FROM,
+    SAVED,
     SHUT_DOWN,
     STATE,
     UNUSED,
     WATCHED,
+    WENT_BACK,
     Cell,
     CellError,
     TextArea,
@@ -187,6 +190,36 @@ def test_a_new_owner_begins_anew(cell: Cell) -> None:
     cell.claim(os.getpid(), own_start_time())
     view = cell.view()
     assert (view.state, view.heartbeat_ns, view.out_of_section_ns, view.iteration) == (UNUSED, CLOSED, CLOSED, -1)
+
+
+def test_a_run_after_another_in_one_generation_may_count_from_0_again(cell: Cell) -> None:
+    """What tells of progress holds for the generation, whoever owns the cell in it."""
+    words = cell.words
+    cell.claim(os.getpid(), own_start_time())
+    words[RESUMED_FROM], words[SAVED] = 40, 50
+    cell.claim(os.getpid(), own_start_time())
+    assert cell.view()[-3:] == (0, 40, 50), "the first has not begun any iteration"
+    words[ITERATION] = 0
+    for runs in (1, 1, 1):
+        cell.claim(os.getpid(), own_start_time())
+        assert cell.view()[-3:] == (runs, 40, 50)
+    words[ITERATION] = 9
+    cell.claim(os.getpid(), own_start_time())
+    view = cell.view()
+    assert (view.went_back, view.resumed_from, view.saved) == (2, 40, 50)
+
+
+def test_a_cell_that_was_put_in_order_says_how_far_its_rank_came(cell: Cell) -> None:
+    held = Cell.from_descriptor(os.open(cell.path, os.O_RDWR))
+    cell.claim(os.getpid(), own_start_time())
+    cell.words[ITERATION], cell.words[WENT_BACK], cell.words[RESUMED_FROM], cell.words[SAVED] = 7, 2, 40, 50
+    known = held.copy().view()
+    os.pwrite(held.descriptor, b"\x55" * CELL_SIZE, 0)
+
+    held.restore(known, {})
+    view = cell.view()
+    assert (view.iteration, view.went_back, view.resumed_from, view.saved) == (7, 2, 40, 50)
+    held.close()
 
 
 def test_a_detached_cell_is_nobodys(cell: Cell) -> None:

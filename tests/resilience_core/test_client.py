@@ -115,6 +115,42 @@ def test_before_init_nothing_is_known_and_every_call_says_what_to_do(no_rank_env
     client.shutdown_workload_monitoring()
 
 
+def test_an_iteration_that_is_lower_than_the_one_before_it_is_counted(
+    start: Callable[..., Cell], client: RankMonitorClient
+) -> None:
+    cell = start()
+
+    def after(*iterations: int) -> int:
+        for iteration in iterations:
+            client.note_iteration(iteration)
+        return cell.view().went_back
+
+    assert after(5, 5, 6, 900) == 0, "it need not begin at 0, may stand still and may leave some out"
+    assert after(899) == 1
+    assert after(900, 901, 0, 1) == 2
+    with pytest.raises(TypeError):
+        client.note_iteration("0")  # type: ignore[arg-type]
+    assert cell.view()[-3:] == (2, -1, -1)
+    assert cell.view().iteration == 1
+
+
+def test_the_highest_iteration_of_checkpoints_is_kept_and_what_is_none_is_passed_over(
+    start: Callable[..., Cell], client: RankMonitorClient
+) -> None:
+    """They come from frameworks and loops that may name a checkpoint otherwise; a save must not fail for that."""
+    client.note_checkpoint_loaded(1)
+    client.note_checkpoint_saved(1)
+    view = start().view()
+    assert (view.resumed_from, view.saved) == (-1, -1)
+    none: list[Any] = ["last", None, 2.5, 2**70, -(2**70), [3]]
+    for iteration in [0, 40, 20, *none]:
+        client.note_checkpoint_loaded(iteration)
+        client.note_checkpoint_saved(iteration * 2 if isinstance(iteration, int) else iteration)
+    cell = client._cell
+    assert cell is not None
+    assert cell.view()[-3:] == (0, 40, 80)
+
+
 def test_without_a_launcher_init_says_so_and_names_the_cure(no_rank_environment: None) -> None:
     with pytest.raises(RankMonitorClientError, match=r"FT_CELL is not set.*Start it with ft_launcher"):
         RankMonitorClient().init_workload_monitoring()

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from launcher.event_log import read_events
 from launcher.incident import read_incidents
 from resilience_core.state_file import load_state
 
@@ -69,7 +70,7 @@ def jobs(
         process.wait()
 
 
-def check(example: str, folder: Path, log: str, hang: Any, crash: Any) -> None:
+def check(example: str, folder: Path, log: str, ended: Any, hang: Any, crash: Any) -> None:
     """Check what a job has said and left in its working folder."""
     assert hang.kind == "hang"
     assert hang.culprit is not None
@@ -86,6 +87,10 @@ def check(example: str, folder: Path, log: str, hang: Any, crash: Any) -> None:
         assert log.count("Restored all states from the checkpoint") == 2
     else:
         assert result["resumed_from"] >= 40
+    # Its iterations count on through evaluations, saves and restarts, so the launcher can tell its progress from them.
+    assert ended["iteration"] in (STEPS[example] - 1, STEPS[example])  # an evaluation at the end has the latter
+    assert not ended["went_back"]
+    assert 40 <= ended["resumed_from"] <= ended["saved"]
     state = load_state(folder / "out" / "ft_state.json")
     assert state is not None
     learned = state["current_timeouts"]["section"]["calculated_sections"]
@@ -108,7 +113,7 @@ def test_a_megatron_loop_is_hung_then_crashed_then_complete(launch: Callable[...
     )
 
     assert job.wait(LONGEST) == 0, job.stderr
-    check(example, job.work, job.stdout + job.stderr, *job.incidents())
+    check(example, job.work, job.stdout + job.stderr, job.events("ended")[0], *job.incidents())
 
 
 @pytest.mark.long
@@ -117,4 +122,6 @@ def test_hung_then_crashed_then_complete(jobs: dict[str, tuple[Path, subprocess.
     folder, process = jobs[example]
 
     assert process.wait(LONGEST) == 0, (folder / "log").read_text()
-    check(example, folder, (folder / "log").read_text(), *read_incidents(str(folder / "ft_logs" / "latest")))
+    run = str(folder / "ft_logs" / "latest")
+    (ended,) = [event for event in read_events(run) if event["event"] == "ended"]
+    check(example, folder, (folder / "log").read_text(), ended, *read_incidents(run))

@@ -382,7 +382,7 @@ def _by_elimination(group: Group, has_others: bool) -> Blame:
         )
     if all(e.waits for e in group if e.is_condemned):
         return Blame((), "who is overdue waits for others; it cannot be told which of those held it up")
-    return Blame((), "it cannot be told from iterations, processes or stacks which rank held the others up")
+    return Blame((), "it cannot be told from iterations, processes or stacks which rank is the cause")
 
 
 def _for_the_store(count: int, size: int, has_others: bool) -> str:

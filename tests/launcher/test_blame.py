@@ -138,7 +138,7 @@ def test_several_that_are_killed_from_outside_are_all_named() -> None:
             False,
             "it cannot be told which of those",
         ),
-        ([rank(0, is_condemned=True), rank(1)], False, "cannot be told"),
+        ([rank(0, is_condemned=True), rank(1)], False, "or stacks which rank is the cause$"),
         ([rank(0, is_condemned=True, waits=False), rank(1, is_condemned=True, waits=False)], False, "cannot be told"),
         ([rank(0, is_condemned=True, waits=False), rank(1, state="T")], False, "it cannot be told which came first"),
         # The one that is not overdue has come to what the others wait in by its own delay later.

@@ -167,7 +167,7 @@ class ProgressRule:
             Why the job is given up, None while it may go on.
         """
         reached = self._believed(reported)
-        if reached.iteration is None and self._row.best is None:
+        if reached.iteration is None and (self._row.best is None or self._file is not None):
             self._row.note(reached)
             return None
         self._row.add(reached)
@@ -209,5 +209,9 @@ class ProgressRule:
         except (OSError, ValueError) as error:
             if not self._warned:
                 self._warned = True
-                logger.warning("checkpoint_iteration_file %s: %s; expected one integer", self._file, error)
+                logger.warning(
+                    "checkpoint_iteration_file %s: %s; expected one integer. As long as it has none, progress is not judged",
+                    self._file,
+                    error,
+                )
             return None

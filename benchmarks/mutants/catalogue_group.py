@@ -346,6 +346,13 @@ MUTANTS_OF_THE_GROUP = (
         ("tests/launcher/test_progress.py",),
     ),
     Mutant(
+        "a file that has lost its iteration counts as no progress",
+        "launcher/progress.py",
+        " or self._file is not None):",
+        "):",
+        ("tests/launcher/test_progress.py",),
+    ),
+    Mutant(
         "iterations that have gone back are believed",
         "launcher/progress.py",
         "        if self.furthest.went_back:\n",

@@ -207,7 +207,8 @@ def test_a_file_that_holds_no_integer_is_said_once_and_judges_nobody(
 
     assert [saved.generation_ended(at(5)) for _ in range(3)] == [None] * 3
     assert [record.getMessage() for record in caplog.records] == [
-        f"checkpoint_iteration_file {file}: invalid literal for int() with base 10: 'step 100'; expected one integer"
+        f"checkpoint_iteration_file {file}: invalid literal for int() with base 10: 'step 100'; expected one integer. "
+        "As long as it has none, progress is not judged"
     ]
 
 
@@ -222,10 +223,26 @@ def test_a_file_that_is_larger_than_any_number_is_not_read_whole(
 
     assert (saved.furthest, saved.generation_ended(at(7))) == (NOTHING_REACHED, None)
     assert [record.getMessage() for record in caplog.records] == [
-        f"checkpoint_iteration_file {file}: it has more than 100 bytes; expected one integer"
+        f"checkpoint_iteration_file {file}: it has more than 100 bytes; expected one integer. "
+        "As long as it has none, progress is not judged"
     ]
     file.write_text("1" * 30 + " " * 70)
     assert rule(checkpoint_iteration_file=str(file)).furthest.iteration == int("1" * 30)
+
+
+@pytest.mark.parametrize("content", ["", "12 34", None])
+def test_a_file_that_has_lost_its_integer_judges_nobody(tmp_path: Path, content: str | None) -> None:
+    """It was being written when everything ended, say."""
+    file = tmp_path / "latest"
+    file.write_text("7")
+    saved = rule(max_no_progress_cycles=1, checkpoint_iteration_file=str(file))
+    if content is None:
+        file.unlink()
+    else:
+        file.write_text(content)
+    assert [saved.generation_ended(at(9)) for _ in range(3)] == [None] * 3
+    file.write_text("7")
+    assert "the best so far that" in (saved.generation_ended(at(9)) or "")
 
 
 def test_a_file_that_does_not_exist_yet_judges_nobody(tmp_path: Path) -> None:

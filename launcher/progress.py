@@ -210,7 +210,8 @@ class ProgressRule:
             if not self._warned:
                 self._warned = True
                 logger.warning(
-                    "checkpoint_iteration_file %s: %s; expected one integer. As long as it has none, progress is not judged",
+                    "checkpoint_iteration_file %s: %s; expected one integer. "
+                    "As long as it has none, progress is not judged",
                     self._file,
                     error,
                 )

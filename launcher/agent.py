@@ -74,6 +74,8 @@ class Agent(SimpleElasticAgent):
         self._requests: list[tuple[int, WorkloadControlRequest]] = []
         self._progress = ProgressRule(outfit.config)
         self._early_deaths = 0
+        self._has_worked = False
+        """A rank of an earlier generation has come as far as a section, a heartbeat or an iteration."""
         self._near_misses = 0
         self._incident: Incident | None = None
         self._has_noted_py_spy = False
@@ -413,7 +415,10 @@ class Agent(SimpleElasticAgent):
         self._rendezvous_handler.note_failure()
         reached = reached_by(views.values())
         why = self._asked_of_progress(lambda: self._progress.generation_ended(reached))
-        why = story.beyond_mending(self._incident or incident) or why
+        if not self._has_worked:  # else the same configuration has been good enough before
+            why = story.beyond_mending(self._incident or incident) or why
+        showed_life = any(map(story.showed_life, views.values()))
+        self._has_worked |= showed_life
         allowed = group.spec.max_restarts
         if why is not None and self._remaining_restarts > 0:
             self._give_up(why, self._outfit.config.no_restart_exit_code)
@@ -421,7 +426,7 @@ class Agent(SimpleElasticAgent):
             doubt = self._progress.doubt() if self._remaining_restarts > 0 else None
             follows = story.what_follows(allowed - self._remaining_restarts, allowed)
             say(*filter(None, (follows, doubt)), *said_where_deleted())
-        return failures, any(map(story.showed_life, views.values()))
+        return failures, showed_life
 
     def _written(self, incident: Incident) -> tuple[Incident, str | None]:
         folder = self._outfit.log_folder

@@ -161,7 +161,11 @@ def misses_py_spy(incident: Incident) -> bool:
 
 
 def beyond_mending(incident: Incident) -> str | None:
-    """Why a restart could only end the same way: a culprit has raised an error in how the job was configured."""
+    """Why a restart could only end the same way: a culprit has raised an error in how the job was configured.
+
+    Not to be asked where this configuration has been good enough for an earlier generation: then something else has
+    changed, a file system for example, and may change back.
+    """
     for rank in incident.culprits:
         if rank.error is not None and rank.error.is_permanent:
             return f"rank {rank.rank} raised {rank.error.first_line()}. No restart can mend that"

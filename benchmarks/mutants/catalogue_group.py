@@ -353,6 +353,20 @@ MUTANTS_OF_THE_GROUP = (
         ("tests/launcher/test_progress.py",),
     ),
     Mutant(
+        "a configuration that has worked before is beyond mending",
+        "launcher/agent.py",
+        "        if not self._has_worked:",
+        "        if True:",
+        ("tests/e2e/test_failures.py",),
+    ),
+    Mutant(
+        "an error in the configuration is tried again",
+        "launcher/agent.py",
+        "        if not self._has_worked:",
+        "        if False:",
+        ("tests/e2e/test_failures.py",),
+    ),
+    Mutant(
         "iterations that have gone back are believed",
         "launcher/progress.py",
         "        if self.furthest.went_back:\n",

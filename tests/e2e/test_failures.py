@@ -70,6 +70,25 @@ def test_an_error_in_the_configuration_is_not_tried_again(launch: Callable[..., 
     assert "follows" not in job.stderr
 
 
+def test_an_error_in_a_configuration_that_has_worked_before_is_tried_again(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A file system that is not there for a while is no mistake in how the job was configured."""
+    flag = tmp_path / "flags" / "finished"
+    flag.parent.mkdir()
+    job = launch(
+        "folder_is_gone.py",
+        options=["--max-restarts", 3],
+        env={"FAULT_TOL_FINISHED_FLAG_FILE": str(flag)},
+        nproc=1,
+    )
+
+    assert job.wait() == 0, job.stderr
+    assert len(job.events("started")) == 3
+    assert "in a folder that does not exist" in job.stderr
+    assert flag.exists()
+
+
 def test_a_job_that_gets_nowhere_is_given_up_with_93(launch: Callable[..., Any]) -> None:
     """The same failure would only come again, forty-four times if it were allowed to."""
     job = launch(

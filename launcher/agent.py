@@ -413,8 +413,8 @@ class Agent(SimpleElasticAgent):
         if not current.condemned:
             self._tell(*self._written(incident))
         self._rendezvous_handler.note_failure()
-        reached = reached_by(views.values())
-        why = self._asked_of_progress(lambda: self._progress.generation_ended(reached))
+        reached, in_a_step = reached_by(views.values()), story.is_in_a_step(self._incident or incident, views)
+        why = self._asked_of_progress(lambda: self._progress.generation_ended(reached, in_a_step=in_a_step))
         if not self._has_worked:  # else the same configuration has been good enough before
             why = story.beyond_mending(self._incident or incident) or why
         showed_life = any(map(story.showed_life, views.values()))

@@ -45,6 +45,8 @@ class Outcome(NamedTuple):
     """How far it came, as far as its ranks have reported it."""
     is_final: bool
     """A rank has asked for the end of the workload, so that no other run should follow."""
+    failed_in_a_step: bool = False
+    """The failure that ended it came while a step was running."""
 
 
 class Tally:
@@ -78,7 +80,12 @@ class Tally:
         failed = outcome.exit_code != 0
         self.failures += failed
         self.failures_in_a_row = self.failures_in_a_row + 1 if failed else 0
-        self._standstill.add(outcome.reached)
+        if failed and outcome.reached.iteration is None:
+            self._standstill.note(
+                outcome.reached
+            )  # what it needs may be away for a while: only max_failures limits that
+        else:
+            self._standstill.add(outcome.reached, may_be_the_same=not failed or outcome.failed_in_a_step)
         without_progress = self._standstill.count
         if outcome.is_final:
             return "a rank has asked for the end of the workload"
@@ -156,8 +163,9 @@ class AutoResume:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         code = child.wait()
         self._child = None
-        reached, is_final = _summary(_log_folder(self._options.command), child.pid, began_ns)
-        return Outcome(code if code >= 0 else 128 - code, time.monotonic() - began, reached, is_final)
+        code = code if code >= 0 else 128 - code
+        seconds = time.monotonic() - began
+        return Outcome(code, seconds, *_summary(_log_folder(self._options.command), child.pid, began_ns))
 
     def _back_off(self) -> None:
         """Wait before the next run, the longer the more runs in a row have failed."""
@@ -202,8 +210,8 @@ def _log_folder(command: Sequence[str]) -> str:
     return "ft_logs"
 
 
-def _summary(parent: str, launcher: int, began_ns: int) -> tuple[Reached, bool]:
-    """How far a run came, and whether a rank has asked for the end of the workload.
+def _summary(parent: str, launcher: int, began_ns: int) -> tuple[Reached, bool, bool]:
+    """How far a run came, whether a rank has asked for the end of the workload, and whether it failed in a step.
 
     Args:
         parent: The folder of log folders.
@@ -224,12 +232,11 @@ def _summary(parent: str, launcher: int, began_ns: int) -> tuple[Reached, bool]:
             events = [event for event in events if event["t_ns"] >= last["t_ns"]]
             runs.append((last.get("launcher") == launcher, last["t_ns"], folder, events))
     if not runs:
-        return NOTHING_REACHED, False
+        return NOTHING_REACHED, False, False
     _, _, folder, events = max(runs)
     reported = [event["iteration"] for event in events if isinstance(event.get("iteration"), int)]
-    for incident in read_incidents(folder):
-        if incident.seen_ns >= began_ns:
-            reported += [rank.iteration for rank in incident.ranks if rank.iteration is not None]
+    incidents = [incident for incident in read_incidents(folder) if incident.seen_ns >= began_ns]
+    reported += [rank.iteration for incident in incidents for rank in incident.ranks if rank.iteration is not None]
     is_final = any(event["event"] == "request" and event.get("action") == "ShutdownWorkload" for event in events)
     ended = next((event for event in events if event["event"] == "ended"), {})
     reached = Reached(
@@ -238,7 +245,7 @@ def _summary(parent: str, launcher: int, began_ns: int) -> tuple[Reached, bool]:
         saved=ended.get("saved"),
         went_back=bool(ended.get("went_back")),
     )
-    return reached, is_final
+    return reached, is_final, bool(incidents) and incidents[-1].is_in_a_step
 
 
 # ---- command line ---------------------------------------------------------------------------------------

@@ -36,6 +36,8 @@ MOST_STACKS = 4
 MOST_CHILDREN = 2
 """How many processes that a rank may wait for are told on a terminal, at most."""
 _MOST_THREADS = 2
+_NOT_OF_A_STEP = (None, "setup", "checkpointing")
+"""Sections that no step is in. Named as in ``resilience_core.sections``, which takes long to import."""
 _TAKEN_ABOUT_THEN = (
     "Stacks were taken while the rank came back: they may show what it did afterwards, not what it was late in."
 )
@@ -111,6 +113,11 @@ class Incident(NamedTuple):
     def culprit(self) -> RankReport | None:
         """The one to blame, when there is exactly one."""
         return self.culprits[0] if len(self.culprits) == 1 else None
+
+    @property
+    def is_in_a_step(self) -> bool:
+        """Whether a culprit has failed inside a section other than those that begin and save a run."""
+        return any(rank.section not in _NOT_OF_A_STEP for rank in self.culprits)
 
     @property
     def condemned(self) -> tuple[RankReport, ...]:

@@ -40,12 +40,8 @@ class Reached(NamedTuple):
     saved: int | None = None
     """The highest iteration of a checkpoint that was saved."""
     went_back: bool = False
-    """An iteration was lower than the one before it, so they do not count on through the run."""
-
-    @property
-    def checkpoint(self) -> int | None:
-        """The highest iteration of a checkpoint that was loaded or saved."""
-        return _later(self.resumed_from, self.saved)
+    """An iteration was lower than the one before it, or than that of the checkpoint that was loaded, so they do not
+    count on through the run."""
 
 
 NOTHING_REACHED = Reached()
@@ -58,7 +54,7 @@ def reached_by(views: Iterable[CellView]) -> Reached:
         iteration=_highest(view.iteration for view in known),
         resumed_from=_highest(view.resumed_from for view in known),
         saved=_highest(view.saved for view in known),
-        went_back=any(view.went_back > 0 for view in known),
+        went_back=any(view.went_back > 0 or 0 <= view.iteration < view.resumed_from for view in known),
     )
 
 
@@ -69,19 +65,22 @@ def _highest(iterations: Iterable[int]) -> int | None:
 class Standstill:
     """Counts ends in a row, of generations or of jobs, that show no progress. Pure.
 
-    An end shows progress when the best iteration, or that of the newest checkpoint, has risen by ``least``. It shows
-    the lack of it when neither has, and
+    An end shows progress when the best iteration has risen by ``least``, or when its checkpoint, saved or loaded, is
+    newer by that than the one before it. Not than the best one: who has to load an older checkpoint gets on from there.
+
+    An end shows the lack of progress when neither is so, and
 
     * no iteration was begun at all, or
     * a checkpoint was loaded, so that the iterations are known to go on from there, or
-    * it came at the same iteration as the one before it, so that the same failure may have come again.
+    * the same failure seems to have come again, at the same iteration as the one before it.
 
-    Otherwise, and where iterations have ever gone back within one generation, it shows neither, and ends the row.
+    Otherwise, and once iterations have gone back within one generation, it shows neither, and ends the row.
     """
 
     def __init__(self, least: int = 1) -> None:
         self._least = least
-        self._before: int | None = None
+        self._iteration_before: int | None = None
+        self._checkpoint_before: int | None = None
         self.count = 0
         self.furthest = NOTHING_REACHED
 
@@ -96,35 +95,43 @@ class Standstill:
         Returns:
             Whether it has shown progress.
         """
-        best = self.furthest
-        gained = self._is_gain(reached.iteration, best.iteration) or self._is_gain(reached.checkpoint, best.checkpoint)
+        best, checkpoint = self.furthest, _later(reached.resumed_from, reached.saved)
+        gained = self._is_gain(reached.iteration, best.iteration) or self._is_gain(checkpoint, self._checkpoint_before)
         self.furthest = Reached(
             iteration=_later(best.iteration, reached.iteration),
             resumed_from=_later(best.resumed_from, reached.resumed_from),
             saved=_later(best.saved, reached.saved),
             went_back=best.went_back or reached.went_back,
         )
+        if checkpoint is not None:
+            self._checkpoint_before = checkpoint
         return gained
 
-    def add(self, reached: Reached) -> None:
-        """Count one that ended before training was complete."""
-        before, self._before = self._before, reached.iteration
-        if self.note(reached) or not self._shows_none(reached, before):
+    def add(self, reached: Reached, *, may_be_the_same: bool = True) -> None:
+        """Count one that ended before training was complete.
+
+        Args:
+            reached: How far it came.
+            may_be_the_same: Whether the failure of the one before it may have come again, if at the same iteration.
+        """
+        before, self._iteration_before = self._iteration_before, reached.iteration
+        if self.note(reached) or not self._shows_none(reached, before, may_be_the_same):
             self.count = 0
         else:
             self.count += 1
 
-    def _shows_none(self, reached: Reached, before: int | None) -> bool:
+    def _shows_none(self, reached: Reached, before: int | None, may_be_the_same: bool) -> bool:
         if reached.iteration is None:
             return True
         if self.furthest.went_back:
             return False
-        if reached.resumed_from or before is None:  # from 0 would say nothing
+        if reached.resumed_from:  # from 0 would say nothing
             return True
-        return abs(reached.iteration - before) <= max(_SAME_PLACE, self._least - 1)
+        is_near = before is not None and abs(reached.iteration - before) <= max(_SAME_PLACE, self._least - 1)
+        return is_near and may_be_the_same
 
-    def _is_gain(self, reached: int | None, best: int | None) -> bool:
-        return reached is not None and reached - (-1 if best is None else best) >= self._least
+    def _is_gain(self, reached: int | None, before: int | None) -> bool:
+        return reached is not None and reached - (-1 if before is None else before) >= self._least
 
 
 def _later(one: int | None, other: int | None) -> int | None:
@@ -157,20 +164,25 @@ class ProgressRule:
         """Remember how far a generation came that ended in good order."""
         self._row.note(self._believed(reported))
 
-    def generation_ended(self, reported: Reached) -> str | None:
+    def generation_ended(self, reported: Reached, *, in_a_step: bool) -> str | None:
         """Judge a generation that ended in a failure.
+
+        One in which no iteration was begun is not judged: the file system or a peer may be away for a while. Nor does a
+        failure between two steps count as the same as one before it: a job that counts within each epoch, and fails at
+        the end of each, has saved one more each time.
 
         Args:
             reported: What its ranks reported.
+            in_a_step: Whether it failed while a step was running.
 
         Returns:
             Why the job is given up, None while it may go on.
         """
         reached = self._believed(reported)
-        if reached.iteration is None and (self._row.best is None or self._file is not None):
+        if reached.iteration is None:
             self._row.note(reached)
             return None
-        self._row.add(reached)
+        self._row.add(reached, may_be_the_same=in_a_step)
         if not self._limit or self._row.count < self._limit:
             return None
         source = "the ranks report" if self._file is None else f"{self._file} holds"
@@ -185,9 +197,10 @@ class ProgressRule:
             return None
         self._has_told = True
         return (
-            "  note    the iterations that the ranks report have gone back within a generation, as when they are "
-            "counted within each epoch, so they do not tell whether the job gets on: only --max-restarts limits its "
-            "restarts. Count them through the whole run, or name a --ft-checkpoint-iteration-file"
+            "  note    the iterations that the ranks report have gone back within a generation, or below the "
+            "checkpoint that was loaded, as when they are counted within each epoch. So they do not tell whether the "
+            "job gets on, and only --max-restarts limits its restarts. Count them through the whole run, or name a "
+            "--ft-checkpoint-iteration-file"
         )
 
     def _believed(self, reported: Reached) -> Reached:

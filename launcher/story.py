@@ -32,6 +32,7 @@ __all__ = [
     "closing",
     "ended_unprotected",
     "failure_incident",
+    "is_in_a_step",
     "is_same_again",
     "look",
     "level_of",
@@ -170,6 +171,15 @@ def beyond_mending(incident: Incident) -> str | None:
         if rank.error is not None and rank.error.is_permanent:
             return f"rank {rank.rank} raised {rank.error.first_line()}. No restart can mend that"
     return None
+
+
+def is_in_a_step(incident: Incident, views: Mapping[int, CellView]) -> bool:
+    """Whether a culprit has failed in a step, the first ones of a run included.
+
+    Those have no section, so whoever has closed none but the one before them, ``setup``, is in one of them.
+    """
+    first = [rank for rank, view in views.items() if view.closings == 1]
+    return incident.is_in_a_step or any(rank.local_rank in first for rank in incident.culprits)
 
 
 def is_same_again(before: Incident | None, now: Incident) -> bool:

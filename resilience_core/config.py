@@ -199,10 +199,11 @@ class FaultToleranceConfig:
         values.count(0),
         "COUNT",
         "Generations in a row without progress after which the job ends for good; 0: never. Progress is a new highest "
-        "iteration of a step, or of a checkpoint that was saved or loaded, as the events report it; or of "
-        "checkpoint_iteration_file alone. A job is not judged that reports neither, or whose iterations go back within "
-        "a generation (counted within each epoch, for example). A generation that reports no loaded checkpoint counts "
-        "only where it ends at the iteration at which the one before it ended.",
+        "iteration, or a checkpoint, saved or loaded, that is newer than that of the generation before, as the events "
+        "report them; or that of checkpoint_iteration_file alone. Not judged are a job whose iterations go back within "
+        "a generation (counted within each epoch, for example) or below the checkpoint that was loaded, a generation "
+        "without any iteration, and one that reports no loaded checkpoint, unless it fails in a step at the iteration "
+        "at which the one before it failed.",
     )
     min_progress_iterations: int = _setting(
         1, values.count(1), "COUNT", "Iterations that a generation must have gained to count as progress."

@@ -86,7 +86,9 @@ def test_failures_in_a_row_have_a_limit(runner: Runner) -> None:
 
 
 def test_failures_without_progress_have_a_limit(runner: Runner) -> None:
-    code, said = runner.run("tell('stopped', iteration=min(run, 3))\nsys.exit(1)", "--max-without-progress", "2")
+    code, said = runner.run(
+        "tell('ended', iteration=min(run, 3), resumed_from=1)\nsys.exit(1)", "--max-without-progress", "2"
+    )
     assert (code, runner.runs) == (1, 5)
     assert "2 runs in a row made no progress, the last iteration is still 3" in said
 
@@ -198,11 +200,11 @@ def test_bad_command_lines(tmp_path: Path, arguments: list[str], words: str) -> 
 def test_progress_is_the_best_iteration_so_far() -> None:
     tally = Tally(max_failures=0, max_without_progress=2)
 
-    def failed(iteration: int | None) -> str | None:
+    def failed(iteration: int) -> str | None:
         return tally.add(Outcome(1, 1.0, Reached(iteration, resumed_from=4), is_final=False))
 
     assert failed(10) is None
-    assert failed(None) is None
+    assert failed(9) is None
     assert failed(11) is None
     assert failed(5) is None
     assert "still 11" in (failed(11) or "")
@@ -213,3 +215,22 @@ def test_a_success_without_the_flag_ends_a_row_of_failures() -> None:
     codes = [1, 0, 1, 0, 1]
     assert [tally.add(Outcome(code, 1.0, NOTHING_REACHED, False)) for code in codes] == [None] * 5
     assert tally.add(Outcome(1, 1.0, NOTHING_REACHED, False)) is not None
+
+
+def test_a_failed_run_without_any_iteration_is_not_judged_by_progress() -> None:
+    """What it needs may be away for a while; how often that may be is what --max-failures says."""
+    tally = Tally(max_failures=9, max_without_progress=2)
+    runs = [Reached(5, resumed_from=4), *([NOTHING_REACHED] * 7)]
+    assert [tally.add(Outcome(1, 1.0, reached, is_final=False)) for reached in runs] == [None] * 8
+    assert "9 runs in a row have failed" in (tally.add(Outcome(1, 1.0, NOTHING_REACHED, False)) or "")
+    assert tally.add(Outcome(0, 1.0, NOTHING_REACHED, False)) is None
+    assert "made no progress" in (tally.add(Outcome(0, 1.0, NOTHING_REACHED, False)) or "")
+
+
+def test_a_run_that_fails_between_steps_is_not_the_one_before_it_again() -> None:
+    """An epoch in each run, each counted from 0, and a failure at its end. One that ends with 0 has no failure."""
+    tally = Tally(max_failures=0, max_without_progress=2)
+    for _ in range(5):
+        assert tally.add(Outcome(1, 1.0, Reached(9), False, failed_in_a_step=False)) is None
+    assert tally.add(Outcome(1, 1.0, Reached(9), False, failed_in_a_step=True)) is None
+    assert tally.add(Outcome(0, 1.0, Reached(9), False)) is not None

@@ -67,6 +67,24 @@ def test_the_newest_checkpoint_is_whichever_is_newer() -> None:
     assert counts(Reached(9, saved=4), Reached(9, resumed_from=4), Reached(9, 4, saved=4)) == [0, 1, 2]
 
 
+def test_who_had_to_load_an_older_checkpoint_gets_on_from_there() -> None:
+    """The newest one was damaged, say. It is long until the best iteration is reached again."""
+    older = [Reached(16, 10, saved=15), Reached(21, 15, saved=20), Reached(26, 20, saved=20), Reached(25, 20)]
+    assert counts(Reached(40, saved=40), *older) == [0, 1, 0, 1, 2]
+    assert counts(Reached(40, saved=40), NOTHING_REACHED, *older[:2]) == [0, 1, 2, 0]
+
+
+def test_a_failure_that_cannot_be_the_same_ends_a_row() -> None:
+    row = Standstill()
+    for may_be, count in ((False, 0), (True, 1), (True, 2), (False, 0), (True, 1)):
+        row.add(at(9), may_be_the_same=may_be)
+        assert row.count == count
+    row.add(Reached(9, resumed_from=7), may_be_the_same=False)
+    assert row.count == 0, "it is the first that has loaded a checkpoint"
+    row.add(Reached(9, resumed_from=7), may_be_the_same=False)
+    assert row.count == 1, "iterations go on from what was loaded, wherever it fails"
+
+
 def test_iterations_that_have_gone_back_once_say_nothing_from_then_on() -> None:
     assert counts(at(9), at(9), Reached(9, went_back=True), at(9), at(9)) == [0, 1, 0, 0, 0]
 
@@ -74,7 +92,7 @@ def test_iterations_that_have_gone_back_once_say_nothing_from_then_on() -> None:
 def test_a_generation_without_any_iteration_is_none_whatever_the_iterations_mean() -> None:
     back = Reached(9, went_back=True)
     assert counts(back, NOTHING_REACHED, NOTHING_REACHED, at(8), NOTHING_REACHED) == [0, 1, 2, 0, 1]
-    assert counts(NOTHING_REACHED, at(3), NOTHING_REACHED, at(2)) == [1, 0, 1, 2]
+    assert counts(NOTHING_REACHED, at(3), NOTHING_REACHED, at(2)) == [1, 0, 1, 0]
 
 
 def test_the_least_gain_counts_for_checkpoints_too() -> None:
@@ -110,6 +128,13 @@ def test_ranks_came_as_far_as_the_furthest_of_them() -> None:
     assert reached_by([cell().view()]) == reached_by([]) == NOTHING_REACHED
 
 
+def test_an_iteration_below_the_checkpoint_that_was_loaded_has_gone_back() -> None:
+    """They do not go on from it, so they are counted in another way."""
+    assert reached_by([cell(iteration=39, resumed_from=40).view()]).went_back
+    assert not reached_by([cell(iteration=40, resumed_from=40).view()]).went_back
+    assert not reached_by([cell(resumed_from=40).view()]).went_back, "it has not come to its first step"
+
+
 @pytest.mark.parametrize("word", ["iteration", "resumed_from", "saved"])
 def test_an_iteration_that_no_job_can_reach_is_no_progress(word: str) -> None:
     """Written by whatever has damaged the cell, it would make every later generation one without progress."""
@@ -123,14 +148,14 @@ def test_an_iteration_that_no_job_can_reach_is_no_progress(word: str) -> None:
 
 def test_a_job_that_reports_nothing_is_never_judged() -> None:
     never = rule(max_no_progress_cycles=1)
-    assert [never.generation_ended(NOTHING_REACHED) for _ in range(50)] == [None] * 50
+    assert [never.generation_ended(NOTHING_REACHED, in_a_step=True) for _ in range(50)] == [None] * 50
 
 
 def test_the_same_failure_over_and_over_ends_the_job() -> None:
     stuck = rule(max_no_progress_cycles=3)
-    assert stuck.generation_ended(at(20)) is None
-    assert [stuck.generation_ended(at(20)) for _ in range(2)] == [None, None]
-    assert stuck.generation_ended(at(20)) == (
+    assert stuck.generation_ended(at(20), in_a_step=True) is None
+    assert [stuck.generation_ended(at(20), in_a_step=True) for _ in range(2)] == [None, None]
+    assert stuck.generation_ended(at(20), in_a_step=True) == (
         "3 generations in a row ended without 1 new iteration(s); the best so far that the ranks report is 20. If the "
         "job does get on, start it with --ft-max-no-progress-cycles 0"
     )
@@ -140,22 +165,32 @@ def test_the_same_failure_over_and_over_ends_the_job() -> None:
 def test_one_generation_that_gains_enough_clears_the_count() -> None:
     moving = rule(max_no_progress_cycles=2, min_progress_iterations=5)
     for reached in (10, 11, 16, 17, 22, 23, 28):
-        assert moving.generation_ended(at(reached)) is None
-    assert moving.generation_ended(at(29)) is None
-    assert moving.generation_ended(at(30)) is not None
+        assert moving.generation_ended(at(reached), in_a_step=True) is None
+    assert moving.generation_ended(at(29), in_a_step=True) is None
+    assert moving.generation_ended(at(30), in_a_step=True) is not None
 
 
-def test_a_generation_that_dies_before_its_first_step_made_no_progress() -> None:
-    dying = rule(max_no_progress_cycles=2)
-    assert dying.generation_ended(at(7)) is None
-    assert dying.generation_ended(NOTHING_REACHED) is None
-    assert dying.generation_ended(NOTHING_REACHED) is not None
+def test_a_generation_without_any_iteration_is_not_judged() -> None:
+    """Its file system or a peer may be away for a while. It does not end the row either."""
+    waiting = rule(max_no_progress_cycles=2)
+    assert waiting.generation_ended(at(7), in_a_step=True) is None
+    assert [waiting.generation_ended(NOTHING_REACHED, in_a_step=True) for _ in range(50)] == [None] * 50
+    assert waiting.generation_ended(at(7), in_a_step=True) is None
+    assert waiting.generation_ended(NOTHING_REACHED, in_a_step=True) is None
+    assert waiting.generation_ended(at(7), in_a_step=True) is not None
+
+
+def test_a_failure_between_steps_is_not_the_one_before_it_again() -> None:
+    """One epoch in each generation, each counted from 0, and a failure at its end."""
+    epochs = rule(max_no_progress_cycles=1)
+    assert [epochs.generation_ended(at(9), in_a_step=False) for _ in range(50)] == [None] * 50
+    assert epochs.generation_ended(at(9), in_a_step=True) is not None
 
 
 def test_zero_never_ends_it() -> None:
     patient = rule(max_no_progress_cycles=0)
-    assert [patient.generation_ended(at(3)) for _ in range(50)] == [None] * 50
-    patient.generation_ended(Reached(3, went_back=True))
+    assert [patient.generation_ended(at(3), in_a_step=True) for _ in range(50)] == [None] * 50
+    patient.generation_ended(Reached(3, went_back=True), in_a_step=True)
     assert patient.doubt() is None, "there is nothing that it could not judge"
 
 
@@ -163,16 +198,17 @@ def test_a_generation_that_ended_in_good_order_is_remembered_and_not_counted() -
     moving = rule(max_no_progress_cycles=1)
     moving.note(at(30))
     assert moving.furthest == at(30)
-    assert moving.generation_ended(at(30)) is not None
+    assert moving.generation_ended(at(30), in_a_step=True) is None, "nothing has failed there before"
+    assert moving.generation_ended(at(30), in_a_step=True) is not None
 
 
 def test_that_it_is_not_judged_any_more_is_said_once() -> None:
     unsure = rule(max_no_progress_cycles=1)
-    unsure.generation_ended(at(9))
+    unsure.generation_ended(at(9), in_a_step=True)
     assert unsure.doubt() is None
-    assert unsure.generation_ended(Reached(9, went_back=True)) is None
+    assert unsure.generation_ended(Reached(9, went_back=True), in_a_step=True) is None
     assert "counted within each epoch" in (unsure.doubt() or "")
-    assert [unsure.generation_ended(at(9)) for _ in range(9)] == [None] * 9
+    assert [unsure.generation_ended(at(9), in_a_step=True) for _ in range(9)] == [None] * 9
     assert unsure.doubt() is None
 
 
@@ -182,19 +218,19 @@ def test_the_checkpoints_iteration_counts_where_there_is_a_file(tmp_path: Path) 
     file.write_text("100\n")
     saved = rule(max_no_progress_cycles=2, checkpoint_iteration_file=str(file))
     assert saved.furthest.iteration == 100
-    assert saved.generation_ended(at(500)) is None
+    assert saved.generation_ended(at(500), in_a_step=True) is None
     file.write_text("200")
-    assert saved.generation_ended(at(510)) is None
+    assert saved.generation_ended(at(510), in_a_step=True) is None
     file.write_text("150")
-    assert saved.generation_ended(at(600)) is None
-    assert f"the best so far that {file} holds is 200" in (saved.generation_ended(at(700)) or "")
+    assert saved.generation_ended(at(600), in_a_step=True) is None
+    assert f"the best so far that {file} holds is 200" in (saved.generation_ended(at(700), in_a_step=True) or "")
 
 
 def test_with_a_file_it_does_not_matter_how_iterations_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "latest"
     file.write_text("7")
     saved = rule(max_no_progress_cycles=1, checkpoint_iteration_file=str(file))
-    assert saved.generation_ended(Reached(9, saved=12, went_back=True)) is not None
+    assert saved.generation_ended(Reached(9, saved=12, went_back=True), in_a_step=True) is not None
     assert saved.doubt() is None
 
 
@@ -205,7 +241,7 @@ def test_a_file_that_holds_no_integer_is_said_once_and_judges_nobody(
     file.write_text("step 100")
     saved = rule(max_no_progress_cycles=1, checkpoint_iteration_file=str(file))
 
-    assert [saved.generation_ended(at(5)) for _ in range(3)] == [None] * 3
+    assert [saved.generation_ended(at(5), in_a_step=True) for _ in range(3)] == [None] * 3
     assert [record.getMessage() for record in caplog.records] == [
         f"checkpoint_iteration_file {file}: invalid literal for int() with base 10: 'step 100'; expected one integer. "
         "As long as it has none, progress is not judged"
@@ -221,7 +257,7 @@ def test_a_file_that_is_larger_than_any_number_is_not_read_whole(
     os.truncate(file, 1 << 40)
     saved = rule(max_no_progress_cycles=1, checkpoint_iteration_file=str(file))
 
-    assert (saved.furthest, saved.generation_ended(at(7))) == (NOTHING_REACHED, None)
+    assert (saved.furthest, saved.generation_ended(at(7), in_a_step=True)) == (NOTHING_REACHED, None)
     assert [record.getMessage() for record in caplog.records] == [
         f"checkpoint_iteration_file {file}: it has more than 100 bytes; expected one integer. "
         "As long as it has none, progress is not judged"
@@ -240,11 +276,11 @@ def test_a_file_that_has_lost_its_integer_judges_nobody(tmp_path: Path, content:
         file.unlink()
     else:
         file.write_text(content)
-    assert [saved.generation_ended(at(9)) for _ in range(3)] == [None] * 3
+    assert [saved.generation_ended(at(9), in_a_step=True) for _ in range(3)] == [None] * 3
     file.write_text("7")
-    assert "the best so far that" in (saved.generation_ended(at(9)) or "")
+    assert "the best so far that" in (saved.generation_ended(at(9), in_a_step=True) or "")
 
 
 def test_a_file_that_does_not_exist_yet_judges_nobody(tmp_path: Path) -> None:
     saved = rule(max_no_progress_cycles=1, checkpoint_iteration_file=str(tmp_path / "latest"))
-    assert [saved.generation_ended(at(5)) for _ in range(3)] == [None] * 3
+    assert [saved.generation_ended(at(5), in_a_step=True) for _ in range(3)] == [None] * 3

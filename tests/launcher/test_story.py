@@ -21,6 +21,7 @@ from launcher.story import (
     beyond_mending,
     closing,
     failure_incident,
+    is_in_a_step,
     is_same_again,
     level_of,
     look,
@@ -30,8 +31,9 @@ from launcher.story import (
     what_follows,
 )
 from launcher.workers import Worker
-from resilience_core.cell import LAST_HEARTBEAT, PID, STATE, WATCHED, Cell
+from resilience_core.cell import FIRST_CLOSED, LAST_HEARTBEAT, PID, STATE, WATCHED, Cell, CellView
 from resilience_core.error_record import ErrorRecord
+from resilience_core.sections import CHECKPOINTING, SETUP
 
 OWN = ErrorRecord("ValueError", "bad batch\nmore of it")
 MISTAKE = ErrorRecord("resilience_core.errors.ConfigError", "no such option", is_permanent=True)
@@ -64,6 +66,23 @@ def test_an_error_in_the_configuration_is_beyond_mending_where_a_culprit_has_rai
     assert beyond_mending(failure()) is None
     assert beyond_mending(failure(None)) is None
     assert beyond_mending(failure(MISTAKE, is_culprit=False)) is None
+
+
+def test_a_failure_is_in_a_step_where_a_culprit_was_inside_a_section_of_one() -> None:
+    none: dict[int, CellView] = {}
+    assert is_in_a_step(failure(section="step"), none)
+    assert is_in_a_step(failure(section="forward"), none)
+    assert not is_in_a_step(failure(section="step", is_culprit=False), none)
+    assert not any(is_in_a_step(failure(section=each), none) for each in (None, SETUP, CHECKPOINTING))
+
+
+def test_a_failure_before_any_section_but_the_setup_was_closed_is_in_a_step() -> None:
+    """The first steps have no section of their own."""
+    cell = Cell.detached()
+    for closed, is_in_one in ((0, False), (1, True), (2, False)):
+        cell.words[FIRST_CLOSED] = closed
+        assert is_in_a_step(failure(), {1: cell.view()}) == is_in_one
+        assert not is_in_a_step(failure(), {0: cell.view()}), "that is no culprit"
 
 
 def test_the_same_error_at_the_same_place_is_noticed_in_the_next_generation_only() -> None:

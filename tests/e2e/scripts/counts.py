@@ -1,8 +1,10 @@
-"""Gets on in each generation and fails, but counts its iterations from 0 again and again.
+"""Gets on in each generation and fails, but counts its iterations from 0 again and again, or has to go back.
 
-``epochs`` counts within each epoch, ``generations`` from the first step of each generation. With ``saves`` and
-``loads`` an epoch is one generation, so that no iteration is ever lower than the one before it; the first says that it
-has saved, the second that it has loaded a checkpoint. An epoch has three steps.
+``epochs`` counts within each epoch, ``generations`` from the first step of each generation. With ``silent``, ``saves``
+and ``loads`` an epoch is one generation, so that no iteration is ever lower than the one before it; the second says
+that it has saved, the third that it has loaded a checkpoint. ``local`` says from which step it resumes as it has
+counted it. ``older`` counts as it should, but has to load an older checkpoint once. An epoch has three steps. In each
+way a generation ends at an iteration that an earlier one has reached, or short of it.
 """
 
 import sys
@@ -15,22 +17,26 @@ context = RunContext.from_environment()
 events = bus()
 events.register(SectionMonitor())
 events.setup(context=context)
-done = int(file.read_text()) if file.exists() else 0
-if how == "loads" and done:
-    events.checkpoint_loaded(iteration=done, source="persistent")
+done = int(file.read_text()) if file.exists() else 0  # epochs
+if how == "older" and context.restart_count == 1:
+    done = 1
+if how in ("loads", "older") and done:
+    events.checkpoint_loaded(iteration=3 * done if how == "older" else done, source="persistent")
+if how == "local" and done:
+    events.checkpoint_loaded(iteration=4, source="persistent")
 
-last = 12 if how == "generations" else 5
-after_steps = {"epochs": (4,) * 4, "generations": (14, 10, 5, 9), "saves": (3,) * 4, "loads": (3,) * 4}[how]
-dies_after = after_steps[context.restart_count] if context.restart_count < 4 else 0
+last = {"generations": 12, "older": 7}.get(how, 5)
+after_steps = {"generations": (14, 10, 5, 9), "older": (15, 4, 4, 4), "epochs": (4,) * 4, "local": (4,) * 4}
+dies_after = after_steps.get(how, (3,) * 4)[context.restart_count] if context.restart_count < 4 else 0
 steps = 0
 while done < last:
     for step in range(3):
-        iteration = steps if how == "generations" else step
+        iteration = {"generations": steps, "local": steps, "older": 3 * done + step}.get(how, step)
         events.step_start(iteration=iteration)
+        if how not in ("silent", "saves", "loads") and steps + 1 == dies_after:
+            sys.exit(3)
         events.step_end(iteration=iteration)
         steps += 1
-        if how in ("epochs", "generations") and steps == dies_after:
-            sys.exit(3)
     done += 1
     if how == "saves":
         events.checkpoint_start(iteration=done, kind="save")

@@ -30,7 +30,7 @@ from launcher.instrumented import names_the_client, script_of
 from launcher.job_limits import JobLimits, spared, unmonitored
 from launcher.leftovers import Orphans
 from launcher.monitor_process import MonitorProcess
-from launcher.processes import adopts_orphans, process_status, send_signal
+from launcher.processes import adopts_orphans, has_exited, process_status, send_signal
 from launcher.signals import SignalInbox
 from launcher.starters import WorkerStarter
 from launcher.story import stuck
@@ -265,6 +265,8 @@ class Generation:
         for worker in self.processes.running:
             local_rank, rank = worker.local_rank, f"rank {ranks[worker.local_rank]} (pid {worker.pid})"
             if local_rank not in self.condemned and local_rank not in self.overstayed:
+                continue
+            if has_exited(worker.pidfd):  # and is collected next
                 continue
             end_ns = self._condemned_ns.setdefault(local_rank, now_ns) + patience_ns
             if end_ns > now_ns:

@@ -1,4 +1,4 @@
-"""Opening by path where somebody may have put a pipe: an open that never waits for the other end of one."""
+"""Opening by path where somebody may have put a pipe or a terminal: what is opened never waits for the other end."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ def only_plain(path: str, flags: int) -> int:
         A descriptor whose reads and writes wait as usual.
 
     Raises:
-        OSError: It cannot be opened, or is a pipe, a socket or a terminal's other end.
+        OSError: It cannot be opened, is a pipe or a socket, or is to be read and is a terminal.
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is a pipe, not a plain file", path)
+    if flags & os.O_ACCMODE == os.O_RDONLY and os.isatty(descriptor):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is a terminal, not a plain file", path)
     os.set_blocking(descriptor, True)
     return descriptor

@@ -156,6 +156,17 @@ def test_a_worker_that_lives_on_around_a_condemned_rank_is_killed_in_time(make: 
     assert wait_for_exit([made.generation.processes.workers[1].pidfd], 30)
 
 
+def test_a_condemned_worker_that_has_ended_and_is_not_collected_yet_does_not_live_on(make: Callable[..., Made]) -> None:
+    made = make(failure_stop_timeout=0.001)
+    worker = made.generation.processes.workers[1]
+    made.generation.condemn([1])
+    os.kill(worker.pid, signal.SIGKILL)
+    assert wait_for_exit([worker.pidfd], 30)
+    select.select([], [], [], 0.01)
+    assert made.generation.kill_lingering() == ([], None)
+    assert worker in made.generation.processes.running
+
+
 def test_a_condemned_worker_that_is_not_gone_when_it_was_killed_has_failed(
     make: Callable[..., Made], monkeypatch: pytest.MonkeyPatch
 ) -> None:

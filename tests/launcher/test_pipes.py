@@ -114,6 +114,19 @@ def test_a_plain_file_is_opened_as_usual(tmp_path: Path) -> None:
         assert device.write(b"x") == 1
 
 
+def test_a_terminal_is_written_to_and_not_read() -> None:
+    ours, theirs = os.openpty()
+    name = os.ttyname(theirs)
+    try:
+        with open(name, "w", opener=only_plain) as terminal:
+            terminal.write("x")
+        with pytest.raises(OSError, match="it is a terminal, not a plain file"):
+            only_plain(name, os.O_RDONLY)
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
 def test_an_answer_is_found_although_a_pipe_was_put_in_its_place(
     tmp_path: Path, spawn: Callable[..., subprocess.Popen[str]], bounded: Callable[[Callable[[], Any]], Any]
 ) -> None:

@@ -58,7 +58,8 @@ class FaultTolerance:
         asynchronous_saves: Checkpoints are written in the background, so the time in ``checkpoint`` says little.
         autoresume: Make the file that ``FAULT_TOL_FINISHED_FLAG_FILE`` names when training is complete: when the
             block of :meth:`run` is left by itself after a step, or after a checkpoint was loaded. A loop that ends
-            for another reason must say so: :meth:`end_by_signal`, or an exception.
+            for another reason must say so: :meth:`end_by_signal`, or an exception. A further run in the same process
+            takes the file away until it is complete as well.
         client: The rank's client; one of its own when None.
         bus: Where the events go; the process's default bus when None. Register there whatever else should listen.
 

@@ -6,6 +6,7 @@ launcher, and looks whether the file has come into being.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 
@@ -18,12 +19,18 @@ FINISHED_FLAG_VARIABLE = "FAULT_TOL_FINISHED_FLAG_FILE"
 
 logger = logging.getLogger(__name__)
 
+_made_here: set[str] = set()
+"""The files that runs of this process have made."""
+
 
 class FinishedFlag:
     """A bus plugin: makes the file when training is complete, which is when its loop has ended by itself.
 
     A run that made no step is complete only if it was resumed: the checkpoint was the last one. Without that, an
     empty dataset would pass for a finished training.
+
+    A further run in the same process takes the file away as it begins, and makes it again at its end: where it failed,
+    the first one would pass for the whole training.
 
     Raises:
         ConfigError: The variable is not set, or names a file that nobody can make.
@@ -52,7 +59,10 @@ class FinishedFlag:
     def setup(self, context: RunContext) -> None:
         # One rank of each node: the file may be on a disk that each node has for itself.
         self._makes_it = context.local_rank == 0
-        self._has_trained = False
+        self._has_trained = self.path in _made_here
+        if self._makes_it and self._has_trained:
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
 
     @hookimpl
     def step_end(self) -> None:
@@ -75,7 +85,7 @@ class FinishedFlag:
             return
         try:
             with open(self.path, "a", encoding="utf-8"):
-                pass
+                _made_here.add(self.path)
         except OSError as error:
             logger.error(
                 "training is complete, but %s cannot be made (%s): it will be started again", self.path, error.strerror

@@ -465,6 +465,27 @@ MUTANTS_OF_THE_GROUP = (
         ("tests/launcher/test_story.py",),
     ),
     Mutant(
+        "the first of several runs passes for the whole training",
+        "resilience_core/finished.py",
+        "        if self._makes_it and self._has_trained:\n",
+        "        if False:\n",
+        ("tests/adapters/test_ddp.py",),
+    ),
+    Mutant(
+        "a further run takes away the finished flag of another process",
+        "resilience_core/finished.py",
+        "        if self._makes_it and self._has_trained:\n",
+        "        if self._makes_it:\n",
+        ("tests/adapters/test_ddp.py",),
+    ),
+    Mutant(
+        "a worker that has ended is said to live on",
+        "launcher/generation.py",
+        "            if has_exited(worker.pidfd):  # and is collected next\n                continue\n",
+        "",
+        ("tests/launcher/test_generation.py",),
+    ),
+    Mutant(
         "a rank does not say that its iterations go back",
         "resilience_core/client.py",
         "        if iteration < before:\n            words[WENT_BACK] += 1\n",

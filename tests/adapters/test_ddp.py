@@ -353,6 +353,34 @@ def test_the_finished_flag(
     assert flag.exists() is is_made
 
 
+def test_a_further_run_takes_the_finished_flag_away_until_it_has_ended_as_well(
+    bus: EventBus, no_monitor: None, tmp_path: Path, monkeypatch: Any
+):
+    """Else a job that fails in its second run would pass for a complete training."""
+    flag = tmp_path / "finished"
+    monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(flag))
+    ft = FaultTolerance(bus=bus, autoresume=True)
+    with ft.run(), ft.step(0):
+        pass
+    assert flag.exists()
+    with contextlib.suppress(ZeroDivisionError), ft.run():
+        assert not flag.exists()
+        raise ZeroDivisionError
+    assert not flag.exists()
+    with ft.run():
+        pass
+    assert flag.exists(), "there was nothing left to do in the last run"
+
+
+def test_a_finished_flag_of_another_process_stays(bus: EventBus, no_monitor: None, tmp_path: Path, monkeypatch: Any):
+    flag = tmp_path / "finished"
+    flag.touch()
+    monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(flag))
+    with pytest.raises(ZeroDivisionError), FaultTolerance(bus=bus, autoresume=True).run():
+        raise ZeroDivisionError
+    assert flag.exists()
+
+
 def test_without_autoresume_no_flag_is_made(bus: EventBus, no_monitor: None, tmp_path: Path, monkeypatch: Any):
     monkeypatch.setenv("FAULT_TOL_FINISHED_FLAG_FILE", str(tmp_path / "finished"))
     ft = FaultTolerance(bus=bus)

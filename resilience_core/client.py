@@ -483,8 +483,9 @@ class RankMonitorClient:
         """Say which iteration this is, counted from the beginning of training, through restarts.
 
         Reports show it, and the launcher tells from it whether a job that fails again and again gets on
-        (``max_no_progress_cycles``). It does not where a number is lower than the one before it in the same generation:
-        such numbers are counted within each epoch, for example.
+        (``max_no_progress_cycles``). It does not where a number is lower than the one before it in the same generation,
+        or the first one lower than that of the checkpoint that was loaded: such numbers are counted within each epoch,
+        for example.
 
         Raises:
             TypeError: It is no whole number.
@@ -496,7 +497,7 @@ class RankMonitorClient:
             words[ITERATION] = iteration
         except (TypeError, ValueError):
             raise no_iteration(iteration) from None
-        if iteration < before:
+        if iteration < before or (before < 0 and iteration < words[RESUMED_FROM]):
             words[WENT_BACK] += 1
 
     def note_checkpoint_loaded(self, iteration: int) -> None:

@@ -488,8 +488,15 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "a rank does not say that its iterations go back",
         "resilience_core/client.py",
-        "        if iteration < before:\n            words[WENT_BACK] += 1\n",
-        "",
+        "        if iteration < before or (",
+        "        if (",
+        ("tests/resilience_core/test_client.py",),
+    ),
+    Mutant(
+        "a rank does not say that it begins below the checkpoint that was loaded",
+        "resilience_core/client.py",
+        " or (before < 0 and iteration < words[RESUMED_FROM]):",
+        ":",
         ("tests/resilience_core/test_client.py",),
     ),
     Mutant(

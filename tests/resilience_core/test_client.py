@@ -134,6 +134,17 @@ def test_an_iteration_that_is_lower_than_the_one_before_it_is_counted(
     assert cell.view().iteration == 1
 
 
+@pytest.mark.parametrize(("first", "went_back"), [(0, 1), (39, 1), (40, 0), (41, 0)])
+def test_a_first_iteration_below_the_checkpoint_that_was_loaded_is_counted(
+    start: Callable[..., Cell], client: RankMonitorClient, first: int, went_back: int
+) -> None:
+    cell = start()
+    client.note_checkpoint_loaded(40)
+    for iteration in range(first, 60):
+        client.note_iteration(iteration)
+    assert cell.view().went_back == went_back
+
+
 def test_the_highest_iteration_of_checkpoints_is_kept_and_what_is_none_is_passed_over(
     start: Callable[..., Cell], client: RankMonitorClient
 ) -> None:

@@ -2,9 +2,10 @@
 
 ``epochs`` counts within each epoch, ``generations`` from the first step of each generation. With ``silent``, ``saves``
 and ``loads`` an epoch is one generation, so that no iteration is ever lower than the one before it; the second says
-that it has saved, the third that it has loaded a checkpoint. ``local`` says from which step it resumes as it has
-counted it. ``older`` counts as it should, but has to load an older checkpoint once. An epoch has three steps. In each
-way a generation ends at an iteration that an earlier one has reached, or short of it.
+that it has saved, the third that it has loaded a checkpoint. ``local`` and ``ahead`` say from which step they resume
+as they have counted it; the first ends before it, the second behind it. ``older`` counts as it should, but has to load
+an older checkpoint once. An epoch has three steps. In each way a generation ends at an iteration that an earlier one
+has reached, or short of it.
 """
 
 import sys
@@ -22,16 +23,17 @@ if how == "older" and context.restart_count == 1:
     done = 1
 if how in ("loads", "older") and done:
     events.checkpoint_loaded(iteration=3 * done if how == "older" else done, source="persistent")
-if how == "local" and done:
+if how in ("local", "ahead") and done:
     events.checkpoint_loaded(iteration=4, source="persistent")
 
 last = {"generations": 12, "older": 7}.get(how, 5)
-after_steps = {"generations": (14, 10, 5, 9), "older": (15, 4, 4, 4), "epochs": (4,) * 4, "local": (4,) * 4}
+after_steps = {"generations": (14, 10, 5, 9), "older": (15, 4, 4, 4)}
+after_steps |= {"epochs": (4,) * 4, "local": (4,) * 4, "ahead": (6,) * 4}
 dies_after = after_steps.get(how, (3,) * 4)[context.restart_count] if context.restart_count < 4 else 0
 steps = 0
 while done < last:
     for step in range(3):
-        iteration = {"generations": steps, "local": steps, "older": 3 * done + step}.get(how, step)
+        iteration = steps if how in ("generations", "local", "ahead") else 3 * done + step if how == "older" else step
         events.step_start(iteration=iteration)
         if how not in ("silent", "saves", "loads") and steps + 1 == dies_after:
             sys.exit(3)

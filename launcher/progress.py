@@ -72,7 +72,7 @@ class Standstill:
 
     * no iteration was begun at all, or
     * a checkpoint was loaded, so that the iterations are known to go on from there, or
-    * the same failure seems to have come again, at the same iteration as the one before it.
+    * no checkpoint was saved, and the same failure seems to have come again, at the same iteration as the one before.
 
     Otherwise, and once iterations have gone back within one generation, it shows neither, and ends the row.
     """
@@ -128,7 +128,7 @@ class Standstill:
         if reached.resumed_from:  # from 0 would say nothing
             return True
         is_near = before is not None and abs(reached.iteration - before) <= max(_SAME_PLACE, self._least - 1)
-        return is_near and may_be_the_same
+        return is_near and may_be_the_same and reached.saved is None
 
     def _is_gain(self, reached: int | None, before: int | None) -> bool:
         return reached is not None and reached - (-1 if before is None else before) >= self._least

@@ -202,8 +202,8 @@ class FaultToleranceConfig:
         "iteration, or a checkpoint, saved or loaded, that is newer than that of the generation before, as the events "
         "report them; or that of checkpoint_iteration_file alone. Not judged are a job whose iterations go back within "
         "a generation (counted within each epoch, for example) or below the checkpoint that was loaded, a generation "
-        "without any iteration, and one that reports no loaded checkpoint, unless it fails in a step at the iteration "
-        "at which the one before it failed.",
+        "without any iteration, and one that reports no checkpoint, unless it fails in a step at the iteration at "
+        "which the one before it failed.",
     )
     min_progress_iterations: int = _setting(
         1, values.count(1), "COUNT", "Iterations that a generation must have gained to count as progress."

@@ -425,9 +425,23 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "a failure between two steps is taken for the one before it",
         "launcher/progress.py",
-        "        return is_near and may_be_the_same\n",
-        "        return is_near\n",
+        "is_near and may_be_the_same and",
+        "is_near and",
         ("tests/launcher/test_progress.py",),
+    ),
+    Mutant(
+        "a job that saves without having loaded anything is believed to count through the run",
+        "launcher/progress.py",
+        " and reached.saved is None\n",
+        "\n",
+        ("tests/launcher/test_progress.py",),
+    ),
+    Mutant(
+        "a job that tells its checkpoint in numbers of its own is given up",
+        "resilience_core/client.py",
+        " or (before < 0 and iteration < words[RESUMED_FROM]):",
+        ":",
+        ("tests/launcher/test_progress_of_jobs.py",),
     ),
     Mutant(
         "iterations below the checkpoint that was loaded are believed",

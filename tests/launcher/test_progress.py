@@ -58,8 +58,18 @@ def test_a_checkpoint_of_nothing_does_not_say_how_iterations_are_counted() -> No
 
 @pytest.mark.parametrize("word", ["resumed_from", "saved"])
 def test_a_checkpoint_that_is_newer_each_time_is_progress(word: str) -> None:
-    ends = [Reached(9, **{word: epoch}) for epoch in (1, 2, 3, 3, 3, 4)]  # type: ignore[arg-type]
-    assert counts(*ends) == [0, 0, 0, 1, 2, 0]
+    ends = [Reached(9, **{word: epoch}) for epoch in (1, 2, 3, 4)]  # type: ignore[arg-type]
+    assert counts(*ends) == [0, 0, 0, 0]
+
+
+def test_a_checkpoint_that_is_loaded_again_is_no_progress() -> None:
+    assert counts(*(Reached(9, resumed_from=epoch) for epoch in (2, 3, 3, 3, 4))) == [0, 0, 1, 2, 0]
+
+
+def test_who_saves_where_nothing_was_loaded_may_count_from_0_each_time() -> None:
+    """A checkpoint after ten steps of each process, and a failure in the 15th."""
+    assert counts(*[Reached(14, saved=10)] * 5) == [0] * 5
+    assert counts(*[Reached(14, saved=10), at(14), at(14), Reached(14, saved=10)]) == [0, 1, 2, 0]
 
 
 def test_the_newest_checkpoint_is_whichever_is_newer() -> None:
@@ -98,8 +108,7 @@ def test_a_generation_without_any_iteration_is_none_whatever_the_iterations_mean
 def test_the_least_gain_counts_for_checkpoints_too() -> None:
     """Small gains do not creep past it."""
     assert counts(*map(at, (10, 14, 18, 22, 27)), least=5) == [0, 1, 2, 3, 0]
-    saved = [Reached(10, saved=saved) for saved in (10, 14, 18, 23)]
-    assert counts(*saved, least=5) == [0, 1, 2, 0]
+    assert counts(*(Reached(30, loaded) for loaded in (10, 14, 18, 23)), least=5) == [0, 1, 2, 0]
 
 
 def test_how_far_it_came_is_the_most_of_each() -> None:

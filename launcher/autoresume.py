@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from launcher.event_log import read_events
 from launcher.incident import read_incidents
-from launcher.progress import NOTHING_REACHED, Reached, Standstill
+from launcher.progress import NOTHING_REACHED, Reached, Standstill, may_have_failed_before
 from launcher.working_folder import completed
 from resilience_core.finished import FINISHED_FLAG_VARIABLE
 
@@ -80,12 +80,12 @@ class Tally:
         failed = outcome.exit_code != 0
         self.failures += failed
         self.failures_in_a_row = self.failures_in_a_row + 1 if failed else 0
-        if failed and outcome.reached.iteration is None:
-            self._standstill.note(
-                outcome.reached
-            )  # what it needs may be away for a while: only max_failures limits that
-        else:
-            self._standstill.add(outcome.reached, may_be_the_same=not failed or outcome.failed_in_a_step)
+        reached = outcome.reached
+        if failed and reached.iteration is None:  # what it needs may be away for a while: max_failures limits that
+            self._standstill.note(reached)
+        else:  # one that ends with 0 at the same iteration again has only not said that training is complete
+            comes_again = not failed or may_have_failed_before(reached, in_a_step=outcome.failed_in_a_step)
+            self._standstill.add(reached, may_be_the_same=comes_again)
         without_progress = self._standstill.count
         if outcome.is_final:
             return "a rank has asked for the end of the workload"
@@ -137,7 +137,7 @@ class AutoResume:
             if os.path.exists(flag):
                 self._tally.add(outcome)
                 return 0, "training is complete"
-            say(_told(self._tally.runs + 1, outcome))
+            say(_told(self._tally.runs + 1, outcome, flag))
             why = self._tally.add(outcome)
             if self._heard:
                 break
@@ -351,11 +351,13 @@ def _codes(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(",") if part.strip())
 
 
-def _told(run: int, outcome: Outcome) -> str:
+def _told(run: int, outcome: Outcome, flag: str) -> str:
     last = outcome.reached.iteration
     reached = "no iteration reported" if last is None else f"last iteration {last}"
+    missed = "" if outcome.exit_code else f": nobody has made {flag}"
     return (
-        f"run {run} ended with {outcome.exit_code} after {outcome.seconds:.1f} s, {reached}; training is not complete"
+        f"run {run} ended with {outcome.exit_code} after {outcome.seconds:.1f} s, {reached}; "
+        f"training is not complete{missed}"
     )
 
 

@@ -20,7 +20,7 @@ from resilience_core.cell import CellView
 from resilience_core.config import FaultToleranceConfig
 from resilience_core.plain_files import only_plain
 
-__all__ = ["NOTHING_REACHED", "ProgressRule", "Reached", "Standstill", "reached_by"]
+__all__ = ["NOTHING_REACHED", "ProgressRule", "Reached", "Standstill", "may_have_failed_before", "reached_by"]
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Standstill:
 
     * no iteration was begun at all, or
     * a checkpoint was loaded, so that the iterations are known to go on from there, or
-    * no checkpoint was saved, and the same failure seems to have come again, at the same iteration as the one before.
+    * what ended it may be what ended the one before it, at the same iteration.
 
     Otherwise, and once iterations have gone back within one generation, it shows neither, and ends the row.
     """
@@ -112,7 +112,7 @@ class Standstill:
 
         Args:
             reached: How far it came.
-            may_be_the_same: Whether the failure of the one before it may have come again, if at the same iteration.
+            may_be_the_same: Whether it may have ended as the one before it, if at the same iteration.
         """
         before, self._iteration_before = self._iteration_before, reached.iteration
         if self.note(reached) or not self._shows_none(reached, before, may_be_the_same):
@@ -128,10 +128,19 @@ class Standstill:
         if reached.resumed_from:  # from 0 would say nothing
             return True
         is_near = before is not None and abs(reached.iteration - before) <= max(_SAME_PLACE, self._least - 1)
-        return is_near and may_be_the_same and reached.saved is None
+        return is_near and may_be_the_same
 
     def _is_gain(self, reached: int | None, before: int | None) -> bool:
         return reached is not None and reached - (-1 if before is None else before) >= self._least
+
+
+def may_have_failed_before(reached: Reached, *, in_a_step: bool) -> bool:
+    """Whether a failure may be one that comes again and again, if at the same iteration.
+
+    Not where it came between two steps: a job that counts within each epoch, and fails at the end of each, has saved
+    one more each time. Nor where a checkpoint was saved first, as by a job that counts from 0 in each process.
+    """
+    return in_a_step and reached.saved is None
 
 
 def _later(one: int | None, other: int | None) -> int | None:
@@ -167,9 +176,7 @@ class ProgressRule:
     def generation_ended(self, reported: Reached, *, in_a_step: bool) -> str | None:
         """Judge a generation that ended in a failure.
 
-        One in which no iteration was begun is not judged: the file system or a peer may be away for a while. Nor does a
-        failure between two steps count as the same as one before it: a job that counts within each epoch, and fails at
-        the end of each, has saved one more each time.
+        One in which no iteration was begun is not judged: the file system or a peer may be away for a while.
 
         Args:
             reported: What its ranks reported.
@@ -182,7 +189,7 @@ class ProgressRule:
         if reached.iteration is None:
             self._row.note(reached)
             return None
-        self._row.add(reached, may_be_the_same=in_a_step)
+        self._row.add(reached, may_be_the_same=may_have_failed_before(reached, in_a_step=in_a_step))
         if not self._limit or self._row.count < self._limit:
             return None
         source = "the ranks report" if self._file is None else f"{self._file} holds"

@@ -425,16 +425,23 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "a failure between two steps is taken for the one before it",
         "launcher/progress.py",
-        "is_near and may_be_the_same and",
-        "is_near and",
+        "    return in_a_step and reached.saved is None\n",
+        "    return reached.saved is None\n",
         ("tests/launcher/test_progress.py",),
     ),
     Mutant(
         "a job that saves without having loaded anything is believed to count through the run",
         "launcher/progress.py",
-        " and reached.saved is None\n",
-        "\n",
+        "    return in_a_step and reached.saved is None\n",
+        "    return in_a_step\n",
         ("tests/launcher/test_progress.py",),
+    ),
+    Mutant(
+        "runs that save and end with 0 go on for ever",
+        "launcher/autoresume.py",
+        "            comes_again = not failed or may_have",
+        "            comes_again = may_have",
+        ("tests/launcher/test_autoresume.py",),
     ),
     Mutant(
         "a job that tells its checkpoint in numbers of its own is given up",
@@ -460,8 +467,8 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "a failed run without any iteration is one without progress",
         "launcher/autoresume.py",
-        "        if failed and outcome.reached.iteration is None:\n",
-        "        if False:\n",
+        "        if failed and reached.iteration is None:",
+        "        if False:",
         ("tests/launcher/test_autoresume.py",),
     ),
     Mutant(

@@ -83,6 +83,7 @@ def test_failures_in_a_row_have_a_limit(runner: Runner) -> None:
     code, said = runner.run("tell('stopped', iteration=run)\nsys.exit(1)", "--max-failures", "4")
     assert (code, runner.runs) == (1, 4)
     assert "4 runs in a row have failed" in said
+    assert "nobody has made" not in said
 
 
 def test_failures_without_progress_have_a_limit(runner: Runner) -> None:
@@ -96,6 +97,7 @@ def test_failures_without_progress_have_a_limit(runner: Runner) -> None:
 def test_a_script_that_never_makes_the_flag_does_not_run_for_ever(runner: Runner) -> None:
     code, said = runner.run("sys.exit(0)")
     assert (code, runner.runs) == (1, 3)
+    assert said.count("training is not complete: nobody has made ") == 3
     assert "why was FAULT_TOL_FINISHED_FLAG_FILE not made?" in said
 
 
@@ -225,6 +227,16 @@ def test_a_failed_run_without_any_iteration_is_not_judged_by_progress() -> None:
     assert "9 runs in a row have failed" in (tally.add(Outcome(1, 1.0, NOTHING_REACHED, False)) or "")
     assert tally.add(Outcome(0, 1.0, NOTHING_REACHED, False)) is None
     assert "made no progress" in (tally.add(Outcome(0, 1.0, NOTHING_REACHED, False)) or "")
+
+
+def test_a_run_that_saves_and_ends_with_0_again_is_without_progress() -> None:
+    """Training has been complete each time, perhaps, and nobody has said so: it would go on for ever."""
+    tally = Tally(max_failures=0, max_without_progress=2)
+    for _ in range(5):
+        assert tally.add(Outcome(1, 1.0, Reached(9, saved=8), False, failed_in_a_step=True)) is None
+    assert tally.add(Outcome(0, 1.0, Reached(9, saved=10), False)) is None, "its checkpoint is newer"
+    assert tally.add(Outcome(0, 1.0, Reached(9, saved=10), False)) is None
+    assert tally.add(Outcome(0, 1.0, Reached(9, saved=10), False)) is not None
 
 
 def test_a_run_that_fails_between_steps_is_not_the_one_before_it_again() -> None:

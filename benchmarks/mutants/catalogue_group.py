@@ -539,14 +539,14 @@ MUTANTS_OF_THE_GROUP = (
         "resilience_core/watch.py",
         "        if error is None and kind",
         "        if kind",
-        ("tests/resilience_core/test_sections.py",),
+        ("tests/resilience_core/test_how_far.py",),
     ),
     Mutant(
         "a checkpoint that was removed is progress",
         "resilience_core/watch.py",
         'if error is None and kind != "remove":',
         "if error is None:",
-        ("tests/resilience_core/test_heartbeats.py",),
+        ("tests/resilience_core/test_how_far.py",),
     ),
     Mutant(
         "the next job does not hear that iterations went back",

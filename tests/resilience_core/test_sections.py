@@ -48,27 +48,6 @@ def save(bus: EventBus, kind: Any = "save", error: BaseException | None = None) 
     bus.checkpoint_end(iteration=0, kind=kind, error=error)
 
 
-def test_the_cell_says_how_far_training_came(rank_environment: Callable[..., Any], recording_client: Any) -> None:
-    """A save that failed or was none, and a checkpoint that was removed, are no progress."""
-    cell, bus = rank_environment(), EventBus()
-    bus.register(SectionMonitor(recording_client))
-    bus.setup(context=RunContext())
-    bus.checkpoint_loaded(iteration=40, source="persistent")
-    bus.checkpoint_end(iteration=900, kind="save", error=None)  # without a beginning
-    for iteration, kind, error in ((60, "remove", None), (55, "save", OSError("full")), (50, "save", None)):
-        bus.checkpoint_start(iteration=iteration, kind=kind)
-        bus.checkpoint_end(iteration=iteration, kind=kind, error=error)
-    assert cell.view()[-3:] == (0, 40, 50)
-    bus.checkpoint_start(iteration=52, kind="save")
-    bus.checkpoint_end(iteration=52, kind="finalize", error=None)
-    for iteration in (41, 42, 41):
-        bus.step_start(iteration=iteration)
-        bus.step_end(iteration=iteration)
-    assert cell.view().iteration == 41
-    assert cell.view()[-3:] == (1, 40, 52)
-    bus.teardown(reason="completed")
-
-
 def test_a_run_from_setup_to_teardown(start: Start, recording_client: Any):
     """The whole of it: setup ends at the first step, one step of warm-up, a save, an evaluation."""
     bus = start()

@@ -362,15 +362,15 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "iterations that have gone back are believed",
         "launcher/progress.py",
-        "        if self.furthest.went_back:\n",
-        "        if False:\n",
+        "        if self.furthest.went_back or self._place",
+        "        if self._place",
         ("tests/launcher/test_progress.py",),
     ),
     Mutant(
         "only the generation in which iterations went back is not judged",
         "launcher/progress.py",
-        "        if self.furthest.went_back:\n",
-        "        if reached.went_back:\n",
+        "        if self.furthest.went_back or self._place",
+        "        if reached.went_back or self._place",
         ("tests/launcher/test_progress.py",),
     ),
     Mutant(
@@ -378,6 +378,27 @@ MUTANTS_OF_THE_GROUP = (
         "launcher/progress.py",
         "        if reached.resumed_from:",
         "        if True:",
+        ("tests/launcher/test_progress.py",),
+    ),
+    Mutant(
+        "failures at other iterations are a row where a checkpoint was loaded",
+        "launcher/progress.py",
+        "            return apart <= max(_SAME_PLACE, self._least - 1)\n",
+        "            return True\n",
+        ("tests/launcher/test_progress.py",),
+    ),
+    Mutant(
+        "failures about the same iteration are a row where nothing was loaded",
+        "launcher/progress.py",
+        "        return apart < self._least and",
+        "        return apart <= _SAME_PLACE and",
+        ("tests/launcher/test_progress.py",),
+    ),
+    Mutant(
+        "with a file it does not matter where the ranks have failed",
+        "launcher/progress.py",
+        "        self._row.add(reached, place=place, may",
+        "        self._row.add(reached, may",
         ("tests/launcher/test_progress.py",),
     ),
     Mutant(
@@ -413,6 +434,13 @@ MUTANTS_OF_THE_GROUP = (
         "launcher/progress.py",
         "            self._checkpoint_before = checkpoint\n",
         "            self._checkpoint_before = _later(self._checkpoint_before, checkpoint)\n",
+        ("tests/launcher/test_progress.py",),
+    ),
+    Mutant(
+        "with a file a generation without any iteration is one without progress",
+        "launcher/progress.py",
+        " or (place is None and self._has_reported):",
+        ":",
         ("tests/launcher/test_progress.py",),
     ),
     Mutant(
@@ -460,8 +488,8 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "a generation without any iteration is one without progress",
         "launcher/progress.py",
-        "        if reached.iteration is None:\n            self._row.note(reached)\n            return None\n",
-        "",
+        "        if reached.iteration is None or (place",
+        "        if (place",
         ("tests/launcher/test_progress.py",),
     ),
     Mutant(

@@ -209,6 +209,7 @@ def test_progress_is_the_best_iteration_so_far() -> None:
     assert failed(9) is None
     assert failed(11) is None
     assert failed(5) is None
+    assert [failed(10), failed(9)] == [None] * 2
     assert "still 11" in (failed(11) or "")
 
 

@@ -38,18 +38,15 @@ def test_ends_at_the_same_iteration_are_a_row_until_one_gets_further() -> None:
 
 def test_a_peer_may_have_been_ahead_or_behind() -> None:
     """The same failure is told by other ranks, one or two iterations earlier or later."""
-    assert counts(*map(at, (20, 18, 20, 19, 18, 20))) == [0, 1, 2, 3, 4, 5]
+    assert counts(*(Reached(end, resumed_from=15) for end in (20, 18, 20, 19, 18, 20))) == [0, 1, 2, 3, 4, 5]
+    assert counts(*map(at, (20, 18, 20, 19, 18, 20))) == [0] * 6, "counted from 0 each time, perhaps"
 
 
-def test_ends_at_other_iterations_say_nothing_where_nothing_was_loaded() -> None:
-    """Counted from 0 in each generation, perhaps."""
-    assert counts(*map(at, (500, 300, 200, 450, 447, 100, 100, 100))) == [0, 0, 0, 0, 0, 0, 1, 2]
-
-
-def test_ends_at_other_iterations_are_a_row_where_a_checkpoint_was_loaded() -> None:
-    """From the second on they all go on from 480: a node that has gone bad, say."""
-    ends = [Reached(500, resumed_from=480), *(Reached(reached, resumed_from=480) for reached in (490, 481, 495, 486))]
-    assert counts(*ends) == [0, 1, 2, 3, 4]
+@pytest.mark.parametrize("loaded", [None, 480])
+def test_ends_at_other_iterations_say_nothing(loaded: int | None) -> None:
+    """Failures now and then come before the next checkpoint some times in a row."""
+    ends = [Reached(end, resumed_from=loaded) for end in (500, 490, 481, 495, 486, 489, 489, 489)]
+    assert counts(*ends) == [0, 0, 0, 0, 0, 0, 1, 2]
 
 
 def test_a_checkpoint_of_nothing_does_not_say_how_iterations_are_counted() -> None:
@@ -74,8 +71,15 @@ def test_the_newest_checkpoint_is_whichever_is_newer() -> None:
 def test_who_had_to_load_an_older_checkpoint_gets_on_from_there() -> None:
     """The newest one was damaged, say. It is long until the best iteration is reached again."""
     older = [Reached(16, 10, saved=15), Reached(21, 15, saved=20), Reached(26, 20, saved=20), Reached(25, 20)]
-    assert counts(Reached(40, saved=40), *older) == [0, 1, 0, 1, 2]
-    assert counts(Reached(40, saved=40), NOTHING_REACHED, *older[:2]) == [0, 1, 2, 0]
+    assert counts(Reached(40, saved=40), *older) == [0, 0, 0, 0, 1]
+    assert counts(Reached(16, saved=40), NOTHING_REACHED, *older[:2]) == [0, 1, 0, 0]
+    assert counts(Reached(16, saved=40), *[Reached(16, 10, saved=loaded) for loaded in (15, 16, 17, 17)]) == [
+        0,
+        1,
+        0,
+        0,
+        1,
+    ]
 
 
 def test_a_failure_that_cannot_be_the_same_ends_a_row() -> None:
@@ -102,6 +106,7 @@ def test_a_generation_without_any_iteration_is_none_whatever_the_iterations_mean
 def test_the_least_gain_counts_for_checkpoints_too() -> None:
     """Small gains do not creep past it."""
     assert counts(*map(at, (10, 14, 18, 22, 27)), least=5) == [0, 1, 2, 3, 0]
+    assert counts(*map(at, (10, 14, 9, 3)), least=5) == [0, 1, 0, 0]
     assert counts(*(Reached(30, loaded) for loaded in (10, 14, 18, 23)), least=5) == [0, 1, 2, 0]
 
 
@@ -159,7 +164,8 @@ def test_the_same_failure_over_and_over_ends_the_job() -> None:
     assert stuck.generation_ended(at(20), in_a_step=True) is None
     assert [stuck.generation_ended(at(20), in_a_step=True) for _ in range(2)] == [None, None]
     assert stuck.generation_ended(at(20), in_a_step=True) == (
-        "3 generations in a row ended without 1 new iteration(s); the best so far that the ranks report is 20. If the "
+        "3 generations in a row ended without 1 new iteration(s), each about where the one before it did; the best so "
+        "far that the ranks report is 20. If the "
         "job does get on, start it with --ft-max-no-progress-cycles 0"
     )
     assert stuck.doubt() is None
@@ -230,17 +236,28 @@ def test_the_checkpoints_iteration_counts_where_there_is_a_file(tmp_path: Path) 
     assert saved.furthest.iteration == 100
     assert saved.generation_ended(at(500), in_a_step=True) is None
     file.write_text("200")
-    assert saved.generation_ended(at(510), in_a_step=True) is None
+    assert saved.generation_ended(at(501), in_a_step=True) is None
     file.write_text("150")
-    assert saved.generation_ended(at(600), in_a_step=True) is None
-    assert f"the best so far that {file} holds is 200" in (saved.generation_ended(at(700), in_a_step=True) or "")
+    assert saved.generation_ended(at(502), in_a_step=True) is None
+    assert f"the best so far that {file} holds is 200" in (saved.generation_ended(at(503), in_a_step=True) or "")
+
+
+def test_with_a_file_too_ends_at_other_iterations_say_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "latest"
+    file.write_text("100")
+    saved = rule(max_no_progress_cycles=1, checkpoint_iteration_file=str(file))
+    assert [saved.generation_ended(at(end), in_a_step=True) for end in range(130, 101, -3)] == [None] * 10
 
 
 def test_with_a_file_it_does_not_matter_how_iterations_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "latest"
     file.write_text("7")
     saved = rule(max_no_progress_cycles=1, checkpoint_iteration_file=str(file))
-    assert saved.generation_ended(Reached(9, saved=12, went_back=True), in_a_step=True) is not None
+    back = Reached(9, saved=12, went_back=True)
+    assert saved.generation_ended(back, in_a_step=True) is None
+    file.write_text("8")
+    assert saved.generation_ended(back, in_a_step=True) is None
+    assert saved.generation_ended(back, in_a_step=True) is not None
     assert saved.doubt() is None
 
 
@@ -256,6 +273,25 @@ def test_a_file_that_holds_no_integer_is_said_once_and_judges_nobody(
         f"checkpoint_iteration_file {file}: invalid literal for int() with base 10: 'step 100'; expected one integer. "
         "As long as it has none, progress is not judged"
     ]
+
+
+def test_with_a_file_a_generation_without_any_iteration_is_not_judged_either(tmp_path: Path) -> None:
+    """Where the job has reported some before. A job that reports nothing is judged by its file alone."""
+    file = tmp_path / "latest"
+    file.write_text("10")
+    saved = rule(max_no_progress_cycles=2, checkpoint_iteration_file=str(file))
+    assert saved.generation_ended(at(9), in_a_step=True) is None
+    assert saved.generation_ended(at(9), in_a_step=True) is None
+    assert [saved.generation_ended(NOTHING_REACHED, in_a_step=False) for _ in range(50)] == [None] * 50
+    assert saved.generation_ended(at(9), in_a_step=True) is not None
+
+    ended_well = rule(max_no_progress_cycles=1, checkpoint_iteration_file=str(file))
+    ended_well.note(at(9))
+    assert ended_well.generation_ended(NOTHING_REACHED, in_a_step=False) is None
+
+    alone = rule(max_no_progress_cycles=2, checkpoint_iteration_file=str(file))
+    assert [alone.generation_ended(NOTHING_REACHED, in_a_step=False) for _ in range(2)] == [None] * 2
+    assert alone.generation_ended(NOTHING_REACHED, in_a_step=False) is not None
 
 
 def test_a_file_that_is_larger_than_any_number_is_not_read_whole(
@@ -288,6 +324,7 @@ def test_a_file_that_has_lost_its_integer_judges_nobody(tmp_path: Path, content:
         file.write_text(content)
     assert [saved.generation_ended(at(9), in_a_step=True) for _ in range(3)] == [None] * 3
     file.write_text("7")
+    assert saved.generation_ended(at(9), in_a_step=True) is None
     assert "the best so far that" in (saved.generation_ended(at(9), in_a_step=True) or "")
 
 

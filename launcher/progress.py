@@ -71,9 +71,9 @@ class Standstill:
     An end shows the lack of progress when neither is so, and
 
     * no iteration was begun at all, or
-    * a checkpoint was loaded, so that iterations are known to go on from there, and it ended about where the one before
-      it did, or
-    * it may have ended for the same reason as the one before it, at the same iteration.
+    * a checkpoint was loaded, so that iterations are known to go on from there, and it ended about where the row began,
+      or
+    * it may have ended for the same reason as the one before it, at the iteration at which the row began.
 
     Otherwise, and once iterations have gone back within one generation, it shows neither, and ends the row.
 
@@ -84,7 +84,8 @@ class Standstill:
 
     def __init__(self, least: int = 1) -> None:
         self._least = least
-        self._place_before: int | None = None
+        self._place: int | None = None
+        """Where the end came that the next ones are compared with: not the one before, or the place could drift."""
         self._checkpoint_before: int | None = None
         self.count = 0
         self.furthest = NOTHING_REACHED
@@ -122,17 +123,16 @@ class Standstill:
         """
         place = reached.iteration if place is None else place
         if self.note(reached) or not self._shows_none(reached, place, may_be_the_same):
-            self.count = 0
+            self.count, self._place = 0, place
         else:
             self.count += 1
-        self._place_before = place
 
     def _shows_none(self, reached: Reached, place: int | None, may_be_the_same: bool) -> bool:
         if place is None:
             return True
-        if self.furthest.went_back or self._place_before is None:
+        if self.furthest.went_back or self._place is None:
             return False
-        apart = abs(place - self._place_before)
+        apart = abs(place - self._place)
         if reached.resumed_from:  # from 0 would say nothing
             return apart <= max(_SAME_PLACE, self._least - 1)
         return apart < self._least and may_be_the_same
@@ -207,9 +207,9 @@ class ProgressRule:
             return None
         source = "the ranks report" if self._file is None else f"{self._file} holds"
         return (
-            f"{self._row.count} generations in a row ended without {self._least} new iteration(s), each about where "
-            f"the one before it did; the best so far that {source} is {self._row.best}. If the job does get on, start "
-            "it with --ft-max-no-progress-cycles 0"
+            f"{self._row.count} generations in a row ended without {self._least} new iteration(s), about where the "
+            f"one before them did; the best so far that {source} is {self._row.best}. If the job does get on, start it "
+            "with --ft-max-no-progress-cycles 0"
         )
 
     def doubt(self) -> str | None:

@@ -395,6 +395,13 @@ MUTANTS_OF_THE_GROUP = (
         ("tests/launcher/test_progress.py",),
     ),
     Mutant(
+        "failures at iterations that drift are a row",
+        "launcher/progress.py",
+        "            self.count += 1\n",
+        "            self.count, self._place = self.count + 1, place\n",
+        ("tests/launcher/test_progress.py",),
+    ),
+    Mutant(
         "with a file it does not matter where the ranks have failed",
         "launcher/progress.py",
         "        self._row.add(reached, place=place, may",

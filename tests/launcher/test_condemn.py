@@ -23,7 +23,7 @@ from launcher import condemn as module
 from launcher.blame import Blame
 from launcher.children import children_of
 from launcher.condemn import Reporter, condemn
-from launcher.evidence import Evidence, ProcessLook
+from launcher.evidence import Evidence, ProcessLook, look_at
 from launcher.incident import Incident, RankReport, read_incident
 from launcher.incident_writer import IncidentWriter
 from launcher.job_limits import JobLimits
@@ -66,6 +66,8 @@ class Group:
     def __init__(self, folder: Path, spawn: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch):
         self.folder = folder
         self.processes = [spawn(WAITS) for _ in range(2)]
+        for process in self.processes:  # one that still runs would be blamed for it
+            _until_asleep(process.pid)
         self.cells = [Cell.create(str(folder / str(number)), rank=number, generation=0) for number in range(2)]
         now_ns = time.monotonic_ns()
         self.ranks = []
@@ -131,6 +133,13 @@ class Group:
             return bool(wait_for_exit([pidfd], 0.5))
         finally:
             os.close(pidfd)
+
+
+def _until_asleep(pid: int) -> None:
+    end = time.monotonic() + 180
+    while (look := look_at(pid)) is not None and look.state != "S":
+        assert time.monotonic() < end, f"process {pid} is still in state {look.state}"
+        threading.Event().wait(0.001)
 
 
 @pytest.fixture

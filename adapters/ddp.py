@@ -145,7 +145,7 @@ class FaultTolerance:
 
         Args:
             iteration: Steps since training began, from 0; a resumed run continues the count, and so does each epoch.
-                Where it begins again, the launcher cannot tell from it whether the job makes progress.
+                Where it begins again or stands still, the launcher cannot tell from it whether the job makes progress.
         """
         self._translator.completed_steps = iteration
         return _Step(self._bus, iteration)

@@ -40,8 +40,8 @@ class Reached(NamedTuple):
     saved: int | None = None
     """The highest iteration of a checkpoint that was saved."""
     went_back: bool = False
-    """An iteration was lower than the one before it, or than that of the checkpoint that was loaded, so they do not
-    count on through the run."""
+    """An iteration was no higher than the one before it, or lower than that of the checkpoint that was loaded: they do
+    not count on through the run."""
 
 
 NOTHING_REACHED = Reached()
@@ -75,7 +75,8 @@ class Standstill:
       or
     * it may have ended for the same reason as the one before it, at the iteration at which the row began.
 
-    Otherwise, and once iterations have gone back within one generation, it shows neither, and ends the row.
+    Otherwise, and once iterations have gone back or stood still within one generation, it shows neither, and ends the
+    row.
 
     Ends at other iterations, all short of the next checkpoint, are what failures now and then look like. With a
     checkpoint each hour and a failure every two, on average, 39 % of the generations come to nothing (1 - exp(-1/2)),
@@ -218,10 +219,10 @@ class ProgressRule:
             return None
         self._has_told = True
         return (
-            "  note    the iterations that the ranks report have gone back within a generation, or below the "
-            "checkpoint that was loaded, as when they are counted within each epoch. So they do not tell whether the "
-            "job gets on, and only --max-restarts limits its restarts. Count them through the whole run, or name a "
-            "--ft-checkpoint-iteration-file"
+            "  note    the iterations that the ranks report have gone back or stood still within a generation, or "
+            "begun below the checkpoint that was loaded, as when they are counted within each epoch. So they do not "
+            "tell whether the job gets on, and only --max-restarts limits its restarts. Count each step through the "
+            "whole run, or name a --ft-checkpoint-iteration-file"
         )
 
     def _believed(self, reported: Reached) -> Reached:

@@ -168,6 +168,8 @@ class RankMonitorClient:
         self._stack_file: TextIO | None = None
         self._was_cut_off = False
         self._was_shut_down = False
+        self._evaluated = False
+        """A step of an evaluation was the last to say its iteration."""
         self._has_used_section = False
         self._section_events_are_heartbeats = False
         self._state_file: str | None = None
@@ -483,9 +485,9 @@ class RankMonitorClient:
         """Say which iteration this is, counted from the beginning of training, through restarts.
 
         Reports show it, and the launcher tells from it whether a job that fails again and again gets on
-        (``max_no_progress_cycles``). It does not where a number is lower than the one before it in the same generation,
-        or the first one lower than that of the checkpoint that was loaded: such numbers are counted within each epoch,
-        for example.
+        (``max_no_progress_cycles``). It does not where a number is no higher than the one before it in the same
+        generation, or the first one lower than that of the checkpoint that was loaded: such numbers are those of
+        epochs, or are counted within each, for example.
 
         Raises:
             TypeError: It is no whole number.
@@ -497,8 +499,21 @@ class RankMonitorClient:
             words[ITERATION] = iteration
         except (TypeError, ValueError):
             raise no_iteration(iteration) from None
-        if iteration < before or (before < 0 and iteration < words[RESUMED_FROM]):
-            words[WENT_BACK] += 1
+        if iteration <= before or (before < 0 and iteration < words[RESUMED_FROM]):
+            if iteration != before or not self._evaluated:
+                words[WENT_BACK] += 1
+            self._evaluated = False
+
+    def note_evaluation(self, iteration: int) -> None:
+        """Say at which iteration a step of an evaluation is; the training step before or after it may be of the same.
+
+        Raises:
+            TypeError: It is no whole number.
+            ValueError: It does not fit into 64 bits.
+        """
+        self._evaluated = True
+        self.note_iteration(iteration)
+        self._evaluated = True
 
     def note_checkpoint_loaded(self, iteration: int) -> None:
         """Say that training resumes from this iteration: where it is higher each time, the job gets on.

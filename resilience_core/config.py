@@ -203,8 +203,8 @@ class FaultToleranceConfig:
         "the events report them; or that of checkpoint_iteration_file alone. A generation counts that shows none "
         "and fails where the row of such failures began: within two iterations where it has loaded a checkpoint; "
         "where none is reported, in a step, at the same iteration. Not judged are a generation without any iteration, "
-        "and a job whose iterations go back within a generation (counted within each epoch, for example) or below "
-        "the checkpoint that was loaded.",
+        "and a job whose iterations go back or stand still within a generation (counted within each epoch, or the "
+        "numbers of epochs, for example) or begin below the checkpoint that was loaded.",
     )
     min_progress_iterations: int = _setting(
         1, values.count(1), "COUNT", "Iterations that a generation must have gained to count as progress."

@@ -57,6 +57,7 @@ class SectionMonitor(MonitorPlugin):
         self._start: Callable[[str], None] = _nothing
         self._end: Callable[[str], None] = _nothing
         self._note: Callable[[int], None] = _nothing
+        self._note_evaluation: Callable[[int], None] = _nothing
         self._steps_begun = 0
         self._reset()
 
@@ -103,6 +104,7 @@ class SectionMonitor(MonitorPlugin):
             self._watch.end()
             raise
         self._start, self._end, self._note = client.start_section, client.end_section, client.note_iteration
+        self._note_evaluation = client.note_evaluation
         self._setup_is_open = True
 
     @hookimpl
@@ -142,7 +144,7 @@ class SectionMonitor(MonitorPlugin):
             return
         self._close_setup()
         self._is_steady = False
-        self._note(iteration)
+        self._note_evaluation(iteration)
         if eval_index < self._last_eval_index:
             self._evals_begun = 0
         self._last_eval_index = eval_index
@@ -228,7 +230,7 @@ class SectionMonitor(MonitorPlugin):
 
     def _finish(self) -> None:
         self._watch.end()
-        self._start = self._end = self._note = _nothing
+        self._start = self._end = self._note = self._note_evaluation = _nothing
         self._reset()
 
 

@@ -19,18 +19,18 @@ EPOCH = 10
 
 class Job(NamedTuple):
     counts_in: str
-    """``run``, ``epoch`` or ``process``."""
+    """``run``, ``epoch`` or ``process``; or ``epochs``, whose number each of their steps has."""
     tells_loaded: str
     """``not``, as counted through the ``run``, or in its ``own`` way: the epoch, or the step of the process."""
     tells_saved: str
     saves_every: int
 
     def told(self, how: str, step: int, first: int) -> int | None:
-        own = {"run": step, "epoch": step // EPOCH, "process": step - first}[self.counts_in]
+        own = {"run": step, "process": step - first}.get(self.counts_in, step // EPOCH)
         return {"not": None, "run": step, "own": own}[how]
 
     def iteration(self, step: int, first: int) -> int:
-        return {"run": step, "epoch": step % EPOCH, "process": step - first}[self.counts_in]
+        return {"run": step, "epoch": step % EPOCH, "epochs": step // EPOCH, "process": step - first}[self.counts_in]
 
 
 class Generation(NamedTuple):
@@ -39,7 +39,9 @@ class Generation(NamedTuple):
 
 
 HOW = st.sampled_from(("not", "run", "own"))
-JOBS = st.builds(Job, st.sampled_from(("run", "epoch", "process")), HOW, HOW, st.sampled_from((1, 3, 5, 10, 20)))
+JOBS = st.builds(
+    Job, st.sampled_from(("run", "epoch", "epochs", "process")), HOW, HOW, st.sampled_from((1, 3, 5, 10, 20))
+)
 GENERATIONS = st.lists(st.builds(Generation, st.integers(0, 45), st.booleans()), min_size=4, max_size=12)
 
 
@@ -50,6 +52,7 @@ GENERATIONS = st.lists(st.builds(Generation, st.integers(0, 45), st.booleans()),
 @example(Job("process", "not", "not", 10), [Generation(10, False)] * 8)
 @example(Job("epoch", "own", "not", 10), [Generation(10, False)] * 8)
 @example(Job("run", "run", "not", 10), [Generation(14, True)] * 8)
+@example(Job("epochs", "not", "not", 3), [Generation(4, True)] * 8)
 def test_a_job_that_saves_in_every_second_generation_is_not_given_up(job: Job, generations: list[Generation]) -> None:
     """One kind is left out, as nothing tells it from a job that fails at the same iteration again and again.
 

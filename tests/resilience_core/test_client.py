@@ -115,7 +115,7 @@ def test_before_init_nothing_is_known_and_every_call_says_what_to_do(no_rank_env
     client.shutdown_workload_monitoring()
 
 
-def test_an_iteration_that_is_lower_than_the_one_before_it_is_counted(
+def test_an_iteration_that_is_no_higher_than_the_one_before_it_is_counted(
     start: Callable[..., Cell], client: RankMonitorClient
 ) -> None:
     cell = start()
@@ -125,13 +125,34 @@ def test_an_iteration_that_is_lower_than_the_one_before_it_is_counted(
             client.note_iteration(iteration)
         return cell.view().went_back
 
-    assert after(5, 5, 6, 900) == 0, "it need not begin at 0, may stand still and may leave some out"
+    assert after(5, 6, 900) == 0, "it need not begin at 0, and may leave some out"
     assert after(899) == 1
     assert after(900, 901, 0, 1) == 2
+    assert after(1, 1) == 4
     with pytest.raises(TypeError):
         client.note_iteration("0")  # type: ignore[arg-type]
-    assert cell.view()[-3:] == (2, -1, -1)
+    assert cell.view()[-3:] == (4, -1, -1)
     assert cell.view().iteration == 1
+
+
+def test_an_evaluation_may_be_at_the_iteration_of_the_step_before_it_or_after_it(
+    start: Callable[..., Cell], client: RankMonitorClient
+) -> None:
+    cell = start()
+
+    def after(*steps: int, evaluations: int) -> tuple[int, int]:
+        for iteration in steps:
+            client.note_iteration(iteration)
+        for _ in range(3):
+            client.note_evaluation(evaluations)
+        return cell.view().iteration, cell.view().went_back
+
+    assert after(evaluations=0) == (0, 0)
+    assert after(0, 1, 2, evaluations=2) == (2, 0), "of the step that is over"
+    assert after(3, 4, evaluations=5) == (5, 0), "as many as there were steps"
+    assert after(5, 6, evaluations=7) == (7, 0)
+    assert after(7, 7, evaluations=7) == (7, 1)
+    assert after(evaluations=6) == (6, 2)
 
 
 @pytest.mark.parametrize(("first", "went_back"), [(0, 1), (39, 1), (40, 0), (41, 0)])

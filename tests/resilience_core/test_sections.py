@@ -231,8 +231,15 @@ def test_the_monitor_hears_which_iteration_it_is(rank_environment: Callable[...,
         bus.step_start(iteration=iteration)
         assert cell.view().iteration == iteration
         bus.step_end(iteration=iteration)
-    bus.eval_step_start(iteration=77, eval_index=0)
-    assert cell.view().iteration == 77
+    for index in range(3):
+        bus.eval_step_start(iteration=44, eval_index=index)
+        assert cell.view().iteration == 44
+        bus.eval_step_end(iteration=44, eval_index=index)
+    assert cell.view().went_back == 0, "an evaluation has one iteration"
+    for iteration in (44, 44):
+        bus.step_start(iteration=iteration)
+        bus.step_end(iteration=iteration)
+    assert cell.view().went_back == 1
     bus.teardown(reason="completed")
 
 

@@ -12,7 +12,7 @@ from adapters._lightning_signals import take_a_note_of_sigterm
 from adapters._optional import first_installed
 from resilience_core.faults import Fault
 from resilience_core.hookspecs import RunContext
-from resilience_core.translation import Translator
+from resilience_core.translator import Translator
 
 __all__ = ["EventCallback"]
 

@@ -18,15 +18,15 @@ import os
 from typing import Any, Literal
 
 from adapters._optional import first_installed
-from resilience_core.config_values import nearest
+from resilience_core.config.converters import nearest
 from resilience_core.errors import ConfigError, PluginError
-from resilience_core.exception_policy import ExceptionHandling, ExceptionPolicy, check
 from resilience_core.faults import Fault, fault_from_params
-from resilience_core.finished import FinishedFlag
-from resilience_core.heartbeats import HeartbeatMonitor
 from resilience_core.hookspecs import RunContext
-from resilience_core.sections import SectionMonitor
-from resilience_core.translation import Translator, state_path_in
+from resilience_core.plugins.exception_policy import ExceptionHandling, ExceptionPolicy, check
+from resilience_core.plugins.finished_flag import FinishedFlag
+from resilience_core.plugins.heartbeat_monitor import HeartbeatMonitor
+from resilience_core.plugins.section_monitor import SectionMonitor
+from resilience_core.translator import Translator, state_path_in
 
 __all__ = ["FaultToleranceCallback", "protect"]
 

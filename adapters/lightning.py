@@ -17,13 +17,13 @@ import pathlib
 from typing import Any
 
 from adapters._lightning_hooks import EventCallback
-from resilience_core.exception_policy import ExceptionHandling, ExceptionPolicy, check
 from resilience_core.faults import Fault, fault_from_params
-from resilience_core.finished import FinishedFlag
-from resilience_core.heartbeats import HeartbeatMonitor
-from resilience_core.sections import SectionMonitor
-from resilience_core.translation import Translator, state_path_in
-from straggler.callables import CallableId
+from resilience_core.plugins.exception_policy import ExceptionHandling, ExceptionPolicy, check
+from resilience_core.plugins.finished_flag import FinishedFlag
+from resilience_core.plugins.heartbeat_monitor import HeartbeatMonitor
+from resilience_core.plugins.section_monitor import SectionMonitor
+from resilience_core.translator import Translator, state_path_in
+from straggler.measurement.callables import CallableId
 from straggler.plugin import StragglerPlugin
 
 __all__ = ["FaultToleranceCallback", "FaultToleranceSectionsCallback", "StragglerDetectionCallback"]

@@ -24,14 +24,14 @@ import os
 import sys
 from typing import Any, NamedTuple
 
-from resilience_core.client import RankMonitorClient
 from resilience_core.errors import RankMonitorClientError
 from resilience_core.faults import FaultInjector, fault_from_params
-from resilience_core.finished import FinishedFlag
 from resilience_core.hookspecs import RunContext
-from resilience_core.learning import MIN_STEPS_FOR_STEP_TIMEOUT, NUM_WARMUP_ITERATIONS
-from resilience_core.sections import SectionMonitor
-from resilience_core.translation import STATE_FILE_NAME, Translator
+from resilience_core.monitoring.client import RankMonitorClient
+from resilience_core.plugins.finished_flag import FinishedFlag
+from resilience_core.plugins.section_monitor import SectionMonitor
+from resilience_core.plugins.timeout_learning import MIN_STEPS_FOR_STEP_TIMEOUT, NUM_WARMUP_ITERATIONS
+from resilience_core.translator import STATE_FILE_NAME, Translator
 
 __all__ = [
     "abort",

@@ -1,4 +1,5 @@
-"""What the two measures of ``launcher.marks`` and ``launcher.rehearsal`` cost, beside what was compared with each.
+"""What the two measures of ``launcher.processes.marks`` and ``launcher.zygote.rehearsal`` cost, beside what was
+compared with each.
 
     python -m benchmarks.costs               some seconds
     python -m benchmarks.costs --times 200
@@ -25,18 +26,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.__main__ import machine
-from launcher.marks import leave_mark
-from launcher.processes import adopt_orphans
-from launcher.zygote_protocol import WorkerOrder, order_to_file, packet_pair, receive_message, send_message
-from resilience_core.cell import Cell
-from resilience_core.client import CELL_VARIABLE
+from launcher.processes.handles import adopt_orphans
+from launcher.processes.marks import leave_mark
+from launcher.zygote.protocol import WorkerOrder, order_to_file, packet_pair, receive_message, send_message
+from resilience_core.monitoring.cell import Cell
+from resilience_core.monitoring.client import CELL_VARIABLE
 
 _RLIMIT_LOCKS = 10
-_PRELOAD = "torch,torch.distributed,resilience_core.client,resilience_core.config"
+_PRELOAD = "torch,torch.distributed,resilience_core.monitoring.client,resilience_core.config.schema"
 _ZYGOTE = """
 import os, socket, sys
-from launcher import zygote
-from launcher.become import become
+from launcher.zygote import zygote
+from launcher.zygote.worker_bootstrap import become
 if sys.argv[1] == "nothing":
     zygote.rehearse = lambda: None
 become(zygote.serve(socket.socket(fileno=int(sys.argv[2])), os.getppid(), sys.argv[3].split(","), ()))

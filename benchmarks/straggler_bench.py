@@ -17,19 +17,19 @@ from datetime import timedelta
 import numpy as np
 
 from straggler import Detector
-from straggler.exam import Marks, clean_windows, examine, with_stragglers
-from straggler.exchange_store import StoreExchange
-from straggler.judge import Judge
-from straggler.matrix import assemble
-from straggler.names import hash_name
-from straggler.peers import PeerGroups
-from straggler.probe_cpu import CpuWallProbe
-from straggler.report import Report
-from straggler.scoring_minimum import MinimumScorer
-from straggler.scoring_robust import RobustScorer
-from straggler.simulator import Fault, Job
-from straggler.statistics import summarise
-from straggler.window import Family, Measured, encode
+from straggler.exchange.gathered import assemble
+from straggler.exchange.store import StoreExchange
+from straggler.exchange.wire import Family, Measured, encode
+from straggler.measurement.name_table import hash_name
+from straggler.measurement.summary import summarise
+from straggler.probes.cpu_wall import CpuWallProbe
+from straggler.reporting.report import Report
+from straggler.scoring.minimum import MinimumScorer
+from straggler.scoring.peers import PeerGroups
+from straggler.scoring.robust import RobustScorer
+from straggler.scoring.scorer import Judge
+from straggler.simulation.evaluation import Marks, clean_windows, examine, with_stragglers
+from straggler.simulation.simulator import Fault, Job
 
 
 class Timing(float):

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from resilience_core import RankMonitorClient, RankMonitorClientError, RunContext
 from resilience_core.errors import ConfigError
 from resilience_core.faults import FaultInjector, parse_faults
-from resilience_core.state_file import load_state, save_state
+from resilience_core.plugins.state_file import load_state, save_state
 
 
 class Heartbeats:

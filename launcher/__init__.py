@@ -8,18 +8,18 @@ from resilience_core._lazy import attach
 
 if TYPE_CHECKING:
     from launcher.cli import main as main
-    from launcher.event_log import read_events as read_events
-    from launcher.incident import Incident as Incident
-    from launcher.incident import read_incidents as read_incidents
+    from launcher.incidents.incident import Incident as Incident
+    from launcher.incidents.incident import read_incidents as read_incidents
+    from launcher.records.event_log import read_events as read_events
     from launcher.standalone import RankMonitors as RankMonitors
     from launcher.standalone import start_monitor as start_monitor
 
 _EXPORTS = {
-    "Incident": "incident",
+    "Incident": "incidents.incident",
     "RankMonitors": "standalone",
     "main": "cli",
-    "read_events": "event_log",
-    "read_incidents": "incident",
+    "read_events": "records.event_log",
+    "read_incidents": "incidents.incident",
     "start_monitor": "standalone",
 }
 

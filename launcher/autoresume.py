@@ -23,11 +23,11 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any, NamedTuple
 
-from launcher.event_log import read_events
-from launcher.incident import read_incidents
-from launcher.progress import NOTHING_REACHED, Reached, Standstill, may_have_failed_before
-from launcher.working_folder import completed
-from resilience_core.finished import FINISHED_FLAG_VARIABLE
+from launcher.agent.progress import NOTHING_REACHED, Reached, Standstill, may_have_failed_before
+from launcher.incidents.incident import read_incidents
+from launcher.processes.working_folder import completed
+from launcher.records.event_log import read_events
+from resilience_core.plugins.finished_flag import FINISHED_FLAG_VARIABLE
 
 __all__ = ["main"]
 

@@ -15,16 +15,20 @@ import traceback
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from launcher import early_signals, streams
-from launcher.console import DEBUG, ERROR, finish, say
-from launcher.shortages import explained, shortage  # here: later there may be no descriptor left to import it with
-from launcher.stuck_threads import let_go_of_others, notice, stuck_threads
+from launcher.command_line import early_signals
+from launcher.command_line.stuck_threads import let_go_of_others, notice, stuck_threads
+from launcher.processes import streams
+from launcher.processes.shortages import (  # here: later there may be no descriptor left to import it with
+    explained,
+    shortage,
+)
+from launcher.records.console import DEBUG, ERROR, finish, say
 
 if TYPE_CHECKING:
-    from launcher.nursery import Zygote
-    from launcher.options import Job
-    from launcher.script_settings import ImportSettings
-    from launcher.zygote_protocol import Handover
+    from launcher.command_line.options import Job
+    from launcher.workers.script_settings import ImportSettings
+    from launcher.workers.zygote_handle import Zygote
+    from launcher.zygote.protocol import Handover
 
 __all__ = ["console_main", "main"]
 
@@ -58,7 +62,7 @@ def console_main() -> None:
     early_signals.watch()
     outcome = _guarded(sys.argv[1:], may_fork=True)
     if not isinstance(outcome, int):
-        from launcher.become import become
+        from launcher.zygote.worker_bootstrap import become
 
         become(outcome)
         return
@@ -73,7 +77,7 @@ def console_main() -> None:
 
 
 def _guarded(arguments: list[str], may_fork: bool) -> int | Handover:
-    from launcher import torch_versions
+    from launcher.command_line import torch_versions
 
     torch = torch_versions.installed_version()
     problem = _platform_problem() or torch_versions.problem_with(torch)
@@ -100,13 +104,13 @@ def _guarded(arguments: list[str], may_fork: bool) -> int | Handover:
 
 def _run(arguments: list[str], may_fork: bool) -> int | Handover:
     if not may_fork:
-        from launcher.options import parse
-        from launcher.run import run
+        from launcher.agent.job import run
+        from launcher.command_line.options import parse
 
         return run(parse(arguments))
 
-    from launcher.default_threads import set_default
-    from launcher.processes import adopt_orphans
+    from launcher.command_line.default_threads import set_default
+    from launcher.processes.handles import adopt_orphans
 
     adopt_orphans()
     # From here to the fork nothing may start a thread, and what torch reads at import must be as workers get it.
@@ -114,20 +118,20 @@ def _run(arguments: list[str], may_fork: bool) -> int | Handover:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     inherited = streams.open_descriptors()
     set_default(arguments)
-    from launcher.options import parse
+    from launcher.command_line.options import parse
 
     job = parse(arguments)
-    from launcher.script_settings import ImportSettings
+    from launcher.workers.script_settings import ImportSettings
 
     script, options = job.arguments.training_script, job.arguments
     is_python = not (options.no_python or options.run_path)
     settings = ImportSettings.of_script(script, options.module, os.environ) if is_python else ImportSettings()
     outcome = _zygote(job, inherited, settings)
-    from launcher.zygote_protocol import Handover
+    from launcher.zygote.protocol import Handover
 
     if isinstance(outcome, Handover):
         return outcome
-    from launcher.run import run
+    from launcher.agent.job import run
 
     try:
         return run(job, outcome, settings)
@@ -142,8 +146,8 @@ def _collect(session: int) -> None:
 
     A fork of the zygote may end a moment after it, and nobody else would collect it: during a run the agent does.
     """
-    from launcher.leftovers import Orphans
-    from launcher.processes import let_end, session_members, wait_for_exit
+    from launcher.processes.handles import let_end, session_members, wait_for_exit
+    from launcher.processes.leftovers import Orphans
 
     let_end(session_members([session]), _LAST_PATIENCE_SECONDS, wait_for_exit)
     Orphans(lambda: ()).reap(())
@@ -151,9 +155,9 @@ def _collect(session: int) -> None:
 
 def _zygote(job: Job, inherited: Collection[int], settings: ImportSettings) -> Zygote | Handover | None:
     """Fork the zygote, unless workers are to be spawned. Returns in the launcher and in every warm worker."""
-    from launcher.import_time import import_environment
-    from launcher.nursery import Zygote
-    from launcher.run import preload
+    from launcher.agent.job import preload
+    from launcher.workers.zygote_handle import Zygote
+    from launcher.zygote.import_time import import_environment
 
     if job.config.worker_start != "warm":
         return None

@@ -9,13 +9,13 @@ import select
 import time
 from types import TracebackType
 
-from launcher.folders import RunFolder, make_log_folder, new_run_id
-from launcher.incident import Incident, read_incident, read_incidents
-from launcher.monitor_process import MonitorProcess
-from launcher.watch import WatchOrder
-from resilience_core.cell import Cell
-from resilience_core.client import CELL_VARIABLE, CONFIG_VARIABLE, LAUNCHER_VARIABLE
-from resilience_core.config import FaultToleranceConfig
+from launcher.agent.monitor_handle import MonitorProcess
+from launcher.incidents.incident import Incident, read_incident, read_incidents
+from launcher.monitor.rank_monitor import WatchOrder
+from launcher.records.run_folders import RunFolder, make_log_folder, new_run_id
+from resilience_core.config.schema import FaultToleranceConfig
+from resilience_core.monitoring.cell import Cell
+from resilience_core.monitoring.client import CELL_VARIABLE, CONFIG_VARIABLE, LAUNCHER_VARIABLE
 
 logger = logging.getLogger(__name__)
 

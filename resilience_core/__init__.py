@@ -7,37 +7,37 @@ from typing import TYPE_CHECKING
 from resilience_core._lazy import attach
 
 if TYPE_CHECKING:
-    from resilience_core.bus import EventBus as EventBus
-    from resilience_core.bus import bus as bus
-    from resilience_core.client import RankMonitorClient as RankMonitorClient
-    from resilience_core.config import FaultToleranceConfig as FaultToleranceConfig
-    from resilience_core.control import WorkloadAction as WorkloadAction
-    from resilience_core.control import WorkloadControlRequest as WorkloadControlRequest
+    from resilience_core.config.schema import FaultToleranceConfig as FaultToleranceConfig
     from resilience_core.errors import ConfigError as ConfigError
     from resilience_core.errors import RankMonitorClientError as RankMonitorClientError
     from resilience_core.errors import ResilienceError as ResilienceError
     from resilience_core.errors import SectionError as SectionError
     from resilience_core.errors import StopTraining as StopTraining
-    from resilience_core.heartbeats import HeartbeatMonitor as HeartbeatMonitor
+    from resilience_core.event_bus import EventBus as EventBus
+    from resilience_core.event_bus import bus as bus
     from resilience_core.hookspecs import RunContext as RunContext
     from resilience_core.hookspecs import hookimpl as hookimpl
-    from resilience_core.sections import SectionMonitor as SectionMonitor
+    from resilience_core.monitoring.client import RankMonitorClient as RankMonitorClient
+    from resilience_core.monitoring.control import WorkloadAction as WorkloadAction
+    from resilience_core.monitoring.control import WorkloadControlRequest as WorkloadControlRequest
+    from resilience_core.plugins.heartbeat_monitor import HeartbeatMonitor as HeartbeatMonitor
+    from resilience_core.plugins.section_monitor import SectionMonitor as SectionMonitor
 
 _EXPORTS = {
     "ConfigError": "errors",
-    "EventBus": "bus",
-    "FaultToleranceConfig": "config",
-    "HeartbeatMonitor": "heartbeats",
-    "RankMonitorClient": "client",
+    "EventBus": "event_bus",
+    "FaultToleranceConfig": "config.schema",
+    "HeartbeatMonitor": "plugins.heartbeat_monitor",
+    "RankMonitorClient": "monitoring.client",
     "RankMonitorClientError": "errors",
     "ResilienceError": "errors",
     "RunContext": "hookspecs",
     "SectionError": "errors",
-    "SectionMonitor": "sections",
+    "SectionMonitor": "plugins.section_monitor",
     "StopTraining": "errors",
-    "WorkloadAction": "control",
-    "WorkloadControlRequest": "control",
-    "bus": "bus",
+    "WorkloadAction": "monitoring.control",
+    "WorkloadControlRequest": "monitoring.control",
+    "bus": "event_bus",
     "hookimpl": "hookspecs",
 }
 

@@ -1,6 +1,6 @@
 """Lazy package attributes (PEP 562), so that importing a package costs nothing until a name is used.
 
-The monitor process imports ``launcher.monitor``; that must not drag in everything that ``launcher`` offers.
+The monitor process imports ``launcher.monitor.monitor``; that must not drag in everything that ``launcher`` offers.
 """
 
 from __future__ import annotations

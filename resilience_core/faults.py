@@ -30,10 +30,10 @@ from typing import Any
 
 import attrs
 
-from resilience_core import config_values as values
-from resilience_core.bus import EventBus, bus
+from resilience_core._fault_effects import EFFECTS, SimulatedFault, missing_collective
+from resilience_core.config import converters as values
 from resilience_core.errors import ConfigError
-from resilience_core.fault_effects import EFFECTS, SimulatedFault, missing_collective
+from resilience_core.event_bus import EventBus, bus
 from resilience_core.hookspecs import RunContext, hookimpl
 
 __all__ = [

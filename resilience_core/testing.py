@@ -21,9 +21,9 @@ from pathlib import Path
 from types import EllipsisType
 from typing import Any
 
-from resilience_core.bus import EventBus
-from resilience_core.bus import bus as default_bus
-from resilience_core.conformance import SCRIPTS, Script, ScriptedError, Traits, expected_trace
+from resilience_core._conformance import SCRIPTS, Script, ScriptedError, Traits, expected_trace
+from resilience_core.event_bus import EventBus
+from resilience_core.event_bus import bus as default_bus
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext, hookimpl
 
 __all__ = [

@@ -13,9 +13,8 @@ One subscriber of the event bus among others, and usable alone::
             print(report.table())
     Detector.shutdown()
 
-Rooms: ``sections`` and the ``probe_*`` files measure, ``window`` and ``exchange`` carry, ``matrix`` lines the
-ranks up, ``scoring_minimum`` and ``scoring_robust`` judge, ``verdicts`` and ``report`` tell, ``report_log`` and
-``plots`` draw, ``simulator`` and ``exam`` test the judgement against known truth.
+Folders, in the order of what happens: ``measurement`` and ``probes`` measure, ``exchange`` carries the samples to rank
+0, ``scoring`` judges them, ``reporting`` says what was found; ``simulation`` tests the scores against known truth.
 """
 
 from __future__ import annotations
@@ -25,36 +24,36 @@ from typing import TYPE_CHECKING
 from resilience_core._lazy import attach
 
 if TYPE_CHECKING:
-    from straggler.callables import CallableId as CallableId
     from straggler.detector import Detector as Detector
     from straggler.errors import DetectorError as DetectorError
     from straggler.errors import SectionNameError as SectionNameError
+    from straggler.measurement.callables import CallableId as CallableId
+    from straggler.measurement.summary import Statistic as Statistic
     from straggler.plugin import STRAGGLER_EXIT_CODE as STRAGGLER_EXIT_CODE
     from straggler.plugin import StragglerPlugin as StragglerPlugin
-    from straggler.probe import Probe as Probe
-    from straggler.report import Report as Report
-    from straggler.report import StragglerId as StragglerId
-    from straggler.scoring_robust import RobustSettings as RobustSettings
-    from straggler.statistics import Statistic as Statistic
-    from straggler.verdicts import State as State
-    from straggler.verdicts import Verdict as Verdict
+    from straggler.probes.base import Probe as Probe
+    from straggler.reporting.report import Report as Report
+    from straggler.reporting.report import StragglerId as StragglerId
+    from straggler.reporting.verdict import State as State
+    from straggler.reporting.verdict import Verdict as Verdict
+    from straggler.scoring.robust import RobustSettings as RobustSettings
 
 __distribution__ = "torch-resilience"
 
 _EXPORTS = {
-    "CallableId": "callables",
+    "CallableId": "measurement.callables",
     "Detector": "detector",
     "DetectorError": "errors",
-    "Probe": "probe",
-    "Report": "report",
-    "RobustSettings": "scoring_robust",
+    "Probe": "probes.base",
+    "Report": "reporting.report",
+    "RobustSettings": "scoring.robust",
     "STRAGGLER_EXIT_CODE": "plugin",
     "SectionNameError": "errors",
-    "State": "verdicts",
-    "Statistic": "statistics",
-    "StragglerId": "report",
+    "State": "reporting.verdict",
+    "Statistic": "measurement.summary",
+    "StragglerId": "reporting.report",
     "StragglerPlugin": "plugin",
-    "Verdict": "verdicts",
+    "Verdict": "reporting.verdict",
 }
 
 if not TYPE_CHECKING:  # a type checker would take every misspelt name for one that is there

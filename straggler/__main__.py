@@ -43,9 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _plot(options: argparse.Namespace) -> int:
-    from straggler.plot_html import write_html
-    from straggler.plots import picture_of, write_png
-    from straggler.report_log import read
+    from straggler.reporting.heatmap_html import write_html
+    from straggler.reporting.heatmap_png import picture_of, write_png
+    from straggler.reporting.report_log import read
 
     picture = picture_of(read(options.log))
     log = Path(options.log)
@@ -57,9 +57,9 @@ def _plot(options: argparse.Namespace) -> int:
 
 
 def _simulate(options: argparse.Namespace) -> int:
-    from straggler.exam import Marks, examine, with_stragglers
-    from straggler.simulated_reports import write_log
-    from straggler.simulator import Job
+    from straggler.simulation.evaluation import Marks, examine, with_stragglers
+    from straggler.simulation.reports import write_log
+    from straggler.simulation.simulator import Job
 
     marks = Marks(0, 0, 0)
     for seed in range(options.jobs):

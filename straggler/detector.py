@@ -19,17 +19,17 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from resilience_core.errors import ConfigError
 from resilience_core.hookspecs import RunContext
-from straggler.callables import CallableId, CallableWrapper
 from straggler.errors import DetectorError
-from straggler.exchange import Exchange, connect
-from straggler.intervals import ReportSchedule
-from straggler.judge import Scoring
-from straggler.probe import Probe, choose, standard_probes
-from straggler.report import Report
+from straggler.exchange.exchange import Exchange, connect
+from straggler.exchange.schedule import ReportSchedule
+from straggler.measurement.callables import CallableId, CallableWrapper
+from straggler.measurement.section import Section, SectionKind
+from straggler.probes.base import Probe, choose, standard_probes
 from straggler.reporter import Reporter
-from straggler.robust_window import RobustSettings
-from straggler.section_book import SectionBook
-from straggler.sections import Section, SectionKind
+from straggler.reporting.report import Report
+from straggler.scoring.robust_settings import RobustSettings
+from straggler.scoring.scorer import Scoring
+from straggler.section_registry import SectionBook
 from straggler.settings import check_settings
 
 __all__ = ["Detector"]
@@ -203,7 +203,7 @@ class Detector:
 
     @_OnEither
     def wrap_callables(self, callable_ids: Sequence[CallableId], profile_cuda: bool = True) -> None:
-        """Time every call of these; see :class:`straggler.callables.CallableWrapper`."""
+        """Time every call of these; see :class:`straggler.measurement.callables.CallableWrapper`."""
         if self._reporter is None:
             raise _not_initialised("wrap_callables")
         self._wrapper.wrap(callable_ids, profile_cuda)

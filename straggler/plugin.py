@@ -26,15 +26,15 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from resilience_core.control import WorkloadAction, WorkloadControlRequest, send
 from resilience_core.errors import ConfigError, RankMonitorClientError, StopTraining
 from resilience_core.hookspecs import RunContext, hookimpl
-from straggler.callables import CallableId
+from resilience_core.monitoring.control import WorkloadAction, WorkloadControlRequest, send
 from straggler.detector import Detector
 from straggler.errors import DetectorError
-from straggler.report import DEFAULT_THRESHOLD, Report, StragglerId, check_threshold
-from straggler.sections import Section
-from straggler.verdicts import MATERIAL_SHARE
+from straggler.measurement.callables import CallableId
+from straggler.measurement.section import Section
+from straggler.reporting.report import DEFAULT_THRESHOLD, Report, StragglerId, check_threshold
+from straggler.reporting.verdict import MATERIAL_SHARE
 
 __all__ = ["STRAGGLER_EXIT_CODE", "StragglerPlugin"]
 

@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from straggler.exchange import Exchange
-from straggler.judge import Judge, Scoring
-from straggler.matrix import Gathered, assemble
-from straggler.names import NameBook, hash_name
-from straggler.probe import Collected, Probe
-from straggler.report import Report
-from straggler.report_log import ReportLog
-from straggler.robust_window import RobustSettings
-from straggler.statistics import Summary
-from straggler.window import STATE_FIELDS, Family, Measured, encode, top_k
-from straggler.words import restrict, words_for
+from straggler.exchange.exchange import Exchange
+from straggler.exchange.gathered import Gathered, assemble
+from straggler.exchange.wire import STATE_FIELDS, Family, Measured, encode, top_k
+from straggler.measurement.name_table import NameBook, hash_name
+from straggler.measurement.summary import Summary
+from straggler.probes.base import Collected, Probe
+from straggler.reporting.rank_messages import restrict, words_for
+from straggler.reporting.report import Report
+from straggler.reporting.report_log import ReportLog
+from straggler.scoring.robust_settings import RobustSettings
+from straggler.scoring.scorer import Judge, Scoring
 
 __all__ = ["Reporter"]
 

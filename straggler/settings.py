@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from resilience_core.config_values import nearest
+from resilience_core.config.converters import nearest
 from resilience_core.errors import ConfigError
-from straggler.judge import SCORINGS
+from straggler.scoring.scorer import SCORINGS
 
 __all__ = ["SCORES", "check_settings", "scores"]
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from straggler.exchange import LocalExchange
-from straggler.names import hash_name
-from straggler.probe_cupti import CuptiError, KernelRecord
+from straggler.exchange.exchange import LocalExchange
+from straggler.measurement.name_table import hash_name
+from straggler.probes.cupti import CuptiError, KernelRecord
 
 __all__ = [
     "FakeCudaEvents",

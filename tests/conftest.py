@@ -228,7 +228,7 @@ class Job:
         """The monitor that the launcher has now; one that is just being executed has no command line for a moment."""
 
         def the_only_one() -> int | None:
-            pids = [pid for pid, command in self.processes().items() if "launcher.monitor" in command]
+            pids = [pid for pid, command in self.processes().items() if "launcher.monitor.monitor" in command]
             return pids[0] if len(pids) == 1 else None
 
         return int(self.until(the_only_one, "one monitor"))

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted(
     path
     for package in ("resilience_core", "launcher", "adapters", "straggler")
-    for path in (ROOT / package).glob("*.py")
+    for path in (ROOT / package).rglob("*.py")
 )
 NEWER = {
     "typing": {

@@ -32,7 +32,7 @@ def test_what_keeps_times_passes_on_a_machine_that_has_just_been_started() -> No
     files = [
         str(path)
         for package in ("launcher", "resilience_core")
-        for path in sorted((ROOT / "tests" / package).glob("test_*.py"))
+        for path in sorted((ROOT / "tests" / package).rglob("test_*.py"))
         if KEEPS_TIMES in path.read_text(encoding="utf-8")
     ]
     assert len(files) >= 5

@@ -15,7 +15,8 @@ and not looked at either, since deadlines only ever move back. So the work grows
 with the number of steps; shorter intervals between disturbances cost as much more time.
 
 In some disturbances all ranks but one wait, out of section and under a learned limit, for one that is in a section with
-a longer, configured one, or goes through many of them: nobody may be condemned for that (``launcher.withheld``).
+a longer, configured one, or goes through many of them: nobody may be condemned for that
+(``launcher.monitor.withheld``).
 
 With ``--hangs``, one rank of a node hangs for ever in the middle of such a disturbance, and must be condemned within
 its limit, or the configured one of a peer that it waits for, and whatever was given back or nobody watched in. Ends

@@ -7,8 +7,8 @@ from collections import Counter
 from typing import NamedTuple
 
 from benchmarks.simulate_monitor.ranks import MS, NS, Spans, between
-from launcher.keeping import Keeping
-from launcher.lost_time import KEEPER, MONITOR, LostTime
+from launcher.monitor.keeping import Keeping
+from launcher.monitor.lost_time import KEEPER, MONITOR, LostTime
 
 __all__ = ["Clock", "Plan", "ReplacedError"]
 

@@ -10,8 +10,8 @@ from collections import Counter
 from benchmarks.simulate_monitor.clock import Clock, Plan, ReplacedError
 from benchmarks.simulate_monitor.ranks import LIMIT_FACTOR, MS, NS, Rank, Spans, between, slices
 from benchmarks.simulate_monitor.waits import LONGEST_LEARNED_NS, let_wait
-from launcher.lost_time import KEEPER, MONITOR, LostTime
-from launcher.rounds import Case, Rounds
+from launcher.monitor.lost_time import KEEPER, MONITOR, LostTime
+from launcher.monitor.rounds import Case, Rounds
 
 __all__ = ["Node", "Totals", "simulate"]
 

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from launcher.lost_time import Freeze
-from launcher.verdict import Deadline, Sighting, sight
-from resilience_core.cell import CLOSED, WATCHED, CellView, OpenSection
-from resilience_core.limit_text import CONFIGURED, LEARNED
+from launcher.monitor.lost_time import Freeze
+from launcher.monitor.verdict import Deadline, Sighting, sight
+from resilience_core.monitoring.cell import CLOSED, WATCHED, CellView, OpenSection
+from resilience_core.monitoring.limit_messages import CONFIGURED, LEARNED
 
 __all__ = ["MS", "NS", "Phase", "Rank", "Spans", "between", "slices"]
 

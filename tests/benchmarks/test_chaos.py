@@ -14,7 +14,7 @@ from benchmarks.chaos.diary import Diary, contradiction
 from benchmarks.chaos.effects import EFFECTS
 from benchmarks.chaos.job import Job
 from benchmarks.chaos.plan import KINDS, make_plan
-from launcher.event_log import EventLog
+from launcher.records.event_log import EventLog
 
 pytestmark = pytest.mark.benchmark_guard
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.simulate_monitor import node
 from benchmarks.simulate_monitor.node import simulate
-from launcher import lost_time, verdict, withheld
+from launcher.monitor import lost_time, verdict, withheld
 
 
 def test_no_healthy_rank_is_killed_and_no_hang_is_missed() -> None:

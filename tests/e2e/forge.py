@@ -25,7 +25,7 @@ MARK = "FT_TEST_JOB"
 
 def main() -> None:
     listener = socket.socket(fileno=int(sys.argv[1]))
-    import launcher.run  # noqa: F401
+    import launcher.agent.job  # noqa: F401
     import torch_resilience  # noqa: F401
 
     # What is frozen is never walked by a collector, so its pages stay shared with every launcher, rank and zygote.

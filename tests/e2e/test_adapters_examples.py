@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from launcher.event_log import read_events
-from launcher.incident import read_incidents
-from resilience_core.state_file import load_state
+from launcher.incidents.incident import read_incidents
+from launcher.records.event_log import read_events
+from resilience_core.plugins.state_file import load_state
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from launcher.incident import read_incidents
-from resilience_core.state_file import load_state
+from launcher.incidents.incident import read_incidents
+from resilience_core.plugins.state_file import load_state
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600)]
 

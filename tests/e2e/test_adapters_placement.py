@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.incident import Incident, read_incidents
+from launcher.incidents.incident import Incident, read_incidents
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(800)]
 

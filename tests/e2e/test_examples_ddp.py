@@ -18,8 +18,8 @@ from typing import Any
 import attrs
 import pytest
 
-from launcher.incident import Incident, read_incidents
-from resilience_core.state_file import load_state
+from launcher.incidents.incident import Incident, read_incidents
+from resilience_core.plugins.state_file import load_state
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(800)]
 

@@ -64,7 +64,7 @@ FORBIDDEN = ("torch", "attr", "attrs", "numpy", "yaml", "pluggy", "pickle", "_pi
 def test_the_monitor_imports_nothing_but_the_standard_library_and_no_pickle() -> None:
     """What it does not import it cannot unpickle; and a monitor that imports torch costs 200 MB a node."""
     program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import launcher.monitor\n"
+        "import sys; sys.path.insert(0, sys.argv[1]); import launcher.monitor.monitor\n"
         "print([name for name in sys.argv[2:] if name in sys.modules])"
     )
     said = subprocess.check_output([sys.executable, "-I", "-S", "-c", program, str(HOME), *FORBIDDEN], text=True)

@@ -76,7 +76,7 @@ def test_a_job_that_did_not_get_its_protection_back_says_so_at_its_end(launch: C
         pid = job.monitor_pid
         os.kill(pid, signal.SIGSTOP)
         job.until_gone({pid})
-        job.until(lambda: any("launcher.monitor" in what for what in job.processes().values()), "new monitor")
+        job.until(lambda: any("launcher.monitor.monitor" in what for what in job.processes().values()), "new monitor")
     (job.work / "stop").touch()
 
     assert job.wait() == 0

@@ -137,7 +137,7 @@ def test_streams_go_to_files_as_with_spawned_workers(launch, tmp_path):
     ("options", "ft", "why"),
     [
         (("--no-python",), {}, "--no-python"),
-        # Each takes another import of torch; tests/launcher/test_warm_starter.py has them by themselves.
+        # Each takes another import of torch; tests/launcher/workers/test_warm_starter.py has them by themselves.
         pytest.param(
             *((), {"preload": "no_such_module_at_all"}, "cannot import 'no_such_module_at_all'"), marks=pytest.mark.long
         ),
@@ -238,7 +238,7 @@ def test_a_number_of_workers_that_torch_counts_needs_no_second_import(launch: Ca
     """One thread each is settled before torch is imported; a zygote made by exec would be the second import."""
     job = launch("loop.py", "--until-file", "stop", nproc=nproc, env={"OMP_NUM_THREADS": ""}, worker_start="warm")
     job.wait_for_output("runs in generation 0")
-    executed = [command for command in job.processes().values() if "launcher.zygote" in command]
+    executed = [command for command in job.processes().values() if "launcher.zygote.zygote" in command]
     (job.work / "stop").touch()
 
     assert job.wait(60) == 0

@@ -12,8 +12,8 @@ from pathlib import Path
 import attrs
 import pytest
 
+from launcher.agent.progress import NOTHING_REACHED, Reached
 from launcher.autoresume import Outcome, Tally
-from launcher.progress import NOTHING_REACHED, Reached
 
 # Plays a launcher: appends to a list of runs, leaves a diary as the launcher does, and does what its argument says.
 FAKE_LAUNCHER = """

@@ -30,7 +30,9 @@ from tests.matrix.cells import COLUMNS, CellError, Environment
 
 def supported_minors() -> tuple[int, int]:
     """The oldest and the newest minor version, from the file that the launcher itself asks."""
-    spec = importlib.util.spec_from_file_location("torch_versions", environments.ROOT / "launcher/torch_versions.py")
+    spec = importlib.util.spec_from_file_location(
+        "torch_versions", environments.ROOT / "launcher/command_line/torch_versions.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

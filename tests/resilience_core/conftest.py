@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from resilience_core import FaultToleranceConfig, RankMonitorClient
-from resilience_core import client as client_module
-from resilience_core.cell import Cell
+from resilience_core.monitoring import client as client_module
+from resilience_core.monitoring.cell import Cell
 
 FORKS = """
 import ctypes, json, os, runpy, sys, traceback

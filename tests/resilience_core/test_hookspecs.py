@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from resilience_core import RunContext
-from resilience_core.bus import EVENTS
+from resilience_core.event_bus import EVENTS
 from resilience_core.hookspecs import TrainingEvents
 
 CONTRACT = {

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resilience_core import EventBus, RunContext
-from resilience_core.bus import EVENTS
+from resilience_core.event_bus import EVENTS
 from resilience_core.testing import SCRIPTS, EventRecorder, FakeClock, assert_conforms, check_adapter, violations
 
 CONTEXT = RunContext()

@@ -82,7 +82,7 @@ def test_minimum_scoring_scores_the_same_job(words):
     assert word["scores"]["compute"]["1"] == pytest.approx(1 / 1.2, abs=0.06)
 
 
-@pytest.mark.long  # tests/straggler/test_exchange.py has the short ones
+@pytest.mark.long  # tests/straggler/exchange/test_exchange.py has the short ones
 @pytest.mark.parametrize(("how", "rank"), [("exit", 2), ("stop", 1)])
 def test_a_rank_that_dies_or_hangs_does_not_block_the_report_of_the_others(how, rank):
     bound = 5.0  # a healthy rank has to answer within it, however busy the machine

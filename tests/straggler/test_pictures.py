@@ -8,11 +8,11 @@ import pytest
 
 from straggler.__main__ import main
 from straggler.errors import ReportLogError
-from straggler.plot_html import write_html
-from straggler.plots import bin_ranks, picture_of, write_png
-from straggler.report_log import read
-from straggler.simulated_reports import write_log
-from straggler.simulator import Fault, Job
+from straggler.reporting.heatmap_html import write_html
+from straggler.reporting.heatmap_png import bin_ranks, picture_of, write_png
+from straggler.reporting.report_log import read
+from straggler.simulation.reports import write_log
+from straggler.simulation.simulator import Fault, Job
 
 
 @pytest.fixture(scope="module")

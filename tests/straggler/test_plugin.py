@@ -6,10 +6,10 @@ import pytest
 
 from resilience_core import ConfigError, EventBus, RunContext, StopTraining
 from straggler import STRAGGLER_EXIT_CODE, CallableId, RobustSettings, StragglerPlugin
-from straggler.names import hash_name
-from straggler.statistics import summarise
+from straggler.exchange.wire import Family, Measured, encode
+from straggler.measurement.name_table import hash_name
+from straggler.measurement.summary import summarise
 from straggler.testing import RecordedWindowsExchange
-from straggler.window import Family, Measured, encode
 
 
 def others(slow_seconds, ranks=4):

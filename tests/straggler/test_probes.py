@@ -3,12 +3,12 @@
 import pytest
 
 from straggler import Detector, Statistic
-from straggler.probe_cuda_events import MAX_PENDING, CudaEventsProbe
-from straggler.probe_cupti import MAX_FAILURES, CuptiProbe
-from straggler.probe_nvml import NvmlProbe
-from straggler.sections import Section, SectionClock
+from straggler.exchange.wire import Family
+from straggler.measurement.section import Section, SectionClock
+from straggler.probes.cuda_events import MAX_PENDING, CudaEventsProbe
+from straggler.probes.cupti import MAX_FAILURES, CuptiProbe
+from straggler.probes.nvml import NvmlProbe
 from straggler.testing import FakeCudaEvents, RecordedCuptiBackend
-from straggler.window import Family
 
 torch = pytest.importorskip("torch")
 no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")

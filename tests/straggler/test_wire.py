@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from straggler.errors import WireError
-from straggler.matrix import assemble
-from straggler.names import NameBook, hash_name
-from straggler.statistics import summarise
-from straggler.window import HEADER, ROW, Family, Measured, decode, encode, measured, top_k
+from straggler.exchange.gathered import assemble
+from straggler.exchange.wire import HEADER, ROW, Family, Measured, decode, encode, measured, top_k
+from straggler.measurement.name_table import NameBook, hash_name
+from straggler.measurement.summary import summarise
 
 
 def row(name="a", seconds=(1.0,), family=Family.SECTION, synchronous=False):
@@ -35,7 +35,7 @@ def test_the_hash_is_part_of_the_wire_format():
 
 
 def test_a_collision_is_said(monkeypatch, caplog):
-    monkeypatch.setattr("straggler.names.hash_name", lambda name: 7)
+    monkeypatch.setattr("straggler.measurement.name_table.hash_name", lambda name: 7)
     book = NameBook()
     book.add("one")
     with caplog.at_level(logging.ERROR):

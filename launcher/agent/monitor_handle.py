@@ -1,0 +1,359 @@
+"""The monitor process as its parent sees it: started, told whom to watch, replaced when it dies.
+
+One thread keeps it alive. It looks at least four times a second rather than sleeping on an event, because what it has
+to notice (stopped, dead, or alive and stuck) has no common descriptor, and because its looks are the second witness of
+lost time (``launcher.monitor.lost_time``).
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from launcher.incidents.phrases import time_of_day
+from launcher.monitor.keeping import Keeping
+from launcher.monitor.lost_time import KEEPER, MONITOR, Freeze, LostTime
+from launcher.monitor.monitor import MESSAGE_SIZE
+from launcher.monitor.rank_monitor import WatchOrder
+from launcher.processes.evidence import state_phrase
+from launcher.processes.handles import open_pidfd
+from resilience_core.config.schema import FaultToleranceConfig
+from resilience_core.errors import ResilienceError
+from resilience_core.monitoring.cell import Cell
+from resilience_core.system.installation import HOME
+
+__all__ = ["MonitorProcess", "MonitorStartError", "find_py_spy"]
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_LOOK_NS = 250_000_000
+_LONGEST_END_SECONDS = 1.0
+
+# -I -S: neither environment nor site-packages, which cost it a third of its memory and half of its start.
+_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from launcher.monitor.monitor import main; main(sys.argv[2])"
+
+
+class MonitorStartError(ResilienceError):
+    """The monitor process could not be started."""
+
+
+class MonitorProcess:
+    """Starts, instructs and replaces the monitor of one node.
+
+    Args:
+        config: What the ranks are held to.
+        run_folder: Private folder in memory (0700); removed by the monitor if this process dies.
+        log_folder: Where incidents go.
+        owns_ranks: Whether ranks must die with this process.
+        on_change: Called from the supervising thread with what has happened, and details for people:
+            ``monitor_replaced`` after the new monitor has its orders, ``monitor_lost`` when one after the other dies so
+            soon that nothing is watched, ``monitor_back`` when one has lived on.
+    """
+
+    def __init__(
+        self,
+        config: FaultToleranceConfig,
+        *,
+        run_folder: str,
+        log_folder: str,
+        owns_ranks: bool,
+        on_change: Callable[[str, str], None] | None = None,
+    ) -> None:
+        self._config = config
+        self._run_folders = [run_folder]
+        self._parts: list[str] = []
+        self._log_folder = log_folder
+        self._owns_ranks = owns_ranks
+        self._on_change = on_change
+        self._lost_descriptor, self._lost = _make_lost_time()
+        # Both ends are kept: a monitor that is replaced leaves its end, unread reports and all, to the next one.
+        self.channel, self._their_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.channel.setblocking(False)
+        self._parent_pidfd = os.pidfd_open(os.getpid())
+        self._orders: dict[tuple[int, int], _Order] = {}
+        self._must_send_anew = False
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._keeping = Keeping(time.monotonic_ns())
+        self._left_behind: list[subprocess.Popen[bytes]] = []
+        self._process = self._start()
+        self._keeper = threading.Thread(target=self._keep_alive, name="ft_monitor_keeper", daemon=True)
+        self._keeper.start()
+
+    @property
+    def pid(self) -> int:
+        """The monitor's process, as of now."""
+        return self._process.pid
+
+    @property
+    def pids(self) -> set[int]:
+        """The monitor's process, and those before it that were killed and are not gone."""
+        return {self.pid, *(process.pid for process in list(self._left_behind) if process.poll() is None)}
+
+    @property
+    def unprotected_since_ns(self) -> int | None:
+        """Since when one monitor after the other has ended (``monitor_lost``); None while one watches."""
+        return self._keeping.off_since_ns
+
+    def watch(self, order: WatchOrder, cell: Cell, *, is_session_leader: bool = False) -> None:
+        """Have a rank watched from now on.
+
+        Args:
+            order: Which. Of a worker process, ``order.pid`` must not have been reaped.
+            cell: Its cell, as :meth:`Cell.create` made it: the monitor is given the descriptor, and looks up no path.
+            is_session_leader: Whether that worker leads a session, to be ended should this process be killed.
+        """
+        with self._lock:
+            self._drop_order((order.generation, order.local_rank))
+            new = _Order(order, os.dup(cell.descriptor), is_session_leader)
+            self._orders[order.generation, order.local_rank] = new
+            self._send_order(new)
+
+    def forget(self, generation: int, *, is_over: bool = False) -> None:
+        """Stop watching the ranks of a generation.
+
+        Args:
+            generation: Which.
+            is_over: Nothing of it runs any more. Until then its sessions still end should this process be killed.
+        """
+        with self._lock:
+            for key in [key for key in self._orders if key[0] == generation]:
+                self._drop_order(key)
+            self._send({"forget": generation, "is_over": is_over})
+
+    def show_run_folders(self, paths: list[str], parts: list[str]) -> None:
+        """Tell the monitor where the run folder is, and have it report whatever is missing from it.
+
+        Args:
+            paths: To be removed should this process be killed; the last one is in use.
+            parts: Paths that must exist.
+        """
+        with self._lock:
+            self._run_folders, self._parts = paths, parts
+            self._send({"run_folders": paths, "parts": parts})
+
+    def freezes(self, now_ns: int) -> list[Freeze]:
+        """When everybody here lost time, oldest first; decisions of the launcher's own must heed it, too."""
+        return self._lost.freezes(now_ns)
+
+    def read_reports(self) -> list[dict[str, Any]]:
+        """What the monitor has said since the last time; never waits."""
+        reports: list[dict[str, Any]] = []
+        while True:
+            try:
+                raw = self.channel.recv(1 << 20)
+            except BlockingIOError:
+                return reports
+            if not raw:
+                return reports
+            reports.append(json.loads(raw))
+
+    def close(self) -> None:
+        """End the monitor and wait for it."""
+        self._closing.set()
+        self._keeper.join()
+        with self._lock:
+            self._send({"stop": True})
+            if not _has_ended(self._process):
+                self._process.kill()
+                _has_ended(self._process)
+        self.channel.close()
+        self._their_end.close()
+        os.close(self._parent_pidfd)
+        for key in list(self._orders):
+            self._drop_order(key)
+        os.close(self._lost_descriptor)
+
+    # ---- the process ------------------------------------------------------------------------------------
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        settings = {
+            "channel": self._their_end.fileno(),
+            "parent_pidfd": self._parent_pidfd,
+            "lost_time": self._lost_descriptor,
+            "run_folders": self._run_folders,
+            "parts": self._parts,
+            "log_folder": self._log_folder,
+            "owns_ranks": self._owns_ranks,
+            "py_spy": find_py_spy(),
+            "config": json.loads(self._config.to_json()),
+        }
+        self._keeping.started(time.monotonic_ns())
+        try:
+            return subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _PROGRAM, HOME, json.dumps(settings)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(self._their_end.fileno(), self._parent_pidfd, self._lost_descriptor),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise MonitorStartError(f"cannot start the monitor process with {sys.executable}: {error}") from error
+
+    def _keep_alive(self) -> None:
+        self._lost.beat(KEEPER, time.monotonic_ns())
+        while not self._closing.wait(min(self._lost.beat_period_ns, _LONGEST_LOOK_NS) / 1e9):
+            now_ns = time.monotonic_ns()
+            self._lost.beat(KEEPER, now_ns)
+            state = self._state()
+            reason = self._keeping.what_is_wrong(
+                now_ns, state, self._lost.last_beat_ns(MONITOR), self._lost.busy_until_ns
+            )
+            if reason is not None:
+                self._replace(reason, now_ns)
+            elif (recovery := self._keeping.recovered(now_ns, state)) is not None:
+                off_seconds = (recovery.on_ns - recovery.off_ns) / 1e9
+                since = time_of_day(recovery.on_ns, now_ns)
+                self._tell_change("monitor_back", f"since {since}, after it was off for {off_seconds:.1f} s")
+            if self._must_send_anew:
+                self._send_all_orders()
+
+    def _state(self) -> str | None:
+        """How the monitor has ended, ``stopped``, or None while it runs."""
+        if self._process.returncode is not None:
+            return "could not be started"
+        try:
+            state = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return "was waited for by somebody else"
+        if state is None:
+            return None
+        if state.si_code == os.CLD_STOPPED:
+            return "stopped"
+        return f"ended ({'signal' if state.si_code != os.CLD_EXITED else 'exit code'} {state.si_status})"
+
+    def _replace(self, reason: str, now_ns: int) -> None:
+        change = self._keeping.ended(now_ns)
+        with self._lock:
+            former = self._process
+            self._left_behind.append(former)  # until it is gone it is no process that a rank has left
+            # The new one is there before the former one, which may be stopped only, is killed: should this process be
+            # killed at any moment, there is always one to end the ranks.
+            failure = self._start_successor()
+            former.send_signal(signal.SIGKILL)
+            if _has_ended(former):
+                self._left_behind.remove(former)
+            else:
+                reason = f"{reason}; it was killed and is not gone ({state_phrase(former.pid)}), and left behind"
+            # Again, for the former one may have read them, even in its last moment.
+            self._send_every_order()
+            if failure is not None:
+                failure = self._start_successor()  # there may have been room for one only
+            if failure is not None:
+                reason = f"{reason}; {failure}"
+                change = None if change == "monitor_replaced" else change  # it was not
+        if change is not None:
+            self._tell_change(change, reason)
+
+    def _start_successor(self) -> MonitorStartError | None:
+        # What nobody has read is told again, or is over. Left there while no monitor can be started, it would fill the
+        # channel, and a generation that is forgotten then would be watched by the next monitor for good.
+        with contextlib.suppress(BlockingIOError):
+            while self._their_end.recv(MESSAGE_SIZE, socket.MSG_DONTWAIT):
+                pass
+        # They wait in the channel: should this process be killed now, the new monitor still knows whom to end.
+        self._send_every_order()
+        try:
+            self._process = self._start()
+        except MonitorStartError as error:
+            return error
+        return None
+
+    def _send_all_orders(self) -> None:
+        with self._lock:
+            self._send_every_order()
+
+    def _send_every_order(self) -> None:
+        """Send what a new monitor has to know; the caller holds the lock."""
+        self._must_send_anew = False
+        self._send({"run_folders": self._run_folders, "parts": self._parts})
+        for order in self._orders.values():
+            self._send_order(order)
+
+    def _tell_change(self, change: str, reason: str) -> None:
+        if self._on_change is not None:
+            self._on_change(change, reason)
+
+    # ---- orders -----------------------------------------------------------------------------------------
+
+    def _drop_order(self, key: tuple[int, int]) -> None:
+        order = self._orders.pop(key, None)
+        if order is not None:
+            os.close(order.cell)
+
+    def _send_order(self, order: _Order) -> None:
+        message = {"watch": order.order._asdict(), "is_leader": order.is_session_leader}
+        if not order.order.pid:
+            self._send(message, order.cell)
+            return
+        try:
+            pidfd = open_pidfd(order.order.pid)
+        except OSError as error:  # no descriptor is left; another time
+            self._must_send_anew = True
+            logger.warning("rank %s is not watched yet: %s", order.order.rank, error)
+            return
+        if pidfd is None:
+            return
+        try:
+            self._send(message, order.cell, pidfd)
+        finally:
+            os.close(pidfd)
+
+    def _send(self, message: dict[str, Any], *descriptors: int) -> None:
+        raw = json.dumps(message).encode("utf-8")
+        assert len(raw) < MESSAGE_SIZE
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors).tobytes())]
+        try:
+            self.channel.sendmsg([raw], ancillary if descriptors else [])
+        except OSError as error:
+            # A monitor that has not read for long, or was not there, leaves its socket full; the keeper tells it, or
+            # its successor, everything anew.
+            self._must_send_anew = True
+            logger.debug("an order could not be sent to the monitor: %s", error)
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Collect a monitor; False where it is not gone within a second, as in uninterruptible sleep."""
+    try:
+        process.wait(timeout=_LONGEST_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+class _Order(NamedTuple):
+    """Whom to watch, and the descriptor of its cell, which is ours to close."""
+
+    order: WatchOrder
+    cell: int
+    is_session_leader: bool
+
+
+def _make_lost_time() -> tuple[int, LostTime]:
+    try:
+        descriptor = LostTime.create()
+        lost = LostTime(descriptor)
+    except OSError as error:
+        raise MonitorStartError(f"cannot make a page of shared memory: {error.strerror}") from error
+    lost.beat(MONITOR, time.monotonic_ns())  # none yet, but the first gap begins here
+    return descriptor, lost
+
+
+def find_py_spy() -> str | None:
+    """The program named by ``FT_PY_SPY`` (``none``: do without), else the one beside this Python, else on the path."""
+    named = os.environ.get("FT_PY_SPY")
+    if named:
+        return None if named == "none" else named
+    beside_python = os.path.join(os.path.dirname(sys.executable), "py-spy")
+    return beside_python if os.access(beside_python, os.X_OK) else shutil.which("py-spy")

@@ -1,0 +1,129 @@
+"""The cells of one generation, as the launcher holds them: by descriptor, whatever becomes of the folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping
+
+from launcher.processes.evidence import UNREADABLE
+from launcher.records.run_folders import RunFolder
+from resilience_core.monitoring.cell import ERROR_TEXT, Cell, CellError, CellView, implausible
+from resilience_core.monitoring.error_record import ErrorRecord, parse_error
+
+__all__ = ["Cells"]
+
+_UNREADABLE = CellView(
+    pid=0, start_time=0, state=UNREADABLE, smallest_limit_ns=0, iteration=-1, heartbeat_ns=0, out_of_section_ns=0,
+    last_heartbeat_ns=0, left_section_ns=0, rank=0, sections=(),
+)  # fmt: skip
+
+
+class Cells:
+    """One cell per local rank.
+
+    Args:
+        folder: Where they are made.
+        generation: Part of their names, so that none is ever used twice.
+        ranks: Local rank to global rank.
+
+    Raises:
+        CellError: The folder cannot be written, or is full; none is left behind.
+    """
+
+    def __init__(self, folder: RunFolder, generation: int, ranks: Mapping[int, int]) -> None:
+        self._folder = folder
+        self._generation = generation
+        self._ranks = ranks
+        self._cells: dict[int, Cell] = {}
+        try:
+            for local_rank in ranks:
+                self._cells[local_rank] = self._create(local_rank)
+        except CellError:
+            self.drop()
+            raise
+
+    def __getitem__(self, local_rank: int) -> Cell:
+        return self._cells[local_rank]
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def view(self, local_rank: int) -> CellView:
+        """What a rank says; nothing where its cell is damaged, which is for the monitor to mend."""
+        try:
+            view = self._cells[local_rank].copy().view()
+        except CellError:
+            return _UNREADABLE
+        return _UNREADABLE if implausible(view, time.monotonic_ns()) else view
+
+    def views(self) -> dict[int, CellView]:
+        """What every local rank says."""
+        return {local_rank: self.view(local_rank) for local_rank in self._cells}
+
+    def errors(self) -> dict[int, ErrorRecord]:
+        """The exceptions that local ranks have put on record."""
+        errors = {}
+        for local_rank, cell in self._cells.items():
+            with contextlib.suppress(CellError):
+                error = parse_error(cell.copy().read_text(ERROR_TEXT))
+                if error is not None:
+                    errors[local_rank] = error
+        return errors
+
+    def asked_ns(self) -> dict[int, int]:
+        """When a rank last wrote its stack, because a signal had asked for it; those that never did are missing."""
+        asked = {}
+        offset_ns = time.time_ns() - time.monotonic_ns()
+        for local_rank, cell in self._cells.items():
+            with contextlib.suppress(OSError):
+                if (status := os.stat(cell.path + ".stack")).st_size:
+                    asked[local_rank] = status.st_mtime_ns - offset_ns
+        return asked
+
+    def stamps(self) -> dict[int, dict[str, int | None]]:
+        """When each rank reached its first line, its monitor and its first sign of life."""
+        stamps = {}
+        for local_rank, cell in self._cells.items():
+            with contextlib.suppress(CellError):
+                stamps[local_rank] = cell.copy().stamps()
+        return {local_rank: stamps.get(local_rank, dict.fromkeys(_STAMPS)) for local_rank in self._cells}
+
+    def replace_lost(self) -> list[int]:
+        """Make those anew that somebody has removed before their rank has opened them.
+
+        A rank that has, goes on with the old one, and so does whoever watches it.
+
+        Returns:
+            The local ranks that have another cell now, for the monitor to be told.
+
+        Raises:
+            CellError: The folder cannot be written, or is full.
+        """
+        replaced = []
+        for local_rank, cell in self._cells.items():
+            if os.path.exists(cell.path) or self.view(local_rank).pid:
+                continue
+            new = self._create(local_rank)
+            if self.view(local_rank).pid:  # in this very moment
+                new.close()
+                continue
+            self._cells[local_rank] = new
+            cell.close()
+            replaced.append(local_rank)
+        return replaced
+
+    def drop(self) -> None:
+        """Close and remove them; a second call does nothing."""
+        for cell in self._cells.values():
+            cell.close()
+        self._cells = {}
+        self._folder.drop_cells(self._generation)
+
+    def _create(self, local_rank: int) -> Cell:
+        path = self._folder.cell(self._generation, local_rank)
+        return Cell.create(path, rank=self._ranks[local_rank], generation=self._generation)
+
+
+_STAMPS = tuple(Cell.detached().stamps())

@@ -1,0 +1,425 @@
+"""What is known about a failure, written down before the kill.
+
+A folder per incident, numbered from 0001: ``incident.json`` (format below, version 1) for programs,
+``report.txt`` for people: the same facts and every stack that could be had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from launcher.incidents.children import Child
+from launcher.incidents.phrases import exit_phrase, no_stack_phrase, shortened
+from launcher.incidents.stacks import Frame, Thread, main_thread
+from resilience_core.monitoring.cell import MAX_SECTIONS, SHARED_SECTION
+from resilience_core.monitoring.error_record import ErrorRecord, error_from_json
+from resilience_core.system.plain_files import only_plain
+
+__all__ = [
+    "MOST_CHILDREN",
+    "MOST_STACKS",
+    "Incident",
+    "RankReport",
+    "read_incident",
+    "read_incidents",
+    "telling_threads",
+]
+
+FORMAT_VERSION = 1
+MOST_STACKS = 4
+"""Of how many ranks a stack is told on a terminal, at most; the report has all of them."""
+MOST_CHILDREN = 2
+"""How many processes that a rank may wait for are told on a terminal, at most."""
+_MOST_THREADS = 2
+_NOT_OF_A_STEP = (None, "setup", "checkpointing")
+"""Sections that no step is in. Named as in ``resilience_core.plugins.section_monitor``, which takes long to import."""
+_TAKEN_ABOUT_THEN = (
+    "Stacks were taken while the rank came back: they may show what it did afterwards, not what it was late in."
+)
+_WITHHELD = ", no verdict while another rank was within its limits"
+
+
+class RankReport(NamedTuple):
+    """One rank in an incident. Seconds are as of the moment the incident was seen."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    is_condemned: bool = False
+    is_culprit: bool = False
+    cause: str | None = None
+    """Which deadline: ``section``, ``out of section``, ``heartbeat``, ``startup``; ``exit`` for a failure; or None."""
+    section: str | None = None
+    """The section whose deadline passed; else the one opened last; None when out of section."""
+    open_seconds: float | None = None
+    limit_seconds: float | None = None
+    limit_origin: str | None = None
+    """Where that limit comes from, and what switches it off."""
+    limit_advice: str | None = None
+    limit_learned: str | None = None
+    """The kind of that limit (``resilience_core.monitoring.limit_messages``) when it was learned and has led to this
+    verdict; None for
+    a rank that is only terminated together with one that was overdue."""
+    iteration: int | None = None
+    process_state: str | None = None
+    kernel_wait: str | None = None
+    """The kernel function that its main thread sleeps in."""
+    is_busy: bool | None = None
+    exit_code: int | None = None
+    message: str | None = None
+    error: ErrorRecord | None = None
+    """The exception that is leaving, or has left, its training loop."""
+    stderr_tail: tuple[str, ...] = ()
+    """The last lines of its standard error, where that goes to a file."""
+    waits_in: str | None = None
+    stack: tuple[Thread, ...] = ()
+    no_stack: str | None = None
+    """Why there is none, where a stack was wanted and the reason is known."""
+    children: tuple[Child, ...] = ()
+    """Processes below a condemned one or a culprit, those first that it may wait for."""
+    unmonitored: str | None = None
+    """Why nothing is known of where it is: it has not initialised monitoring, say."""
+    was_withheld: bool = False
+    """Its limit had passed before, and was no verdict while other ranks were within theirs
+    (``launcher.monitor.withheld``)."""
+
+
+class Incident(NamedTuple):
+    """One failure of the group."""
+
+    kind: str
+    """``hang`` (silent), ``failure`` (exited), ``request`` (a rank asked for the end) or ``near_miss`` (withdrawn)."""
+    generation: int
+    why: str
+    """How the culprit was told from the others."""
+    action: str
+    ranks: tuple[RankReport, ...]
+    deadline_ns: int | None = None
+    seen_ns: int = 0
+    """``CLOCK_MONOTONIC`` when it was seen; with ``deadline_ns``, how late."""
+    wall_time: str = ""
+    node: str = ""
+    folder: str | None = None
+
+    @property
+    def culprits(self) -> tuple[RankReport, ...]:
+        """Who is to blame; empty where it cannot be told."""
+        return tuple(rank for rank in self.ranks if rank.is_culprit)
+
+    @property
+    def culprit(self) -> RankReport | None:
+        """The one to blame, when there is exactly one."""
+        return self.culprits[0] if len(self.culprits) == 1 else None
+
+    @property
+    def is_in_a_step(self) -> bool:
+        """Whether a culprit has failed inside a section other than those that begin and save a run."""
+        return any(rank.section not in _NOT_OF_A_STEP for rank in self.culprits)
+
+    @property
+    def condemned(self) -> tuple[RankReport, ...]:
+        """Who was terminated."""
+        return tuple(rank for rank in self.ranks if rank.is_condemned)
+
+    def write(self, parent: str) -> Incident:
+        """Write the incident into a new numbered folder.
+
+        Returns:
+            The incident, with its folder, clock time and node filled in.
+
+        Raises:
+            OSError: The folder cannot be written; the caller goes on without, and says so.
+        """
+        complete = self._replace(
+            folder=_new_folder(parent),
+            wall_time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            node=os.uname().nodename,
+        )
+        complete.save()
+        return complete
+
+    def save(self) -> None:
+        """Write the files of an incident into its folder, again if need be.
+
+        Raises:
+            OSError: The folder cannot be written.
+        """
+        assert self.folder is not None
+        path = os.path.join(self.folder, "report.txt")
+        with open(path, "w", encoding="utf-8", errors="backslashreplace", opener=only_plain) as file:
+            file.write("\n".join(self.report()) + "\n")
+        # Written last and renamed into place: whoever finds incident.json finds all of it.
+        temporary = os.path.join(self.folder, ".incident.json")
+        with open(temporary, "w", encoding="utf-8", opener=only_plain) as file:
+            file.write(_one_line_each(self.to_json()))
+        os.replace(temporary, os.path.join(self.folder, "incident.json"))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types; a stack becomes ``[{name, is_active, holds_gil, frames: [[function, file, line]]}]``."""
+        document = {"version": FORMAT_VERSION, **self._asdict()}
+        document["ranks"] = [
+            {
+                **rank._asdict(),
+                "error": rank.error._asdict() if rank.error is not None else None,
+                "stderr_tail": list(rank.stderr_tail),
+                "stack": _stack_to_json(rank.stack),
+                "children": [{**child._asdict(), "stack": _stack_to_json(child.stack)} for child in rank.children],
+            }
+            for rank in self.ranks
+        ]
+        return document
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Incident:
+        """The inverse of :meth:`to_json`."""
+        facts = {key: value for key, value in document.items() if key != "version"}
+        facts["ranks"] = tuple(
+            RankReport(
+                **{
+                    **rank,
+                    "error": error_from_json(rank["error"]) if rank.get("error") else None,
+                    "stderr_tail": tuple(rank.get("stderr_tail", ())),
+                    "stack": _stack_from_json(rank["stack"]),
+                    "children": tuple(
+                        Child(**{**child, "stack": _stack_from_json(child["stack"])})
+                        for child in rank.get("children", ())
+                    ),
+                }
+            )
+            for rank in document["ranks"]
+        )
+        return cls(**facts)
+
+    # ---- for people -------------------------------------------------------------------------------------
+
+    def story(self) -> list[str]:
+        """A few lines for the terminal: who, where, how long, the stack, what was done."""
+        lines = []
+        for number, rank in enumerate(self.speakers):
+            lines.append(self._headline(rank))
+            lines += [f"  stack   {line}" for line in _short_stack(rank) if number < MOST_STACKS]
+            threads = telling_threads(rank.stack) if number < MOST_STACKS else []
+            lines += [f"  thread  {thread.name}: {thread.frames[0]}" for thread in threads]
+            if number < MOST_STACKS:
+                suspects = [child for child in rank.children if child.is_suspect]
+                lines += [f"  child   {child}" for child in suspects[:MOST_CHILDREN]]
+            if rank.message:
+                lines.append(f"  error   {rank.message}")
+        lines += [f"  overdue {self._headline(rank)}{_waits(rank)}" for rank in self.overdue]
+        lines.append(f"  why     {self.why}")
+        for rank in self.ranks:
+            if rank not in (*self.speakers, *self.overdue):
+                lines.append(f"  peer    {_where(rank)}")
+        lines.append(f"  action  {self.action}")
+        if self.folder:
+            lines.append(f"  report  {os.path.join(self.folder, 'report.txt')}")
+        return lines
+
+    def headlines(self) -> list[str]:
+        """One line for each rank that is to blame (of all that failed where nobody is), with its error, and why."""
+        lines = [
+            f"{self._headline(rank)}{f': {rank.message}' if rank.message else ''}"
+            for rank in self.speakers[:MOST_STACKS]
+        ]
+        left = len(self.speakers) - MOST_STACKS
+        lines += [f"and {left} more"] if left > 0 else []
+        lines += [f"overdue {self._headline(rank)}" for rank in self.overdue[:1]]
+        return [*lines, f"why     {self.why}"]
+
+    def report(self) -> list[str]:
+        """The whole of it: every stack, and every failed rank's traceback and last lines of standard error."""
+        lines = [
+            f"{self.kind} in generation {self.generation} on {self.node}, {self.wall_time}",
+            *self.story()[:-1],
+            "",
+        ]
+        if self.kind == "near_miss":
+            lines += [_TAKEN_ABOUT_THEN, ""]
+        for rank in self.ranks:
+            lines.append(f"--- {_where(rank)}")
+            lines += _told_stack(rank.stack)
+            if not rank.stack and (why := self._why_no_stack(rank)) is not None:
+                lines.append(f"  no stack{why}")
+            for child in rank.children:
+                lines.append(f"  child process {child}")
+                lines += [f"  {line}" for line in _told_stack(child.stack)]
+            if rank.error is not None and rank.error.traceback:
+                lines += [f"  {line}" for line in rank.error.traceback.splitlines()]
+            if rank.stderr_tail:
+                lines += ["  last lines of standard error", *(f"    {line}" for line in rank.stderr_tail)]
+        if (hint := self._hint()) is not None:
+            lines += ["", hint]
+        return lines
+
+    def _why_no_stack(self, rank: RankReport) -> str | None:
+        if rank.exit_code is not None:
+            has_told = any("Fatal Python error" in line for line in rank.stderr_tail)
+            phrase = no_stack_phrase(rank.exit_code, has_told, is_hang=self.kind == "hang")
+            return f": {phrase}" if phrase is not None else None
+        if self.kind != "hang":
+            return None
+        return f": {rank.no_stack}" if rank.no_stack else " could be had"
+
+    @property
+    def speakers(self) -> tuple[RankReport, ...]:
+        """Whom a message is about: the culprits; where nobody is named, the condemned, or all that failed."""
+        failed = tuple(rank for rank in self.ranks if rank.cause == "exit")
+        return self.culprits or self.condemned or failed
+
+    @property
+    def overdue(self) -> tuple[RankReport, ...]:
+        """Whose limits have passed where another is to blame: the first few, those that were overdue by themselves
+        before those that were only due with them."""
+        victims = [rank for rank in self.condemned if rank not in self.speakers and rank.limit_seconds is not None]
+        return tuple(sorted(victims, key=_time_left)[:MOST_STACKS])
+
+    def _headline(self, rank: RankReport) -> str:
+        if self.kind == "request":
+            return f"rank {rank.rank} (pid {rank.pid}) asks: {rank.message}"
+        if rank.exit_code is not None:
+            return f"rank {rank.rank} (pid {rank.pid}) {exit_phrase(rank.exit_code)}{_at(rank)}{_in_section(rank)}"
+        if rank.cause is None or rank.open_seconds is None or rank.limit_seconds is None:
+            if rank.error is not None and rank.error.thread is None:
+                raised = f"raised {rank.error.type}, and has not ended yet"
+                return f"rank {rank.rank} (pid {rank.pid}) {raised}{_at(rank)}{_in_section(rank)}"
+            likely = "likely " if self.why.startswith("likely: ") else ""
+            return f"rank {rank.rank} (pid {rank.pid}) {likely}holds the others up{_at(rank)}{self._place(rank)}"
+        silent = {
+            "section": f"section '{rank.section}' open for",
+            "out of section": "out of section for",
+            "heartbeat": "no heartbeat for",
+            "startup": "init_workload_monitoring() not called for",
+        }.get(rank.cause, "silent for")
+        where = f" at iteration {rank.iteration}" if rank.iteration is not None else ""
+        # Those that would have been late a moment later are condemned with the one that is late now.
+        soon = rank.limit_seconds - rank.open_seconds
+        until = f", which would have passed {soon * 1000:.0f} ms later" if soon > 0 else ""
+        return (
+            f"rank {rank.rank} (pid {rank.pid}): {silent} {rank.open_seconds:.3f} s{where}; "
+            f"limit {rank.limit_seconds:g} s{f' ({rank.limit_origin})' if rank.limit_origin else ''}{until}"
+            f"{_WITHHELD if rank.was_withheld else ''}"
+        )
+
+    def _place(self, rank: RankReport) -> str:
+        """Where one that is not overdue is; nothing where that is not known, as of one that only sends heartbeats."""
+        if rank.unmonitored is not None:
+            return f", {rank.unmonitored}"
+        if rank.open_seconds is None or (rank.section is None and any(r.cause == "heartbeat" for r in self.condemned)):
+            return ""
+        where = f"in section '{rank.section}'" if rank.section is not None else "between sections"
+        return f", {where} for {rank.open_seconds:.3f} s"
+
+    def _hint(self) -> str | None:
+        for rank in (*self.speakers, *self.overdue):
+            if rank.limit_advice:
+                return rank.limit_advice
+            if rank.section == SHARED_SECTION and rank.cause == "section":
+                return (
+                    "If this is legitimately slow, raise its limit (--ft-rank-section-timeouts). Which section it is "
+                    f"can be told of {MAX_SECTIONS - 1} names only: use fewer"
+                )
+            option = {
+                "section": f"--ft-rank-section-timeouts {rank.section}:SECONDS",
+                "out of section": "--ft-rank-out-of-section-timeout SECONDS",
+                "heartbeat": "--ft-rank-heartbeat-timeout SECONDS",
+                "startup": "--ft-rank-startup-timeout SECONDS",
+            }.get(rank.cause or "")
+            if option:
+                return f"If this is legitimately slow, raise the limit: {option}"
+        return None
+
+
+def read_incident(folder: str) -> Incident:
+    """Load one incident from its folder."""
+    with open(os.path.join(folder, "incident.json"), encoding="utf-8", opener=only_plain) as file:
+        return Incident.from_json(json.load(file))
+
+
+def read_incidents(log_folder: str) -> Iterator[Incident]:
+    """Every incident of a run, oldest first.
+
+    Args:
+        log_folder: The run's log folder (``<--log-dir>/<run id>``).
+    """
+    parent = os.path.join(log_folder, "incidents")
+    for name in sorted(os.listdir(parent)) if os.path.isdir(parent) else ():
+        if os.path.exists(os.path.join(parent, name, "incident.json")):
+            yield read_incident(os.path.join(parent, name))
+
+
+def _stack_to_json(stack: tuple[Thread, ...]) -> list[dict[str, Any]]:
+    return [{**thread._asdict(), "frames": [list(frame) for frame in thread.frames]} for thread in stack]
+
+
+def _stack_from_json(stack: list[dict[str, Any]]) -> tuple[Thread, ...]:
+    return tuple(Thread(**{**t, "frames": tuple(Frame(*frame) for frame in t["frames"])}) for t in stack)
+
+
+def _told_stack(stack: tuple[Thread, ...]) -> Iterator[str]:
+    for thread in stack:
+        flags = ", ".join(f for f, on in (("active", thread.is_active), ("holds the GIL", thread.holds_gil)) if on)
+        yield f"  {thread.name}{f' ({flags})' if flags else ''}"
+        yield from (f"    {frame}" for frame in thread.frames)
+
+
+def _one_line_each(document: Mapping[str, Any]) -> str:
+    """JSON with a line for each fact and each rank: indented throughout, it is written by Python and not by C, which
+    takes five times as long, and the signal waits for it.
+    """
+    facts = {key: json.dumps(value) for key, value in document.items()}
+    facts["ranks"] = "[\n  " + ",\n  ".join(map(json.dumps, document["ranks"])) + "\n ]"
+    return "{\n " + ",\n ".join(f"{json.dumps(key)}: {value}" for key, value in facts.items()) + "\n}\n"
+
+
+def _new_folder(parent: str) -> str:
+    os.makedirs(parent, exist_ok=True)
+    number = len(os.listdir(parent)) + 1
+    while True:
+        folder = os.path.join(parent, f"{number:04d}")
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder)
+            return folder
+        number += 1
+
+
+def telling_threads(stack: tuple[Thread, ...]) -> list[Thread]:
+    """Threads beside the main one that stand in the user's own code, the first few: one of them may be what hangs."""
+    main = main_thread(stack)
+    return [t for t in stack if t is not main and t.frames and t.frames[0].package == ""][:_MOST_THREADS]
+
+
+def _short_stack(rank: RankReport) -> list[str]:
+    thread = main_thread(rank.stack)
+    frames = shortened(thread.frames) if thread is not None else []
+    return [f"... {frame} more" if isinstance(frame, int) else str(frame) for frame in frames]
+
+
+def _where(rank: RankReport) -> str:
+    if rank.exit_code is not None:
+        where = exit_phrase(rank.exit_code) + _in_section(rank)
+    elif rank.section and rank.unmonitored is None:
+        where = f"section '{rank.section}'"
+    else:
+        where = rank.unmonitored or "out of section"
+    return f"rank {rank.rank} (pid {rank.pid}): {where}{_at(rank)}{_waits(rank)}"
+
+
+def _waits(rank: RankReport) -> str:
+    return f", waits in {rank.waits_in}" if rank.waits_in else ""
+
+
+def _time_left(rank: RankReport) -> float:
+    return max(0.0, (rank.limit_seconds or 0.0) - (rank.open_seconds or 0.0))
+
+
+def _in_section(rank: RankReport) -> str:
+    return f", in section '{rank.section}'" if rank.section else ""
+
+
+def _at(rank: RankReport) -> str:
+    return f", iteration {rank.iteration}" if rank.iteration is not None else ""

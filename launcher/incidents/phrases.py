@@ -1,0 +1,72 @@
+"""Words for people about single facts: a stack in a few lines, how a process has ended."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import time
+from collections.abc import Sequence
+
+from launcher.incidents.stacks import OURS, Frame
+
+__all__ = ["SHORT_STACK", "exit_phrase", "no_stack_phrase", "shortened", "time_of_day"]
+
+_OF_FAULTHANDLER = (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)
+
+SHORT_STACK = 8
+"""How many lines a stack takes on a terminal, at most."""
+
+
+def shortened(frames: Sequence[Frame]) -> list[Frame | int]:
+    """The innermost frames and the user's own innermost line; a number stands for so many left out.
+
+    Our own frames are shown only where the stack ends in them: there it stands, and elsewhere they tell nothing.
+    """
+    innermost = list(itertools.takewhile(lambda frame: frame.package in OURS, frames))
+    shown = [*innermost, *(frame for frame in frames[len(innermost) :] if frame.package not in OURS)]
+    if len(shown) <= SHORT_STACK:
+        return list(shown)
+    own = next((number for number, frame in enumerate(shown) if frame.package == ""), 0)
+    kept: list[Frame | int]
+    if own < SHORT_STACK - 1:
+        kept, end = list(shown[: SHORT_STACK - 1]), SHORT_STACK - 1
+    else:
+        first = SHORT_STACK - 3
+        kept, end = [*shown[:first], own - first, shown[own]], own + 1
+    return [*kept, len(shown) - end] if len(shown) > end else kept
+
+
+def exit_phrase(code: int) -> str:
+    """How a process has ended; a negative code stands for a signal."""
+    if code < 0:
+        try:
+            return f"was killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was killed by signal {-code}"
+    return f"exited with code {code}"
+
+
+def no_stack_phrase(code: int, has_told: bool, is_hang: bool) -> str | None:
+    """Why there is no stack of a process that has ended, and how there would be one the next time.
+
+    Args:
+        code: How it has ended; negative for a signal.
+        has_told: Python has written its stack to standard error.
+        is_hang: Stacks of all ranks were wanted; of a failure only one that a signal has ended leaves none behind.
+
+    Returns:
+        None where there is nothing to say.
+    """
+    if code >= 0 and not is_hang:
+        return None
+    phrase = "the process had ended before anybody could look at it"
+    if -code not in _OF_FAULTHANDLER:
+        return phrase
+    if has_told:
+        return f"{phrase}; Python has written one to standard error, below"
+    return f"{phrase}; with PYTHONFAULTHANDLER=1 in the environment Python writes one to standard error as it dies"
+
+
+def time_of_day(at_ns: int, now_ns: int) -> str:
+    """The local time, to the second, of a past instant of ``CLOCK_MONOTONIC``."""
+    return time.strftime("%H:%M:%S", time.localtime(time.time() - (now_ns - at_ns) / 1e9))

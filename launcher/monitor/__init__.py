@@ -1,0 +1,1 @@
+"""The monitor process, one per node: rules, verdicts, signals. Standard library only."""

@@ -1,0 +1,1 @@
+"""Processes as Linux shows them: pidfds, sessions, what they leave. Standard library only."""

@@ -1,0 +1,229 @@
+"""What can be known about a local rank without disturbing it: its process (proc(5)), its cell, its last words.
+
+Monitor and launcher both collect it; ``launcher.incidents.attribution`` draws the conclusions. Nothing here waits or
+raises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import NamedTuple
+
+from launcher.processes.handles import read_proc
+from resilience_core.monitoring.cell import SHUT_DOWN, CellView
+from resilience_core.monitoring.error_record import ErrorRecord
+
+__all__ = [
+    "UNREADABLE",
+    "Evidence",
+    "ProcessLook",
+    "kernel_wait",
+    "last_sign_ns",
+    "look_at",
+    "state_phrase",
+    "unmonitored",
+    "uses_a_gpu",
+]
+
+UNREADABLE = -1
+"""The state in the view of a cell that is damaged."""
+
+_PF_EXITING = 0x4
+_GPU_DEVICES = ("nvidia", "kfd", "dri")
+_GPU_PATHS = tuple(f"/dev/{name}" for name in _GPU_DEVICES)
+
+
+class ProcessLook(NamedTuple):
+    """A process at one moment."""
+
+    state: str
+    """One letter of proc(5); ``Z`` when it has ended."""
+    exit_status: int = 0
+    """Once it is ending: its wait status."""
+    is_exiting: bool = False
+    is_dumping_core: bool = False
+
+    @property
+    def is_stopped(self) -> bool:
+        """Stopped by a signal or by a tracer."""
+        return self.state in ("T", "t")
+
+    @property
+    def exit_code(self) -> int | None:
+        """Once it is ending: its exit code, negative for a signal."""
+        if not (self.is_exiting or self.is_dumping_core or self.state in ("Z", "X")):
+            return None
+        number = self.exit_status & 0x7F
+        return -number if number else self.exit_status >> 8
+
+
+def look_at(pid: int) -> ProcessLook | None:
+    """Look at a process; None when there is none, or it may not be looked at."""
+    try:
+        fields = read_proc(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        state, flags, exit_status = fields[0].decode(), int(fields[6]), int(fields[49])
+    except (OSError, ValueError, IndexError):
+        return None
+    return ProcessLook(
+        state=state,
+        exit_status=exit_status,
+        is_exiting=bool(flags & _PF_EXITING),
+        is_dumping_core=b"CoreDumping:\t1" in _read(f"/proc/{pid}/status"),
+    )
+
+
+def kernel_wait(pid: int) -> str | None:
+    """The kernel function that a process sleeps in, where there is one and it may be read."""
+    return _read(f"/proc/{pid}/wchan").decode("utf-8", errors="replace").strip("0 \n") or None
+
+
+def state_phrase(pid: int) -> str:
+    """Say what keeps a process that was killed and is not gone."""
+    look = look_at(pid)
+    if look is None:
+        return "state unknown"
+    state = "uninterruptible sleep" if look.state == "D" else f"state {look.state}"
+    wait = kernel_wait(pid)
+    return f"{state} in {wait}" if wait else state
+
+
+def uses_a_gpu(pid: int) -> bool:
+    """Whether the process has a device of a GPU open."""
+    with contextlib.suppress(OSError):
+        if not any(name.startswith(_GPU_DEVICES) for name in os.listdir("/dev")):
+            return False  # the usual case on a machine without one; a process has many descriptors
+        for descriptor in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/fd/{descriptor}").startswith(_GPU_PATHS):
+                    return True
+    return False
+
+
+def last_sign_ns(view: CellView) -> int:
+    """When a rank last opened or left a section or sent a heartbeat."""
+    opened = (section.opened_ns for section in view.sections)
+    return max(view.last_heartbeat_ns, view.left_section_ns, *opened, 0)
+
+
+def unmonitored(view: CellView) -> str | None:
+    """Why a rank's cell does not tell where the rank is, in words; None where it does."""
+    if view.state == UNREADABLE:
+        return "its monitor cell cannot be read"
+    if view.state == SHUT_DOWN:
+        return "has shut monitoring down"
+    return "has not initialised monitoring" if view.pid == 0 else None
+
+
+class Evidence(NamedTuple):
+    """What is known of one local rank. Times are ``CLOCK_MONOTONIC`` nanoseconds; a default stands for: not known."""
+
+    local_rank: int
+    is_condemned: bool = False
+    iteration: int = -1
+    state: str = ""
+    exit_code: int | None = None
+    """Of a rank that has ended, or is ending."""
+    ended_ns: int = 0
+    """When its end was noticed; 0 while it is still ending."""
+    is_dumping_core: bool = False
+    has_left: bool = False
+    """It has shut monitoring down, or ended with 0."""
+    has_begun: bool = True
+    """It has initialised monitoring."""
+    is_monitored: bool = False
+    """Its exceptions would be on record."""
+    error: ErrorRecord | None = None
+    asked_ns: int = 0
+    """When a signal asked it for its stack; a wait in C may end with an error because of that."""
+    waits: bool | None = None
+    """Whether it waits for others in a collective, going by its stack."""
+    may_wait: bool = False
+    """It may wait for others although its stack shows nothing of it."""
+    waits_by_source: bool = False
+    """Nothing but the source of its line tells that."""
+    waits_at: str = ""
+    """Where in the user's own code, if it waits."""
+    stands_at: str = ""
+    """Where in the user's own code, whether it waits or not."""
+    waits_for_all: bool = False
+    """Whether that is a collective which nobody can leave before everybody has entered it."""
+    waits_for_store: bool = False
+    """Whether that is no collective, but the making of a process group's store."""
+    open_sections: tuple[str, ...] = ()
+    closed: tuple[tuple[str, int], ...] = ()
+    """How often it has closed each section."""
+    is_busy: bool | None = None
+    """Whether its main thread uses the processor; None also where waiting for a GPU looks the same."""
+    has_gpu: bool = False
+    last_sign_ns: int = 0
+    limit_ns: int = 0
+    """Of a condemned one: the limit."""
+
+    @classmethod
+    def of_cell(cls, local_rank: int, view: CellView, look: ProcessLook | None, error: ErrorRecord | None) -> Evidence:
+        """What cell and process tell."""
+        exit_code = look.exit_code if look is not None else None
+        return cls(
+            local_rank=local_rank,
+            iteration=view.iteration,
+            state=look.state if look is not None else "",
+            exit_code=exit_code,
+            is_dumping_core=look is not None and look.is_dumping_core,
+            has_left=view.state == SHUT_DOWN or exit_code == 0,
+            has_begun=view.pid != 0,
+            is_monitored=view.pid != 0 and view.state != SHUT_DOWN,
+            error=error if error is not None and error.is_current(view) else None,
+            open_sections=tuple(section.name for section in view.sections),
+            last_sign_ns=last_sign_ns(view),
+        )
+
+    @property
+    def is_victim(self) -> bool:
+        """Its exception says no more than that a peer was lost or did not answer."""
+        return self.error is not None and self.error.is_consequence
+
+    @property
+    def has_lost_a_thread(self) -> bool:
+        """Its exception has ended a thread, not the main one, and has not ended the process."""
+        return self.error is not None and self.error.thread is not None and (self.exit_code or 0) <= 0
+
+    @property
+    def has_raised(self) -> bool:
+        """It fails by an exception of its own."""
+        return self.error is not None and not self.is_victim and not self.has_lost_a_thread
+
+    @property
+    def may_be_upset(self) -> bool:
+        """It failed or ended after a signal had asked it for its stack, which may be why; it was alive then."""
+        if not self.asked_ns or self.is_victim:
+            return False
+        if self.error is not None and not self.has_lost_a_thread:
+            return self.asked_ns < self.error.at_ns
+        return self.exit_code is not None and self.exit_code >= 0
+
+    @property
+    def asking_signal(self) -> signal.Signals | None:
+        """The signal that it was asked to end with, and died of."""
+        asks = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        return next((number for number in asks if self.exit_code == -number), None)
+
+    @property
+    def fatal_signal(self) -> signal.Signals | None:
+        """The signal that it died of, or dies of, where no peer and no exception can have caused that."""
+        if self.exit_code is None or self.exit_code >= 0:
+            return None
+        with contextlib.suppress(ValueError):
+            number = signal.Signals(-self.exit_code)
+            # Asked to end, or an abort that may follow from a lost peer (a watchdog, a destructor that throws).
+            if number not in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT):
+                return number
+        return None
+
+
+def _read(path: str) -> bytes:
+    try:
+        return read_proc(path)
+    except OSError:
+        return b""

@@ -1,0 +1,125 @@
+"""What workers have started and left: adopted by the launcher, or found by its marks. Standard library only.
+
+Sessions reach most of what a worker has started (``launcher.processes.handles``), but not what has made a session of
+its own:
+daemons, servers, commands started with ``start_new_session``. Four ways to find those were compared:
+
+* *The tree below each worker, read before it is killed*: what has lost its parent already is not in it, and it costs
+  a file per thread of every worker, in each restart.
+* *Adoption*: the launcher is a child subreaper (prctl(2)), so whatever loses its parent below it becomes its child.
+  Once the workers are dead, all that they have left are children of the launcher, or below one; killed layer by
+  layer, the list is empty in the end. One file to read where nothing was left. This is what the launcher does.
+* *Marks*, for when the launcher itself was killed and cannot adopt: :mod:`launcher.processes.marks`. The monitor
+  looks for them.
+* *A cgroup*: see there why not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Collection
+
+from launcher.processes.handles import end_processes, process_status
+from launcher.processes.marks import carries_limit, is_marked
+
+__all__ = ["Orphans", "end_marked"]
+
+_GO_BY_THEMSELVES = (b"ft_monitor", b"ft_parked", b"ft_zygote")
+"""These follow their launcher, ours or one that a rank has started, when it dies; a monitor has to tidy up first."""
+
+
+class Orphans:
+    """What this process has adopted. Only for one that has called :func:`launcher.processes.handles.adopt_orphans`.
+
+    A process that somebody has asked for by name (a shell in the container of a launcher that is its first process)
+    may be adopted as well; there only what is marked is taken for a rank's.
+
+    Args:
+        marks: The run folders of this job, as of now.
+    """
+
+    def __init__(self, marks: Callable[[], Collection[str]]) -> None:
+        self._marks = marks
+        self._given_up: set[int] = set()
+
+    def give_up(self, pids: Collection[int]) -> None:
+        """Wait no more for processes that were killed and are not gone; they are collected when they end."""
+        self._given_up |= set(pids)
+
+    def reap(self, own: Collection[int]) -> None:
+        """Collect those that have ended.
+
+        Args:
+            own: Children that somebody waits for.
+        """
+        for pid in self._adopted(own):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+    def sessions(self, own: Collection[int]) -> set[int]:
+        """The sessions of those that are alive and that a rank has left."""
+        found = set()
+        self._given_up = {pid for pid in self._given_up if process_status(pid) is not None}
+        for pid in self._adopted({*own, *self._given_up}):
+            status = process_status(pid)
+            if status is None or status.state in "ZX" or _name(pid) in _GO_BY_THEMSELVES:
+                continue
+            if os.getpid() != 1 or is_marked(pid, self._marks()):
+                found.add(status.session)
+        return found
+
+    def _adopted(self, own: Collection[int]) -> list[int]:
+        # Orphans come to the first thread that lives. What other threads of ours have started is theirs to wait for.
+        try:
+            with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+                children = [int(pid) for pid in file.read().split()]
+        except OSError:  # the kernel does not keep this list, or hides it
+            return []
+        session = os.getsid(0)
+        # Workers are leaders of sessions, so that nothing below them can be in ours; a helper of torch's may be.
+        return [
+            pid
+            for pid in children
+            if pid not in own and (status := process_status(pid)) is not None and status.session != session
+        ]
+
+
+def end_marked(marks: Collection[str], timeout_seconds: float) -> set[int]:
+    """Kill whatever is marked, wherever it is, and wait until nothing is left.
+
+    Args:
+        marks: The run folders of a job.
+        timeout_seconds: Give up after so long.
+
+    Returns:
+        The pids that were still there when time was up.
+    """
+    end = time.monotonic() + timeout_seconds
+    # First what is found without a look at its memory, which may take for ever with a process that is stuck.
+    left = end_processes(lambda: _found(lambda pid: carries_limit(pid, marks)), timeout_seconds)
+    seconds = max(0.0, end - time.monotonic())
+    return left | end_processes(lambda: _found(lambda pid: pid not in left and is_marked(pid, marks)), seconds)
+
+
+def _found(is_wanted: Callable[[int], bool]) -> list[int]:
+    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    return [
+        pid
+        for pid in pids
+        if pid != os.getpid() and _name(pid) not in _GO_BY_THEMSELVES and is_wanted(pid) and _runs(pid)
+    ]
+
+
+def _runs(pid: int) -> bool:
+    status = process_status(pid)
+    return status is not None and status.state not in "ZX"
+
+
+def _name(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            return file.read().strip()
+    except OSError:
+        return b""

@@ -1,0 +1,208 @@
+"""The run's own diary: one JSON object per line, stamped with both clocks, on its way to the disk at once.
+
+It is written by a thread (``launcher.processes.background``): a log folder that hangs or is full costs lines, never
+time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+from launcher.processes.background import Background, NotDoneError
+from launcher.records.console import say
+from launcher.records.run_folders import FolderError
+from resilience_core.system.plain_files import only_plain
+
+__all__ = ["EventLog", "read_events"]
+
+logger = logging.getLogger(__name__)
+
+_ROOM_BYTES = 1 << 20
+_LONGEST_START_SECONDS = 30.0
+_LONGEST_END_SECONDS = 1.0
+
+
+class EventLog:
+    """Appends to ``events.jsonl`` in the run's log folder.
+
+    Every line has ``event``, ``t_ns`` (``CLOCK_MONOTONIC``, comparable with the incidents and among each other)
+    and ``time`` (for people); the first one also ``node`` and ``boot``, which tells whose monotonic clock it is. A
+    log folder that stops taking lines is reported once and never stops the job; where it takes them again, an event
+    ``lost`` says how many are missing. A file that somebody has removed is made anew, and its lines are counted as
+    missing.
+
+    Args:
+        log_folder: Where.
+        background: What writes; without one, whoever calls :meth:`write` does.
+        on_made_anew: Called, by what writes, when the file was made anew.
+
+    Raises:
+        FolderError: The file cannot be made.
+    """
+
+    def __init__(
+        self,
+        log_folder: str,
+        background: Background | None = None,
+        on_made_anew: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.path = os.path.join(log_folder, "events.jsonl")
+        self.lost = 0
+        """Lines that could not be written and were not reported yet."""
+        self._background = background or Background("ft_events", _ROOM_BYTES)
+        self._is_first = True
+        self._is_torn = False
+        self._has_complained = False
+        self._folder = log_folder
+        self._on_made_anew = on_made_anew
+        self._in_file = 0  # lines
+        try:
+            self._descriptor = self._background.call(self._open, _LONGEST_START_SECONDS)
+        except (OSError, NotDoneError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise FolderError(f"cannot write {self.path}: {why}; name another folder with --log-dir") from error
+
+    def write(self, event: str, at_ns: int | None = None, **facts: Any) -> None:
+        """Append one line; never raises, never waits.
+
+        Args:
+            event: What has happened.
+            at_ns: When, as ``CLOCK_MONOTONIC``; now when None.
+            facts: What else there is to know.
+        """
+        logger.debug("event %s %s", event, facts)
+        if self._is_first:
+            self._is_first = False
+            facts = {**facts, **_whose_clock()}
+        raw = _line(event, at_ns, facts)
+        if not self._background.submit(lambda: self._append(raw), len(raw)):
+            self.lost += 1
+
+    def gathering(self) -> contextlib.AbstractContextManager[None]:
+        """Have what is logged meanwhile written in one go; see
+        :meth:`launcher.processes.background.Background.gathering`."""
+        return self._background.gathering()
+
+    def close(self) -> None:
+        """Wait a moment for what is still to be written, and close."""
+        if self._background.flush(_LONGEST_END_SECONDS):
+            os.close(self._descriptor)
+
+    def _open(self) -> int:
+        try:
+            return _new_file(self.path)
+        except FileExistsError:  # another node of this job writes to the same shared folder, or an earlier run did
+            self.path = os.path.join(self._folder, f"events-{os.uname().nodename}-{os.getpid()}.jsonl")
+            return _new_file(self.path)
+
+    def _append(self, raw: bytes) -> None:
+        try:
+            if os.fstat(self._descriptor).st_nlink == 0:
+                self._make_anew()
+            lost = self.lost
+            if lost:
+                whose = {} if self._in_file else _whose_clock()
+                raw = _line("lost", None, {"lines": lost, **whose}) + raw
+            if self._is_torn:
+                raw = b"\n" + raw
+            written = os.write(self._descriptor, raw)
+            if written < len(raw):  # full in mid-line
+                self._is_torn = True
+                os.write(self._descriptor, raw[written:])
+            self._is_torn = False
+            self.lost -= lost
+            self._in_file += 1
+        except OSError as error:
+            self.lost += 1
+            if not self._has_complained:
+                self._has_complained = True
+                say(f"{self.path}: {error.strerror}; no events are logged until it can be written again (said once)")
+
+    def _make_anew(self) -> None:
+        """Go on in a new file: somebody has removed the one that is written to.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        os.makedirs(self._folder, exist_ok=True)
+        new = self._open()
+        os.dup2(new, self._descriptor, inheritable=False)
+        os.close(new)
+        self.lost += self._in_file
+        say(f"somebody has removed the file of events; {self.path} is made anew, without {self._in_file} line(s)")
+        self._in_file, self._is_torn = 0, False
+        self._on_made_anew()
+
+
+def _whose_clock() -> dict[str, str]:
+    return {"node": os.uname().nodename, "boot": _boot()}
+
+
+def _line(event: str, at_ns: int | None, facts: dict[str, Any]) -> bytes:
+    at, now_ns = datetime.now().astimezone(), time.monotonic_ns()
+    if at_ns is not None:
+        at -= timedelta(microseconds=(now_ns - at_ns) // 1000)
+    stamps = {
+        "event": event,
+        "t_ns": now_ns if at_ns is None else at_ns,
+        "time": at.isoformat(timespec="milliseconds"),
+    }
+    return (json.dumps({**stamps, **facts}, default=str) + "\n").encode("ascii")
+
+
+def _new_file(path: str) -> int:
+    # Unbuffered: a line is on its way when it is written, whole, and nothing is left that could fail at the end.
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
+
+
+def read_events(log_folder: str) -> list[dict[str, Any]]:
+    """The events of a run, of every node that wrote into this folder, oldest first.
+
+    On one machine the monotonic clock orders them. Between machines, whose monotonic clocks have nothing in common,
+    the wall clock does, so that is as good as their clocks agree.
+    """
+    files = []
+    for name in sorted(os.listdir(log_folder)):
+        if name.startswith("events") and name.endswith(".jsonl"):
+            with open(os.path.join(log_folder, name), encoding="utf-8", opener=only_plain) as file:
+                # The last line may be on its way; one in the middle was torn by a disk that was full.
+                events = [event for line in file if line.endswith("\n") if (event := _parsed(line)) is not None]
+            if events:
+                files.append((events[0].get("boot", name), events))
+    epochs: dict[str, float] = {}  # when each machine's monotonic clock began
+    for boot, events in files:
+        epochs.setdefault(boot, _epoch(events[0]))
+    dated = [(epochs[boot] + event["t_ns"] / 1e9, event) for boot, events in files for event in events]
+    return [event for _, event in sorted(dated, key=lambda pair: pair[0])]
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) and "t_ns" in event else None
+
+
+def _epoch(event: dict[str, Any]) -> float:
+    """The wall clock, in seconds since 1970, at which the monotonic clock of an event stood at zero."""
+    for form in ("%Y-%m-%dT%H:%M:%S.%f%z", "%Y-%m-%dT%H:%M:%S%z"):
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            return datetime.strptime(event["time"], form).timestamp() - float(event["t_ns"]) / 1e9
+    return 0.0
+
+
+def _boot() -> str:
+    """What tells this machine's monotonic clock from any other's."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return os.uname().nodename

@@ -1,0 +1,74 @@
+"""``--ft-keep-runs``: of the log folders of runs that have ended, the newest stay.
+
+Careful on purpose: a folder goes only if it is one of ours (its ``events.jsonl`` says so), lies directly in the folder
+of log folders, and every launcher that began in it has said that it ended. One whose launcher was killed is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import threading
+
+from launcher.records.console import INFO, say
+from launcher.records.event_log import read_events
+
+__all__ = ["prune", "prune_in_background"]
+
+
+def prune_in_background(log_folder: str, keep: int) -> threading.Thread:
+    """Do what :func:`prune` does in a thread that nobody waits for: the file system may be slow, or hang."""
+    thread = threading.Thread(target=_prune_and_tell, args=(log_folder, keep), name="ft-keep-runs", daemon=True)
+    thread.start()
+    return thread
+
+
+def prune(log_folder: str, keep: int) -> list[str]:
+    """Remove the oldest log folders of ended runs beside this run's own.
+
+    Args:
+        log_folder: This run's own; it is never removed and counts as one.
+        keep: How many folders of runs are to stay, this one included; at least 1.
+
+    Returns:
+        The names of those that were removed.
+    """
+    parent, own = os.path.split(os.path.abspath(log_folder))
+    ended = []
+    for name in os.listdir(parent):
+        path = os.path.join(parent, name)
+        if name != own and (last_ns := _ended_at(path)) is not None:
+            ended.append((last_ns, name))
+    removed = []
+    for _, name in sorted(ended, reverse=True)[max(keep, 1) - 1 :]:
+        try:
+            shutil.rmtree(os.path.join(parent, name))
+        except OSError:  # somebody else removes it, or nobody may
+            continue
+        removed.append(name)
+    return removed
+
+
+def _ended_at(path: str) -> int | None:
+    """When the file of events was written last, nanoseconds of wall-clock time; None where the folder must stay."""
+    try:
+        if not stat.S_ISDIR(os.lstat(path).st_mode):  # not through a link
+            return None
+        written = os.stat(os.path.join(path, "events.jsonl")).st_mtime_ns
+        names = [event["event"] for event in read_events(path)]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    began, ended = names.count("began"), names.count("ended")
+    return written if 0 < began <= ended else None
+
+
+def _prune_and_tell(log_folder: str, keep: int) -> None:
+    try:
+        removed = prune(log_folder, keep)
+    except OSError as error:
+        say(f"old log folders could not be looked at ({error.strerror}); nothing was removed (--ft-keep-runs)")
+        return
+    if removed:
+        names = ", ".join(sorted(removed))
+        say(f"{len(removed)} log folder(s) of ended runs removed (--ft-keep-runs {keep}): {names}", level=INFO)

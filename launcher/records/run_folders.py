@@ -1,0 +1,384 @@
+"""The two folders of a run: *run* (in memory, 0700, gone with the launcher) and *log* (stays)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from launcher.processes.working_folder import completed, working_folder_phrase
+from launcher.records import latest
+from resilience_core.errors import ResilienceError
+
+__all__ = [
+    "DEFAULT_PARENT",
+    "FolderError",
+    "RunFolder",
+    "as_file_name",
+    "clear",
+    "make_log_folder",
+    "new_run_id",
+    "remove_if_empty",
+]
+
+_LONGEST_NAME_BYTES = 200
+
+DEFAULT_PARENT = "/dev/shm"
+_PREFIX = "ft_launcher-"
+
+
+class FolderError(ResilienceError):
+    """A folder cannot be made or used; the message says which, why, and which option names another."""
+
+
+class RunFolder:
+    """A private folder in memory for cells, sockets and the configuration that ranks read.
+
+    What is in it can be lost or damaged while the job runs: somebody empties /dev/shm, fills it, or writes to it.
+    :meth:`mend` makes it anew in the same place, :meth:`move` goes on elsewhere.
+
+    Args:
+        parent: Where to make it; a tmpfs, since a store to a page that is being written to a disk may wait.
+
+    Raises:
+        FolderError: The parent is missing, not writable, full, or belongs to somebody else.
+    """
+
+    def __init__(self, parent: str = DEFAULT_PARENT) -> None:
+        self._files: dict[str, bytes] = {}
+        self._homes: list[_Home] = []
+        self._settle_in(parent)
+
+    @property
+    def path(self) -> str:
+        """Where it is now."""
+        return self._homes[-1].path
+
+    @property
+    def paths(self) -> list[str]:
+        """Everywhere it has been, the present place last; all of them are to be removed in the end."""
+        return [home.path for home in self._homes]
+
+    @property
+    def parts(self) -> list[str]:
+        """Paths that must exist."""
+        return [os.path.join(self.path, name) for name in ("lock", "cells", *self._files)]
+
+    def write(self, name: str, text: str) -> str:
+        """Write a small file that only its owner may read; whoever opens it finds all of it.
+
+        Returns:
+            Its path.
+
+        Raises:
+            FolderError: It cannot be written.
+        """
+        return self._write(name, text.encode("utf-8"))
+
+    def file(self, name: str) -> str:
+        """The path of a file that :meth:`write` has written."""
+        return os.path.join(self.path, name)
+
+    def cell(self, generation: int, local_rank: int) -> str:
+        """The path of a rank's cell; the generation is part of it, so that none is ever used twice."""
+        return os.path.join(self.path, "cells", f"{generation}-{local_rank}")
+
+    def drop_cells(self, generation: int) -> None:
+        """Remove what a generation that is over has left."""
+        for path in self.paths:
+            cells = os.path.join(path, "cells")
+            with contextlib.suppress(OSError):  # somebody has removed the folder, and the cells with it
+                for name in os.listdir(cells):
+                    if name.startswith(f"{generation}-"):
+                        with contextlib.suppress(FileNotFoundError):
+                            os.unlink(os.path.join(cells, name))
+
+    def mend(self) -> tuple[list[str], list[str]]:
+        """Make anew whatever somebody has removed or damaged.
+
+        Files are compared by what is in them: it takes some 10 us, and no time stamp tells of every change.
+
+        Returns:
+            The paths that were missing, and those where something else was than what this object has put there.
+
+        Raises:
+            FolderError: It cannot be made.
+        """
+        home = self._homes[-1]
+        try:
+            wrong = [path for path in self.parts if not self._is_whole(path)]
+            if not wrong:
+                return [], []
+            damaged = [path for path in wrong if os.path.lexists(path)]
+            if not os.path.lexists(home.path):
+                self._homes[-1] = _make_home(home.path)
+                os.close(home.lock)
+            elif not _is_private(home.path):
+                raise PermissionError(errno.EPERM, "another stands in its place")
+            else:
+                if home.path + "/lock" in wrong:
+                    self._homes[-1] = _Home(home.path, _make_lock(home.path))
+                    os.close(home.lock)
+                if (cells := os.path.join(home.path, "cells")) in wrong:
+                    clear(cells)
+                    os.mkdir(cells, 0o700)
+        except OSError as error:
+            raise FolderError(f"cannot make the run folder {home.path} anew: {error.strerror}") from error
+        for name, raw in self._files.items():
+            if self.file(name) in wrong:
+                self._write(name, raw)
+        return [path for path in wrong if path not in damaged], damaged
+
+    def move(self, parents: Iterable[str] | None = None) -> None:
+        """Go on in another place, files included.
+
+        Args:
+            parents: Where that may be, the best first; by default memory, then the folder for temporary files.
+
+        Raises:
+            FolderError: There is none.
+        """
+        problems = []
+        files = dict(self._files)
+        for parent in parents if parents is not None else _other_parents():
+            if os.path.join(parent, "") == os.path.join(os.path.dirname(self.path), ""):
+                continue
+            try:
+                self._settle_in(parent)
+            except FolderError as error:
+                problems.append(str(error))
+                continue
+            try:
+                for name, raw in files.items():
+                    self._write(name, raw)
+                return
+            except FolderError as error:
+                problems.append(str(error))
+                self._leave(self._homes.pop())
+        raise FolderError("; ".join(problems) or "there is no other place for the run folder")
+
+    def remove(self) -> None:
+        """Remove it with all that is in it."""
+        while self._homes:
+            self._leave(self._homes.pop())
+
+    def _write(self, name: str, raw: bytes) -> str:
+        path, new = self.file(name), self.file(f".{name}-{secrets.token_hex(4)}")
+        try:
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, len(raw))
+                os.write(descriptor, raw)
+                _rename(new, path)
+            except OSError:
+                os.unlink(new)
+                raise
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise FolderError(
+                f"cannot write {path}: {error.strerror}; name another folder in memory with --ft-run-dir"
+            ) from error
+        self._files[name] = raw
+        return path
+
+    def _is_whole(self, path: str) -> bool:
+        """Whether one of :attr:`parts` is what this object has made."""
+        name = os.path.basename(path)
+        if name in self._files:
+            return _holds(path, self._files[name])
+        try:
+            status = os.lstat(path)
+        except OSError:
+            return False
+        if name == "lock":  # a file that is not ours is not locked, and the next launcher would sweep the folder
+            return os.path.samestat(status, os.fstat(self._homes[-1].lock))
+        return stat.S_ISDIR(status.st_mode)
+
+    def _settle_in(self, parent: str) -> None:
+        _sweep(parent)
+        path = os.path.join(parent, f"{_PREFIX}{os.getuid()}-{secrets.token_hex(6)}")
+        try:
+            _check_parent(parent)
+            self._homes.append(_make_home(path))
+        except OSError as error:
+            raise FolderError(
+                f"cannot make the run folder {path}: {error.strerror}; name another folder in memory with --ft-run-dir"
+            ) from error
+
+    def _leave(self, home: _Home) -> None:
+        shutil.rmtree(home.path, ignore_errors=True)
+        os.close(home.lock)
+
+
+class _Home(NamedTuple):
+    path: str
+    lock: int
+
+
+def _make_home(path: str) -> _Home:
+    # Made under another name: a launcher that starts at the same moment must not sweep it before it is locked.
+    parent, name = os.path.split(path)
+    new = os.path.join(parent, f".{name}")
+    try:
+        os.mkdir(new, 0o700)
+        lock = _make_lock(new)
+        try:
+            os.mkdir(os.path.join(new, "cells"), 0o700)
+            os.rename(new, path)
+        except OSError:
+            os.close(lock)
+            raise
+    except OSError:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+    return _Home(path, lock)
+
+
+def _make_lock(folder: str) -> int:
+    """Make the file whose lock says that the folder is in use; locked before it has its name."""
+    path = os.path.join(folder, f".lock-{secrets.token_hex(4)}")
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _rename(path, os.path.join(folder, "lock"))
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
+
+
+def clear(path: str) -> None:
+    """Take away whatever is found at a path, a folder with all that is in it.
+
+    Raises:
+        OSError: It cannot be removed: a file system is mounted there, say.
+    """
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno not in (errno.EISDIR, errno.EPERM):  # Linux, and POSIX, of a folder
+            raise
+        aside = f"{path}-{secrets.token_hex(4)}"
+        os.rename(path, aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _rename(new: str, path: str) -> None:
+    """Put a file in its place in one step, whatever is there."""
+    try:
+        os.rename(new, path)
+    except IsADirectoryError:
+        clear(path)
+        os.rename(new, path)
+
+
+def _holds(path: str, raw: bytes) -> bool:
+    """Whether a path leads to a plain file with exactly this in it. Never waits for the other end of a pipe.
+
+    Raises:
+        OSError: No descriptor is left to look with.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise
+        return False
+    try:
+        return stat.S_ISREG(os.fstat(descriptor).st_mode) and os.read(descriptor, len(raw) + 1) == raw
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _is_private(path: str) -> bool:
+    status = os.lstat(path)
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+
+
+def _other_parents() -> list[str]:
+    return [DEFAULT_PARENT, f"/run/user/{os.getuid()}", tempfile.gettempdir()]
+
+
+def make_log_folder(log_dir: str | None, run_id: str) -> str:
+    """Make ``<log_dir>/<run id>``, by default under ``./ft_logs``.
+
+    Raises:
+        FolderError: It cannot be made.
+    """
+    path = completed(os.path.join(log_dir or "ft_logs", as_file_name(run_id)))
+    if not os.path.isabs(path):
+        raise FolderError(
+            f"cannot make the log folder {path} in the {working_folder_phrase()}; go to another, or name an absolute "
+            "one with --log-dir"
+        )
+    try:
+        latest.make_room(path)
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise FolderError(
+            f"cannot make the log folder {path}: {error.strerror}; name another with --log-dir"
+        ) from error
+    return path
+
+
+def as_file_name(run_id: str) -> str:
+    """A run's name as the name of one file: no folders, none above, no longer than a file system takes."""
+    name = re.sub(r"[/\0]", "_", run_id)
+    if name in ("", ".", ".."):
+        name = name.replace(".", "_") or "_"
+    return os.fsencode(name)[:_LONGEST_NAME_BYTES].decode("utf-8", errors="ignore")
+
+
+def remove_if_empty(log_folder: str) -> None:
+    """Take away a log folder that nothing was written to: a job that was refused leaves nothing behind."""
+    parent = os.path.dirname(log_folder)
+    for folder in (os.path.join(log_folder, "workers"), log_folder, parent if parent.endswith("ft_logs") else ""):
+        with contextlib.suppress(OSError):
+            os.rmdir(folder)
+
+
+def new_run_id() -> str:
+    """A run's name for people: when it began, and something that makes it unique."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
+
+
+def _check_parent(parent: str) -> None:
+    status = os.stat(parent)
+    if not stat.S_ISDIR(status.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, "not a folder")
+    # In a folder that others may write to without the sticky bit, anybody could put theirs in place of ours.
+    is_shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if status.st_uid not in (os.getuid(), 0):
+        raise PermissionError(errno.EPERM, f"{parent} belongs to another user (uid {status.st_uid})")
+    if is_shared and not status.st_mode & stat.S_ISVTX:
+        raise PermissionError(errno.EPERM, f"{parent} can be written by others and has no sticky bit")
+
+
+def _sweep(parent: str) -> None:
+    """Remove folders of ours whose launcher and monitor were both killed: nobody holds their lock."""
+    prefix = f"{_PREFIX}{os.getuid()}-"
+    with contextlib.suppress(OSError):
+        for name in os.listdir(parent):
+            path = os.path.join(parent, name)
+            if name.startswith(prefix) and os.lstat(path).st_uid == os.getuid():
+                with contextlib.suppress(OSError):
+                    descriptor = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+                    try:
+                        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        shutil.rmtree(path, ignore_errors=True)
+                    finally:
+                        os.close(descriptor)

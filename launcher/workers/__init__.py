@@ -1,0 +1,1 @@
+"""How ft_launcher starts the workers of a generation, holds them, and ends them."""

@@ -1,0 +1,173 @@
+"""The launcher's hold on one warm worker: while it is made, while it waits, and until it has imported torch."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import signal
+import socket
+from typing import Any
+
+import attrs
+
+from launcher.incidents.phrases import exit_phrase
+from launcher.processes.evidence import look_at
+from launcher.processes.handles import has_exited, open_pidfd, process_status, send_signal, wait_for_exit
+from launcher.zygote.protocol import WorkerOrder, order_to_file, receive_message, send_message
+
+__all__ = ["ParkedWorker", "Stage", "end_process", "is_stopped"]
+
+_LONGEST_KILL_SECONDS = 1.0
+
+
+class Stage(enum.Enum):
+    """How far a warm worker has come, as it says itself."""
+
+    FORKED = enum.auto()
+    """Prepares itself."""
+    PARKED = enum.auto()
+    """Waits for its order."""
+    ORDERED = enum.auto()
+    """Has been sent its order."""
+    STARTED = enum.auto()
+    """Is about to run the script's first line."""
+
+
+@attrs.define(eq=False)
+class ParkedWorker:
+    """One warm worker. No method blocks.
+
+    Args:
+        link: To the worker.
+    """
+
+    link: socket.socket
+    pid: int = 0
+    pidfd: int = -1
+    stage: Stage = Stage.FORKED
+    is_gone: bool = False
+    """It has closed its end: it has ended, or has nothing left to say."""
+    was_seen_stopped: bool = False
+    imports: list[dict[str, Any]] = attrs.field(factory=list)
+    """What it found set when it imported torch, and the zygote had not."""
+
+    def __attrs_post_init__(self) -> None:
+        self.link.setblocking(False)
+
+    def hear(self) -> None:
+        """Take whatever it has said."""
+        while not self.is_gone:
+            try:
+                message = receive_message(self.link)
+            except BlockingIOError:
+                return
+            if message is None:
+                self.is_gone = True
+            elif "pid" in message.document:
+                self._was_forked(message.document["pid"])
+            elif "parked" in message.document:
+                self.stage = Stage.PARKED
+            elif "started" in message.document:
+                self.stage = Stage.STARTED
+            elif "import" in message.document:
+                self.imports.append(message.document)
+
+    def hand_over(self, order: WorkerOrder) -> bool:
+        """Send the order.
+
+        Returns:
+            Whether it could be sent; what becomes of it is another question.
+        """
+        try:
+            file = order_to_file(order)
+            try:
+                send_message(self.link, {"order": True}, [file])
+            finally:
+                os.close(file)
+        except OSError:  # it died in this very moment, or there is no memory or descriptor left for the order
+            return False
+        self.stage = Stage.ORDERED
+        return True
+
+    @property
+    def has_exited(self) -> bool:
+        """Whether the process has ended."""
+        return self.is_gone if self.pidfd < 0 else has_exited(self.pidfd)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it is stopped or traced, and so would not answer."""
+        return self.pid > 0 and is_stopped(self.pid)
+
+    @property
+    def fate(self) -> str | None:
+        """What keeps it from ever starting, in words; None while nothing does."""
+        if not self.has_exited:
+            return "is stopped" if self.is_stopped else None
+        look = look_at(self.pid) if self.pid > 0 else None
+        return exit_phrase(look.exit_code) if look is not None and look.exit_code is not None else "has ended"
+
+    @property
+    def is_runnable(self) -> bool:
+        """Whether it waits for nothing but a processor or a disk."""
+        status = process_status(self.pid)
+        return status is not None and status.state in "RD"
+
+    def refuse(self) -> bool:
+        """Hear no more of it. From now on it ends when it says that it starts, instead of starting.
+
+        Returns:
+            Whether that is in time: it has not said so before.
+        """
+        with contextlib.suppress(OSError):
+            self.link.shutdown(socket.SHUT_RD)
+        self.hear()
+        return self.stage is not Stage.STARTED
+
+    def descriptors(self) -> list[int]:
+        """What becomes readable when there is something to hear."""
+        return [*([] if self.is_gone else [self.link.fileno()]), *([self.pidfd] if self.pidfd >= 0 else [])]
+
+    def let_go(self) -> None:
+        """The process is somebody else's from now on; only the link stays."""
+        os.close(self.pidfd)
+        self.pidfd = -1
+
+    def close(self) -> None:
+        """Close the link; one that waits for its order ends by that."""
+        self.link.close()
+        self.is_gone = True
+
+    def discard(self) -> None:
+        """End it, if it is known which process it is."""
+        self.hear()
+        if self.pidfd >= 0:
+            end_process(self.pid, self.pidfd)
+            self.pidfd = -1
+        self.close()
+
+    def _was_forked(self, pid: int) -> None:
+        try:
+            pidfd = open_pidfd(pid)
+        except OSError:  # no more descriptors may be opened here
+            pidfd = None
+        if pidfd is None:
+            self.is_gone = True
+            return
+        self.pid, self.pidfd = pid, pidfd
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped by a signal or by a debugger."""
+    status = process_status(pid)
+    return status is not None and status.state in "Tt"
+
+
+def end_process(pid: int, pidfd: int) -> None:
+    """Kill a child of ours and collect it; one that is in uninterruptible sleep is left to be collected later."""
+    send_signal(pidfd, signal.SIGKILL)
+    wait_for_exit([pidfd], _LONGEST_KILL_SECONDS)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+    os.close(pidfd)

@@ -1,0 +1,417 @@
+"""The worker processes of one generation: started, watched by pidfd, and stopped to the last descendant.
+
+A subclass of torch's ``PContext``, which contributes what torchrun's users know: log redirection, ``--tee`` and
+error files. Starting is behind one small function type, so that processes may come from elsewhere than ``exec``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import attrs
+from torch.distributed.elastic.multiprocessing.api import RunProcsResult
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from launcher.processes.evidence import state_phrase
+from launcher.processes.handles import (
+    end_sessions,
+    handles_signal,
+    has_exited,
+    let_end,
+    open_pidfd,
+    process_status,
+    send_signal,
+    session_members,
+    wait_for_exit,
+)
+from launcher.processes.marks import leave_mark
+from launcher.workers.numa import bound_to_numa_node
+from launcher.workers.programs import cannot_start
+from launcher.workers.torch_processes import QuietContext, check_error_file
+from resilience_core.monitoring.client import CELL_VARIABLE
+from resilience_core.system.plain_files import only_plain
+
+__all__ = ["Launch", "StartWorkers", "Worker", "WorkerProcesses", "spawn_worker"]
+
+logger = logging.getLogger(__name__)
+
+_HURRIED_SECONDS = 1.0
+_WRAPPER_SECONDS = 0.5
+"""How often is looked whether a wrapper has outlived the training inside it: once is fine, twice is not."""
+
+
+@attrs.frozen(kw_only=True)
+class Launch:
+    """How to start one worker.
+
+    Args:
+        command: Program and arguments.
+        environment: What is set on top of this process's own environment.
+        stdout: File for its standard output, empty to inherit ours.
+        stderr: Likewise.
+        local_rank: Its number on this node.
+        numa_options: Torch's ``NumaOptions``, or None.
+    """
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    stdout: str = ""
+    stderr: str = ""
+    local_rank: int = 0
+    numa_options: Any = None
+
+
+StartWorkers = Callable[[Mapping[int, Launch]], dict[int, int]]
+"""Starts all workers of a generation, or none, each as leader of a session of its own and as this process's child;
+returns their pids, by local rank."""
+
+
+@attrs.define(eq=False)
+class Worker:
+    """One worker process. ``exit_code`` is None while it runs, negative for a signal."""
+
+    local_rank: int
+    pid: int
+    pidfd: int
+    exit_code: int | None = None
+    ended_ns: int | None = None
+    is_stuck: bool = False
+    """It was killed and is not gone, as in uninterruptible sleep: it has failed, and is waited for within a bound."""
+
+
+class WorkerProcesses(QuietContext):
+    """All workers of one generation on this node.
+
+    Args:
+        launches: How to start each, by local rank.
+        start_all: What starts them.
+        orphaned_sessions: Which sessions, beside the workers' own, have to end with them.
+        owner: The pid of the process that reports for a local rank, None while there is none. Most often it is the
+            worker; with a shell around the training it is not.
+        context_arguments: Handed to torch's ``PContext``.
+    """
+
+    def __init__(
+        self,
+        launches: Mapping[int, Launch],
+        start_all: StartWorkers,
+        orphaned_sessions: Callable[[], Collection[int]],
+        owner: Callable[[int], int | None],
+        **context_arguments: Any,
+    ) -> None:
+        super().__init__(**context_arguments)
+        self._orphaned_sessions = orphaned_sessions
+        self._owner = owner
+        self._launches = launches
+        self._start_all = start_all
+        self.workers: dict[int, Worker] = {}
+        self.left: set[int] = set()
+        """Pids that were killed and were not gone when :meth:`stop` had waited for as long as it may."""
+        self.condemned: set[int] = set()
+        """Local ranks that the monitor has condemned: whatever their exit codes, they have failed."""
+        self._were_asked = False
+        self._wrapped: dict[int, int] = {}
+        """By local rank: a pidfd of the training that was asked to end inside of a worker that is not it."""
+        self._outlived: set[int] = set()
+
+    # ---- torch's PContext ------------------------------------------------------------------------------
+
+    def _start_workers(self) -> None:
+        redirected = {
+            local_rank: attrs.evolve(
+                launch,
+                environment={**launch.environment, **self.envs[local_rank]},
+                stdout=self.stdouts[local_rank],
+                stderr=self.stderrs[local_rank],
+            )
+            for local_rank, launch in self._launches.items()
+        }
+        for local_rank, pid in self._start_all(redirected).items():
+            self.workers[local_rank] = Worker(local_rank, pid, os.pidfd_open(pid))
+
+    def _poll(self) -> RunProcsResult | None:
+        self.collect_exits()
+        if self.running and not self.failed:
+            return None
+        return RunProcsResult(failures={w.local_rank: self.failure(w) for w in self.failed})
+
+    def pids(self) -> dict[int, int]:
+        """Local rank to pid."""
+        return {worker.local_rank: worker.pid for worker in self.workers.values()}
+
+    def unreaped(self) -> set[int]:
+        """The pids of workers that run, or have ended and are still to be collected."""
+        return {worker.pid for worker in self.workers.values() if worker.pidfd >= 0}
+
+    def _close(self, death_sig: signal.Signals, timeout: int = 30) -> None:
+        if any(worker.pidfd >= 0 for worker in self.workers.values()):
+            self.stop(death_sig, timeout, kill_seconds=timeout)
+
+    # ---- what the agent works with -----------------------------------------------------------------------
+
+    @property
+    def running(self) -> list[Worker]:
+        """Those that have not ended, and are not stuck."""
+        return [worker for worker in self.workers.values() if worker.exit_code is None and not worker.is_stuck]
+
+    @property
+    def _unended(self) -> list[Worker]:
+        return [worker for worker in self.workers.values() if worker.exit_code is None and worker.pidfd >= 0]
+
+    @property
+    def failed(self) -> list[Worker]:
+        """Those that ended with anything but 0, were condemned before they ended, or are stuck; first death first."""
+        ended = [worker for worker in self.workers.values() if worker.exit_code is not None or worker.is_stuck]
+        failed = [worker for worker in ended if worker.exit_code != 0 or worker.local_rank in self.condemned]
+        return sorted(failed, key=lambda worker: worker.ended_ns or 0)
+
+    def failure(self, worker: Worker, error_file: str | None = None) -> ProcessFailure:
+        """Torch's record of a failed worker, with what it left in its error file (another may be named).
+
+        Raises:
+            OSError: The error file cannot be read.
+            ValueError: It is not what torch's ``@record`` writes.
+        """
+        assert worker.exit_code is not None or worker.is_stuck
+        exit_code = worker.exit_code if worker.exit_code is not None else -signal.SIGKILL
+        path = self.error_files[worker.local_rank] if error_file is None else error_file
+        check_error_file(path)
+        return ProcessFailure(local_rank=worker.local_rank, pid=worker.pid, exitcode=exit_code, error_file=path)
+
+    def collect_exits(self) -> list[Worker]:
+        """Note who has ended since the last look.
+
+        The processes stay zombies until the generation is stopped: so long their numbers, which are also the
+        numbers of their sessions, cannot be given to anybody else.
+        """
+        ended = []
+        for worker in self._unended:
+            state = os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if state is not None:
+                worker.exit_code = state.si_status if state.si_code == os.CLD_EXITED else -state.si_status
+                worker.ended_ns = time.monotonic_ns()
+                ended.append(worker)
+        return ended
+
+    def stop(
+        self,
+        death_signal: signal.Signals,
+        timeout_seconds: float,
+        *,
+        kill_seconds: float,
+        rest_seconds: float = 0.0,
+        at_once: Collection[int] = (),
+        spares_leftovers: bool = False,
+        wait: Callable[[Collection[int], float], set[int]] = wait_for_exit,
+        is_insisted: Callable[[], bool] = lambda: False,
+        is_hurried: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """End every worker and everything that the workers started.
+
+        Args:
+            death_signal: What to ask with.
+            timeout_seconds: How long to wait before SIGKILL.
+            kill_seconds: How long to wait for what was killed to be gone.
+            rest_seconds: How long, within ``timeout_seconds``, what a worker has started may go on after the worker
+                has ended; it is asked then. By default it is killed at once.
+            at_once: Local ranks that are not asked: condemned, stopped or overdue.
+            spares_leftovers: Leave alone what workers that ended by themselves have left running.
+            wait: How to wait for pidfds; the agent's own also hears signals.
+            is_insisted: Whether somebody wants it over now.
+            is_hurried: Whether to wait no longer than a second for what was killed.
+        """
+        self.ask_to_end(death_signal, at_once)
+        end = time.monotonic() + timeout_seconds
+        while self.running and (left := end - time.monotonic()) > 0 and not is_insisted():
+            wait([w.pidfd for w in self.running], min(left, _WRAPPER_SECONDS) if self._wrapped else left)
+            self.collect_exits()
+            self._ask_wrappers(death_signal)
+        if self._were_asked or not spares_leftovers:
+            seconds = min(rest_seconds, end - time.monotonic())
+            if not self.running and seconds > 0 and not is_insisted():
+                self._let_the_rest_end(death_signal, seconds, wait)
+            self._end_sessions(kill_seconds, wait, is_hurried)
+        for pidfd in self._wrapped.values():
+            os.close(pidfd)
+        self._wrapped = {}
+        self._reap()
+
+    def ask_to_end(self, death_signal: signal.Signals, at_once: Collection[int] = ()) -> None:
+        """Signal the workers that still run, and do not wait; for the arguments see :meth:`stop`.
+
+        The training itself is asked, and nobody else. torchrun signals the whole process group (``killpg`` in its
+        ``SubprocessHandler.close``): DataLoader workers then die before the training can save, which fails.
+        """
+        self.collect_exits()
+        if self._were_asked:
+            return
+        for worker in self.running:
+            self._were_asked = True
+            target, pidfd = self._training(worker)
+            stopped = [status for pid in {worker.pid, target} if (status := process_status(pid)) and status.is_stopped]
+            if worker.local_rank in at_once or stopped:
+                send_signal(worker.pidfd, signal.SIGKILL)
+            elif pidfd is not None:
+                send_signal(pidfd, death_signal)
+                self._wrapped[worker.local_rank] = pidfd
+                continue
+            elif target == worker.pid:
+                send_signal(worker.pidfd, death_signal)
+            else:
+                self._ask_group(worker, death_signal)
+            if pidfd is not None:
+                os.close(pidfd)
+
+    def _training(self, worker: Worker) -> tuple[int, int | None]:
+        """The process that trains: its pid, -1 where it is not known, and a pidfd where it is not the worker itself."""
+        owner = self._owner(worker.local_rank)
+        if owner == worker.pid:
+            return owner, None
+        if owner is not None and (pidfd := open_pidfd(owner)) is not None:
+            if self._owner(worker.local_rank) == owner:
+                return owner, pidfd
+            os.close(pidfd)
+        # Nobody has reported. A Python that runs a script is the training; any other program may be a shell around it,
+        # which passes no signal on.
+        is_python = self._launches[worker.local_rank].command[0] == python_command()
+        return (worker.pid if is_python else -1), None
+
+    def _ask_group(self, worker: Worker, death_signal: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(worker.pid, death_signal)  # running or a zombie, so the number is its own
+
+    def _ask_wrappers(self, death_signal: signal.Signals) -> None:
+        """Signal what is around a training that has ended and goes on by itself."""
+        running = {worker.local_rank: worker for worker in self.running}
+        for local_rank, pidfd in list(self._wrapped.items()):
+            if local_rank in self._outlived:
+                os.close(self._wrapped.pop(local_rank))
+                if local_rank in running:
+                    self._ask_group(running[local_rank], death_signal)
+            elif has_exited(pidfd):
+                self._outlived.add(local_rank)
+
+    def _let_the_rest_end(
+        self,
+        death_signal: signal.Signals,
+        seconds: float,
+        wait: Callable[[Collection[int], float], set[int]],
+    ) -> None:
+        """Ask what workers that have ended have left, and wait for it a little."""
+        for worker in self.workers.values():
+            self._ask_group(worker, death_signal)
+        let_end(session_members([worker.pid for worker in self.workers.values()]), seconds, wait)
+
+    def tell(self, number: signal.Signals) -> list[int]:
+        """Send a signal to the workers that handle it.
+
+        Returns:
+            Their local ranks.
+        """
+        return [w.local_rank for w in self.running if handles_signal(w.pid, number) and send_signal(w.pidfd, number)]
+
+    def _end_sessions(
+        self,
+        seconds: float,
+        wait: Callable[[Collection[int], float], set[int]],
+        is_hurried: Callable[[], bool],
+    ) -> None:
+        for worker in self.running:
+            logger.warning("local rank %s (pid %s) did not end when asked; killed", worker.local_rank, worker.pid)
+            send_signal(worker.pidfd, signal.SIGKILL)
+        end = time.monotonic() + seconds
+        left = end_sessions(
+            [worker.pid for worker in self.workers.values()],
+            seconds,
+            more=self._orphaned_sessions,
+            wait=wait,
+            is_hurried=is_hurried,
+        )
+        self.collect_exits()
+        # A process whose first thread is a zombie is in no session any more, but is not gone before the others are.
+        while waited_for := [w for w in self._unended if w.pid not in left]:
+            if is_hurried():
+                end = min(end, time.monotonic() + _HURRIED_SECONDS)
+                is_hurried = _is_not  # the bound stands
+            if (seconds_left := end - time.monotonic()) <= 0:
+                left |= {worker.pid for worker in waited_for}
+                break
+            wait([worker.pidfd for worker in waited_for], seconds_left)
+            self.collect_exits()
+        self.left |= left
+        for worker in self.running:
+            worker.is_stuck = True
+        if left:
+            ranks = {worker.pid: f"local rank {worker.local_rank}, " for worker in self.workers.values()}
+            logger.error(
+                "killed, but not gone after %g s: %s. What they hold (memory of a GPU, files, ports) may still be held",
+                seconds,
+                "; ".join(f"{ranks.get(pid, '')}pid {pid} ({state_phrase(pid)})" for pid in sorted(left)),
+            )
+
+    def _reap(self) -> None:
+        for worker in self.workers.values():
+            if worker.pidfd >= 0 and (worker.exit_code is not None or worker.is_stuck):
+                if worker.exit_code is not None:  # else it is collected as an orphan when it ends
+                    os.waitpid(worker.pid, 0)
+                os.close(worker.pidfd)
+                worker.pidfd = -1
+
+
+def _is_not() -> bool:
+    return False
+
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def spawn_worker(launch: Launch) -> int:
+    """Start a worker by fork and exec.
+
+    Raises:
+        CannotStartError: Its program cannot be started.
+    """
+    parent = os.getpid()
+
+    def arm() -> None:
+        # The second belt: should the launcher be killed, the kernel kills the worker even if no monitor lives.
+        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+        leave_mark(launch.environment.get(CELL_VARIABLE, ""))
+
+    with contextlib.ExitStack() as files:
+        paths = (launch.stdout, launch.stderr)
+        streams = [files.enter_context(open(path, "w", opener=only_plain)) if path else None for path in paths]
+        command = bound_to_numa_node(launch.command, launch.local_rank, launch.numa_options)
+        try:
+            process = subprocess.Popen(
+                command,
+                env={**os.environ, **launch.environment},
+                stdout=streams[0],
+                stderr=streams[1],
+                start_new_session=True,
+                preexec_fn=arm,
+            )
+        except OSError as error:
+            if (explained := cannot_start(error, command[0])) is not None:
+                raise explained from error
+            raise
+    # We collect the exit by pidfd; Popen must neither do so nor complain that nobody did.
+    process.returncode = 0
+    return process.pid
+
+
+def python_command() -> str:
+    """The interpreter that torchrun would start workers with."""
+    return os.getenv("PYTHON_EXEC", sys.executable)

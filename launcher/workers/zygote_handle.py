@@ -1,0 +1,178 @@
+"""The launcher's hold on a zygote: made by fork or by exec, listened to, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from launcher.processes.handles import has_exited
+from launcher.workers.parked import ParkedWorker, end_process, is_stopped
+from launcher.zygote.import_time import import_environment, is_read_at_import
+from launcher.zygote.protocol import Handover, packet_pair, receive_message, send_message
+from launcher.zygote.zygote import serve
+from resilience_core.system.installation import HOME
+
+__all__ = ["Zygote"]
+
+# Our own folder comes last, where it can shadow nothing, and is taken away before the script runs, which may not find
+# it in a new interpreter either; the first place is kept for the script's folder.
+_PROGRAM = (
+    "import sys; sys.path[0] = '/dev/null'; home = sys.argv.pop(1); added = home not in sys.path; "
+    "added and sys.path.append(home); from launcher.zygote.zygote import main; main(home if added else None)"
+)
+
+
+@attrs.define(eq=False)
+class Zygote:
+    """The launcher's hold on a zygote process. No method of an instance blocks for longer than a kill takes."""
+
+    channel: socket.socket
+    pid: int
+    pidfd: int
+    has_reported: bool = False
+    is_gone: bool = False
+    is_closed: bool = False
+    was_seen_stopped: bool = False
+    was_waited_for: bool = False
+    has_parked: bool = False
+    """A worker of its making has reported: it works."""
+    unsafe: str | None = None
+    left_out: dict[str, str] = attrs.field(factory=dict)
+    import_time: dict[str, str] = attrs.field(factory=dict)
+    reads: frozenset[str] = frozenset()
+    refused: str | None = None
+    """Why it could not fork when it was asked; None when nothing new is known."""
+    asked: int = 0
+    """Workers that were asked for and have not come."""
+    asked_at: float = 0.0
+    """When it was last asked, or last answered, by the clock of whoever asks."""
+
+    def __attrs_post_init__(self) -> None:
+        self.channel.setblocking(False)
+
+    @classmethod
+    def by_fork(cls, preload: Sequence[str], inherited: Collection[int]) -> Zygote | Handover:
+        """Fork this process, which has imported torch and nothing that would not survive.
+
+        Args:
+            preload: What the zygote is to import.
+            inherited: Descriptors that this process was started with.
+
+        Returns:
+            The zygote; or, in a worker that the zygote has forked in its turn, what that is to become.
+        """
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ours, theirs = packet_pair()
+        launcher = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            os.setsid()  # a Ctrl-C at the terminal is the launcher's business
+            return serve(theirs, launcher, preload, inherited)
+        theirs.close()
+        return cls(ours, pid, os.pidfd_open(pid))
+
+    @classmethod
+    def by_exec(cls, preload: Sequence[str], import_time: Mapping[str, str | None]) -> Zygote:
+        """Start a zygote as a new interpreter; it reports when it has imported everything.
+
+        Args:
+            preload: What it is to import.
+            import_time: All variables that are read at import, and others that it shall find (None: shall not).
+        """
+        inherited = {name: value for name, value in os.environ.items() if not is_read_at_import(name)}
+        merged = {**inherited, **import_time}
+        ours, theirs = packet_pair()
+        with theirs:
+            settings = {"channel": theirs.fileno(), "launcher": os.getpid(), "preload": list(preload)}
+            process = subprocess.Popen(
+                [sys.executable, "-u", "-c", _PROGRAM, HOME, json.dumps(settings)],
+                env={name: value for name, value in merged.items() if value is not None},
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        process.returncode = 0  # collected by us
+        return cls(ours, process.pid, os.pidfd_open(process.pid))
+
+    def hear(self, now: float) -> list[ParkedWorker]:
+        """Take whatever it has said: its report, and workers that it has forked.
+
+        Args:
+            now: Monotonic seconds.
+        """
+        found: list[ParkedWorker] = []
+        while not self.is_gone:
+            try:
+                message = receive_message(self.channel)
+            except BlockingIOError:
+                break
+            if message is None:
+                self.is_gone = True
+            elif "unsafe" in message.document:
+                self._read_report(message.document)
+            else:
+                self.asked -= 1
+                self.asked_at = now
+                self.refused = message.document.get("refused", self.refused)
+                # None come where this process may open no more: the worker finds its link closed, and ends.
+                found += [ParkedWorker(socket.socket(fileno=each)) for each in message.descriptors]
+        return found
+
+    def ask(self, count: int, now: float) -> None:
+        """Ask for so many parked workers.
+
+        Args:
+            count: How many.
+            now: Monotonic seconds.
+        """
+        with contextlib.suppress(OSError):  # whether it is dead or stopped is asked elsewhere
+            send_message(self.channel, {"park": count})
+            self.asked += count
+            self.asked_at = now
+
+    def finds(self, environment: Mapping[str, str]) -> bool:
+        """Whether its imports found what imports in this environment would find."""
+        return import_environment(environment, self.reads) == self.import_time
+
+    @property
+    def has_exited(self) -> bool:
+        """Whether the process has ended, or has closed its end."""
+        return self.is_gone or has_exited(self.pidfd)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it is stopped or traced, and so would not answer."""
+        return is_stopped(self.pid)
+
+    def close(self) -> list[ParkedWorker]:
+        """End the process, and what it has forked and nobody has heard of; collect it.
+
+        Returns:
+            Workers that it has sent and nobody has taken yet; none where it was closed before.
+        """
+        if self.is_closed:
+            return []
+        self.is_closed = True
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        end_process(self.pid, self.pidfd)
+        found = self.hear(self.asked_at)
+        self.channel.close()
+        return found
+
+    def _read_report(self, report: Mapping[str, Any]) -> None:
+        self.has_reported = True
+        self.unsafe = report["unsafe"]
+        self.left_out = report["left_out"]
+        self.import_time = report["import_time"]
+        self.reads = frozenset(report["reads"])

@@ -1,0 +1,346 @@
+"""A forked process becomes a worker that cannot tell it from one started by ``python -u script``.
+
+What a fresh interpreter would have is put in place: environment, descriptors, standard streams, ``sys.argv``,
+``sys.path``, ``__main__``, random state. What cannot be had: the command line that ``ps`` shows is the launcher's.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import ctypes
+import io
+import mmap
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import types
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from launcher.processes.marks import leave_mark
+from launcher.processes.working_folder import working_folder
+from launcher.zygote.import_guard import ImportGuard, TakenImport
+from launcher.zygote.preloading import Preloading
+from launcher.zygote.protocol import Handover, WorkerOrder, send_message
+from resilience_core.monitoring.cell import FIRST_LINE
+from resilience_core.monitoring.client import CELL_VARIABLE
+from resilience_core.monitoring.error_record import leave_error
+from resilience_core.system.plain_files import only_plain
+
+__all__ = ["become", "name_process", "survey", "unbuffered"]
+
+_OURS = ("launcher", "torch_resilience")
+_kept_alive: list[Any] = []
+_libc = ctypes.CDLL(None)
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_libc.mmap.restype = ctypes.c_void_p
+
+
+def become(handover: Handover) -> None:
+    """Run what was ordered as ``__main__``; return, or exit, as a fresh interpreter would.
+
+    The launcher is told right before the script's first line: a worker of which it does not hear that in time is
+    replaced.
+
+    Must be called from the outermost frames of the process, outside any ``with`` or ``try``: whatever stands
+    around the call ends with the worker.
+    """
+    order = handover.order
+    name_process(os.path.basename(sys.executable))
+    _take_environment(order.environment)
+    _take_streams(order)
+    _renew_random_state()
+    _renew_thread_number()
+    main = _install_main(order)
+    guard = ImportGuard(_survey.taken, _survey.import_time, _survey.ignored, handover.link)
+    leave_mark(os.environ.get(CELL_VARIABLE, ""))
+    _stamp_first_line()
+    _tell_that_it_starts(handover.link)
+    guard.install()
+    try:
+        if order.is_module:
+            _run_module(order.argv[0])
+        else:
+            _run_script(order.argv[0], main)
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the outermost loop of the process
+        _end_as_uncaught(error)
+
+
+def _stamp_first_line() -> None:
+    """For the diary of the restart; a rank without a cell has no diary."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(os.environ.get(CELL_VARIABLE, ""), os.O_RDWR | os.O_CLOEXEC)
+        os.pwrite(descriptor, time.monotonic_ns().to_bytes(8, sys.byteorder), FIRST_LINE * 8)
+        _map_for_ever(descriptor)
+        os.close(descriptor)
+
+
+def _tell_that_it_starts(link: socket.socket) -> None:
+    """Tell the launcher. One that has closed its end has started another worker in this one's place."""
+    try:
+        send_message(link, {"started": True})
+    except OSError:
+        os._exit(1)
+
+
+def _map_for_ever(cell: int) -> None:
+    """Map the cell: every fork inherits that, and is told by it (``launcher.processes.marks``).
+
+    Not by Python's ``mmap``, which keeps a descriptor.
+    """
+    _libc.mmap(None, mmap.PAGESIZE, mmap.PROT_READ, mmap.MAP_SHARED, cell, 0)
+
+
+def name_process(name: str) -> None:
+    """Set what ``ps`` and ``top`` call this process (the first 15 letters of it)."""
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
+        file.write(name)
+
+
+def _take_environment(environment: dict[str, str]) -> None:
+    for name in set(os.environ) - set(environment) - _survey.set_at_import:
+        del os.environ[name]
+    for name, value in environment.items():
+        if os.environ.get(name) != value and name not in _survey.set_at_import:
+            os.environ[name] = value
+
+
+def _take_streams(order: WorkerOrder) -> None:
+    for number, path in ((1, order.stdout), (2, order.stderr)):
+        if path:
+            descriptor = only_plain(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+    sys.stdout = sys.__stdout__ = unbuffered(1, sys.__stdout__)  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = unbuffered(2, sys.__stderr__)  # type: ignore[misc]
+
+
+def unbuffered(descriptor: int, like: Any) -> Any:
+    """A standard stream as ``python -u`` makes it."""
+    raw = io.FileIO(descriptor, "wb", closefd=False)
+    raw.name = {1: "<stdout>", 2: "<stderr>"}[descriptor]
+    _kept_alive.append(like)
+    stream = io.TextIOWrapper(
+        raw,
+        encoding=like.encoding if like is not None else "utf-8",
+        errors=like.errors if like is not None else "backslashreplace",
+        newline="\n",
+        write_through=True,
+    )
+    stream.mode = "w"  # type: ignore[misc]
+    return stream
+
+
+_TORCHS_FIXED_SEED = 67280421310721
+
+
+def _renew_random_state() -> None:
+    """``random`` reseeds itself after a fork; these do not.
+
+    A new torch draws its default seed anew in every process, an older one has a fixed one: it is renewed only if it
+    was drawn. CUDA's generators are made when CUDA is initialised, which is later.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.default_generator.initial_seed() != _TORCHS_FIXED_SEED:
+        torch.default_generator.seed()
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)
+
+
+def _renew_thread_number() -> None:
+    """Let the main thread know its own number: before Python 3.13 a fork leaves it that of the parent's thread."""
+    main, number = threading.main_thread(), threading.get_native_id()
+    if main.native_id != number and hasattr(main, "_native_id"):
+        main._native_id = number
+
+
+def _install_main(order: WorkerOrder) -> types.ModuleType:
+    sys.argv = list(order.argv)
+    sys.orig_argv = [sys.executable, "-u", *(["-m"] if order.is_module else []), *order.argv]
+    _set_first_path(order)
+    _forget_our_own_modules(sys.path[0])
+    _kept_alive.append(sys.modules["__main__"])
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins, __annotations__={})
+    sys.modules["__main__"] = main
+    if "__mp_main__" in sys.modules:  # multiprocessing's name for it, taken when it was imported in the zygote
+        sys.modules["__mp_main__"] = main
+    return main
+
+
+def _set_first_path(order: WorkerOrder) -> None:
+    """Put at the front of ``sys.path`` what ``python`` puts there; the zygote has kept the place."""
+    target = order.argv[0]
+    is_safe = getattr(sys.flags, "safe_path", False)  # there is no such place then
+    if not order.is_module and _is_container(_absolute(target)):
+        sys.path[:0] = [_absolute(target)]
+        if not is_safe:
+            del sys.path[1]
+    elif is_safe:
+        return
+    elif not order.is_module:
+        sys.path[0] = _folder_of(target)
+    elif (here := working_folder()) is not None:
+        sys.path[0] = here
+    else:
+        del sys.path[0]
+
+
+def _absolute(path: str) -> str:
+    """A path as the interpreter completes it: nothing is taken out of it, and it stays as it is in a deleted folder."""
+    here = working_folder()
+    if here is None or os.path.isabs(path):
+        return path
+    return here if path in ("", ".") else f"{here}/{path}"
+
+
+def _is_container(path: str) -> bool:
+    """Whether this is a folder or an archive to import ``__main__`` from; noted where the interpreter notes it."""
+    sys.path_importer_cache[path] = None
+    for hook in sys.path_hooks:
+        with contextlib.suppress(ImportError):
+            sys.path_importer_cache[path] = hook(path)
+            return True
+    return False
+
+
+def _folder_of(script: str) -> str:
+    try:
+        return os.path.dirname(os.path.realpath(script))
+    except OSError:  # relative, in a working folder that was deleted
+        return os.path.dirname(script)
+
+
+def survey(environment_before: Mapping[str, str], import_time: Mapping[str, str], preloading: Preloading) -> None:
+    """Note what is loaded, in the zygote, so that no worker has to go through it.
+
+    Args:
+        environment_before: As it was before the imports.
+        import_time: The part of it that was read by them.
+        preloading: What is known about them.
+
+    Merely looking at two thousand module names writes their reference counts, and so copies the pages that the
+    worker shares with the zygote: ten milliseconds that would stand in the way of every restart.
+    """
+    names = list(sys.modules)
+    _survey.ours = [name for name in names if name.partition(".")[0] in _OURS]
+    _survey.set_at_import = {name for name in os.environ if os.environ[name] != environment_before.get(name)}
+    _survey.tops = frozenset(name.partition(".")[0] for name in names)
+    _survey.import_time = dict(import_time)
+    _survey.ignored = frozenset(_survey.set_at_import)
+    _survey.taken = TakenImport.survey(preloading)
+
+
+@attrs.define
+class _Survey:
+    ours: list[str] = attrs.field(factory=list)
+    set_at_import: set[str] = attrs.field(factory=set)
+    """Variables that preloaded modules have set; they would have set them in the worker, too."""
+    tops: frozenset[str] = frozenset()
+    import_time: dict[str, str] = attrs.field(factory=dict)
+    """What the imports found of the variables that are read at import."""
+    ignored: frozenset[str] = frozenset()
+    taken: TakenImport = attrs.field(factory=TakenImport)
+
+
+_survey = _Survey()
+
+
+def _forget_our_own_modules(first_path: str) -> None:
+    """Let the worker's own folder win: a file there may have the name of a module that is loaded already."""
+    for name in _survey.ours:
+        _kept_alive.append(sys.modules.pop(name, None))
+    beside = {name.partition(".")[0] for name in _names_in(first_path)}
+    shadowed = {top for top in beside & _survey.tops if _comes_from_elsewhere(top, first_path)}
+    if shadowed:
+        for name in [name for name in sys.modules if name.partition(".")[0] in shadowed]:
+            _kept_alive.append(sys.modules.pop(name))
+
+
+def _names_in(path: str) -> list[str]:
+    """What lies in a folder or, at its top, in an archive."""
+    with contextlib.suppress(OSError):
+        if os.path.isdir(path or "."):
+            return os.listdir(path or ".")
+        if sys.path_importer_cache.get(path) is not None:
+            import zipfile
+
+            with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+                return [name.partition("/")[0] for name in archive.namelist()]
+    return []
+
+
+def _comes_from_elsewhere(top: str, folder: str) -> bool:
+    if top == "__main__" or top in sys.builtin_module_names:
+        return False
+    origin = getattr(getattr(sys.modules.get(top), "__spec__", None), "origin", None)
+    if not isinstance(origin, str) or not os.path.isabs(origin):
+        return False
+    # Only what an import would really find in the folder: a module file, or a package.
+    if not os.path.isdir(folder or "."):
+        return getattr(sys.path_importer_cache.get(folder), "find_spec", lambda _: None)(top) is not None
+    candidates = (os.path.join(folder, top + ".py"), os.path.join(folder, top, "__init__.py"))
+    return not origin.startswith(os.path.join(folder, "")) and any(map(os.path.exists, candidates))
+
+
+def _run_script(path: str, main: types.ModuleType) -> None:
+    absolute = _absolute(path)
+    if sys.path_importer_cache.get(absolute) is not None:
+        import runpy
+
+        runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
+        return
+    from importlib.machinery import SourceFileLoader, SourcelessFileLoader
+
+    main.__dict__.update(__file__=absolute, __loader__=SourceFileLoader("__main__", absolute), __cached__=None)
+    try:
+        file = open(path, "rb")  # noqa: SIM115
+    except OSError as error:
+        print(
+            f"{sys.executable}: can't open file {absolute!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr
+        )
+        sys.exit(2)
+    with file:
+        source = file.read()
+    if path.endswith(".pyc"):
+        compiled = SourcelessFileLoader("__main__", absolute)
+        main.__dict__.update(__loader__=compiled)
+        code = compiled.get_code("__main__")
+        assert code is not None
+        exec(code, main.__dict__)
+        return
+    exec(compile(source, absolute, "exec", dont_inherit=True), main.__dict__)
+
+
+def _run_module(name: str) -> None:
+    """What ``python -m`` itself calls."""
+    import runpy
+
+    sys.argv[0] = "-m"
+    runpy._run_module_as_main(name)  # type: ignore[attr-defined]
+
+
+def _end_as_uncaught(error: BaseException) -> None:
+    """Report an uncaught exception as the interpreter does, without the frames of this file, and exit."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    leave_error(error.with_traceback(trace))
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
+    if isinstance(error, KeyboardInterrupt):
+        sys.stdout.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    sys.exit(1)

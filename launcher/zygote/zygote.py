@@ -1,0 +1,180 @@
+"""The process that warm workers are forked from: it has imported torch, touched no device, and waits.
+
+Sketched, measured and chosen:
+
+* *Spawn* (fork and exec, import torch): about a second per generation, all of it import.
+* *Zygote, fork on demand*: two forks per worker (see below) on the path between a death and the next step.
+* *Parked workers*: the zygote forks the next generation's workers while the present one trains; each is already
+  the leader of its session and a child of the launcher, and blocks in one read. A restart then costs one message
+  per worker. Idle, a parked worker owns some megabytes, since it rehearses (:mod:`launcher.zygote.rehearsal`). This
+  is what
+  is built; on demand is the same code asked late.
+
+The zygote is forked from the launcher itself, right after the launcher's own import of torch, before it has a
+thread, a socket or a signal handler. So torch is imported once, which is why the first generation is early, too.
+Should the zygote die, nothing that runs is touched (its descendants belong to the launcher, see below) and a new
+one is made by exec, since a launcher that supervises has threads by then.
+
+Workers become children of the launcher: the launcher is a child subreaper, the zygote forks twice and lets the
+process in the middle exit. Only then does the worker arm ``PR_SET_PDEATHSIG``, which fires when the *thread* that
+is the parent ends, and looks again whether the launcher is still there.
+
+What the user's modules would import beyond torch is not guessed: importing them here would run code of unknown
+side effects in the wrong process, with the wrong arguments. ``--ft-preload`` names what is known to be harmless,
+and what it leaves behind is checked (:mod:`launcher.zygote.preloading`) before the first worker is forked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import warnings
+from collections.abc import Collection, Sequence
+
+from launcher.zygote.import_time import import_environment
+from launcher.zygote.preloading import Preloading
+from launcher.zygote.protocol import Handover, order_from_file, packet_pair, receive_message, send_message
+from launcher.zygote.rehearsal import rehearse
+from launcher.zygote.worker_bootstrap import become, name_process, survey
+
+__all__ = ["serve"]
+
+_PR_SET_PDEATHSIG = 1
+_FIRST_HIGH_DESCRIPTOR = 512
+
+
+def serve(channel: socket.socket, launcher_pid: int, preload: Sequence[str], inherited: Collection[int]) -> Handover:
+    """Be the zygote: fork parked workers whenever the launcher asks for some.
+
+    Args:
+        channel: To the launcher; its end is the zygote's end.
+        launcher_pid: Who becomes the workers' parent.
+        preload: Modules to import first.
+        inherited: Descriptors that a spawned worker would not have. Others belong to libraries, and stay.
+
+    Returns:
+        Only in a worker: what it is to become.
+    """
+    _follow_to_death(launcher_pid)
+    name_process("ft_zygote")
+    for descriptor in set(inherited) - {channel.fileno()}:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    before = dict(os.environ)
+    preloading = Preloading()
+    preloading.import_all(preload)
+    found = import_environment(before, preloading.reads)
+    _tell(channel, {**preloading.report(), "import_time": found})
+    survey(before, found, preloading)
+    # What is frozen is never walked by the collector, so its pages stay shared with every worker.
+    gc.collect()
+    gc.freeze()
+    while True:
+        request = receive_message(channel)
+        if request is None:
+            os._exit(0)
+        for _ in range(request.document["park"]):
+            try:
+                handover = _park_one(channel, launcher_pid)
+            except OSError as error:  # no process, no descriptor or no memory is left at the moment
+                handover = None
+                _tell(channel, {"refused": error.strerror})
+            if handover is not None:
+                return handover
+
+
+def _park_one(channel: socket.socket, launcher_pid: int) -> Handover | None:
+    """Fork one parked worker and hand its end of a socket pair to the launcher. Returns in both processes.
+
+    Raises:
+        OSError: It could not be forked.
+    """
+    ours, theirs = packet_pair()
+    with ours:
+        with theirs, warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 counts OpenBLAS's threads, too
+            middle = os.fork()
+            if middle == 0:
+                middle = os.getpid()
+                if (worker := _forked_or_ended()) != 0:
+                    _tell(theirs, {"pid": worker})  # so that it can be ended, however early it stops
+                    os._exit(0)
+                channel.close()
+                ours.close()
+                link = socket.socket(fileno=theirs.detach())
+                return _wait_for_order(link, middle, launcher_pid)
+        with contextlib.suppress(ChildProcessError):  # a preloaded module may have set SIGCHLD to be ignored
+            if (refused := os.waitstatus_to_exitcode(os.waitpid(middle, 0)[1])) > 0:
+                raise OSError(refused, os.strerror(refused))
+        _tell(channel, {"parked": True}, [ours.fileno()])
+    return None
+
+
+def _forked_or_ended() -> int:
+    """Fork; where that cannot be done, end with the reason's number."""
+    try:
+        return os.fork()
+    except OSError as error:
+        os._exit(error.errno or 1)
+
+
+def _tell(channel: socket.socket, document: dict[str, object], descriptors: Sequence[int] = ()) -> None:
+    try:
+        send_message(channel, document, descriptors)
+    except OSError:  # the launcher has closed its end
+        os._exit(0)
+
+
+def _wait_for_order(link: socket.socket, middle: int, launcher_pid: int) -> Handover:
+    os.setsid()
+    name_process("ft_parked")
+    while os.getppid() == middle:  # until the process in the middle has exited; no event tells
+        time.sleep(0.0002)
+    _follow_to_death(launcher_pid)
+    link = _out_of_the_way(link)
+    rehearse()
+    try:
+        send_message(link, {"parked": True})
+        message = receive_message(link)
+    except OSError:  # the zygote died before it could hand the other end on
+        message = None
+    if message is None or not message.descriptors:
+        os._exit(0)
+    return Handover(order_from_file(message.descriptors[0]), link)
+
+
+def _out_of_the_way(link: socket.socket) -> socket.socket:
+    """Leave the low numbers to the script: it finds those that a spawned worker finds."""
+    try:
+        moved = fcntl.fcntl(link.fileno(), fcntl.F_DUPFD_CLOEXEC, _FIRST_HIGH_DESCRIPTOR)
+    except OSError:  # so few descriptors are allowed
+        return link
+    link.close()
+    return socket.socket(fileno=moved)
+
+
+def _follow_to_death(parent: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def main(home: str | None) -> None:
+    """Be a zygote of its own making: started by exec, where the launcher can no longer be forked.
+
+    Args:
+        home: Where our own modules were found, if that is no place where a worker would look for any.
+    """
+    settings = json.loads(sys.argv[1])
+    handover = serve(socket.socket(fileno=settings["channel"]), settings["launcher"], settings["preload"], ())
+    if home is not None:
+        sys.path.remove(home)
+    become(handover)

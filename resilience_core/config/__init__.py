@@ -1,0 +1,1 @@
+"""The configuration: its settings, and how they are read from files and command lines."""

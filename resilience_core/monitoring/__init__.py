@@ -1,0 +1,1 @@
+"""The monitored rank: its client, its cell of shared memory, its limits."""

@@ -1,0 +1,173 @@
+"""WorkloadControlRequest: a rank's word to its launcher.
+
+One JSON datagram to a unix socket that the launcher owns: it arrives whole or not at all, needs no connection
+that could break in mid-word, and nothing in it can be executed.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import reprlib
+import socket
+from typing import Any
+
+import attrs
+
+from resilience_core.config.converters import nearest
+from resilience_core.errors import RankMonitorClientError, ResilienceError
+
+__all__ = ["MAX_BYTES", "ControlMessageError", "WorkloadAction", "WorkloadControlRequest", "receive", "send"]
+
+MAX_BYTES = 4096
+"""The longest datagram; a receiver should offer one byte more and refuse what fills it."""
+
+_CUT = " ... (shortened)"
+
+
+class ControlMessageError(ResilienceError, ValueError):
+    """What arrived at the control socket is not a request of a rank."""
+
+
+class WorkloadAction(enum.Enum):
+    """What a rank asks of its launcher."""
+
+    Continue = "Continue"
+    """Nothing is to be done; the word is logged."""
+    ExcludeThisNode = "ExcludeThisNode"
+    """This node should leave the job; on one node that ends it."""
+    ShutdownWorkload = "ShutdownWorkload"
+    """The whole job should end, without a restart."""
+
+
+def _action(value: Any) -> WorkloadAction:
+    if isinstance(value, WorkloadAction):
+        return value
+    known = [action.value for action in WorkloadAction]
+    if isinstance(value, str) and value in known:
+        return WorkloadAction(value)
+    raise ControlMessageError(f"action is {value!r}, not a WorkloadAction{nearest(str(value), known)}")
+
+
+def _description(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ControlMessageError(f"description is {value!r}; give a sentence, as text")
+    return value
+
+
+@attrs.frozen
+class WorkloadControlRequest:
+    """One request.
+
+    Args:
+        action: What is asked, a :class:`WorkloadAction` or its name.
+        description: Why, one sentence for people; the launcher logs it.
+
+    Raises:
+        ControlMessageError: The action is not known, or the description is not text.
+    """
+
+    action: WorkloadAction = attrs.field(converter=_action)
+    description: str = attrs.field(default="", converter=_description)
+
+    def to_json(self) -> str:
+        """The request as one JSON object."""
+        return json.dumps({"action": self.action.value, "description": self.description})
+
+    @classmethod
+    def from_json(cls, text: str) -> WorkloadControlRequest:
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            ControlMessageError: The text is not that.
+        """
+        return cls._from_plain(_object(text, "a control request", {"action", "description"}))
+
+    @classmethod
+    def _from_plain(cls, plain: dict[str, Any]) -> WorkloadControlRequest:
+        return cls(plain["action"], plain["description"])
+
+
+def send(request: WorkloadControlRequest, path: str, rank: int, *, timeout_seconds: float = 1.0) -> None:
+    """Send one request to the launcher that listens at ``path``.
+
+    A description that does not fit into one datagram is shortened, and says so: a request must not fail for
+    the length of its reason.
+
+    Args:
+        request: What is asked.
+        path: The launcher's socket, ``FT_CONTROL_SOCKET``.
+        rank: Who asks.
+        timeout_seconds: How long to wait for a launcher whose queue is full.
+
+    Raises:
+        RankMonitorClientError: Nobody listens there, or not in time.
+        ControlMessageError: That is no request.
+    """
+    if not isinstance(request, WorkloadControlRequest):
+        raise ControlMessageError(
+            f"a workload control request is a WorkloadControlRequest, not {reprlib.repr(request)} "
+            f"({type(request).__name__}); pass WorkloadControlRequest('ShutdownWorkload', 'why'), for example"
+        )
+    datagram = _datagram(request, rank)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
+            client.settimeout(timeout_seconds)
+            client.connect(os.fspath(path))
+            client.sendall(datagram)
+    except TimeoutError:
+        raise RankMonitorClientError(
+            f"workload control request {request.action.value} was not taken within {timeout_seconds:g} s: "
+            f"the launcher at {path} is stopped or overloaded"
+        ) from None
+    except OSError as error:
+        raise RankMonitorClientError(
+            f"workload control request {request.action.value} cannot be sent: no launcher listens at {path} "
+            f"({error.strerror or error})"
+        ) from error
+
+
+def receive(datagram: bytes) -> tuple[int, WorkloadControlRequest]:
+    """Read one datagram, at the launcher's end.
+
+    Returns:
+        The rank that asks, and its request.
+
+    Raises:
+        ControlMessageError: It is not a request; a launcher logs that and goes on.
+    """
+    if len(datagram) > MAX_BYTES:
+        raise ControlMessageError(f"a control message is at most {MAX_BYTES} bytes, not {len(datagram)}")
+    try:
+        text = datagram.decode("ascii")
+    except UnicodeDecodeError as error:
+        raise ControlMessageError(f"a control message is ASCII JSON, not {datagram[:32]!r}") from error
+    plain = _object(text, "a control message", {"rank", "action", "description"})
+    rank = plain["rank"]
+    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:
+        raise ControlMessageError(f"rank is {rank!r} in a control message; expected a whole number from 0")
+    return rank, WorkloadControlRequest._from_plain(plain)
+
+
+def _datagram(request: WorkloadControlRequest, rank: int) -> bytes:
+    description = request.description
+    while True:
+        plain = {"rank": rank, "action": request.action.value, "description": description}
+        datagram = json.dumps(plain).encode("ascii")
+        too_long = len(datagram) - MAX_BYTES
+        if too_long <= 0:
+            return datagram
+        # One character may take up to 12 bytes of JSON, so this never cuts more than it must by far.
+        keep = len(description.removesuffix(_CUT)) - max(1, too_long // 12) - len(_CUT)
+        description = description[:keep] + _CUT
+
+
+def _object(text: str, what: str, keys: set[str]) -> dict[str, Any]:
+    try:
+        plain = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ControlMessageError(f"{what} is JSON, not {text[:60]!r}") from error
+    if not isinstance(plain, dict) or plain.keys() != keys:
+        raise ControlMessageError(f"{what} has exactly {', '.join(sorted(keys))}, unlike {text[:60]!r}")
+    return plain

@@ -1,0 +1,155 @@
+"""What monitoring needs of the rank's process as a whole: fork, ptrace, faulthandler, the last words."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
+
+from resilience_core.errors import ConfigError, RankMonitorClientError
+from resilience_core.monitoring.cell import STACK_SIGNAL
+
+if TYPE_CHECKING:
+    from resilience_core.config.schema import FaultToleranceConfig
+
+from resilience_core.system.plain_files import only_plain
+
+__all__ = [
+    "allow_stack_dumps",
+    "answer_for_stacks",
+    "cut_off_clients",
+    "cut_off_in_children",
+    "log_and_leave",
+    "read_config",
+    "stop_answering",
+    "wait_for_files",
+]
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_WAIT_SECONDS = 2.0
+
+
+class _Cuttable(Protocol):
+    def cut_off(self) -> None:
+        """Go on without effect."""
+
+
+_clients: weakref.WeakSet[_Cuttable] = weakref.WeakSet()
+_fork_hook: Callable[[], None] | None = None
+
+
+def cut_off_in_children(client: _Cuttable) -> None:
+    """Cut a client off in every process that is forked from this one."""
+    global _fork_hook
+    _clients.add(client)
+    if _fork_hook is None:
+        _fork_hook = cut_off_clients
+        os.register_at_fork(after_in_child=_fork_hook)
+
+
+def cut_off_clients() -> None:
+    """Cut every client off, in a process that was forked from the one they belong to."""
+    for client in list(_clients):
+        client.cut_off()
+
+
+def wait_for_files(paths: Collection[str], launcher: int) -> None:
+    """Wait a moment for files that somebody has removed: a launcher that lives makes them anew within a second."""
+    end = time.monotonic() + _LONGEST_WAIT_SECONDS
+    while not all(map(os.path.exists, paths)) and launcher and time.monotonic() < end:
+        if not os.path.exists(f"/proc/{launcher}"):
+            return
+        time.sleep(0.01)
+
+
+def read_config(path: str, variable: str) -> FaultToleranceConfig:
+    """Read the configuration that the launcher has handed over. Never waits for the other end of a pipe.
+
+    Args:
+        path: Where it is.
+        variable: The environment variable that says so, for messages.
+
+    Raises:
+        RankMonitorClientError: It is gone, or somebody has damaged it. No ConfigError: a restart does mend that.
+    """
+    from resilience_core.config.schema import FaultToleranceConfig
+
+    try:
+        with open(path, "rb", opener=only_plain) as file:
+            raw = file.read()
+        return FaultToleranceConfig.from_json(raw.decode("utf-8"))
+    except FileNotFoundError as error:
+        raise RankMonitorClientError(
+            f"{variable} leads to {path}, which cannot be read: {error.strerror}; the launcher that set it has ended, "
+            "or its run folder was removed"
+        ) from error
+    except PermissionError as error:
+        raise RankMonitorClientError(
+            f"{variable} leads to {path}, which this user (uid {os.geteuid()}) may not read. It belongs to whoever "
+            "started ft_launcher; change the user after init_workload_monitoring(), or start ft_launcher as this user"
+        ) from error
+    except (OSError, UnicodeDecodeError, ConfigError) as error:
+        raise RankMonitorClientError(
+            f"{variable} leads to {path}, which is not what was written there: "
+            f"{error.strerror if isinstance(error, OSError) else error}. Somebody has damaged it; ft_launcher makes it "
+            "anew before it restarts the ranks"
+        ) from error
+
+
+def allow_stack_dumps(launcher: int) -> None:
+    """Let the launcher's descendants read this process's stacks where Yama restricts ptrace (ptrace_scope 1)."""
+    try:
+        with open("/proc/sys/kernel/yama/ptrace_scope", "rb") as file:
+            restricted = file.read().strip() == b"1"
+    except OSError:
+        return
+    if restricted and launcher:
+        import ctypes
+
+        pr_set_ptracer = 0x59616D61
+        ctypes.CDLL(None).prctl(pr_set_ptracer, ctypes.c_ulong(launcher), 0, 0, 0)
+
+
+def answer_for_stacks(cell_path: str) -> TextIO | None:
+    """Write this process's stacks beside the cell when the monitor asks, where it cannot read them from outside.
+
+    Returns:
+        What they are written to; None where no file can be made, which costs the stacks and nothing else.
+    """
+    try:
+        # Open as long as monitoring lasts.
+        file = open(cell_path + ".stack", "w", encoding="utf-8", opener=only_plain)  # noqa: SIM115
+    except OSError as error:
+        logger.warning("no stacks of this rank can be had without py-spy: %s: %s", error.filename, error.strerror)
+        return None
+    # What is restored when it stops answering: asked a moment too late, it must not be killed by the question.
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(STACK_SIGNAL) == signal.SIG_DFL:
+        signal.signal(STACK_SIGNAL, signal.SIG_IGN)
+    faulthandler.register(STACK_SIGNAL, file=file, all_threads=True, chain=False)
+    return file
+
+
+def stop_answering(file: TextIO) -> None:
+    """Undo :func:`answer_for_stacks`."""
+    faulthandler.unregister(STACK_SIGNAL)
+    file.close()
+
+
+def log_and_leave(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """The exception hook of ``install_exception_hook``: say what happened and leave without tearing down.
+
+    An orderly interpreter exit may wait for ever, for instance in a collective library's destructor.
+    """
+    sys.stderr.write("".join(traceback.format_exception(kind, error, trace)))
+    sys.stderr.flush()
+    sys.stdout.flush()
+    os._exit(1)

@@ -1,0 +1,1 @@
+"""The plugins of the event bus that come with this package."""

@@ -1,0 +1,104 @@
+"""HeartbeatMonitor: the ends of training and evaluation steps become heartbeats.
+
+The twin of :class:`~resilience_core.plugins.section_monitor.SectionMonitor`. No heartbeat is sent while a checkpoint is
+loaded or saved, so the heartbeat timeout must leave room for the longest save.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext, hookimpl
+from resilience_core.monitoring.client import RankMonitorClient
+from resilience_core.monitoring.error_record import note_error
+from resilience_core.plugins.monitor_session import MonitorPlugin, Watch
+
+__all__ = ["HeartbeatMonitor"]
+
+
+def _nothing(*_: object) -> None:
+    """Stands for a client's call while there is none."""
+
+
+class HeartbeatMonitor(MonitorPlugin):
+    """A bus plugin: one heartbeat at the end of every step, and timeouts learned from them when asked.
+
+    Where there is no rank monitor (plain torchrun, plain python) it says so once and does nothing.
+
+    Args:
+        client: The client to use; one of its own when None. One that is initialised already stays so at the
+            end.
+        state_path: A file that keeps learned timeouts from job to job. It may also be set as the attribute
+            ``state_path`` at any time before ``setup``.
+        calculate_timeouts: Learn timeouts at the clean end of a run that loaded and saved a checkpoint.
+    """
+
+    def __init__(
+        self,
+        client: RankMonitorClient | None = None,
+        *,
+        state_path: str | os.PathLike[str] | None = None,
+        calculate_timeouts: bool = False,
+    ) -> None:
+        self._watch = Watch(client, state_path, calculate_timeouts)
+        self._beat: Callable[[], None] = _nothing
+        self._note: Callable[[int], None] = _nothing
+        self._saves_open = 0
+
+    @hookimpl
+    def setup(self, context: RunContext) -> None:
+        self._finish()
+        if self._watch.begin(context):
+            self._beat, self._note = self._watch.client.send_heartbeat, self._watch.client.note_iteration
+
+    @hookimpl
+    def step_start(self, iteration: int) -> None:
+        self._note(iteration)
+
+    @hookimpl
+    def step_end(self) -> None:
+        self._watch.history.steps += 1
+        if not self._saves_open:
+            self._beat()
+
+    @hookimpl
+    def eval_step_end(self) -> None:
+        if not self._saves_open:
+            self._beat()
+
+    @hookimpl
+    def checkpoint_start(self) -> None:
+        self._saves_open += 1
+
+    @hookimpl
+    def checkpoint_end(self, iteration: int, kind: CheckpointKind, error: BaseException | None) -> None:
+        if self._saves_open:
+            self._saves_open -= 1
+            self._watch.saved(iteration, kind, error)
+
+    @hookimpl
+    def checkpoint_loaded(self, iteration: int, source: LoadSource) -> None:
+        self._watch.loaded(iteration, source)
+
+    @hookimpl
+    def training_error(self, error: BaseException) -> None:
+        note_error(error)
+        self._watch.history.has_failed = True
+        self._saves_open = 0
+
+    @hookimpl
+    def teardown(self, reason: str) -> None:
+        if not self._watch.is_on:
+            return
+        # A signal is no clean end: the ranks need not have heard it at the same step.
+        try:
+            if reason == "completed" and not self._saves_open:
+                self._watch.learner.end_of_heartbeats(self._watch.client, self._watch.history)
+        finally:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._watch.end()
+        self._beat = self._note = _nothing
+        self._saves_open = 0

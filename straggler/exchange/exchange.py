@@ -1,0 +1,151 @@
+"""The exchange: one window per rank to rank 0, with a bound.
+
+Why a store and no collective: a collective waits for every rank, so the one rank that died or hangs, the very
+thing a straggler report should tell of, would hang the report of all others. Through the store that every
+process group has anyway, each rank leaves its window and goes; rank 0 takes what is there when all have come or
+when the bound has passed, and who is missing is UNKNOWN, with the coverage said.
+
+Cost per report: a rank writes one value and adds one to a counter (O(K)); rank 0 reads N values (O(N)). One key
+per rank is overwritten for ever (the report's number is inside the window, so a late one is recognised); only the
+counter is new each time, and the last one is deleted.
+
+Every call to the store is made on a helper thread and waited for with a limit: the server of the store lives in
+some process too, and if that one is stopped, a call never returns. Then the exchange is broken until the call
+comes back; it says so once, reports go on with this rank's own times, and training is not held up a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+__all__ = ["Exchange", "LocalExchange", "connect"]
+
+
+class Exchange(Protocol):
+    """How windows and outcomes travel. ``None`` always means: not in time, or not there."""
+
+    rank: int
+    world_size: int
+
+    def post(self, sequence: int, payload: bytes) -> None:
+        """Leave this rank's window for report ``sequence``."""
+
+    def collect(self, sequence: int) -> list[bytes | None]:
+        """Rank 0: every rank's window, in at most the bound."""
+
+    def note_late(self, ranks: Iterable[int]) -> None:
+        """Rank 0: who was missing in the report just made; they get a short grace next time."""
+
+    def publish(self, sequence: int, outcomes: dict[int, bytes]) -> None:
+        """Rank 0: leave a word for each of these ranks."""
+
+    def outcome(self, sequence: int) -> bytes | None:
+        """Other ranks: rank 0's word, in at most twice the bound (it may spend one itself)."""
+
+    def announce(self, sequence: int, iteration: int) -> None:
+        """Rank 0: report ``sequence`` is to be made at this iteration."""
+
+    def announced(self) -> tuple[int, int] | None:
+        """Other ranks: number and iteration of the report announced last."""
+
+    def wanted_names(self) -> list[int]:
+        """Hashes that rank 0 asks everybody about."""
+
+    def want_names(self, hashes: Iterable[int]) -> None:
+        """Rank 0: ask for the names behind these."""
+
+    def tell_name(self, number: int, name: str) -> None:
+        """Answer."""
+
+    def name_of(self, number: int) -> str | None:
+        """Rank 0: the answer, if somebody gave it."""
+
+    def close(self) -> None:
+        """Stop the helper thread; nothing is sent after this."""
+
+
+class LocalExchange:
+    """One process, no group: a rank's window is all there is."""
+
+    rank = 0
+    world_size = 1
+
+    def __init__(self) -> None:
+        self._payload: bytes | None = None
+
+    def post(self, sequence: int, payload: bytes) -> None:
+        self._payload = payload
+
+    def collect(self, sequence: int) -> list[bytes | None]:
+        return [self._payload]
+
+    def note_late(self, ranks: Iterable[int]) -> None:
+        return None
+
+    def publish(self, sequence: int, outcomes: dict[int, bytes]) -> None:
+        return None
+
+    def outcome(self, sequence: int) -> bytes | None:
+        return None
+
+    def announce(self, sequence: int, iteration: int) -> None:
+        return None
+
+    def announced(self) -> tuple[int, int] | None:
+        return None
+
+    def wanted_names(self) -> list[int]:
+        return []
+
+    def want_names(self, hashes: Iterable[int]) -> None:
+        return None
+
+    def tell_name(self, number: int, name: str) -> None:
+        return None
+
+    def name_of(self, number: int) -> str | None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+def connect(bound_seconds: float, *, store: Any = None, generation: int = 0) -> Exchange:
+    """The exchange for this process: through the default group's store, or local where there is no group.
+
+    Args:
+        bound_seconds: See :class:`StoreExchange`.
+        store: A store to use instead of the default group's own.
+        generation: Restarts before this run of the job; part of every key.
+    """
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return LocalExchange()
+    if store is None:
+        from torch.distributed.distributed_c10d import _get_default_store
+
+        store = _get_default_store()
+    from straggler.exchange.store import StoreExchange
+
+    return StoreExchange(
+        store,
+        dist.get_rank(),
+        dist.get_world_size(),
+        bound_seconds=bound_seconds,
+        prefix=f"straggler/{generation}/{_instance_number()}",
+    )
+
+
+_instances = 0
+
+
+def _instance_number() -> int:
+    """Counts exchanges of this process: a second detector, or one after a shutdown, gets keys of its own.
+
+    Detectors are made in the same order on every rank, as process groups are.
+    """
+    global _instances
+    _instances += 1
+    return _instances

@@ -1,0 +1,144 @@
+"""Lines the ranks up: from one window per rank to one matrix per kind of time.
+
+Only rank 0 does this, once a report: O(ranks x rows), in numpy. A cell that a rank did not report is NaN here and
+nowhere later: scores leave such a rank out, verdicts call it UNKNOWN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from straggler.errors import WireError
+from straggler.exchange.wire import HEADER, ROW, STATE_FIELDS, Family, decode
+
+__all__ = ["Block", "Gathered", "assemble"]
+
+
+@attrs.frozen
+class Block:
+    """All rows of one family.
+
+    Args:
+        names: Name hashes, uint64, shape ``(rows,)``, ascending.
+        med: Median seconds, float64, shape ``(rows, ranks)``; NaN where a rank has no such row.
+        total: Seconds spent, same shape; 0 where missing.
+        num: Samples, same shape; 0 where missing.
+        spread: Robust standard deviation of the samples in seconds, same shape; 0 where missing.
+        synchronous: Most ranks that have the row met a collective in it; bool, shape ``(rows,)``.
+    """
+
+    names: npt.NDArray[np.uint64]
+    med: npt.NDArray[np.float64]
+    total: npt.NDArray[np.float64]
+    num: npt.NDArray[np.float64]
+    spread: npt.NDArray[np.float64]
+    synchronous: npt.NDArray[np.bool_]
+
+
+@attrs.frozen
+class Gathered:
+    """What all ranks sent for one report.
+
+    Args:
+        world_size: Ranks in the job.
+        present: Who answered in time, bool, shape ``(ranks,)``.
+        nodes: Node name of each rank, ``""`` while unknown.
+        peer_groups: Group number of each rank, int, 0 while unknown.
+        device: Shape ``(ranks, len(STATE_FIELDS))``, NaN while unknown.
+        elapsed: Seconds since the rank's last report, shape ``(ranks,)``, NaN while unknown.
+        dropped: Records that probes lost, summed over ranks.
+        blocks: One per family.
+        refused: Why a window was not understood, by rank.
+    """
+
+    world_size: int
+    present: npt.NDArray[np.bool_]
+    nodes: list[str]
+    peer_groups: npt.NDArray[np.int64]
+    device: npt.NDArray[np.float64]
+    elapsed: npt.NDArray[np.float64]
+    dropped: int
+    blocks: dict[Family, Block]
+    refused: dict[int, str]
+
+
+def assemble(payloads: Sequence[bytes | None], sequence: int, known_nodes: Sequence[str] | None = None) -> Gathered:
+    """Build the matrices of one report.
+
+    Args:
+        payloads: One window per rank, None where there is none.
+        sequence: The report's number; a window of another one is out of date and counts as missing.
+        known_nodes: Node names from earlier reports, for ranks that are missing now.
+    """
+    ranks = len(payloads)
+    heads = np.zeros(ranks, dtype=HEADER)
+    present = np.zeros(ranks, dtype=bool)
+    refused: dict[int, str] = {}
+    bodies: list[npt.NDArray[Any]] = []
+    owners: list[int] = []
+    for rank, payload in enumerate(payloads):
+        if payload is None:
+            continue
+        try:
+            head, rows = decode(payload)
+            if int(head["rank"]) != rank or int(head["world_size"]) != ranks:
+                raise WireError(
+                    f"a window of rank {int(head['rank'])} of {int(head['world_size'])} came as rank {rank}"
+                )
+        except WireError as error:
+            refused[rank] = str(error)
+            continue
+        if int(head["sequence"]) != sequence:
+            continue
+        heads[rank] = head
+        present[rank] = True
+        bodies.append(rows)
+        owners.append(rank)
+    nodes = list(known_nodes) if known_nodes is not None else [""] * ranks
+    for rank, name in zip(np.flatnonzero(present).tolist(), heads["node"][present].tolist(), strict=True):
+        nodes[rank] = name.decode("utf-8", "replace")
+    device = np.full((ranks, len(STATE_FIELDS)), np.nan)
+    device[present] = heads["device"][present]
+    elapsed = np.full(ranks, np.nan)
+    elapsed[present] = heads["elapsed"][present]
+    groups = np.zeros(ranks, dtype=np.int64)
+    groups[present] = np.unique(heads["peer_group"][present], return_inverse=True)[1]
+    all_rows = np.concatenate(bodies) if bodies else np.zeros(0, dtype=ROW)
+    owner = np.repeat(np.array(owners, dtype=np.int64), [len(body) for body in bodies])
+    families = {family: _block(all_rows, owner, family, ranks) for family in Family}
+    return Gathered(
+        ranks,
+        present,
+        nodes,
+        groups,
+        device,
+        elapsed,
+        int(heads["dropped"].sum()),
+        families,
+        refused,
+    )
+
+
+def _block(rows: npt.NDArray[Any], owner: npt.NDArray[np.int64], family: Family, ranks: int) -> Block:
+    chosen = rows["family"] == family
+    rows, owner = rows[chosen], owner[chosen]
+    # A rank that sends NaN, infinity or a negative time has not measured: the cell stays missing.
+    sound = np.isfinite(rows["med"]) & (rows["med"] > 0.0) & np.isfinite(rows["total"]) & (rows["num"] > 0)
+    rows, owner = rows[sound], owner[sound]
+    names, column = np.unique(rows["name"], return_inverse=True)
+    shape = (len(names), ranks)
+    med, total = np.full(shape, np.nan), np.zeros(shape)
+    num, spread = np.zeros(shape), np.zeros(shape)
+    med[column, owner] = rows["med"]
+    total[column, owner] = rows["total"]
+    num[column, owner] = rows["num"]
+    spread[column, owner] = np.nan_to_num(rows["spread"], nan=0.0, posinf=0.0, neginf=0.0)
+    votes = np.zeros(len(names))
+    np.add.at(votes, column, rows["synchronous"].astype(np.float64))
+    have = np.maximum((num > 0).sum(axis=1), 1)
+    return Block(names, med, total, num, spread, (votes > 0) & (2.0 * votes >= have))

@@ -1,0 +1,263 @@
+"""StoreExchange: windows and outcomes through a ``torch.distributed`` store, every call bounded.
+
+See :mod:`straggler.exchange.exchange` for why, and for what it costs.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
+
+__all__ = ["Store", "StoreExchange"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_CHUNK = 1024
+_GRACE_SECONDS = 0.1
+
+
+class Store(Protocol):
+    """The part of ``torch.distributed.Store`` that is used."""
+
+    def set(self, key: str, value: Any) -> None: ...
+
+    def get(self, key: str) -> bytes: ...
+
+    def add(self, key: str, amount: int) -> int: ...
+
+    def check(self, keys: list[str]) -> bool: ...
+
+    def delete_key(self, key: str) -> bool: ...
+
+
+class _Helper:
+    """Runs store calls on a daemon thread, each waited for with a limit."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._stuck: threading.Event | None = None
+        self._thread = threading.Thread(target=self._run, name="straggler-exchange", daemon=True)
+        self._thread.start()
+        self._said = False
+
+    def call(self, what: str, function: Callable[[], T], limit_seconds: float) -> T | None:
+        if self._stuck is not None and not self._stuck.is_set():
+            return None
+        done = threading.Event()
+        result: list[T] = []
+
+        def work() -> None:
+            try:
+                result.append(function())
+            except Exception as error:  # noqa: BLE001 - torch raises several types for a store that is gone
+                self._say(f"{what} failed ({type(error).__name__}: {error})")
+            finally:
+                done.set()
+
+        self._work.put(work)
+        if not done.wait(limit_seconds):
+            self._stuck = done
+            self._say(
+                f"{what} took more than {limit_seconds:g} s: the process that serves the store is stopped or gone"
+            )
+            return None
+        if result:
+            self._stuck = None
+            return result[0]
+        return None
+
+    def close(self) -> None:
+        self._work.put(None)
+
+    def _say(self, message: str) -> None:
+        if not self._said:
+            self._said = True
+            logger.warning("straggler report: %s; reports go on without the others (said once)", message)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+
+class StoreExchange:
+    """Windows through a ``torch.distributed`` store.
+
+    Args:
+        store: A store of this job; a connection of its own is made from it where the store can
+            (``clone``), so that a slow call here never blocks another user of the same connection.
+        rank: This rank.
+        world_size: Ranks in the job.
+        bound_seconds: How long rank 0 waits for the others, and anybody for the store.
+        prefix: Before every key; carries the generation, so that a restart meets no old keys.
+    """
+
+    def __init__(self, store: Any, rank: int, world_size: int, *, bound_seconds: float, prefix: str) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self._bound = bound_seconds
+        self._prefix = prefix
+        self._helper = _Helper()
+        self._store: Store = (
+            self._helper.call("cloning the store", lambda: _own_connection(store), bound_seconds) or store
+        )
+        self._seen: set[int] = set()
+        self._late: set[int] = set()
+        self._epoch = 0
+
+    def _key(self, *parts: object) -> str:
+        return "/".join([self._prefix, *map(str, parts)])
+
+    def post(self, sequence: int, payload: bytes) -> None:
+        def work() -> None:
+            self._store.set(self._key("window", self.rank), payload)
+            self._store.add(self._key("count", sequence), 1)
+
+        self._helper.call("leaving this rank's window", work, self._bound)
+
+    def collect(self, sequence: int) -> list[bytes | None]:
+        nothing: list[bytes | None] = [None] * self.world_size
+        return self._helper.call("collecting", lambda: self._collect(sequence), 2 * self._bound) or nothing
+
+    def _collect(self, sequence: int) -> list[bytes | None]:
+        deadline = time.monotonic() + self._bound
+        counter = self._key("count", sequence)
+        pause = 0.0005
+        grace: float | None = None
+        while True:
+            came = self._store.add(counter, 0)
+            now = time.monotonic()
+            if came >= self.world_size or now >= deadline or (grace is not None and now >= grace):
+                break
+            # Ranks that were missing last time have probably not come back: they get a short grace, once all
+            # the others are here, instead of the whole bound at every report.
+            if grace is None and self._late and came >= self.world_size - len(self._late):
+                grace = now + min(_GRACE_SECONDS, self._bound)
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.01)
+        if sequence > 0:
+            self._store.delete_key(self._key("count", sequence - 1))
+        unseen = [rank for rank in range(self.world_size) if rank not in self._seen]
+        self._seen.update(unseen if came >= self.world_size else self._existing(unseen))
+        ranks = sorted(self._seen)
+        found: list[bytes | None] = [None] * self.world_size
+        for rank, payload in zip(ranks, self._read([self._key("window", r) for r in ranks]), strict=True):
+            found[rank] = payload
+        return found
+
+    def note_late(self, ranks: Iterable[int]) -> None:
+        self._late = set(ranks)
+
+    def _existing(self, ranks: list[int]) -> list[int]:
+        """Which of these have ever left a window: halving, so that one missing rank costs log N questions."""
+        if not ranks:
+            return []
+        if self._store.check([self._key("window", rank) for rank in ranks]):
+            return ranks
+        if len(ranks) == 1:
+            return []
+        middle = len(ranks) // 2
+        return self._existing(ranks[:middle]) + self._existing(ranks[middle:])
+
+    def _read(self, keys: Sequence[str]) -> list[bytes]:
+        store: Any = self._store
+        if not _has_many(store):
+            return [store.get(key) for key in keys]
+        found: list[bytes] = []
+        for start in range(0, len(keys), _CHUNK):
+            found += store.multi_get(list(keys[start : start + _CHUNK]))
+        return found
+
+    def publish(self, sequence: int, outcomes: dict[int, bytes]) -> None:
+        def work() -> None:
+            store: Any = self._store
+            keys = [self._key("outcome", rank) for rank in outcomes]
+            values = [b"%d " % sequence + outcome for outcome in outcomes.values()]
+            if _has_many(store):
+                for start in range(0, len(keys), _CHUNK):
+                    store.multi_set(keys[start : start + _CHUNK], values[start : start + _CHUNK])
+            else:
+                for key, value in zip(keys, values, strict=True):
+                    store.set(key, value)
+
+        self._helper.call("publishing the outcome", work, self._bound)
+
+    def outcome(self, sequence: int) -> bytes | None:
+        limit = 2 * self._bound + 1.0
+        return self._helper.call("waiting for rank 0's outcome", lambda: self._outcome(sequence), limit)
+
+    def _outcome(self, sequence: int) -> bytes | None:
+        deadline = time.monotonic() + 2 * self._bound
+        key = self._key("outcome", self.rank)
+        pause = 0.001
+        while time.monotonic() < deadline:
+            if self._store.check([key]):
+                number, _, word = self._store.get(key).partition(b" ")
+                if int(number) == sequence:
+                    return word
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.02)
+        return None
+
+    def announce(self, sequence: int, iteration: int) -> None:
+        plan = f"{sequence} {iteration}"
+        self._helper.call("announcing a report", lambda: self._store.set(self._key("plan"), plan), self._bound)
+
+    def announced(self) -> tuple[int, int] | None:
+        return self._helper.call("asking for the next report", self._announced, self._bound)
+
+    def _announced(self) -> tuple[int, int] | None:
+        key = self._key("plan")
+        if not self._store.check([key]):
+            return None
+        number, iteration = map(int, self._store.get(key).split())
+        return number, iteration
+
+    def wanted_names(self) -> list[int]:
+        return self._helper.call("asking for wanted names", self._wanted_names, self._bound) or []
+
+    def _wanted_names(self) -> list[int]:
+        epoch = self._store.add(self._key("wanted-epoch"), 0)
+        if epoch == self._epoch:
+            return []
+        self._epoch = epoch
+        return [int(number) for number in json.loads(self._store.get(self._key("wanted")))]
+
+    def want_names(self, hashes: Iterable[int]) -> None:
+        listed = json.dumps(list(hashes))
+
+        def work() -> None:
+            self._store.set(self._key("wanted"), listed)
+            self._store.add(self._key("wanted-epoch"), 1)
+
+        self._helper.call("asking for names", work, self._bound)
+
+    def tell_name(self, number: int, name: str) -> None:
+        self._helper.call("telling a name", lambda: self._store.set(self._key("name", number), name), self._bound)
+
+    def name_of(self, number: int) -> str | None:
+        return self._helper.call("reading a name", lambda: self._name_of(number), self._bound)
+
+    def _name_of(self, number: int) -> str | None:
+        key = self._key("name", number)
+        return self._store.get(key).decode("utf-8", "replace") if self._store.check([key]) else None
+
+    def close(self) -> None:
+        self._helper.close()
+
+
+def _own_connection(store: Any) -> Any:
+    try:
+        return store.clone()
+    except (AttributeError, NotImplementedError, RuntimeError):  # older torch, or a store that cannot
+        return store
+
+
+def _has_many(store: Any) -> bool:
+    return bool(getattr(store, "has_extended_api", lambda: False)())

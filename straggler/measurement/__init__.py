@@ -1,0 +1,1 @@
+"""What each rank measures: sections, and the statistics of their samples."""

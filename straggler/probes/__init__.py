@@ -1,0 +1,1 @@
+"""What is measured beside the sections: GPU time, kernels, the device, the host."""

@@ -1,0 +1,46 @@
+"""CPU wall time: what every machine has. The sections themselves hold the samples; this hands them over."""
+
+from __future__ import annotations
+
+from straggler.exchange.wire import Family, measured
+from straggler.measurement.section import Section
+from straggler.measurement.summary import Summary
+from straggler.probes.base import Collected
+
+__all__ = ["CpuWallProbe"]
+
+
+class CpuWallProbe:
+    """Rows of sections and arrivals."""
+
+    name = "CPU wall time"
+
+    def __init__(self) -> None:
+        self._sections: list[Section] = []
+        self.summaries: dict[str, Summary] = {}
+
+    def unavailable_because(self) -> str:
+        return ""
+
+    def start(self) -> None:
+        return None
+
+    def watch(self, section: Section, profile_cuda: bool) -> None:
+        self._sections.append(section)
+
+    def collect(self) -> Collected:
+        collected = Collected()
+        self.summaries = {}
+        for section in self._sections:
+            seconds, arrivals = section.drain()
+            row = measured(Family.SECTION, section.name, seconds, synchronous=section.synchronous)
+            if row is not None:
+                collected.rows.append(row)
+                self.summaries[section.name] = row.summary
+            gap = measured(Family.ARRIVAL, section.name, arrivals)
+            if gap is not None and section.synchronous:
+                collected.rows.append(gap)
+        return collected
+
+    def stop(self) -> None:
+        self._sections.clear()

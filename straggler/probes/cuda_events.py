@@ -1,0 +1,134 @@
+"""CUDA events around a section: its GPU time, without any profiler.
+
+Two events are recorded per measured entry on the current stream; whether they are over is asked at the report, so
+that nothing ever waits for the GPU. Pairs that are still running then stay for the next window. Events are
+reused, and at most ``MAX_PENDING`` pairs per section wait; what exceeds that is counted as dropped.
+
+Where CUPTI cannot be had, these rows are what the GPU score is made of, one per section, called ``cuda:<section>``.
+Sections that contain a collective are left out: their GPU time is a wait too.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from straggler.exchange.wire import Family, measured
+from straggler.measurement.section import Section
+from straggler.probes.base import Collected
+
+__all__ = ["MAX_PENDING", "CudaEventsProbe", "Event", "EventBackend"]
+
+MAX_PENDING = 4096
+
+
+class Event(Protocol):
+    """The part of ``torch.cuda.Event`` that is used."""
+
+    def record(self) -> None: ...
+
+    def query(self) -> bool: ...
+
+    def elapsed_time(self, end: Any) -> float: ...
+
+
+class EventBackend(Protocol):
+    """Where events come from."""
+
+    def unavailable_because(self) -> str: ...
+
+    def event(self) -> Event: ...
+
+
+class _TorchEvents:
+    """Real ones."""
+
+    def unavailable_because(self) -> str:
+        import torch
+
+        if not torch.cuda.is_available():
+            return "torch sees no CUDA device"
+        return ""
+
+    def event(self) -> Event:
+        import torch
+
+        made: Event = torch.cuda.Event(enable_timing=True)
+        return made
+
+
+class _Timer:
+    """One section's pairs of events."""
+
+    def __init__(self, section: Section, make: Callable[[], Event]) -> None:
+        self.section = section
+        self.dropped = 0
+        self.pending: collections.deque[tuple[Event, Event]] = collections.deque()
+        self._make = make
+        self._free: list[tuple[Event, Event]] = []
+        self._open: tuple[Event, Event] | None = None
+
+    def enter(self) -> None:
+        if self._open is not None or len(self.pending) >= MAX_PENDING:
+            # Entered by a second thread, or nobody collects: one stream order cannot tell two entries apart.
+            self.dropped += 1
+            return
+        pair = self._free.pop() if self._free else (self._make(), self._make())
+        pair[0].record()
+        self._open = pair
+
+    def exit(self) -> None:
+        pair, self._open = self._open, None
+        if pair is not None:
+            pair[1].record()
+            self.pending.append(pair)
+
+    def take(self) -> list[float]:
+        """Seconds of those that are over."""
+        seconds: list[float] = []
+        while self.pending and self.pending[0][1].query():
+            pair = self.pending.popleft()
+            seconds.append(pair[0].elapsed_time(pair[1]) * 1e-3)
+            self._free.append(pair)
+        return seconds
+
+
+class CudaEventsProbe:
+    """GPU time of sections."""
+
+    name = "CUDA events"
+
+    def __init__(self, backend: EventBackend | None = None) -> None:
+        self._backend: EventBackend = backend or _TorchEvents()
+        self._timers: list[_Timer] = []
+
+    def unavailable_because(self) -> str:
+        return self._backend.unavailable_because()
+
+    def start(self) -> None:
+        return None
+
+    def watch(self, section: Section, profile_cuda: bool) -> None:
+        if profile_cuda:
+            timer = _Timer(section, self._backend.event)
+            self._timers.append(timer)
+            section.add_timer(timer)
+
+    def collect(self) -> Collected:
+        collected = Collected()
+        for timer in self._timers:
+            seconds = np.array(timer.take(), dtype=np.float64)
+            dropped, timer.dropped = timer.dropped, 0
+            collected.dropped += dropped
+            if timer.section.synchronous:
+                continue
+            row = measured(Family.KERNEL, f"cuda:{timer.section.name}", seconds[seconds > 0.0])
+            if row is not None:
+                collected.rows.append(row)
+        return collected
+
+    def stop(self) -> None:
+        self._timers.clear()

@@ -1,0 +1,244 @@
+"""CUPTI kernels: what ran on the GPU, by name, through ``cupti-python`` (extra ``gpu``).
+
+The binding makes one Python object per record, so it samples: kernel activity is on during one measured entry in
+``sample_every`` of each section, and off otherwise. Records arrive on a thread of CUPTI's own; they are only
+appended there, and summarised at the report. Buffers that CUPTI drops are counted and said.
+
+CUPTI knows one subscriber per process. Another one (a profiler) is detected when activity is first switched on,
+and while ``torch.profiler`` runs this probe keeps still; both are said in the report. After ``MAX_FAILURES``
+errors it switches itself off: a probe must not be what slows the job.
+
+Collective kernels (``nccl*``) last as long as the last rank takes to come. They are left out of scores and summed
+into one row of waiting, which tells the victims.
+"""
+
+from __future__ import annotations
+
+import collections
+import importlib
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import numpy as np
+
+from straggler.exchange.wire import Family, measured
+from straggler.measurement.section import Section
+from straggler.probes.base import Collected
+from straggler.scoring.minimum import is_ignored_kernel
+
+__all__ = ["CuptiBackend", "CuptiError", "CuptiProbe", "KernelRecord"]
+
+KernelRecord = tuple[str, int, int]
+"""Name, start and end in nanoseconds."""
+
+MAX_FAILURES = 3
+MAX_RECORDS = 200_000
+
+
+class CuptiError(Exception):
+    """CUPTI refused; the message is its own. Never leaves the probe."""
+
+
+class CuptiBackend(Protocol):
+    """The part of CUPTI that is used. Every method may raise :class:`CuptiError`."""
+
+    def unavailable_because(self) -> str: ...
+
+    def register(self, deliver: Callable[[Iterable[KernelRecord]], None]) -> None: ...
+
+    def enable(self) -> None: ...
+
+    def disable(self) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def dropped(self) -> int:
+        """Records lost since the last call."""
+
+
+class _CuptiPython:
+    """The real one. Every import is made when it is first needed: the wheel exists for Linux on x86-64 only."""
+
+    def __init__(self) -> None:
+        self._cupti: Any = None
+
+    def unavailable_because(self) -> str:
+        import torch
+
+        if not torch.cuda.is_available():
+            return "torch sees no CUDA device"
+        try:
+            self._cupti = importlib.import_module("cupti.cupti")
+        except ImportError:
+            return "cupti-python is not installed; it is part of the extra 'gpu'"
+        return ""
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self._cupti, name)(*arguments)
+        except Exception as error:
+            raise CuptiError(f"{name}: {error}") from error
+
+    def register(self, deliver: Callable[[Iterable[KernelRecord]], None]) -> None:
+        kind = self._cupti.ActivityKind.CONCURRENT_KERNEL
+
+        def requested() -> tuple[int, int]:
+            return 8 * 1024 * 1024, 0
+
+        def completed(activities: Iterable[Any]) -> None:
+            deliver([(str(a.name), int(a.start), int(a.end)) for a in activities if a.kind == kind])
+
+        self._call("activity_register_callbacks", requested, completed)
+
+    def enable(self) -> None:
+        self._call("activity_enable", self._cupti.ActivityKind.CONCURRENT_KERNEL)
+
+    def disable(self) -> None:
+        self._call("activity_disable", self._cupti.ActivityKind.CONCURRENT_KERNEL)
+
+    def flush(self) -> None:
+        self._call("activity_flush_all", 0)
+
+    def dropped(self) -> int:
+        return int(self._call("activity_get_num_dropped_records", 0, 0) or 0)
+
+
+def _torch_profiler_runs() -> bool:
+    import torch
+
+    return bool(torch.autograd._profiler_enabled())
+
+
+class _Sampler:
+    """One section's share in the sampling."""
+
+    def __init__(self, probe: CuptiProbe) -> None:
+        self._probe = probe
+        self._entries = 0
+        self._on = False
+
+    def enter(self) -> None:
+        due = self._entries % self._probe.sample_every == 0
+        self._entries += 1
+        if due:
+            self._on = self._probe.switch_on()
+
+    def exit(self) -> None:
+        if self._on:
+            self._on = False
+            self._probe.switch_off()
+
+
+class CuptiProbe:
+    """Kernel times by name.
+
+    Args:
+        backend: Instead of the real CUPTI.
+        sample_every: One measured entry in so many has its kernels recorded.
+        other_profiler: Whether another user of CUPTI is at work now.
+    """
+
+    name = "CUPTI kernels"
+
+    def __init__(
+        self,
+        backend: CuptiBackend | None = None,
+        *,
+        sample_every: int = 8,
+        other_profiler: Callable[[], bool] = _torch_profiler_runs,
+    ) -> None:
+        self.sample_every = sample_every
+        self._backend: CuptiBackend = backend or _CuptiPython()
+        self._other_profiler = other_profiler
+        self._records: collections.deque[KernelRecord] = collections.deque(maxlen=MAX_RECORDS)
+        self._delivered = 0
+        self._lock = threading.Lock()
+        self._open = 0
+        self._failures = 0
+        self._off_because = ""
+        self._notes: list[str] = []
+        self._kept_still = 0
+
+    def unavailable_because(self) -> str:
+        return self._backend.unavailable_because()
+
+    def start(self) -> None:
+        self._guarded(lambda: self._backend.register(self._deliver))
+
+    def watch(self, section: Section, profile_cuda: bool) -> None:
+        if profile_cuda:
+            section.add_timer(_Sampler(self))
+
+    def _deliver(self, records: Iterable[KernelRecord]) -> None:
+        for record in records:
+            self._delivered += 1
+            self._records.append(record)
+
+    def switch_on(self) -> bool:
+        """Kernels are recorded until as many :meth:`switch_off`; False when they cannot be now."""
+        if self._off_because:
+            return False
+        if self._other_profiler():
+            self._kept_still += 1
+            return False
+        with self._lock:
+            self._open += 1
+            if self._open == 1 and not self._guarded(self._backend.enable):
+                self._open = 0
+                return False
+        return True
+
+    def switch_off(self) -> None:
+        with self._lock:
+            self._open = max(self._open - 1, 0)
+            if self._open == 0:
+                self._guarded(self._backend.disable)
+
+    def _guarded(self, call: Callable[[], None]) -> bool:
+        try:
+            call()
+        except CuptiError as error:
+            self._failures += 1
+            if "MULTIPLE_SUBSCRIBERS" in str(error):
+                self._off_because = f"another CUPTI subscriber is in this process ({error})"
+            elif self._failures >= MAX_FAILURES:
+                self._off_because = f"CUPTI failed {self._failures} times ({error})"
+            if self._off_because:
+                self._notes.append(f"kernels are not measured: {self._off_because}")
+            return False
+        return True
+
+    def collect(self) -> Collected:
+        collected = Collected()
+        if not self._off_because:
+            self._guarded(self._backend.flush)
+        lost: list[int] = []
+        if not self._off_because:
+            self._guarded(lambda: lost.append(self._backend.dropped()))
+        records, self._records = self._records, collections.deque(maxlen=MAX_RECORDS)
+        delivered, self._delivered = self._delivered, 0
+        collected.dropped = sum(lost) + max(delivered - len(records), 0)
+        seconds: dict[str, list[float]] = collections.defaultdict(list)
+        waits: list[float] = []
+        for name, start, end in records:
+            if end > start:
+                (waits if is_ignored_kernel(name) else seconds[name]).append((end - start) * 1e-9)
+        for name, durations in seconds.items():
+            row = measured(Family.KERNEL, name, np.array(durations))
+            if row is not None:
+                collected.rows.append(row)
+        row = measured(Family.WAIT, "collective kernels", np.array(waits))
+        if row is not None:
+            collected.rows.append(row)
+        collected.notes, self._notes = self._notes, []
+        if self._kept_still:
+            collected.notes.append(f"kernels were not sampled {self._kept_still} times: torch.profiler was running")
+            self._kept_still = 0
+        return collected
+
+    def stop(self) -> None:
+        if self._open and not self._off_because:
+            self._guarded(self._backend.disable)
+        self._open = 0
+        self._off_because = self._off_because or "stopped"

@@ -1,0 +1,93 @@
+"""Why a rank's CPU work takes longer: it was ready to run and had no core, or its cgroup's quota was spent.
+
+Read once per report, from ``/proc/thread-self/schedstat`` (second number: nanoseconds this thread was ready and
+waited, Documentation/scheduler/sched-stats) and from ``cpu.stat`` of the process's own cgroup (v1
+``throttled_time`` in nanoseconds, v2 ``throttled_usec``). Evidence beside the verdict, never a score: a rank that
+waits for a core is as slow as one that computes longer, and the person who has to mend it wants to know which.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+
+from straggler.exchange.wire import STATE_FIELDS
+from straggler.measurement.section import Section
+from straggler.probes.base import Collected
+
+__all__ = ["HostCpuProbe"]
+
+_WAITED, _THROTTLED = STATE_FIELDS.index("cpu_waited"), STATE_FIELDS.index("cpu_throttled")
+
+
+class HostCpuProbe:
+    """Shares of the time in which the reporting thread waited for a core, or its cgroup was throttled.
+
+    Args:
+        proc: Where the kernel tells of processes.
+        cgroups: Where it tells of control groups.
+    """
+
+    name = "CPU waits"
+
+    def __init__(self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
+        self._proc, self._cgroups = proc, cgroups
+        self._before: dict[str, float] = {}
+        self._began = 0.0
+
+    def unavailable_because(self) -> str:
+        return "" if self._waited() else "this kernel keeps no scheduler statistics"
+
+    def start(self) -> None:
+        self._before, self._began = {**self._waited(), **self._throttled()}, time.monotonic()
+
+    def watch(self, section: Section, profile_cuda: bool) -> None:
+        return None
+
+    def collect(self) -> Collected:
+        now, waited, throttled = time.monotonic(), self._waited(), self._throttled()
+        elapsed, self._began = now - self._began, now
+        state = np.full(len(STATE_FIELDS), np.nan)
+        for place, counters in ((_WAITED, waited), (_THROTTLED, throttled)):
+            for key, seconds in counters.items():
+                # Of another thread or another group than last time nothing is known yet.
+                if key in self._before and elapsed > 0.0:
+                    # A group may be throttled on several cores at once.
+                    state[place] = min(max(seconds - self._before[key], 0.0) / elapsed, 1.0)
+        self._before = {**waited, **throttled}
+        return Collected(device=state)
+
+    def stop(self) -> None:
+        return None
+
+    def _waited(self) -> dict[str, float]:
+        """Seconds this thread has waited for a core, by thread; empty where that is not told."""
+        try:
+            word = (self._proc / "thread-self" / "schedstat").read_text().split()
+            return {f"thread {threading.get_native_id()}": int(word[1]) * 1e-9}
+        except (OSError, ValueError, IndexError):
+            return {}
+
+    def _throttled(self) -> dict[str, float]:
+        """Seconds this process's cgroup has been throttled, by group; empty where there is no quota to tell of."""
+        try:
+            lines = (self._proc / "self" / "cgroup").read_text().splitlines()
+        except OSError:
+            return {}
+        for line in lines:
+            _, controllers, path = line.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            file = self._cgroups / controllers / path.lstrip("/") / "cpu.stat"
+            try:
+                told = dict(entry.split(maxsplit=1) for entry in file.read_text().splitlines())
+                if "throttled_usec" in told:
+                    return {str(file): int(told["throttled_usec"]) * 1e-6}
+                if "throttled_time" in told:
+                    return {str(file): int(told["throttled_time"]) * 1e-9}
+            except (OSError, ValueError):  # a group that is not mounted here, or has no such file
+                continue
+        return {}

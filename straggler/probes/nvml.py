@@ -1,0 +1,136 @@
+"""NVML: what the device says of itself, read once per report, so that a verdict can say *because*.
+
+Through ``pynvml`` (distribution ``nvidia-ml-py``, extra ``gpu``). A field that this device or driver does not
+know is NaN. Uncorrected ECC errors are those since the probe started: old scars explain nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from straggler.exchange.wire import STATE_FIELDS
+from straggler.measurement.section import Section
+from straggler.probes.base import Collected
+
+__all__ = ["NvmlBackend", "NvmlProbe"]
+
+
+class NvmlBackend(Protocol):
+    """Where device states come from."""
+
+    def unavailable_because(self) -> str: ...
+
+    def read(self) -> dict[str, float]:
+        """The fields of ``window.STATE_FIELDS`` that are known now; never raises."""
+
+    def close(self) -> None: ...
+
+
+class _PyNvml:
+    """The real one, for the CUDA device that torch uses in this process."""
+
+    def __init__(self) -> None:
+        self._nvml: Any = None
+        self._handle: Any = None
+
+    def unavailable_because(self) -> str:
+        try:
+            nvml = importlib.import_module("pynvml")
+        except ImportError:
+            return "nvidia-ml-py is not installed; it is part of the extra 'gpu'"
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError as error:
+            return f"NVML: {error}"
+        try:
+            self._handle = self._own_device(nvml)
+        except (nvml.NVMLError, ValueError, IndexError) as error:
+            return f"NVML cannot tell which device is this rank's: {error}"
+        self._nvml = nvml
+        return ""
+
+    def _own_device(self, nvml: Any) -> Any:
+        import torch
+
+        if torch.cuda.is_available():
+            uuid = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
+            if uuid is not None:
+                return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        local = int(os.environ.get("LOCAL_RANK", "0") or 0)
+        names = [name for name in visible.split(",") if name]
+        chosen = names[local] if names else str(local)
+        if chosen.startswith(("GPU-", "MIG-")):
+            return nvml.nvmlDeviceGetHandleByUUID(chosen)
+        return nvml.nvmlDeviceGetHandleByIndex(int(chosen))
+
+    def read(self) -> dict[str, float]:
+        nvml, handle = self._nvml, self._handle
+        reasons = "nvmlDeviceGetCurrentClocksEventReasons"
+        if not hasattr(nvml, reasons):
+            reasons = "nvmlDeviceGetCurrentClocksThrottleReasons"
+        asked: dict[str, tuple[Any, ...]] = {
+            "sm_clock_mhz": ("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM),
+            "max_sm_clock_mhz": ("nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM),
+            "throttle_reasons": (reasons, handle),
+            "temperature_c": ("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU),
+            "ecc_uncorrected": (
+                "nvmlDeviceGetTotalEccErrors",
+                handle,
+                nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+                nvml.NVML_VOLATILE_ECC,
+            ),
+            "pcie_width": ("nvmlDeviceGetCurrPcieLinkWidth", handle),
+            "max_pcie_width": ("nvmlDeviceGetMaxPcieLinkWidth", handle),
+            "power_w": ("nvmlDeviceGetPowerUsage", handle),
+        }
+        found: dict[str, float] = {}
+        for field, (call, *arguments) in asked.items():
+            try:
+                value = float(getattr(nvml, call)(*arguments))
+            except nvml.NVMLError:
+                continue
+            found[field] = value / 1000.0 if field == "power_w" else value
+        return found
+
+    def close(self) -> None:
+        if self._nvml is not None:
+            try:
+                self._nvml.nvmlShutdown()
+            except self._nvml.NVMLError:  # nothing depends on it any more
+                pass
+            self._nvml = None
+
+
+class NvmlProbe:
+    """The device's state beside the timings."""
+
+    name = "NVML"
+
+    def __init__(self, backend: NvmlBackend | None = None) -> None:
+        self._backend: NvmlBackend = backend or _PyNvml()
+        self._ecc_before = 0.0
+
+    def unavailable_because(self) -> str:
+        return self._backend.unavailable_because()
+
+    def start(self) -> None:
+        self._ecc_before = self._backend.read().get("ecc_uncorrected", 0.0)
+
+    def watch(self, section: Section, profile_cuda: bool) -> None:
+        return None
+
+    def collect(self) -> Collected:
+        found = self._backend.read()
+        if "ecc_uncorrected" in found:
+            found["ecc_uncorrected"] -= self._ecc_before
+        state: npt.NDArray[np.float64] = np.array([found.get(field, np.nan) for field in STATE_FIELDS])
+        return Collected(device=state)
+
+    def stop(self) -> None:
+        self._backend.close()

@@ -1,0 +1,1 @@
+"""What is said of the scores: reports, verdicts, tables, logs, pictures."""

@@ -1,0 +1,174 @@
+"""The log of reports: JSON lines, one per report, versioned, appended by rank 0.
+
+Scores are written as slowdown in per mille (1000 is as fast as the peers, null unknown), which keeps 10,000 ranks
+in 50 kB a report and is finer than any timing. Version 1::
+
+    {"format": "straggler-report", "version": 1, "sequence": 3, "time": 1700000000.0, "elapsed": 60.0,
+     "world_size": 4, "ranks": [1001, 998, null, 1210], "nodes": [["node-a", 4]],
+     "sections": {"forward": {"median": 1000, "p90": 1010, "worst": 1210, "worst_rank": 3, "slow": 1}},
+     "verdicts": [{"rank": 3, "node": "node-a", "state": "SLOW", "slowdown": 0.21, ...}]}
+
+``ranks`` holds each rank's slowdown in the row where it loses most time. A reader refuses a version it does not
+know, and the last line of a file whose writer died in mid-line is left out and said so.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from straggler.errors import ReportLogError
+from straggler.scoring.robust_settings import SLOW, Window
+
+if TYPE_CHECKING:
+    from straggler.reporting.report import Report
+
+__all__ = ["FORMAT", "VERSION", "ReportLog", "as_record", "read"]
+
+logger = logging.getLogger(__name__)
+
+FORMAT = "straggler-report"
+VERSION = 1
+
+
+class ReportLog:
+    """Appends reports to a file; one that cannot be written is said once and never stops training."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._broken = False
+
+    def append(self, report: Report) -> None:
+        """Write one line."""
+        line = json.dumps(as_record(report), separators=(",", ":"), allow_nan=False) + "\n"
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError as error:
+            if not self._broken:
+                logger.warning("straggler reports cannot be written to %s: %s (said once)", self.path, error)
+            self._broken = True
+
+
+def as_record(report: Report) -> dict[str, Any]:
+    """One report as JSON values."""
+    nodes = [[node, len(list(run))] for node, run in groupby(report.gathered.nodes)]
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "sequence": report.sequence,
+        "time": report.wall_time,
+        "elapsed": report.generate_report_elapsed_time,
+        "world_size": report.world_size,
+        "coverage": report.coverage,
+        "ranks": _per_mille(rank_slowdowns(report)),
+        "nodes": nodes,
+        "sections": _sections(report),
+        "verdicts": [
+            {
+                "rank": v.rank,
+                "node": v.node,
+                "state": v.state.value,
+                "slowdown": v.slowdown if np.isfinite(v.slowdown) else None,
+                "section": v.section,
+                "since_report": v.since_report,
+                "confidence": v.confidence,
+                "because": v.because,
+            }
+            for v in report.verdicts()[:1000]
+        ],
+        "notes": list(report.notes),
+    }
+
+
+def rank_slowdowns(report: Report) -> npt.NDArray[np.float64]:
+    """Each rank's excess in the row where it loses most time; NaN unknown. Shape ``(ranks,)``."""
+    outcome = report.outcome
+    if outcome.window is None:
+        if outcome.relative is None or not len(outcome.names):
+            return np.full(report.world_size, np.nan)
+        return np.asarray(1.0 / np.fmin.reduce(outcome.relative, axis=0) - 1.0)
+    excess = _latest(outcome.window).astype(np.float64)
+    if not excess.shape[0]:
+        return np.full(report.world_size, np.nan)
+    known = ~np.isnan(excess)
+    lost = np.where(known, excess * outcome.seconds, -np.inf)
+    row = np.argmax(lost, axis=0)
+    ranks = np.arange(excess.shape[1])
+    return np.where(known.any(axis=0), excess[row, ranks], np.nan)
+
+
+def _latest(window: Window) -> npt.NDArray[np.float32]:
+    """This window alone, not the average that verdicts rest on: a picture has the time on an axis of its own."""
+    return window.recent[-1]
+
+
+def _per_mille(excess: npt.NDArray[np.float64]) -> list[int | None]:
+    return [None if x != x else min(round(1000.0 * (1.0 + x)), 10**6) for x in excess.tolist()]
+
+
+def _sections(report: Report) -> dict[str, dict[str, Any]]:
+    window = report.outcome.window
+    if window is None:
+        return {}
+    found: dict[str, dict[str, Any]] = {}
+    latest = _latest(window)
+    for row, number in enumerate(window.names.tolist()):
+        excess = latest[row]
+        known = excess[~np.isnan(excess)]
+        if not known.size:
+            continue
+        worst = int(np.nanargmax(excess))
+        middle, high = np.quantile(known, [0.5, 0.9])
+        found[report.row_name(number)] = {
+            "median": round(1000.0 * (1.0 + float(middle))),
+            "p90": round(1000.0 * (1.0 + float(high))),
+            "worst": min(round(1000.0 * (1.0 + float(excess[worst]))), 10**6),
+            "worst_rank": worst,
+            "slow": int((window.state[row] == SLOW).sum()),
+        }
+    return found
+
+
+def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """All reports of a file, in order.
+
+    Raises:
+        ReportLogError: The file is missing, empty, or a line is not a report of a known version.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ReportLogError(f"reports cannot be read from {path}: {error.strerror or error}") from error
+    records = list(_records(text, str(path)))
+    if not records:
+        raise ReportLogError(f"{path} holds no report; it is written by Detector.initialize(log_path=...) on rank 0")
+    return records
+
+
+def _records(text: str, path: str) -> Iterator[dict[str, Any]]:
+    lines = text.split("\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            if number == len(lines):
+                logger.warning("%s line %d ends in mid-line, as if its writer was killed; it is left out", path, number)
+                return
+            raise ReportLogError(f"{path} line {number} is not JSON: {error}") from error
+        if not isinstance(record, dict) or record.get("format") != FORMAT:
+            raise ReportLogError(f"{path} line {number} is not a {FORMAT}")
+        if record.get("version") != VERSION:
+            raise ReportLogError(f"{path} line {number} has version {record.get('version')!r}; this reads {VERSION}")
+        yield record

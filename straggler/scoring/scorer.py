@@ -1,0 +1,225 @@
+"""Judge: from the gathered windows to one :class:`Outcome`, the arrays behind a report.
+
+Which rows are scored: sections that are a rank's own work, arrivals (a rank's own work before a synchronous
+section), and one row ``gpu``, the mean slowdown over kernels weighted by time spent. Durations of synchronous
+sections and of collective kernels are waits: whoever has long ones is a victim. They are kept for the story and
+never scored.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from straggler.exchange.gathered import Block, Gathered
+from straggler.exchange.wire import Family
+from straggler.measurement.name_table import hash_name
+from straggler.scoring.individual import OwnPastScorer
+from straggler.scoring.minimum import MinimumScorer
+from straggler.scoring.peers import PeerGroups
+from straggler.scoring.robust import RobustScorer
+from straggler.scoring.robust_settings import OK, SLOW, UNKNOWN, RobustSettings, Window
+
+__all__ = ["ARRIVAL_SALT", "GPU_ROW", "SCORINGS", "Judge", "Outcome", "Scoring"]
+
+Scoring = Literal["robust", "minimum"]
+SCORINGS: tuple[Scoring, ...] = ("robust", "minimum")
+
+GPU_ROW = hash_name("gpu, all kernels")
+ARRIVAL_SALT = 0x9E37_79B9_7F4A_7C15
+"""Told apart from the section of the same name by this, in hashes."""
+
+Floats = npt.NDArray[np.float64]
+Names = npt.NDArray[np.uint64]
+
+
+@attrs.frozen
+class Outcome:
+    """What a report says, as arrays. Rows are sections and arrivals, in the order of ``names``.
+
+    Args:
+        names: Name hash of each row; an arrival's carries :data:`ARRIVAL_SALT`.
+        arrival: Which rows are arrivals.
+        relative: Scores in 0..1 against the peers, shape ``(rows, ranks)``, NaN unknown; None if not computed.
+        individual: Scores against each rank's own past, same shape; None if not computed.
+        gpu_relative: Shape ``(ranks,)``, NaN unknown; None if not computed.
+        gpu_individual: The same against the past.
+        window: The robust window over the rows and :data:`GPU_ROW`; None with ``scoring="minimum"``.
+        own_past: The same against the past.
+        seconds: Each rank's time in each row of ``window``, shape ``(rows, ranks)``.
+        measured: All the time that was measured on each rank, waits included, shape ``(ranks,)``.
+        waited: Share of its time each rank spent waiting for the last to arrive, shape ``(ranks,)``, NaN unknown.
+        job_wide: Rows (hashes) in which most ranks became slower together.
+        ambiguous: Pairs of ranks of which one waits for the other, but nothing tells which.
+    """
+
+    names: Names
+    arrival: npt.NDArray[np.bool_]
+    relative: Floats | None
+    individual: Floats | None
+    gpu_relative: Floats | None
+    gpu_individual: Floats | None
+    window: Window | None
+    own_past: Window | None
+    seconds: Floats
+    measured: Floats
+    waited: Floats
+    job_wide: tuple[int, ...] = ()
+    ambiguous: tuple[tuple[int, int], ...] = ()
+
+
+class Judge:
+    """Holds the scorers, and with them every rank's past. Lives on the rank that makes reports."""
+
+    def __init__(
+        self, ranks: int, *, scoring: Scoring, relative: bool, individual: bool, settings: RobustSettings | None = None
+    ) -> None:
+        self.ranks = ranks
+        self.scoring = scoring
+        self._relative = relative
+        self._individual = individual
+        self._minimum = MinimumScorer()
+        self._robust = RobustScorer(ranks, settings)
+        self._own_past = OwnPastScorer(ranks, settings)
+
+    def judge(self, gathered: Gathered) -> Outcome:
+        """Score one report's windows."""
+        if self.scoring == "minimum":
+            return self._judge_minimum(gathered)
+        return self._judge_robust(gathered)
+
+    def _judge_minimum(self, gathered: Gathered) -> Outcome:
+        sections, kernels = gathered.blocks[Family.SECTION], gathered.blocks[Family.KERNEL]
+        scorer = self._minimum
+        return Outcome(
+            names=sections.names,
+            arrival=np.zeros(len(sections.names), dtype=bool),
+            relative=scorer.relative_sections(sections.med) if self._relative else None,
+            individual=scorer.individual_sections(sections.names, sections.med) if self._individual else None,
+            gpu_relative=scorer.relative_gpu(kernels.med, kernels.total) if self._relative else None,
+            gpu_individual=(
+                scorer.individual_gpu(kernels.names, kernels.med, kernels.total) if self._individual else None
+            ),
+            window=None,
+            own_past=None,
+            seconds=sections.total,
+            measured=sections.total.sum(axis=0),
+            waited=_waited(gathered),
+        )
+
+    def _judge_robust(self, gathered: Gathered) -> Outcome:
+        peers = PeerGroups(gathered.peer_groups)
+        sections, arrivals, kernels = (gathered.blocks[f] for f in (Family.SECTION, Family.ARRIVAL, Family.KERNEL))
+        work = ~sections.synchronous
+        parts = [
+            (sections.names[work], sections.med[work], sections.num[work], sections.total[work]),
+            (arrivals.names ^ np.uint64(ARRIVAL_SALT), arrivals.med, arrivals.num, arrivals.total),
+        ]
+        gpu = _gpu_slowness(kernels, peers)
+        if gpu is not None:
+            parts.append((np.array([GPU_ROW], dtype=np.uint64), gpu[None], kernels.num.sum(axis=0)[None],
+                          kernels.total.sum(axis=0)[None]))  # fmt: skip
+        names = np.concatenate([p[0] for p in parts])
+        med, num, seconds = (np.concatenate([p[i] for p in parts]) for i in (1, 2, 3))
+        window = self._robust.update(names, med, num_SR=num, groups=peers)
+        window, seconds, ambiguous = _settle_pairs(window, names, seconds, peers)
+        own_past, job_wide = self._judge_own_past(names, med, num, peers) if self._individual else (None, ())
+        listed = window.names
+        is_gpu = listed == np.uint64(GPU_ROW)
+        scores = 1.0 / (1.0 + np.maximum(window.excess.astype(np.float64), 0.0))
+        scores[(window.state == UNKNOWN)] = np.nan
+        individual = None
+        if own_past is not None:
+            usual = self._own_past.usual_seconds().astype(np.float64)
+            latest = own_past.recent[-1].astype(np.float64) + 1.0
+            individual = np.minimum(usual / (own_past.reference.astype(np.float64) * latest), 1.0)
+        return Outcome(
+            names=listed[~is_gpu],
+            arrival=np.isin(listed[~is_gpu], arrivals.names ^ np.uint64(ARRIVAL_SALT)),
+            relative=scores[~is_gpu] if self._relative else None,
+            individual=None if individual is None else individual[~is_gpu],
+            gpu_relative=_only(scores, is_gpu, self.ranks) if self._relative else None,
+            gpu_individual=None if individual is None else _only(individual, is_gpu, self.ranks),
+            window=window,
+            own_past=own_past,
+            seconds=seconds,
+            measured=np.maximum(
+                sections.total.sum(axis=0),
+                sections.total[sections.synchronous].sum(axis=0) + arrivals.total.sum(axis=0),
+            ),
+            waited=_waited(gathered),
+            job_wide=job_wide,
+            ambiguous=ambiguous,
+        )
+
+    def _judge_own_past(
+        self, names: Names, med: Floats, num: Floats, peers: PeerGroups
+    ) -> tuple[Window, tuple[int, ...]]:
+        own_past = self._own_past.update(names, med, num_SR=num, groups=peers)
+        if self.ranks < 3:
+            return own_past, ()
+        slow = (own_past.state == SLOW).sum(axis=1)
+        rows = np.flatnonzero(2 * slow > (own_past.state != UNKNOWN).sum(axis=1))
+        for row in rows.tolist():
+            self._own_past.start_anew(row)
+            own_past.state[row][own_past.state[row] == SLOW] = OK
+        return own_past, tuple(int(n) for n in own_past.names[rows])
+
+
+def _only(rows: Floats, chosen: npt.NDArray[np.bool_], ranks: int) -> Floats:
+    return np.asarray(rows[chosen][0]) if chosen.any() else np.full(ranks, np.nan)
+
+
+def _gpu_slowness(kernels: Block, peers: PeerGroups) -> Floats | None:
+    """1 / GPU score of each rank, against the middle of its peers; None without kernels."""
+    if not len(kernels.names):
+        return None
+    reference = peers.middle(kernels.med.astype(np.float32), at_least=2).astype(np.float64)
+    ratios = reference / kernels.med
+    weights = np.where(np.isnan(ratios), 0.0, kernels.total)
+    spent = weights.sum(axis=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        score = np.nansum(weights * ratios, axis=0) / spent
+        return np.asarray(np.where(spent > 0.0, 1.0 / score, np.nan))
+
+
+def _waited(gathered: Gathered) -> Floats:
+    sections, gpu = gathered.blocks[Family.SECTION], gathered.blocks[Family.WAIT]
+    present = gathered.present
+    waits = np.zeros(gathered.world_size)
+    for total in (*sections.total[sections.synchronous], *gpu.total):
+        # What everybody spends there is the work itself; what exceeds the least is waiting for the last to come.
+        waits[present] += total[present] - total[present].min()
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.where(gathered.elapsed > 0.0, np.minimum(waits / gathered.elapsed, 1.0), np.nan))
+
+
+def _settle_pairs(
+    window: Window, names: Names, seconds: Floats, peers: PeerGroups
+) -> tuple[Window, Floats, tuple[tuple[int, int], ...]]:
+    """Two peers who each take longer where the other takes less: one of them waits, and nothing tells which.
+
+    From three ranks on the waiting ones are the majority, hence the reference. Two cannot outvote each other, so
+    where what one loses the other loses elsewhere, both are UNKNOWN rather than one of them wronged.
+    """
+    place = {name: row for row, name in enumerate(names.tolist())}
+    aligned = np.zeros((len(window.names), seconds.shape[1]))
+    for row, name in enumerate(window.names.tolist()):
+        if name in place:
+            aligned[row] = seconds[place[name]]
+    pairs: list[tuple[int, int]] = []
+    sizes = np.bincount(peers.member, minlength=peers.count)
+    for group in np.flatnonzero(sizes == 2).tolist():
+        first, second = np.flatnonzero(peers.member == group).tolist()
+        if not (window.state[:, [first, second]] == SLOW).any():
+            continue
+        over = np.nan_to_num(np.maximum(window.excess, 0.0))
+        lost = [float((over[:, r] / (1.0 + over[:, r]) * aligned[:, r]).sum()) for r in (first, second)]
+        if min(lost) > 0.5 * max(lost):
+            pairs.append((first, second))
+            for rank in (first, second):
+                window.state[window.state[:, rank] == SLOW, rank] = UNKNOWN
+    return window, aligned, tuple(pairs)

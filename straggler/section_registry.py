@@ -1,0 +1,112 @@
+"""SectionBook: one section per name, one name per place.
+
+A name that is used at two places would mix two durations into one median, so it is refused, at its first use at
+the second place. The same place reached twice (a helper, a second function object of the same source line, the
+copy of a ``finally`` block) is one place. A section without a name is called after its place; where that name is
+taken by a place in another file, a hash of the file's path tells them apart.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import PurePath
+from types import FrameType
+
+from resilience_core.config.converters import nearest
+from resilience_core.errors import ConfigError
+from straggler.errors import SectionNameError
+from straggler.measurement.name_table import hash_name
+from straggler.measurement.section import KINDS, Section, SectionClock, SectionKind
+from straggler.probes.base import Probe
+
+__all__ = ["SectionBook"]
+
+logger = logging.getLogger(__name__)
+
+_MANY = 500
+
+
+class SectionBook:
+    """The sections of one detector.
+
+    Args:
+        collectives: Reads the number of collectives so far; None where there are none to watch.
+        profiling_interval: Measure every so-manieth entry of each section.
+        probes: May each add a timer to every new section.
+    """
+
+    def __init__(
+        self,
+        collectives: Callable[[], int] | None,
+        *,
+        profiling_interval: int = 1,
+        probes: Sequence[Probe] = (),
+    ) -> None:
+        self.by_name: dict[str, Section] = {}
+        self._unnamed: dict[tuple[str, int], str] = {}
+        self._interval = profiling_interval
+        self._probes = probes
+        self._clock = SectionClock(collectives)
+
+    def at_place(self, name: str | None, frame: FrameType, profile_cuda: bool, kind: SectionKind) -> Section:
+        """The section of this name, for the place that a frame is at.
+
+        Raises:
+            SectionNameError: The name belongs to another place.
+            ConfigError: The name is not text, or the kind is not known.
+        """
+        code, line = frame.f_code, frame.f_lineno
+        place = (code.co_filename, line)
+        if name is None:
+            name = self._name_of_place(place)
+        elif not isinstance(name, str) or not name:
+            raise ConfigError(f"a section's name is text, not {name!r}")
+        section = self.by_name.get(name)
+        if section is None:
+            if kind not in KINDS:
+                raise ConfigError(f"kind is {kind!r}{nearest(str(kind), KINDS)}")
+            section = self._make(name, profile_cuda, kind)
+            section.place = place
+        elif section.place != place and not place[0].startswith("<"):
+            raise SectionNameError(
+                f"section {name!r} is already at {section.place[0]}:{section.place[1]}, and is used again at "
+                f"{place[0]}:{line}; two places would be mixed into one median, so give one of them another name"
+            )
+        section.code, section.lasti = code, frame.f_lasti
+        return section
+
+    def named(self, name: str, profile_cuda: bool) -> Section:
+        """The section of a wrapped callable; one that was unwrapped and wrapped again is the same."""
+        section = self.by_name.get(name)
+        if section is None:
+            section = self._make(name, profile_cuda, "auto")
+            section.place = (f"wrapped callable {name}", 0)
+        return section
+
+    def forget_release(self) -> None:
+        """The time from here to the next arrival holds a report, and is nobody's own work."""
+        self._clock.last_release_ns = 0
+
+    def _name_of_place(self, place: tuple[str, int]) -> str:
+        name = self._unnamed.get(place)
+        if name is None:
+            name = f"{PurePath(place[0]).name}:{place[1]}"
+            if name in self.by_name:
+                name = f"{name}~{hash_name(place[0]) & 0xFFFF:04x}"
+            self._unnamed[place] = name
+        return name
+
+    def _make(self, name: str, profile_cuda: bool, kind: SectionKind) -> Section:
+        if len(self.by_name) == _MANY:
+            logger.warning(
+                "there are %d straggler sections, the latest is %r: are names made at run time? Each is kept, and "
+                "none is ever compared with another (said once)",
+                _MANY,
+                name,
+            )
+        section = Section(name, self._clock, profiling_interval=self._interval, kind=kind)
+        for probe in self._probes:
+            probe.watch(section, profile_cuda)
+        self.by_name[name] = section
+        return section

@@ -1,0 +1,1 @@
+"""Simulated jobs whose truth is known, to test the scores."""

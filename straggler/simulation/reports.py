@@ -1,0 +1,60 @@
+"""Reports of a simulated job: the simulator's timings through the whole judgement, to a log that can be drawn."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+
+from straggler.exchange.gathered import Block, Gathered
+from straggler.exchange.wire import STATE_FIELDS, Family
+from straggler.measurement.name_table import NameBook
+from straggler.reporting.report import Report
+from straggler.reporting.report_log import ReportLog
+from straggler.scoring.scorer import Judge
+from straggler.simulation.simulator import Job, simulate
+
+__all__ = ["reports", "write_log"]
+
+
+def reports(job: Job, *, interval_seconds: float = 60.0) -> Iterator[Report]:
+    """Each window of a simulated job as a report."""
+    names = NameBook()
+    hashes = np.array(sorted(names.add(f"section {row}") for row in range(job.sections)), dtype=np.uint64)
+    judge = Judge(job.ranks, scoring="robust", relative=True, individual=False)
+    nodes = [f"node-{rank // job.ranks_per_node:04d}" for rank in range(job.ranks)]
+    none = np.zeros((0, job.ranks))
+    empty = Block(np.zeros(0, np.uint64), none, none, none, none, np.zeros(0, bool))
+    for sequence, medians in enumerate(simulate(job)):
+        med = medians.astype(np.float64)
+        num = np.full(med.shape, float(job.samples))
+        blocks = dict.fromkeys(Family, empty)
+        blocks[Family.SECTION] = Block(hashes, med, med * num, num, np.zeros(med.shape), np.zeros(len(hashes), bool))
+        gathered = Gathered(
+            job.ranks,
+            np.ones(job.ranks, bool),
+            nodes,
+            np.zeros(job.ranks, np.int64),
+            np.full((job.ranks, len(STATE_FIELDS)), np.nan),
+            np.full(job.ranks, interval_seconds),
+            0,
+            blocks,
+            {},
+        )
+        yield Report(
+            outcome=judge.judge(gathered),
+            gathered=gathered,
+            name_of=names.get,
+            sequence=sequence,
+            rank=0,
+            report_seconds=[interval_seconds] * (sequence + 1),
+            wall_time=1.7e9 + interval_seconds * sequence,
+        )
+
+
+def write_log(job: Job, path: str | os.PathLike[str]) -> None:
+    """Append all reports of a simulated job to a log."""
+    log = ReportLog(path)
+    for report in reports(job):
+        log.append(report)

@@ -1,0 +1,423 @@
+"""What the agent believes, counts and tells: late reports, restarts of all nodes, rows of early deaths, progress.
+
+Torch's agent, its worker group and the rendezvous are real; the generation and what it would touch are made up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec, WorkerState
+
+from launcher.agent import elastic_agent as agent_module
+from launcher.agent.elastic_agent import Agent
+from launcher.agent.rendezvous import LocalRendezvous
+from launcher.incidents.incident import Incident, RankReport
+from launcher.workers.worker_processes import Worker
+from resilience_core import FaultToleranceConfig
+from resilience_core.monitoring.cell import ITERATION, Cell, CellView
+
+S = 1_000_000_000
+
+
+class Made:
+    """An agent in generation 3, and what was made up around it."""
+
+    def __init__(self, max_restarts: int = 5) -> None:
+        self.reports: list[dict[str, Any]] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.condemned: set[int] = {7}
+        self.exit_codes: dict[int, int] = {}
+        self.rendezvous = LocalRendezvous("job", "localhost", 0, 60.0)
+        self.rendezvous.generation = 3
+        self.ended: list[str] = []
+        self.rendezvous.end = self.ended.append  # type: ignore[method-assign]
+        outfit: Any = SimpleNamespace(
+            config=FaultToleranceConfig(restart_backoff_after=2, capture_stacks=False),
+            monitor=SimpleNamespace(read_reports=self.read_reports, forget=lambda *_, **__: None),
+            events=SimpleNamespace(
+                write=lambda name, **facts: self.events.append((name, facts)), gathering=contextlib.nullcontext
+            ),
+            limits=SimpleNamespace(note_verdict=lambda incident: []),
+            signals=SimpleNamespace(deferred=contextlib.nullcontext, raise_pending=lambda: None, first=None),
+            on_disk=lambda what, call, otherwise: otherwise,
+            log_folder="",
+        )
+        spec = WorkerSpec(
+            role="trainer",
+            local_world_size=1,
+            rdzv_handler=self.rendezvous,
+            entrypoint="true",
+            max_restarts=max_restarts,
+        )
+        self.agent = Agent(spec, outfit, 30.0)
+        self.generation: Any = SimpleNamespace(
+            number=3,
+            started_ns=0,
+            condemned=self.condemned,
+            condemn=self.condemned.update,
+            is_being_ended=False,
+            stop_judging=self.stop_judging,
+            acquit=self.condemned.discard,
+            processes=SimpleNamespace(failed=[], running=[], collect_exits=lambda: None, pids=dict, stderrs={}),
+            views=dict,
+            errors=dict,
+            asked_ns=dict,
+            ask_to_end=lambda number: None,
+            overstayed={},
+            end=lambda *_, **__: None,
+        )
+        self.agent._current = self.generation
+
+    def stop_judging(self) -> None:
+        self.generation.is_being_ended = True
+
+    def read_reports(self) -> list[dict[str, Any]]:
+        reports, self.reports = self.reports, []
+        return reports
+
+    def verdict(self, generation: int, local_rank: int, folder: str | None = None) -> None:
+        """Have the monitor tell of a verdict."""
+        rank = RankReport(local_rank, local_rank, 9, is_condemned=True, cause="section", section="step")
+        incident = Incident(
+            "hang", generation, "its section has passed its limit", "terminated", (rank,), folder=folder
+        )
+        report = {"generation": generation, "condemned": [local_rank], "incident": incident.to_json(), "problem": None}
+        self.reports.append(report)
+
+
+def view(iteration: int) -> CellView:
+    cell = Cell.detached()
+    cell.words[ITERATION] = iteration
+    return cell.view()
+
+
+def near_miss(local_rank: int) -> dict[str, Any]:
+    return {
+        "local_rank": local_rank,
+        "rank": local_rank,
+        "cause": "section",
+        "section": "step",
+        "late_seconds": 0.1,
+        "late_at_most_seconds": 0.1,
+        "was_late": True,
+    }
+
+
+# ---- reports --------------------------------------------------------------------------------------------
+
+
+def test_a_verdict_counts_for_the_generation_that_it_was_found_in() -> None:
+    """The monitor's words may arrive when the group has been started anew: its ranks have done nothing."""
+    made = Made()
+    made.verdict(2, 0)
+    made.agent._read_reports()
+    assert made.condemned == {7}
+
+    made.verdict(3, 0)
+    made.agent._read_reports()
+    assert made.condemned == {0, 7}
+
+
+def test_a_verdict_is_withdrawn_from_the_generation_that_it_was_found_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_module.story, "near_miss", lambda miss, count: "spared")
+    made = Made()
+    made.agent._spared(2, [near_miss(7)])
+    assert made.condemned == {7}
+    made.agent._spared(3, [near_miss(7)])
+    assert made.condemned == set()
+
+
+def test_a_verdict_is_read_before_an_exit_with_0_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that heeds SIGTERM and ends with 0 looks like one that has finished."""
+    made = Made()
+    made.condemned.clear()
+    made.verdict(3, 0)
+    worker = SimpleNamespace(local_rank=0, exit_code=0)
+
+    class Processes:
+        running: tuple[()] = ()
+        collect_exits = staticmethod(lambda: None)
+
+        @property
+        def failed(self) -> list[Any]:
+            return [worker] if worker.local_rank in made.condemned else []
+
+    made.generation.processes = Processes()
+    monkeypatch.setattr(made.agent, "_wait", lambda current: None)
+    monkeypatch.setattr(made.agent, "_failed", lambda current, group: RunResult(state=WorkerState.FAILED))
+
+    assert made.agent._monitor_workers(made.agent._worker_group).state is WorkerState.FAILED
+
+
+@pytest.mark.parametrize("why", ["another verdict stands", "it is being ended"])
+def test_a_verdict_that_comes_too_late_is_no_second_incident(why: str, tmp_path: Path) -> None:
+    """As from a monitor that was told a moment too late that the generation ends, or replaced in between."""
+    made = Made()
+    made.agent._outfit.on_disk = lambda what, call, otherwise: call()  # type: ignore[misc]
+    folders = [tmp_path / "0001", tmp_path / "0002"]
+    for folder in folders:
+        folder.mkdir()
+    made.condemned.clear()
+    if why == "another verdict stands":
+        made.verdict(3, 0, str(folders[0]))
+    else:
+        made.generation.is_being_ended = True
+    made.verdict(3, 1, str(folders[1]))
+
+    made.agent._read_reports()
+
+    assert 1 in made.condemned  # it is signalled all the same
+    told = [facts["folder"] for name, facts in made.events if name == "hang"]
+    assert told == ([str(folders[0])] if why == "another verdict stands" else [])
+    assert [folder.exists() for folder in folders] == [True, False]
+
+
+def test_a_verdict_that_was_told_before_the_nodes_change_is_read_before_it_would_be_too_late() -> None:
+    made = Made()
+    made.condemned.clear()
+    made.verdict(3, 0)
+    made.agent._stop_workers(made.agent._worker_group)
+    assert [name for name, _ in made.events] == ["hang"]
+
+
+# ---- restarts -------------------------------------------------------------------------------------------
+
+
+def test_what_is_left_of_the_restarts_is_what_the_nodes_agree_on() -> None:
+    """Torch's agent counts only the restarts that it has ordered itself, and not those for failures elsewhere."""
+    made = Made(max_restarts=5)
+    made.rendezvous.failures = 3
+    made.agent._rendezvous(made.agent._worker_group)
+    made.rendezvous.shutdown()
+    assert made.agent._remaining_restarts == 2
+
+
+@pytest.mark.parametrize("restarts_left", [1, 0])
+def test_the_other_nodes_are_told_of_the_last_failure_alone(
+    monkeypatch: pytest.MonkeyPatch, restarts_left: int
+) -> None:
+    """They would wait in the rendezvous for a node that never comes back."""
+    made = Made()
+    made.agent._remaining_restarts = restarts_left
+    incident = Incident("failure", 3, "it ended with 1", "nothing", ())
+    monkeypatch.setattr(agent_module.story, "look", lambda *_: {})
+    monkeypatch.setattr(agent_module.story, "failure_incident", lambda *_: incident)
+
+    made.agent._failed(made.generation, made.agent._worker_group)
+
+    assert made.rendezvous.failures == 1
+    assert len(made.ended) == (0 if restarts_left else 1)
+
+
+def test_after_a_failure_ranks_are_looked_at_then_asked_to_end_and_only_then_is_a_disk_touched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who is asked looks like one that ends by itself, and a disk may take its time."""
+    made = Made()
+    order: list[str] = []
+    outfit: Any = made.agent._outfit
+    outfit.on_disk = lambda what, call, otherwise: order.append("disk") or otherwise
+    made.generation.ask_to_end = lambda number: order.append("ask")
+    incident = Incident("failure", 3, "it ended with 1", "nothing", ())
+    monkeypatch.setattr(agent_module.story, "look", lambda *_: order.append("look") or {})
+    monkeypatch.setattr(agent_module.story, "failure_incident", lambda *_: incident)
+
+    made.agent._failed(made.generation, made.agent._worker_group)
+
+    assert order[:3] == ["look", "ask", "disk"]
+
+
+def test_a_row_of_early_deaths_is_broken_by_a_generation_that_lived_or_showed_life(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(agent_module, "_LONGEST_BACK_OFF_SECONDS", 0.0)
+    made = Made()
+
+    def dies(after_seconds: float, showed_life: bool = False) -> bool:
+        made.events.clear()
+        made.agent._seen_ns = time.monotonic_ns()
+        made.generation.started_ns = made.agent._seen_ns - int(after_seconds * S)
+        made.agent._back_off_from_a_crash_loop(made.generation, showed_life)
+        return any(name == "backing_off" for name, _ in made.events)
+
+    assert [dies(1), dies(1), dies(1)] == [False, True, True]
+    assert [dies(3600), dies(1), dies(1)] == [False, False, True]
+    assert [dies(1, showed_life=True), dies(1), dies(1)] == [False, False, True]
+
+
+@pytest.mark.parametrize("how", ["shutdown", "stop"])
+def test_what_ranks_do_after_they_were_asked_to_end_is_progress(how: str) -> None:
+    """The step that was running, and the save. After a failure it is none: the next generation starts before it."""
+    made = Made()
+    made.agent._outfit = SimpleNamespace(  # type: ignore[assignment]
+        **{**vars(made.agent._outfit), "on_disk": lambda what, call, otherwise: call()}
+    )
+    said: dict[int, Any] = {0: view(iteration=-1)}
+    made.generation.views = lambda: said
+    made.generation.processes.running = [SimpleNamespace(local_rank=0)]
+    made.generation.end = lambda *_, **__: said.update({0: view(iteration=65)})
+
+    if how == "shutdown":
+        made.agent._shutdown()
+    else:
+        made.agent._stop_workers(made.agent._worker_group)
+    assert made.agent.furthest.iteration == 65
+
+    said[0] = view(iteration=66)
+    made.generation.processes.failed = [SimpleNamespace(local_rank=0)]
+    made.generation.end = lambda *_, **__: None
+    made.agent._stop_workers(made.agent._worker_group)
+    assert made.agent.furthest.iteration == 65
+
+
+def test_a_membership_change_gives_ranks_as_long_as_the_scheduler_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, ends = Made(), []
+    monkeypatch.setattr(made.generation, "end", lambda number, seconds, wait: ends.append((number, seconds)))
+    made.agent._stop_workers(made.agent._worker_group)
+    made.rendezvous.failed_elsewhere = lambda: True  # type: ignore[method-assign]
+    made.agent._stop_workers(made.agent._worker_group)
+    short = made.agent._outfit.config.failure_stop_timeout
+    assert ends == [(signal.SIGTERM, 30.0), (signal.SIGTERM, short)]
+
+
+# ---- notes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("captures", "times"), [(True, 1), (False, 0)])
+def test_the_absence_of_py_spy_is_said_once(monkeypatch: pytest.MonkeyPatch, captures: bool, times: int) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(agent_module, "say", lambda *lines, **_: said.extend(lines))
+    monkeypatch.setattr(agent_module.story, "misses_py_spy", lambda incident: incident.kind == "hang")
+    made = Made()
+    made.agent._outfit.config = FaultToleranceConfig(capture_stacks=captures)  # type: ignore[misc]
+    for local_rank in range(3):
+        made.condemned.clear()
+        made.verdict(3, local_rank)
+        made.agent._read_reports()
+    assert said.count(agent_module.story.NO_PY_SPY) == times
+
+
+def test_a_name_server_is_asked_nothing_at_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch makes an event of each phase and worker, with this machine's full name, and then drops it."""
+    asked: list[str] = []
+    monkeypatch.setattr("socket.getfqdn", lambda name="": asked.append(name) or "node")
+    made = Made()
+    pids = {0: SimpleNamespace(pid=4711)}
+    generation = SimpleNamespace(processes=SimpleNamespace(workers=pids, pids=lambda: {0: 4711}))
+    monkeypatch.setattr(agent_module, "Generation", lambda *_: generation)
+    monkeypatch.setattr(agent_module.story, "restarted", lambda *_: "restarted")
+
+    made.agent._initialize_workers(made.agent._worker_group)
+
+    assert asked == []
+    assert [worker.id for worker in made.agent._worker_group.workers] == [4711]
+
+    made.agent._worker_group.spec.event_log_handler = "console"
+    made.agent._initialize_workers(made.agent._worker_group)
+    made.rendezvous.shutdown()
+    assert asked, "whoever has chosen an event log gets torch's events"
+
+
+def test_what_a_failure_was_seen_at_is_what_the_log_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is written down after the peers were asked to end."""
+    made = Made()
+    asked_ns: list[int] = []
+    made.generation.ask_to_end = lambda number: asked_ns.append(time.monotonic_ns())
+    incident = Incident("failure", 3, "it ended with 1", "nothing", ())
+    monkeypatch.setattr(agent_module.story, "look", lambda *_: {})
+    monkeypatch.setattr(agent_module.story, "failure_incident", lambda *_: incident)
+
+    made.agent._failed(made.generation, made.agent._worker_group)
+
+    at_ns = {name: facts.get("at_ns") for name, facts in made.events}
+    assert list(at_ns)[:2] == ["seen", "asked"]
+    assert at_ns["seen"] == made.agent._seen_ns <= asked_ns[0] <= at_ns["asked"]
+
+
+def test_a_restart_is_timed_from_what_this_node_has_seen_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not from its own last failure, generations ago, where another node has failed since."""
+    made = Made()
+    reasons: list[Any] = []
+    workers = {0: SimpleNamespace(pid=4711)}
+    started = SimpleNamespace(**{**vars(made.generation), "processes": SimpleNamespace(workers=workers, failed=[])})
+    monkeypatch.setattr(agent_module, "Generation", lambda *_: started)
+    monkeypatch.setattr(agent_module.story, "restarted", lambda *facts: reasons.append(facts[2]) or "restarted")
+    incident = Incident("failure", 3, "it ended with 1", "nothing", ())
+    monkeypatch.setattr(agent_module.story, "look", lambda *_: {})
+    monkeypatch.setattr(agent_module.story, "failure_incident", lambda *_: incident)
+
+    def restart() -> None:
+        made.agent._stop_workers(made.agent._worker_group)
+        made.agent._start_workers(made.agent._worker_group)
+
+    made.agent._failed(made.generation, made.agent._worker_group)
+    restart()
+    stopped_ns = time.monotonic_ns()
+    restart()
+    made.rendezvous.failed_elsewhere = lambda: True  # type: ignore[method-assign]
+    restart()
+    made.rendezvous.shutdown()
+
+    assert [what for what, _ in reasons] == ["the failure", "the change of nodes", "the failure of another node"]
+    assert reasons[0][1] == made.agent._seen_ns < stopped_ns <= reasons[1][1] <= reasons[2][1]
+
+
+# ---- chores ---------------------------------------------------------------------------------------------
+
+
+class Chores:
+    """A generation that notes its chores, and how soon it wants to be looked at again."""
+
+    def __init__(self, next_look: float | None, has_told_phases: bool = True) -> None:
+        self.done: list[str] = []
+        self.next_look_seconds = lambda: next_look
+        self.has_told_phases = has_told_phases
+
+    def reap_orphans(self) -> None:
+        self.done.append("orphans")
+
+    def tell_phases(self) -> None:
+        self.done.append("phases")
+
+    def look_after_the_unmonitored(self) -> list[str]:
+        self.done.append("look")
+        return []
+
+
+@pytest.mark.parametrize(
+    ("next_look", "has_told_phases", "seconds"),
+    [(None, True, 1.0), (None, False, 0.25), (0.5, True, 0.5), (5.0, True, 1.0), (0.0, True, 0.01)],
+)
+def test_chores_are_done_when_they_are_due_and_not_at_every_wake_up(
+    next_look: float | None, has_told_phases: bool, seconds: float
+) -> None:
+    """What wakes the launcher most is a restart, when there is no time for them."""
+    made, generation = Made(), Chores(next_look, has_told_phases)
+    agent: Any = made.agent
+    agent._chores_at_ns = time.monotonic_ns() + 3600 * S
+    assert agent._do_chores(generation) > 3500
+    assert generation.done == []
+
+    agent._chores_at_ns = 0
+    assert agent._do_chores(generation) == seconds
+    assert generation.done == ["orphans", "phases", "look"]
+    assert 0 < agent._chores_at_ns - time.monotonic_ns() <= seconds * S
+
+
+def test_an_error_file_that_cannot_be_read_costs_no_other_rank_its_record() -> None:
+    class Processes:
+        def failure(self, worker: Worker) -> str:
+            if worker.local_rank == 1:
+                raise ValueError("not what torch writes")
+            return f"the record of {worker.local_rank}"
+
+    processes: Any = Processes()
+    failed = [Worker(local_rank, pid=9, pidfd=-1) for local_rank in range(3)]
+    assert agent_module._records(processes, failed) == {0: "the record of 0", 2: "the record of 2"}

@@ -1,0 +1,186 @@
+"""Every way in which torch's loop can end, and the launcher's exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch.distributed import DistNetworkError
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousConnectionError
+
+from launcher.agent import job as run_module
+from launcher.agent.progress import NOTHING_REACHED
+from launcher.agent.signals import SignalInbox
+from launcher.command_line.options import parse
+from resilience_core.errors import ConfigError, ResilienceError
+
+
+class FakeAgent(SimpleNamespace):
+    """Ends as it is told to."""
+
+    def __init__(self, ends: Any, **state: Any) -> None:
+        base = {"has_started": True, "ended_cleanly": False, "leaves_the_others_alone": False, "exit_code": None}
+        super().__init__(
+            ends=ends, generation=0, furthest=NOTHING_REACHED, ended_because=None, failures=0, **{**base, **state}
+        )
+
+    def run(self) -> Any:
+        if isinstance(self.ends, Exception):
+            raise self.ends
+        return self.ends
+
+    def get_event_succeeded(self) -> None:
+        """For torch's own log of events."""
+
+    get_event_failed = get_event_succeeded
+
+    def last_words(self) -> list[str]:
+        """For people."""
+        return ["the job has failed"]
+
+
+def ends(agent: FakeAgent, monkeypatch: pytest.MonkeyPatch) -> tuple[int, bool]:
+    """The exit code, and whether the rendezvous was closed."""
+    closed: list[bool] = []
+    monkeypatch.setattr(run_module.torch_events, "record", lambda *_: None)
+    spec = SimpleNamespace(rdzv_handler=SimpleNamespace(shutdown=lambda: closed.append(True)))
+    events = SimpleNamespace(write=lambda *_, **__: None)
+    monitor = SimpleNamespace(unprotected_since_ns=None)
+    outfit: Any = SimpleNamespace(signals=SignalInbox("SIGTERM"), events=events, monitor=monitor)
+    code = run_module._supervise(agent, spec, outfit)  # type: ignore[arg-type]
+    return code, bool(closed)
+
+
+C10D = ("--rdzv-backend", "c10d", "--rdzv-endpoint")
+
+
+def furnish(arguments: list[str], folder: Path) -> None:
+    """Go as far as the workers' specification."""
+    job = parse(arguments)
+    SignalInbox(job.arguments.signals_to_handle)
+    run_module._complete(job)
+    launch_config, entrypoint, rest = run_module._launch_config(job, str(folder), 1)
+    run_module._worker_spec(job, launch_config, entrypoint, rest)
+
+
+SUCCESS = RunResult(state=WorkerState.SUCCEEDED)
+FAILURE = RunResult(state=WorkerState.FAILED)
+SIGTERM = SignalException("the launcher got SIGTERM", sigval=signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("agent", "expected"),
+    [
+        (FakeAgent(SUCCESS), (0, True)),
+        (FakeAgent(FAILURE), (1, True)),
+        (FakeAgent(FAILURE, exit_code=93), (93, True)),
+        (FakeAgent(None), (0, True)),
+        (FakeAgent(SIGTERM, ended_cleanly=True), (0, False)),
+        (FakeAgent(SIGTERM), (1, False)),
+        (FakeAgent(RendezvousClosedError("closed")), (1, True)),
+        (FakeAgent(DistNetworkError("timed out")), (1, True)),
+        (FakeAgent(ResilienceError("the folder in memory is full")), (1, True)),
+        (FakeAgent(FAILURE, leaves_the_others_alone=True), (1, False)),
+    ],
+)
+def test_each_end_has_its_exit_code(
+    agent: FakeAgent, expected: tuple[int, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of them is 2, which ft_autoresume takes for: the next run could only end the same way."""
+    assert ends(agent, monkeypatch) == expected
+
+
+def test_what_cannot_be_started_is_refused_as_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError):
+        ends(FakeAgent(ConfigError("a port in use"), has_started=False), monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--nproc-per-node", "0"], "--nproc-per-node 0: must be 1 or more"),
+        (["--nproc-per-node", "-1"], "--nproc-per-node -1: must be 1 or more"),
+        (["--rdzv-conf", "read_timeout=abc"], "--rdzv-conf read_timeout is abc: must be a number of seconds"),
+        (["--nnodes", "1:2", "--rdzv-backend", "nosuch", "--rdzv-endpoint", "localhost:0"], "backend 'nosuch'"),
+        (
+            ["--nnodes", "1:2", *C10D, "localhost:0", "--rdzv-conf", "join_timeout=abc"],
+            "--rdzv-conf join_timeout is abc: must be a number of seconds",
+        ),
+        (
+            ["--nnodes", "1:2", *C10D, "localhost:0", "--rdzv-conf", "join_timeout=1.5"],
+            "'join_timeout' does not represent a valid integer",
+        ),
+        (["--signals-to-handle", "SIGTERM,SIGKILL"], "--signals-to-handle: SIGKILL cannot be handled"),
+    ],
+)
+def test_what_torchruns_options_cannot_mean_is_no_mistake_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
+) -> None:
+    """Each was a traceback, with the request to report it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    with pytest.raises(ConfigError) as raised:
+        furnish([*options, "train.py"], tmp_path)
+    assert said in str(raised.value)
+
+
+def test_a_backend_whose_client_is_not_installed_is_told_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacks_its_client(parameters: object) -> None:
+        raise ModuleNotFoundError("No module named 'urllib3'")
+
+    monkeypatch.setattr(run_module.rendezvous_registry, "get_rendezvous_handler", lacks_its_client)
+    (tmp_path / "train.py").touch()
+    with pytest.raises(ConfigError, match="cannot be used as asked: No module named 'urllib3'"):
+        furnish(["--nnodes", "1:2", "--rdzv-backend", "etcd-v2", str(tmp_path / "train.py")], tmp_path)
+
+
+def test_an_endpoint_that_nobody_answers_at_is_told_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and not listening: refused at once
+        endpoint = f"127.0.0.1:{taken.getsockname()[1]}"
+        options = ["--nnodes", "1:2", *C10D, endpoint, "--rdzv-conf", "is_host=0,read_timeout=1"]
+        ended = subprocess.run(
+            [sys.executable, "-m", "launcher", *options, "train.py"],
+            env={**os.environ, "PYTHONPATH": str(Path(run_module.__file__).parents[1])},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+    assert ended.returncode == 1
+    said = ended.stderr
+    assert "ft_launcher: the nodes could not agree: RendezvousConnectionError: " in said
+    assert f"every node must reach --rdzv-endpoint {endpoint}" in said
+    assert "this is a mistake in ft_launcher" not in said
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RendezvousConnectionError(""), "the nodes could not agree: RendezvousConnectionError"),
+        (
+            RendezvousConnectionError("\nno answer\nat all"),
+            "the nodes could not agree: RendezvousConnectionError: no answer",
+        ),
+    ],
+)
+def test_a_rendezvous_that_fails_without_a_word_is_told_too(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(run_module, "say", lambda *words, level: lines.extend(words))
+
+    assert run_module._disagreed(error) == 1
+    assert lines == [said]

@@ -1,0 +1,221 @@
+"""What the agent says about failures: what follows, whether a restart can help, and the last words."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from launcher.agent.after_shutdown import Overstayed
+from launcher.agent.failure_incident import (
+    NO_PY_SPY,
+    beyond_mending,
+    closing,
+    failure_incident,
+    is_in_a_step,
+    is_same_again,
+    level_of,
+    look,
+    misses_py_spy,
+    monitor_changed,
+    tail,
+    what_follows,
+)
+from launcher.incidents.incident import Incident, RankReport
+from launcher.incidents.stacks import Frame, Thread
+from launcher.processes.evidence import Evidence
+from launcher.records import console
+from launcher.workers.worker_processes import Worker
+from resilience_core.monitoring.cell import FIRST_CLOSED, LAST_HEARTBEAT, PID, STATE, WATCHED, Cell, CellView
+from resilience_core.monitoring.error_record import ErrorRecord
+from resilience_core.plugins.section_monitor import CHECKPOINTING, SETUP
+
+OWN = ErrorRecord("ValueError", "bad batch\nmore of it")
+MISTAKE = ErrorRecord("resilience_core.errors.ConfigError", "no such option", is_permanent=True)
+
+
+def failure(error: ErrorRecord | None = OWN, generation: int = 0, **facts: Any) -> Incident:
+    said = error.first_line() if error is not None else None
+    culprit = RankReport(1, 1, 9, is_culprit=True, cause="exit", exit_code=1, error=error, message=said)
+    victim = RankReport(0, 0, 8, cause="exit", exit_code=1, message="RuntimeError: Connection closed by peer")
+    ranks = (victim, culprit._replace(**facts))
+    return Incident("failure", generation, "raised ValueError", "1 peer(s) asked to end", ranks, folder="/logs/0001")
+
+
+@pytest.mark.parametrize(
+    ("taken", "allowed", "said"),
+    [
+        (0, 3, "restart 1 of 3 follows"),
+        (2, 3, "restart 3 of 3 follows"),
+        (3, 3, "no restart is left (--max-restarts 3)"),
+        (0, 0, "no restart follows (--max-restarts 0)"),
+    ],
+)
+def test_a_restart_is_announced_only_when_there_is_one(taken: int, allowed: int, said: str) -> None:
+    assert what_follows(taken, allowed) == said
+
+
+def test_an_error_in_the_configuration_is_beyond_mending_where_a_culprit_has_raised_it() -> None:
+    why = beyond_mending(failure(MISTAKE))
+    assert why == ("rank 1 raised resilience_core.errors.ConfigError: no such option. No restart can mend that")
+    assert beyond_mending(failure()) is None
+    assert beyond_mending(failure(None)) is None
+    assert beyond_mending(failure(MISTAKE, is_culprit=False)) is None
+
+
+def test_a_failure_is_in_a_step_where_a_culprit_was_inside_a_section_of_one() -> None:
+    none: dict[int, CellView] = {}
+    assert is_in_a_step(failure(section="step"), none)
+    assert is_in_a_step(failure(section="forward"), none)
+    assert not is_in_a_step(failure(section="step", is_culprit=False), none)
+    assert not any(is_in_a_step(failure(section=each), none) for each in (None, SETUP, CHECKPOINTING))
+
+
+def test_a_failure_before_any_section_but_the_setup_was_closed_is_in_a_step() -> None:
+    """The first steps have no section of their own."""
+    cell = Cell.detached()
+    for closed, is_in_one in ((0, False), (1, True), (2, False)):
+        cell.words[FIRST_CLOSED] = closed
+        assert is_in_a_step(failure(), {1: cell.view()}) == is_in_one
+        assert not is_in_a_step(failure(), {0: cell.view()}), "that is no culprit"
+
+
+def test_the_same_error_at_the_same_place_is_noticed_in_the_next_generation_only() -> None:
+    first, again = failure(iteration=7), failure(generation=1, iteration=7)
+
+    assert is_same_again(first, again)
+    assert not is_same_again(None, first)
+    assert not is_same_again(first, again._replace(generation=2))
+    assert not is_same_again(first, failure(generation=1, iteration=8))
+    assert not is_same_again(first, failure(OWN._replace(type="KeyError"), generation=1, iteration=7))
+    assert not is_same_again(failure(None), failure(None, generation=1))  # who knows
+
+
+def test_the_last_words_are_about_the_culprit_and_not_about_whom_we_killed() -> None:
+    assert closing(failure(iteration=7, section="step"), what_follows(1, 1)) == [
+        "the job has failed: no restart is left (--max-restarts 1)",
+        "  rank 1 (pid 9) exited with code 1, iteration 7, in section 'step': ValueError: bad batch",
+        "  why     raised ValueError",
+        "  report  /logs/0001/report.txt",
+    ]
+    hang = RankReport(1, 1, 9, True, True, "section", "step", open_seconds=3.0, limit_seconds=2.0)
+    said = closing(Incident("hang", 0, "outside", "SIGKILL to rank 1, 0", (hang,)), None)
+    assert said == [
+        "the job has failed",
+        "  rank 1 (pid 9): section 'step' open for 3.000 s; limit 2 s",
+        "  why     outside",
+    ]
+    assert closing(None, "rank 0 requests the end") == ["the job has failed: rank 0 requests the end"]
+
+
+def test_the_last_words_stay_few_in_a_large_group() -> None:
+    ranks = tuple(RankReport(n, n, 100 + n, cause="exit", exit_code=1) for n in range(64))
+    said = closing(Incident("failure", 0, "it cannot be told", "stop", ranks), None)
+    assert said[-2:] == ["  and 60 more", "  why     it cannot be told"]
+    assert len(said) == 7
+
+
+@pytest.mark.parametrize(("change", "is_heard"), [("monitor_lost", True), ("monitor_replaced", False)])
+def test_that_nobody_is_protected_is_heard_at_log_level_error(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], change: str, is_heard: bool
+) -> None:
+    monkeypatch.setattr(console._console, "threshold", console.ERROR)
+    console.say(monitor_changed(change, "was killed by SIGKILL"), level=level_of(change))
+    assert ("PROTECTION IS OFF" in capfd.readouterr().err) == is_heard
+
+
+def test_the_absence_of_py_spy_matters_in_a_hang_and_not_where_it_was_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hang = Incident("hang", 0, "outside", "SIGKILL to rank 1", ())
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("FT_PY_SPY", raising=False)
+    assert misses_py_spy(hang)
+    assert not misses_py_spy(failure())
+    assert "pip install py-spy (said once)" in NO_PY_SPY
+    monkeypatch.setenv("FT_PY_SPY", "none")
+    assert not misses_py_spy(hang)
+    monkeypatch.delenv("FT_PY_SPY")
+    (tmp_path / "py-spy").touch(0o755)
+    assert not misses_py_spy(hang)
+
+
+@pytest.mark.parametrize(("exit_code", "looks"), [(-6, [8]), (1, [])])
+def test_whether_a_survivor_uses_a_gpu_is_asked_where_an_abort_has_to_be_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exit_code: int, looks: list[int]
+) -> None:
+    """It means a look at every descriptor of every rank, before any is asked to end."""
+    asked: list[int] = []
+    monkeypatch.setattr("launcher.agent.failure_incident.uses_a_gpu", lambda pid: asked.append(pid) or True)
+    monkeypatch.setattr("launcher.agent.failure_incident.look_at", lambda pid: None)
+    views = {n: Cell.create(str(tmp_path / str(n)), rank=n, generation=0).view() for n in range(2)}
+    workers = {0: Worker(0, 9, -1, exit_code, ended_ns=5), 1: Worker(1, 8, -1)}
+    group: Any = SimpleNamespace(workers=[SimpleNamespace(global_rank=n + 4, local_rank=n) for n in range(2)])
+
+    known = look(group, SimpleNamespace(workers=workers), views, {}, {})  # type: ignore[arg-type]
+
+    assert asked == looks
+    assert {rank: (each.exit_code, each.has_gpu) for rank, each in known.items()} == {
+        4: (exit_code, False),
+        5: (None, bool(looks)),
+    }
+
+
+@pytest.mark.parametrize(("sign_ns", "asked_ns", "hint"), [(5, 7, True), (7, 5, False), (5, 0, False)])
+def test_an_end_after_our_question_is_told_as_one_where_the_rank_did_nothing_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sign_ns: int, asked_ns: int, hint: bool
+) -> None:
+    """The launcher may see the rank end before the monitor has told of the hang that it asked for."""
+    monkeypatch.setattr("launcher.agent.failure_incident.look_at", lambda pid: None)
+    cells = [Cell.create(str(tmp_path / str(n)), rank=n, generation=0) for n in range(2)]
+    for cell in cells:
+        cell.words[PID], cell.words[STATE], cell.words[LAST_HEARTBEAT] = 9, WATCHED, sign_ns
+    views = {n: cell.view() for n, cell in enumerate(cells)}
+    workers = {0: Worker(0, 9, -1, 9, ended_ns=9), 1: Worker(1, 8, -1)}
+    group: Any = SimpleNamespace(
+        workers=[SimpleNamespace(global_rank=n, local_rank=n) for n in range(2)], group_world_size=1
+    )
+
+    known = look(group, SimpleNamespace(workers=workers), views, {}, {0: asked_ns} if asked_ns else {})  # type: ignore[arg-type]
+
+    incident = failure_incident(group, {0: 9, 1: 8}, known, views, {}, {}, 0, 7, {})
+    assert [rank.rank for rank in incident.culprits] == [0]
+    assert ("after a signal had asked for the stack" in incident.why) is hint
+
+
+def test_a_pipe_where_standard_error_went_is_left_alone(tmp_path: Path) -> None:
+    """Whoever opens it to read as a file waits until somebody writes."""
+    path = tmp_path / "stderr.log"
+    os.mkfifo(path)
+    found: list[tuple[str, ...]] = []
+    reader = threading.Thread(target=lambda: found.append(tail(str(path))), daemon=True)
+    reader.start()
+    reader.join(60)
+    assert found == [()]
+    path.unlink()
+    assert tail(str(path)) == tail("") == tail("/dev/zero") == ()
+    path.write_text("".join(f"line {number}\n" for number in range(30)))
+    assert tail(str(path)) == tuple(f"line {number}" for number in range(10, 30))
+
+
+def test_who_was_killed_because_it_did_not_end_is_said_to_be_that(tmp_path: Path) -> None:
+    """Not to have died of a SIGKILL of unknown origin."""
+    views = {n: Cell.create(str(tmp_path / str(n)), rank=n, generation=0).view() for n in range(2)}
+    group: Any = SimpleNamespace(
+        workers=[SimpleNamespace(global_rank=n, local_rank=n) for n in range(2)], group_world_size=1
+    )
+    known = {0: Evidence(0), 1: Evidence(1, exit_code=-9, ended_ns=5)}
+    stack = (Thread("MainThread", False, False, (Frame("join", "threading.py", 9),)),)
+    overstayed = {1: Overstayed("it had shut monitoring down", stack)}
+
+    incident = failure_incident(group, {0: 8, 1: 9}, known, views, {}, {}, 0, 7, overstayed)
+
+    assert (incident.why, [rank.rank for rank in incident.culprits]) == ("it had shut monitoring down", [1])
+    assert [rank.stack for rank in incident.ranks] == [(), stack]
+    assert [rank.unmonitored for rank in incident.ranks] == ["has not initialised monitoring"] * 2

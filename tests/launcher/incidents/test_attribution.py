@@ -1,0 +1,593 @@
+"""Who is to blame: the surest evidence decides, a victim is never named, and nobody where it cannot be told."""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from launcher.incidents.attribution import assign_blame
+from launcher.processes.evidence import Evidence
+from resilience_core.monitoring.error_record import ErrorRecord
+
+LOST_A_PEER = ErrorRecord("RuntimeError", "gloo/transport: Connection closed by peer", at_ns=5, is_consequence=True)
+OWN = ErrorRecord("ValueError", "bad batch", at_ns=10**12)
+S = 10**9
+WAITS = {"is_condemned": True, "waits": True}
+OUTSIDE = {"is_condemned": True, "waits": False}
+SILENT = {"is_condemned": True, "last_sign_ns": S}
+WENT_ON = {"last_sign_ns": 5 * S}
+LOST = {"error": LOST_A_PEER, "exit_code": 1, "ended_ns": 5}
+
+
+def rank(local_rank: int, **known: Any) -> Evidence:
+    return Evidence(local_rank, **{"iteration": 7, "state": "S", "is_monitored": True, **known})
+
+
+def waiting(local_rank: int, **known: Any) -> Evidence:
+    return rank(local_rank, **{**WAITS, "waits_at": "train.py:20", **known})
+
+
+def culprits(*group: Evidence, **how: Any) -> tuple[int, ...]:
+    return assign_blame(group, **how).local_ranks
+
+
+LOST_A_THREAD = OWN._replace(thread="uploads")
+
+
+# ---- one kind of evidence each ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("culprit_first", [True, False])
+@pytest.mark.parametrize(
+    ("culprit", "victim", "why"),
+    [
+        ({"error": OWN}, WAITS, "raised ValueError .* has not ended yet"),
+        ({"error": OWN}, LOST, "raised ValueError"),
+        ({"exit_code": -11, "is_dumping_core": True}, LOST, "dumping core after SIGSEGV"),
+        ({"exit_code": -11, "is_dumping_core": True}, WAITS, "dumping core"),
+        ({"exit_code": -9, "ended_ns": 9}, {"error": OWN._replace(at_ns=10)}, "killed by SIGKILL"),
+        ({"exit_code": -9}, LOST, "is ending after SIGKILL"),
+        ({"exit_code": 17, "ended_ns": 9}, LOST, "ended by itself"),
+        ({"exit_code": 1, "ended_ns": 9}, LOST, "ended by itself"),
+        (
+            {"exit_code": -6, "ended_ns": 9},
+            {},
+            "likely: ended by SIGABRT, its own .* or .*, without an exception .* another rank may have caused it",
+        ),
+        ({"exit_code": -15, "ended_ns": 9}, LOST, "ended by SIGTERM, which ft_launcher had not sent$"),
+        ({"exit_code": 0, "has_left": True}, LOST, "ended with 0 while"),
+        ({"exit_code": 0, "has_left": True}, WAITS, "ended with 0 while"),
+        ({"has_left": True}, WAITS, "finished its training while"),
+        ({"exit_code": 0, "has_left": True}, {"error": LOST_A_PEER, "has_left": True}, "ended with 0 while"),
+        ({"state": "T"}, WAITS, "stopped .SIGSTOP"),
+        ({"state": "T", "is_condemned": True}, {"is_condemned": True}, "stopped .SIGSTOP"),
+        ({"state": "t"}, {"is_condemned": True}, "stopped by a tracer"),
+        ({"state": "T"}, LOST, "stopped .SIGSTOP"),
+        ({"waits": False}, WAITS, "outside any collective"),
+        ({"waits": False, "is_condemned": True}, {"waits": True}, "outside any collective"),
+        ({"waits": False, "is_condemned": True}, {}, "only rank that is overdue, and its stack"),
+        ({"is_condemned": True, "has_begun": False}, {}, "not come as far as init_workload"),
+        ({"iteration": 6}, {"is_condemned": True}, "at iteration 6 of 7"),
+        ({"is_condemned": True, "last_sign_ns": S}, {"last_sign_ns": 5 * S}, "went on for 4.0 s"),
+        ({"is_condemned": True, "is_busy": True}, {"is_condemned": True, "is_busy": False}, "uses the processor"),
+        (
+            {"error": OWN._replace(type="TimeoutError")},
+            WAITS,
+            "likely: raised TimeoutError before .* another rank may have caused it",
+        ),
+        # An exception that has ended no more than a thread counts for less than anything else.
+        ({"error": LOST_A_THREAD}, WAITS, "likely: one of its threads ended with ValueError"),
+        ({"error": LOST_A_THREAD}, LOST, "likely: one of its threads ended with ValueError"),
+        ({"error": LOST_A_THREAD, "exit_code": 1}, LOST, "raised ValueError"),
+        ({"exit_code": 3, "ended_ns": OWN.at_ns + S}, {"error": LOST_A_THREAD}, "ended by itself"),
+        ({"error": OWN._replace(at_ns=OWN.at_ns + S)}, {"error": LOST_A_THREAD}, "raised ValueError before any other"),
+        ({"exit_code": -11, "ended_ns": OWN.at_ns + S}, {"error": LOST_A_THREAD}, "killed by SIGSEGV"),
+        (OUTSIDE, {**WAITS, "error": LOST_A_THREAD}, "outside any collective"),
+        ({"iteration": 6}, {"is_condemned": True, "error": LOST_A_THREAD}, "at iteration 6 of 7"),
+    ],
+)
+def test_each_kind_of_evidence_names_the_culprit(
+    culprit: dict[str, Any], victim: dict[str, Any], why: str, culprit_first: bool
+) -> None:
+    group = [rank(1, **culprit), rank(0, **victim), rank(2, **victim)]
+    blame = assign_blame(group if culprit_first else group[::-1])
+
+    assert blame.local_ranks == (1,)
+    assert re.search(why, blame.why), blame.why
+
+
+def test_the_exception_raised_first_counts_not_the_process_that_ends_first() -> None:
+    slow = rank(1, error=OWN)
+    fast = rank(0, error=ErrorRecord("KeyError", "'x'", at_ns=OWN.at_ns + 1), exit_code=1, ended_ns=OWN.at_ns + 2)
+    assert culprits(fast, slow) == (1,)
+
+
+def test_the_same_exception_on_all_ranks_is_everybodys() -> None:
+    group = [rank(n, error=OWN._replace(at_ns=OWN.at_ns + n), exit_code=1) for n in range(3)]
+    assert culprits(*group) == (0, 1, 2)
+    assert "3 ranks raised the same ValueError" in assign_blame(group).why
+
+
+def test_an_exception_long_before_a_death_is_the_cause_and_one_after_it_is_not() -> None:
+    killed = rank(0, exit_code=-9, ended_ns=OWN.at_ns + S)
+    assert culprits(rank(1, error=OWN), killed) == (1,)
+    assert culprits(rank(1, error=OWN._replace(at_ns=OWN.at_ns + S)), killed) == (0,)
+
+
+def test_several_that_are_killed_from_outside_are_all_named() -> None:
+    assert culprits(rank(0, exit_code=-9, ended_ns=5), rank(1), rank(2, exit_code=-9, ended_ns=6)) == (0, 2)
+
+
+# ---- where it cannot be told -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("group", "others", "why"),
+    [
+        ([waiting(0), waiting(1)], False, "skipped a collective, or called one too many"),
+        ([waiting(0), waiting(1)], True, "another node"),
+        ([waiting(0, iteration=6), waiting(1)], False, "skipped a collective"),
+        ([waiting(0), rank(1)], False, "cannot be told"),
+        (
+            [waiting(0, last_sign_ns=S), rank(1, **WENT_ON), rank(2, **WENT_ON)],
+            False,
+            "it cannot be told which of those",
+        ),
+        ([rank(0, is_condemned=True), rank(1)], False, "or stacks which rank is the cause$"),
+        ([rank(0, is_condemned=True, waits=False), rank(1, is_condemned=True, waits=False)], False, "cannot be told"),
+        ([rank(0, is_condemned=True, waits=False), rank(1, state="T")], False, "it cannot be told which came first"),
+        # The one that is not overdue has come to what the others wait in by its own delay later.
+        ([rank(0, **SILENT), rank(1, **SILENT), rank(2, **WENT_ON)], False, "cannot be told"),
+        ([rank(0, **SILENT), rank(1, **WENT_ON)], False, "cannot be told"),
+        ([rank(0, **SILENT, limit_ns=9 * S), rank(1, **WENT_ON), rank(2, **WENT_ON)], False, "cannot be told"),
+        ([rank(0, **SILENT), *(rank(n, last_sign_ns=S + S // 2) for n in (1, 2))], False, "cannot be told"),
+        ([rank(0, **LOST), rank(1)], False, "lost a peer .* not known"),
+        ([rank(0, **LOST), rank(1)], True, "on another node"),
+        ([rank(0, exit_code=1, is_monitored=False), rank(1)], False, "left no exception on record"),
+        ([rank(0, exit_code=-6, has_gpu=True), rank(1)], False, "may be the cause, or have lost a peer"),
+        ([rank(0, is_condemned=True)], True, "cannot be told"),
+    ],
+)
+def test_nobody_is_named_where_it_cannot_be_told(group: list[Evidence], others: bool, why: str) -> None:
+    blame = assign_blame(group, has_others=others)
+    assert blame.local_ranks == ()
+    assert re.search(why, blame.why), blame.why
+
+
+def test_the_only_rank_is_named_whatever_it_did() -> None:
+    assert culprits(rank(0, **LOST)) == (0,)
+    assert culprits(rank(0, is_condemned=True)) == (0,)
+
+
+def test_who_waits_elsewhere_than_most_is_named() -> None:
+    group = [waiting(0), waiting(1, waits_at="train.py:31"), waiting(2)]
+    assert culprits(*group) == (1,)
+    assert culprits(*group, waiting(3, waits_at="train.py:31")) == ()
+
+
+def standing(local_rank: int, at: str = "poll (train.py:31)", **known: Any) -> Evidence:
+    """Waits in a way that no stack shows, or does not wait."""
+    return rank(local_rank, **{"is_condemned": True, "waits": False, "stands_at": at, **known})
+
+
+def test_who_stands_apart_from_all_others_is_the_likely_culprit() -> None:
+    """A loop until a file is there looks like a hang, but all of them in the same one look like victims."""
+    apart = standing(1, "save (train.py:40)", is_condemned=False)
+    blame = assign_blame([standing(0), apart, standing(2)])
+    assert blame.local_ranks == (1,)
+    assert blame.why.startswith("likely: it stands elsewhere than the others, who all stand at poll (train.py:31)")
+    assert culprits(standing(0, waits=None), apart, standing(2, waits=None)) == (1,)
+    assert culprits(standing(0), apart, standing(2), has_others=True) == ()
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        [standing(0), standing(1, "save")],
+        [standing(0), standing(1, "save"), standing(2, "load")],
+        [standing(0), standing(1, "save"), standing(2), standing(3, "save")],
+        [standing(0), standing(1), standing(2)],
+        [standing(0), standing(1, "save"), standing(2, "", waits=None)],
+        [standing(0), standing(1, "save", waits=None), standing(2)],  # perhaps it waits for them
+        [standing(0), standing(1, "save"), standing(2, state="D")],  # these are stuck by themselves
+        [standing(0), standing(1, "save"), standing(2, state="R")],
+    ],
+)
+def test_who_stands_apart_is_not_named_where_the_others_may_be_stuck_by_themselves(group: list[Evidence]) -> None:
+    assert culprits(*group) == ()
+
+
+def in_step(local_rank: int, closed: int, *others: tuple[str, int], **known: Any) -> Evidence:
+    """Waits in an all-reduce inside the section 'step'."""
+    sections = {"waits_for_all": True, "open_sections": ("step",), "closed": (("step", closed), *others)}
+    return waiting(local_rank, **{**sections, **known})
+
+
+@pytest.mark.parametrize(
+    "ahead",
+    [
+        in_step(1, 12),
+        in_step(1, 12, ("checkpointing", 0), open_sections=("checkpointing",), waits_at="train.py:31"),
+        in_step(1, 12, open_sections=(), is_condemned=False),
+        in_step(1, 12, waits_for_all=False),
+    ],
+)
+@pytest.mark.parametrize("others", [1, 2])
+def test_who_has_been_through_the_section_that_the_others_wait_in_is_likely_to_have_skipped(
+    ahead: Evidence, others: int
+) -> None:
+    group = [ahead, *(in_step(n, 11) for n in (0, 2)[:others])]
+    blame = assign_blame(group[::-1])
+    assert blame.local_ranks == (1,)
+    why = "likely: (it has closed section .step. 12 times, the others? 11 times and still waits? in|waits elsewhere)"
+    assert re.match(why, blame.why)
+
+
+def test_nobody_is_ahead_of_nodes_of_which_nothing_is_known() -> None:
+    assert culprits(in_step(0, 11), in_step(1, 12)) == (1,)
+    assert culprits(in_step(0, 11), in_step(1, 12), has_others=True) == ()
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        [in_step(0, 11), in_step(1, 11, open_sections=(), waits_at="train.py:31")],  # given a batch more
+        [in_step(0, 11), in_step(1, 13)],
+        [in_step(0, 11), in_step(1, -1), in_step(2, 11)],
+        [in_step(0, 11), in_step(1, 12)._replace(closed=())],
+        [in_step(0, 11, waits_for_all=False), in_step(1, 12)],  # receives, or writes a checkpoint
+        [in_step(0, 11, has_gpu=True), in_step(1, 12, has_gpu=True)],  # the queue is ahead of what has run
+        [in_step(0, 11), in_step(1, 12, waits=None)],
+        [in_step(0, 11, state="D"), in_step(1, 12)],
+        [in_step(0, 11, state="R"), in_step(1, 12)],
+        [in_step(0, 11, open_sections=("epoch",)), in_step(1, 12)],
+        [in_step(0, 11), in_step(1, 12), in_step(2, 12)],
+        [in_step(0, 11), in_step(1, 12), in_step(2, 12), in_step(3, 11)],
+        [in_step(0, 11, ("log", 4)), in_step(1, 11, ("log", 5))],  # sections of one rank's own
+    ],
+)
+def test_who_may_rightly_be_ahead_is_not_named(group: list[Evidence]) -> None:
+    assert culprits(*group) == ()
+
+
+def test_what_tells_nobody_apart_is_said() -> None:
+    why = assign_blame([in_step(0, 11), in_step(1, 11)]).why
+    assert why.endswith("nobody is ahead, all are in section 'step' and have closed it 11 times before")
+
+
+def test_one_outside_that_is_overdue_goes_before_one_that_is_not() -> None:
+    assert culprits(rank(0, waits=False), rank(1, waits=False, is_condemned=True), waiting(2)) == (1,)
+
+
+def test_who_may_wait_unseen_is_named_with_a_hedge_and_only_where_nobody_is_surer() -> None:
+    """It may stand in ``f = work.wait; f()``, and the others in what their peer has skipped."""
+    unsure, sure = rank(0, **OUTSIDE, may_wait=True), rank(1, **OUTSIDE)
+    hedge = "likely: .*outside any collective.*; not certain, since it may wait for another rank there"
+    for group in ([unsure, waiting(1)], [unsure, rank(1)]):
+        blame = assign_blame(group)
+        assert blame.local_ranks == (0,)
+        assert re.match(hedge, blame.why)
+    hidden = [rank(0, iteration=6, is_condemned=True, may_wait=True, waits=False), rank(1, is_condemned=True)]
+    busy = [rank(0, is_condemned=True, may_wait=True, is_busy=True), rank(1, is_condemned=True, is_busy=False)]
+    for group, fact in ((hidden, "behind the others"), (busy, "the only rank that uses the processor")):
+        blame = assign_blame(group)
+        assert blame.local_ranks == (0,)
+        assert re.match(f"likely: ({fact}).*; not certain", blame.why)
+    # It sleeps, and whether the other waits, which is overdue as well, cannot be told.
+    both = assign_blame([sure, rank(0, is_condemned=True)])
+    assert both == ((1,), "its stack stands outside any collective, where it waits for nobody")
+    assert culprits(sure, rank(0, **OUTSIDE)) == ()
+    for group in ([sure, waiting(0)], [sure, rank(0)], [unsure, sure, waiting(2)]):
+        blame = assign_blame(group)
+        assert blame.local_ranks == (1,)
+        assert not blame.why.startswith("likely")
+
+
+def test_a_rank_that_never_said_its_iteration_is_not_behind() -> None:
+    assert culprits(rank(0, iteration=-1, is_condemned=True), rank(1, iteration=8)) == ()
+
+
+def test_ranks_that_are_behind_and_may_wait_are_not_named() -> None:
+    """``start().wait()`` is a call and a wait; the rank that is ahead has skipped what they wait for."""
+    behind = [rank(n, iteration=3, is_condemned=True, stands_at="train.py:7") for n in (1, 2)]
+    assert culprits(waiting(0, iteration=4, waits_at="train.py:9"), *behind) == ()
+    unknown = [each._replace(stands_at="") for each in behind]
+    assert culprits(waiting(0, iteration=4, waits_at="train.py:9"), *unknown) == (1, 2)
+
+
+def test_who_raised_last_is_not_said_to_have_raised_before_the_others() -> None:
+    """A peer may lose the connection to a rank that shuts its group down and raises afterwards."""
+    later = LOST_A_PEER._replace(at_ns=OWN.at_ns + 1)
+    assert "before any other" in assign_blame([rank(0, error=OWN), rank(1, error=later)]).why
+    for other in (rank(1, error=LOST_A_PEER._replace(at_ns=OWN.at_ns - S)), rank(1, exit_code=3, ended_ns=S)):
+        blame = assign_blame([rank(0, error=OWN, exit_code=1), other])
+        assert blame == ((0,), "raised ValueError")
+
+
+@pytest.mark.parametrize(("asked_ns", "is_told"), [(0, False), (OWN.at_ns - 1, True), (OWN.at_ns + 1, False)])
+def test_an_error_that_our_question_may_have_caused_is_told_as_one(asked_ns: int, is_told: bool) -> None:
+    """A wait in C that the signal interrupts may come back with an error."""
+    why = assign_blame([rank(0, is_condemned=True, error=OWN, asked_ns=asked_ns), waiting(1)]).why
+    assert (", after a signal had asked for the stack, which may be why" in why) == is_told
+    both = assign_blame([rank(n, is_condemned=True, error=OWN, asked_ns=asked_ns) for n in range(2)])
+    assert both.local_ranks == (0, 1)
+    assert (", after a signal had asked for the stack, which may be why" in both.why) == is_told
+
+
+ASKED = {"is_condemned": True, "asked_ns": S}
+OTHER = ErrorRecord("OSError", "poll", at_ns=OWN.at_ns + 1)
+ENDED = {"exit_code": 9, "ended_ns": 2 * S}
+
+
+def test_who_is_stopped_beside_one_that_is_stuck_is_blamed_as_likely() -> None:
+    stopped = rank(0, state="T", is_condemned=True)
+    beside = assign_blame([stopped, rank(1, **OUTSIDE)])
+    assert beside.local_ranks == (0,)
+    assert beside.why.startswith("likely: the process is stopped (SIGSTOP); not certain")
+    assert assign_blame([stopped, waiting(1)]) == ((0,), "the process is stopped (SIGSTOP)")
+
+
+def test_who_has_ended_is_blamed_for_sure_only_where_most_have_not() -> None:
+    ended = {"exit_code": 0, "has_left": True}
+    alone = assign_blame([rank(0, **ended), waiting(1)])
+    assert alone.local_ranks == (0,)
+    assert alone.why.startswith("likely: ended with 0 while the others still needed it; not certain")
+    many = assign_blame([rank(0, has_left=True), rank(1, **ended), waiting(2)])
+    assert many.local_ranks == (2,)
+    assert many.why.startswith("likely: still needs ranks that have finished their training, as most have: it seems")
+    # Who ends inside a section has not come to its end.
+    inside = assign_blame([rank(0, **ended), rank(1, **ended, open_sections=("step",)), waiting(2)])
+    assert inside == ((1,), "ended with 0 while the others still needed it")
+    left = {**ended, "open_sections": ("step",), "is_monitored": False}  # a section that was left open does no harm
+    assert culprits(rank(0, **ended), rank(1, **left), waiting(2)) == (2,)
+    lost = assign_blame([rank(0, **ended), rank(1, **ended), rank(2, **LOST)])
+    assert (lost.local_ranks, "have ended with 0" in lost.why) == ((2,), True)
+
+
+def test_who_stops_waiting_may_have_waited_for_another_in_vain() -> None:
+    gave_up = OWN._replace(type="EOFError", message="")
+    both = assign_blame([rank(n, error=gave_up) for n in range(2)])
+    assert both.why.startswith("likely: 2 ranks raised the same EOFError; not certain")
+    assert "likely" not in assign_blame([rank(0, error=gave_up)]).why  # nobody else is there
+    assert "likely" in assign_blame([rank(0, error=gave_up)], has_others=True).why
+    frames = '  File "{}", line 20, in main\n    step()\n  File "{}", line 9, in f\n    check(x)\nRuntimeError: no\n'
+    in_library, in_user = "/site/torch/nn/parallel/distributed.py", "/home/torch/train.py"
+    for known, is_hedged in (
+        ({"type": "torch.distributed.checkpoint.api.CheckpointException"}, True),
+        ({"type": "torch.OutOfMemoryError"}, False),
+        ({"traceback": frames.format(in_user, in_library)}, True),
+        ({"traceback": "ConnectionRefusedError: [Errno 111]\n\nDuring handling\n\nValueError: no batch"}, True),
+        ({"traceback": '  File "x.py", line 1, in f\n    raise ConnectionError\nValueError: EOFError'}, False),
+        ({"traceback": frames.format(in_library, in_user)}, False),  # the forward() of a wrapped model
+    ):
+        why = assign_blame([rank(0, error=OWN._replace(**known)), rank(1)]).why
+        assert why.startswith("likely: raised ") is is_hedged
+
+
+def test_who_ended_first_is_certain_only_where_the_next_one_ended_later() -> None:
+    first = rank(0, exit_code=11, ended_ns=S)
+    close = assign_blame([first, rank(1, exit_code=11, ended_ns=S + S // 20)])
+    assert (close.local_ranks, close.why[:27]) == ((0,), "likely: ended first, withou")
+    assert "less than 0.1 s later" in close.why
+    later = assign_blame([first, rank(1, exit_code=11, ended_ns=S + S // 5)])
+    assert later == ((0,), "ended first, without an exception on record")
+
+
+def test_a_thread_that_an_exception_has_ended_names_nobody_who_waits_or_has_company() -> None:
+    lost = {"is_condemned": True, "error": LOST_A_THREAD}
+    assert culprits(waiting(0, error=LOST_A_THREAD), waiting(1)) == ()
+    assert culprits(rank(0, **lost), rank(1, **lost)) == ()
+    assert culprits(rank(0, error=LOST_A_PEER._replace(thread="sends"), is_condemned=True), waiting(1)) == ()
+    # Who has ended without a record may be the one that failed.
+    unknown = rank(1, exit_code=1, ended_ns=S, is_monitored=False)
+    assert culprits(rank(0, error=LOST_A_THREAD), unknown) == ()
+    # What a signal of ours has upset in a thread, has not upset the rank.
+    asked = rank(0, **lost, asked_ns=OWN.at_ns - 1)
+    assert not asked.may_be_upset
+    assert culprits(asked, rank(1, exit_code=3, ended_ns=S, asked_ns=1)) == (1,)
+
+
+@pytest.mark.parametrize(
+    "upset",
+    [
+        [{"error": OWN}, {"error": OTHER}],
+        [{"error": OTHER, "exit_code": 1}, {"error": OWN}],
+        [{"error": OWN}, ENDED],
+        [ENDED, {"exit_code": 7, "ended_ns": S}],
+        [{"error": OWN}, {"exit_code": 0, "ended_ns": S, "has_left": True}],
+    ],
+)
+def test_of_several_that_our_question_upsets_in_different_ways_none_is_named_for_it(upset: list[Any]) -> None:
+    """Whichever of them fails first is a coin; where they stood when they were asked counts."""
+    group = [rank(number, **ASKED, **how) for number, how in enumerate(upset)]
+    blame = assign_blame(group)
+    assert blame.local_ranks == ()
+    assert blame.why.endswith("; 2 ranks failed or ended, after a signal had asked for the stack, which may be why")
+    assert culprits(group[0]._replace(waits=True), group[1]._replace(waits=False)) == (1,)
+    # A failure from before the question is what it was; so is one of a rank that was not asked.
+    earlier = rank(2, error=OWN._replace(at_ns=S // 2), asked_ns=S)
+    for each in (earlier, earlier._replace(asked_ns=0)):
+        assert culprits(*group, each) == (2,)
+
+
+def test_an_end_that_our_question_may_have_caused_is_told_as_one() -> None:
+    why = "ended by itself, without an exception on record"
+    assert assign_blame([rank(0, **ENDED), waiting(1)]) == ((0,), why)
+    asked = assign_blame([rank(0, **ENDED, **ASKED), waiting(1, asked_ns=S)])
+    assert asked == ((0,), f"{why}, after a signal had asked for the stack, which may be why")
+    left = {"exit_code": 0, "has_left": True}
+    for known, hint in (({}, ""), ({"asked_ns": S}, ", after a signal had asked for the stack, which may be why")):
+        gone = assign_blame([rank(0, **left, **known), waiting(1), waiting(2)])
+        assert gone == ((0,), f"ended with 0 while the others still needed it{hint}")
+    # A victim's lost connection is no second failure of that kind.
+    assert culprits(rank(0, **ENDED, **ASKED), rank(1, **LOST | {"asked_ns": 1})) == (0,)
+
+
+def test_peers_that_went_on_for_a_moment_only_are_held_up_themselves() -> None:
+    group = [rank(0, is_condemned=True, last_sign_ns=S), rank(1, last_sign_ns=5 * S), rank(2, last_sign_ns=2 * S)]
+    assert culprits(*group) == ()
+
+
+# ---- whatever is known -----------------------------------------------------------------------------------
+
+
+def _victim(condemned: bool, waits: bool | None, lost: bool, gpu: bool, ended: bool) -> Evidence:
+    return Evidence(
+        0,
+        is_condemned=condemned,
+        iteration=7,
+        state="S",
+        exit_code=1 if lost and ended else None,
+        ended_ns=10**12 if lost and ended else 0,
+        is_monitored=True,
+        error=LOST_A_PEER if lost else None,
+        waits=waits,
+        waits_at="train.py:20" if waits else "",
+        has_gpu=gpu,
+        is_busy=None if gpu else False,
+        last_sign_ns=S,
+    )
+
+
+victims = st.builds(_victim, st.booleans(), st.sampled_from([True, None]), st.booleans(), st.booleans(), st.booleans())
+causes = st.sampled_from(
+    [
+        {"error": OWN},
+        {"error": OWN, "exit_code": 1, "ended_ns": 2 * 10**12},
+        {"exit_code": -11, "is_dumping_core": True},
+        {"exit_code": -9, "ended_ns": 10**12 + 1},
+        {"exit_code": 17, "ended_ns": 10**12 + 1},
+        {"state": "T"},
+        {"state": "t"},
+    ]
+)
+
+
+@given(st.lists(victims, min_size=1, max_size=5), causes, st.booleans(), st.randoms(), st.booleans())
+@settings(deadline=None)
+def test_a_victim_is_never_named_where_there_is_a_cause(
+    others: list[Evidence], cause: dict[str, Any], condemned: bool, order: Any, has_others: bool
+) -> None:
+    group = [e._replace(local_rank=number) for number, e in enumerate(others)]
+    group.append(rank(len(group), is_condemned=condemned, last_sign_ns=S, **cause))
+    order.shuffle(group)
+    assert assign_blame(group, has_others=has_others).local_ranks == (len(others),)
+
+
+@given(st.lists(victims, min_size=2, max_size=5), st.booleans())
+@settings(deadline=None)
+def test_a_group_of_victims_is_not_blamed(found: list[Evidence], has_others: bool) -> None:
+    group = [e._replace(local_rank=number) for number, e in enumerate(found)]
+    assume(any(e.is_condemned or e.exit_code is not None for e in group))
+    blame = assign_blame(group, has_others=has_others)
+    assert (blame.local_ranks, bool(blame.why)) == ((), True)
+
+
+anything = st.builds(
+    Evidence,
+    st.just(0),
+    is_condemned=st.booleans(),
+    iteration=st.integers(-1, 3),
+    state=st.sampled_from(["", "R", "S", "D", "T", "t", "Z"]),
+    exit_code=st.sampled_from([None, None, 0, 1, 3, -int(signal.SIGKILL), -6, -15, -99]),
+    ended_ns=st.integers(0, 10),
+    is_dumping_core=st.booleans(),
+    has_left=st.booleans(),
+    is_monitored=st.booleans(),
+    error=st.sampled_from([None, LOST_A_PEER, OWN]),
+    waits=st.sampled_from([True, False, None]),
+    waits_at=st.sampled_from(["", "a", "b"]),
+    stands_at=st.sampled_from(["", "a", "b"]),
+    is_busy=st.sampled_from([True, False, None]),
+    has_gpu=st.booleans(),
+    waits_for_all=st.booleans(),
+    waits_for_store=st.booleans(),
+    open_sections=st.sampled_from([(), ("a",), ("a", "b")]),
+    closed=st.sampled_from([(), (("a", 0),), (("a", 1), ("b", 3))]),
+    last_sign_ns=st.integers(0, 5 * S),
+    limit_ns=st.integers(0, 5 * S),
+)
+
+
+@given(st.lists(anything, min_size=1, max_size=5), st.booleans())
+@settings(deadline=None)
+def test_there_is_always_a_reason_and_only_ranks_of_the_group_are_named(found: list[Evidence], others: bool) -> None:
+    blame = assign_blame([e._replace(local_rank=number) for number, e in enumerate(found)], has_others=others)
+    assert blame.why
+    assert set(blame.local_ranks) <= set(range(len(found)))
+    assert len(set(blame.local_ranks)) == len(blame.local_ranks)
+
+
+def test_where_only_lines_of_source_tell_of_waits_nothing_is_said_of_a_collective() -> None:
+    """One of them may be stuck in a ``wait`` of its own, of a library for files, say."""
+    local_ranks, why = assign_blame(
+        [Evidence(0, **WAITS, waits_by_source=True), Evidence(1, **WAITS)]  # type: ignore[arg-type]
+    )
+    assert (local_ranks, "seems to wait" in why, "skipped" in why) == ((), True, False)
+
+
+# ---- where ranks wait for the store of a process group, no collective exists yet --------------------------
+
+
+def at_store(local_rank: int, **known: Any) -> Evidence:
+    return waiting(
+        local_rank, **{"waits_for_store": True, "open_sections": ("setup",), "closed": (("setup", 0),), **known}
+    )
+
+
+@pytest.mark.parametrize(
+    ("group", "others", "why"),
+    [
+        ([at_store(0), at_store(1)], False, "every rank waits for the store .*MASTER_ADDR:MASTER_PORT.* in time$"),
+        ([at_store(0), at_store(1)], True, "every rank here waits for the store"),
+        ([at_store(0), at_store(1, waits_at="train.py:31"), at_store(2)], False, "every rank waits for the store"),
+        ([at_store(0), waiting(1)], False, "1 of 2 ranks waits for the store .*; it cannot be told which rank"),
+        ([at_store(0), waiting(1), at_store(2)], True, "2 of 3 ranks here wait for the store .*; it cannot be told"),
+        # The one that waits elsewhere may have passed the store, and wait for those that have not.
+        ([at_store(0), waiting(1, waits_at="train.py:31"), at_store(2)], False, "2 of 3 ranks wait for the store"),
+        ([at_store(0), waiting(1, waits_by_source=True)], False, "1 of 2 ranks waits for the store"),
+        ([at_store(0), rank(1)], False, "1 of 2 ranks waits for the store .*; it cannot be told which rank"),
+    ],
+)
+def test_where_ranks_wait_for_the_store_nobody_has_skipped_a_collective(
+    group: list[Evidence], others: bool, why: str
+) -> None:
+    blame = assign_blame(group, has_others=others)
+    assert blame.local_ranks == ()
+    assert re.match(why, blame.why), blame.why
+    assert "may be unreachable, or a rank has not come to it in time" in blame.why
+    assert "collective" not in blame.why
+
+
+STORE_MAY_BE_UNREACHABLE = "for the store of the process group .*; not certain, since that may be unreachable$"
+
+
+@pytest.mark.parametrize(
+    ("group", "why"),
+    [
+        (
+            [rank(1, **OUTSIDE), at_store(0)],
+            f"stands outside any collective, the others wait {STORE_MAY_BE_UNREACHABLE}",
+        ),
+        ([rank(1, **OUTSIDE), at_store(0), waiting(2)], f"the others wait in one or {STORE_MAY_BE_UNREACHABLE}"),
+        ([rank(1, exit_code=0, has_left=True), at_store(0)], "ended with 0 while .* the store .* may be unreachable$"),
+        (
+            [rank(1, has_left=True, open_sections=("step",)), at_store(0)],
+            "finished its training while .* the store .* may be unreachable$",
+        ),
+    ],
+)
+def test_a_rank_that_others_at_the_store_may_wait_for_is_named_as_likely(group: list[Evidence], why: str) -> None:
+    blame = assign_blame(group)
+    assert blame.local_ranks == (1,)
+    assert re.match(f"likely: .*{why}", blame.why), blame.why
+
+
+def test_who_is_last_to_come_to_the_store_has_called_no_collective_too_many() -> None:
+    local_ranks, why = assign_blame([at_store(0), *(rank(n, exit_code=0, has_left=True) for n in (1, 2))])
+    assert (local_ranks, "collective" in why, "as most have: it waits for the store" in why) == ((0,), False, True)

@@ -1,0 +1,390 @@
+"""Incidents: what is written is what is read, whole or not at all, and people get one clear story."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.incidents.children import Child
+from launcher.incidents.incident import Incident, RankReport, read_incident, read_incidents
+from launcher.incidents.phrases import SHORT_STACK, shortened
+from launcher.incidents.stacks import Frame, Thread
+from resilience_core.monitoring.cell import SHARED_SECTION
+from resilience_core.monitoring.error_record import ErrorRecord
+
+texts = st.text(max_size=20)
+frames = st.builds(Frame, texts, texts, st.integers(0, 10**6))
+threads = st.builds(Thread, texts, st.booleans(), st.booleans(), st.lists(frames, max_size=3).map(tuple))
+seconds = st.none() | st.floats(0, 1e6)
+counts = st.none() | st.integers(-64, 10**9)
+stacks = st.lists(threads, max_size=1).map(tuple)
+children = st.builds(Child, st.integers(1, 2**22), texts, st.sampled_from("RSDTZ"), st.none() | texts, stacks)
+reports = st.builds(
+    RankReport,
+    rank=st.integers(0, 10**6),
+    local_rank=st.integers(0, 64),
+    pid=st.integers(0, 2**22),
+    is_condemned=st.booleans(),
+    is_culprit=st.booleans(),
+    cause=st.none() | st.sampled_from(["section", "heartbeat", "out of section", "startup", "exit"]),
+    section=st.none() | texts,
+    open_seconds=seconds,
+    limit_seconds=seconds,
+    iteration=counts,
+    process_state=st.none() | texts,
+    exit_code=st.none() | st.integers(-64, 255),
+    message=st.none() | texts,
+    waits_in=st.none() | texts,
+    no_stack=st.none() | texts,
+    unmonitored=st.none() | texts,
+    stack=st.lists(threads, max_size=2).map(tuple),
+    children=st.lists(children, max_size=2).map(tuple),
+)
+
+
+def consistent(report: RankReport) -> RankReport:
+    """As they are made: an exit has its code, and any other cause how long and against which limit."""
+    if report.cause == "exit":
+        return report._replace(exit_code=report.exit_code or 1)
+    if report.cause is not None and report.open_seconds is not None:
+        return report._replace(exit_code=None, limit_seconds=report.limit_seconds or 1.0)
+    return report
+
+
+incidents = st.builds(
+    Incident,
+    kind=st.sampled_from(["hang", "failure", "request"]),
+    generation=st.integers(0, 100),
+    why=texts,
+    action=texts,
+    ranks=st.lists(reports.map(consistent), max_size=3).map(tuple),
+    deadline_ns=counts,
+    seen_ns=st.integers(0, 2**62),
+)
+
+STACK = (Thread("MainThread", True, True, (Frame("read", "data.py", 7), Frame("main", "train.py", 12))),)
+HUNG = RankReport(
+    3, 1, 4711, True, True, "section", "step", open_seconds=184.2, limit_seconds=180.0, iteration=1200, stack=STACK
+)
+VICTIM = RankReport(2, 0, 4710, section="step", open_seconds=184.2, iteration=1200, waits_in="all_reduce (c10d.py:3)")
+HANG = Incident("hang", 0, "its stack stands outside", "SIGKILL to rank 3", (VICTIM, HUNG), deadline_ns=1, seen_ns=2)
+
+
+@given(incidents)
+def test_an_incident_survives_json(incident: Incident) -> None:
+    assert Incident.from_json(json.loads(json.dumps(incident.to_json()))) == incident
+
+
+@given(incidents)
+def test_any_incident_can_be_told(incident: Incident) -> None:
+    assert incident.story()
+    assert len(incident.report()) > len(incident.ranks)
+
+
+def test_a_child_that_a_rank_may_wait_for_is_told_and_the_report_has_all_of_them() -> None:
+    at_work = (Thread("MainThread", True, False, (Frame("load", "data.py", 7), Frame("main", "train.py", 12))),)
+    stuck = [Child(5000 + n, "pt_data_worker", "S", "hrtimer_nanosleep", at_work) for n in range(3)]
+    idle = Child(6000, "pt_data_worker", "S", "do_poll")
+    rank = HUNG._replace(children=(*stuck, idle))
+    incident = HANG._replace(ranks=(VICTIM, rank))
+
+    told = [line for line in incident.story() if line.startswith("  child ")]
+
+    phrase = "pid {} (pt_data_worker): state S in hrtimer_nanosleep, at load (data.py:7)"
+    assert told == [f"  child   {phrase.format(5000)}", f"  child   {phrase.format(5001)}"]
+    report = incident.report()
+    assert [f"  child process {child}" in report for child in rank.children] == [True] * 4
+    assert report[report.index(f"  child process {phrase.format(5002)}") + 2] == "      load (data.py:7)"
+
+
+def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
+    first = HANG.write(str(tmp_path / "incidents"))
+    second = HANG._replace(generation=1).write(str(tmp_path / "incidents"))
+
+    assert [os.path.basename(str(i.folder)) for i in (first, second)] == ["0001", "0002"]
+    assert list(read_incidents(str(tmp_path))) == [first, second]
+    assert read_incident(str(first.folder)) == first
+    assert (first.node, first._replace(folder=None, wall_time="", node="")) == (os.uname().nodename, HANG)
+    lines = Path(str(first.folder), "incident.json").read_text().splitlines()
+    assert [line for line in lines if '"local_rank":' in line] == lines[7 : 7 + len(HANG.ranks)]  # one of its own each
+    assert len(HANG.ranks) > 1
+
+
+def test_a_message_that_no_encoding_knows_is_written_all_the_same(tmp_path: Path) -> None:
+    """Names of files may hold bytes that are no text; Python hands them on as lone surrogates."""
+    said = "ValueError: no file \udcff.pt"
+    rank = RankReport(0, 0, 9, is_culprit=True, cause="exit", exit_code=1, message=said, stderr_tail=(said,))
+
+    written = Incident("failure", 0, "raised ValueError", "none is left to be stopped", (rank,)).write(str(tmp_path))
+
+    assert written.folder is not None
+    assert Path(written.folder, "report.txt").read_text().count("no file \\udcff.pt") == 2
+    assert read_incident(written.folder) == written
+
+
+def test_a_half_written_incident_is_not_there(tmp_path: Path) -> None:
+    HANG.write(str(tmp_path / "incidents"))
+    (tmp_path / "incidents" / "0002").mkdir()
+
+    assert len(list(read_incidents(str(tmp_path)))) == 1
+    assert HANG.write(str(tmp_path / "incidents")).folder == str(tmp_path / "incidents" / "0003")
+
+
+def test_where_there_is_none_there_is_none(tmp_path: Path) -> None:
+    assert list(read_incidents(str(tmp_path / "nowhere"))) == []
+
+
+def test_a_folder_that_cannot_be_written_is_the_callers_business(tmp_path: Path) -> None:
+    (tmp_path / "incidents").write_text("a file in its place")
+
+    with pytest.raises(OSError, match="exists"):
+        HANG.write(str(tmp_path / "incidents"))
+
+
+def test_the_story_says_who_where_how_long_why_and_what_was_done() -> None:
+    assert HANG.culprit == HUNG
+    assert HANG.condemned == (HUNG,)
+    assert HANG.story() == [
+        "rank 3 (pid 4711): section 'step' open for 184.200 s at iteration 1200; limit 180 s",
+        "  stack   read (data.py:7)",
+        "  stack   main (train.py:12)",
+        "  why     its stack stands outside",
+        "  peer    rank 2 (pid 4710): section 'step', iteration 1200, waits in all_reduce (c10d.py:3)",
+        "  action  SIGKILL to rank 3",
+    ]
+
+
+ORIGIN = "learned: 5 x 0.09 s over 10 intervals, at least 60 s; --ft-learned-limits off switches it off"
+WAITING = RankReport(
+    0, 0, 15, True, cause="out of section", open_seconds=60.1, limit_seconds=60.0, limit_origin=ORIGIN, iteration=12,
+    limit_advice="If this is legitimately slow, switch learned limits off: --ft-learned-limits off", waits_in="barrier",
+)  # fmt: skip
+SLOW = RankReport(1, 1, 17, is_culprit=True, section="step", open_seconds=70.5, iteration=12, stack=STACK)
+HELD_UP = Incident(
+    "hang", 0, "its stack stands outside", "SIGKILL to rank 0", (WAITING, SLOW), deadline_ns=1, seen_ns=2
+)
+
+
+def test_of_one_that_has_raised_and_not_ended_yet_it_is_said_that_it_has() -> None:
+    """Where all raise the same, the first that ends is seen, and the others are on their way."""
+    error = ErrorRecord("ValueError", "bad argument")
+    raised = SLOW._replace(error=error, message=error.first_line(), section=None, stack=())
+    incident = Incident("failure", 0, "2 ranks raised the same", "1 peer(s) asked to end", (raised,))
+    said = "rank 1 (pid 17) raised ValueError, and has not ended yet, iteration 12"
+    assert incident.story()[:2] == [said, "  error   ValueError: bad argument"]
+    assert incident.headlines()[0] == f"{said}: ValueError: bad argument"
+
+
+def test_where_another_is_to_blame_it_is_said_whose_limit_has_passed_and_where_it_comes_from() -> None:
+    overdue = f"rank 0 (pid 15): out of section for 60.100 s at iteration 12; limit 60 s ({ORIGIN})"
+    assert HELD_UP.story() == [
+        "rank 1 (pid 17) holds the others up, iteration 12, in section 'step' for 70.500 s",
+        "  stack   read (data.py:7)",
+        "  stack   main (train.py:12)",
+        f"  overdue {overdue}, waits in barrier",
+        "  why     its stack stands outside",
+        "  action  SIGKILL to rank 0",
+    ]
+    assert f"overdue {overdue}" in HELD_UP.headlines()
+    report = "\n".join(HELD_UP.report())
+    assert overdue in report
+    assert report.endswith("switch learned limits off: --ft-learned-limits off")
+
+
+@pytest.mark.parametrize(
+    ("facts", "cause", "said"),
+    [
+        ({"section": None}, "out of section", ", between sections for 70.500 s"),
+        ({"section": None}, "heartbeat", ""),  # it may use no section at all
+        ({"unmonitored": "has shut monitoring down"}, "section", ", has shut monitoring down"),
+        ({"open_seconds": None}, "section", ""),
+    ],
+)
+def test_where_one_that_is_not_overdue_is_is_said_where_it_is_known(
+    facts: dict[str, Any], cause: str, said: str
+) -> None:
+    incident = HELD_UP._replace(ranks=(WAITING._replace(cause=cause), SLOW._replace(**facts)))
+    assert incident.story()[0] == f"rank 1 (pid 17) holds the others up, iteration 12{said}"
+
+
+def test_who_is_only_likely_to_be_the_culprit_likely_holds_the_others_up() -> None:
+    likely = HELD_UP._replace(why="likely: behind the others")
+    said = "rank 1 (pid 17) likely holds the others up, iteration 12, in section 'step' for 70.500 s"
+    assert likely.story()[0] == likely.headlines()[0] == said
+
+
+def test_who_was_overdue_by_itself_is_told_before_who_was_only_due_and_a_large_group_stays_few() -> None:
+    due = WAITING._replace(open_seconds=59.95)
+    many = HELD_UP._replace(ranks=(*(due._replace(rank=n) for n in range(2, 9)), WAITING, SLOW))
+    assert [rank.rank for rank in many.overdue] == [0, 2, 3, 4]
+    assert sum("overdue" in line for line in many.headlines()) == 1
+    assert sum(line.startswith("  peer") for line in many.story()) == 4
+
+
+def test_the_report_has_every_stack_and_the_option_to_raise_the_limit() -> None:
+    report = "\n".join(HANG.report())
+
+    assert "MainThread (active, holds the GIL)\n    read (data.py:7)" in report
+    assert "no stack could be had" in report
+    assert report.endswith("raise the limit: --ft-rank-section-timeouts step:SECONDS")
+
+
+def test_of_a_section_without_a_slot_of_its_own_no_option_is_told_that_cannot_be_used() -> None:
+    rank = RankReport(0, 0, 9, True, True, "section", SHARED_SECTION, open_seconds=9.0, limit_seconds=5.0)
+    hint = Incident("hang", 0, "why", "action", (rank,)).report()[-1]
+    assert "--ft-rank-section-timeouts one of" not in hint
+    assert hint.endswith("can be told of 63 names only: use fewer")
+
+
+def test_the_report_says_why_there_is_no_stack() -> None:
+    """A rank that died of a segmentation fault had 'no stack', and nobody said why nor how to get one."""
+
+    def told(kind: str, **facts: object) -> str:
+        rank = RankReport(0, 0, 9, is_culprit=True)._replace(**facts)
+        return "\n".join(line for line in Incident(kind, 0, "why", "action", (rank,)).report() if "  no stack" in line)
+
+    ended = "  no stack: the process had ended before anybody could look at it"
+    hint = "; with PYTHONFAULTHANDLER=1 in the environment Python writes one to standard error as it dies"
+    assert told("failure", cause="exit", exit_code=-11) == ended + hint
+    assert told("hang", exit_code=-11) == ended + hint
+    assert told("failure", cause="exit", exit_code=-9) == ended  # no handler sees that
+    assert told("hang", exit_code=0) == ended
+    assert told("failure", cause="exit", exit_code=-11, stderr_tail=("Fatal Python error: Segmentation fault",)) == (
+        f"{ended}; Python has written one to standard error, below"
+    )
+    assert told("failure", cause="exit", exit_code=1) == ""  # the traceback tells
+    assert told("failure") == ""  # a peer, which runs
+    assert told("hang", no_stack="it is stopped") == "  no stack: it is stopped"
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "said"), [(3, "exited with code 3"), (-9, "was killed by SIGKILL"), (-62, "was killed by signal 62")]
+)
+def test_a_failure_says_how_the_rank_ended(exit_code: int, said: str) -> None:
+    rank = RankReport(0, 0, 9, is_culprit=True, cause="exit", section="step", iteration=4, exit_code=exit_code)
+    incident = Incident("failure", 0, "exited first", "stop", (rank._replace(message="KeyError: 'x'"),))
+
+    assert incident.story()[0] == f"rank 0 (pid 9) {said}, iteration 4, in section 'step'"
+    assert "  error   KeyError: 'x'" in incident.story()
+
+
+@pytest.mark.parametrize(
+    ("cause", "silent", "option"),
+    [
+        ("heartbeat", "no heartbeat for 9.000 s", "--ft-rank-heartbeat-timeout"),
+        ("out of section", "out of section for 9.000 s", "--ft-rank-out-of-section-timeout"),
+        ("startup", "init_workload_monitoring() not called for 9.000 s", "--ft-rank-startup-timeout"),
+    ],
+)
+def test_each_cause_has_its_words_and_its_option(cause: str, silent: str, option: str) -> None:
+    rank = RankReport(0, 0, 9, True, True, cause, open_seconds=9.0, limit_seconds=5.0)
+    incident = Incident("hang", 0, "why", "action", (rank,))
+
+    assert incident.story()[0] == f"rank 0 (pid 9): {silent}; limit 5 s"
+    assert option in incident.report()[-1]
+
+
+def test_a_failure_of_which_nobody_is_named_still_says_who_ended_and_how() -> None:
+    rank = RankReport(0, 0, 9, cause="exit", section="step", iteration=4, exit_code=1)
+    incident = Incident("failure", 0, "it may be the cause, or have lost a peer", "stop", (rank, VICTIM))
+
+    assert incident.story()[0] == "rank 0 (pid 9) exited with code 1, iteration 4, in section 'step'"
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({}, "out of section, iteration 4"),
+        ({"section": "step"}, "section 'step', iteration 4"),
+        ({"unmonitored": "has not initialised monitoring", "iteration": None}, "has not initialised monitoring"),
+        ({"unmonitored": "has shut monitoring down", "section": "step"}, "has shut monitoring down, iteration 4"),
+        ({"exit_code": 0, "unmonitored": "has shut monitoring down"}, "exited with code 0, iteration 4"),
+        ({"exit_code": -9, "section": "step"}, "was killed by SIGKILL, in section 'step', iteration 4"),
+    ],
+)
+def test_a_peer_is_said_to_be_what_it_is(facts: dict[str, Any], said: str) -> None:
+    peer = RankReport(0, 0, 8, iteration=4)._replace(**facts)
+    incident = HANG._replace(ranks=(peer, HUNG))
+
+    assert [line for line in incident.story() if "peer" in line] == [f"  peer    rank 0 (pid 8): {said}"]
+    assert f"--- rank 0 (pid 8): {said}" in incident.report()
+
+
+def test_each_rank_is_followed_by_its_own_stack() -> None:
+    other = RankReport(2, 0, 4710, True, True, "section", "step", open_seconds=184.2, limit_seconds=180.0)
+    other = other._replace(stack=(Thread("MainThread", True, False, (Frame("wait", "loader.py", 3),)),))
+    story = HANG._replace(ranks=(HUNG, other)).story()
+
+    assert [line.split()[:2] for line in story[:5]] == [
+        ["rank", "3"], ["stack", "read"], ["stack", "main"], ["rank", "2"], ["stack", "wait"],
+    ]  # fmt: skip
+
+
+def stack_of(*packages: str) -> list[Frame]:
+    return [Frame(f"f{number}", f"{package or 'own'}.py", number, package) for number, package in enumerate(packages)]
+
+
+def test_a_long_stack_keeps_the_users_own_line_and_says_what_was_left_out() -> None:
+    frames = stack_of(*["torch"] * 10, "", *["lightning"] * 5)
+    short = shortened(frames)
+
+    assert short == [*frames[:5], 5, frames[10], 5]
+    assert len(short) == SHORT_STACK
+
+
+@pytest.mark.parametrize("own", range(20))
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 20])
+def test_no_frame_is_lost_without_a_word(own: int, length: int) -> None:
+    frames = stack_of(*("" if number == own else "torch" for number in range(length)))
+    short = shortened(frames)
+
+    assert len(short) <= SHORT_STACK
+    assert sum(each if isinstance(each, int) else 1 for each in short) == length
+    assert own >= length or frames[own] in short
+
+
+def test_our_own_frames_are_shown_only_where_the_rank_stands_in_them() -> None:
+    frames = stack_of("", "resilience_core", "adapters", "")
+    assert shortened(frames) == [frames[0], frames[3]]
+    assert shortened(frames[1:]) == frames[1:]
+
+
+def test_who_would_have_been_late_a_moment_later_is_not_said_to_be_late() -> None:
+    rank = HUNG._replace(open_seconds=0.995, limit_seconds=1.0)
+    assert HANG._replace(ranks=(rank,)).story()[0].endswith("limit 1 s, which would have passed 5 ms later")
+
+
+def test_the_report_has_the_traceback_and_the_last_lines_of_standard_error() -> None:
+    error = ErrorRecord("KeyError", "'x'", "Traceback ...\n  File \"train.py\"\nKeyError: 'x'")
+    rank = RankReport(0, 0, 9, is_culprit=True, cause="exit", exit_code=1, error=error, stderr_tail=("one", "two"))
+    report = Incident("failure", 0, "why", "action", (rank,)).report()
+
+    assert [line.strip() for line in report[-6:]] == [
+        "Traceback ...", 'File "train.py"', "KeyError: 'x'", "last lines of standard error", "one", "two",
+    ]  # fmt: skip
+    assert "  no stack could be had" not in report
+
+
+def test_a_thread_in_code_of_its_own_is_told_beside_a_main_thread_that_is_innocent() -> None:
+    """The section was opened there; what the main thread does meanwhile tells nothing."""
+    saver = Thread("saver", False, False, (Frame("write", "save.py", 3), Frame("run", "threading.py", 982, "python")))
+    idle = Thread("pool", False, False, (Frame("get", "queue.py", 171, "python"), Frame("loop", "pool.py", 5)))
+    rank = HUNG._replace(stack=(idle, saver, *STACK, *(saver._replace(name=f"saver-{n}") for n in range(5))))
+    told = HANG._replace(ranks=(VICTIM, rank)).story()
+    assert [line for line in told if line.startswith("  thread")] == [
+        "  thread  saver: write (save.py:3)",
+        "  thread  saver-0: write (save.py:3)",
+    ]
+    assert not any("  thread" in line for line in HANG.story())
+
+
+def test_a_near_miss_says_that_its_stacks_may_be_of_afterwards() -> None:
+    said = "Stacks were taken while the rank came back"
+    assert said in "\n".join(HANG._replace(kind="near_miss").report())
+    assert said not in "\n".join(HANG.report())

@@ -1,0 +1,320 @@
+"""Stacks of real processes: from outside with py-spy, running or stopped; from inside where that cannot be had."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.incidents import stacks
+from launcher.incidents.stacks import Frame, Thread, frame_of, main_thread, take_stacks
+from resilience_core.monitoring.cell import STACK_SIGNAL
+
+PY_SPY = shutil.which("py-spy", path=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
+needs_py_spy = pytest.mark.skipif(PY_SPY is None, reason="py-spy is not installed (extra 'stacks')")
+
+STANDS = """
+import faulthandler, sys, threading
+faulthandler.register(int(sys.argv[1]), file=open(sys.argv[2], "w"), all_threads=True, chain=False)
+stop = threading.Event()
+def loading_data(): stop.wait()
+def training_step():
+    print("ready", flush=True)
+    while not stop.wait(0.01): pass
+threading.Thread(target=loading_data, name="loader", daemon=True).start()
+training_step()
+"""
+HOLDS_THE_GIL = """
+import ctypes
+def calls_c():
+    print("ready", flush=True)
+    ctypes.PyDLL(None).sleep(600)
+calls_c()
+"""
+
+
+@pytest.fixture
+def stands(spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> subprocess.Popen[str]:
+    return spawn(STANDS, str(STACK_SIGNAL), str(tmp_path / "stack"))
+
+
+def functions(threads: tuple[Thread, ...]) -> list[str]:
+    thread = main_thread(threads)
+    assert thread is not None
+    return [frame.function for frame in thread.frames]
+
+
+@needs_py_spy
+def test_the_stacks_of_several_processes_are_taken_at_once(
+    stands: subprocess.Popen[str], spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    in_c = spawn(HOLDS_THE_GIL)
+
+    found = take_stacks({0: stands.pid, 7: in_c.pid}, py_spy=PY_SPY, timeout_seconds=60)
+
+    assert "training_step" in functions(found[0])
+    assert "loading_data" in [frame.function for t in found[0] if t.name == "loader" for frame in t.frames]
+    assert functions(found[7])[0] == "calls_c"
+    assert list(tmp_path.glob("*.json")) == []
+
+
+@needs_py_spy
+def test_a_stopped_process_is_read_and_stays_stopped(stands: subprocess.Popen[str], tmp_path: Path) -> None:
+    stands.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, stands.pid, os.WSTOPPED | os.WNOWAIT)
+
+    found = take_stacks({0: stands.pid}, py_spy=PY_SPY, timeout_seconds=60)
+
+    assert "training_step" in functions(found[0])
+    assert Path(f"/proc/{stands.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_without_py_spy_the_process_is_asked_itself(stands: subprocess.Popen[str], tmp_path: Path) -> None:
+    found = take_stacks(
+        {0: stands.pid},
+        py_spy=None,
+        timeout_seconds=60,
+        fallback_files={0: str(tmp_path / "stack")},
+        fallback_signal=STACK_SIGNAL,
+    )
+
+    assert "training_step" in functions(found[0])
+    assert any(frame.function == "loading_data" for thread in found[0] for frame in thread.frames)
+    assert stands.poll() is None
+
+
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_an_answer_is_found_although_its_file_was_removed(
+    stands: subprocess.Popen[str], tmp_path: Path, has_folder: bool
+) -> None:
+    """A run folder was removed from /dev/shm and made anew; the next hang had no culprit."""
+    (tmp_path / "stack").unlink()
+    where = tmp_path / "stack" if has_folder else tmp_path / "gone" / "stack"
+    found = take_stacks(
+        {0: stands.pid},
+        py_spy=None,
+        timeout_seconds=60,
+        fallback_files={0: str(where)},
+        fallback_signal=STACK_SIGNAL,
+    )
+
+    assert "training_step" in functions(found[0])
+
+
+def test_a_stopped_process_is_not_asked(stands: subprocess.Popen[str], tmp_path: Path) -> None:
+    """The signal would wait for it, and strike when somebody lets it go on."""
+    stands.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, stands.pid, os.WSTOPPED | os.WNOWAIT)
+
+    reasons: dict[int, str] = {}
+    found = take_stacks(
+        {0: stands.pid},
+        py_spy=None,
+        timeout_seconds=60,
+        fallback_files={0: str(tmp_path / "stack")},
+        fallback_signal=STACK_SIGNAL,
+        reasons=reasons,
+    )
+
+    assert found == {}
+    assert reasons == {0: "it is stopped, and a stopped process answers no signal"}
+    assert int(next(line for line in status(stands.pid) if line.startswith("ShdPnd")).split()[1], 16) == 0
+
+
+def status(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/status").read_text().splitlines()
+
+
+def test_a_process_that_has_ended_costs_nothing_but_its_own_stack(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+
+    reasons: dict[int, str] = {}
+    found = take_stacks(
+        {0: ended.pid},
+        py_spy=PY_SPY,
+        timeout_seconds=60,
+        fallback_files={0: str(tmp_path / "stack")},
+        fallback_signal=STACK_SIGNAL,
+        reasons=reasons,
+    )
+    assert found == {}
+    assert "the process had ended before anybody could look at it" in reasons[0]
+
+
+def fake_py_spy(tmp_path: Path, body: str) -> str:
+    path = tmp_path / "fake-py-spy"
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o700)
+    return str(path)
+
+
+def test_the_bound_holds_where_what_hangs_cannot_be_ended(
+    stands: subprocess.Popen[str], tmp_path: Path, uninterruptible: Any
+) -> None:
+    """As where it reads the memory of a process that is stuck in the kernel."""
+    folder = uninterruptible.folder
+    stuck = fake_py_spy(tmp_path, f"echo $$ > {folder}/cgroup.procs; echo FROZEN > {folder}/freezer.state; sleep 600")
+    reasons: dict[int, str] = {}
+
+    for seconds in (0.5, 5, 50):  # more only where the shell has not come as far as its second line
+        assert take_stacks({0: stands.pid}, py_spy=stuck, timeout_seconds=seconds, reasons=reasons) == {}
+        if (folder / "freezer.state").read_text() == "FROZEN\n":
+            break
+
+    assert (folder / "freezer.state").read_text() == "FROZEN\n"
+    assert reasons[0]
+
+
+def test_the_bound_holds_and_what_hangs_is_ended(stands: subprocess.Popen[str], tmp_path: Path) -> None:
+    slow = fake_py_spy(tmp_path, f"echo $$ > {tmp_path}/new && mv {tmp_path}/new {tmp_path}/pid; exec sleep 600")
+
+    for seconds in (0.5, 5, 50):  # more only where the shell has not come as far as its first line
+        assert take_stacks({0: stands.pid}, py_spy=slow, timeout_seconds=seconds) == {}
+        if (tmp_path / "pid").exists():
+            break
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+@pytest.mark.parametrize("body", ["exit 1", "echo no json", "echo '[]'"])
+def test_a_py_spy_that_fails_leaves_the_process_to_be_asked(
+    stands: subprocess.Popen[str], tmp_path: Path, body: str
+) -> None:
+    found = take_stacks(
+        {0: stands.pid},
+        py_spy=fake_py_spy(tmp_path, body),
+        timeout_seconds=60,
+        fallback_files={0: str(tmp_path / "stack")},
+        fallback_signal=STACK_SIGNAL,
+    )
+    assert "training_step" in functions(found[0])
+
+
+def test_a_py_spy_that_is_gone_is_said_and_survived(
+    stands: subprocess.Popen[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert take_stacks({0: stands.pid}, py_spy="/nowhere", timeout_seconds=1) == {}
+    assert "cannot run /nowhere: No such file" in capsys.readouterr().err
+
+
+def test_the_main_thread_is_the_one_called_so() -> None:
+    frame = (Frame("f", "x.py", 1),)
+    main, other = Thread("MainThread", False, False, frame), Thread("other", True, True, frame)
+
+    assert main_thread((other, main, other)) == main
+    assert main_thread((main, other)) == main
+    assert main_thread((other,)) == other
+    assert main_thread(()) is None
+    assert str(frame[0]) == "f (x.py:1)"
+
+
+def test_a_process_that_does_not_answer_is_not_killed_by_the_question(
+    spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """A rank that has shut monitoring down has no handler any more, and the signal's default is death."""
+    process = spawn("import sys; print('ready', flush=True); print(sys.stdin.readline(), flush=True)")
+    (tmp_path / "stack").touch()
+
+    reasons: dict[int, str] = {}
+    found = take_stacks(
+        {0: process.pid},
+        py_spy=None,
+        timeout_seconds=0.1,
+        fallback_files={0: str(tmp_path / "stack")},
+        fallback_signal=STACK_SIGNAL,
+        reasons=reasons,
+    )
+
+    assert found == {}
+    assert "faulthandler or the signal was taken over by the script" in reasons[0]
+    assert process.communicate("alive\n", timeout=180)[0].strip() == "alive"
+
+
+def test_why_there_is_no_stack_of_a_rank_that_cannot_answer(
+    stands: subprocess.Popen[str], spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    blocked = spawn(
+        "import faulthandler, signal, sys, time; number = int(sys.argv[1])\n"
+        "faulthandler.register(number, file=open(sys.argv[2], 'w')); signal.pthread_sigmask(0, [number])\n"
+        "print('ready', flush=True); time.sleep(600)",
+        str(STACK_SIGNAL),
+        str(tmp_path / "blocked"),
+    )
+    reasons: dict[int, str] = {}
+    found = take_stacks(
+        {1: blocked.pid, 2: stands.pid, 3: stands.pid},
+        py_spy=None,
+        timeout_seconds=0.3,
+        fallback_files={1: str(tmp_path / "blocked"), 2: str(tmp_path / "never")},
+        fallback_signal=STACK_SIGNAL,
+        reasons=reasons,
+    )
+    assert found == {}
+    assert reasons == {
+        1: "it did not answer the signal in time (--ft-stack-capture-timeout)",
+        2: "it is not monitored yet, or the file that it would answer in is gone",
+        3: "there is no py-spy, and it was not asked",
+    }
+
+
+def test_the_answer_to_an_earlier_question_is_not_taken_for_this_one(
+    stands: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    first, second = (
+        take_stacks(
+            {0: stands.pid},
+            py_spy=None,
+            timeout_seconds=60,
+            fallback_files={0: str(tmp_path / "stack")},
+            fallback_signal=STACK_SIGNAL,
+        )
+        for _ in range(2)
+    )
+    assert len(second[0]) == len(first[0])
+    assert "training_step" in functions(second[0])
+
+
+def test_all_are_asked_at_one_moment_so_that_none_goes_on_because_another_was_woken(
+    spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one's C call ends with EINTR and its peers' wait is over: 26 of 30 peers were seen where they went."""
+    processes = [spawn(STANDS, str(STACK_SIGNAL), str(tmp_path / str(number))) for number in range(3)]
+    done: list[str] = []
+
+    def noted(name: str) -> None:
+        original = getattr(stacks, name)
+        monkeypatch.setattr(stacks, name, lambda *args: (done.append(name), original(*args))[1])
+
+    for name in ("process_status", "open_pidfd", "_size", "_handles", "send_signal"):
+        noted(name)
+    found = take_stacks(
+        {number: process.pid for number, process in enumerate(processes)},
+        py_spy=None,
+        timeout_seconds=60,
+        fallback_files={number: str(tmp_path / str(number)) for number in range(3)},
+        fallback_signal=STACK_SIGNAL,
+    )
+
+    assert all("training_step" in functions(found[number]) and found[number][0].was_asked for number in range(3))
+    assert done[-3:] == ["send_signal"] * 3
+    assert "send_signal" not in done[:-3]
+
+
+def test_a_frame_is_told_by_its_whole_path_where_the_working_folder_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    path = str(tmp_path / "gone" / "train.py")
+    assert frame_of("main", path, 3).file == "train.py"
+    (tmp_path / "gone").rmdir()
+    assert frame_of("main", path, 3).file == path

@@ -1,0 +1,746 @@
+"""From verdict to signal: who is signalled, and who is spared because it, or the rank it waited for, came back.
+
+Ranks are real processes with real cells; their stacks are recorded ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from launcher.agent import elastic_agent as agent
+from launcher.agent.failure_incident import near_miss
+from launcher.agent.job_limits import JobLimits
+from launcher.incidents.attribution import Blame
+from launcher.incidents.children import children_of
+from launcher.incidents.incident import Incident, RankReport, read_incident
+from launcher.incidents.incident_writer import IncidentWriter
+from launcher.incidents.source_lines import SourceReader
+from launcher.incidents.stacks import Frame, Thread
+from launcher.monitor import termination as module
+from launcher.monitor.near_miss import NearMiss
+from launcher.monitor.rank_monitor import RankMonitor, WatchOrder
+from launcher.monitor.rounds import Rounds
+from launcher.monitor.termination import Reporter, condemn
+from launcher.processes.evidence import Evidence, ProcessLook, look_at
+from launcher.processes.handles import wait_for_exit
+from resilience_core import FaultToleranceConfig
+from resilience_core.monitoring.cell import (
+    CLOSED,
+    FIRST_CLOSED,
+    FIRST_SECTION,
+    LEFT_SECTION,
+    LIMITS_TEXT,
+    OUT_OF_SECTION,
+    PID,
+    SHUT_DOWN,
+    START_TIME,
+    STATE,
+    WATCHED,
+    Cell,
+    process_start_time,
+)
+from resilience_core.monitoring.error_record import ErrorRecord
+from resilience_core.monitoring.learned_limits import LearnedLimits, Seen
+from resilience_core.monitoring.limit_messages import write_limits
+
+S = 1_000_000_000
+WAITS = "print('ready', flush=True); input()"
+IN_COLLECTIVE = (Frame("all_reduce", "torch/distributed/distributed_c10d.py", 3000), Frame("main", "train.py", 20))
+IN_C = (Frame("stuck", "train.py", 7), Frame("main", "train.py", 12))
+
+
+class Group:
+    """Two ranks that are late in section 'step'."""
+
+    def __init__(self, folder: Path, spawn: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch):
+        self.folder = folder
+        self.processes = [spawn(WAITS) for _ in range(2)]
+        for process in self.processes:  # one that still runs would be blamed for it
+            _until_asleep(process.pid)
+        self.cells = [Cell.create(str(folder / str(number)), rank=number, generation=0) for number in range(2)]
+        now_ns = time.monotonic_ns()
+        self.ranks = []
+        for number, (cell, process) in enumerate(zip(self.cells, self.processes, strict=True)):
+            cell.words[PID], cell.words[START_TIME] = process.pid, process_start_time(process.pid) or 0
+            cell.words[STATE] = WATCHED
+            word = cell.add_section("step")
+            cell.words[word + 1], cell.words[word] = now_ns - 3 * S, now_ns - S
+            theirs = Cell.from_descriptor(os.dup(cell.descriptor))
+            order = WatchOrder(0, number, number, cell.path)
+            self.ranks.append(RankMonitor(order, theirs, None, now_ns - 60 * S))
+        self.rounds: Rounds[RankMonitor] = Rounds(time.monotonic_ns, lambda ns: time.sleep(ns / S), lambda _: [], 0)
+        self.stacks: dict[int, tuple[Frame, ...]] = {0: IN_C, 1: IN_COLLECTIVE}
+        self.meanwhile: Callable[[], Any] = lambda: None
+        self.is_being_ended: Callable[[], bool] = lambda: False
+        self.when_told: Callable[[], Any] = lambda: None
+        self.number = "SIGKILL"
+        self.owns_ranks = True
+        self.incidents: list[tuple[Incident, Sequence[int], str | None]] = []
+        self.spared: list[NearMiss] = []
+        self.asked: list[int] = []
+        self.threads: list[Thread] = []
+        monkeypatch.setattr(module, "take_stacks", self._recorded_stacks)
+        monkeypatch.setattr(module, "_LONGEST_LOOK_AT_CHILDREN_SECONDS", 180)
+        monkeypatch.setattr("launcher.incidents.incident_writer.SLOWEST_WRITE_SECONDS", 180)
+
+    def _recorded_stacks(self, pids: dict[int, int], **_: Any) -> dict[int, tuple[Thread, ...]]:
+        self.asked = list(pids)
+        self.meanwhile()
+        return {
+            n: (Thread("MainThread", True, False, frames, was_asked=True), *self.threads)
+            for n, frames in self.stacks.items()
+        }
+
+    def close(self, number: int) -> None:
+        self.cells[number].words[FIRST_SECTION] = CLOSED
+
+    def have_due(self, number: int, seconds: float) -> None:
+        """Let only the others be overdue, this one in so many seconds, on a clock that stands still until set."""
+        self.now_ns = time.monotonic_ns()
+        self.rounds = Rounds(lambda: self.now_ns, lambda _: None, lambda _: [], 0)
+        self.cells[number].words[FIRST_SECTION] = self.now_ns + int(seconds * S)
+
+    def condemn(self) -> list[int]:
+        """Look, condemn whoever is late, and return who was signalled."""
+        findings = self.rounds.look(self.ranks)
+        assert findings is not None
+        config = FaultToleranceConfig(rank_termination_signal=self.number, stack_capture_timeout=180)
+        settings = {"config": json.loads(config.to_json()), "owns_ranks": self.owns_ranks, "py_spy": None}
+        writer = IncidentWriter(str(self.folder))
+        reporter = Reporter(self._hear, self.spared.extend, lambda: self.is_being_ended())
+        signalled = condemn(findings, self.ranks, self.rounds, settings, writer, SourceReader(), reporter)
+        writer.finish(180)
+        return [rank.order.local_rank for rank in signalled]
+
+    def _hear(self, *told: Any) -> None:
+        self.incidents.append(told)
+        self.when_told()
+
+    def has_ended(self, number: int) -> bool:
+        pidfd = os.pidfd_open(self.processes[number].pid)
+        try:
+            return bool(wait_for_exit([pidfd], 0.5))
+        finally:
+            os.close(pidfd)
+
+
+def _until_asleep(pid: int) -> None:
+    end = time.monotonic() + 180
+    while (look := look_at(pid)) is not None and look.state != "S":
+        assert time.monotonic() < end, f"process {pid} is still in state {look.state}"
+        threading.Event().wait(0.001)
+
+
+@pytest.fixture
+def group(
+    tmp_path: Path, spawn: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Group]:
+    group = Group(tmp_path, spawn, monkeypatch)
+    yield group
+    for cell in group.cells:
+        cell.close()
+
+
+def test_who_is_late_is_told_of_and_signalled_and_the_one_outside_a_collective_is_blamed(group: Group) -> None:
+    assert group.condemn() == [0, 1]
+    assert [process.wait(60) for process in group.processes] == [-signal.SIGKILL] * 2
+    ((incident, condemned, problem),) = group.incidents
+    assert (list(condemned), problem, group.spared) == ([0, 1], None, [])
+    assert [rank.rank for rank in read_incident(str(incident.folder)).culprits] == [0]
+
+
+@pytest.mark.parametrize("looks", [0, 1], ids=["before it is written", "while it is written"])
+def test_a_verdict_is_no_incident_where_the_launcher_ends_the_generation_meanwhile(group: Group, looks: int) -> None:
+    """What the ranks look like then may be the launcher's own doing, and it has told of its own reason."""
+    answers = iter([False] * looks + [True])
+    group.is_being_ended = lambda: next(answers)
+
+    assert group.condemn() == []
+
+    assert (group.incidents, group.spared) == ([], [])
+    assert not [path for path in group.folder.rglob("*") if path.name in ("incident.json", "0001")]
+    assert not any(group.has_ended(number) for number in range(2))
+    group.is_being_ended = lambda: False
+    assert group.condemn() == [0, 1]  # nobody is left condemned
+
+
+def test_what_a_hung_rank_may_wait_for_is_named_with_its_stack(
+    group: Group, spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """A worker of a DataLoader, say: the rank itself only shows that it waits."""
+    parent = spawn(
+        "import subprocess; helper = subprocess.Popen(['sleep', '600']); print('ready', flush=True); helper.wait()"
+    )
+    (child,) = (each.pid for each in children_of(parent.pid, time.monotonic() + 60))
+    group.cells[0].words[PID], group.cells[0].words[START_TIME] = parent.pid, process_start_time(parent.pid) or 0
+    group.stacks[-child] = (Frame("load", "data.py", 7), Frame("main", "train.py", 12))
+
+    assert group.condemn() == [0, 1]
+    os.kill(child, signal.SIGKILL)
+
+    assert group.asked == [0, 1, -child]  # the ranks' stacks first
+    ((told, _, _),) = group.incidents
+    written = read_incident(str(told.folder))
+    for incident in (told, written):
+        assert [(each.pid, each.name, str(each.place)) for each in incident.ranks[0].children] == [
+            (child, "sleep", "load (data.py:7)")
+        ]
+    assert len(written.ranks[0].children[0].stack[0].frames) == 2
+    assert f"  child   pid {child} (sleep): state " in "\n".join(told.story())
+
+
+def test_a_child_of_a_culprit_that_is_not_overdue_is_named(
+    group: Group, spawn: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """``for batch in loader: with section("step")``: it hangs between sections, without a limit, its victims in one."""
+    parent = spawn(
+        "import subprocess; helper = subprocess.Popen(['sleep', '600']); print('ready', flush=True); helper.wait()"
+    )
+    (child,) = (each.pid for each in children_of(parent.pid, time.monotonic() + 60))
+    group.have_due(0, 600)
+    group.cells[0].words[PID], group.cells[0].words[START_TIME] = parent.pid, process_start_time(parent.pid) or 0
+    group.stacks[0] = (Frame("_try_wait", "subprocess.py", 1990, "python"), *IN_C)
+
+    assert group.condemn() == [1]
+    os.kill(child, signal.SIGKILL)
+
+    ((told, _, _),) = group.incidents
+    assert [rank.rank for rank in told.culprits] == [0]
+    for incident in (told, read_incident(str(told.folder))):
+        assert [(each.pid, each.is_awaited) for each in incident.ranks[0].children] == [(child, True)]
+    assert f"  child   pid {child} (sleep): state " in "\n".join(told.story())
+
+
+def test_a_wait_that_only_the_source_tells_of_is_one(
+    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``work.wait()`` is a C function: its stack ends in the script, as that of a rank that hangs there does."""
+    script = tmp_path / "train.py"
+    script.write_text("work = dist.all_reduce(t, async_op=True)\nwork.wait()\nread(batch)\n")
+    group.stacks = {n: (Frame("step", "train.py", line, path=str(script)),) for n, line in ((0, 2), (1, 3))}
+    began = time.time()
+    monkeypatch.setattr("launcher.monitor.termination._began", lambda _: began)  # as if the ranks came after the script
+
+    assert group.condemn() == [0, 1]
+    ((incident, _, _),) = group.incidents
+    assert [rank.rank for rank in incident.culprits] == [1]
+    assert [rank.waits_in for rank in incident.ranks] == ["step (train.py:2)", None]
+
+
+@pytest.mark.parametrize(("line", "state", "hedge"), [(1, "S", True), (3, "S", False), (1, "D", False)])
+def test_who_may_wait_in_a_way_that_no_line_shows_is_named_with_a_hedge(
+    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: int, state: str, hedge: bool
+) -> None:
+    monkeypatch.setattr(module, "look_at", lambda _: ProcessLook(state))
+    script = tmp_path / "train.py"
+    script.write_text("wait_for_it()\n\ntime.sleep(1000)\n")
+    group.stacks = {0: (Frame("step", "train.py", line, path=str(script)),), 1: IN_COLLECTIVE}
+    began = time.time()
+    monkeypatch.setattr("launcher.monitor.termination._began", lambda _: began)  # as if the ranks came after the script
+
+    group.condemn()
+    ((incident, _, _),) = group.incidents
+    assert [rank.rank for rank in incident.culprits] == [0]
+    assert incident.why.startswith("likely: ") is hedge
+
+
+@pytest.mark.parametrize(
+    ("line", "waits", "may_wait"),
+    [
+        ("work.wait()", True, False),
+        ("f(work.wait())", None, True),
+        ("f()", False, True),
+        ("while True: pass", False, False),
+    ],
+)
+def test_what_may_wait_by_its_line_may_wait_unseen_as_well(
+    group: Group,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    line: str,
+    waits: bool | None,
+    may_wait: bool,
+) -> None:
+    """One that spins on a property which asks for a wait's end was named as the only one that uses the processor."""
+    known: list[Evidence] = []
+    monkeypatch.setattr(module, "assign_blame", lambda found, **_: (known.extend(found), Blame((), ""))[1])
+    script = tmp_path / "train.py"
+    script.write_text(f"{line}\n")
+    group.stacks = {0: (Frame("step", "train.py", 1, path=str(script)),)}
+    began = time.time()
+    monkeypatch.setattr("launcher.monitor.termination._began", lambda _: began)
+
+    group.condemn()
+    assert [(each.waits, each.may_wait) for each in known] == [(waits, may_wait), (None, False)]
+
+
+@pytest.mark.parametrize("line", ["work.wait()", "read(batch)"])
+def test_who_waits_for_a_thread_that_waits_for_others_is_not_named(
+    group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    script = tmp_path / "saver.py"
+    script.write_text(f"{line}\n")
+    group.stacks = {0: (Frame("join", "threading.py", 1119, "python"), *IN_C), 1: IN_COLLECTIVE}
+    group.threads = [Thread("saver", False, False, (Frame("save", "saver.py", 1, path=str(script)),))]
+    began = time.time()
+    monkeypatch.setattr("launcher.monitor.termination._began", lambda _: began)
+
+    group.condemn()
+    ((incident, _, _),) = group.incidents
+    assert [rank.rank for rank in incident.culprits] == ([] if line == "work.wait()" else [0])
+
+
+def test_source_that_was_changed_since_the_ranks_were_started_leaves_open_who_waits(
+    group: Group, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("read(batch)\nwork.wait()\nread(batch)\n")
+    group.stacks = {n: (Frame("step", "train.py", line, path=str(script)),) for n, line in ((0, 2), (1, 3))}
+    later = time.time() + 10
+    os.utime(script, (later, later))
+
+    group.condemn()
+
+    ((incident, _, _),) = group.incidents
+    assert [rank.waits_in for rank in incident.ranks] == [None, None]
+    assert incident.culprits == ()
+
+
+def test_source_that_does_not_answer_leaves_open_who_waits(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SourceReader, "lines", lambda *_: {})
+
+    assert group.condemn() == [0, 1]
+    assert group.incidents[0][0].culprits == ()
+
+
+def test_a_thread_in_code_of_its_own_is_told_with_the_line_alone(group: Group) -> None:
+    group.threads = [Thread("saver", False, False, IN_C), Thread("pool", False, False, IN_COLLECTIVE[:0])]
+
+    group.condemn()
+
+    ((told, _, _),) = group.incidents
+    assert [(thread.name, len(thread.frames)) for thread in told.ranks[0].stack] == [("saver", 1), ("MainThread", 2)]
+    assert len(read_incident(str(told.folder)).ranks[0].stack) == 3
+
+
+def test_a_peer_that_has_shut_monitoring_down_is_said_to_have(group: Group) -> None:
+    group.cells[1].words[STATE] = SHUT_DOWN
+
+    assert group.condemn() == [0]
+    ((incident, _, _),) = group.incidents
+    assert [rank.unmonitored for rank in incident.ranks] == [None, "has shut monitoring down"]
+
+
+def test_how_often_each_has_closed_its_section_tells_who_is_ahead(group: Group) -> None:
+    group.stacks = {0: IN_COLLECTIVE, 1: IN_COLLECTIVE}
+    group.cells[0].words[FIRST_CLOSED], group.cells[1].words[FIRST_CLOSED] = 11, 12
+
+    assert group.condemn() == [0, 1]
+    ((incident, _, _),) = group.incidents
+    assert [rank.rank for rank in incident.culprits] == [1]
+    assert incident.why.startswith("likely: it has closed section 'step' 12 times, the other 11 times")
+
+
+def test_of_ranks_that_wait_for_the_store_nobody_has_skipped_a_collective(group: Group) -> None:
+    frames = (Frame("_create_c10d_store", "torch/distributed/rendezvous.py", 190), Frame("main", "train.py", 9))
+    group.stacks = {0: frames, 1: frames}
+
+    assert group.condemn() == [0, 1]
+    ((incident, _, _),) = group.incidents
+    assert incident.culprits == ()
+    assert incident.why.startswith("every rank waits for the store of the process group")
+
+
+def test_who_waits_for_a_culprit_that_comes_back_is_spared_with_it(group: Group) -> None:
+    """It closes its own section a moment later; killing it meanwhile would cost a restart for nothing."""
+    group.meanwhile = lambda: group.close(0)
+
+    assert group.condemn() == []
+    assert group.incidents == []
+    assert [(miss.rank, miss.waited_for) for miss in group.spared] == [(0, None), (1, 0)]
+    assert not group.has_ended(1)
+    assert (group.folder / "near_misses" / "0001" / "incident.json").exists()
+    assert not any((group.folder / "incidents").iterdir())
+    group.meanwhile = lambda: None
+    assert group.condemn() == [1]  # it did not follow
+
+
+@pytest.mark.parametrize(
+    ("back", "waiting", "stands"),
+    [
+        ((0, 1), (0, 1, 2, 3), []),
+        ((0,), (0, 1, 2, 3), [1, 2, 3]),
+        ((0, 1), (0, 1), [2, 3]),
+        ((0, 1), (0, 1, 2), [2, 3]),
+        ((), (0, 1, 2, 3), [0, 1, 2, 3]),
+    ],
+)
+def test_only_where_every_culprit_is_back_are_those_spared_that_waited(
+    back: tuple[int, ...], waiting: tuple[int, ...], stands: list[int]
+) -> None:
+    ranks = [RankReport(n, n, 7, is_culprit=n < 2, waits_in="all_reduce" if n in waiting else None) for n in range(4)]
+    cases: list[Any] = [
+        SimpleNamespace(rank=SimpleNamespace(order=SimpleNamespace(local_rank=n)), view=None) for n in range(4)
+    ]
+    standing = [case for n, case in enumerate(cases) if n not in back]
+    withdrawn = [(case, None) for n, case in enumerate(cases) if n in back]
+
+    left, spared = module._without_who_waited(Incident("hang", 0, "", "", tuple(ranks)), standing, withdrawn)
+
+    assert [case.rank.order.local_rank for case in left] == stands
+    assert len(left) + len(spared) == 4
+
+
+@pytest.mark.parametrize(
+    ("owns_ranks", "end"),
+    [
+        (True, "ends with the whole group"),
+        (
+            False,
+            "is not signalled: whoever started it has to end it; to start it again is the business of whoever started "
+            "it",
+        ),
+    ],
+)
+def test_what_happens_to_a_culprit_that_was_not_overdue_is_said(group: Group, owns_ranks: bool, end: str) -> None:
+    group.owns_ranks = owns_ranks
+    group.stacks = {0: IN_COLLECTIVE, 1: IN_C}
+    group.cells[1].words[FIRST_SECTION] += 60 * S
+
+    assert group.condemn() == [0]
+    ((incident, _, _),) = group.incidents
+    assert [rank.rank for rank in incident.culprits] == [1]
+    assert incident.action == f"SIGKILL to rank 0; rank 1, not overdue by itself, {end}"
+    (overdue,) = incident.overdue
+    assert (overdue.rank, overdue.section) == (0, "step")
+
+
+def test_several_culprits_that_were_not_overdue_are_spoken_of_as_several() -> None:
+    reports = [RankReport(number, number, 7, is_culprit=number > 0) for number in range(3)]
+    condemned: Any = [SimpleNamespace(order=SimpleNamespace(rank=0))]
+    config = {"rank_termination_signal": 9}
+    ours = module._action(condemned, reports, {"config": config, "owns_ranks": True})
+    assert ours == "SIGKILL to rank 0; rank 1, 2, not overdue by themselves, end with the whole group"
+    theirs = module._action(condemned, reports, {"config": config, "owns_ranks": False})
+    assert "rank 1, 2, not overdue by themselves, are not signalled: whoever started them has to end them" in theirs
+
+
+@pytest.mark.parametrize(("seconds", "was_withheld"), [(0.009, False), (0.2, True)])
+def test_a_rank_that_was_a_few_milliseconds_late_was_not_left_any_time(
+    group: Group, seconds: float, was_withheld: bool
+) -> None:
+    """A limit that was met anew milliseconds later is condemned together with the other's."""
+    group.have_due(0, -seconds)
+    findings = Rounds(lambda: group.now_ns, lambda _: None, lambda _: [], 0).look(group.ranks)
+    assert findings is not None
+    for case in findings.cases:
+        case.held = case.deadlines
+    findings.cases = findings.cases[:1]
+    settings = {"config": json.loads(FaultToleranceConfig().to_json()), "owns_ranks": True, "py_spy": None}
+    incident = module._incident(findings, group.ranks, settings, SourceReader())
+    assert incident.ranks[0].was_withheld is was_withheld
+
+
+def test_a_learned_limit_that_was_withheld_has_led_to_no_verdict(group: Group) -> None:
+    """It was said to have, and was four times as long in the next generation."""
+    limits = LearnedLimits(FaultToleranceConfig(rank_section_timeouts={"step": 180}, thin_evidence_floor=1))
+    limits.learn_sections({}, Seen(S // 10, 9, S), False)
+    for cell in group.cells:
+        cell.write_text(LIMITS_TEXT, write_limits(limits.document(), LIMITS_TEXT.size))
+    group.have_due(0, 1.0)
+    group.close(1)
+    left_ns = group.now_ns - 2 * S
+    group.cells[1].words[LEFT_SECTION], group.cells[1].words[OUT_OF_SECTION] = left_ns, left_ns + S
+    assert group.rounds.look(group.ranks) is None
+
+    group.now_ns += S
+    assert group.condemn() == [0, 1]
+
+    incident = read_incident(str(group.incidents[0][0].folder))
+    assert [(r.rank, r.is_condemned, r.was_withheld, r.limit_learned) for r in incident.ranks] == [
+        (0, True, False, None),
+        (1, True, True, None),
+    ]
+    assert JobLimits(FaultToleranceConfig()).note_verdict(incident) == []
+    (overdue,) = [line for line in incident.story() if line.startswith("  overdue rank 1")]
+    assert overdue.endswith(
+        "switches it off), no verdict while another rank was within its limits, "
+        "waits in all_reduce (torch/distributed/distributed_c10d.py:3000)"
+    )
+
+
+def test_a_learned_limit_that_has_passed_has_led_to_the_verdict(group: Group) -> None:
+    limits = LearnedLimits(FaultToleranceConfig(thin_evidence_floor=1))
+    limits.learn_sections({"step": Seen(S // 10, 9, S)}, None, False)
+    group.have_due(1, 0.05)
+    for cell in group.cells:
+        cell.write_text(LIMITS_TEXT, write_limits(limits.document(), LIMITS_TEXT.size))
+
+    assert group.condemn() == [0, 1]
+
+    ranks = group.incidents[0][0].ranks
+    assert [(rank.was_withheld, rank.limit_learned) for rank in ranks] == [(False, "section step"), (False, None)]
+
+
+def test_who_does_not_wait_is_signalled_whoever_comes_back(group: Group) -> None:
+    group.stacks = {0: IN_COLLECTIVE, 1: IN_C}
+    group.meanwhile = lambda: group.close(0)
+
+    assert group.condemn() == [1]
+    assert not group.has_ended(0)
+    assert [(miss.rank, miss.waited_for) for miss in group.spared] == [(0, None)]
+
+
+def test_near_misses_say_what_may_have_brought_a_rank_back(group: Group) -> None:
+    group.meanwhile = lambda: group.close(0)
+    group.condemn()
+    first, second = (near_miss(miss._asdict(), count) for count, miss in enumerate(group.spared, 1))
+    assert "when a signal asked it for its stack" in first
+    assert "waits for rank 0, which came back" in second
+    by_itself = near_miss(group.spared[0]._replace(was_asked=False)._asdict(), 3)
+    assert by_itself.endswith("it was spared. The limit is too close to what is normal")
+
+
+def test_who_comes_back_while_the_launcher_is_told_is_spared(group: Group) -> None:
+    """The last look is right before the signal: whatever comes between takes time."""
+    group.when_told = lambda: group.close(0)
+    group.stacks = {0: IN_COLLECTIVE, 1: IN_C}
+
+    assert group.condemn() == [1]
+    assert [list(condemned) for _, condemned, _ in group.incidents] == [[0, 1]]
+    assert [miss.rank for miss in group.spared] == [0]
+    assert not group.has_ended(0)
+    assert group.processes[1].wait(60) == -signal.SIGKILL
+
+
+def test_nothing_is_said_of_a_peer_that_was_not_overdue_and_comes_back_before_it_is_told_of(group: Group) -> None:
+    group.have_due(1, 0.05)
+    group.meanwhile = lambda: group.close(1)
+
+    assert group.condemn() == [0]
+    ((incident, condemned, _),) = group.incidents
+    assert (list(condemned), [rank.rank for rank in incident.condemned]) == ([0], [0])
+    assert incident.action == "SIGKILL to rank 0"
+    assert [(miss.rank, miss.was_late, miss.was_announced) for miss in group.spared] == [(1, False, False)]
+    written = read_incident(str(incident.folder))
+    assert (written.action, written.ranks[1].message) == ("SIGKILL to rank 0", None)
+    assert not group.has_ended(1)
+    view = group.ranks[1].view()
+    assert view is not None
+    assert group.ranks[1].is_watched(view)
+
+
+def test_a_peer_that_was_not_overdue_is_taken_back_in_words_where_its_end_was_announced(group: Group) -> None:
+    group.have_due(1, 0.05)
+    group.when_told = lambda: group.close(1)
+
+    assert group.condemn() == [0]
+    ((incident, condemned, _),) = group.incidents
+    assert (list(condemned), incident.action) == ([0, 1], "SIGKILL to rank 0, 1")
+    assert [(miss.rank, miss.was_late, miss.was_announced) for miss in group.spared] == [(1, False, True)]
+    written = read_incident(str(incident.folder))
+    assert written.action == "SIGKILL to rank 0; not to rank 1, which was spared"
+    assert "was not overdue itself" in (written.ranks[1].message or "")
+    assert not group.has_ended(1)
+
+
+def test_a_peer_that_is_spared_with_the_one_that_was_overdue_is_no_near_miss(group: Group) -> None:
+    group.have_due(1, 0.05)
+    group.meanwhile = lambda: group.close(0)
+
+    assert (group.condemn(), group.incidents) == ([], [])
+    assert [(miss.rank, miss.was_late) for miss in group.spared] == [(0, True), (1, False)]
+    (written,) = (read_incident(str(folder)) for folder in (group.folder / "near_misses").iterdir())
+    assert "rank 0" in written.why
+    assert "rank 1" not in written.why
+    assert not group.has_ended(1)
+
+
+def test_a_peer_that_has_become_overdue_meanwhile_is_a_near_miss_when_it_comes_back(group: Group) -> None:
+    def wait() -> None:
+        group.now_ns += S
+
+    group.have_due(1, 0.05)
+    group.meanwhile, group.when_told = wait, lambda: group.close(1)
+
+    assert group.condemn() == [0]
+    assert [(miss.rank, miss.was_late) for miss in group.spared] == [(1, True)]
+
+
+def test_who_is_blamed_and_comes_back_is_not_the_reason_why_another_is_signalled(group: Group) -> None:
+    group.stacks = {1: IN_C}
+    group.processes[0].send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, group.processes[0].pid, os.WSTOPPED | os.WNOWAIT)
+    group.meanwhile = lambda: group.close(0)
+
+    assert group.condemn() == [1]
+    ((incident, condemned, _),) = group.incidents
+    assert (list(condemned), incident.culprits) == ([1], ())
+    assert incident.why.startswith("nobody is named: rank 0 was to blame (")
+    assert incident.action == "SIGKILL to rank 1; not to rank 0, which was spared"
+
+
+def test_only_ranks_that_were_overdue_are_counted_and_all_are_acquitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    events: list[tuple[str, dict[str, Any]]] = []
+    acquitted: list[int] = []
+    monkeypatch.setattr(agent, "say", said.append)
+    fake_agent: Any = SimpleNamespace(
+        _near_misses=0,
+        _current=SimpleNamespace(number=0, acquit=acquitted.append),
+        _outfit=SimpleNamespace(events=SimpleNamespace(write=lambda name, **facts: events.append((name, facts)))),
+    )
+    late = NearMiss(0, 0, 7, "section", "step", 1.0, 0.5)
+    peer = NearMiss(1, 1, 8, "section", "step", 1.0, None, was_late=False)
+    told_of = peer._replace(rank=2, local_rank=2, was_announced=True)
+
+    agent.Agent._spared(fake_agent, 0, [miss._asdict() for miss in (peer, late, told_of)])
+
+    assert acquitted == [1, 0, 2]
+    assert fake_agent._near_misses == 1
+    assert [(name, facts["rank"]) for name, facts in events] == [("near_miss", 0), ("withdrawn", 2)]
+    assert [line.split(":")[0] for line in said] == ["near miss 1", "withdrawn"]
+
+
+def _make_a_mistake(*_: Any, **__: Any) -> Any:
+    raise RuntimeError("a mistake")
+
+
+def test_a_mistake_of_ours_keeps_no_stuck_rank_alive(group: Group) -> None:
+    group.when_told = _make_a_mistake
+    with pytest.raises(RuntimeError):
+        group.condemn()
+    assert [process.wait(60) for process in group.processes] == [-signal.SIGKILL] * 2
+
+
+def test_a_mistake_of_ours_while_stacks_are_taken_costs_the_stacks_alone(group: Group) -> None:
+    group.meanwhile = _make_a_mistake
+    assert group.condemn() == [0, 1]
+    assert [process.wait(60) for process in group.processes] == [-signal.SIGKILL] * 2
+    ((incident, _, problem),) = group.incidents
+    assert problem is None
+    assert all(rank.process_state in ("S", "R") for rank in incident.ranks)
+    report = (group.folder / "incidents" / "0001" / "report.txt").read_text()
+    assert report.count("no stack: no stack could be taken (RuntimeError: a mistake, at test_termination.py:") == 2
+
+
+@pytest.mark.parametrize("what", ["assign_blame", "look_at", "unmonitored"])
+def test_a_mistake_of_ours_while_evidence_is_collected_costs_no_verdict(
+    group: Group, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Who, which limit, and what is missing and why: all that is told and carried out."""
+    group.have_due(1, seconds=0.001)
+    monkeypatch.setattr(module, what, _make_a_mistake)
+    assert group.condemn() == [0, 1]
+    assert [process.wait(60) for process in group.processes] == [-signal.SIGKILL] * 2
+    ((incident, condemned, problem),) = group.incidents
+    assert (list(condemned), problem, incident.culprits, incident.deadline_ns is None) == ([0, 1], None, (), False)
+    told = "\n".join(incident.story())
+    assert "rank 0 (pid" in told
+    assert "section 'step' open for 3." in told
+    assert "; limit 2 s" in told
+    assert "who is to blame cannot be told: evidence could not be collected (RuntimeError: a mistake, at " in told
+    assert read_incident(str(incident.folder)).why == incident.why
+
+
+def test_a_mistake_of_ours_in_the_report_costs_the_file_and_not_the_next_one(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(Incident, "report", _make_a_mistake)
+        assert group.condemn() == [0, 1]
+    ((incident, _, problem),) = group.incidents
+    assert problem is not None
+    assert "cannot write the incident under" in problem
+    assert "RuntimeError('a mistake')" in problem
+    writer = IncidentWriter(str(group.folder))
+    assert writer.write(incident)[1] is None
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_an_error_that_came_after_our_signal_is_told_as_one(
+    group: Group, monkeypatch: pytest.MonkeyPatch, is_asked: bool
+) -> None:
+    """Recorded: the exception of a rank whose wait in C the question for its stack has interrupted."""
+    error = ErrorRecord("InterruptedError", "[Errno 4]", noted_ns=1 << 62, at_ns=1 << 62)
+    monkeypatch.setattr(RankMonitor, "error", lambda rank: error if rank is group.ranks[0] else None)
+    if not is_asked:  # by py-spy, which sends none
+        threads = {n: (Thread("MainThread", True, False, frames),) for n, frames in group.stacks.items()}
+        monkeypatch.setattr(module, "take_stacks", lambda *_, **__: threads)
+
+    assert group.condemn() == [0, 1]
+    ((incident, _, _),) = group.incidents
+    assert [culprit.rank for culprit in incident.culprits] == [0]
+    assert incident.why.startswith("raised InterruptedError")
+    assert ("after a signal had asked for the stack" in incident.why) == is_asked
+
+
+def test_what_becomes_of_an_incident_that_is_not_written_yet(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow file system a verdict may be withdrawn, in whole or in part, before there is a folder."""
+    _write_late(monkeypatch)
+    group.have_due(1, 0.05)
+    group.when_told = lambda: group.close(1)
+
+    assert group.condemn() == [0]
+    assert [(incident.folder, "takes longer" in str(problem)) for incident, _, problem in group.incidents] == [
+        (None, True)
+    ]
+    written = read_incident(str(group.folder / "incidents" / "0001"))
+    assert written.action == "SIGKILL to rank 0; not to rank 1, which was spared"
+    assert written.wall_time
+    assert written.node == os.uname().nodename
+
+
+def test_an_incident_that_is_withdrawn_before_it_is_written_is_not_left(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write_late(monkeypatch)
+    group.meanwhile = lambda: group.close(0)
+
+    assert group.condemn() == []
+    assert os.listdir(group.folder / "near_misses") == ["0001"]
+    assert os.listdir(group.folder / "incidents") == []
+
+
+def test_what_could_not_be_written_is_not_taken_for_the_one_before(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert group.condemn() == [0, 1]
+    ((incident, _, _),) = group.incidents
+    writer = IncidentWriter(str(group.folder))
+    first, _ = writer.write(incident._replace(folder=None))
+    monkeypatch.setattr(Incident, "report", _make_a_mistake)
+    assert "a mistake" in str(writer.write(incident._replace(folder=None))[1])
+    writer.discard()
+    writer.finish(180)
+    assert Path(str(first.folder), "incident.json").exists()
+
+
+def _write_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing be written before all has been told."""
+    gate = threading.Event()
+    write, finish = Incident.write, IncidentWriter.finish
+    monkeypatch.setattr("launcher.incidents.incident_writer.SLOWEST_WRITE_SECONDS", 0)
+    monkeypatch.setattr(Incident, "write", lambda incident, parent: gate.wait(180) and write(incident, parent))
+    monkeypatch.setattr(IncidentWriter, "finish", lambda writer, seconds: (gate.set(), finish(writer, seconds)))
+
+
+def test_a_rank_that_is_stopped_takes_its_signal(group: Group) -> None:
+    group.number = "SIGTERM"
+    for process in group.processes:
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    assert group.condemn() == [0, 1]
+    assert [process.wait(60) for process in group.processes] == [-signal.SIGTERM] * 2

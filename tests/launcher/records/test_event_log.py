@@ -1,0 +1,200 @@
+"""The run's diary: one line per event, there at once, in order of the monotonic clock."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import threading
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from launcher.processes.background import Background, NotDoneError
+from launcher.records.event_log import EventLog, read_events
+from launcher.records.run_folders import FolderError
+
+
+def test_each_event_is_on_disk_at_once_and_stamped_with_both_clocks(tmp_path: Path) -> None:
+    log = EventLog(str(tmp_path))
+    before = time.monotonic_ns()
+    log.write("began", pid=7, name="ü")
+
+    (event,) = read_events(str(tmp_path))
+
+    assert (event["event"], event["pid"], event["name"]) == ("began", 7, "ü")
+    assert before <= event["t_ns"] <= time.monotonic_ns()
+    assert event["time"].startswith("20")
+    log.close()
+
+
+def test_an_event_that_is_written_later_has_the_time_of_its_happening(tmp_path: Path) -> None:
+    log = EventLog(str(tmp_path))
+    at_ns = time.monotonic_ns() - 3_000_000_000
+    log.write("seen", at_ns=at_ns)
+    log.write("asked")
+    seen, asked = read_events(str(tmp_path))
+    log.close()
+
+    assert seen["t_ns"] == at_ns
+    clocks = [datetime.fromisoformat(event["time"]).timestamp() for event in (seen, asked)]
+    assert clocks[1] - clocks[0] == pytest.approx((asked["t_ns"] - at_ns) / 1e9, abs=0.05)
+
+
+def test_events_of_every_node_that_shares_the_folder_come_in_order(tmp_path: Path) -> None:
+    logs = [EventLog(str(tmp_path)), EventLog(str(tmp_path))]
+    for number in range(10):
+        logs[number % 2].write("tick", number=number)
+    for log in logs:
+        log.close()
+
+    assert logs[0].path != logs[1].path
+    assert [event["number"] for event in read_events(str(tmp_path))] == list(range(10))
+
+
+def test_a_line_on_its_way_is_not_read_yet(tmp_path: Path) -> None:
+    log = EventLog(str(tmp_path))
+    log.write("whole")
+    with open(log.path, "a") as file:
+        file.write('{"event": "ha')
+    assert [event["event"] for event in read_events(str(tmp_path))] == ["whole"]
+    log.close()
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(FolderError, match=r"cannot write .*events.jsonl: No such file.*--log-dir"):
+        EventLog(str(tmp_path / "gone"))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_disk_that_fills_up_is_said_once_and_what_is_missing_is_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = EventLog(str(tmp_path))
+    log.write("before")
+    real = os.dup(log._descriptor)
+    with open("/dev/full", "wb") as full:
+        os.dup2(full.fileno(), log._descriptor)
+    for number in range(5):
+        log.write("tick", number=number)
+    os.dup2(real, log._descriptor)
+    log.write("after")
+    log.close()
+
+    assert capsys.readouterr().err.count("No space left on device; no events are logged until") == 1
+    events = read_events(str(tmp_path))
+    assert [event["event"] for event in events] == ["before", "after", "lost"]
+    assert events[2]["lines"] == 5
+
+
+def test_a_line_that_was_torn_by_a_full_disk_does_not_spoil_the_next(tmp_path: Path) -> None:
+    log = EventLog(str(tmp_path))
+    log.write("before")
+    os.write(log._descriptor, b'{"event": "to')
+    log._is_torn = True
+    log.write("after")
+    log.close()
+    assert [event["event"] for event in read_events(str(tmp_path))] == ["before", "after"]
+
+
+def test_a_folder_that_was_removed_is_made_anew_and_what_is_missing_is_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, made_anew = tmp_path / "logs" / "run", []
+    folder.mkdir(parents=True)
+    log = EventLog(str(folder), on_made_anew=lambda: made_anew.append(folder.exists()))
+    for number in range(3):
+        log.write("tick", number=number)
+    shutil.rmtree(folder.parent)
+    for event in ("after", "later"):
+        log.write(event)
+    log.close()
+
+    events = read_events(str(folder))
+    assert sorted(event["event"] for event in events) == ["after", "later", "lost"]
+    (lost,) = [event for event in events if event["event"] == "lost"]
+    assert lost["lines"] == 3
+    assert lost["boot"], "the first line of a file tells whose clock it is"
+    assert made_anew == [True]
+    assert capsys.readouterr().err.count(f"{log.path} is made anew, without 3 line(s)") == 1
+
+
+def test_a_removed_folder_that_cannot_be_made_anew_is_said_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "logs" / "run"
+    folder.mkdir(parents=True)
+    log = EventLog(str(folder))
+    log.write("before")
+    shutil.rmtree(folder.parent)
+    folder.parent.touch()  # a file stands there
+    for number in range(3):
+        log.write("tick", number=number)
+    assert capsys.readouterr().err.count("no events are logged until") == 1
+    folder.parent.unlink()
+    log.write("after")
+    log.close()
+
+    counts = [event["lines"] for event in read_events(str(folder)) if event["event"] == "lost"]
+    assert counts == [4]
+
+
+def test_a_folder_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
+    """The file is a FIFO that nobody reads: as with a file system that hangs, a write does not return."""
+    background = Background("test", 1 << 16)
+    log = EventLog(str(tmp_path), background)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(writer, b"x" * 4096):
+            pass
+    os.set_blocking(writer, True)
+    os.dup2(writer, log._descriptor)
+    background.start()
+
+    for number in range(10_000):
+        log.write("tick", number=number)
+
+    assert log.lost > 5_000
+    with pytest.raises(NotDoneError):
+        background.call(lambda: None, 0.01)
+    # Somebody reads after all.
+    drain = threading.Thread(target=lambda: all(iter(lambda: os.read(reader, 1 << 20), b"")), daemon=True)
+    drain.start()
+    assert background.flush(180)
+    log.write("again")  # tells of what was lost
+    assert background.flush(180)
+    assert log.lost == 0
+    for descriptor in (log._descriptor, writer):
+        os.close(descriptor)
+    drain.join(180)
+    assert not drain.is_alive()
+    os.close(reader)
+
+
+def test_machines_are_put_in_order_by_their_wall_clocks(tmp_path: Path) -> None:
+    """The monotonic clock of a machine that was booted later is behind, and says nothing about the other's."""
+    lines = {
+        "events.jsonl": [(5_000_000_000, "12:00:01.000"), (7_000_000_000, "12:00:03.000")],
+        "events-other-1.jsonl": [(900_000_000_000, "12:00:00.500"), (901_500_000_000, "12:00:02.000")],
+    }
+    for boot, (name, stamps) in enumerate(lines.items()):
+        with open(tmp_path / name, "w") as file:
+            for t_ns, clock in stamps:
+                event = {"event": clock, "t_ns": t_ns, "time": f"2026-11-21T{clock}+00:00", "boot": str(boot)}
+                file.write(json.dumps(event) + "\n")
+
+    ordered = [event["event"] for event in read_events(str(tmp_path))]
+
+    assert ordered == ["12:00:00.500", "12:00:01.000", "12:00:02.000", "12:00:03.000"]
+
+
+def test_within_a_machine_a_wall_clock_that_was_set_back_changes_no_order(tmp_path: Path) -> None:
+    with open(tmp_path / "events.jsonl", "w") as file:
+        for number, clock in enumerate(["12:00:05.000", "11:00:00.000", "11:00:01.000"]):
+            event = {"event": number, "t_ns": number * 1_000_000_000, "time": f"2026-11-21T{clock}+00:00"}
+            file.write(json.dumps(event) + "\n")
+    assert [event["event"] for event in read_events(str(tmp_path))] == [0, 1, 2]

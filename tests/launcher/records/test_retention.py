@@ -1,0 +1,71 @@
+"""``--ft-keep-runs`` removes what has surely ended, oldest first, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.records.retention import prune, prune_in_background
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Four ended runs, ``old0`` the oldest, and ours."""
+    logs = tmp_path / "ft_logs"
+    for age in range(4):
+        run(logs / f"old{age}", ["began", "ended"], second=1000 + age)
+    run(logs / "ours", ["began"], second=2000)
+    return logs
+
+
+def run(folder: Path, events: list[str], second: int) -> Path:
+    (folder / "incidents" / "0001").mkdir(parents=True)
+    (folder / "incidents" / "0001" / "report.txt").write_text("story")
+    path = folder / "events.jsonl"
+    path.write_text("".join(json.dumps({"event": event, "t_ns": 1}) + "\n" for event in events))
+    os.utime(path, (second, second))
+    return folder
+
+
+def left(logs: Path) -> list[str]:
+    return sorted(path.name for path in logs.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("keep", "removed"),
+    [(5, []), (4, ["old0"]), (2, ["old0", "old1", "old2"]), (1, ["old0", "old1", "old2", "old3"])],
+)
+def test_the_newest_stay(logs: Path, keep: int, removed: list[str]) -> None:
+    assert sorted(prune(str(logs / "ours"), keep)) == removed
+    assert left(logs) == sorted({"old0", "old1", "old2", "old3", "ours"} - set(removed))
+
+
+def test_what_is_not_surely_an_ended_run_of_ours_stays(logs: Path, tmp_path: Path) -> None:
+    run(logs / "running", ["began"], second=1)
+    run(logs / "two nodes, one running", ["began", "began", "ended"], second=1)
+    run(logs / "resumed", ["began", "ended", "began"], second=1)
+    (logs / "foreign").mkdir()
+    (logs / "foreign" / "data").write_text("precious")
+    (logs / "damaged").mkdir()
+    (logs / "damaged" / "events.jsonl").write_text("[]\n{\n")
+    (logs / "file").write_text("")
+    elsewhere = run(tmp_path / "elsewhere", ["began", "ended"], second=1)
+    (logs / "link").symlink_to(elsewhere)
+    prune(str(logs / "ours"), 1)
+    assert left(logs) == sorted(
+        ["running", "two nodes, one running", "resumed", "foreign", "damaged", "file", "link", "ours"]
+    )
+    assert (elsewhere / "events.jsonl").exists()
+
+
+def test_it_says_what_it_removed(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    prune_in_background(str(logs / "ours"), 3).join(60)
+    assert "2 log folder(s) of ended runs removed (--ft-keep-runs 3): old0, old1" in capfd.readouterr().err
+
+
+def test_a_folder_that_is_gone_is_said_and_no_more(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    prune_in_background(str(tmp_path / "gone" / "ours"), 3).join(60)
+    assert "nothing was removed (--ft-keep-runs)" in capfd.readouterr().err

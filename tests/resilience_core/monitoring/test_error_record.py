@@ -1,0 +1,326 @@
+"""What a rank leaves of an exception: in its own cell, first seen counts, and nothing of it ever reaches training."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from resilience_core.errors import ConfigError, SectionError
+from resilience_core.monitoring.cell import ERROR_TEXT, FIRST_SECTION, Cell
+from resilience_core.monitoring.error_record import (
+    ErrorRecord,
+    error_from_json,
+    is_consequence,
+    leave_error,
+    note_error,
+    parse_error,
+    record_errors_in,
+    stop_recording,
+)
+
+
+@pytest.fixture
+def cell(tmp_path: Path) -> Iterator[Cell]:
+    cell = Cell.create(str(tmp_path / "cell"))
+    record_errors_in(cell)
+    yield cell
+    stop_recording()
+    cell.close()
+
+
+def left(cell: Cell) -> ErrorRecord | None:
+    return parse_error(cell.read_text(ERROR_TEXT))
+
+
+def raised(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as caught:
+        return caught
+
+
+def test_type_message_traceback_and_place_are_on_record(cell: Cell) -> None:
+    word = cell.add_section("step")
+    cell.words[word + 1], cell.words[word] = 5, 10
+    note_error(raised(KeyError("x")))
+
+    record = left(cell)
+    assert record is not None
+    assert (record.type, record.message, record.section, record.iteration) == ("KeyError", "'x'", "step", None)
+    assert "in raised" in record.traceback
+    assert record.first_line() == "KeyError: 'x'"
+    assert (record.is_consequence, record.is_permanent, record.thread) == (False, False, None)
+    assert 0 < record.at_ns <= record.noted_ns
+
+
+def test_where_it_was_first_seen_counts_also_through_another_exception(cell: Cell) -> None:
+    word = cell.add_section("step")
+    cell.words[word + 1], cell.words[word] = 5, 10
+    first = raised(ValueError("bad batch"))
+    note_error(first)
+    before = left(cell)
+    cell.words[FIRST_SECTION] = 0  # closed on the way out
+    try:
+        try:
+            raise first
+        except ValueError:
+            raise RuntimeError("training failed")  # noqa: B904 - as careless code does
+    except RuntimeError as error:
+        note_error(error)
+
+    record = left(cell)
+    assert before is not None
+    assert record is not None
+    assert (record.type, record.section, record.at_ns) == ("RuntimeError", "step", before.at_ns)
+    assert record.noted_ns > before.noted_ns
+
+
+def test_a_lost_peer_is_known_for_a_consequence_even_where_it_is_wrapped(cell: Cell) -> None:
+    lost = RuntimeError("[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:9")
+    try:
+        raise ValueError("the step failed") from lost
+    except ValueError as error:
+        note_error(error)
+    record = left(cell)
+    assert record is not None
+    assert record.is_consequence
+
+
+@pytest.mark.parametrize("following", [OSError("no such folder"), SystemExit(1)])
+@pytest.mark.parametrize("is_hidden", [False, True])
+def test_what_fails_while_a_lost_peer_is_handled_comes_from_that_loss(
+    cell: Cell, following: BaseException, is_hidden: bool
+) -> None:
+    """A clean-up that fails, an own exception, ``sys.exit(1)``; and ``from None`` does not hide it."""
+    for first, is_one in ((RuntimeError("Timed out waiting 1500ms for recv"), True), (ValueError("bad batch"), False)):
+        try:
+            try:
+                raise first
+            except Exception:
+                if is_hidden:
+                    raise following from None
+                raise following  # noqa: B904 - as careless code does
+        except BaseException as error:
+            note_error(error)
+        record = left(cell)
+        assert record is not None
+        assert record.is_consequence is is_one
+
+
+class Several(Exception):
+    """As an ``ExceptionGroup``, which Python 3.10 has not."""
+
+    def __init__(self, *exceptions: BaseException) -> None:
+        super().__init__("several")
+        self.exceptions = exceptions
+
+
+def test_a_group_of_exceptions_comes_from_a_lost_peer_where_all_of_it_does(cell: Cell) -> None:
+    lost, own = RuntimeError("Connection closed by peer [127.0.0.1]:9"), ValueError("bad batch")
+    wrapped = ValueError("the step failed")
+    wrapped.__cause__ = lost
+    looped = Several(own)
+    looped.exceptions = (lost, looped)
+    own.__context__ = looped
+    for group, is_one in (
+        (Several(lost), True),
+        (Several(lost, Several(wrapped)), True),
+        (Several(lost, own), False),
+        (Several(own), False),
+        (Several(*[lost] * 1000), False),  # nobody reads so many
+        (looped, False),
+    ):
+        note_error(raised(group))
+        record = left(cell)
+        assert record is not None
+        assert record.is_consequence is is_one
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "is_one"),
+    [
+        ("RuntimeError", "Connection reset by peer", True),
+        ("torch.distributed.DistBackendError", "NCCL communicator was aborted on rank 1", True),
+        ("RuntimeError", "Timed out waiting 1800000ms for recv operation to complete", True),
+        ("RuntimeError", "shape mismatch", False),
+        ("ConnectionResetError", "Connection reset by peer", False),  # of the data loader, say
+        ("requests.Timeout", "timed out waiting", False),
+    ],
+)
+def test_only_torchs_own_communication_is_a_consequence(kind: str, message: str, is_one: bool) -> None:
+    assert is_consequence(kind, message) is is_one
+
+
+def test_what_a_restart_cannot_mend_is_marked(cell: Cell) -> None:
+    for error, is_permanent in ((ConfigError("no"), True), (SectionError("twice"), False), (ValueError("x"), False)):
+        note_error(raised(error))
+        record = left(cell)
+        assert record is not None
+        assert record.is_permanent is is_permanent
+
+
+def test_an_orderly_end_is_no_error(cell: Cell) -> None:
+    for error in (SystemExit(0), SystemExit(None), GeneratorExit()):
+        note_error(raised(error))
+    assert left(cell) is None
+    note_error(raised(SystemExit(3)))
+    assert left(cell) is not None
+
+
+@pytest.mark.parametrize("failure", [OSError("not even this"), SystemExit(5), KeyboardInterrupt()])
+def test_an_exception_without_a_message_is_on_record_all_the_same(cell: Cell, failure: BaseException) -> None:
+    class Nasty(Exception):
+        def __str__(self) -> str:
+            raise failure
+
+    note_error(raised(Nasty()))
+    record = left(cell)
+    assert record is not None
+    assert record.type.endswith("Nasty")
+    assert "str() of the exception failed" in record.message
+    assert "in raised" in record.traceback
+
+
+@pytest.mark.parametrize("text", ["x" * 10**6, "\N{SNOWMAN}" * 10**5, "line\n" * 10**5])
+def test_however_long_it_is_it_fits_and_keeps_both_ends(cell: Cell, text: str) -> None:
+    scope: dict[str, Callable[[], None]] = {}
+    lines = "\n".join(f"    x = {number}" for number in range(50))
+    exec(f"def deep(n, text):\n{lines}\n    if n: return deep(n - 1, text)\n    raise ValueError(text)", scope)
+    try:
+        scope["deep"](200, text)  # type: ignore[call-arg]
+    except ValueError as error:
+        note_error(error)
+    record = left(cell)
+    assert record is not None
+    assert record.type == "ValueError"
+    assert record.message.startswith(text[:100])
+
+
+def test_what_has_happened_since_makes_a_record_stale(cell: Cell) -> None:
+    note_error(raised(ValueError("caught, and training went on")))
+    record = left(cell)
+    assert record is not None
+    view = cell.view()
+    assert record.is_current(view)
+    word = cell.add_section("step")
+    cell.words[word + 1], cell.words[word] = record.noted_ns + 1, record.noted_ns + 9
+    assert not record.is_current(cell.view())
+    assert not record.is_current(view._replace(iteration=7))
+
+
+def test_a_thread_that_dies_is_named(cell: Cell, capsys: pytest.CaptureFixture[str]) -> None:
+    hook = threading.excepthook  # pytest has its own in front of ours
+
+    def dies() -> None:
+        try:
+            raise ValueError("in the loader")
+        except ValueError as error:
+            note_error(error, thread=threading.current_thread().name)
+
+    thread = threading.Thread(target=dies, name="loader")
+    thread.start()
+    thread.join()
+    record = left(cell)
+    assert record is not None
+    assert (record.thread, threading.excepthook) == ("loader", hook)
+    assert record.first_line() == "ValueError: in the loader (in thread 'loader')"
+
+
+def test_what_a_thread_raises_does_not_hide_what_is_ending_the_training(cell: Cell) -> None:
+    note_error(raised(LookupError("no such sample")))
+    note_error(raised(ValueError("queue closed")), thread="loader")
+    record = left(cell)
+    assert record is not None
+    assert (record.type, record.thread) == ("LookupError", None)
+    # The training has caught it, and gone on.
+    word = cell.add_section("step")
+    cell.words[word + 1], cell.words[word] = record.noted_ns + 1, record.noted_ns + 9
+    note_error(raised(ValueError("queue closed")), thread="loader")
+    assert (later := left(cell)) is not None
+    assert (later.type, later.thread) == ("ValueError", "loader")
+    note_error(raised(LookupError("no such sample")))
+    assert (last := left(cell)) is not None
+    assert (last.type, last.thread) == ("LookupError", None)
+
+
+def test_a_forked_child_records_nothing(cell: Cell) -> None:
+    child = os.fork()
+    if child == 0:
+        note_error(raised(ValueError("of a data loader's worker")))
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert left(cell) is None
+
+
+def test_after_stop_nothing_is_recorded_and_the_hooks_are_back(tmp_path: Path) -> None:
+    before = sys.excepthook, threading.excepthook
+    cell = Cell.create(str(tmp_path / "cell"))
+    record_errors_in(cell)
+    assert sys.excepthook is not before[0]
+    stop_recording()
+    note_error(raised(ValueError("later")))
+    assert left(cell) is None
+    assert (sys.excepthook, threading.excepthook) == before
+    cell.close()
+
+
+PROGRAM = """
+import os, threading
+from resilience_core.monitoring.cell import Cell
+from resilience_core.monitoring.error_record import record_errors_in
+record_errors_in(Cell(os.environ["FT_CELL"]))
+def fails():
+    raise LookupError("no such sample")
+if {in_thread}:
+    thread = threading.Thread(target=fails, name="loader")
+    thread.start()
+    thread.join()
+else:
+    fails()
+"""
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_an_uncaught_exception_records_itself_and_is_printed_as_ever(tmp_path: Path, in_thread: bool) -> None:
+    cell = Cell.create(str(tmp_path / "cell"))
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(in_thread=in_thread)],
+        env={"FT_CELL": str(tmp_path / "cell"), "PYTHONPATH": ":".join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+    )
+    record = left(cell)
+    assert record is not None
+    assert (record.type, record.thread) == ("LookupError", "loader" if in_thread else None)
+    assert "LookupError: no such sample" in ended.stderr
+    assert ended.returncode == (0 if in_thread else 1)
+    cell.close()
+
+
+def test_a_rank_that_is_not_monitored_can_leave_its_error_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = Cell.create(str(tmp_path / "cell"))
+    monkeypatch.setenv("FT_CELL", str(tmp_path / "cell"))
+    leave_error(raised(ValueError("before init")))
+    record = left(cell)
+    assert record is not None
+    assert record.message == "before init"
+    monkeypatch.setenv("FT_CELL", str(tmp_path / "nowhere"))
+    leave_error(raised(ValueError("nowhere to go")))
+    cell.close()
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "7", '{"type": 7, "message": ""}', '{"message": "x"}'])
+def test_what_is_no_record_is_none(text: str | None) -> None:
+    assert parse_error(text) is None
+
+
+def test_a_record_survives_json_also_from_a_later_version() -> None:
+    record = ErrorRecord("ValueError", "x", at_ns=7, is_permanent=True)
+    assert error_from_json({**json.loads(json.dumps(record._asdict())), "new": 1}) == record

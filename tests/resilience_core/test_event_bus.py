@@ -1,0 +1,420 @@
+"""EventBus: who hears what, in which order, and what may reach the training."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pluggy
+import pytest
+
+import resilience_core
+from resilience_core import EventBus, RunContext, SectionError, StopTraining, hookimpl
+from resilience_core.errors import PluginError
+from resilience_core.event_bus import EVENTS
+from resilience_core.testing import EventRecorder
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "setup": {"context": RunContext()},
+    "step_start": {"iteration": 1},
+    "step_end": {"iteration": 1},
+    "eval_step_start": {"iteration": 1, "eval_index": 2},
+    "eval_step_end": {"iteration": 1, "eval_index": 2},
+    "checkpoint_start": {"iteration": 1, "kind": "save"},
+    "checkpoint_end": {"iteration": 1, "kind": "save", "error": None},
+    "checkpoint_loaded": {"iteration": 1, "source": "local"},
+    "training_error": {"error": RuntimeError("x"), "iteration": 1},
+    "teardown": {"reason": "completed"},
+}
+
+
+class Step:
+    """Hears step_start and does with it what it is told."""
+
+    def __init__(self, name: str = "", log: list[Any] | None = None, error: BaseException | None = None) -> None:
+        self.name = name
+        self.log = [] if log is None else log
+        self.error = error
+
+    @hookimpl
+    def step_start(self, iteration: int) -> None:
+        self.log.append(self.name or iteration)
+        if self.error is not None:
+            raise self.error
+
+
+class First(Step):
+    @hookimpl(tryfirst=True)
+    def step_start(self, iteration: int) -> None:
+        super().step_start(iteration)
+
+
+class Last(Step):
+    @hookimpl(trylast=True)
+    def step_start(self, iteration: int) -> None:
+        super().step_start(iteration)
+
+
+class Wrapper:
+    def __init__(self, log: list[Any]) -> None:
+        self.log = log
+
+    @hookimpl(wrapper=True)
+    def step_start(self, iteration: int) -> Any:
+        self.log.append(f"before {iteration}")
+        result = yield
+        self.log.append(f"after {iteration}")
+        return result
+
+
+def test_the_test_knows_every_event():
+    assert set(ARGUMENTS) == set(EVENTS)
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_an_event_without_listeners_is_nothing(event: str):
+    assert getattr(EventBus(), event)(**ARGUMENTS[event]) is None
+
+
+@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_an_event_reaches_its_listener_with_every_argument(event: str, wrapped: bool):
+    bus, recorder, log = EventBus(), EventRecorder(), []
+    bus.register(recorder)
+    if wrapped:
+
+        class Around:
+            pass
+
+        def around(self: object) -> Any:
+            log.append("before")
+            yield
+            log.append("after")
+
+        setattr(Around, event, hookimpl(wrapper=True)(around))
+        bus.register(Around())
+    assert getattr(bus, event)(**ARGUMENTS[event]) is None
+    assert recorder.events == [(event, ARGUMENTS[event])]
+    assert log == (["before", "after"] if wrapped else [])
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_the_error_of_a_checkpoint_may_be_left_out(wrapped: bool):
+    bus, recorder = EventBus(), EventRecorder()
+    bus.register(recorder)
+    if wrapped:
+
+        class Around:
+            @hookimpl(wrapper=True)
+            def checkpoint_end(self) -> Any:
+                yield
+
+        bus.register(Around())
+    bus.checkpoint_end(iteration=1, kind="save")
+    assert recorder.events == [("checkpoint_end", {"iteration": 1, "kind": "save", "error": None})]
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_arguments_are_given_by_name_and_none_may_be_missing(event: str):
+    bus = EventBus()
+    bus.register(EventRecorder())
+    with pytest.raises(TypeError):
+        getattr(bus, event)(*ARGUMENTS[event].values())
+    with pytest.raises(TypeError):
+        getattr(bus, event)(**{**ARGUMENTS[event], "more": 1})
+    with pytest.raises(TypeError):
+        getattr(bus, event)()
+
+
+def test_a_listener_takes_any_subset_of_the_arguments_in_any_order():
+    heard: list[Any] = []
+
+    class Subset:
+        @hookimpl
+        def eval_step_start(self, eval_index: int) -> None:
+            heard.append(eval_index)
+
+        @hookimpl
+        def checkpoint_end(self, error: BaseException | None, iteration: int) -> None:
+            heard.append((error, iteration))
+
+        @hookimpl
+        def teardown(self) -> None:
+            heard.append("teardown")
+
+    bus = EventBus()
+    bus.register(Subset())
+    bus.eval_step_start(iteration=1, eval_index=2)
+    bus.checkpoint_end(iteration=3, kind="save", error=None)
+    bus.teardown(reason="completed")
+    assert heard == [2, (None, 3), "teardown"]
+
+
+def test_order_is_that_of_pluggy():
+    """The last to register hears first, unless it asks for something else."""
+    bus, log = EventBus(), []
+    for plugin in (Last("last", log), Step("a", log), First("first", log), Step("b", log)):
+        bus.register(plugin)
+    bus.step_start(iteration=0)
+    assert log == ["first", "b", "a", "last"]
+
+
+def test_a_wrapper_stands_around_all_others():
+    bus, log = EventBus(), []
+    bus.register(Step("a", log))
+    bus.register(Wrapper(log))
+    bus.register(First("first", log))
+    bus.step_start(iteration=7)
+    assert log == ["before 7", "first", "a", "after 7"]
+
+
+def test_a_listener_that_raises_is_named_once_and_hides_the_event_from_nobody(caplog: pytest.LogCaptureFixture):
+    bus, log = EventBus(), []
+    for plugin in (Step("a", log), Step("b", log, ValueError("my mistake")), Step("c", log)):
+        bus.register(plugin)
+    bus.step_start(iteration=0)
+    bus.step_start(iteration=1)
+    assert log == ["c", "b", "a"] * 2
+    (record,) = caplog.records
+    assert "Step failed in step_start" in record.message
+    assert "ValueError: my mistake" in record.message
+    assert record.exc_info
+
+
+@pytest.mark.parametrize("error", [SectionError("never opened"), StopTraining("straggler")])
+def test_two_errors_reach_the_training_after_everybody_has_heard(error: Exception, caplog: pytest.LogCaptureFixture):
+    bus, log = EventBus(), []
+    for plugin in (Step("a", log), Step("b", log, error), Step("c", log)):
+        bus.register(plugin)
+    with pytest.raises(type(error)) as caught:
+        bus.step_start(iteration=0)
+    assert caught.value is error
+    assert log == ["c", "b", "a"]
+    assert caplog.records == []
+
+
+def test_of_two_errors_the_first_reaches_the_training():
+    bus, first = EventBus(), StopTraining("first")
+    bus.register(Step(error=StopTraining("second")))
+    bus.register(First(error=first))
+    with pytest.raises(StopTraining) as caught:
+        bus.step_start(iteration=0)
+    assert caught.value is first
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
+def test_a_request_to_leave_is_no_error_of_a_listener(error: BaseException):
+    bus = EventBus()
+    bus.register(Step(error=error))
+    with pytest.raises(type(error)):
+        bus.step_start(iteration=0)
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), SectionError("never opened")])
+def test_a_wrapper_does_not_let_one_listener_hide_the_event_from_the_others(error: Exception):
+    bus, log = EventBus(), []
+    for plugin in (Step("a", log), Wrapper(log), Step("b", log, error), Step("c", log)):
+        bus.register(plugin)
+    if isinstance(error, SectionError):
+        with pytest.raises(SectionError):
+            bus.step_start(iteration=7)
+        assert log == ["before 7", "c", "b", "a"]
+    else:
+        bus.step_start(iteration=7)
+        assert log == ["before 7", "c", "b", "a", "after 7"]
+
+
+def test_wrappers_nest_as_they_would_in_pluggy():
+    class Outer(Wrapper):
+        @hookimpl(wrapper=True, tryfirst=True)
+        def step_start(self) -> Any:
+            self.log.append("outer before")
+            yield
+            self.log.append("outer after")
+
+    bus, log = EventBus(), []
+    for plugin in (Outer(log), Step("a", log), Wrapper(log)):
+        bus.register(plugin)
+    bus.step_start(iteration=7)
+    assert log == ["outer before", "before 7", "a", "after 7", "outer after"]
+
+
+def test_a_wrapper_that_raises_does_not_stop_training(caplog: pytest.LogCaptureFixture):
+    class Broken:
+        @hookimpl(wrapper=True)
+        def step_start(self) -> Any:
+            yield
+            raise ValueError("mine")
+
+    bus, log = EventBus(), []
+    bus.register(Step("a", log))
+    bus.register(Broken())
+    bus.step_start(iteration=0)
+    bus.step_start(iteration=1)
+    assert log == ["a", "a"]
+    assert len(caplog.records) == 1
+
+
+def test_a_misspelt_hook_is_refused_with_the_nearest_event():
+    class Misspelt:
+        @hookimpl
+        def step_begin(self, iteration: int) -> None: ...
+
+        @hookimpl
+        def step_end(self) -> None: ...
+
+    bus = EventBus()
+    with pytest.raises(PluginError, match=r"Misspelt has an unknown hook 'step_begin'; did you mean 'step_"):
+        bus.register(Misspelt())
+    assert bus.plugins() == []
+    bus.step_end(iteration=0)
+
+
+def test_a_hook_of_a_newer_contract_may_be_optional():
+    class Newer:
+        @hookimpl(optionalhook=True)
+        def batch_fetched(self) -> None: ...
+
+    EventBus().register(Newer())
+
+
+def test_a_misspelt_argument_is_refused():
+    class Misspelt:
+        @hookimpl
+        def step_start(self, iteraton: int) -> None: ...
+
+    bus = EventBus()
+    with pytest.raises(PluginError, match=r"Misspelt: .*iteraton"):
+        bus.register(Misspelt())
+    assert bus.plugins() == []
+    bus.step_start(iteration=0)
+
+
+def test_registering_twice_is_refused_and_changes_nothing():
+    bus, step = EventBus(), Step()
+    bus.register(step)
+    with pytest.raises(PluginError, match=r"Step is registered already"):
+        bus.register(step)
+    bus.step_start(iteration=4)
+    assert step.log == [4]
+
+
+def test_a_plugin_comes_and_goes():
+    bus, step = EventBus(), Step()
+    name = bus.register(step, name="mine")
+    assert name == "mine"
+    assert bus.is_registered(step)
+    assert bus.plugins() == [step]
+    bus.step_start(iteration=1)
+    bus.unregister(step)
+    bus.unregister(step)
+    bus.step_start(iteration=2)
+    assert not bus.is_registered(step)
+    assert step.log == [1]
+
+
+def test_a_listener_may_unsubscribe_itself_while_it_hears():
+    bus = EventBus()
+
+    class Once(Step):
+        @hookimpl
+        def step_start(self, iteration: int) -> None:
+            self.log.append(iteration)
+            bus.unregister(self)
+
+    once, other = Once(), Step()
+    bus.register(other)
+    bus.register(once)
+    bus.step_start(iteration=1)
+    bus.step_start(iteration=2)
+    assert (once.log, other.log) == ([1], [1, 2])
+
+
+def test_plugins_may_come_while_events_are_fired():
+    """Registration on another thread never shows a half-made event."""
+    bus, done = EventBus(), threading.Event()
+
+    def come_and_go() -> None:
+        for _ in range(50):
+            step = Step()
+            bus.register(step)
+            bus.unregister(step)
+        done.set()
+
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    while not done.is_set():
+        bus.step_start(iteration=0)
+    thread.join()
+    assert bus.plugins() == []
+
+
+def test_entry_points_of_the_group_resilience_are_loaded(tmp_path: Path):
+    """In a process of its own, with a distribution that offers a plugin."""
+    (tmp_path / "theirs.py").write_text(
+        "from resilience_core import hookimpl\n@hookimpl\ndef step_start(iteration): print('heard', iteration)\n"
+    )
+    info = tmp_path / "theirs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[resilience]\ntheirs = theirs\n")
+    code = (
+        "from resilience_core import bus; b = bus(); print(b.load_entry_points()); b.step_start(iteration=5);"
+        "print(b.load_entry_points())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[2],
+        env={"PYTHONPATH": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["1", "heard", "5", "0"]
+
+
+def test_a_process_has_one_default_bus():
+    assert resilience_core.bus() is resilience_core.bus()
+    assert isinstance(resilience_core.bus(), EventBus)
+
+
+class _Marked:
+    @hookimpl
+    def step_start(self, iteration: int) -> None: ...
+
+
+class _Unmarked:
+    def step_start(self, iteration: int) -> None: ...
+
+
+def test_a_class_is_refused_with_the_fix():
+    bus = EventBus()
+    with pytest.raises(PluginError, match=r"_Marked is a class; register an instance of it: _Marked\(\.\.\.\)"):
+        bus.register(_Marked)
+    assert bus.plugins() == []
+
+
+def test_a_plugin_that_would_hear_nothing_is_refused_with_the_fix():
+    bus = EventBus()
+    with pytest.raises(PluginError, match=r"_Unmarked would hear nothing: .*hookimpl; mark step_start$"):
+        bus.register(_Unmarked())
+    with pytest.raises(PluginError, match=r"builtins.object would hear nothing: .*events are: setup, step_start"):
+        bus.register(object())
+    assert bus.plugins() == []
+
+
+@pytest.mark.parametrize("plugin", [_Marked, _Unmarked()])
+def test_an_installed_plugin_is_held_to_the_same(plugin: object, monkeypatch: pytest.MonkeyPatch):
+    bus = EventBus()
+
+    def load(self: pluggy.PluginManager, group: str) -> int:
+        self.register(plugin, "installed")
+        return 1
+
+    monkeypatch.setattr(pluggy.PluginManager, "load_setuptools_entrypoints", load)
+    with pytest.raises(PluginError, match=r"is a class|would hear nothing"):
+        bus.load_entry_points()
+    assert bus.plugins() == []

@@ -1,0 +1,159 @@
+"""Translator: the contract of the events, kept whatever order an adapter calls it in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from resilience_core import EventBus, RunContext, SectionMonitor, StopTraining
+from resilience_core.errors import PluginError
+from resilience_core.testing import EventRecorder, assert_conforms, violations
+from resilience_core.translator import Translator, state_path_in
+
+CONTEXT = RunContext(framework="test")
+
+
+@pytest.fixture
+def recorder() -> EventRecorder:
+    return EventRecorder()
+
+
+@pytest.fixture
+def translator(recorder: EventRecorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Translator]:
+    monkeypatch.delenv("FT_SIMULATED_FAULTS", raising=False)
+    bus = EventBus()
+    bus.register(recorder)
+    translator = Translator("test", bus)
+    yield translator
+    translator.end()
+
+
+CALLS: dict[str, Any] = {
+    "begin": lambda t: t.begin(CONTEXT),
+    "loaded": lambda t: t.loaded(7),
+    "step_start": lambda t: t.step_start(t.completed_steps),
+    "step_end": lambda t: t.step_end(),
+    "evaluation_begins": lambda t: t.evaluation_begins(),
+    "eval_step_start": lambda t: t.eval_step_start(),
+    "eval_step_end": lambda t: t.eval_step_end(),
+    "between_steps": lambda t: t.between_steps(),
+    "failed": lambda t: t.failed(ValueError()),
+    "stopped": lambda t: t.stopped("signal"),
+    "end": lambda t: t.end(),
+    "save": lambda t: (t.checkpoint_start(), t.checkpoint_end()),
+    "finalize": lambda t: (t.checkpoint_start(), t.checkpoint_end("finalize")),
+    "nested": lambda t: (t.checkpoint_start(), t.checkpoint_start("remove"), t.checkpoint_end(), t.checkpoint_end()),
+    "checkpoint_end": lambda t: t.checkpoint_end(),
+}
+
+
+@given(st.lists(st.sampled_from(sorted(CALLS)), max_size=30))
+def test_any_order_of_calls_keeps_the_contract(names: list[str]) -> None:
+    bus, recorder = EventBus(), EventRecorder()
+    bus.register(recorder)
+    translator = Translator("test", bus)
+    for name in names:
+        CALLS[name](translator)
+    translator.end()
+
+    # The one liberty a caller has: a step may be open while an exception leaves it.
+    assert violations(recorder.events) == []
+    assert bus.plugins() == [recorder]
+
+
+def test_a_save_that_raises_says_what(translator: Translator, recorder: EventRecorder) -> None:
+    translator.begin(CONTEXT)
+    error = OSError("disk full")
+    with pytest.raises(OSError, match="disk full"), translator.saving():
+        raise error
+    assert recorder.of("checkpoint_end") == [{"iteration": 0, "kind": "save", "error": error}]
+
+
+class Trainer:
+    def save(self, path: str) -> str:
+        """Write."""
+        return f"saved {path}"
+
+
+def test_what_is_wrapped_is_wrapped_once_for_this_object_and_undone(
+    translator: Translator, recorder: EventRecorder
+) -> None:
+    trainer, other = Trainer(), Trainer()
+    translator.wrap_saving(trainer, "save")
+    translator.wrap_saving(trainer, "save")  # one inside the other: one save
+    translator.wrap_saving(trainer, "no_such_method")
+    translator.begin(CONTEXT)
+    assert trainer.save("a") == "saved a"
+    assert trainer.save.__doc__ == "Write."
+    assert other.save("b") == "saved b"
+    translator.end()
+
+    assert vars(trainer) == vars(other) == {}
+    assert recorder.names() == ["setup", "checkpoint_start", "checkpoint_end", "teardown"]
+
+
+def test_somebody_elses_wrapper_around_ours_stays(translator: Translator, recorder: EventRecorder) -> None:
+    trainer = Trainer()
+    translator.begin(CONTEXT)
+    translator.wrap_saving(trainer, "save")
+    ours = trainer.save
+    trainer.save = lambda path: ours(path) + "!"  # type: ignore[method-assign]
+    translator.end()
+
+    assert trainer.save("a") == "saved a!"
+    assert recorder.names() == ["setup", "teardown"]
+
+
+def test_a_second_monitor_of_a_kind_is_refused_before_anything_is_fired(
+    translator: Translator, recorder: EventRecorder
+) -> None:
+    with pytest.raises(PluginError, match="a SectionMonitor already"):
+        translator.begin(CONTEXT, [SectionMonitor(), SectionMonitor()])
+    assert recorder.events == []
+    assert translator.bus.plugins() == [recorder]
+
+
+def test_a_run_that_failed_and_was_never_ended_makes_way(translator: Translator, recorder: EventRecorder) -> None:
+    translator.begin(CONTEXT, [SectionMonitor()])
+    translator.failed(ValueError())
+    successor = Translator("test", translator.bus)
+    successor.begin(CONTEXT, [SectionMonitor()])
+    successor.end()
+
+    assert_conforms(recorder, ["setup", "training_error", "teardown", "setup", "teardown"])
+
+
+def test_a_run_that_goes_on_does_not_make_way(translator: Translator) -> None:
+    translator.begin(CONTEXT, [SectionMonitor()])
+    with pytest.raises(PluginError):
+        Translator("test", translator.bus).begin(CONTEXT, [SectionMonitor()])
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(ValueError(), "exception"), (KeyboardInterrupt(), "signal"), (StopTraining("enough"), "stopped")],
+)
+def test_the_reason_follows_from_the_error(
+    translator: Translator, recorder: EventRecorder, error: BaseException, reason: str
+) -> None:
+    translator.begin(CONTEXT)
+    translator.failed(error)
+    translator.failed(RuntimeError("a second one"))
+    translator.end()
+    assert recorder.of("training_error") == [{"error": error, "iteration": 0}]
+    assert recorder.of("teardown") == [{"reason": reason}]
+
+
+def test_one_translator_for_a_trainer() -> None:
+    trainer, other = Trainer(), Trainer()
+    assert Translator.of(trainer, "test") is Translator.of(trainer, "test")
+    assert Translator.of(trainer, "test") is not Translator.of(other, "test")
+
+
+def test_state_path(tmp_path: Any) -> None:
+    assert state_path_in(None, "default") == "default/ft_state.json"
+    assert state_path_in(tmp_path, "default") == str(tmp_path / "ft_state.json")

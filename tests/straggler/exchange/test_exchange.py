@@ -1,0 +1,151 @@
+"""The bounded exchange, through real TCPStores; dead and hung ranks, a dead and a hung server."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+from straggler.exchange.exchange import LocalExchange
+from straggler.exchange.store import StoreExchange
+
+dist = pytest.importorskip("torch.distributed")
+
+GENEROUS = 60.0
+"""Where every answer comes: a busy machine fails no test."""
+BOUND = 0.4
+"""Where an answer is missing on purpose: what the test then waits."""
+
+
+@pytest.fixture
+def store():
+    return dist.TCPStore("127.0.0.1", 0, None, True, timeout=timedelta(seconds=60))
+
+
+def exchanges(store, world_size, ranks=None, bound_seconds=GENEROUS):
+    return [
+        StoreExchange(store, rank, world_size, bound_seconds=bound_seconds, prefix="t")
+        for rank in (range(world_size) if ranks is None else ranks)
+    ]
+
+
+def as_soon_as_it_is_there(ask):
+    """What another connection has set: torch's store answers no set, so a question may arrive before it."""
+    end = time.monotonic() + GENEROUS
+    while (answer := ask()) is None and time.monotonic() < end:
+        time.sleep(0.001)  # a store has no event for this
+    return answer
+
+
+def test_all_windows_arrive(store):
+    ranks = exchanges(store, 3)
+    for sequence in range(3):
+        for rank in ranks:
+            rank.post(sequence, b"%d of %d" % (rank.rank, sequence))
+        assert ranks[0].collect(sequence) == [b"%d of %d" % (rank, sequence) for rank in range(3)]
+    for rank in ranks:
+        rank.close()
+
+
+def test_a_rank_that_never_comes_is_missing_after_the_bound(store):
+    ranks = exchanges(store, 8, ranks=[0, 1, 2, 4, 5, 6, 7], bound_seconds=BOUND)
+    for rank in ranks:
+        rank.post(0, b"%d" % rank.rank)
+    began = time.monotonic()
+    found = ranks[0].collect(0)
+    assert BOUND <= time.monotonic() - began < GENEROUS
+    assert found == [b"0", b"1", b"2", None, b"4", b"5", b"6", b"7"]
+
+
+def test_a_rank_known_to_be_missing_costs_a_short_grace_only(store):
+    """The whole bound at every report for one dead rank would be a tax on training."""
+    rank = StoreExchange(store, 0, 2, bound_seconds=GENEROUS, prefix="t")
+    rank.note_late([1])
+    rank.post(0, b"0")
+    began = time.monotonic()
+    assert rank.collect(0) == [b"0", None]
+    assert time.monotonic() - began < GENEROUS / 2
+
+
+def test_a_late_rank_is_taken_when_it_comes(store):
+    first, second = exchanges(store, 2)
+    first.post(0, b"0")
+    late = threading.Timer(BOUND / 4, lambda: second.post(0, b"1"))
+    late.start()
+    assert first.collect(0) == [b"0", b"1"]
+    late.join()
+
+
+def test_outcomes_reach_their_ranks(store):
+    first, second = exchanges(store, 2)
+    first.publish(0, {1: b"old"})
+    first.publish(1, {1: b"word of two parts"})
+    assert second.outcome(1) == b"word of two parts"
+
+
+def test_waiting_for_an_outcome_is_bounded(store):
+    _, second = exchanges(store, 2, bound_seconds=BOUND)
+    began = time.monotonic()
+    assert second.outcome(0) is None
+    assert time.monotonic() - began < GENEROUS
+
+
+def test_names_are_told_when_they_are_wanted(store):
+    first, second = exchanges(store, 2)
+    assert second.wanted_names() == []
+    first.want_names([5, 2**64 - 1])
+    assert second.wanted_names() == [5, 2**64 - 1]
+    assert second.wanted_names() == []
+    assert first.name_of(5) is None
+    second.tell_name(5, "forward \N{SNOWMAN}")
+    assert as_soon_as_it_is_there(lambda: first.name_of(5)) == "forward \N{SNOWMAN}"
+
+
+def test_a_report_is_announced(store):
+    first, second = exchanges(store, 2)
+    assert second.announced() is None
+    first.announce(3, 120)
+    assert as_soon_as_it_is_there(second.announced) == (3, 120)
+
+
+SERVER = """
+import sys
+from datetime import timedelta
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", 0, None, True, timeout=timedelta(seconds=60))
+print(store.port, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_server_that_hangs_or_dies_blocks_nobody_beyond_the_bound(how, caplog):
+    """The store lives in some rank or agent, and that can be the one that hangs."""
+    server = subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        port = int(server.stdout.readline())
+        client = dist.TCPStore("127.0.0.1", port, None, False, timeout=timedelta(seconds=60))
+        rank = StoreExchange(client, 1, 2, bound_seconds=BOUND, prefix="t")
+        rank.post(0, b"before")
+        os.kill(server.pid, how)
+        if how is signal.SIGKILL:
+            server.wait()
+        began = time.monotonic()
+        for sequence in range(1, 4):
+            rank.post(sequence, b"after")
+            assert rank.outcome(sequence) is None
+        assert time.monotonic() - began < GENEROUS
+        assert "said once" in caplog.text
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def test_one_process_needs_no_store():
+    alone = LocalExchange()
+    alone.post(0, b"own")
+    assert alone.collect(0) == [b"own"]

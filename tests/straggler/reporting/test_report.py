@@ -1,0 +1,279 @@
+"""Reports: scores, verdicts and the table, for a job whose other ranks are played."""
+
+import numpy as np
+import pytest
+
+from straggler import Detector, RobustSettings, State, StragglerId
+from straggler.exchange.gathered import assemble
+from straggler.exchange.wire import STATE_FIELDS, Family, Measured, encode
+from straggler.measurement.name_table import NameBook
+from straggler.measurement.summary import summarise
+from straggler.probes.nvml import NvmlProbe
+from straggler.reporting.report import DEFAULT_THRESHOLD, Report
+from straggler.scoring.scorer import Judge
+from straggler.testing import FakeNvmlBackend, RecordedWindowsExchange
+
+
+class Played:
+    """Reports of a job made by hand: each call is one window."""
+
+    def __init__(self, ranks, **judge):
+        self.ranks = ranks
+        self.names = NameBook()
+        self.judge = Judge(ranks, **{"scoring": "robust", "relative": True, "individual": True, **judge})
+        self.sequence = -1
+
+    def report(
+        self, sections=(), kernels=(), arrivals=(), missing=(), synchronous=(), devices=None, groups=None, num=5
+    ):
+        """Sections, kernels and arrivals: {name: [seconds of each rank, or None]}."""
+        self.sequence += 1
+        payloads = []
+        tables = ((Family.SECTION, sections), (Family.KERNEL, kernels), (Family.ARRIVAL, arrivals))
+        for rank in range(self.ranks):
+            rows = [
+                (
+                    self.names.add(name),
+                    Measured(family, name, summarise([seconds[rank]] * num), 0.0, name in synchronous),
+                )
+                for family, table in tables
+                for name, seconds in dict(table).items()
+                if seconds[rank] is not None
+            ]
+            head = {
+                "sequence": self.sequence,
+                "rank": rank,
+                "world_size": self.ranks,
+                "elapsed": 60.0,
+                "node": b"node-%d" % (rank // 2),
+                "device": np.full(len(STATE_FIELDS), np.nan) if devices is None else devices[rank],
+                "peer_group": 0 if groups is None else groups[rank],
+            }
+            payloads.append(None if rank in missing else encode(head, rows))
+        gathered = assemble(payloads, self.sequence)
+        return Report(
+            outcome=self.judge.judge(gathered),
+            gathered=gathered,
+            name_of=self.names.get,
+            sequence=self.sequence,
+            rank=0,
+            report_seconds=[60.0] * (self.sequence + 1),
+        )
+
+    def reports(self, count, *args, **kwargs):
+        return [self.report(*args, **kwargs) for _ in range(count)][-1]
+
+
+def ranks_of(stragglers):
+    return {straggler.rank for straggler in stragglers}
+
+
+def test_a_slow_rank_is_told_with_how_much_since_when_and_how_sure():
+    job = Played(4)
+    job.reports(2, {"fwd": [1, 1, 1, 1]})
+    report = job.reports(3, {"fwd": [1, 1.3, 1, 1]})
+    (verdict,) = report.verdicts()
+    assert (verdict.rank, verdict.node, verdict.state, verdict.section) == (1, "node-0", State.SLOW, "fwd")
+    assert verdict.slowdown == pytest.approx(0.3)
+    assert verdict.since_report == 2
+    assert verdict.since_seconds == pytest.approx(180.0)
+    assert 0.9 < verdict.confidence <= 1.0
+    assert "rank 1 on node-0: SLOW, 30.0 % slower in 'fwd' for 180 s" in report.table()
+    assert report.identify_stragglers()["straggler_sections_relative"] == {"fwd": {StragglerId(1, "node-0")}}
+
+
+def test_when_nothing_is_wrong_it_says_nothing():
+    report = Played(4).reports(5, {"fwd": [1, 1.01, 0.99, 1]})
+    assert report.table() == ""
+    assert report.verdicts() == []
+    assert report.verdict(2).state is State.OK
+
+
+def test_the_shape_of_the_scores():
+    report = Played(2).report({"fwd": [1, 2]}, {"k": [1, 4]})
+    assert report.section_relative_perf_scores == {"fwd": {0: 1.0, 1: 0.5}}
+    assert report.section_individual_perf_scores == {"fwd": {0: 1.0, 1: 1.0}}
+    assert report.gpu_relative_perf_scores == {0: 1.0, 1: 0.25}
+    assert report.rank_to_node == {0: "node-0", 1: "node-0"}
+
+
+def test_a_slow_gpu_is_named_among_gpus_and_not_among_sections():
+    report = Played(4).reports(3, {"fwd": [1, 1, 1, 1]}, {"k": [1, 1, 1, 1.4], "j": [1, 1, 1, 1.4]})
+    stragglers = report.identify_stragglers()
+    assert ranks_of(stragglers["straggler_gpus_relative"]) == {3}
+    assert stragglers["straggler_sections_relative"] == {}
+    assert report.verdict(3).section == "gpu"
+
+
+def test_who_waits_is_not_blamed_and_who_arrives_last_is_named():
+    """Three ranks wait 0.2 s in the collective for rank 2, whose work before it takes 0.2 s longer."""
+    report = Played(4).reports(
+        3,
+        {"all_reduce": [0.3, 0.3, 0.1, 0.3]},
+        arrivals={"all_reduce": [1.0, 1.0, 1.2, 1.0]},
+        synchronous={"all_reduce"},
+    )
+    assert [v.rank for v in report.stragglers()] == [2]
+    assert report.stragglers()[0].section == "before all_reduce"
+    assert "all_reduce" not in report.section_relative_perf_scores
+    assert "the others wait" in report.table()
+
+
+def test_of_two_ranks_that_might_each_wait_for_the_other_neither_is_named():
+    report = Played(2).reports(4, {"compute": [1.2, 1.0], "reduce": [0.1, 0.3]})
+    assert report.stragglers() == []
+    assert {v.state for v in report.verdicts()} == {State.UNKNOWN}
+    assert 'mark the collective with kind="wait"' in report.table()
+    assert report.identify_stragglers()["straggler_sections_relative"] == {}
+
+
+def test_of_two_ranks_one_slow_in_one_place_is_named():
+    report = Played(2).reports(3, {"compute": [1.2, 1.0], "other": [0.3, 0.3]})
+    assert [v.rank for v in report.stragglers()] == [0]
+
+
+def test_a_missing_rank_is_unknown_with_the_coverage_and_the_others_are_judged():
+    job = Played(4)
+    report = job.reports(3, {"fwd": [1, 1.3, 1, 1]}, missing=[3])
+    assert report.coverage == 0.75
+    assert report.missing_ranks == [3]
+    assert report.verdict(3).state is State.UNKNOWN
+    assert "no answer" in report.verdict(3).because
+    assert [v.rank for v in report.stragglers()] == [1]
+    assert "coverage 75.0 %" in report.table()
+
+
+def test_one_rank_only_is_unknown_against_peers_and_known_against_itself():
+    job = Played(1)
+    job.reports(12, {"fwd": [1.0]})
+    report = job.reports(3, {"fwd": [1.5]})
+    assert report.verdict(0).state is State.UNKNOWN
+    assert "one rank only" in report.verdict(0).because
+    assert report.section_relative_perf_scores == {}
+    assert report.section_individual_perf_scores["fwd"][0] == pytest.approx(1 / 1.5, rel=0.01)
+    assert ranks_of(report.identify_stragglers()["straggler_sections_individual"]["fwd"]) == {0}
+
+
+def test_an_empty_window_is_unknown():
+    report = Played(2).reports(3)
+    assert [v.state for v in report.verdicts()] == [State.UNKNOWN] * 2
+    assert report.gpu_relative_perf_scores == {}
+    assert report.identify_stragglers() == {
+        "straggler_gpus_relative": set(),
+        "straggler_gpus_individual": set(),
+        "straggler_sections_relative": {},
+        "straggler_sections_individual": {},
+    }
+
+
+def test_the_whole_job_slowing_down_is_the_jobs_matter():
+    job = Played(4)
+    job.reports(10, {"fwd": [1, 1, 1, 1]})
+    tables = [job.report({"fwd": [1.5, 1.5, 1.5, 1.5]}).table() for _ in range(4)]
+    assert any("most ranks became slower together in 'fwd'" in table for table in tables)
+    assert not any("SLOW" in table for table in tables)
+
+
+def test_an_immaterial_section_does_not_make_a_rank_slow():
+    report = Played(4).reports(3, {"step": [1, 1, 1, 1], "log": [1e-4, 1e-4, 1e-4, 2e-4]})
+    assert report.stragglers() == []
+    assert ranks_of(report.identify_stragglers()["straggler_sections_relative"]["log"]) == {3}
+
+
+def test_a_line_that_rank_0_logs_between_two_steps_is_no_reason_to_blame_it():
+    """One short arrival row, five times as long on rank 0, beside steps of 100 ms."""
+    report = Played(4).reports(
+        4, {"step": [0.1] * 4}, arrivals={"step": [1e-3, 2e-4, 2e-4, 2e-4]}, synchronous={"step"}
+    )
+    assert ranks_of(report.identify_stragglers()["straggler_sections_relative"]["before step"]) == {0}
+    assert report.stragglers() == []
+    assert report.lost_share(0) < 0.01
+
+
+def test_a_bogus_clock_is_unknown_and_says_so():
+    report = Played(4).reports(3, {"fwd": [1, 1, 0.5, 1]})
+    assert report.verdict(2).state is State.UNKNOWN
+    assert "implausibly fast" in report.verdict(2).because
+    assert report.stragglers() == []
+
+
+def test_peer_groups_are_compared_within():
+    groups = [7, 7, 7, 9, 9, 9]
+    report = Played(6).reports(3, {"fwd": [1, 1, 1, 5, 5, 6.5]}, groups=groups)
+    assert [v.rank for v in report.stragglers()] == [5]
+
+
+def test_the_device_says_why():
+    usual = [1980.0, 1980.0, 0.0, 50.0, 0.0, 16.0, 16.0, 400.0, 0.0, 0.0]
+    capped = [1200.0, 1980.0, float(0x4), 50.0, 0.0, 8.0, 16.0, 400.0, 0.0, 0.0]
+    report = Played(4).reports(3, {"fwd": [1, 1, 1, 1.5]}, devices=[usual, usual, usual, capped])
+    assert report.verdict(3).because == "power cap (software), SM clock 1200 MHz, peers 1980, PCIe x8 of x16"
+
+
+def test_what_every_device_shows_is_no_reason():
+    capped = [1200.0, 1980.0, float(0x4), 50.0, 0.0, 16.0, 16.0, 400.0, 0.0, 0.0]
+    report = Played(4).reports(3, {"fwd": [1, 1, 1, 1.5]}, devices=[capped] * 4)
+    assert report.verdict(3).because == ""
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), "0.5", None, True])
+@pytest.mark.parametrize(
+    "name", ["gpu_rel_threshold", "section_rel_threshold", "gpu_indiv_threshold", "section_indiv_threshold"]
+)
+def test_a_threshold_outside_0_to_1_is_an_error_that_names_it(name, value):
+    with pytest.raises(ValueError, match=name):
+        Played(2).report({"fwd": [1, 1]}).identify_stragglers(**{name: value})
+
+
+def test_an_explicit_threshold_replaces_the_floor_even_at_the_defaults_value():
+    report = Played(4).reports(3, {"fwd": [1, 1, 1, 1.2]})
+    assert DEFAULT_THRESHOLD == 0.75
+    assert report.identify_stragglers()["straggler_sections_relative"] != {}
+    assert report.identify_stragglers(section_rel_threshold=0.75)["straggler_sections_relative"] == {}
+    assert report.identify_stragglers(section_rel_threshold=0.9)["straggler_sections_relative"] != {}
+
+
+def test_settings_reach_the_judgement():
+    loose = Played(4, settings=RobustSettings(ratio_floor=0.5, change_limit=9.0))
+    assert loose.reports(5, {"fwd": [1, 1, 1, 1.3]}).stragglers() == []
+
+
+def test_minimum_scoring_names_by_threshold_alone_and_gives_no_verdict():
+    report = Played(4, scoring="minimum").report({"fwd": [1, 1, 1, 2]})
+    assert ranks_of(report.identify_stragglers()["straggler_sections_relative"]["fwd"]) == {3}
+    assert report.table() == ""
+    assert "scores only" in report.verdict(0).because
+
+
+def test_a_rank_outside_the_job_is_an_error():
+    with pytest.raises(ValueError, match=r"rank 2 is not in 0..1"):
+        Played(2).report({"fwd": [1, 1]}).verdict(2)
+
+
+def test_a_name_that_rank_0_does_not_know_has_a_stand_in():
+    job = Played(2)
+    report = job.report({"fwd": [1, 2]})
+    report._name_of = NameBook().get
+    assert all(name.startswith("unnamed-") for name in report.section_relative_perf_scores)
+
+
+def test_the_nvml_probe_tells_this_ranks_device():
+    backend = FakeNvmlBackend(sm_clock_mhz=1500.0, ecc_uncorrected=7.0)
+    probe = NvmlProbe(backend)
+    probe.start()
+    backend.state["ecc_uncorrected"] = 9.0
+    state = dict(zip(STATE_FIELDS, probe.collect().device.tolist(), strict=True))
+    assert state["sm_clock_mhz"] == 1500.0
+    assert state["ecc_uncorrected"] == 2.0
+    assert np.isnan(state["temperature_c"])
+    probe.stop()
+    assert backend.closed
+
+
+def test_recorded_ranks_can_be_played_to_a_detector():
+    detector = Detector()
+    detector.initialize(probes=[], exchange=RecordedWindowsExchange(3, lambda sequence: [None, b"noise"]))
+    report = detector.generate_report()
+    assert report.coverage == pytest.approx(1 / 3)
+    assert "at least" in report.verdict(2).because
+    detector.shutdown()

@@ -27,15 +27,15 @@ from functools import partial
 from types import TracebackType
 from typing import Literal
 
-from resilience_core.config.converters import nearest
 from resilience_core.errors import ConfigError, PluginError, StopTraining
 from resilience_core.event_bus import EventBus
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext
 from resilience_core.monitoring.client import RankMonitorClient
-from resilience_core.monitoring.error_record import note_error
+from resilience_core.monitoring.error_capture import note_error
 from resilience_core.plugins.finished_flag import FinishedFlag
 from resilience_core.plugins.heartbeat_monitor import HeartbeatMonitor
 from resilience_core.plugins.section_monitor import SETUP, STEP, SectionMonitor
+from resilience_core.suggestions import nearest
 from resilience_core.translator import Translator
 
 __all__ = ["FaultTolerance"]

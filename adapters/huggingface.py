@@ -18,7 +18,6 @@ import os
 from typing import Any, Literal
 
 from adapters._optional import first_installed
-from resilience_core.config.converters import nearest
 from resilience_core.errors import ConfigError, PluginError
 from resilience_core.faults import Fault, fault_from_params
 from resilience_core.hookspecs import RunContext
@@ -26,6 +25,7 @@ from resilience_core.plugins.exception_policy import ExceptionHandling, Exceptio
 from resilience_core.plugins.finished_flag import FinishedFlag
 from resilience_core.plugins.heartbeat_monitor import HeartbeatMonitor
 from resilience_core.plugins.section_monitor import SectionMonitor
+from resilience_core.suggestions import nearest
 from resilience_core.translator import Translator, state_path_in
 
 __all__ = ["FaultToleranceCallback", "protect"]

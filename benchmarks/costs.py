@@ -29,8 +29,8 @@ from benchmarks.__main__ import machine
 from launcher.processes.handles import adopt_orphans
 from launcher.processes.marks import leave_mark
 from launcher.zygote.protocol import WorkerOrder, order_to_file, packet_pair, receive_message, send_message
+from resilience_core.environment import CELL_VARIABLE
 from resilience_core.monitoring.cell import Cell
-from resilience_core.monitoring.client import CELL_VARIABLE
 
 _RLIMIT_LOCKS = 10
 _PRELOAD = "torch,torch.distributed,resilience_core.monitoring.client,resilience_core.config.schema"

@@ -19,7 +19,8 @@ import numpy as np
 from straggler import Detector
 from straggler.exchange.gathered import assemble
 from straggler.exchange.store import StoreExchange
-from straggler.exchange.wire import Family, Measured, encode
+from straggler.exchange.wire import encode
+from straggler.measurement.measured import Family, Measured
 from straggler.measurement.name_table import hash_name
 from straggler.measurement.summary import summarise
 from straggler.probes.cpu_wall import CpuWallProbe

@@ -12,7 +12,6 @@ signal ended it; the launcher's own code where another run would only end the sa
 from __future__ import annotations
 
 import argparse
-import ctypes
 import importlib.metadata
 import os
 import signal
@@ -27,13 +26,13 @@ from launcher.agent.progress import NOTHING_REACHED, Reached, Standstill, may_ha
 from launcher.incidents.incident import read_incidents
 from launcher.processes.working_folder import completed
 from launcher.records.event_log import read_events
-from resilience_core.plugins.finished_flag import FINISHED_FLAG_VARIABLE
+from resilience_core.environment import FINISHED_FLAG_VARIABLE
+from resilience_core.system.prctl import die_with_parent
 
 __all__ = ["main"]
 
 USAGE_ERROR = 2
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_PR_SET_PDEATHSIG = 1
 
 
 class Outcome(NamedTuple):
@@ -192,7 +191,7 @@ def _live_and_die_with_us() -> None:
     """In the child: a process group of its own, so that Ctrl-C comes once, through us; and no orphan."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     os.setpgid(0, 0)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    die_with_parent(signal.SIGTERM)
 
 
 # ---- what the launcher has left -------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from launcher.incidents.incident import Incident, read_incident, read_incidents
 from launcher.monitor.rank_monitor import WatchOrder
 from launcher.records.run_folders import RunFolder, make_log_folder, new_run_id
 from resilience_core.config.schema import FaultToleranceConfig
+from resilience_core.environment import CELL_VARIABLE, CONFIG_VARIABLE, LAUNCHER_VARIABLE
 from resilience_core.monitoring.cell import Cell
-from resilience_core.monitoring.client import CELL_VARIABLE, CONFIG_VARIABLE, LAUNCHER_VARIABLE
 
 logger = logging.getLogger(__name__)
 

@@ -32,12 +32,13 @@ import attrs
 
 from resilience_core._fault_effects import EFFECTS, SimulatedFault, missing_collective
 from resilience_core.config import converters as values
+from resilience_core.environment import FAULTS_VARIABLE
 from resilience_core.errors import ConfigError
 from resilience_core.event_bus import EventBus, bus
 from resilience_core.hookspecs import RunContext, hookimpl
+from resilience_core.suggestions import nearest
 
 __all__ = [
-    "FAULTS_VARIABLE",
     "KINDS",
     "Fault",
     "FaultInjector",
@@ -47,7 +48,6 @@ __all__ = [
     "parse_faults",
 ]
 
-FAULTS_VARIABLE = "FT_SIMULATED_FAULTS"
 
 KINDS = (*EFFECTS, "missing_collective")
 _ALIASES = {"rank_hung": "sigstop", "rank_killed": "sigkill", "hang": "deadlock"}
@@ -88,7 +88,7 @@ class Fault:
 
     def __attrs_post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ConfigError(f"simulated fault '{self.kind}' is not known{values.nearest(self.kind, KINDS)}")
+            raise ConfigError(f"simulated fault '{self.kind}' is not known{nearest(self.kind, KINDS)}")
         if self.seconds is not None and self.kind not in _LASTING:
             raise ConfigError(f"simulated fault {self.kind} lasts no 'seconds'; leave them out")
         if self.kind == "slow_step" and self.seconds is None:
@@ -140,7 +140,7 @@ def _parse(item: str) -> Fault:
     for pair in (p for p in rest.split(",") if p.strip()):
         key, _, text = (part.strip() for part in pair.partition("="))
         if key not in _KEYS:
-            raise ConfigError(f"simulated fault '{item}' has no key '{key}'{values.nearest(key, _KEYS)}")
+            raise ConfigError(f"simulated fault '{item}' has no key '{key}'{nearest(key, _KEYS)}")
         if key in given:
             raise ConfigError(f"simulated fault '{item}' has the key '{key}' twice")
         try:
@@ -152,7 +152,7 @@ def _parse(item: str) -> Fault:
         kind = random.Random(f"kind {given.get('seed', 0)}").choice(_RANDOM)
     if kind not in KINDS:
         known = (*KINDS, *_ALIASES, "random")
-        raise ConfigError(f"simulated fault '{kind}' in '{item}' is not known{values.nearest(kind, known)}")
+        raise ConfigError(f"simulated fault '{kind}' in '{item}' is not known{nearest(kind, known)}")
     if not given.keys() & {"step", "delay"} and given.get("at") != "setup":
         raise ConfigError(f"simulated fault '{item}' does not say when: give step=N, delay=SECONDS or at=setup")
     return Fault(kind=kind, **given)
@@ -175,7 +175,7 @@ def fault_from_params(params: Any, *, seed: int = 0) -> Fault:
         given = dict(params)
         for key in given:
             if key not in known:
-                raise ConfigError(f"simulated_fault_params has no key '{key}'{values.nearest(str(key), known)}")
+                raise ConfigError(f"simulated_fault_params has no key '{key}'{nearest(str(key), known)}")
     else:
         given = {key: getattr(params, key) for key in known if hasattr(params, key)}
     for key in known[:2]:

@@ -14,6 +14,8 @@ from typing import Any, Literal
 import attrs
 import pluggy
 
+from resilience_core.environment import RESTART_COUNT_VARIABLE
+
 __all__ = [
     "PROJECT_NAME",
     "CheckpointKind",
@@ -69,7 +71,7 @@ class RunContext:
             "rank": _integer("RANK", 0),
             "local_rank": _integer("LOCAL_RANK", 0),
             "world_size": _integer("WORLD_SIZE", 1),
-            "restart_count": _integer("FT_RESTART_COUNT", _integer("TORCHELASTIC_RESTART_COUNT", 0)),
+            "restart_count": _integer(RESTART_COUNT_VARIABLE, _integer("TORCHELASTIC_RESTART_COUNT", 0)),
         }
         return cls(**{**environment, **known})
 

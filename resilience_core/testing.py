@@ -25,6 +25,7 @@ from resilience_core._conformance import SCRIPTS, Script, ScriptedError, Traits,
 from resilience_core.event_bus import EventBus
 from resilience_core.event_bus import bus as default_bus
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext, hookimpl
+from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = [
     "SCRIPTS",
@@ -47,8 +48,6 @@ Event = tuple[str, dict[str, Any]]
 Expected = str | tuple[str, Mapping[str, Any]] | EllipsisType
 """A name; a name with those arguments that matter; ``...`` for any events, or none."""
 
-_NS = 1_000_000_000
-
 
 class FakeClock:
     """A monotonic clock that moves only when it is told to.
@@ -59,7 +58,7 @@ class FakeClock:
         start_ns: The first reading, nanoseconds.
     """
 
-    def __init__(self, start_ns: int = 1_000 * _NS) -> None:
+    def __init__(self, start_ns: int = 1_000 * NS_PER_SECOND) -> None:
         self.now_ns = start_ns
 
     def __call__(self) -> int:
@@ -67,7 +66,7 @@ class FakeClock:
 
     def monotonic(self) -> float:
         """The reading in seconds."""
-        return self.now_ns / _NS
+        return self.now_ns / NS_PER_SECOND
 
     def advance(self, seconds: float = 0.0, *, ns: int = 0) -> int:
         """Move on, never back.
@@ -82,7 +81,7 @@ class FakeClock:
         Raises:
             ValueError: The step is negative.
         """
-        step = round(seconds * _NS) + ns
+        step = round(seconds * NS_PER_SECOND) + ns
         if step < 0:
             raise ValueError(f"a monotonic clock does not go back by {-step} ns")
         self.now_ns += step

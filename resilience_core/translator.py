@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
+from resilience_core.environment import FAULTS_VARIABLE
 from resilience_core.errors import ConfigError, PluginError, StopTraining
 from resilience_core.event_bus import EventBus
 from resilience_core.event_bus import bus as default_bus
-from resilience_core.faults import FAULTS_VARIABLE, Fault, FaultInjector, parse_faults
+from resilience_core.faults import Fault, FaultInjector, parse_faults
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext
 from resilience_core.monitoring.client import RankMonitorClient
 

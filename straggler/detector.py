@@ -24,7 +24,8 @@ from straggler.exchange.exchange import Exchange, connect
 from straggler.exchange.schedule import ReportSchedule
 from straggler.measurement.callables import CallableId, CallableWrapper
 from straggler.measurement.section import Section, SectionKind
-from straggler.probes.base import Probe, choose, standard_probes
+from straggler.probes.base import Probe
+from straggler.probes.registry import choose, standard_probes
 from straggler.reporter import Reporter
 from straggler.reporting.report import Report
 from straggler.scoring.robust_settings import RobustSettings

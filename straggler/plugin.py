@@ -26,6 +26,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from resilience_core.environment import CONTROL_VARIABLE
 from resilience_core.errors import ConfigError, RankMonitorClientError, StopTraining
 from resilience_core.hookspecs import RunContext, hookimpl
 from resilience_core.monitoring.control import WorkloadAction, WorkloadControlRequest, send
@@ -35,6 +36,7 @@ from straggler.measurement.callables import CallableId
 from straggler.measurement.section import Section
 from straggler.reporting.report import DEFAULT_THRESHOLD, Report, StragglerId, check_threshold
 from straggler.reporting.verdict import MATERIAL_SHARE
+from straggler.settings import check_detector_settings
 
 __all__ = ["STRAGGLER_EXIT_CODE", "StragglerPlugin"]
 
@@ -114,9 +116,7 @@ class StragglerPlugin:
             "gather_on_rank0": True,
             **settings,
         }
-        from straggler.settings import check_detector_settings
-
-        check_detector_settings(self._settings)
+        check_detector_settings(self._settings, Detector.initialize)
         self.detector = detector if detector is not None else Detector()
         self._to_log = num_gpu_perf_scores_to_log
         self._stop = stop_if_detected
@@ -242,7 +242,7 @@ class StragglerPlugin:
         raise StopTraining(reason, exit_code=STRAGGLER_EXIT_CODE)
 
     def _ask_to_leave_node_out(self, reason: str) -> None:
-        path = os.environ.get("FT_CONTROL_SOCKET", "")
+        path = os.environ.get(CONTROL_VARIABLE, "")
         if not path:
             self._logger.warning("no launcher to ask to leave this node out (FT_CONTROL_SOCKET is not set)")
             return

@@ -16,7 +16,8 @@ import numpy as np
 
 from straggler.exchange.exchange import Exchange
 from straggler.exchange.gathered import Gathered, assemble
-from straggler.exchange.wire import STATE_FIELDS, Family, Measured, encode, top_k
+from straggler.exchange.wire import encode
+from straggler.measurement.measured import STATE_FIELDS, Family, Measured, top_k
 from straggler.measurement.name_table import NameBook, hash_name
 from straggler.measurement.summary import Summary
 from straggler.probes.base import Collected, Probe

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePath
 from types import FrameType
 
-from resilience_core.config.converters import nearest
 from resilience_core.errors import ConfigError
+from resilience_core.suggestions import nearest
 from straggler.errors import SectionNameError
 from straggler.measurement.name_table import hash_name
 from straggler.measurement.section import KINDS, Section, SectionClock, SectionKind

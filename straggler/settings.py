@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from resilience_core.config.converters import nearest
 from resilience_core.errors import ConfigError
+from resilience_core.suggestions import nearest
 from straggler.scoring.scorer import SCORINGS
 
 __all__ = ["SCORES", "check_settings", "scores"]
@@ -73,17 +74,17 @@ def _seconds(name: str, value: float) -> None:
         raise ConfigError(f"{name} is {value!r}; expected seconds above 0")
 
 
-def check_detector_settings(given: dict[str, object]) -> None:
+def check_detector_settings(given: Mapping[str, object], initialize: Callable[..., object]) -> None:
     """Check arguments for ``Detector.initialize`` before there is a detector: names first, then values.
+
+    Args:
+        given: The arguments by name.
+        initialize: The method itself, whose signature has the names and the defaults.
 
     Raises:
         ConfigError: A name is not known, or a value is out of range.
     """
-    import inspect
-
-    from straggler.detector import Detector
-
-    known = inspect.signature(Detector.initialize).parameters
+    known = inspect.signature(initialize).parameters
     for name in given:
         if name not in known:
             raise ConfigError(f"unknown straggler setting {name!r}{nearest(name, known)}")

@@ -84,7 +84,7 @@ MUTANTS = (
     Mutant(
         "a fresh monitor believes old deadlines at once",
         "launcher/monitor/verdict.py",
-        "FRESH_MONITOR_DOUBT_NS = NS\n",
+        "FRESH_MONITOR_DOUBT_NS = NS_PER_SECOND\n",
         "FRESH_MONITOR_DOUBT_NS = 0\n",
         ("tests/launcher/monitor/test_rank_monitor.py",),
     ),
@@ -189,21 +189,21 @@ MUTANTS = (
     ),
     Mutant(
         "the last time that an exception was seen counts",
-        "resilience_core/monitoring/error_record.py",
+        "resilience_core/monitoring/error_capture.py",
         "    at_ns, section, iteration = _first_seen(error) or here\n",
         "    at_ns, section, iteration = here\n",
         ("tests/resilience_core/monitoring/test_error_record.py",),
     ),
     Mutant(
         "a forked child records into the rank's cell",
-        "resilience_core/monitoring/error_record.py",
+        "resilience_core/monitoring/error_capture.py",
         "    if os.getpid() == _pid:\n",
         "    if True:\n",
         ("tests/resilience_core/monitoring/test_error_record.py",),
     ),
     Mutant(
         "a wrapped loss of a peer is an exception of its own",
-        "resilience_core/monitoring/error_record.py",
+        "resilience_core/monitoring/error_capture.py",
         "is_consequence=_tells_of_loss(root),",
         "is_consequence=_tells_of_loss(error),",
         ("tests/resilience_core/monitoring/test_error_record.py",),
@@ -612,7 +612,7 @@ MUTANTS = (
     Mutant(
         "a spawned worker outlives a launcher and a monitor that are both killed",
         "launcher/workers/worker_processes.py",
-        "        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)\n",
+        "        prctl.die_with_parent(signal.SIGKILL)\n",
         "",
         ("tests/launcher/workers/test_worker_processes.py",),
     ),
@@ -712,7 +712,7 @@ MUTANTS = (
     Mutant(
         "a cell is taken over from a process that lives",
         "resilience_core/monitoring/cell.py",
-        "        if owner not in (0, pid) and is_comparable and _is_running(owner, words[START_TIME]):\n",
+        "        if owner not in (0, pid) and is_comparable and is_running(owner, words[START_TIME]):\n",
         "        if False:\n",
         ("tests/resilience_core/monitoring/test_cell.py",),
     ),
@@ -855,7 +855,7 @@ MUTANTS = (
     Mutant(
         "a monitor that takes stacks is replaced as stuck",
         "launcher/monitor/monitor.py",
-        "        self._lost.announce_work(findings.seen_ns + int(longest_seconds * NS))\n",
+        "        self._lost.announce_work(findings.seen_ns + int(longest_seconds * NS_PER_SECOND))\n",
         "",
         ("tests/launcher/monitor/test_monitor.py",),
     ),

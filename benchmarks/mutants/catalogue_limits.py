@@ -228,8 +228,8 @@ MUTANTS_OF_LIMITS = (
     Mutant(
         "a limit of a million years does not fit into a word",
         "resilience_core/monitoring/client.py",
-        "min(int(seconds * NANOSECONDS), LONGEST_LIMIT_NS)",
-        "int(seconds * NANOSECONDS)",
+        "min(int(seconds * NS_PER_SECOND), LONGEST_LIMIT_NS)",
+        "int(seconds * NS_PER_SECOND)",
         ("tests/resilience_core/monitoring/test_client.py",),
     ),
     Mutant(

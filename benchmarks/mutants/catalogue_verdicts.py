@@ -354,7 +354,7 @@ MUTANTS_OF_VERDICTS = (
         "an upper bound is told as if it were exact",
         "launcher/monitor/near_miss.py",
         "    return Lateness(None, (min(known_ns)",
-        "    return Lateness((min(known_ns) - verdict.deadline_ns) / NS, (min(known_ns)",
+        "    return Lateness((min(known_ns) - verdict.deadline_ns) / NS_PER_SECOND, (min(known_ns)",
         ("tests/launcher/monitor/test_near_miss.py",),
     ),
     Mutant(
@@ -576,7 +576,7 @@ MUTANTS_OF_VERDICTS = (
     ),
     Mutant(
         "what a thread raises replaces what is ending the training",
-        "resilience_core/monitoring/error_record.py",
+        "resilience_core/monitoring/error_capture.py",
         "if thread is not None and _is_failing(cell, view):",
         "if False:",
         ("tests/resilience_core/monitoring/test_error_record.py",),
@@ -597,7 +597,7 @@ MUTANTS_OF_VERDICTS = (
     ),
     Mutant(
         "what is raised while a lost peer is handled is a rank's own failure",
-        "resilience_core/monitoring/error_record.py",
+        "resilience_core/monitoring/error_capture.py",
         " or is_of_loss:",
         ":",
         ("tests/resilience_core/monitoring/test_error_record.py",),
@@ -618,7 +618,7 @@ MUTANTS_OF_VERDICTS = (
     ),
     Mutant(
         "one lost peer in a group of exceptions excuses all of them",
-        "resilience_core/monitoring/error_record.py",
+        "resilience_core/monitoring/error_capture.py",
         "    return bool(leaves) and all(\n",
         "    return bool(leaves) and any(\n",
         ("tests/resilience_core/monitoring/test_error_record.py",),
@@ -688,7 +688,7 @@ MUTANTS_OF_VERDICTS = (
     ),
     Mutant(
         "an exception whose text exits is not on record",
-        "resilience_core/monitoring/error_record.py",
+        "resilience_core/monitoring/error_capture.py",
         "    except BaseException:",
         "    except Exception:",
         ("tests/resilience_core/monitoring/test_error_record.py",),

@@ -19,10 +19,10 @@ from launcher.monitor.lost_time import Freeze, moved_by_ns
 from launcher.processes.evidence import look_at
 from launcher.processes.handles import has_exited, send_signal
 from resilience_core.config.schema import FaultToleranceConfig
+from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["LOOK_SECONDS", "NOTICE_SECONDS", "AfterShutdown", "Leaving", "Overstayed"]
 
-_NS = 1_000_000_000
 LOOK_SECONDS = 1.0
 NOTICE_SECONDS = 300.0
 
@@ -78,7 +78,7 @@ class AfterShutdown:
         """
         if now_ns < self._next_look_ns:
             return []
-        self._next_look_ns = now_ns + int(LOOK_SECONDS * _NS)
+        self._next_look_ns = now_ns + int(LOOK_SECONDS * NS_PER_SECOND)
         # One that monitors again begins anew.
         self._since_ns = {local_rank: self._since_ns.get(local_rank, now_ns) for local_rank in self._leaving()}
         said: list[str] = []
@@ -90,7 +90,7 @@ class AfterShutdown:
         """What to say about ranks that nothing limits and that take long; None where there are none."""
         if self._config.rank_exit_timeout is not None or self._config.unmonitored_notice_after is None:
             return None
-        late = [n for n, since_ns in self._since_ns.items() if now_ns - since_ns >= NOTICE_SECONDS * _NS]
+        late = [n for n, since_ns in self._since_ns.items() if now_ns - since_ns >= NOTICE_SECONDS * NS_PER_SECOND]
         leaving = self._leaving() if late else {}
         names = ", ".join(str(leaving[local_rank].rank) for local_rank in sorted(late) if local_rank in leaving)
         if not names:
@@ -104,7 +104,7 @@ class AfterShutdown:
     def _overdue(self, now_ns: int) -> list[int]:
         if self._config.rank_exit_timeout is None or not self._since_ns:
             return []
-        limit_ns, freezes = int(self._config.rank_exit_timeout * _NS), list(self._freezes(now_ns))
+        limit_ns, freezes = int(self._config.rank_exit_timeout * NS_PER_SECOND), list(self._freezes(now_ns))
         return [
             local_rank
             for local_rank, since_ns in self._since_ns.items()

@@ -37,6 +37,7 @@ from launcher.records import console
 from launcher.records.console import say
 from launcher.workers.worker_processes import Worker, WorkerProcesses
 from resilience_core.monitoring.control import WorkloadAction, WorkloadControlRequest
+from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["Agent"]
 
@@ -44,7 +45,6 @@ T = TypeVar("T")
 _Left = tuple[dict[int, ProcessFailure], dict[int, tuple[str, ...]]]  # torch's records and last lines, by local rank
 logger = logging.getLogger(__name__)
 
-_NS = 1_000_000_000
 _PROGRESS = "whether the job makes progress"
 _LONGEST_BACK_OFF_SECONDS = 60.0
 _CHORES_SECONDS = 1.0
@@ -52,7 +52,7 @@ _CHORES_SECONDS = 1.0
 _EARLY_CHORES_SECONDS = 0.25
 """The same until every rank has shown its first sign of life."""
 _SHORTEST_CHORES_SECONDS = 0.01
-_SETTLING_NS = _NS // 4
+_SETTLING_NS = NS_PER_SECOND // 4
 """How long a new generation has the machine to itself before its successors are parked, and chores are done."""
 
 
@@ -242,7 +242,7 @@ class Agent(SimpleElasticAgent):
         due = [self._rendezvous_handler.look_seconds] if self._rendezvous_handler.has_peers else []
         if self._prepare_at_ns is not None:
             settling_ns = max(0, self._prepare_at_ns - time.monotonic_ns())
-            due.append(settling_ns / _NS)
+            due.append(settling_ns / NS_PER_SECOND)
             if settling_ns == 0:
                 self._prepare_at_ns = None
                 self._rendezvous_handler.prepare()
@@ -264,7 +264,7 @@ class Agent(SimpleElasticAgent):
         """
         left_ns = self._chores_at_ns - time.monotonic_ns()
         if left_ns > 0:
-            return left_ns / _NS
+            return left_ns / NS_PER_SECOND
         current.reap_orphans()
         current.tell_phases()
         if said := current.look_after_the_unmonitored():
@@ -272,7 +272,7 @@ class Agent(SimpleElasticAgent):
         seconds = _CHORES_SECONDS if current.has_told_phases else _EARLY_CHORES_SECONDS
         if (next_look := current.next_look_seconds()) is not None:
             seconds = max(_SHORTEST_CHORES_SECONDS, min(seconds, next_look))
-        self._chores_at_ns = time.monotonic_ns() + int(seconds * _NS)
+        self._chores_at_ns = time.monotonic_ns() + int(seconds * NS_PER_SECOND)
         return seconds
 
     def _wait_for(self, pidfds: Collection[int], timeout_seconds: float | None) -> set[int]:

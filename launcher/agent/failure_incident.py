@@ -21,6 +21,7 @@ from launcher.monitor.near_miss import late_phrase
 from launcher.processes.evidence import Evidence, ProcessLook, look_at, unmonitored, uses_a_gpu
 from launcher.records.console import ERROR, WARNING
 from launcher.workers.worker_processes import Worker, WorkerProcesses
+from resilience_core.environment import PY_SPY_VARIABLE
 from resilience_core.monitoring.cell import CellView
 from resilience_core.monitoring.error_record import ErrorRecord, is_consequence
 from resilience_core.system.plain_files import only_plain
@@ -158,7 +159,7 @@ def what_follows(taken: int, allowed: int) -> str:
 
 def misses_py_spy(incident: Incident) -> bool:
     """Whether there would be more to tell about a hang with py-spy, and nobody has chosen to do without it."""
-    return incident.kind == "hang" and find_py_spy() is None and not os.environ.get("FT_PY_SPY")
+    return incident.kind == "hang" and find_py_spy() is None and not os.environ.get(PY_SPY_VARIABLE)
 
 
 def beyond_mending(incident: Incident) -> str | None:

@@ -39,15 +39,16 @@ from launcher.records.event_log import EventLog
 from launcher.workers.starters import WorkerStarter
 from launcher.workers.worker_processes import Launch, WorkerProcesses
 from resilience_core.config.schema import FaultToleranceConfig
-from resilience_core.monitoring.cell import SHUT_DOWN, CellView, own_pid_namespace, process_start_time
+from resilience_core.monitoring.cell import SHUT_DOWN, CellView
 from resilience_core.monitoring.error_record import ErrorRecord
+from resilience_core.system.clock import NS_PER_SECOND
+from resilience_core.system.proc import own_pid_namespace, process_start_time
 
 __all__ = ["Generation", "Outfit", "accepted_by"]
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-_NS = 1_000_000_000
 _LONGEST_DISK_SECONDS = 0.5
 _LONGEST_PHASES_SECONDS = 60.0
 _LONGEST_LAST_KILL_SECONDS = 5.0
@@ -157,7 +158,7 @@ class Generation:
         """
         stamps = self._cells.stamps()
         complete = all(each["first_sign_ns"] for each in stamps.values())
-        is_late = time.monotonic_ns() - self.started_ns > _LONGEST_PHASES_SECONDS * _NS
+        is_late = time.monotonic_ns() - self.started_ns > _LONGEST_PHASES_SECONDS * NS_PER_SECOND
         if not self._phases_told and (complete or is_late or self._is_over):
             self._phases_told = True
             self._outfit.events.write("phases", generation=self.number, ranks=stamps)
@@ -176,7 +177,7 @@ class Generation:
         running = {worker.local_rank for worker in self.processes.running}
         unseen = running - self._monitored() - set(self._held())
         ranks = {worker.global_rank for worker in self._group.workers if worker.local_rank in unseen}
-        elapsed = (now_ns - self.started_ns) / _NS
+        elapsed = (now_ns - self.started_ns) / NS_PER_SECOND
         said: list[str] = []
         startup = config.rank_startup_timeout
         if ranks and startup is not None and not self._has_spared and elapsed >= startup:
@@ -210,7 +211,7 @@ class Generation:
         """When :meth:`look_after_the_unmonitored` has something to do next; None when it never will."""
         if len(self._monitored()) == len(self._cells):
             return self._after_shutdown.due_seconds
-        config, elapsed = self._outfit.config, (time.monotonic_ns() - self.started_ns) / _NS
+        config, elapsed = self._outfit.config, (time.monotonic_ns() - self.started_ns) / NS_PER_SECOND
         due = [] if (seconds := self._after_shutdown.due_seconds) is None else [seconds]
         if config.unmonitored_notice_after is not None and not self._outfit.limits.has_noted_the_unmonitored:
             due.append(max(0.0, config.unmonitored_notice_after - elapsed))
@@ -257,7 +258,7 @@ class Generation:
         Returns:
             What to say, and in how many seconds to come back, None when nobody lingers.
         """
-        patience_ns = int(2 * self._outfit.config.failure_stop_timeout * _NS)
+        patience_ns = int(2 * self._outfit.config.failure_stop_timeout * NS_PER_SECOND)
         now_ns = time.monotonic_ns()
         ranks = {worker.local_rank: worker.global_rank for worker in self._group.workers}
         said: list[str] = []
@@ -281,7 +282,7 @@ class Generation:
                 due_ns.append(now_ns + patience_ns)
                 what = "" if self._owner(local_rank) == worker.pid else "the worker around "
                 said.append(f"{what}{rank} lives on although it was terminated ({state_phrase(worker.pid)}); killed")
-        return said, (min(due_ns) - now_ns) / _NS if due_ns else None
+        return said, (min(due_ns) - now_ns) / NS_PER_SECOND if due_ns else None
 
     # ---- orphans ----------------------------------------------------------------------------------------
 
@@ -432,7 +433,7 @@ class Generation:
             if from_ns is not None:
                 if limit is None or worker.local_rank in self._monitored() | set(self._held()):
                     continue
-                if since_ns + limit.seconds * _NS < from_ns:
+                if since_ns + limit.seconds * NS_PER_SECOND < from_ns:
                     since_ns = from_ns
             order = WatchOrder(
                 generation=self.number,
@@ -440,7 +441,7 @@ class Generation:
                 rank=worker.global_rank,
                 cell=self._cells[worker.local_rank].path,
                 pid=self.processes.workers[worker.local_rank].pid,
-                startup_at_ns=0 if limit is None else since_ns + int(limit.seconds * _NS),
+                startup_at_ns=0 if limit is None else since_ns + int(limit.seconds * NS_PER_SECOND),
                 started_ns=since_ns,
                 has_others=(self._group.group_world_size or 1) > 1,
                 startup_origin=limit.origin if limit is not None else None,

@@ -14,13 +14,12 @@ from typing import NamedTuple
 from launcher.incidents.incident import Incident
 from launcher.monitor.verdict import STARTUP
 from resilience_core.config.schema import FaultToleranceConfig
+from resilience_core.environment import RELAXED_VARIABLE
 from resilience_core.monitoring.interval_evidence import NO_RESTART_FACTOR
-from resilience_core.monitoring.learned_limits import RELAXED_VARIABLE
 from resilience_core.monitoring.limit_messages import RELAXATION
+from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["JobLimits", "StartupLimit"]
-
-_NS = 1_000_000_000
 
 
 class StartupLimit(NamedTuple):
@@ -105,7 +104,7 @@ class JobLimits:
             return StartupLimit(config.rank_startup_timeout, f"configured: {option}", advice, is_learned=False)
         if local_rank not in self._initialised or config.learned_limits == "off":
             return None
-        longest = self._longest_start_ns / _NS
+        longest = self._longest_start_ns / NS_PER_SECOND
         relaxed = self._relaxed.get(STARTUP, 0)
         seconds = max(config.safety_factor * longest, config.thin_evidence_floor, 1.0) * RELAXATION**relaxed
         after = f", {RELAXATION**relaxed} times as long after {relaxed} verdict(s)" if relaxed else ""

@@ -30,6 +30,7 @@ from launcher.monitor.rank_monitor import WatchOrder
 from launcher.processes.evidence import state_phrase
 from launcher.processes.handles import open_pidfd
 from resilience_core.config.schema import FaultToleranceConfig
+from resilience_core.environment import PY_SPY_VARIABLE
 from resilience_core.errors import ResilienceError
 from resilience_core.monitoring.cell import Cell
 from resilience_core.system.installation import HOME
@@ -352,7 +353,7 @@ def _make_lost_time() -> tuple[int, LostTime]:
 
 def find_py_spy() -> str | None:
     """The program named by ``FT_PY_SPY`` (``none``: do without), else the one beside this Python, else on the path."""
-    named = os.environ.get("FT_PY_SPY")
+    named = os.environ.get(PY_SPY_VARIABLE)
     if named:
         return None if named == "none" else named
     beside_python = os.path.join(os.path.dirname(sys.executable), "py-spy")

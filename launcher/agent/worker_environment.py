@@ -8,7 +8,13 @@ from string import Template
 
 from torch.distributed.elastic.agent.server.api import Worker, WorkerGroup, WorkerSpec
 
-from resilience_core.monitoring.client import CELL_VARIABLE, CONFIG_VARIABLE, CONTROL_VARIABLE, LAUNCHER_VARIABLE
+from resilience_core.environment import (
+    CELL_VARIABLE,
+    CONFIG_VARIABLE,
+    CONTROL_VARIABLE,
+    LAUNCHER_VARIABLE,
+    RESTART_COUNT_VARIABLE,
+)
 
 __all__ = ["log_line_prefix", "monitor_environment", "worker_environment"]
 
@@ -60,7 +66,7 @@ def monitor_environment(
         CELL_VARIABLE: cell,
         CONFIG_VARIABLE: config_file,
         LAUNCHER_VARIABLE: str(launcher_pid),
-        "FT_RESTART_COUNT": str(generation),
+        RESTART_COUNT_VARIABLE: str(generation),
     }
     if control_socket is not None:
         environment[CONTROL_VARIABLE] = control_socket

@@ -20,9 +20,9 @@ from launcher.command_line.addresses import check_addresses
 from launcher.command_line.option_values import check_values, problem_with_script
 from launcher.workers.programs import problem_with
 from resilience_core.config import cli_options as config_options
-from resilience_core.config.converters import suggestion
 from resilience_core.config.schema import FaultToleranceConfig
 from resilience_core.errors import ConfigError
+from resilience_core.suggestions import suggestion
 
 __all__ = ["Job", "parse"]
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from resilience_core.system.clock import NS_PER_SECOND
+
 __all__ = ["Keeping", "Recovery", "StoppedLauncher"]
 
-NS = 1_000_000_000
-OVERSLEPT_NS = NS * 3 // 10
+OVERSLEPT_NS = NS_PER_SECOND * 3 // 10
 """Longer than the keeper's longest sleep: it has not run itself."""
-SETTLING_NS = NS
+SETTLING_NS = NS_PER_SECOND
 """A whole tree that was stopped or frozen wakes one by one; the others get so long after the keeper's own waking."""
-STUCK_NS = 3 * NS
+STUCK_NS = 3 * NS_PER_SECOND
 """The monitor beats at least twice a second, except while it is busy, which it announces."""
-SHORT_LIFE_NS = 5 * NS
+SHORT_LIFE_NS = 5 * NS_PER_SECOND
 MOST_SHORT_LIVES = 5
-FIRST_PAUSE_NS = NS
-LONGEST_PAUSE_NS = 30 * NS
-STOPPED_NS = 2 * NS
-LONGEST_GAP_NS = NS
+FIRST_PAUSE_NS = NS_PER_SECOND
+LONGEST_PAUSE_NS = 30 * NS_PER_SECOND
+STOPPED_NS = 2 * NS_PER_SECOND
+LONGEST_GAP_NS = NS_PER_SECOND
 """Between two looks of one who runs; after a longer one it has not run itself, and begins anew."""
 
 
@@ -75,7 +76,7 @@ class Keeping:
             return state if now_ns >= self._next_start_ns else None
         silent_since_ns = max(beat_ns, busy_until_ns, self._started_ns, self._woke_ns)
         if now_ns - silent_since_ns > STUCK_NS:
-            return f"was stuck for {(now_ns - max(beat_ns, self._started_ns)) / NS:.1f} s"
+            return f"was stuck for {(now_ns - max(beat_ns, self._started_ns)) / NS_PER_SECOND:.1f} s"
         return None
 
     def ended(self, now_ns: int) -> str | None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import array
 import collections
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -37,13 +36,14 @@ from launcher.processes.leftovers import end_marked
 from launcher.records import console
 from launcher.records.console import say
 from resilience_core.monitoring.cell import Cell, CellError
+from resilience_core.system.clock import NS_PER_SECOND
+from resilience_core.system.prctl import die_with_parent, set_process_name
 
 __all__ = ["MESSAGE_SIZE", "Monitor", "main"]
 
-NS = 1_000_000_000
 MESSAGE_SIZE = 1 << 16
 _MOST_UNSENT = 64
-_LOOK_FOR_PARTS_NS = NS // 2
+_LOOK_FOR_PARTS_NS = NS_PER_SECOND // 2
 
 
 class Monitor:
@@ -73,7 +73,10 @@ class Monitor:
         self._writer = IncidentWriter(settings["log_folder"])
         self._sources = SourceReader()
         self._rounds: Rounds[RankMonitor] = Rounds(
-            self._clock, lambda ns: time.sleep(ns / NS), self._lost.freezes, _smallest_limit_ns(settings["config"])
+            self._clock,
+            lambda ns: time.sleep(ns / NS_PER_SECOND),
+            self._lost.freezes,
+            _smallest_limit_ns(settings["config"]),
         )
         self._poll = select.epoll()
         self._poll.register(self._channel, select.EPOLLIN)
@@ -123,7 +126,7 @@ class Monitor:
             self._obey()
             return
         longest_seconds = 2 * config["stack_capture_timeout"] + SLOWEST_WRITE_SECONDS  # stacks, and their source
-        self._lost.announce_work(findings.seen_ns + int(longest_seconds * NS))
+        self._lost.announce_work(findings.seen_ns + int(longest_seconds * NS_PER_SECOND))
 
         def tell_incident(incident: Incident, condemned: Sequence[int], problem: str | None) -> None:
             report = {"incident": incident.to_json(), "condemned": condemned, "problem": problem}
@@ -139,7 +142,7 @@ class Monitor:
         if signalled:
             signalled_ns = self._clock()
             for rank in signalled:
-                rank.kill_at_ns = signalled_ns + int(config["failure_stop_timeout"] * NS)
+                rank.kill_at_ns = signalled_ns + int(config["failure_stop_timeout"] * NS_PER_SECOND)
             if self._settings["owns_ranks"]:
                 self._settled.add(generation)
             self._tell({"signalled_ns": signalled_ns, "verdict_ns": findings.seen_ns, "generation": generation})
@@ -193,7 +196,7 @@ class Monitor:
         milliseconds, rest_ns = divmod(max(0, sleep_ns), 1_000_000)
         heard = self._poll.poll(milliseconds / 1000)
         if not heard and not milliseconds:
-            time.sleep(rest_ns / NS)
+            time.sleep(rest_ns / NS_PER_SECOND)
         for descriptor, _ in heard:
             if descriptor == self._parent:
                 self._parent_is_alive = False
@@ -301,7 +304,7 @@ class Monitor:
 def _smallest_limit_ns(config: dict[str, Any]) -> int:
     names = ("initial_rank_heartbeat_timeout", "rank_heartbeat_timeout", "rank_out_of_section_timeout")
     limits = [*(config[name] for name in names), *config["rank_section_timeouts"].values()]
-    return int(min((limit for limit in limits if limit is not None), default=0) * NS)
+    return int(min((limit for limit in limits if limit is not None), default=0) * NS_PER_SECOND)
 
 
 def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
@@ -328,10 +331,9 @@ def main(settings_text: str) -> None:
         settings_text: JSON: ``channel``, ``parent_pidfd`` and ``lost_time`` (inherited descriptors), ``run_folders``,
             ``parts`` (paths that must exist), ``log_folder``, ``owns_ranks``, ``py_spy``, ``config``.
     """
-    prctl, pr_set_pdeathsig, pr_set_name = ctypes.CDLL(None).prctl, 1, 15
-    prctl(pr_set_name, b"ft_monitor", 0, 0, 0)
+    set_process_name("ft_monitor")
     # A monitor that is stopped when its parent dies must wake to clean up after it.
-    prctl(pr_set_pdeathsig, int(signal.SIGCONT), 0, 0, 0)
+    die_with_parent(signal.SIGCONT)
     settings = json.loads(settings_text)
     console.set_level(settings["config"]["log_level"])
     console.start()

@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 from launcher.monitor.verdict import HEARTBEAT, OUT_OF_SECTION, STARTUP, Verdict
 from resilience_core.monitoring.cell import WATCHED, CellView
+from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["Lateness", "NearMiss", "late_phrase", "lateness"]
-
-NS = 1_000_000_000
 
 
 class NearMiss(NamedTuple):
@@ -102,5 +101,7 @@ def lateness(before: CellView, verdict: Verdict, after: CellView, seen_ns: int) 
         bounds.append(after.left_section_ns)
     known_ns = [at_ns for at_ns in bounds if at_ns >= verdict.deadline_ns]
     if exact_ns is not None and exact_ns >= verdict.deadline_ns:
-        return Lateness((exact_ns - verdict.deadline_ns) / NS, (exact_ns - verdict.deadline_ns) / NS)
-    return Lateness(None, (min(known_ns) - verdict.deadline_ns) / NS if known_ns else None)
+        return Lateness(
+            (exact_ns - verdict.deadline_ns) / NS_PER_SECOND, (exact_ns - verdict.deadline_ns) / NS_PER_SECOND
+        )
+    return Lateness(None, (min(known_ns) - verdict.deadline_ns) / NS_PER_SECOND if known_ns else None)

@@ -20,11 +20,10 @@ from resilience_core.monitoring.cell import (
     CellView,
     TextArea,
     implausible,
-    own_pid_namespace,
-    process_start_time,
 )
 from resilience_core.monitoring.error_record import ErrorRecord, parse_error
 from resilience_core.monitoring.limit_messages import CONFIGURED, LEARNED, LimitOrigin, origin_of
+from resilience_core.system.proc import own_pid_namespace, process_start_time
 
 __all__ = ["RankMonitor", "WatchOrder"]
 

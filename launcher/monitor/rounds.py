@@ -13,13 +13,13 @@ from launcher.monitor.lost_time import Freeze
 from launcher.monitor.verdict import Deadline, Sighting, Verdict, deadlines_in_force, verdict_on
 from launcher.monitor.withheld import Withheld, word
 from resilience_core.monitoring.cell import SHUT_DOWN, UNUSED, CellView
+from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["Case", "Findings", "Rounds", "Watched"]
 
-NS = 1_000_000_000
-LONGEST_SLEEP_NS = NS // 2
+LONGEST_SLEEP_NS = NS_PER_SECOND // 2
 """How long a limit that was just learned may go unnoticed; costs two looks a second."""
-DUE_TOGETHER_NS = NS // 10
+DUE_TOGETHER_NS = NS_PER_SECOND // 10
 SECOND_LOOK_NS = 1_000_000
 
 

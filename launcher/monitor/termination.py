@@ -45,10 +45,10 @@ from launcher.processes.handles import send_signal
 from launcher.records.console import DEBUG, say
 from resilience_core.monitoring.cell import STACK_SIGNAL, CellView
 from resilience_core.monitoring.limit_messages import LEARNED
+from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["Reporter", "condemn"]
 
-NS = 1_000_000_000
 _MOST_FRAMES = 50
 _LONGEST_LOOK_AT_CHILDREN_SECONDS = 0.05
 Standing = Sequence[Case[RankMonitor]]
@@ -239,7 +239,7 @@ def _bare_report(case: Case[RankMonitor], now_ns: int, why: str) -> RankReport:
         is_condemned=True,
         cause=verdict.cause,
         section=verdict.section,
-        open_seconds=(now_ns - verdict.since_ns) / NS,
+        open_seconds=(now_ns - verdict.since_ns) / NS_PER_SECOND,
         limit_seconds=verdict.limit_seconds,
         iteration=case.view.iteration if case.view.iteration >= 0 else None,
         no_stack=why,
@@ -288,7 +288,7 @@ def _incident(
     evidence = {
         rank: _evidence(rank, views[rank], looks[rank], stack, sources) for rank, stack in zip(group, ours, strict=True)
     }
-    limits = {rank: int(verdict.limit_seconds * NS) for rank, verdict in doomed.items()}
+    limits = {rank: int(verdict.limit_seconds * NS_PER_SECOND) for rank, verdict in doomed.items()}
     blame = assign_blame(
         [
             evidence[rank]._replace(

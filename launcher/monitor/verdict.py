@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from launcher.monitor.lost_time import Freeze, moved_by_ns
 from resilience_core.monitoring.cell import CLOSED, NO_LIMIT, SHUT_DOWN, WATCHED, CellView
+from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = [
     "FRESH_MONITOR_DOUBT_NS",
@@ -32,8 +33,7 @@ HEARTBEAT = "heartbeat"
 OUT_OF_SECTION = "out of section"
 STARTUP = "startup"
 
-NS = 1_000_000_000
-FRESH_MONITOR_DOUBT_NS = NS
+FRESH_MONITOR_DOUBT_NS = NS_PER_SECOND
 """A deadline that passed before this monitor began to watch is believed only after watching for so long."""
 
 
@@ -62,11 +62,11 @@ class Verdict(NamedTuple):
     @property
     def limit_seconds(self) -> float:
         """The limit that was in force."""
-        return (self.deadline_ns - self.since_ns) / NS
+        return (self.deadline_ns - self.since_ns) / NS_PER_SECOND
 
     def open_seconds(self, now_ns: int) -> float:
         """How long the rank has been silent at ``now_ns``."""
-        return (now_ns - self.since_ns) / NS
+        return (now_ns - self.since_ns) / NS_PER_SECOND
 
 
 def deadlines_in_force(view: CellView) -> list[Deadline]:

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
+from resilience_core.system.prctl import become_subreaper
+
 __all__ = [
     "ProcessStatus",
     "adopt_orphans",
@@ -277,10 +279,7 @@ def _is_not() -> bool:
 def adopt_orphans() -> None:
     """Become the parent of whatever our descendants leave behind (child subreaper, prctl(2))."""
     global _adopter
-    import ctypes
-
-    pr_set_child_subreaper = 36
-    ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
+    become_subreaper()
     _adopter = os.getpid()
 
 

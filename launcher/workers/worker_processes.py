@@ -7,7 +7,6 @@ error files. Starting is behind one small function type, so that processes may c
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 import os
 import signal
@@ -37,7 +36,8 @@ from launcher.processes.marks import leave_mark
 from launcher.workers.numa import bound_to_numa_node
 from launcher.workers.programs import cannot_start
 from launcher.workers.torch_processes import QuietContext, check_error_file
-from resilience_core.monitoring.client import CELL_VARIABLE
+from resilience_core.environment import CELL_VARIABLE
+from resilience_core.system import prctl
 from resilience_core.system.plain_files import only_plain
 
 __all__ = ["Launch", "StartWorkers", "Worker", "WorkerProcesses", "spawn_worker"]
@@ -371,8 +371,7 @@ def _is_not() -> bool:
     return False
 
 
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
+prctl.load()  # a child between fork and exec must not
 
 
 def spawn_worker(launch: Launch) -> int:
@@ -385,7 +384,7 @@ def spawn_worker(launch: Launch) -> int:
 
     def arm() -> None:
         # The second belt: should the launcher be killed, the kernel kills the worker even if no monitor lives.
-        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        prctl.die_with_parent(signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
         leave_mark(launch.environment.get(CELL_VARIABLE, ""))

@@ -25,13 +25,15 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
+from resilience_core.environment import CELL_VARIABLE, RESTART_COUNT_VARIABLE
+
 __all__ = ["PER_WORKER", "Preloading", "thread_count"]
 
 PER_WORKER = frozenset(
     {
         *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"),
         *("ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"),
-        *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE", "FT_RESTART_COUNT", "FT_CELL"),
+        *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE", RESTART_COUNT_VARIABLE, CELL_VARIABLE),
     }
 )
 """Variables whose values are not known before a generation starts."""

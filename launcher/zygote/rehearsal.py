@@ -28,6 +28,7 @@ import types
 from launcher.zygote.import_time import import_environment
 from launcher.zygote.protocol import WorkerOrder, order_from_file, order_to_file
 from launcher.zygote.worker_bootstrap import unbuffered
+from resilience_core.environment import REHEARSAL_VARIABLE
 
 __all__ = ["rehearse"]
 
@@ -39,7 +40,6 @@ _FORM_A_GROUP = (
     "torch.distributed.rendezvous",
 )
 
-_VARIABLE = "FT_REHEARSAL"
 _SCRIPT = (
     """
 import os
@@ -73,8 +73,8 @@ def rehearse() -> None:
     for name, value in environment.items():
         if os.environ.get(name) != value:  # never
             return
-    os.environ[_VARIABLE] = ""
-    del os.environ[_VARIABLE]
+    os.environ[REHEARSAL_VARIABLE] = ""
+    del os.environ[REHEARSAL_VARIABLE]
     for descriptor in (1, 2):
         with contextlib.suppress(OSError):  # the launcher was started without it
             unbuffered(descriptor, sys.__stdout__)

@@ -28,9 +28,9 @@ from launcher.processes.working_folder import working_folder
 from launcher.zygote.import_guard import ImportGuard, TakenImport
 from launcher.zygote.preloading import Preloading
 from launcher.zygote.protocol import Handover, WorkerOrder, send_message
+from resilience_core.environment import CELL_VARIABLE
 from resilience_core.monitoring.cell import FIRST_LINE
-from resilience_core.monitoring.client import CELL_VARIABLE
-from resilience_core.monitoring.error_record import leave_error
+from resilience_core.monitoring.error_capture import leave_error
 from resilience_core.system.plain_files import only_plain
 
 __all__ = ["become", "name_process", "survey", "unbuffered"]

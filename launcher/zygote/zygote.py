@@ -27,7 +27,6 @@ and what it leaves behind is checked (:mod:`launcher.zygote.preloading`) before 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import gc
 import json
@@ -44,10 +43,10 @@ from launcher.zygote.preloading import Preloading
 from launcher.zygote.protocol import Handover, order_from_file, packet_pair, receive_message, send_message
 from launcher.zygote.rehearsal import rehearse
 from launcher.zygote.worker_bootstrap import become, name_process, survey
+from resilience_core.system.prctl import die_with_parent
 
 __all__ = ["serve"]
 
-_PR_SET_PDEATHSIG = 1
 _FIRST_HIGH_DESCRIPTOR = 512
 
 
@@ -162,7 +161,7 @@ def _out_of_the_way(link: socket.socket) -> socket.socket:
 
 
 def _follow_to_death(parent: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    die_with_parent(signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import attrs
 
-from resilience_core.config.converters import duration, nearest, suggestion
+from resilience_core.config.converters import duration
 from resilience_core.config.nvrx_keys import (
     FOREIGN_OPTIONS,
     IGNORED_KEYS,
@@ -30,6 +30,7 @@ from resilience_core.config.nvrx_keys import (
 )
 from resilience_core.config.schema import FaultToleranceConfig, Setting, convert, settings
 from resilience_core.errors import ConfigError
+from resilience_core.suggestions import nearest, suggestion
 
 __all__ = ["GROUP_TITLE", "add_options", "check_arguments", "from_options", "options_after_script", "options_table"]
 

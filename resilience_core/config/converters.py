@@ -7,17 +7,18 @@ mean only one thing, because the command line has nothing but text (and YAML 1.1
 
 from __future__ import annotations
 
-import difflib
 import logging
 import math
 import os
 import re
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 import attrs
+
+from resilience_core.suggestions import nearest
 
 __all__ = [
     "Entry",
@@ -28,12 +29,10 @@ __all__ = [
     "factor",
     "level",
     "modules",
-    "nearest",
     "one_of",
     "optional_count",
     "path",
     "sections",
-    "suggestion",
     "termination_signal",
     "timeout",
 ]
@@ -66,23 +65,6 @@ class Entry:
     key: str
     value: Any
     place: str
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """Say which known name a misspelt one is nearest to: ``; did you mean 'x'?``, or nothing."""
-    close = closest(name, known)
-    return f"; did you mean '{close}'?" if close is not None else ""
-
-
-def closest(name: str, known: Iterable[str]) -> str | None:
-    """The one of some names that is most like another; None where none is."""
-    return next(iter(difflib.get_close_matches(name, sorted(set(known)), n=1)), None)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """As :func:`suggestion`; where nothing is near, all known names."""
-    names = sorted(set(known))
-    return suggestion(name, names) or f"; known are: {', '.join(names)}"
 
 
 def timeout(value: Any) -> float | None:

@@ -21,6 +21,7 @@ import attrs
 from resilience_core.config import converters as values
 from resilience_core.config.nvrx_keys import why_ignored
 from resilience_core.errors import ConfigError
+from resilience_core.suggestions import nearest
 
 __all__ = ["FaultToleranceConfig", "Setting", "convert", "settings"]
 
@@ -360,7 +361,7 @@ def convert(setting: Setting, value: Any, label: str) -> Any:
 
 
 def _unknown(key: str, place: str) -> ConfigError:
-    return ConfigError(f"unknown key '{key}' in {place}{values.nearest(key, (s.name for s in settings()))}")
+    return ConfigError(f"unknown key '{key}' in {place}{nearest(key, (s.name for s in settings()))}")
 
 
 def _refusing_unknown(construct: Callable[..., None]) -> Callable[..., None]:

@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterator
 
 import yaml
 
-from resilience_core.config.converters import Entry, closest, suggestion
+from resilience_core.config.converters import Entry
 from resilience_core.errors import ConfigError
+from resilience_core.suggestions import closest, suggestion
 
 __all__ = ["SECTION", "read_section"]
 

@@ -76,27 +76,26 @@ from collections.abc import Mapping
 from typing import NamedTuple, cast
 
 from resilience_core.errors import ResilienceError
+from resilience_core.system.proc import is_running, own_pid_namespace
 
 __all__ = [
     "CELL_SIZE",
     "CLOSED",
+    "Cell",
+    "CellError",
+    "CellView",
     "ERROR_TEXT",
     "LIMITS_TEXT",
     "MAX_SECTIONS",
     "NO_LIMIT",
+    "OpenSection",
     "SHARED_SECTION",
     "SHUT_DOWN",
     "STACK_SIGNAL",
+    "TextArea",
     "UNUSED",
     "WATCHED",
-    "Cell",
-    "CellError",
-    "CellView",
-    "OpenSection",
-    "TextArea",
     "implausible",
-    "own_pid_namespace",
-    "process_start_time",
     "shown_name",
 ]
 
@@ -275,7 +274,7 @@ class Cell:
         owner, namespace = words[PID], own_pid_namespace()
         # A number of another PID namespace says nothing about processes here.
         is_comparable = words[PID_NAMESPACE] in (0, namespace)
-        if owner not in (0, pid) and is_comparable and _is_running(owner, words[START_TIME]):
+        if owner not in (0, pid) and is_comparable and is_running(owner, words[START_TIME]):
             raise CellError(
                 f"pid {owner} is monitored through {self.path} already; one process per rank may call "
                 "init_workload_monitoring()"
@@ -482,34 +481,3 @@ def implausible(view: CellView, now_ns: int) -> str | None:
         if deadline_ns != CLOSED and not earliest_ns <= since_ns <= min(deadline_ns, latest_ns):
             return f"{name}: deadline {deadline_ns}, running since {since_ns}"
     return None
-
-
-def process_start_time(pid: int) -> int | None:
-    """Start time of a process in clock ticks since boot (proc(5), field 22), None when there is none."""
-    fields = _stat_fields(pid)
-    return None if fields is None else int(fields[19])
-
-
-def _is_running(pid: int, start_time: int) -> bool:
-    """Whether this very process is there and has not ended; one whose parent has not waited for it yet has."""
-    fields = _stat_fields(pid)
-    return fields is not None and int(fields[19]) == start_time and fields[0] not in (b"Z", b"X")
-
-
-def _stat_fields(pid: int) -> list[bytes] | None:
-    """The fields of proc(5) from the third, the state, on; None when there is no such process."""
-    # By another name for ourselves: /proc may be that of another PID namespace, in which our number is somebody else's.
-    name = "self" if pid == os.getpid() else str(pid)
-    try:
-        with open(f"/proc/{name}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-
-
-def own_pid_namespace() -> int:
-    """The inode of this process's PID namespace; 0 when it cannot be told."""
-    try:
-        return os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        return 0

@@ -20,6 +20,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import attrs
 
+from resilience_core.environment import (
+    CELL_VARIABLE,
+    CONFIG_VARIABLE,
+    CONTROL_VARIABLE,
+    LAUNCHER_VARIABLE,
+    RELAXED_VARIABLE,
+)
 from resilience_core.errors import RankMonitorClientError, SectionError, UnconfiguredSectionError
 from resilience_core.monitoring.cell import (
     CELL_SIZE,
@@ -49,18 +56,11 @@ from resilience_core.monitoring.cell import (
     WENT_BACK,
     Cell,
     CellError,
-    process_start_time,
 )
 from resilience_core.monitoring.client_arguments import no_iteration, no_name, selected_names, unconfigured
 from resilience_core.monitoring.collectives import maxima, union_of_names
-from resilience_core.monitoring.error_record import note_error, record_errors_in, stop_recording
-from resilience_core.monitoring.learned_limits import (
-    RELAXED_VARIABLE,
-    LearnedLimits,
-    Seen,
-    no_restart_is_left,
-    relaxed_limits,
-)
+from resilience_core.monitoring.error_capture import note_error, record_errors_in, stop_recording
+from resilience_core.monitoring.learned_limits import LearnedLimits, Seen, no_restart_is_left, relaxed_limits
 from resilience_core.monitoring.limit_messages import SharedOrigin, undercutting, write_limits
 from resilience_core.monitoring.process_hooks import (
     allow_stack_dumps,
@@ -73,23 +73,20 @@ from resilience_core.monitoring.process_hooks import (
 )
 from resilience_core.monitoring.rank_logging import follow_log_level
 from resilience_core.monitoring.timeouts import (
-    NANOSECONDS,
     HeartbeatTimeouts,
     SectionTimeouts,
     evidence_from_state,
     timeouts_from_state,
 )
+from resilience_core.system.clock import NS_PER_SECOND
+from resilience_core.system.proc import process_start_time
 
 if TYPE_CHECKING:
     from resilience_core.config.schema import FaultToleranceConfig
     from resilience_core.monitoring.control import WorkloadControlRequest
 
-__all__ = ["CELL_VARIABLE", "CONFIG_VARIABLE", "CONTROL_VARIABLE", "LAUNCHER_VARIABLE", "RankMonitorClient"]
+__all__ = ["RankMonitorClient"]
 
-CELL_VARIABLE = "FT_CELL"
-CONFIG_VARIABLE = "FT_CONFIG_FILE"
-CONTROL_VARIABLE = "FT_CONTROL_SOCKET"
-LAUNCHER_VARIABLE = "FT_LAUNCHER_PID"
 
 LONGEST_LIMIT_NS = 2**62
 """More than a century; with the clock added it still fits into a word."""
@@ -943,7 +940,7 @@ def _warn_once(message: str, *arguments: object) -> None:
 
 
 def _ns(seconds: float | None) -> int | None:
-    return None if seconds is None else min(int(seconds * NANOSECONDS), LONGEST_LIMIT_NS)
+    return None if seconds is None else min(int(seconds * NS_PER_SECOND), LONGEST_LIMIT_NS)
 
 
 def _deadline(now: int, limit_ns: int | None) -> int:

@@ -15,8 +15,8 @@ from typing import Any
 
 import attrs
 
-from resilience_core.config.converters import nearest
 from resilience_core.errors import RankMonitorClientError, ResilienceError
+from resilience_core.suggestions import nearest
 
 __all__ = ["MAX_BYTES", "ControlMessageError", "WorkloadAction", "WorkloadControlRequest", "receive", "send"]
 

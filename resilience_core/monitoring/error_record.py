@@ -7,38 +7,21 @@ it. Recording happens on the error path only and never raises into training.
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import json
-import os
 import re
-import sys
-import threading
-import time
-import traceback
-from collections.abc import Callable, Mapping
-from types import TracebackType
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from resilience_core.errors import ResilienceError
-from resilience_core.monitoring.cell import ERROR_TEXT, Cell, CellError, CellView
-from resilience_core.monitoring.process_hooks import cut_off_clients
+from resilience_core.monitoring.cell import ERROR_TEXT, CellView
 
 __all__ = [
     "ErrorRecord",
+    "as_text",
     "error_from_json",
     "is_consequence",
-    "leave_error",
-    "note_error",
     "parse_error",
-    "record_errors_in",
-    "stop_recording",
 ]
 
-LONGEST_MESSAGE = 2000
-_SEEN = "_ft_first_seen"
-_MOST_LEAVES = 100
-_LONGEST_CHAIN = 20
 _CONSEQUENCES = re.compile(
     r"gloo/transport/|Connection (closed|reset) by peer|Broken pipe|monitoredBarrier"
     r"|failed to recv, got 0 bytes|Connection was likely closed|client socket has timed out|[Ss]ocket [Tt]imeout"
@@ -87,200 +70,7 @@ def is_consequence(kind: str, message: str) -> bool:
 # ---- in the rank ----------------------------------------------------------------------------------------
 
 
-class _Hooked:
-    """One of Python's exception hooks with ours in front, put back when nobody has put another in front of it."""
-
-    def __init__(self, module: Any, ours: Callable[..., None]) -> None:
-        self.module = module
-        self.ours = ours
-        self.before: Callable[..., Any] | None = None
-
-    def install(self) -> None:
-        if self.before is None:
-            self.before = self.module.excepthook
-            self.module.excepthook = self.ours
-
-    def remove(self) -> None:
-        # Where another hook was put in front (torch does so), ours stays behind it and only passes on.
-        if self.module.excepthook is self.ours:
-            self.module.excepthook = self.before
-            self.before = None
-
-
-def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    note_error(error)
-    (_main.before or sys.__excepthook__)(kind, error, trace)
-
-
-def _uncaught_in_thread(arguments: threading.ExceptHookArgs) -> None:
-    if arguments.exc_value is not None:
-        note_error(arguments.exc_value, thread=arguments.thread.name if arguments.thread is not None else "?")
-    (_threads.before or threading.__excepthook__)(arguments)
-
-
-_main = _Hooked(sys, _uncaught)
-_threads = _Hooked(threading, _uncaught_in_thread)
-_cell: Cell | None = None
-_pid = 0
-
-
-def record_errors_in(cell: Cell) -> None:
-    """Record exceptions of this process in its cell from now on, uncaught ones by themselves."""
-    global _cell, _pid
-    _cell, _pid = cell, os.getpid()
-    _main.install()
-    _threads.install()
-
-
-def stop_recording() -> None:
-    """Undo :func:`record_errors_in`; what was recorded stays."""
-    global _cell
-    _cell = None
-    _main.remove()
-    _threads.remove()
-
-
-def note_error(error: BaseException, *, thread: str | None = None) -> None:
-    """Record an exception that is leaving a section, a step, the loop or the program.
-
-    One exception may be noted several times on its way out: the first time counts for when and where. One that is
-    caught afterwards does no harm: whoever reads the record sees that the rank went on. Without a cell, and in a
-    process that was forked from the rank, nothing is recorded.
-
-    Args:
-        error: The exception.
-        thread: The thread that it ended, unless that is the main thread.
-    """
-    if _cell is None:
-        return
-    if os.getpid() == _pid:
-        _note(_cell, error, thread)
-    else:  # what is left on its way out, and closed, is the parent's; a C library may have forked, unseen by Python
-        cut_off_clients()
-
-
-def leave_error(error: BaseException, variable: str = "FT_CELL") -> None:
-    """Record an exception that ends the process, in a rank that is not monitored, or no more."""
-    if _cell is not None:
-        note_error(error)
-        return
-    with contextlib.suppress(CellError, OSError, ValueError):
-        cell = Cell(os.environ.get(variable, ""))
-        if cell.view().pid in (0, os.getpid()):
-            _note(cell, error, None)
-
-
-def _note(cell: Cell, error: BaseException, thread: str | None) -> None:
-    if isinstance(error, GeneratorExit) or (isinstance(error, SystemExit) and error.code in (None, 0)):
-        return
-    try:
-        view = cell.view()
-        if thread is not None and _is_failing(cell, view):
-            return
-        cell.write_text(ERROR_TEXT, _text(_record(view, error, thread)))
-    except Exception:  # noqa: BLE001 - __str__ of a foreign exception may do anything; training must not notice
-        return
-
-
-def _is_failing(cell: Cell, view: CellView) -> bool:
-    """Whether an exception is on its way out of the main thread; threads often fail of what that takes down."""
-    noted = parse_error(cell.read_text(ERROR_TEXT))
-    return noted is not None and noted.thread is None and noted.is_current(view)
-
-
-def _record(view: CellView, error: BaseException, thread: str | None) -> ErrorRecord:
-    youngest = max(view.sections, key=lambda section: section.opened_ns, default=None)
-    now_ns = time.monotonic_ns()
-    here = (now_ns, youngest.name if youngest else None, view.iteration)
-    at_ns, section, iteration = _first_seen(error) or here
-    with contextlib.suppress(AttributeError, TypeError):
-        setattr(error, _SEEN, (at_ns, section, iteration))
-    root = _root(error)
-    return ErrorRecord(
-        type=_type_name(error),
-        message=_message(error),
-        traceback="".join(traceback.format_exception(type(error), error, error.__traceback__)),
-        section=section,
-        iteration=iteration if iteration >= 0 else None,
-        at_ns=at_ns,
-        noted_ns=now_ns,
-        is_consequence=_tells_of_loss(root),
-        is_permanent=isinstance(error, ResilienceError) and error.is_permanent,
-        thread=thread,
-    )
-
-
-def _first_seen(error: BaseException) -> tuple[int, str | None, int] | None:
-    """When this exception, or one that it was raised in the course of, was noted for the first time."""
-    found = None
-    for link in _chain(error):
-        found = getattr(link, _SEEN, found)
-    return found
-
-
-def _root(error: BaseException) -> BaseException:
-    """What it comes from: the exception noted first, or named by ``raise ... from``, or of a peer that was lost.
-
-    What a rank raises while it handles the loss of a peer, in a clean-up that fails or by ``sys.exit(1)``, comes from
-    that loss, also where ``from None`` hides it.
-    """
-    root = error
-    for link, following in itertools.pairwise(_chain(error)):
-        is_of_loss = _tells_of_loss(following)
-        if (link.__cause__ is not None and root is link) or hasattr(following, _SEEN) or is_of_loss:
-            root = following
-    return root
-
-
-def _tells_of_loss(error: BaseException) -> bool:
-    """Whether it says no more than that a peer was lost; a group of exceptions does so if all of them do."""
-    leaves = _leaves(error)
-    if len(leaves) == 1 and leaves[0] is error:
-        return is_consequence(_type_name(error), _message(error))
-    return bool(leaves) and all(
-        any(is_consequence(_type_name(link), _message(link)) for link in _chain(leaf)) for leaf in leaves
-    )
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    """The exceptions of a group and of groups in it, or the one that is none; nothing where they are too many."""
-    leaves: list[BaseException] = []
-    pending = [error]
-    for _ in range(_MOST_LEAVES):
-        if not pending:
-            return leaves
-        each = pending.pop()
-        members = getattr(each, "exceptions", None)
-        if isinstance(members, tuple) and members:
-            pending += [member for member in members if isinstance(member, BaseException)]
-        else:
-            leaves.append(each)
-    return []
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    """An exception, and what it was raised in the course of."""
-    chain = [error]
-    while len(chain) < _LONGEST_CHAIN and (following := chain[-1].__cause__ or chain[-1].__context__) is not None:
-        chain.append(following)
-    return chain
-
-
-def _type_name(error: BaseException) -> str:
-    kind = type(error)
-    return (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    )
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return str(error)[:LONGEST_MESSAGE]
-    except BaseException:  # noqa: BLE001 - whatever its __str__ raises, sys.exit() too: type and place are worth it
-        return "<no message: str() of the exception failed>"
-
-
-def _text(record: ErrorRecord) -> str:
+def as_text(record: ErrorRecord) -> str:
     """As JSON that fits into the cell; a traceback that is too long loses its middle."""
     for room in (12_000, 6_000, 2_000, 0):
         text = json.dumps(record._replace(traceback=_without_middle(record.traceback, room))._asdict())

@@ -49,7 +49,6 @@ from resilience_core.monitoring.limit_messages import (
     shared_origin,
 )
 from resilience_core.monitoring.timeouts import (
-    NANOSECONDS,
     HeartbeatTimeouts,
     SectionTimeouts,
     evidence_from_state,
@@ -59,13 +58,13 @@ from resilience_core.monitoring.timeouts import (
     timeouts_from_state,
     timeouts_to_state,
 )
+from resilience_core.system.clock import NS_PER_SECOND
 
 if TYPE_CHECKING:
     from resilience_core.config.schema import FaultToleranceConfig
 
-__all__ = ["RELAXED_VARIABLE", "LearnedLimits", "Seen", "no_restart_is_left", "relaxed_limits"]
+__all__ = ["LearnedLimits", "Seen", "no_restart_is_left", "relaxed_limits"]
 
-RELAXED_VARIABLE = "FT_RELAXED_LIMITS"
 MOST_VERDICTS = 10
 """How many verdicts make a limit longer; beyond it is a million times as long."""
 
@@ -359,14 +358,14 @@ class LearnedLimits:
         self._own_intervals[kind] = self._own_intervals.get(kind, 0) + seen.intervals
         self._evidence[kind] = self._evidence.get(kind, Evidence()).grown(
             intervals=seen.intervals,
-            seconds=seen.observed_ns / NANOSECONDS,
-            longest=seen.longest_ns / NANOSECONDS,
+            seconds=seen.observed_ns / NS_PER_SECOND,
+            longest=seen.longest_ns / NS_PER_SECOND,
             factor=self._config.safety_factor,
         )
 
     def _learn_one(self, longest_ns: int, in_force: float | None, was_learned: bool) -> float:
         return learn_timeout(
-            longest_ns / NANOSECONDS,
+            longest_ns / NS_PER_SECOND,
             in_force,
             was_learned=was_learned,
             safety_factor=self._config.safety_factor,

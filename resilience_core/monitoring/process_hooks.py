@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from resilience_core.config.schema import FaultToleranceConfig
 
 from resilience_core.system.plain_files import only_plain
+from resilience_core.system.prctl import allow_tracer
 
 __all__ = [
     "allow_stack_dumps",
@@ -113,10 +114,7 @@ def allow_stack_dumps(launcher: int) -> None:
     except OSError:
         return
     if restricted and launcher:
-        import ctypes
-
-        pr_set_ptracer = 0x59616D61
-        ctypes.CDLL(None).prctl(pr_set_ptracer, ctypes.c_ulong(launcher), 0, 0, 0)
+        allow_tracer(launcher)
 
 
 def answer_for_stacks(cell_path: str) -> TextIO | None:

@@ -16,7 +16,6 @@ from resilience_core.errors import RankMonitorClientError
 from resilience_core.monitoring.interval_evidence import LARGEST_NUMBER, Evidence, shown_value
 
 __all__ = [
-    "NANOSECONDS",
     "HeartbeatTimeouts",
     "LearnOne",
     "SectionTimeouts",
@@ -28,8 +27,6 @@ __all__ = [
     "timeouts_to_state",
 ]
 
-
-NANOSECONDS = 1_000_000_000
 
 LearnOne = Callable[[int, "float | None", bool], float]
 """Longest interval in nanoseconds, limit in force in seconds, whether that was learned; gives seconds."""

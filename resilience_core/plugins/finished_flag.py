@@ -10,12 +10,12 @@ import contextlib
 import logging
 import os
 
+from resilience_core.environment import FINISHED_FLAG_VARIABLE
 from resilience_core.errors import ConfigError
 from resilience_core.hookspecs import RunContext, hookimpl
 
-__all__ = ["FINISHED_FLAG_VARIABLE", "FinishedFlag"]
+__all__ = ["FinishedFlag"]
 
-FINISHED_FLAG_VARIABLE = "FAULT_TOL_FINISHED_FLAG_FILE"
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext, hookimpl
 from resilience_core.monitoring.client import RankMonitorClient
-from resilience_core.monitoring.error_record import note_error
+from resilience_core.monitoring.error_capture import note_error
 from resilience_core.plugins.monitor_session import MonitorPlugin, Watch
 
 __all__ = ["HeartbeatMonitor"]

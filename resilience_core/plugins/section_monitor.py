@@ -11,12 +11,12 @@ import logging
 import os
 from collections.abc import Callable, Collection, Iterable
 
-from resilience_core.config.converters import suggestion
 from resilience_core.errors import SectionError, UnconfiguredSectionError
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext, hookimpl
 from resilience_core.monitoring.client import RankMonitorClient
-from resilience_core.monitoring.error_record import note_error
+from resilience_core.monitoring.error_capture import note_error
 from resilience_core.plugins.monitor_session import MonitorPlugin, Watch
+from resilience_core.suggestions import suggestion
 
 __all__ = ["CHECKPOINTING", "SECTIONS", "SETUP", "STEP", "SectionMonitor"]
 

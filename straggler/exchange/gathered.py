@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from straggler.errors import WireError
-from straggler.exchange.wire import HEADER, ROW, STATE_FIELDS, Family, decode
+from straggler.exchange.wire import HEADER, ROW, decode
+from straggler.measurement.measured import STATE_FIELDS, Family
 
 __all__ = ["Block", "Gathered", "assemble"]
 

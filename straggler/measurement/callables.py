@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from resilience_core.config.converters import suggestion
+from resilience_core.suggestions import suggestion
 from straggler.measurement.section import Section
 
 __all__ = ["CallableId", "CallableWrapper"]

@@ -2,26 +2,23 @@
 
 A probe is asked once whether it can work here, and says why if not; the detector logs the choice once. After
 that it may add a timer to each section, and at every report hands over what it has gathered: rows (samples that
-become :class:`straggler.exchange.wire.Measured`) and, for device and host, their state. A probe never raises into
+become :class:`straggler.measurement.measured.Measured`) and, for device and host, their state. A probe never raises
+into
 training: what it could not measure it counts in ``dropped`` and says in ``notes``.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
 from typing import Protocol
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from straggler.exchange.wire import Measured
+from straggler.measurement.measured import Measured
 from straggler.measurement.section import Section
 
-__all__ = ["Collected", "Probe", "choose", "standard_probes"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["Collected", "Probe"]
 
 
 @attrs.define
@@ -60,30 +57,3 @@ class Probe(Protocol):
 
     def stop(self) -> None:
         """End; nothing is measured after this."""
-
-
-def standard_probes(profiling_interval: int) -> list[Probe]:
-    """Every probe there is, in the order in which they are asked."""
-    from straggler.probes.cpu_wall import CpuWallProbe
-    from straggler.probes.cuda_events import CudaEventsProbe
-    from straggler.probes.cupti import CuptiProbe
-    from straggler.probes.host_cpu import HostCpuProbe
-    from straggler.probes.nvml import NvmlProbe
-
-    return [CpuWallProbe(), CudaEventsProbe(), CuptiProbe(), NvmlProbe(), HostCpuProbe()]
-
-
-def choose(candidates: Sequence[Probe]) -> list[Probe]:
-    """Start those that can work here; say once which, and why the others cannot."""
-    chosen: list[Probe] = []
-    refused: list[str] = []
-    for probe in candidates:
-        reason = probe.unavailable_because()
-        if reason:
-            refused.append(f"{probe.name} ({reason})")
-        else:
-            probe.start()
-            chosen.append(probe)
-    without = f"; not {', '.join(refused)}" if refused else ""
-    logger.info("straggler probes: %s%s", ", ".join(p.name for p in chosen) or "none", without)
-    return chosen

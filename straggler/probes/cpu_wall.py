@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from straggler.exchange.wire import Family, measured
+from straggler.measurement.measured import Family, measured
 from straggler.measurement.section import Section
 from straggler.measurement.summary import Summary
 from straggler.probes.base import Collected

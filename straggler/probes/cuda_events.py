@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from straggler.exchange.wire import Family, measured
+from straggler.measurement.measured import Family, measured
 from straggler.measurement.section import Section
 from straggler.probes.base import Collected
 

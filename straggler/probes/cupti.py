@@ -22,10 +22,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from straggler.exchange.wire import Family, measured
+from straggler.measurement.measured import Family, is_ignored_kernel, measured
 from straggler.measurement.section import Section
 from straggler.probes.base import Collected
-from straggler.scoring.minimum import is_ignored_kernel
 
 __all__ = ["CuptiBackend", "CuptiError", "CuptiProbe", "KernelRecord"]
 

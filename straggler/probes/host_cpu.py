@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from straggler.exchange.wire import STATE_FIELDS
+from straggler.measurement.measured import STATE_FIELDS
 from straggler.measurement.section import Section
 from straggler.probes.base import Collected
 

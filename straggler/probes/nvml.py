@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from straggler.exchange.wire import STATE_FIELDS
+from straggler.measurement.measured import STATE_FIELDS
 from straggler.measurement.section import Section
 from straggler.probes.base import Collected
 

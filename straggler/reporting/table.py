@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
 from straggler.reporting.verdict import State, Verdict
 from straggler.scoring.robust_settings import SLOW
+from straggler.scoring.scorer import Outcome
 
-if TYPE_CHECKING:
-    from straggler.reporting.report import Report
-
-__all__ = ["render"]
+__all__ = ["Tabulated", "render"]
 
 
-def render(report: Report, rows: int = 10) -> str:
+class Tabulated(Protocol):
+    """What the table shows of a :class:`straggler.reporting.report.Report`, which draws itself with it."""
+
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def coverage(self) -> float: ...
+    @property
+    def notes(self) -> Sequence[str]: ...
+    @property
+    def outcome(self) -> Outcome: ...
+    def verdicts(self) -> list[Verdict]: ...
+    def row_name(self, number: int) -> str: ...
+
+
+def render(report: Tabulated, rows: int = 10) -> str:
     """Render what is wrong.
 
     Args:
@@ -47,7 +63,7 @@ def render(report: Report, rows: int = 10) -> str:
     return "\n".join([head, *("  " + line for line in lines)])
 
 
-def _waiting(report: Report) -> list[str]:
+def _waiting(report: Tabulated) -> list[str]:
     waited = report.outcome.waited[~np.isnan(report.outcome.waited)]
     if not waited.size or waited.max() < 0.01:
         return []
@@ -60,7 +76,7 @@ def _nodes(slow: list[Verdict]) -> list[str]:
     return [f"node {node}: {count} of the slow ranks" for node, count in many]
 
 
-def _sections(report: Report) -> list[str]:
+def _sections(report: Tabulated) -> list[str]:
     window = report.outcome.window
     if window is None:
         return []

@@ -22,16 +22,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["IGNORED_KERNELS", "MinimumScorer", "gpu_scores", "is_ignored_kernel", "section_scores"]
+__all__ = ["MinimumScorer", "gpu_scores", "section_scores"]
 
-IGNORED_KERNELS = ("ncclDev",)
 
 Floats = npt.NDArray[np.float64]
-
-
-def is_ignored_kernel(name: str) -> bool:
-    """Whether a kernel is a collective, whose duration says nothing about this rank."""
-    return any(part in name for part in IGNORED_KERNELS)
 
 
 def section_scores(medians_SR: Floats, reference: Floats) -> Floats:

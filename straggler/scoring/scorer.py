@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from straggler.exchange.gathered import Block, Gathered
-from straggler.exchange.wire import Family
+from straggler.measurement.measured import Family
 from straggler.measurement.name_table import hash_name
 from straggler.scoring.individual import OwnPastScorer
 from straggler.scoring.minimum import MinimumScorer

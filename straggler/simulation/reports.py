@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from straggler.exchange.gathered import Block, Gathered
-from straggler.exchange.wire import STATE_FIELDS, Family
+from straggler.measurement.measured import STATE_FIELDS, Family
 from straggler.measurement.name_table import NameBook
 from straggler.reporting.report import Report
 from straggler.reporting.report_log import ReportLog

@@ -22,8 +22,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from resilience_core.config.converters import nearest
 from resilience_core.errors import ConfigError
+from resilience_core.suggestions import nearest
 
 __all__ = ["FAULTS", "Fault", "FaultKind", "Job", "simulate", "truth"]
 

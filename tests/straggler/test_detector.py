@@ -10,8 +10,8 @@ from resilience_core import ConfigError
 from straggler import Detector, DetectorError
 from straggler.exchange.exchange import LocalExchange
 from straggler.exchange.schedule import ReportSchedule
-from straggler.probes.base import choose
 from straggler.probes.cpu_wall import CpuWallProbe
+from straggler.probes.registry import choose
 from straggler.reporter import Reporter
 from straggler.testing import FakeCudaEvents
 
@@ -216,7 +216,7 @@ def test_the_choice_of_probes_is_said_once(caplog):
         def unavailable_because(self):
             return "no such thing here"
 
-    with caplog.at_level(logging.INFO, logger="straggler.probes.base"):
+    with caplog.at_level(logging.INFO, logger="straggler.probes.registry"):
         chosen = choose([CpuWallProbe(), Refused()])
     assert [probe.name for probe in chosen] == ["CPU wall time"]
     assert caplog.messages == ["straggler probes: CPU wall time; not refused (no such thing here)"]

@@ -6,7 +6,8 @@ import pytest
 
 from resilience_core import ConfigError, EventBus, RunContext, StopTraining
 from straggler import STRAGGLER_EXIT_CODE, CallableId, RobustSettings, StragglerPlugin
-from straggler.exchange.wire import Family, Measured, encode
+from straggler.exchange.wire import encode
+from straggler.measurement.measured import Family, Measured
 from straggler.measurement.name_table import hash_name
 from straggler.measurement.summary import summarise
 from straggler.testing import RecordedWindowsExchange

@@ -3,7 +3,7 @@
 import pytest
 
 from straggler import Detector, Statistic
-from straggler.exchange.wire import Family
+from straggler.measurement.measured import Family
 from straggler.measurement.section import Section, SectionClock
 from straggler.probes.cuda_events import MAX_PENDING, CudaEventsProbe
 from straggler.probes.cupti import MAX_FAILURES, CuptiProbe

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from straggler.errors import WireError
 from straggler.exchange.gathered import assemble
-from straggler.exchange.wire import HEADER, ROW, Family, Measured, decode, encode, measured, top_k
+from straggler.exchange.wire import HEADER, ROW, decode, encode
+from straggler.measurement.measured import Family, Measured, measured, top_k
 from straggler.measurement.name_table import NameBook, hash_name
 from straggler.measurement.summary import summarise
 

@@ -26,7 +26,8 @@ from launcher.monitor import keeping
 from launcher.monitor.rank_monitor import WatchOrder
 from launcher.processes.handles import wait_for_exit
 from resilience_core import FaultToleranceConfig
-from resilience_core.monitoring.cell import PID, START_TIME, STATE, WATCHED, Cell, process_start_time
+from resilience_core.monitoring.cell import PID, START_TIME, STATE, WATCHED, Cell
+from resilience_core.system.proc import process_start_time
 
 PATIENCE = 180.0
 DIES_AT_ONCE = "raise SystemExit(3)"

@@ -36,10 +36,10 @@ from resilience_core.monitoring.cell import (
     WATCHED,
     Cell,
     CellView,
-    process_start_time,
 )
 from resilience_core.monitoring.learned_limits import LearnedLimits, Seen
 from resilience_core.monitoring.limit_messages import origin_of, write_limits
+from resilience_core.system.proc import process_start_time
 
 S = 1_000_000_000
 T = 1_000 * S

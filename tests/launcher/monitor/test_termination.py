@@ -48,11 +48,11 @@ from resilience_core.monitoring.cell import (
     STATE,
     WATCHED,
     Cell,
-    process_start_time,
 )
 from resilience_core.monitoring.error_record import ErrorRecord
 from resilience_core.monitoring.learned_limits import LearnedLimits, Seen
 from resilience_core.monitoring.limit_messages import write_limits
+from resilience_core.system.proc import process_start_time
 
 S = 1_000_000_000
 WAITS = "print('ready', flush=True); input()"

@@ -13,7 +13,7 @@ import pytest
 
 from launcher.processes.marks import carries_limit, is_marked
 from launcher.workers.worker_processes import Launch, spawn_worker
-from resilience_core.monitoring.client import CELL_VARIABLE
+from resilience_core.environment import CELL_VARIABLE
 
 WAITS = "print('ready', flush=True); input()"
 

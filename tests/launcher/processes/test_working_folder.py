@@ -12,8 +12,9 @@ from launcher.processes.working_folder import completed, said_where_deleted, wor
 from launcher.records.run_folders import FolderError, make_log_folder
 from launcher.workers.programs import problem_with
 from launcher.workers.script_text import read_script, script_file
+from resilience_core.environment import FINISHED_FLAG_VARIABLE
 from resilience_core.errors import ConfigError
-from resilience_core.plugins.finished_flag import FINISHED_FLAG_VARIABLE, FinishedFlag
+from resilience_core.plugins.finished_flag import FinishedFlag
 
 
 @pytest.fixture

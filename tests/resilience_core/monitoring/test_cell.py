@@ -34,8 +34,8 @@ from resilience_core.monitoring.cell import (
     Cell,
     CellError,
     TextArea,
-    process_start_time,
 )
+from resilience_core.system.proc import process_start_time
 
 
 @pytest.fixture

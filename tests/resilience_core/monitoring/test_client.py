@@ -31,6 +31,7 @@ from resilience_core import (
     WorkloadAction,
     WorkloadControlRequest,
 )
+from resilience_core.environment import RELAXED_VARIABLE
 from resilience_core.errors import SectionError, TimeoutsNotReadyError
 from resilience_core.monitoring import client as client_module
 from resilience_core.monitoring import process_hooks
@@ -51,7 +52,7 @@ from resilience_core.monitoring.cell import (
     implausible,
 )
 from resilience_core.monitoring.control import receive
-from resilience_core.monitoring.learned_limits import RELAXED_VARIABLE, LearnedLimits
+from resilience_core.monitoring.learned_limits import LearnedLimits
 from resilience_core.monitoring.limit_messages import origin_of
 from resilience_core.monitoring.process_hooks import read_config
 from resilience_core.testing import FakeClock

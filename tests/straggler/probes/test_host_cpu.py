@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from straggler.exchange.wire import STATE_FIELDS
+from straggler.measurement.measured import STATE_FIELDS
 from straggler.probes.host_cpu import HostCpuProbe
 from straggler.reporting.verdict import device_reasons
 

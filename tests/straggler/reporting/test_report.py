@@ -5,7 +5,8 @@ import pytest
 
 from straggler import Detector, RobustSettings, State, StragglerId
 from straggler.exchange.gathered import assemble
-from straggler.exchange.wire import STATE_FIELDS, Family, Measured, encode
+from straggler.exchange.wire import encode
+from straggler.measurement.measured import STATE_FIELDS, Family, Measured
 from straggler.measurement.name_table import NameBook
 from straggler.measurement.summary import summarise
 from straggler.probes.nvml import NvmlProbe

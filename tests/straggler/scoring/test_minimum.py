@@ -10,7 +10,8 @@ from hypothesis.extra import numpy as hnp
 
 from straggler import Statistic
 from straggler.exchange.gathered import assemble
-from straggler.exchange.wire import Family, Measured, encode
+from straggler.exchange.wire import encode
+from straggler.measurement.measured import Family, Measured
 from straggler.measurement.name_table import NameBook
 from straggler.measurement.summary import summarise
 from straggler.probes.cupti import CuptiProbe

@@ -1,0 +1,43 @@
+"""What proc(5) says of a process."""
+
+from __future__ import annotations
+
+import os
+
+__all__ = [
+    "is_running",
+    "own_pid_namespace",
+    "process_start_time",
+    "stat_fields",
+]
+
+
+def process_start_time(pid: int) -> int | None:
+    """Start time of a process in clock ticks since boot (proc(5), field 22), None when there is none."""
+    fields = stat_fields(pid)
+    return None if fields is None else int(fields[19])
+
+
+def is_running(pid: int, start_time: int) -> bool:
+    """Whether this very process is there and has not ended; one whose parent has not waited for it yet has."""
+    fields = stat_fields(pid)
+    return fields is not None and int(fields[19]) == start_time and fields[0] not in (b"Z", b"X")
+
+
+def stat_fields(pid: int) -> list[bytes] | None:
+    """The fields of proc(5) from the third, the state, on; None when there is no such process."""
+    # By another name for ourselves: /proc may be that of another PID namespace, in which our number is somebody else's.
+    name = "self" if pid == os.getpid() else str(pid)
+    try:
+        with open(f"/proc/{name}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+
+
+def own_pid_namespace() -> int:
+    """The inode of this process's PID namespace; 0 when it cannot be told."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0

@@ -1,0 +1,92 @@
+"""Measured: the summary of one row's samples, before it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from straggler.measurement.summary import Statistic, Summary, robust_spread, summarise
+
+__all__ = ["Family", "IGNORED_KERNELS", "Measured", "STATE_FIELDS", "is_ignored_kernel", "measured", "top_k"]
+
+STATE_FIELDS = (
+    "sm_clock_mhz",
+    "max_sm_clock_mhz",
+    "throttle_reasons",
+    "temperature_c",
+    "ecc_uncorrected",
+    "pcie_width",
+    "max_pcie_width",
+    "power_w",
+    "cpu_waited",
+    "cpu_throttled",
+)
+"""What a rank tells of its device and its host beside its timings; NaN where it does not know."""
+
+
+class Family(IntEnum):
+    """What kind of time a row holds."""
+
+    SECTION = 0
+    """CPU wall time of a section; a wait, when ``synchronous``."""
+    ARRIVAL = 1
+    """From the last release to the arrival at a synchronous section: a rank's own work. Scored."""
+    KERNEL = 2
+    """A GPU kernel, or the GPU time of a section where kernels cannot be seen."""
+    WAIT = 3
+    """Collective kernels on the GPU, all together: they last as long as the last rank takes to come."""
+
+
+@attrs.frozen
+class Measured:
+    """The samples of one row, summarised.
+
+    Args:
+        family: What kind of time.
+        name: Section or kernel.
+        summary: The statistics, in seconds.
+        spread: Robust standard deviation of the samples, in seconds.
+        synchronous: The section contains a collective.
+    """
+
+    family: Family
+    name: str
+    summary: Summary
+    spread: float = 0.0
+    synchronous: bool = False
+
+
+def measured(
+    family: Family, name: str, seconds: npt.NDArray[np.float64], *, synchronous: bool = False
+) -> Measured | None:
+    """Summarise samples; None when there are none, so that an empty window has no row at all."""
+    if seconds.size == 0:
+        return None
+    return Measured(family, name, summarise(seconds), robust_spread(seconds), synchronous)
+
+
+def top_k(rows: Iterable[Measured], k: int) -> list[Measured]:
+    """The ``k`` rows of each family on which most time was spent, in the order of name.
+
+    The order of name breaks ties, so that ranks with equal times choose equal rows.
+    """
+    by_family: dict[Family, list[Measured]] = {}
+    for row in rows:
+        by_family.setdefault(row.family, []).append(row)
+    chosen: list[Measured] = []
+    for family_rows in by_family.values():
+        family_rows.sort(key=lambda row: (-row.summary[Statistic.AVG] * row.summary[Statistic.NUM], row.name))
+        chosen += sorted(family_rows[:k], key=lambda row: row.name)
+    return chosen
+
+
+IGNORED_KERNELS = ("ncclDev",)
+
+
+def is_ignored_kernel(name: str) -> bool:
+    """Whether a kernel is a collective, whose duration says nothing about this rank."""
+    return any(part in name for part in IGNORED_KERNELS)

@@ -1,0 +1,39 @@
+"""The probes there are, and the choice among them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from straggler.probes.base import Probe
+
+__all__ = ["choose", "logger", "standard_probes"]
+
+logger = logging.getLogger(__name__)
+
+
+def standard_probes(profiling_interval: int) -> list[Probe]:
+    """Every probe there is, in the order in which they are asked."""
+    from straggler.probes.cpu_wall import CpuWallProbe
+    from straggler.probes.cuda_events import CudaEventsProbe
+    from straggler.probes.cupti import CuptiProbe
+    from straggler.probes.host_cpu import HostCpuProbe
+    from straggler.probes.nvml import NvmlProbe
+
+    return [CpuWallProbe(), CudaEventsProbe(), CuptiProbe(), NvmlProbe(), HostCpuProbe()]
+
+
+def choose(candidates: Sequence[Probe]) -> list[Probe]:
+    """Start those that can work here; say once which, and why the others cannot."""
+    chosen: list[Probe] = []
+    refused: list[str] = []
+    for probe in candidates:
+        reason = probe.unavailable_because()
+        if reason:
+            refused.append(f"{probe.name} ({reason})")
+        else:
+            probe.start()
+            chosen.append(probe)
+    without = f"; not {', '.join(refused)}" if refused else ""
+    logger.info("straggler probes: %s%s", ", ".join(p.name for p in chosen) or "none", without)
+    return chosen

@@ -9,7 +9,7 @@ from resilience_core._lazy import attach
 if TYPE_CHECKING:
     from launcher.cli import main as main
     from launcher.incidents.incident import Incident as Incident
-    from launcher.incidents.incident import read_incidents as read_incidents
+    from launcher.incidents.incident_files import read_incidents as read_incidents
     from launcher.records.event_log import read_events as read_events
     from launcher.standalone import RankMonitors as RankMonitors
     from launcher.standalone import start_monitor as start_monitor
@@ -19,7 +19,7 @@ _EXPORTS = {
     "RankMonitors": "standalone",
     "main": "cli",
     "read_events": "records.event_log",
-    "read_incidents": "incidents.incident",
+    "read_incidents": "incidents.incident_files",
     "start_monitor": "standalone",
 }
 

@@ -12,7 +12,6 @@ signal ended it; the launcher's own code where another run would only end the sa
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import os
 import signal
 import subprocess
@@ -23,7 +22,8 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from launcher.agent.progress import NOTHING_REACHED, Reached, Standstill, may_have_failed_before
-from launcher.incidents.incident import read_incidents
+from launcher.command_line.autoresume_options import make_parser
+from launcher.incidents.incident_files import read_incidents
 from launcher.processes.working_folder import completed
 from launcher.records.event_log import read_events
 from resilience_core.environment import FINISHED_FLAG_VARIABLE
@@ -256,7 +256,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: Arguments without the program's name; those of the process when None.
     """
-    parser = _parser()
+    parser = make_parser()
     arguments = list(sys.argv[1:] if argv is None else argv)
     if "--" not in arguments:
         if {"-h", "--help", "--version"} & set(arguments):
@@ -279,75 +279,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"ft_autoresume: error: {options.command[0]} cannot be run: {error.strerror}", file=sys.stderr)
         return USAGE_ERROR
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="ft_autoresume",
-        usage="ft_autoresume [options] -- ft_launcher ...",
-        description="Run ft_launcher again until training has made its finished flag.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--flag-file",
-        metavar="PATH",
-        help=f"the file that means complete (default: ${FINISHED_FLAG_VARIABLE}, else ./ft_finished)",
-    )
-    parser.add_argument(
-        "--max-failures",
-        type=_count,
-        default=10,
-        metavar="N",
-        help="failed runs in a row after which to give up; 0: no limit (default 10)",
-    )
-    parser.add_argument(
-        "--max-without-progress",
-        type=_count,
-        default=3,
-        metavar="N",
-        help="runs in a row without progress, judged as by --ft-max-no-progress-cycles, after which to give up; "
-        "0: no limit (default 3)",
-    )
-    parser.add_argument("--version", action="version", version=f"ft_autoresume {_version()}")
-    parser.add_argument(
-        "--backoff", type=_seconds, default=1.0, metavar="SECONDS", help="wait after a failure; doubles (default 1)"
-    )
-    parser.add_argument(
-        "--max-backoff", type=_seconds, default=300.0, metavar="SECONDS", help="the longest wait (default 300)"
-    )
-    parser.add_argument(
-        "--final-exit-codes",
-        type=_codes,
-        default=(2, 93),
-        metavar="CODE,...",
-        help="the launcher's codes after which another run is useless (default 2,93: refused, no progress)",
-    )
-    return parser
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("torch-resilience")
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text}: a count is not negative")
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text}: expected seconds, not negative")
-    return value
-
-
-def _codes(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(",") if part.strip())
 
 
 def _told(run: int, outcome: Outcome, flag: str) -> str:

@@ -146,8 +146,9 @@ def _collect(session: int) -> None:
 
     A fork of the zygote may end a moment after it, and nobody else would collect it: during a run the agent does.
     """
-    from launcher.processes.handles import let_end, session_members, wait_for_exit
+    from launcher.processes.handles import let_end, wait_for_exit
     from launcher.processes.leftovers import Orphans
+    from launcher.processes.proc import session_members
 
     let_end(session_members([session]), _LAST_PATIENCE_SECONDS, wait_for_exit)
     Orphans(lambda: ()).reap(())

@@ -10,9 +10,11 @@ import time
 from types import TracebackType
 
 from launcher.agent.monitor_handle import MonitorProcess
-from launcher.incidents.incident import Incident, read_incident, read_incidents
+from launcher.incidents.incident import Incident
+from launcher.incidents.incident_files import read_incident, read_incidents
 from launcher.monitor.rank_monitor import WatchOrder
-from launcher.records.run_folders import RunFolder, make_log_folder, new_run_id
+from launcher.records.log_folders import make_log_folder, new_run_id
+from launcher.records.run_folders import RunFolder
 from resilience_core.config.schema import FaultToleranceConfig
 from resilience_core.environment import CELL_VARIABLE, CONFIG_VARIABLE, LAUNCHER_VARIABLE
 from resilience_core.monitoring.cell import Cell

@@ -125,7 +125,7 @@ MUTANTS = (
     ),
     Mutant(
         "a process that was given the number of a dead rank is hit in its place",
-        "launcher/monitor/rank_monitor.py",
+        "launcher/monitor/cell_owner.py",
         "            if process_start_time(pid) == view.start_time:\n",
         "            if True:\n",
         ("tests/launcher/monitor/test_rank_monitor.py",),
@@ -224,7 +224,7 @@ MUTANTS = (
     ),
     Mutant(
         "a restart is announced where none is left",
-        "launcher/agent/failure_incident.py",
+        "launcher/agent/messages.py",
         "    if taken < allowed:\n",
         "    if taken <= allowed:\n",
         ("tests/launcher/agent/test_failure_incident.py",),
@@ -259,7 +259,7 @@ MUTANTS = (
     ),
     Mutant(
         "a rank that does not handle the question is asked all the same",
-        "launcher/incidents/stacks.py",
+        "launcher/incidents/stacks_from_inside.py",
         "before >= 0, _handles(pid, number))\n",
         "before >= 0, True)\n",
         ("tests/launcher/incidents/test_stacks.py",),
@@ -467,7 +467,7 @@ MUTANTS = (
     ),
     Mutant(
         "a resource tracker is killed before it has unlinked shared memory",
-        "launcher/processes/handles.py",
+        "launcher/processes/proc.py",
         'return b"multiprocessing.resource_tracker" in command if command else None',
         "return False",
         ("tests/launcher/processes/test_handles.py",),
@@ -481,7 +481,7 @@ MUTANTS = (
     ),
     Mutant(
         "the command line of a process is read that may be stuck",
-        "launcher/processes/handles.py",
+        "launcher/processes/proc.py",
         'told[b"State"][0] not in (b"S", b"R") or told[b"Threads"] != [b"1"]',
         "False",
         ("tests/launcher/processes/test_handles.py",),
@@ -502,7 +502,7 @@ MUTANTS = (
     ),
     Mutant(
         "a spawned worker carries no limit",
-        "launcher/workers/worker_processes.py",
+        "launcher/workers/spawn.py",
         '        leave_mark(launch.environment.get(CELL_VARIABLE, ""))\n',
         "",
         ("tests/launcher/processes/test_marks.py",),
@@ -611,7 +611,7 @@ MUTANTS = (
     ),
     Mutant(
         "a spawned worker outlives a launcher and a monitor that are both killed",
-        "launcher/workers/worker_processes.py",
+        "launcher/workers/spawn.py",
         "        prctl.die_with_parent(signal.SIGKILL)\n",
         "",
         ("tests/launcher/workers/test_worker_processes.py",),

@@ -149,8 +149,8 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "a generation that showed life counts as an early death",
         "launcher/agent/elastic_agent.py",
-        "< story.YOUNG_NS and not showed_life\n",
-        "< story.YOUNG_NS\n",
+        "< failure_incident.YOUNG_NS and not showed_life\n",
+        "< failure_incident.YOUNG_NS\n",
         ("tests/launcher/agent/test_elastic_agent.py",),
     ),
     Mutant(
@@ -297,9 +297,9 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "ranks are looked at after they were asked to end",
         "launcher/agent/elastic_agent.py",
-        "        known = story.look(group, processes, views, current.errors(), current.asked_ns())\n",
+        "        known = failure_incident.look(group, processes, views, current.errors(), current.asked_ns())\n",
         "        current.ask_to_end(signal.SIGTERM)\n"
-        "        known = story.look(group, processes, views, current.errors(), current.asked_ns())\n",
+        "        known = failure_incident.look(group, processes, views, current.errors(), current.asked_ns())\n",
         ("tests/launcher/agent/test_elastic_agent.py",),
     ),
     Mutant(

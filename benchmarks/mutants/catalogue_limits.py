@@ -94,7 +94,7 @@ MUTANTS_OF_LIMITS = (
     ),
     Mutant(
         "a limit that was withheld is said to have led to a verdict",
-        "launcher/monitor/termination.py",
+        "launcher/monitor/hang_incident.py",
         "limit_learned=report.limit_learned if rank in late else None,",
         "limit_learned=report.limit_learned,",
         ("tests/launcher/monitor/test_termination.py",),

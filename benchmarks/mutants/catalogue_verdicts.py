@@ -373,7 +373,7 @@ MUTANTS_OF_VERDICTS = (
     ),
     Mutant(
         "it is not said what happens to a culprit that was not overdue",
-        "launcher/monitor/termination.py",
+        "launcher/monitor/hang_incident.py",
         "    others = [r for r in ranks if r.is_culprit and",
         "    others = [r for r in ranks if False and",
         ("tests/launcher/monitor/test_termination.py",),
@@ -408,7 +408,7 @@ MUTANTS_OF_VERDICTS = (
     ),
     Mutant(
         "a stack that ends in the making of a store is told as one in a collective",
-        "launcher/monitor/termination.py",
+        "launcher/monitor/hang_incident.py",
         "        waits_for_store=frame is not None and is_for_the_store(frame),\n",
         "",
         ("tests/launcher/monitor/test_termination.py",),
@@ -450,7 +450,7 @@ MUTANTS_OF_VERDICTS = (
     ),
     Mutant(
         "it is not asked whether a signal was sent before the error",
-        "launcher/monitor/termination.py",
+        "launcher/monitor/hang_incident.py",
         "                asked_ns=asked if any(t.was_asked for t in stacks.get(rank.order.local_rank, ())) else 0,\n",
         "",
         ("tests/launcher/monitor/test_termination.py",),
@@ -478,7 +478,7 @@ MUTANTS_OF_VERDICTS = (
     ),
     Mutant(
         "children are looked at of those ranks alone that are overdue",
-        "launcher/monitor/termination.py",
+        "launcher/monitor/hang_incident.py",
         "        {r.order.local_rank: pid for r in by_suspicion if (pid := r.pid(views[r]))},",
         "        {r.order.local_rank: pid for r in by_suspicion if r in doomed and (pid := r.pid(views[r]))},",
         ("tests/launcher/monitor/test_termination.py",),
@@ -506,21 +506,21 @@ MUTANTS_OF_VERDICTS = (
     ),
     Mutant(
         "nobody asks whether a rank may wait unseen",
-        "launcher/monitor/termination.py",
+        "launcher/monitor/hang_incident.py",
         "        may_wait=not waits and not hangs_in_kernel and bool(stack) and may_wait_unseen(stack, sources),\n",
         "",
         ("tests/launcher/monitor/test_termination.py",),
     ),
     Mutant(
         "of a rank that may wait by its line it is not said that it may",
-        "launcher/monitor/termination.py",
+        "launcher/monitor/hang_incident.py",
         "        may_wait=not waits and not",
         "        may_wait=waits is False and not",
         ("tests/launcher/monitor/test_termination.py",),
     ),
     Mutant(
         "what hangs in the kernel may wait for another rank",
-        "launcher/monitor/termination.py",
+        "launcher/monitor/hang_incident.py",
         "not waits and not hangs_in_kernel and bool(stack)",
         "not waits and bool(stack)",
         ("tests/launcher/monitor/test_termination.py",),

@@ -23,7 +23,7 @@ MUTANTS_OF_WARM_WORKERS = (
     ),
     Mutant(
         "what was imported ahead wins over what lies in the archive",
-        "launcher/zygote/worker_bootstrap.py",
+        "launcher/zygote/module_survey.py",
         '                return [name.partition("/")[0] for name in archive.namelist()]\n',
         "                return []\n",
         ("tests/launcher/zygote/test_worker_bootstrap.py",),
@@ -44,21 +44,21 @@ MUTANTS_OF_WARM_WORKERS = (
     ),
     Mutant(
         "a mistake while stacks are taken costs all the other evidence",
-        "launcher/monitor/termination.py",
+        "launcher/monitor/hang_incident.py",
         "    except Exception as error:  # noqa: BLE001 - whatever it is, it costs the stacks and no more\n",
         "    except OSError as error:\n",
         ("tests/launcher/monitor/test_termination.py",),
     ),
     Mutant(
         "a mistake while evidence is collected costs the word of the verdict",
-        "launcher/monitor/termination.py",
+        "launcher/monitor/hang_incident.py",
         "    except Exception as error:  # noqa: BLE001 - whatever it is, the verdict stands and has to be told\n",
         "    except OSError as error:\n",
         ("tests/launcher/monitor/test_termination.py",),
     ),
     Mutant(
         "who is condemned without evidence is not said to be",
-        "launcher/monitor/termination.py",
+        "launcher/monitor/hang_incident.py",
         "        is_condemned=True,\n",
         "",
         ("tests/launcher/monitor/test_termination.py",),

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from launcher.agent.monitor_handle import find_py_spy
+from launcher.incidents.frames import Thread, main_thread
 from launcher.incidents.phrases import SHORT_STACK
-from launcher.incidents.stacks import Thread, main_thread, take_stacks
+from launcher.incidents.stacks import take_stacks
 from launcher.monitor.lost_time import Freeze, moved_by_ns
 from launcher.processes.evidence import look_at
 from launcher.processes.handles import has_exited, send_signal

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, LogsDest, LogsSpecs
 
 from launcher.processes.background import Background, NotDoneError
-from launcher.records.run_folders import as_file_name
+from launcher.records.log_folders import as_file_name
 
 __all__ = ["BoundedLogs"]
 

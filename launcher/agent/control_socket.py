@@ -10,7 +10,8 @@ import stat
 import struct
 import time
 
-from launcher.records.run_folders import FolderError, clear
+from launcher.records.log_folders import FolderError
+from launcher.records.run_folders import clear
 from resilience_core.monitoring.control import MAX_BYTES, ControlMessageError, WorkloadControlRequest, receive
 
 __all__ = ["ControlSocket"]

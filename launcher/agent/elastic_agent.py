@@ -27,7 +27,7 @@ from torch.distributed.elastic.agent.server.api import (
 )
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from launcher.agent import failure_incident as story
+from launcher.agent import failure_incident, messages
 from launcher.agent.generation import Generation, Outfit
 from launcher.agent.progress import ProgressRule, Reached, reached_by
 from launcher.agent.rendezvous import GenerationRendezvous
@@ -127,8 +127,8 @@ class Agent(SimpleElasticAgent):
         is_of_the_last = self._incident is not None and self._incident.generation == self.generation
         why = self.ended_because
         if why is None and is_of_the_last:
-            why = story.what_follows(spec.max_restarts - self._remaining_restarts, spec.max_restarts)
-        return story.closing(self._incident if is_of_the_last else None, why)
+            why = messages.what_follows(spec.max_restarts - self._remaining_restarts, spec.max_restarts)
+        return messages.closing(self._incident if is_of_the_last else None, why)
 
     # ---- torch's seam -----------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class Agent(SimpleElasticAgent):
             self._current = Generation(self.generation, worker_group, self._outfit, restart_count)
             self._prepare_at_ns = self._chores_at_ns = time.monotonic_ns() + _SETTLING_NS
             if self.generation > 0:
-                say(story.restarted(self.generation, len(worker_group.workers), self._restart_reason))
+                say(messages.restarted(self.generation, len(worker_group.workers), self._restart_reason))
             self._restart_reason = None
             if self._has_event_log:
                 return dict(self._current.processes.pids())
@@ -350,14 +350,14 @@ class Agent(SimpleElasticAgent):
                 self._current.acquit(miss["local_rank"])
             if miss["was_late"]:
                 self._near_misses += 1
-                say(story.near_miss(miss, self._near_misses))
+                say(messages.near_miss(miss, self._near_misses))
                 self._outfit.events.write("near_miss", generation=generation, count=self._near_misses, **miss)
             elif miss["was_announced"]:
-                say(story.withdrawn(miss))
+                say(messages.withdrawn(miss))
                 self._outfit.events.write("withdrawn", generation=generation, **miss)
 
     def _tell(self, incident: Incident, problem: str | None = None) -> None:
-        is_same_again = story.is_same_again(self._incident, incident)
+        is_same_again = failure_incident.is_same_again(self._incident, incident)
         self._incident = incident
         say(*incident.story(), *([f"  note    {problem}"] if problem else []))
         self._outfit.events.write(
@@ -369,9 +369,13 @@ class Agent(SimpleElasticAgent):
             seen_ns=incident.seen_ns,
             folder=incident.folder,
         )
-        if not self._has_noted_py_spy and self._outfit.config.capture_stacks and story.misses_py_spy(incident):
+        if (
+            not self._has_noted_py_spy
+            and self._outfit.config.capture_stacks
+            and failure_incident.misses_py_spy(incident)
+        ):
             self._has_noted_py_spy = True
-            say(story.NO_PY_SPY)
+            say(failure_incident.NO_PY_SPY)
         if is_same_again:
             say("  note    the same error as in the generation before, at the same place: it does not look like chance")
 
@@ -393,7 +397,7 @@ class Agent(SimpleElasticAgent):
         self._restart_reason = ("the failure", self._seen_ns)
         first = processes.failed
         views = current.views()
-        known = story.look(group, processes, views, current.errors(), current.asked_ns())
+        known = failure_incident.look(group, processes, views, current.errors(), current.asked_ns())
         # The peers take longest to die, so they begin before anything is read, written or said.
         current.ask_to_end(signal.SIGTERM)
         asked_ns = time.monotonic_ns()
@@ -408,31 +412,36 @@ class Agent(SimpleElasticAgent):
             group.workers[w.local_rank].global_rank: records.get(w.local_rank) or processes.failure(w, error_file="")
             for w in first
         }
-        incident = story.failure_incident(
+        incident = failure_incident.failure_incident(
             group, processes.pids(), known, views, failures, tails, current.number, self._seen_ns, current.overstayed
         )
         if not current.condemned:
             self._tell(*self._written(incident))
         self._rendezvous_handler.note_failure()
-        reached, in_a_step = reached_by(views.values()), story.is_in_a_step(self._incident or incident, views)
+        reached, in_a_step = (
+            reached_by(views.values()),
+            failure_incident.is_in_a_step(self._incident or incident, views),
+        )
         why = self._asked_of_progress(lambda: self._progress.generation_ended(reached, in_a_step=in_a_step))
         if not self._has_worked:  # else the same configuration has been good enough before
-            why = story.beyond_mending(self._incident or incident) or why
-        showed_life = any(map(story.showed_life, views.values()))
+            why = failure_incident.beyond_mending(self._incident or incident) or why
+        showed_life = any(map(failure_incident.showed_life, views.values()))
         self._has_worked |= showed_life
         allowed = group.spec.max_restarts
         if why is not None and self._remaining_restarts > 0:
             self._give_up(why, self._outfit.config.no_restart_exit_code)
         else:
             doubt = self._progress.doubt() if self._remaining_restarts > 0 else None
-            follows = story.what_follows(allowed - self._remaining_restarts, allowed)
+            follows = messages.what_follows(allowed - self._remaining_restarts, allowed)
             say(*filter(None, (follows, doubt)), *said_where_deleted())
         return failures, showed_life
 
     def _written(self, incident: Incident) -> tuple[Incident, str | None]:
         folder = self._outfit.log_folder
         problem: str | None = f"the incident could not be written under {folder}"
-        return self._outfit.on_disk("the incident", lambda: story.written(incident, folder), (incident, problem))
+        return self._outfit.on_disk(
+            "the incident", lambda: failure_incident.written(incident, folder), (incident, problem)
+        )
 
     def _note_progress(self, current: Generation) -> None:
         reached = reached_by(current.views().values())
@@ -453,7 +462,7 @@ class Agent(SimpleElasticAgent):
     def _back_off_from_a_crash_loop(self, current: Generation, showed_life: bool) -> None:
         """Wait before a restart when several generations in a row died young without a sign of life."""
         config = self._outfit.config
-        died_young = self._seen_ns - current.started_ns < story.YOUNG_NS and not showed_life
+        died_young = self._seen_ns - current.started_ns < failure_incident.YOUNG_NS and not showed_life
         self._early_deaths = self._early_deaths + 1 if died_young else 0
         excess = self._early_deaths - config.restart_backoff_after
         if not config.restart_backoff_after or excess < 0:
@@ -508,4 +517,4 @@ def _records(processes: WorkerProcesses, failed: Collection[Worker]) -> dict[int
 
 
 def _tails(paths: Mapping[int, str]) -> dict[int, tuple[str, ...]]:
-    return {local_rank: story.tail(path) for local_rank, path in paths.items()}
+    return {local_rank: failure_incident.tail(path) for local_rank, path in paths.items()}

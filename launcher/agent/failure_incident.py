@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
-import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from torch.distributed.elastic.agent.server.api import WorkerGroup
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -15,11 +13,9 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from launcher.agent.after_shutdown import Overstayed
 from launcher.agent.monitor_handle import find_py_spy
 from launcher.incidents.attribution import assign_blame
-from launcher.incidents.incident import Incident, RankReport
-from launcher.incidents.phrases import time_of_day
-from launcher.monitor.near_miss import late_phrase
+from launcher.incidents.incident import Incident
+from launcher.incidents.rank_report import RankReport
 from launcher.processes.evidence import Evidence, ProcessLook, look_at, unmonitored, uses_a_gpu
-from launcher.records.console import ERROR, WARNING
 from launcher.workers.worker_processes import Worker, WorkerProcesses
 from resilience_core.environment import PY_SPY_VARIABLE
 from resilience_core.monitoring.cell import CellView
@@ -30,21 +26,13 @@ __all__ = [
     "NO_PY_SPY",
     "YOUNG_NS",
     "beyond_mending",
-    "closing",
-    "ended_unprotected",
     "failure_incident",
     "is_in_a_step",
     "is_same_again",
     "look",
-    "level_of",
     "misses_py_spy",
-    "monitor_changed",
-    "near_miss",
-    "restarted",
     "showed_life",
     "tail",
-    "what_follows",
-    "withdrawn",
     "written",
 ]
 
@@ -143,20 +131,6 @@ def failure_incident(
     )
 
 
-def what_follows(taken: int, allowed: int) -> str:
-    """One line about what a failure leads to.
-
-    Args:
-        taken: How many restarts there were before.
-        allowed: ``--max-restarts``.
-    """
-    if taken < allowed:
-        return f"restart {taken + 1} of {allowed} follows"
-    if allowed == 0:
-        return "no restart follows (--max-restarts 0)"
-    return f"no restart is left (--max-restarts {allowed})"
-
-
 def misses_py_spy(incident: Incident) -> bool:
     """Whether there would be more to tell about a hang with py-spy, and nobody has chosen to do without it."""
     return incident.kind == "hang" and find_py_spy() is None and not os.environ.get(PY_SPY_VARIABLE)
@@ -194,101 +168,12 @@ def is_same_again(before: Incident | None, now: Incident) -> bool:
     return bool(raised[1]) and raised[0] == raised[1]
 
 
-def closing(incident: Incident | None, why: str | None) -> list[str]:
-    """The last words about a job that has failed: the incident that ended it, rather than whom we have killed since.
-
-    Args:
-        incident: The last generation's, None where it was ended without one.
-        why: Why it is not started again.
-    """
-    lines = [f"the job has failed{f': {why}' if why else ''}"]
-    if incident is not None:
-        lines += [f"  {line}" for line in incident.headlines()]
-        if incident.folder is not None:
-            lines.append(f"  report  {os.path.join(incident.folder, 'report.txt')}")
-    return lines
-
-
 def written(incident: Incident, log_folder: str) -> tuple[Incident, str | None]:
     """Write the incident; a log folder that cannot take it costs the report, not the restart."""
     try:
         return incident.write(f"{log_folder}/incidents"), None
     except OSError as error:
         return incident, f"the incident could not be written under {log_folder}: {error.strerror}"
-
-
-def restarted(generation: int, workers: int, reason: tuple[str, int] | None) -> str:
-    """One line about a group that is back.
-
-    Args:
-        generation: Its number.
-        workers: How many there are on this node.
-        reason: What the group was started anew for, and when that was seen here; None where nothing was.
-    """
-    after = f", {(time.monotonic_ns() - reason[1]) / 1e9:.2f} s after {reason[0]} was seen" if reason else ""
-    return f"generation {generation} started: {workers} worker(s) here{after}"
-
-
-def monitor_changed(change: str, reason: str) -> str:
-    """One line about the monitor: ``monitor_replaced``, ``monitor_lost`` or ``monitor_back``."""
-    if change == "monitor_replaced":
-        return f"the monitor {reason}; a new one watches on, training was not touched"
-    if change == "monitor_lost":
-        return (
-            f"PROTECTION IS OFF: one monitor after the other is lost, the last one {reason}. Training goes on, but a "
-            "rank that hangs may not be seen. New ones are started, more and more slowly; it will be said when one "
-            "lives on"
-        )
-    return f"protection is on again {reason}: the monitor lives on, and watches every rank"
-
-
-def ended_unprotected(since_ns: int) -> str:
-    """One line about a job at whose end no monitor had lived on since ``monitor_lost``."""
-    now_ns = time.monotonic_ns()
-    return (
-        f"PROTECTION WAS STILL OFF when the job ended, since {time_of_day(since_ns, now_ns)} "
-        f"({(now_ns - since_ns) / 1e9:.1f} s): a rank that hung in that time may not have been seen"
-    )
-
-
-def level_of(change: str) -> int:
-    """How loud a change of the monitor is told: that nobody is protected is heard at any ``log_level`` up to ERROR."""
-    return ERROR if change == "monitor_lost" else WARNING
-
-
-def near_miss(miss: Mapping[str, Any], count: int) -> str:
-    """One line about a rank whose verdict was withdrawn; ``count`` is how many there were so far."""
-    where = f"section '{miss['section']}'" if miss["section"] is not None else miss["cause"]
-    late = late_phrase(miss["late_seconds"], miss["late_at_most_seconds"])
-    rank = f"near miss {count}: rank {miss['rank']} (pid {miss['pid']})"
-    limit = f"({where}, limit {miss['limit_seconds']:g} s)"
-    if miss["waited_for"] is not None:
-        return f"{rank} waits for rank {miss['waited_for']}, which came back {limit}; it was spared, and is watched on"
-    if miss["was_asked"]:
-        return (
-            f"{rank} came back{late} {limit} when a signal asked it for its stack; it was spared. Either the limit is "
-            "too close to what is normal, or it was stuck in a call that any signal ends"
-        )
-    return (
-        f"{rank} came back{late} {limit} before it was signalled; it was spared. The limit is too close to what is "
-        "normal"
-    )
-
-
-def stuck(rank: str, state: str, kill_timeout: float) -> str:
-    """One line about a rank that was killed and is not gone."""
-    return (
-        f"{rank} was killed and is not gone ({state}): it counts as failed. It is waited for (--ft-kill-timeout "
-        f"{kill_timeout:g}), then replaced all the same; what it holds (memory of a GPU, files, ports) stays held"
-    )
-
-
-def withdrawn(miss: Mapping[str, Any]) -> str:
-    """One line about a rank that was to be terminated together with one that is overdue, as was said, and was not."""
-    return (
-        f"withdrawn: rank {miss['rank']} (pid {miss['pid']}) was not overdue itself, and is not signalled after all; "
-        "it is watched on"
-    )
 
 
 def showed_life(view: CellView) -> bool:

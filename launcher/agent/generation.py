@@ -22,9 +22,9 @@ from torch.distributed.elastic.utils.api import macros
 
 from launcher.agent.after_shutdown import AfterShutdown, Leaving, Overstayed
 from launcher.agent.control_socket import ControlSocket
-from launcher.agent.failure_incident import stuck
 from launcher.agent.instrumented import names_the_client, script_of
 from launcher.agent.job_limits import JobLimits, spared, unmonitored
+from launcher.agent.messages import stuck
 from launcher.agent.monitor_handle import MonitorProcess
 from launcher.agent.signals import SignalInbox
 from launcher.agent.upkeep import Upkeep
@@ -33,11 +33,13 @@ from launcher.monitor.rank_monitor import WatchOrder
 from launcher.monitor.verdict import judge
 from launcher.processes.background import Background, NotDoneError
 from launcher.processes.evidence import state_phrase
-from launcher.processes.handles import adopts_orphans, has_exited, process_status, send_signal
+from launcher.processes.handles import adopts_orphans, has_exited, send_signal
 from launcher.processes.leftovers import Orphans
+from launcher.processes.proc import process_status
 from launcher.records.event_log import EventLog
+from launcher.workers.spawn import Launch
 from launcher.workers.starters import WorkerStarter
-from launcher.workers.worker_processes import Launch, WorkerProcesses
+from launcher.workers.worker_processes import WorkerProcesses
 from resilience_core.config.schema import FaultToleranceConfig
 from resilience_core.monitoring.cell import SHUT_DOWN, CellView
 from resilience_core.monitoring.error_record import ErrorRecord

@@ -20,13 +20,14 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousPa
 from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 
-from launcher.agent import failure_incident as story
+from launcher.agent import messages
 from launcher.agent.bounded_logs import BoundedLogs
 from launcher.agent.control_socket import ControlSocket
 from launcher.agent.elastic_agent import Agent
 from launcher.agent.generation import Outfit, accepted_by
+from launcher.agent.local_rendezvous import LocalRendezvous
 from launcher.agent.monitor_handle import MonitorProcess
-from launcher.agent.rendezvous import FreshStoreRendezvous, LocalRendezvous
+from launcher.agent.rendezvous import FreshStoreRendezvous
 from launcher.agent.signals import SignalInbox
 from launcher.agent.upkeep import CONFIG_FILE, CONTROL_SOCKET, Upkeep
 from launcher.command_line import default_threads
@@ -39,13 +40,14 @@ from launcher.processes.working_folder import completed
 from launcher.records import console, latest
 from launcher.records.console import say
 from launcher.records.event_log import EventLog
+from launcher.records.log_folders import FolderError, make_log_folder, new_run_id, remove_if_empty
 from launcher.records.log_records import take_over_logging
 from launcher.records.retention import prune_in_background
-from launcher.records.run_folders import FolderError, RunFolder, make_log_folder, new_run_id, remove_if_empty
+from launcher.records.run_folders import RunFolder
 from launcher.workers.script_settings import ImportSettings
+from launcher.workers.spawn import python_command
 from launcher.workers.starters import SpawnStarter, WorkerStarter
 from launcher.workers.warm_starter import WarmStarter
-from launcher.workers.worker_processes import python_command
 from launcher.workers.zygote_handle import Zygote
 from resilience_core.config.schema import FaultToleranceConfig
 from resilience_core.errors import ConfigError, ResilienceError
@@ -182,7 +184,7 @@ def _supervise(agent: Agent, spec: WorkerSpec, outfit: Outfit) -> int:
         if not keeps_rendezvous_open:
             spec.rdzv_handler.shutdown()
         if (since_ns := outfit.monitor.unprotected_since_ns) is not None:
-            say(story.ended_unprotected(since_ns), level=console.ERROR)
+            say(messages.ended_unprotected(since_ns), level=console.ERROR)
         unsaid = {"unsaid": console.lost_lines()} if console.lost_lines() else {}
         outfit.events.write(
             "ended",
@@ -290,7 +292,7 @@ def _furnished(
         run_folder.write(CONFIG_FILE, job.config.to_json())
 
         def on_change(change: str, reason: str) -> None:
-            say(story.monitor_changed(change, reason), level=story.level_of(change))
+            say(messages.monitor_changed(change, reason), level=messages.level_of(change))
             events.write(change, reason=reason)
 
         monitor = MonitorProcess(

@@ -16,7 +16,8 @@ from launcher.agent.control_socket import ControlSocket
 from launcher.agent.monitor_handle import MonitorProcess
 from launcher.agent.worker_cells import Cells
 from launcher.records.console import say
-from launcher.records.run_folders import FolderError, RunFolder
+from launcher.records.log_folders import FolderError
+from launcher.records.run_folders import RunFolder
 from resilience_core.monitoring.cell import CellError
 
 __all__ = ["CONFIG_FILE", "CONTROL_SOCKET", "Upkeep"]

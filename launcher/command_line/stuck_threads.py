@@ -22,7 +22,7 @@ import threading
 import time
 
 from launcher.processes.background import place_of
-from launcher.processes.handles import state_of_thread
+from launcher.processes.proc import state_of_thread
 
 __all__ = ["let_go_of_others", "notice", "stuck_threads"]
 

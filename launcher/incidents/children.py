@@ -13,9 +13,9 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from launcher.incidents.stacks import Frame, Thread, main_thread
+from launcher.incidents.frames import Frame, Thread, main_thread
 from launcher.processes.evidence import kernel_wait
-from launcher.processes.handles import read_proc
+from launcher.processes.proc import read_proc
 
 __all__ = ["MOST_STACKS_OF_CHILDREN", "Child", "children_of", "families_of", "most_telling", "with_awaited"]
 

@@ -14,21 +14,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from launcher.incidents.children import Child
+from launcher.incidents.frames import Thread, main_thread
 from launcher.incidents.phrases import exit_phrase, no_stack_phrase, shortened
-from launcher.incidents.stacks import Frame, Thread, main_thread
+from launcher.incidents.rank_report import RankReport, stack_from_json, stack_to_json
 from resilience_core.monitoring.cell import MAX_SECTIONS, SHARED_SECTION
-from resilience_core.monitoring.error_record import ErrorRecord, error_from_json
+from resilience_core.monitoring.error_record import error_from_json
 from resilience_core.system.plain_files import only_plain
 
-__all__ = [
-    "MOST_CHILDREN",
-    "MOST_STACKS",
-    "Incident",
-    "RankReport",
-    "read_incident",
-    "read_incidents",
-    "telling_threads",
-]
+__all__ = ["MOST_CHILDREN", "MOST_STACKS", "Incident", "telling_threads"]
 
 FORMAT_VERSION = 1
 MOST_STACKS = 4
@@ -42,51 +35,6 @@ _TAKEN_ABOUT_THEN = (
     "Stacks were taken while the rank came back: they may show what it did afterwards, not what it was late in."
 )
 _WITHHELD = ", no verdict while another rank was within its limits"
-
-
-class RankReport(NamedTuple):
-    """One rank in an incident. Seconds are as of the moment the incident was seen."""
-
-    rank: int
-    local_rank: int
-    pid: int
-    is_condemned: bool = False
-    is_culprit: bool = False
-    cause: str | None = None
-    """Which deadline: ``section``, ``out of section``, ``heartbeat``, ``startup``; ``exit`` for a failure; or None."""
-    section: str | None = None
-    """The section whose deadline passed; else the one opened last; None when out of section."""
-    open_seconds: float | None = None
-    limit_seconds: float | None = None
-    limit_origin: str | None = None
-    """Where that limit comes from, and what switches it off."""
-    limit_advice: str | None = None
-    limit_learned: str | None = None
-    """The kind of that limit (``resilience_core.monitoring.limit_messages``) when it was learned and has led to this
-    verdict; None for
-    a rank that is only terminated together with one that was overdue."""
-    iteration: int | None = None
-    process_state: str | None = None
-    kernel_wait: str | None = None
-    """The kernel function that its main thread sleeps in."""
-    is_busy: bool | None = None
-    exit_code: int | None = None
-    message: str | None = None
-    error: ErrorRecord | None = None
-    """The exception that is leaving, or has left, its training loop."""
-    stderr_tail: tuple[str, ...] = ()
-    """The last lines of its standard error, where that goes to a file."""
-    waits_in: str | None = None
-    stack: tuple[Thread, ...] = ()
-    no_stack: str | None = None
-    """Why there is none, where a stack was wanted and the reason is known."""
-    children: tuple[Child, ...] = ()
-    """Processes below a condemned one or a culprit, those first that it may wait for."""
-    unmonitored: str | None = None
-    """Why nothing is known of where it is: it has not initialised monitoring, say."""
-    was_withheld: bool = False
-    """Its limit had passed before, and was no verdict while other ranks were within theirs
-    (``launcher.monitor.withheld``)."""
 
 
 class Incident(NamedTuple):
@@ -167,8 +115,8 @@ class Incident(NamedTuple):
                 **rank._asdict(),
                 "error": rank.error._asdict() if rank.error is not None else None,
                 "stderr_tail": list(rank.stderr_tail),
-                "stack": _stack_to_json(rank.stack),
-                "children": [{**child._asdict(), "stack": _stack_to_json(child.stack)} for child in rank.children],
+                "stack": stack_to_json(rank.stack),
+                "children": [{**child._asdict(), "stack": stack_to_json(child.stack)} for child in rank.children],
             }
             for rank in self.ranks
         ]
@@ -184,9 +132,9 @@ class Incident(NamedTuple):
                     **rank,
                     "error": error_from_json(rank["error"]) if rank.get("error") else None,
                     "stderr_tail": tuple(rank.get("stderr_tail", ())),
-                    "stack": _stack_from_json(rank["stack"]),
+                    "stack": stack_from_json(rank["stack"]),
                     "children": tuple(
-                        Child(**{**child, "stack": _stack_from_json(child["stack"])})
+                        Child(**{**child, "stack": stack_from_json(child["stack"])})
                         for child in rank.get("children", ())
                     ),
                 }
@@ -332,32 +280,6 @@ class Incident(NamedTuple):
             if option:
                 return f"If this is legitimately slow, raise the limit: {option}"
         return None
-
-
-def read_incident(folder: str) -> Incident:
-    """Load one incident from its folder."""
-    with open(os.path.join(folder, "incident.json"), encoding="utf-8", opener=only_plain) as file:
-        return Incident.from_json(json.load(file))
-
-
-def read_incidents(log_folder: str) -> Iterator[Incident]:
-    """Every incident of a run, oldest first.
-
-    Args:
-        log_folder: The run's log folder (``<--log-dir>/<run id>``).
-    """
-    parent = os.path.join(log_folder, "incidents")
-    for name in sorted(os.listdir(parent)) if os.path.isdir(parent) else ():
-        if os.path.exists(os.path.join(parent, name, "incident.json")):
-            yield read_incident(os.path.join(parent, name))
-
-
-def _stack_to_json(stack: tuple[Thread, ...]) -> list[dict[str, Any]]:
-    return [{**thread._asdict(), "frames": [list(frame) for frame in thread.frames]} for thread in stack]
-
-
-def _stack_from_json(stack: list[dict[str, Any]]) -> tuple[Thread, ...]:
-    return tuple(Thread(**{**t, "frames": tuple(Frame(*frame) for frame in t["frames"])}) for t in stack)
 
 
 def _told_stack(stack: tuple[Thread, ...]) -> Iterator[str]:

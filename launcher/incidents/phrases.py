@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Sequence
 
-from launcher.incidents.stacks import OURS, Frame
+from launcher.incidents.frames import OURS, Frame
 
 __all__ = ["SHORT_STACK", "exit_phrase", "no_stack_phrase", "shortened", "time_of_day"]
 

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Iterable
 
-from launcher.incidents.stacks import Frame
+from launcher.incidents.frames import Frame
 from launcher.processes.background import Background, NotDoneError
 from resilience_core.system.plain_files import only_plain
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from launcher.incidents.stacks import OURS, Frame, Thread, innermost_frame, main_thread
+from launcher.incidents.frames import OURS, Frame, Thread, innermost_frame, main_thread
 
 __all__ = [
     "is_entered_by_all",

@@ -31,8 +31,9 @@ from launcher.monitor.rank_monitor import RankMonitor, WatchOrder
 from launcher.monitor.rounds import Findings, Rounds
 from launcher.monitor.termination import Reporter, condemn
 from launcher.processes.background import Background
-from launcher.processes.handles import end_sessions, has_exited, process_status, send_signal
+from launcher.processes.handles import end_sessions, has_exited, send_signal
 from launcher.processes.leftovers import end_marked
+from launcher.processes.proc import process_status
 from launcher.records import console
 from launcher.records.console import say
 from resilience_core.monitoring.cell import Cell, CellError

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from launcher.monitor.cell_owner import CellOwner, find_owner
 from launcher.monitor.lost_time import Freeze
 from launcher.monitor.verdict import STARTUP, Deadline, Sighting, Verdict, sight
-from launcher.processes.handles import has_exited, open_pidfd, process_status
+from launcher.processes.handles import has_exited
+from launcher.processes.proc import process_status
 from resilience_core.monitoring.cell import (
     ERROR_TEXT,
     INITIALISED,
@@ -23,7 +24,7 @@ from resilience_core.monitoring.cell import (
 )
 from resilience_core.monitoring.error_record import ErrorRecord, parse_error
 from resilience_core.monitoring.limit_messages import CONFIGURED, LEARNED, LimitOrigin, origin_of
-from resilience_core.system.proc import own_pid_namespace, process_start_time
+from resilience_core.system.proc import own_pid_namespace
 
 __all__ = ["RankMonitor", "WatchOrder"]
 
@@ -73,7 +74,7 @@ class RankMonitor:
         self._limits: tuple[int, str | None] = (0, None)  # the check word that came with it, and the text
         self._since_ns = now_ns
         self._worker_pidfd = worker_pidfd
-        self._owner = _Owner()
+        self._owner = CellOwner()
         self._noted: set[str] = set()
 
     def is_told_again(self, order: WatchOrder, descriptors: Sequence[int]) -> bool:
@@ -127,7 +128,7 @@ class RankMonitor:
             return None
         if self._owner.name != _name(known) or self._owner.pidfd is None or has_exited(self._owner.pidfd):
             return None
-        pid, pidfd = _find(view)
+        pid, pidfd = find_owner(view)
         if pidfd is not None:
             os.close(pidfd)
             return None
@@ -217,11 +218,11 @@ class RankMonitor:
             return self._worker_pidfd
         return self._found(view).pidfd
 
-    def _found(self, view: CellView) -> _Owner:
+    def _found(self, view: CellView) -> CellOwner:
         name = _name(view)
         if self._owner.name != name:
             self._release_owner()
-            self._owner = _Owner(name, *_find(view))
+            self._owner = CellOwner(name, *find_owner(view))
             if self._owner.pidfd is None and view.pid_namespace not in (0, own_pid_namespace()):
                 self._note(
                     f"rank {self.order.rank} is not watched: it runs as pid {view.pid} of a PID namespace that cannot "
@@ -274,47 +275,8 @@ class RankMonitor:
     def _release_owner(self) -> None:
         if self._owner.pidfd is not None:
             os.close(self._owner.pidfd)
-        self._owner = _Owner()
-
-
-class _Owner(NamedTuple):
-    """The process that has claimed the cell, as it is found from here."""
-
-    name: tuple[int, int, int] = (0, 0, 0)
-    """As the cell says: pid, start time, PID namespace."""
-    pid: int = 0
-    pidfd: int | None = None
+        self._owner = CellOwner()
 
 
 def _name(view: CellView) -> tuple[int, int, int]:
     return view.pid, view.start_time, view.pid_namespace
-
-
-def _find(view: CellView) -> tuple[int, int | None]:
-    """The owner's pid here, which differs where it runs in a PID namespace of its own, and its pidfd."""
-    candidates = [view.pid]
-    if view.pid_namespace not in (0, own_pid_namespace()):
-        candidates = _known_elsewhere_as(view.pid)
-    for pid in candidates:
-        pidfd = open_pidfd(pid)
-        if pidfd is not None:
-            if process_start_time(pid) == view.start_time:
-                return pid, pidfd
-            os.close(pidfd)
-    return view.pid, None
-
-
-def _known_elsewhere_as(number: int) -> list[int]:
-    """Processes that have this number in a PID namespace below ours (proc(5), NSpid)."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        with contextlib.suppress(OSError), open(f"/proc/{entry}/status", "rb") as file:
-            for line in file:
-                if line.startswith(b"NSpid:"):
-                    numbers = line.split()[1:]
-                    if len(numbers) > 1 and int(numbers[-1]) == number:
-                        found.append(int(entry))
-                    break
-    return found

@@ -11,7 +11,7 @@ import os
 import signal
 from typing import NamedTuple
 
-from launcher.processes.handles import read_proc
+from launcher.processes.proc import read_proc
 from resilience_core.monitoring.cell import SHUT_DOWN, CellView
 from resilience_core.monitoring.error_record import ErrorRecord
 

@@ -21,8 +21,9 @@ import os
 import time
 from collections.abc import Callable, Collection
 
-from launcher.processes.handles import end_processes, process_status
+from launcher.processes.handles import end_processes
 from launcher.processes.marks import carries_limit, is_marked
+from launcher.processes.proc import process_status
 
 __all__ = ["Orphans", "end_marked"]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from launcher.processes.background import Background, NotDoneError
 from launcher.records.console import say
-from launcher.records.run_folders import FolderError
+from launcher.records.log_folders import FolderError
 from resilience_core.system.plain_files import only_plain
 
 __all__ = ["EventLog", "read_events"]

@@ -13,7 +13,8 @@ import attrs
 
 from launcher.incidents.phrases import exit_phrase
 from launcher.processes.evidence import look_at
-from launcher.processes.handles import has_exited, open_pidfd, process_status, send_signal, wait_for_exit
+from launcher.processes.handles import has_exited, open_pidfd, send_signal, wait_for_exit
+from launcher.processes.proc import process_status
 from launcher.zygote.protocol import WorkerOrder, order_to_file, receive_message, send_message
 
 __all__ = ["ParkedWorker", "Stage", "end_process", "is_stopped"]

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Mapping
 from typing import Protocol
 
-from launcher.workers.worker_processes import Launch, spawn_worker
+from launcher.workers.spawn import Launch, spawn_worker
 
 __all__ = ["SpawnStarter", "WorkerStarter", "spawn_all"]
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from launcher.workers.parked import ParkedWorker, Stage
 from launcher.workers.script_settings import ImportSettings
+from launcher.workers.spawn import Launch
 from launcher.workers.starters import spawn_all
-from launcher.workers.worker_processes import Launch
 from launcher.workers.zygote_handle import Zygote
 from launcher.zygote.import_time import import_environment
 from launcher.zygote.protocol import WorkerOrder

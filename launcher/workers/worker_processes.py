@@ -10,8 +10,6 @@ import contextlib
 import logging
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -21,53 +19,19 @@ from torch.distributed.elastic.multiprocessing.api import RunProcsResult
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from launcher.processes.evidence import state_phrase
-from launcher.processes.handles import (
-    end_sessions,
-    handles_signal,
-    has_exited,
-    let_end,
-    open_pidfd,
-    process_status,
-    send_signal,
-    session_members,
-    wait_for_exit,
-)
-from launcher.processes.marks import leave_mark
-from launcher.workers.numa import bound_to_numa_node
-from launcher.workers.programs import cannot_start
+from launcher.processes.handles import end_sessions, has_exited, let_end, open_pidfd, send_signal, wait_for_exit
+from launcher.processes.proc import handles_signal, process_status, session_members
+from launcher.workers.spawn import Launch, python_command
 from launcher.workers.torch_processes import QuietContext, check_error_file
-from resilience_core.environment import CELL_VARIABLE
 from resilience_core.system import prctl
-from resilience_core.system.plain_files import only_plain
 
-__all__ = ["Launch", "StartWorkers", "Worker", "WorkerProcesses", "spawn_worker"]
+__all__ = ["StartWorkers", "Worker", "WorkerProcesses"]
 
 logger = logging.getLogger(__name__)
 
 _HURRIED_SECONDS = 1.0
 _WRAPPER_SECONDS = 0.5
 """How often is looked whether a wrapper has outlived the training inside it: once is fine, twice is not."""
-
-
-@attrs.frozen(kw_only=True)
-class Launch:
-    """How to start one worker.
-
-    Args:
-        command: Program and arguments.
-        environment: What is set on top of this process's own environment.
-        stdout: File for its standard output, empty to inherit ours.
-        stderr: Likewise.
-        local_rank: Its number on this node.
-        numa_options: Torch's ``NumaOptions``, or None.
-    """
-
-    command: tuple[str, ...]
-    environment: Mapping[str, str]
-    stdout: str = ""
-    stderr: str = ""
-    local_rank: int = 0
-    numa_options: Any = None
 
 
 StartWorkers = Callable[[Mapping[int, Launch]], dict[int, int]]
@@ -372,45 +336,3 @@ def _is_not() -> bool:
 
 
 prctl.load()  # a child between fork and exec must not
-
-
-def spawn_worker(launch: Launch) -> int:
-    """Start a worker by fork and exec.
-
-    Raises:
-        CannotStartError: Its program cannot be started.
-    """
-    parent = os.getpid()
-
-    def arm() -> None:
-        # The second belt: should the launcher be killed, the kernel kills the worker even if no monitor lives.
-        prctl.die_with_parent(signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-        leave_mark(launch.environment.get(CELL_VARIABLE, ""))
-
-    with contextlib.ExitStack() as files:
-        paths = (launch.stdout, launch.stderr)
-        streams = [files.enter_context(open(path, "w", opener=only_plain)) if path else None for path in paths]
-        command = bound_to_numa_node(launch.command, launch.local_rank, launch.numa_options)
-        try:
-            process = subprocess.Popen(
-                command,
-                env={**os.environ, **launch.environment},
-                stdout=streams[0],
-                stderr=streams[1],
-                start_new_session=True,
-                preexec_fn=arm,
-            )
-        except OSError as error:
-            if (explained := cannot_start(error, command[0])) is not None:
-                raise explained from error
-            raise
-    # We collect the exit by pidfd; Popen must neither do so nor complain that nobody did.
-    process.returncode = 0
-    return process.pid
-
-
-def python_command() -> str:
-    """The interpreter that torchrun would start workers with."""
-    return os.getenv("PYTHON_EXEC", sys.executable)

@@ -18,28 +18,26 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Mapping
 from typing import Any
-
-import attrs
 
 from launcher.processes.marks import leave_mark
 from launcher.processes.working_folder import working_folder
-from launcher.zygote.import_guard import ImportGuard, TakenImport
-from launcher.zygote.preloading import Preloading
+from launcher.zygote.import_guard import ImportGuard
+from launcher.zygote.module_survey import _kept_alive, _survey, forget_our_own_modules
 from launcher.zygote.protocol import Handover, WorkerOrder, send_message
 from resilience_core.environment import CELL_VARIABLE
 from resilience_core.monitoring.cell import FIRST_LINE
 from resilience_core.monitoring.error_capture import leave_error
 from resilience_core.system.plain_files import only_plain
 
-__all__ = ["become", "name_process", "survey", "unbuffered"]
+__all__ = ["become", "name_process", "unbuffered"]
 
-_OURS = ("launcher", "torch_resilience")
-_kept_alive: list[Any] = []
 _libc = ctypes.CDLL(None)
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.mmap.restype = ctypes.c_void_p
+
+
+_TORCHS_FIXED_SEED = 67280421310721
 
 
 def become(handover: Handover) -> None:
@@ -139,9 +137,6 @@ def unbuffered(descriptor: int, like: Any) -> Any:
     return stream
 
 
-_TORCHS_FIXED_SEED = 67280421310721
-
-
 def _renew_random_state() -> None:
     """``random`` reseeds itself after a fork; these do not.
 
@@ -170,7 +165,7 @@ def _install_main(order: WorkerOrder) -> types.ModuleType:
     sys.argv = list(order.argv)
     sys.orig_argv = [sys.executable, "-u", *(["-m"] if order.is_module else []), *order.argv]
     _set_first_path(order)
-    _forget_our_own_modules(sys.path[0])
+    forget_our_own_modules(sys.path[0])
     _kept_alive.append(sys.modules["__main__"])
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
@@ -221,78 +216,6 @@ def _folder_of(script: str) -> str:
         return os.path.dirname(os.path.realpath(script))
     except OSError:  # relative, in a working folder that was deleted
         return os.path.dirname(script)
-
-
-def survey(environment_before: Mapping[str, str], import_time: Mapping[str, str], preloading: Preloading) -> None:
-    """Note what is loaded, in the zygote, so that no worker has to go through it.
-
-    Args:
-        environment_before: As it was before the imports.
-        import_time: The part of it that was read by them.
-        preloading: What is known about them.
-
-    Merely looking at two thousand module names writes their reference counts, and so copies the pages that the
-    worker shares with the zygote: ten milliseconds that would stand in the way of every restart.
-    """
-    names = list(sys.modules)
-    _survey.ours = [name for name in names if name.partition(".")[0] in _OURS]
-    _survey.set_at_import = {name for name in os.environ if os.environ[name] != environment_before.get(name)}
-    _survey.tops = frozenset(name.partition(".")[0] for name in names)
-    _survey.import_time = dict(import_time)
-    _survey.ignored = frozenset(_survey.set_at_import)
-    _survey.taken = TakenImport.survey(preloading)
-
-
-@attrs.define
-class _Survey:
-    ours: list[str] = attrs.field(factory=list)
-    set_at_import: set[str] = attrs.field(factory=set)
-    """Variables that preloaded modules have set; they would have set them in the worker, too."""
-    tops: frozenset[str] = frozenset()
-    import_time: dict[str, str] = attrs.field(factory=dict)
-    """What the imports found of the variables that are read at import."""
-    ignored: frozenset[str] = frozenset()
-    taken: TakenImport = attrs.field(factory=TakenImport)
-
-
-_survey = _Survey()
-
-
-def _forget_our_own_modules(first_path: str) -> None:
-    """Let the worker's own folder win: a file there may have the name of a module that is loaded already."""
-    for name in _survey.ours:
-        _kept_alive.append(sys.modules.pop(name, None))
-    beside = {name.partition(".")[0] for name in _names_in(first_path)}
-    shadowed = {top for top in beside & _survey.tops if _comes_from_elsewhere(top, first_path)}
-    if shadowed:
-        for name in [name for name in sys.modules if name.partition(".")[0] in shadowed]:
-            _kept_alive.append(sys.modules.pop(name))
-
-
-def _names_in(path: str) -> list[str]:
-    """What lies in a folder or, at its top, in an archive."""
-    with contextlib.suppress(OSError):
-        if os.path.isdir(path or "."):
-            return os.listdir(path or ".")
-        if sys.path_importer_cache.get(path) is not None:
-            import zipfile
-
-            with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
-                return [name.partition("/")[0] for name in archive.namelist()]
-    return []
-
-
-def _comes_from_elsewhere(top: str, folder: str) -> bool:
-    if top == "__main__" or top in sys.builtin_module_names:
-        return False
-    origin = getattr(getattr(sys.modules.get(top), "__spec__", None), "origin", None)
-    if not isinstance(origin, str) or not os.path.isabs(origin):
-        return False
-    # Only what an import would really find in the folder: a module file, or a package.
-    if not os.path.isdir(folder or "."):
-        return getattr(sys.path_importer_cache.get(folder), "find_spec", lambda _: None)(top) is not None
-    candidates = (os.path.join(folder, top + ".py"), os.path.join(folder, top, "__init__.py"))
-    return not origin.startswith(os.path.join(folder, "")) and any(map(os.path.exists, candidates))
 
 
 def _run_script(path: str, main: types.ModuleType) -> None:

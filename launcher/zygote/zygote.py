@@ -39,10 +39,11 @@ import warnings
 from collections.abc import Collection, Sequence
 
 from launcher.zygote.import_time import import_environment
+from launcher.zygote.module_survey import survey
 from launcher.zygote.preloading import Preloading
 from launcher.zygote.protocol import Handover, order_from_file, packet_pair, receive_message, send_message
 from launcher.zygote.rehearsal import rehearse
-from launcher.zygote.worker_bootstrap import become, name_process, survey
+from launcher.zygote.worker_bootstrap import become, name_process
 from resilience_core.system.prctl import die_with_parent
 
 __all__ = ["serve"]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from launcher.incidents.incident import read_incidents
+from launcher.incidents.incident_files import read_incidents
 from launcher.records.event_log import read_events
 from resilience_core.plugins.state_file import load_state
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from launcher.incidents.incident import read_incidents
+from launcher.incidents.incident_files import read_incidents
 from resilience_core.plugins.state_file import load_state
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600)]

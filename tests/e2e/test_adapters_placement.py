@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.incidents.incident import Incident, read_incidents
+from launcher.incidents.incident import Incident
+from launcher.incidents.incident_files import read_incidents
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(800)]
 

@@ -18,7 +18,8 @@ from typing import Any
 import attrs
 import pytest
 
-from launcher.incidents.incident import Incident, read_incidents
+from launcher.incidents.incident import Incident
+from launcher.incidents.incident_files import read_incidents
 from resilience_core.plugins.state_file import load_state
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(800)]

@@ -12,7 +12,7 @@ import pytest
 
 from launcher.agent import after_shutdown
 from launcher.agent.after_shutdown import AfterShutdown, Leaving
-from launcher.incidents.stacks import Frame, Thread
+from launcher.incidents.frames import Frame, Thread
 from launcher.monitor.lost_time import Freeze
 from launcher.processes.evidence import ProcessLook
 from resilience_core import FaultToleranceConfig

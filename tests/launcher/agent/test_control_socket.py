@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.control_socket import ControlSocket
-from launcher.records.run_folders import FolderError
+from launcher.records.log_folders import FolderError
 from resilience_core.monitoring.control import MAX_BYTES, WorkloadAction, WorkloadControlRequest, send
 
 

@@ -17,8 +17,9 @@ from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec, Wo
 
 from launcher.agent import elastic_agent as agent_module
 from launcher.agent.elastic_agent import Agent
-from launcher.agent.rendezvous import LocalRendezvous
-from launcher.incidents.incident import Incident, RankReport
+from launcher.agent.local_rendezvous import LocalRendezvous
+from launcher.incidents.incident import Incident
+from launcher.incidents.rank_report import RankReport
 from launcher.workers.worker_processes import Worker
 from resilience_core import FaultToleranceConfig
 from resilience_core.monitoring.cell import ITERATION, Cell, CellView
@@ -126,7 +127,7 @@ def test_a_verdict_counts_for_the_generation_that_it_was_found_in() -> None:
 
 
 def test_a_verdict_is_withdrawn_from_the_generation_that_it_was_found_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_module.story, "near_miss", lambda miss, count: "spared")
+    monkeypatch.setattr(agent_module.messages, "near_miss", lambda miss, count: "spared")
     made = Made()
     made.agent._spared(2, [near_miss(7)])
     assert made.condemned == {7}
@@ -207,8 +208,8 @@ def test_the_other_nodes_are_told_of_the_last_failure_alone(
     made = Made()
     made.agent._remaining_restarts = restarts_left
     incident = Incident("failure", 3, "it ended with 1", "nothing", ())
-    monkeypatch.setattr(agent_module.story, "look", lambda *_: {})
-    monkeypatch.setattr(agent_module.story, "failure_incident", lambda *_: incident)
+    monkeypatch.setattr(agent_module.failure_incident, "look", lambda *_: {})
+    monkeypatch.setattr(agent_module.failure_incident, "failure_incident", lambda *_: incident)
 
     made.agent._failed(made.generation, made.agent._worker_group)
 
@@ -226,8 +227,8 @@ def test_after_a_failure_ranks_are_looked_at_then_asked_to_end_and_only_then_is_
     outfit.on_disk = lambda what, call, otherwise: order.append("disk") or otherwise
     made.generation.ask_to_end = lambda number: order.append("ask")
     incident = Incident("failure", 3, "it ended with 1", "nothing", ())
-    monkeypatch.setattr(agent_module.story, "look", lambda *_: order.append("look") or {})
-    monkeypatch.setattr(agent_module.story, "failure_incident", lambda *_: incident)
+    monkeypatch.setattr(agent_module.failure_incident, "look", lambda *_: order.append("look") or {})
+    monkeypatch.setattr(agent_module.failure_incident, "failure_incident", lambda *_: incident)
 
     made.agent._failed(made.generation, made.agent._worker_group)
 
@@ -294,14 +295,14 @@ def test_a_membership_change_gives_ranks_as_long_as_the_scheduler_would(monkeypa
 def test_the_absence_of_py_spy_is_said_once(monkeypatch: pytest.MonkeyPatch, captures: bool, times: int) -> None:
     said: list[str] = []
     monkeypatch.setattr(agent_module, "say", lambda *lines, **_: said.extend(lines))
-    monkeypatch.setattr(agent_module.story, "misses_py_spy", lambda incident: incident.kind == "hang")
+    monkeypatch.setattr(agent_module.failure_incident, "misses_py_spy", lambda incident: incident.kind == "hang")
     made = Made()
     made.agent._outfit.config = FaultToleranceConfig(capture_stacks=captures)  # type: ignore[misc]
     for local_rank in range(3):
         made.condemned.clear()
         made.verdict(3, local_rank)
         made.agent._read_reports()
-    assert said.count(agent_module.story.NO_PY_SPY) == times
+    assert said.count(agent_module.failure_incident.NO_PY_SPY) == times
 
 
 def test_a_name_server_is_asked_nothing_at_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +313,7 @@ def test_a_name_server_is_asked_nothing_at_a_restart(monkeypatch: pytest.MonkeyP
     pids = {0: SimpleNamespace(pid=4711)}
     generation = SimpleNamespace(processes=SimpleNamespace(workers=pids, pids=lambda: {0: 4711}))
     monkeypatch.setattr(agent_module, "Generation", lambda *_: generation)
-    monkeypatch.setattr(agent_module.story, "restarted", lambda *_: "restarted")
+    monkeypatch.setattr(agent_module.messages, "restarted", lambda *_: "restarted")
 
     made.agent._initialize_workers(made.agent._worker_group)
 
@@ -331,8 +332,8 @@ def test_what_a_failure_was_seen_at_is_what_the_log_says(monkeypatch: pytest.Mon
     asked_ns: list[int] = []
     made.generation.ask_to_end = lambda number: asked_ns.append(time.monotonic_ns())
     incident = Incident("failure", 3, "it ended with 1", "nothing", ())
-    monkeypatch.setattr(agent_module.story, "look", lambda *_: {})
-    monkeypatch.setattr(agent_module.story, "failure_incident", lambda *_: incident)
+    monkeypatch.setattr(agent_module.failure_incident, "look", lambda *_: {})
+    monkeypatch.setattr(agent_module.failure_incident, "failure_incident", lambda *_: incident)
 
     made.agent._failed(made.generation, made.agent._worker_group)
 
@@ -348,10 +349,10 @@ def test_a_restart_is_timed_from_what_this_node_has_seen_of_it(monkeypatch: pyte
     workers = {0: SimpleNamespace(pid=4711)}
     started = SimpleNamespace(**{**vars(made.generation), "processes": SimpleNamespace(workers=workers, failed=[])})
     monkeypatch.setattr(agent_module, "Generation", lambda *_: started)
-    monkeypatch.setattr(agent_module.story, "restarted", lambda *facts: reasons.append(facts[2]) or "restarted")
+    monkeypatch.setattr(agent_module.messages, "restarted", lambda *facts: reasons.append(facts[2]) or "restarted")
     incident = Incident("failure", 3, "it ended with 1", "nothing", ())
-    monkeypatch.setattr(agent_module.story, "look", lambda *_: {})
-    monkeypatch.setattr(agent_module.story, "failure_incident", lambda *_: incident)
+    monkeypatch.setattr(agent_module.failure_incident, "look", lambda *_: {})
+    monkeypatch.setattr(agent_module.failure_incident, "failure_incident", lambda *_: incident)
 
     def restart() -> None:
         made.agent._stop_workers(made.agent._worker_group)

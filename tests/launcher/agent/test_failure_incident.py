@@ -15,19 +15,17 @@ from launcher.agent.after_shutdown import Overstayed
 from launcher.agent.failure_incident import (
     NO_PY_SPY,
     beyond_mending,
-    closing,
     failure_incident,
     is_in_a_step,
     is_same_again,
-    level_of,
     look,
     misses_py_spy,
-    monitor_changed,
     tail,
-    what_follows,
 )
-from launcher.incidents.incident import Incident, RankReport
-from launcher.incidents.stacks import Frame, Thread
+from launcher.agent.messages import closing, level_of, monitor_changed, what_follows
+from launcher.incidents.frames import Frame, Thread
+from launcher.incidents.incident import Incident
+from launcher.incidents.rank_report import RankReport
 from launcher.processes.evidence import Evidence
 from launcher.records import console
 from launcher.workers.worker_processes import Worker

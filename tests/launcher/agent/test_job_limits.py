@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from launcher.agent.instrumented import names_the_client, script_of
 from launcher.agent.job_limits import JobLimits
-from launcher.incidents.incident import Incident, RankReport
+from launcher.incidents.incident import Incident
+from launcher.incidents.rank_report import RankReport
 from resilience_core import FaultToleranceConfig
 
 S = 1_000_000_000

@@ -14,7 +14,8 @@ from torch.distributed import TCPStore
 from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousParameters, registry
 
 from launcher.agent import rendezvous
-from launcher.agent.rendezvous import FreshStoreRendezvous, LocalRendezvous
+from launcher.agent.local_rendezvous import LocalRendezvous
+from launcher.agent.rendezvous import FreshStoreRendezvous
 
 TIMEOUT = 60.0
 

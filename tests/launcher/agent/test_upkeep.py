@@ -18,7 +18,8 @@ import pytest
 from launcher.agent.control_socket import ControlSocket
 from launcher.agent.upkeep import CONFIG_FILE, CONTROL_SOCKET, Upkeep
 from launcher.agent.worker_cells import Cells
-from launcher.records.run_folders import FolderError, RunFolder
+from launcher.records.log_folders import FolderError
+from launcher.records.run_folders import RunFolder
 from resilience_core.monitoring.cell import CELL_SIZE, ERROR_TEXT, FIRST_LINE, PID, STATE, WATCHED, Cell, CellError
 from resilience_core.monitoring.control import WorkloadAction, WorkloadControlRequest, send
 

@@ -18,7 +18,7 @@ from launcher.incidents.children import (
     most_telling,
     with_awaited,
 )
-from launcher.incidents.stacks import Frame, Thread
+from launcher.incidents.frames import Frame, Thread
 
 LOOP = Frame("_worker_loop", "torch/utils/data/_utils/worker.py", 260, "torch")
 AFTER_A_FORK = (

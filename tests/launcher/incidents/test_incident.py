@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.incidents.children import Child
-from launcher.incidents.incident import Incident, RankReport, read_incident, read_incidents
+from launcher.incidents.frames import Frame, Thread
+from launcher.incidents.incident import Incident
+from launcher.incidents.incident_files import read_incident, read_incidents
 from launcher.incidents.phrases import SHORT_STACK, shortened
-from launcher.incidents.stacks import Frame, Thread
+from launcher.incidents.rank_report import RankReport
 from resilience_core.monitoring.cell import SHARED_SECTION
 from resilience_core.monitoring.error_record import ErrorRecord
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from launcher.incidents import source_lines
+from launcher.incidents.frames import Frame
 from launcher.incidents.source_lines import SourceReader
-from launcher.incidents.stacks import Frame
 from launcher.processes.background import Background
 
 PATIENCE = 180.0

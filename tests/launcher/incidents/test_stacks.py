@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from launcher.incidents import stacks
-from launcher.incidents.stacks import Frame, Thread, frame_of, main_thread, take_stacks
+from launcher.incidents import stacks_from_inside
+from launcher.incidents.frames import Frame, Thread, frame_of, main_thread
+from launcher.incidents.stacks import take_stacks
 from resilience_core.monitoring.cell import STACK_SIGNAL
 
 PY_SPY = shutil.which("py-spy", path=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
@@ -291,8 +292,8 @@ def test_all_are_asked_at_one_moment_so_that_none_goes_on_because_another_was_wo
     done: list[str] = []
 
     def noted(name: str) -> None:
-        original = getattr(stacks, name)
-        monkeypatch.setattr(stacks, name, lambda *args: (done.append(name), original(*args))[1])
+        original = getattr(stacks_from_inside, name)
+        monkeypatch.setattr(stacks_from_inside, name, lambda *args: (done.append(name), original(*args))[1])
 
     for name in ("process_status", "open_pidfd", "_size", "_handles", "send_signal"):
         noted(name)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from launcher.incidents.stacks import Frame, Thread
+from launcher.incidents.frames import Frame, Thread
 from launcher.incidents.waits import (
     is_entered_by_all,
     is_for_the_store,

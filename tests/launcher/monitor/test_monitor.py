@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from launcher.monitor import termination as condemn_module
+from launcher.monitor import hang_incident
 from launcher.monitor.lost_time import LostTime
 from launcher.monitor.monitor import Monitor
 from launcher.monitor.rank_monitor import RankMonitor, WatchOrder
@@ -340,8 +340,8 @@ def test_who_hangs_in_a_generation_that_the_launcher_is_ending_is_not_judged(
     if when == "before":
         order()
     else:
-        evidence = condemn_module._incident
-        monkeypatch.setattr(condemn_module, "_incident", lambda *facts: (order(), evidence(*facts))[1])
+        evidence = hang_incident._incident
+        monkeypatch.setattr(hang_incident, "_incident", lambda *facts: (order(), evidence(*facts))[1])
     hung.be_late(0)
     hung.judge()
 

@@ -19,15 +19,17 @@ from typing import Any
 import pytest
 
 from launcher.agent import elastic_agent as agent
-from launcher.agent.failure_incident import near_miss
 from launcher.agent.job_limits import JobLimits
+from launcher.agent.messages import near_miss
 from launcher.incidents.attribution import Blame
 from launcher.incidents.children import children_of
-from launcher.incidents.incident import Incident, RankReport, read_incident
+from launcher.incidents.frames import Frame, Thread
+from launcher.incidents.incident import Incident
+from launcher.incidents.incident_files import read_incident
 from launcher.incidents.incident_writer import IncidentWriter
+from launcher.incidents.rank_report import RankReport
 from launcher.incidents.source_lines import SourceReader
-from launcher.incidents.stacks import Frame, Thread
-from launcher.monitor import termination as module
+from launcher.monitor import hang_incident, termination
 from launcher.monitor.near_miss import NearMiss
 from launcher.monitor.rank_monitor import RankMonitor, WatchOrder
 from launcher.monitor.rounds import Rounds
@@ -90,8 +92,8 @@ class Group:
         self.spared: list[NearMiss] = []
         self.asked: list[int] = []
         self.threads: list[Thread] = []
-        monkeypatch.setattr(module, "take_stacks", self._recorded_stacks)
-        monkeypatch.setattr(module, "_LONGEST_LOOK_AT_CHILDREN_SECONDS", 180)
+        monkeypatch.setattr(hang_incident, "take_stacks", self._recorded_stacks)
+        monkeypatch.setattr(hang_incident, "_LONGEST_LOOK_AT_CHILDREN_SECONDS", 180)
         monkeypatch.setattr("launcher.incidents.incident_writer.SLOWEST_WRITE_SECONDS", 180)
 
     def _recorded_stacks(self, pids: dict[int, int], **_: Any) -> dict[int, tuple[Thread, ...]]:
@@ -230,7 +232,9 @@ def test_a_wait_that_only_the_source_tells_of_is_one(
     script.write_text("work = dist.all_reduce(t, async_op=True)\nwork.wait()\nread(batch)\n")
     group.stacks = {n: (Frame("step", "train.py", line, path=str(script)),) for n, line in ((0, 2), (1, 3))}
     began = time.time()
-    monkeypatch.setattr("launcher.monitor.termination._began", lambda _: began)  # as if the ranks came after the script
+    monkeypatch.setattr(
+        "launcher.monitor.hang_incident._began", lambda _: began
+    )  # as if the ranks came after the script
 
     assert group.condemn() == [0, 1]
     ((incident, _, _),) = group.incidents
@@ -242,12 +246,14 @@ def test_a_wait_that_only_the_source_tells_of_is_one(
 def test_who_may_wait_in_a_way_that_no_line_shows_is_named_with_a_hedge(
     group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: int, state: str, hedge: bool
 ) -> None:
-    monkeypatch.setattr(module, "look_at", lambda _: ProcessLook(state))
+    monkeypatch.setattr(hang_incident, "look_at", lambda _: ProcessLook(state))
     script = tmp_path / "train.py"
     script.write_text("wait_for_it()\n\ntime.sleep(1000)\n")
     group.stacks = {0: (Frame("step", "train.py", line, path=str(script)),), 1: IN_COLLECTIVE}
     began = time.time()
-    monkeypatch.setattr("launcher.monitor.termination._began", lambda _: began)  # as if the ranks came after the script
+    monkeypatch.setattr(
+        "launcher.monitor.hang_incident._began", lambda _: began
+    )  # as if the ranks came after the script
 
     group.condemn()
     ((incident, _, _),) = group.incidents
@@ -274,12 +280,12 @@ def test_what_may_wait_by_its_line_may_wait_unseen_as_well(
 ) -> None:
     """One that spins on a property which asks for a wait's end was named as the only one that uses the processor."""
     known: list[Evidence] = []
-    monkeypatch.setattr(module, "assign_blame", lambda found, **_: (known.extend(found), Blame((), ""))[1])
+    monkeypatch.setattr(hang_incident, "assign_blame", lambda found, **_: (known.extend(found), Blame((), ""))[1])
     script = tmp_path / "train.py"
     script.write_text(f"{line}\n")
     group.stacks = {0: (Frame("step", "train.py", 1, path=str(script)),)}
     began = time.time()
-    monkeypatch.setattr("launcher.monitor.termination._began", lambda _: began)
+    monkeypatch.setattr("launcher.monitor.hang_incident._began", lambda _: began)
 
     group.condemn()
     assert [(each.waits, each.may_wait) for each in known] == [(waits, may_wait), (None, False)]
@@ -294,7 +300,7 @@ def test_who_waits_for_a_thread_that_waits_for_others_is_not_named(
     group.stacks = {0: (Frame("join", "threading.py", 1119, "python"), *IN_C), 1: IN_COLLECTIVE}
     group.threads = [Thread("saver", False, False, (Frame("save", "saver.py", 1, path=str(script)),))]
     began = time.time()
-    monkeypatch.setattr("launcher.monitor.termination._began", lambda _: began)
+    monkeypatch.setattr("launcher.monitor.hang_incident._began", lambda _: began)
 
     group.condemn()
     ((incident, _, _),) = group.incidents
@@ -396,7 +402,7 @@ def test_only_where_every_culprit_is_back_are_those_spared_that_waited(
     standing = [case for n, case in enumerate(cases) if n not in back]
     withdrawn = [(case, None) for n, case in enumerate(cases) if n in back]
 
-    left, spared = module._without_who_waited(Incident("hang", 0, "", "", tuple(ranks)), standing, withdrawn)
+    left, spared = termination._without_who_waited(Incident("hang", 0, "", "", tuple(ranks)), standing, withdrawn)
 
     assert [case.rank.order.local_rank for case in left] == stands
     assert len(left) + len(spared) == 4
@@ -430,9 +436,9 @@ def test_several_culprits_that_were_not_overdue_are_spoken_of_as_several() -> No
     reports = [RankReport(number, number, 7, is_culprit=number > 0) for number in range(3)]
     condemned: Any = [SimpleNamespace(order=SimpleNamespace(rank=0))]
     config = {"rank_termination_signal": 9}
-    ours = module._action(condemned, reports, {"config": config, "owns_ranks": True})
+    ours = hang_incident.action_on(condemned, reports, {"config": config, "owns_ranks": True})
     assert ours == "SIGKILL to rank 0; rank 1, 2, not overdue by themselves, end with the whole group"
-    theirs = module._action(condemned, reports, {"config": config, "owns_ranks": False})
+    theirs = hang_incident.action_on(condemned, reports, {"config": config, "owns_ranks": False})
     assert "rank 1, 2, not overdue by themselves, are not signalled: whoever started them has to end them" in theirs
 
 
@@ -448,7 +454,7 @@ def test_a_rank_that_was_a_few_milliseconds_late_was_not_left_any_time(
         case.held = case.deadlines
     findings.cases = findings.cases[:1]
     settings = {"config": json.loads(FaultToleranceConfig().to_json()), "owns_ranks": True, "py_spy": None}
-    incident = module._incident(findings, group.ranks, settings, SourceReader())
+    incident = hang_incident._incident(findings, group.ranks, settings, SourceReader())
     assert incident.ranks[0].was_withheld is was_withheld
 
 
@@ -641,7 +647,7 @@ def test_a_mistake_of_ours_while_evidence_is_collected_costs_no_verdict(
 ) -> None:
     """Who, which limit, and what is missing and why: all that is told and carried out."""
     group.have_due(1, seconds=0.001)
-    monkeypatch.setattr(module, what, _make_a_mistake)
+    monkeypatch.setattr(hang_incident, what, _make_a_mistake)
     assert group.condemn() == [0, 1]
     assert [process.wait(60) for process in group.processes] == [-signal.SIGKILL] * 2
     ((incident, condemned, problem),) = group.incidents
@@ -677,7 +683,7 @@ def test_an_error_that_came_after_our_signal_is_told_as_one(
     monkeypatch.setattr(RankMonitor, "error", lambda rank: error if rank is group.ranks[0] else None)
     if not is_asked:  # by py-spy, which sends none
         threads = {n: (Thread("MainThread", True, False, frames),) for n, frames in group.stacks.items()}
-        monkeypatch.setattr(module, "take_stacks", lambda *_, **__: threads)
+        monkeypatch.setattr(hang_incident, "take_stacks", lambda *_, **__: threads)
 
     assert group.condemn() == [0, 1]
     ((incident, _, _),) = group.incidents

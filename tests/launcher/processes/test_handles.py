@@ -13,17 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.processes.handles import (
-    end_processes,
-    end_sessions,
-    handles_signal,
-    has_exited,
-    is_resource_tracker,
-    open_pidfd,
-    process_status,
-    send_signal,
-    wait_for_exit,
-)
+from launcher.processes.handles import end_processes, end_sessions, has_exited, open_pidfd, send_signal, wait_for_exit
+from launcher.processes.proc import handles_signal, is_resource_tracker, process_status
 
 WAITS = "print('ready', flush=True); input()"
 FAMILY = """
@@ -167,7 +158,7 @@ def test_when_it_can_be_told_that_a_process_is_a_tracker(
     """Recorded: what proc(5) tells of a process that is starting."""
     files = {"status": f"State:\t{state}\nThreads:\t{threads}\n".encode(), "cmdline": command}
     recorded = lambda path, mode: io.BytesIO(files[path.rpartition("/")[2]])  # noqa: E731
-    monkeypatch.setattr("launcher.processes.handles.open", recorded, raising=False)
+    monkeypatch.setattr("launcher.processes.proc.open", recorded, raising=False)
     assert is_resource_tracker(4711) is answer
 
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.processes.handles import adopts_orphans, process_status
+from launcher.processes.handles import adopts_orphans
 from launcher.processes.leftovers import end_marked
 from launcher.processes.marks import is_marked
+from launcher.processes.proc import process_status
 
 HOME = Path(__file__).parents[3]
 WAITS = "print('ready', flush=True); input()"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.processes.marks import carries_limit, is_marked
-from launcher.workers.worker_processes import Launch, spawn_worker
+from launcher.workers.spawn import Launch, spawn_worker
 from resilience_core.environment import CELL_VARIABLE
 
 WAITS = "print('ready', flush=True); input()"

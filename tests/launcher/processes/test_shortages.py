@@ -17,7 +17,8 @@ from launcher.agent.worker_cells import Cells
 from launcher.monitor.lost_time import LostTime
 from launcher.processes.shortages import explained, shortage, too_few_descriptors
 from launcher.records.console import DEBUG, ERROR
-from launcher.records.run_folders import FolderError, RunFolder
+from launcher.records.log_folders import FolderError
+from launcher.records.run_folders import RunFolder
 from resilience_core.monitoring.cell import CellError
 
 

@@ -9,7 +9,7 @@ import pytest
 from launcher.agent.instrumented import script_of
 from launcher.command_line.option_values import problem_with_script
 from launcher.processes.working_folder import completed, said_where_deleted, working_folder
-from launcher.records.run_folders import FolderError, make_log_folder
+from launcher.records.log_folders import FolderError, make_log_folder
 from launcher.workers.programs import problem_with
 from launcher.workers.script_text import read_script, script_file
 from resilience_core.environment import FINISHED_FLAG_VARIABLE

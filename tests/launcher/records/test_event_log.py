@@ -15,7 +15,7 @@ import pytest
 
 from launcher.processes.background import Background, NotDoneError
 from launcher.records.event_log import EventLog, read_events
-from launcher.records.run_folders import FolderError
+from launcher.records.log_folders import FolderError
 
 
 def test_each_event_is_on_disk_at_once_and_stamped_with_both_clocks(tmp_path: Path) -> None:

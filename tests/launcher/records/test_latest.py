@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.records import latest
-from launcher.records.run_folders import make_log_folder
+from launcher.records.log_folders import make_log_folder
 
 
 def names(folder: Path) -> list[str]:

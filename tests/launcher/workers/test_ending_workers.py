@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
-from launcher.processes.handles import process_status, wait_for_exit
+from launcher.processes.handles import wait_for_exit
+from launcher.processes.proc import process_status
+from launcher.workers.spawn import Launch
 from launcher.workers.starters import spawn_all
-from launcher.workers.worker_processes import Launch, WorkerProcesses
+from launcher.workers.worker_processes import WorkerProcesses
 
 PATIENCE = 180.0
 

@@ -13,13 +13,15 @@ from typing import Any
 import pytest
 
 from launcher.agent.progress import ProgressRule
-from launcher.incidents import stacks
-from launcher.incidents.incident import Incident, RankReport, read_incident
+from launcher.incidents import stacks, stacks_from_inside
+from launcher.incidents.incident import Incident
+from launcher.incidents.incident_files import read_incident
+from launcher.incidents.rank_report import RankReport
 from launcher.records.event_log import read_events
 from launcher.workers.programs import cannot_start
 from launcher.workers.script_text import read_script
+from launcher.workers.spawn import Launch, spawn_worker
 from launcher.workers.torch_processes import check_error_file
-from launcher.workers.worker_processes import Launch, spawn_worker
 from resilience_core import FaultToleranceConfig
 from resilience_core.errors import StateFileError
 from resilience_core.monitoring.cell import STACK_SIGNAL
@@ -74,8 +76,8 @@ def incident(folder: str) -> Incident:
 @pytest.mark.parametrize(
     ("name", "call", "answer"),
     [
-        ("0-0.stack", lambda path: stacks._answer(path, 0), ()),
-        ("0-0.stack", stacks._size, -1),
+        ("0-0.stack", lambda path: stacks_from_inside._answer(path, 0), ()),
+        ("0-0.stack", stacks_from_inside._size, -1),
         ("0-0.stack", lambda path: answer_for_stacks(path.removesuffix(".stack")), None),
         ("incident.json", lambda path: read_incident(os.path.dirname(path)), OSError),
         ("report.txt", lambda path: incident(os.path.dirname(path)).save(), OSError),

@@ -11,7 +11,7 @@ import pytest
 
 from launcher.processes.shortages import shortage
 from launcher.workers.programs import CannotStartError, cannot_start, problem_with
-from launcher.workers.worker_processes import Launch, spawn_worker
+from launcher.workers.spawn import Launch, spawn_worker
 
 
 def script(path: Path, text: str, mode: int = 0o755) -> str:

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
-from launcher.processes.handles import process_status, wait_for_exit
+from launcher.processes.handles import wait_for_exit
+from launcher.processes.proc import process_status
+from launcher.workers.spawn import Launch
 from launcher.workers.starters import SpawnStarter
-from launcher.workers.worker_processes import Launch, WorkerProcesses
+from launcher.workers.worker_processes import WorkerProcesses
 
 FOREVER = 600.0
 READY = "open(f'{os.environ[\"READY\"]}', 'w').close()"
@@ -136,7 +138,7 @@ def session_of(pid: int) -> int:
 
 STARTS_ONE_AND_IS_KILLED = """
 import os, signal, sys
-from launcher.workers.worker_processes import Launch, spawn_worker
+from launcher.workers.spawn import (Launch, spawn_worker)
 print(spawn_worker(Launch(command=("sleep", "600"), environment={})), flush=True)
 sys.stdin.read(1)
 os.kill(os.getpid(), signal.SIGKILL)

@@ -16,8 +16,8 @@ import zipfile
 import pytest
 
 from launcher.processes.handles import adopt_orphans
+from launcher.workers.spawn import Launch
 from launcher.workers.warm_starter import WarmStarter
-from launcher.workers.worker_processes import Launch
 from launcher.workers.zygote_handle import Zygote
 
 PATIENCE = 180.0

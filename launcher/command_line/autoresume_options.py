@@ -1,0 +1,79 @@
+"""The command line of ft_autoresume."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+
+from resilience_core.environment import FINISHED_FLAG_VARIABLE
+
+__all__ = ["make_parser"]
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="ft_autoresume",
+        usage="ft_autoresume [options] -- ft_launcher ...",
+        description="Run ft_launcher again until training has made its finished flag.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--flag-file",
+        metavar="PATH",
+        help=f"the file that means complete (default: ${FINISHED_FLAG_VARIABLE}, else ./ft_finished)",
+    )
+    parser.add_argument(
+        "--max-failures",
+        type=_count,
+        default=10,
+        metavar="N",
+        help="failed runs in a row after which to give up; 0: no limit (default 10)",
+    )
+    parser.add_argument(
+        "--max-without-progress",
+        type=_count,
+        default=3,
+        metavar="N",
+        help="runs in a row without progress, judged as by --ft-max-no-progress-cycles, after which to give up; "
+        "0: no limit (default 3)",
+    )
+    parser.add_argument("--version", action="version", version=f"ft_autoresume {_version()}")
+    parser.add_argument(
+        "--backoff", type=_seconds, default=1.0, metavar="SECONDS", help="wait after a failure; doubles (default 1)"
+    )
+    parser.add_argument(
+        "--max-backoff", type=_seconds, default=300.0, metavar="SECONDS", help="the longest wait (default 300)"
+    )
+    parser.add_argument(
+        "--final-exit-codes",
+        type=_codes,
+        default=(2, 93),
+        metavar="CODE,...",
+        help="the launcher's codes after which another run is useless (default 2,93: refused, no progress)",
+    )
+    return parser
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("torch-resilience")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text}: a count is not negative")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text}: expected seconds, not negative")
+    return value
+
+
+def _codes(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part.strip())

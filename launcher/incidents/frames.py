@@ -1,0 +1,115 @@
+"""Frames of Python, and what they tell."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from launcher.processes.working_folder import working_folder
+from resilience_core.system.installation import HOME
+
+__all__ = [
+    "Frame",
+    "OURS",
+    "Thread",
+    "frame_of",
+    "innermost_frame",
+    "is_a_wait_for_the_gpu",
+    "main_thread",
+    "own_frame",
+]
+
+_WAITS_FOR_A_GPU = re.compile(
+    r"\.(item|cpu|tolist|numpy|to|wait|query|nonzero)\(|synchronize|\b(float|int|bool|print)\("
+)
+_INSTALLED = re.compile(r".*/(?:site|dist)-packages/(?P<file>(?P<package>[^/]+).*)")
+_STANDARD_LIBRARY = re.compile(r".*/lib\d*/python3\.\d+/(?P<file>.*)")
+OURS = ("adapters", "launcher", "resilience_core", "straggler")
+
+
+class Frame(NamedTuple):
+    """One line of a stack."""
+
+    function: str
+    file: str
+    """For people: relative to the working folder, or to where packages are installed."""
+    line: int
+    package: str = ""
+    """What it belongs to: empty for the user's own code, ``python`` for the standard library, or a package."""
+    path: str = ""
+    """The file as the interpreter knows it."""
+
+    def __str__(self) -> str:
+        return f"{self.function} ({self.file}:{self.line})"
+
+
+class Thread(NamedTuple):
+    """One thread of a process; the innermost frame comes first."""
+
+    name: str
+    is_active: bool
+    holds_gil: bool
+    frames: tuple[Frame, ...]
+    was_asked: bool = False
+    """The process has written it itself, upon a signal, which may have woken it."""
+
+
+def main_thread(threads: tuple[Thread, ...]) -> Thread | None:
+    """The thread that runs the training loop: the one called MainThread, else the last one listed."""
+    for thread in threads:
+        if thread.name == "MainThread":
+            return thread
+    return threads[-1] if threads else None
+
+
+def own_frame(threads: tuple[Thread, ...]) -> Frame | None:
+    """The innermost line of the user's own code in the main thread."""
+    thread = main_thread(threads)
+    return next((f for f in thread.frames if f.package == ""), None) if thread is not None else None
+
+
+def innermost_frame(threads: Sequence[Thread]) -> Frame | None:
+    """The innermost frame of the main thread."""
+    thread = main_thread(tuple(threads))
+    return thread.frames[0] if thread is not None and thread.frames else None
+
+
+def is_a_wait_for_the_gpu(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> bool:
+    """Whether the innermost line may wait for a kernel: no Python frame shows that, so its source has to tell."""
+    frame = innermost_frame(threads)
+    if frame is None:
+        return False
+    source = sources.get(frame)
+    return not source or bool(_WAITS_FOR_A_GPU.search(source))
+
+
+def _name(thread: dict[str, Any]) -> str:
+    """The main thread has the process's number; its name is missing where threading was never imported."""
+    if thread.get("os_thread_id") == thread.get("pid"):
+        return "MainThread"
+    return str(thread.get("thread_name") or f"thread {thread.get('os_thread_id')}")
+
+
+def of_the_worker(frames: Iterable[Frame]) -> tuple[Frame, ...]:
+    """Without the frames in which a warm worker was made: they are the launcher's, outermost, and tell nothing."""
+    return tuple(
+        itertools.takewhile(lambda frame: not frame.path.endswith("launcher/zygote/worker_bootstrap.py"), frames)
+    )
+
+
+def frame_of(function: str, path: str, line: int) -> Frame:
+    """A frame with its path shortened, and told what it belongs to."""
+    if (match := _INSTALLED.match(path)) is not None:
+        return Frame(function, match["file"], line, match["package"].removesuffix(".py"), path)
+    if (match := _STANDARD_LIBRARY.match(path)) is not None:
+        return Frame(function, match["file"], line, "python", path)
+    if path.startswith("<frozen"):
+        return Frame(function, path, line, "python", path)
+    if path.startswith(HOME + os.sep) and (short := os.path.relpath(path, HOME)).split(os.sep)[0] in OURS:
+        return Frame(function, short, line, short.split(os.sep)[0], path)
+    here = working_folder()
+    is_below = here is not None and path.startswith(here + os.sep)
+    return Frame(function, os.path.relpath(path, here) if is_below else path, line, "", path)

@@ -1,0 +1,64 @@
+"""What an incident says of one rank."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from launcher.incidents.children import Child
+from launcher.incidents.frames import Frame, Thread
+from resilience_core.monitoring.error_record import ErrorRecord
+
+__all__ = ["RankReport"]
+
+
+class RankReport(NamedTuple):
+    """One rank in an incident. Seconds are as of the moment the incident was seen."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    is_condemned: bool = False
+    is_culprit: bool = False
+    cause: str | None = None
+    """Which deadline: ``section``, ``out of section``, ``heartbeat``, ``startup``; ``exit`` for a failure; or None."""
+    section: str | None = None
+    """The section whose deadline passed; else the one opened last; None when out of section."""
+    open_seconds: float | None = None
+    limit_seconds: float | None = None
+    limit_origin: str | None = None
+    """Where that limit comes from, and what switches it off."""
+    limit_advice: str | None = None
+    limit_learned: str | None = None
+    """The kind of that limit (``resilience_core.monitoring.limit_messages``) when it was learned and has led to this
+    verdict; None for
+    a rank that is only terminated together with one that was overdue."""
+    iteration: int | None = None
+    process_state: str | None = None
+    kernel_wait: str | None = None
+    """The kernel function that its main thread sleeps in."""
+    is_busy: bool | None = None
+    exit_code: int | None = None
+    message: str | None = None
+    error: ErrorRecord | None = None
+    """The exception that is leaving, or has left, its training loop."""
+    stderr_tail: tuple[str, ...] = ()
+    """The last lines of its standard error, where that goes to a file."""
+    waits_in: str | None = None
+    stack: tuple[Thread, ...] = ()
+    no_stack: str | None = None
+    """Why there is none, where a stack was wanted and the reason is known."""
+    children: tuple[Child, ...] = ()
+    """Processes below a condemned one or a culprit, those first that it may wait for."""
+    unmonitored: str | None = None
+    """Why nothing is known of where it is: it has not initialised monitoring, say."""
+    was_withheld: bool = False
+    """Its limit had passed before, and was no verdict while other ranks were within theirs
+    (``launcher.monitor.withheld``)."""
+
+
+def stack_to_json(stack: tuple[Thread, ...]) -> list[dict[str, Any]]:
+    return [{**thread._asdict(), "frames": [list(frame) for frame in thread.frames]} for thread in stack]
+
+
+def stack_from_json(stack: list[dict[str, Any]]) -> tuple[Thread, ...]:
+    return tuple(Thread(**{**t, "frames": tuple(Frame(*frame) for frame in t["frames"])}) for t in stack)

@@ -1,0 +1,137 @@
+"""Stacks that a rank writes itself, by faulthandler, when it is asked to by a signal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import time
+from collections.abc import Mapping
+
+from launcher.incidents.frames import Thread, frame_of, of_the_worker
+from launcher.processes.handles import open_pidfd, send_signal, wait_for_exit
+from launcher.processes.proc import process_status
+from resilience_core.system.plain_files import only_plain
+
+__all__ = []
+
+_GONE = "the process had ended before anybody could look at it"
+_FAULTHANDLER_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
+
+
+def from_inside(
+    asked: Mapping[int, tuple[int, str]], number: int, end: float, why: dict[int, str]
+) -> dict[int, tuple[Thread, ...]]:
+    """Ask all of them at one moment, then read the answers as they come.
+
+    The signal may wake a C call that returns on EINTR; whoever waits for that process then goes on. Each handles its
+    signal before it goes on, so all signals are sent in one go: what has to be found out first is found out before.
+    """
+    found: dict[int, tuple[Thread, ...]] = {}
+    waiting: dict[int, tuple[int, str, int]] = {}
+    try:
+        for key, (pid, path) in asked.items():
+            pidfd = open_pidfd(pid)
+            if pidfd is None:
+                why[key] = _GONE
+                continue
+            path = _where_it_writes(pid, path)
+            waiting[key] = (pidfd, path, before := _size(path))
+            status = process_status(pid)
+            why[key] = _why_not_ask(status.state if status is not None else "X", before >= 0, _handles(pid, number))
+            if why[key]:
+                os.close(waiting.pop(key)[0])
+            else:
+                why[key] = "it did not answer the signal in time (--ft-stack-capture-timeout)"
+        deaf = [key for key, (pidfd, _, _) in waiting.items() if not send_signal(pidfd, number)]
+        for key in deaf:
+            why[key] = _GONE
+            os.close(waiting.pop(key)[0])
+        while waiting and time.monotonic() < end:
+            ended = wait_for_exit([pidfd for pidfd, _, _ in waiting.values()], 0.005)
+            for key, (pidfd, path, before) in list(waiting.items()):
+                threads = _answer(path, before)
+                if threads:
+                    found[key] = threads
+                if pidfd in ended:
+                    why[key] = _GONE
+                if threads or pidfd in ended:
+                    os.close(waiting.pop(key)[0])
+        return found
+    finally:
+        for pidfd, _, _ in waiting.values():
+            os.close(pidfd)
+
+
+def _why_not_ask(state: str, has_file: bool, handles: bool) -> str:
+    """Why a process cannot be asked for its stack; empty where it can."""
+    if state in "ZX":
+        return _GONE
+    if state in "Tt":
+        return "it is stopped, and a stopped process answers no signal"
+    if not has_file:
+        return "it is not monitored yet, or the file that it would answer in is gone"
+    if not handles:
+        return "its handler for the question is gone: faulthandler or the signal was taken over by the script"
+    return ""
+
+
+def _where_it_writes(pid: int, path: str) -> str:
+    """Find the file by the process's own descriptor where somebody has removed it."""
+    if os.path.isfile(path):
+        return path
+    removed = os.path.basename(path) + " (deleted)"  # as proc(5) shows it
+    try:
+        for descriptor in os.listdir(folder := f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.path.basename(os.readlink(f"{folder}/{descriptor}")) == removed:
+                    return f"{folder}/{descriptor}"
+    except OSError:  # gone, or not ours to look at
+        pass
+    return path
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Whether a signal has a handler there; it would end a process that has stopped answering, or never began."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            (mask,) = (line.split()[1] for line in file if line.startswith("SigCgt:"))
+    except (OSError, ValueError):
+        return False
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+def _size(path: str) -> int:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return -1
+    return status.st_size if stat.S_ISREG(status.st_mode) else -1
+
+
+def _answer(path: str, before: int) -> tuple[Thread, ...]:
+    """What was written since it was asked, once that is complete."""
+    try:
+        with open(path, "rb", opener=only_plain) as file:
+            file.seek(before)
+            text = file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return ()
+    # faulthandler writes the current (signalled) thread last; its stack ends the text.
+    return _parse_faulthandler(text) if "Current thread" in text and text.endswith("\n") else ()
+
+
+def _parse_faulthandler(text: str) -> tuple[Thread, ...]:
+    threads = []
+    for block in text.strip().split("\n\n"):
+        head, *lines = block.splitlines()
+        frames = of_the_worker(
+            frame_of(match["function"], match["file"], int(match["line"]))
+            for line in lines
+            if (match := _FAULTHANDLER_FRAME.match(line))
+        )
+        is_current = head.startswith("Current thread")
+        name = "MainThread" if is_current else head.partition(" (")[0]
+        threads.append(Thread(name, is_active=is_current, holds_gil=False, frames=frames, was_asked=True))
+    return tuple(threads)

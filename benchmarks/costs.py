@@ -28,7 +28,17 @@ from pathlib import Path
 from benchmarks.__main__ import machine
 from launcher.processes.handles import adopt_orphans
 from launcher.processes.marks import leave_mark
-from launcher.zygote.protocol import WorkerOrder, order_to_file, packet_pair, receive_message, send_message
+from launcher.zygote.protocol import (
+    Forked,
+    Order,
+    Park,
+    Parked,
+    WorkerOrder,
+    order_to_file,
+    packet_pair,
+    receive_message,
+    send_message,
+)
 from resilience_core.environment import CELL_VARIABLE
 from resilience_core.monitoring.cell import Cell
 
@@ -144,20 +154,20 @@ def first_lines(times: int, folder: Path, preload: str) -> tuple[list[float], li
 
 
 def _first_line(channel: socket.socket, folder: Path, cell: str) -> float:
-    send_message(channel, {"park": 1})
+    send_message(channel, Park(1))
     parked = receive_message(channel)
     assert parked is not None, "the zygote has ended"
     with socket.socket(fileno=parked.descriptors[0]) as link:
         pid = 0
-        while (message := receive_message(link)) is not None and "parked" not in message.document:
-            pid = message.document.get("pid", pid)
+        while (message := receive_message(link)) is not None and not isinstance(message.message, Parked):
+            pid = message.message.pid if isinstance(message.message, Forked) else pid
         while (state := Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) != "S":
             assert state in "RD", f"the parked worker is in state {state}"
         before = int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
         arguments = (str(folder / "script.py"), str(folder / "now"))
         order = WorkerOrder(arguments, False, {**os.environ, CELL_VARIABLE: cell}, "", "")
         file = order_to_file(order)
-        send_message(link, {"order": True}, [file])
+        send_message(link, Order(), [file])
         os.close(file)
         while receive_message(link) is not None:
             pass

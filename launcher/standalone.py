@@ -12,7 +12,7 @@ from types import TracebackType
 from launcher.agent.monitor_handle import MonitorProcess
 from launcher.incidents.incident import Incident
 from launcher.incidents.incident_files import read_incident, read_incidents
-from launcher.monitor.rank_monitor import WatchOrder
+from launcher.monitor.messages import HangReport, WatchOrder
 from launcher.records.log_folders import make_log_folder, new_run_id
 from launcher.records.run_folders import RunFolder
 from resilience_core.config.schema import FaultToleranceConfig
@@ -124,8 +124,8 @@ class RankMonitors:
             if not ready:
                 raise TimeoutError(f"no incident within {timeout:g} s")
             for report in self._process.read_reports():
-                if "incident" in report:
-                    told = Incident.from_json(report["incident"])
+                if isinstance(report, HangReport):
+                    told = report.incident
                     self._unread.append(told if told.folder is None else read_incident(told.folder))
         return self._unread.pop(0)
 

@@ -968,7 +968,7 @@ MUTANTS = (
     Mutant(
         "nobody knows the number of a worker that is stopped at birth",
         "launcher/zygote/zygote.py",
-        '_tell(theirs, {"pid": worker})',
+        "_tell(theirs, Forked(worker))",
         "pass",
         ("tests/launcher/workers/test_warm_starter.py",),
     ),

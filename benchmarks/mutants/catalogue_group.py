@@ -76,8 +76,8 @@ MUTANTS_OF_THE_GROUP = (
     ),
     Mutant(
         "whoever the launcher is ending is condemned and blamed for that",
-        "launcher/monitor/monitor.py",
-        'return any(message.get("forget") == generation for message, _ in self._orders)',
+        "launcher/monitor/parent_channel.py",
+        "return any(isinstance(each.order, Forget) and each.order.generation == generation for each in self._arrived)",
         "return False",
         ("tests/launcher/monitor/test_monitor.py",),
     ),
@@ -114,7 +114,7 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "a verdict on a generation that is over condemns ranks of the present one",
         "launcher/agent/elastic_agent.py",
-        '            elif report["generation"] == self._current.number:\n',
+        "            elif report.generation == self._current.number:\n",
         "            else:\n",
         ("tests/launcher/agent/test_elastic_agent.py",),
     ),

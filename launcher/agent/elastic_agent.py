@@ -32,6 +32,8 @@ from launcher.agent.generation import Generation, Outfit
 from launcher.agent.progress import ProgressRule, Reached, reached_by
 from launcher.agent.rendezvous import GenerationRendezvous
 from launcher.incidents.incident import Incident
+from launcher.monitor.messages import HangReport, LauncherStopped, MissingParts, Note, Signalled, Spared
+from launcher.monitor.near_miss import NearMiss
 from launcher.processes.working_folder import said_where_deleted
 from launcher.records import console
 from launcher.records.console import say
@@ -312,34 +314,34 @@ class Agent(SimpleElasticAgent):
     def _read_reports(self) -> None:
         assert self._current is not None
         for report in self._outfit.monitor.read_reports():
-            if "missing" in report:
+            if isinstance(report, MissingParts):
                 self._current.mend()
-            elif "note" in report:
-                say(report["note"])
-                self._outfit.events.write("note", generation=report["generation"], text=report["note"])
-            elif "near_misses" in report:
-                self._spared(report["generation"], report["near_misses"])
-            elif "launcher_stopped_ns" in report:
-                self._outfit.events.write("launcher_stopped", seen_ns=report["launcher_stopped_ns"])
-            elif "incident" not in report:
-                self._outfit.events.write("signalled", **report)
-            elif report["generation"] == self._current.number:
+            elif isinstance(report, Note):
+                say(report.text)
+                self._outfit.events.write("note", generation=report.generation, text=report.text)
+            elif isinstance(report, Spared):
+                self._spared(report.generation, report.near_misses)
+            elif isinstance(report, LauncherStopped):
+                self._outfit.events.write("launcher_stopped", seen_ns=report.seen_ns)
+            elif isinstance(report, Signalled):
+                self._outfit.events.write("signalled", **report._asdict())
+            elif report.generation == self._current.number:
                 self._take_verdict(self._current, report)
 
-    def _take_verdict(self, current: Generation, report: Mapping[str, Any]) -> None:
+    def _take_verdict(self, current: Generation, report: HangReport) -> None:
         """Condemn, and tell the incident, unless it comes too late to be the one that ends the generation."""
-        incident = Incident.from_json(report["incident"])
+        incident = report.incident
         is_another = current.is_being_ended or bool(current.condemned)
-        current.condemn(report["condemned"])
+        current.condemn(report.condemned)
         if is_another:
             if (folder := incident.folder) is not None:
                 self._outfit.on_disk("an incident too many", lambda: shutil.rmtree(folder, ignore_errors=True), None)
             return
-        self._tell(incident, report["problem"])
+        self._tell(incident, report.problem)
         if (said := self._outfit.limits.note_verdict(incident)) and self._remaining_restarts > 0:
             say(*said)
 
-    def _spared(self, generation: int, near_misses: Sequence[Mapping[str, Any]]) -> None:
+    def _spared(self, generation: int, near_misses: Sequence[NearMiss]) -> None:
         """Take verdicts back that the monitor has withdrawn before its signal.
 
         Only a rank that was overdue is a near miss; of one that was to end with it, no more is said than what takes
@@ -347,14 +349,14 @@ class Agent(SimpleElasticAgent):
         """
         for miss in near_misses:
             if self._current is not None and self._current.number == generation:
-                self._current.acquit(miss["local_rank"])
-            if miss["was_late"]:
+                self._current.acquit(miss.local_rank)
+            if miss.was_late:
                 self._near_misses += 1
                 say(messages.near_miss(miss, self._near_misses))
-                self._outfit.events.write("near_miss", generation=generation, count=self._near_misses, **miss)
-            elif miss["was_announced"]:
+                self._outfit.events.write("near_miss", generation=generation, count=self._near_misses, **miss._asdict())
+            elif miss.was_announced:
                 say(messages.withdrawn(miss))
-                self._outfit.events.write("withdrawn", generation=generation, **miss)
+                self._outfit.events.write("withdrawn", generation=generation, **miss._asdict())
 
     def _tell(self, incident: Incident, problem: str | None = None) -> None:
         is_same_again = failure_incident.is_same_again(self._incident, incident)

@@ -29,7 +29,7 @@ from launcher.agent.monitor_handle import MonitorProcess
 from launcher.agent.signals import SignalInbox
 from launcher.agent.upkeep import Upkeep
 from launcher.agent.worker_environment import log_line_prefix, monitor_environment, worker_environment
-from launcher.monitor.rank_monitor import WatchOrder
+from launcher.monitor.messages import WatchOrder
 from launcher.monitor.verdict import judge
 from launcher.processes.background import Background, NotDoneError
 from launcher.processes.evidence import state_phrase

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from launcher.incidents.incident import Incident
 from launcher.incidents.phrases import time_of_day
-from launcher.monitor.near_miss import late_phrase
+from launcher.monitor.near_miss import NearMiss, late_phrase
 from launcher.records.console import ERROR, WARNING
 
 __all__ = [
@@ -93,15 +91,15 @@ def level_of(change: str) -> int:
     return ERROR if change == "monitor_lost" else WARNING
 
 
-def near_miss(miss: Mapping[str, Any], count: int) -> str:
+def near_miss(miss: NearMiss, count: int) -> str:
     """One line about a rank whose verdict was withdrawn; ``count`` is how many there were so far."""
-    where = f"section '{miss['section']}'" if miss["section"] is not None else miss["cause"]
-    late = late_phrase(miss["late_seconds"], miss["late_at_most_seconds"])
-    rank = f"near miss {count}: rank {miss['rank']} (pid {miss['pid']})"
-    limit = f"({where}, limit {miss['limit_seconds']:g} s)"
-    if miss["waited_for"] is not None:
-        return f"{rank} waits for rank {miss['waited_for']}, which came back {limit}; it was spared, and is watched on"
-    if miss["was_asked"]:
+    where = f"section '{miss.section}'" if miss.section is not None else miss.cause
+    late = late_phrase(miss.late_seconds, miss.late_at_most_seconds)
+    rank = f"near miss {count}: rank {miss.rank} (pid {miss.pid})"
+    limit = f"({where}, limit {miss.limit_seconds:g} s)"
+    if miss.waited_for is not None:
+        return f"{rank} waits for rank {miss.waited_for}, which came back {limit}; it was spared, and is watched on"
+    if miss.was_asked:
         return (
             f"{rank} came back{late} {limit} when a signal asked it for its stack; it was spared. Either the limit is "
             "too close to what is normal, or it was stuck in a call that any signal ends"
@@ -120,9 +118,9 @@ def stuck(rank: str, state: str, kill_timeout: float) -> str:
     )
 
 
-def withdrawn(miss: Mapping[str, Any]) -> str:
+def withdrawn(miss: NearMiss) -> str:
     """One line about a rank that was to be terminated together with one that is overdue, as was said, and was not."""
     return (
-        f"withdrawn: rank {miss['rank']} (pid {miss['pid']}) was not overdue itself, and is not signalled after all; "
+        f"withdrawn: rank {miss.rank} (pid {miss.pid}) was not overdue itself, and is not signalled after all; "
         "it is watched on"
     )

@@ -20,15 +20,28 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from launcher.incidents.phrases import time_of_day
 from launcher.monitor.keeping import Keeping
 from launcher.monitor.lost_time import KEEPER, MONITOR, Freeze, LostTime
-from launcher.monitor.monitor import MESSAGE_SIZE
-from launcher.monitor.rank_monitor import WatchOrder
+from launcher.monitor.messages import (
+    MESSAGE_SIZE,
+    ORDERS,
+    REPORTS,
+    Forget,
+    MonitorConfig,
+    MonitorOrder,
+    MonitorReport,
+    MonitorSettings,
+    RunFolders,
+    Stop,
+    Watch,
+    WatchOrder,
+)
 from launcher.processes.evidence import state_phrase
 from launcher.processes.handles import open_pidfd
+from launcher.processes.message_format import MessageError
 from resilience_core.config.schema import FaultToleranceConfig
 from resilience_core.environment import PY_SPY_VARIABLE
 from resilience_core.errors import ResilienceError
@@ -132,7 +145,7 @@ class MonitorProcess:
         with self._lock:
             for key in [key for key in self._orders if key[0] == generation]:
                 self._drop_order(key)
-            self._send({"forget": generation, "is_over": is_over})
+            self._send(Forget(generation, is_over))
 
     def show_run_folders(self, paths: list[str], parts: list[str]) -> None:
         """Tell the monitor where the run folder is, and have it report whatever is missing from it.
@@ -143,15 +156,15 @@ class MonitorProcess:
         """
         with self._lock:
             self._run_folders, self._parts = paths, parts
-            self._send({"run_folders": paths, "parts": parts})
+            self._send(RunFolders(tuple(paths), tuple(parts)))
 
     def freezes(self, now_ns: int) -> list[Freeze]:
         """When everybody here lost time, oldest first; decisions of the launcher's own must heed it, too."""
         return self._lost.freezes(now_ns)
 
-    def read_reports(self) -> list[dict[str, Any]]:
-        """What the monitor has said since the last time; never waits."""
-        reports: list[dict[str, Any]] = []
+    def read_reports(self) -> list[MonitorReport]:
+        """Return what the monitor has said since the last time; never wait."""
+        reports: list[MonitorReport] = []
         while True:
             try:
                 raw = self.channel.recv(1 << 20)
@@ -159,14 +172,17 @@ class MonitorProcess:
                 return reports
             if not raw:
                 return reports
-            reports.append(json.loads(raw))
+            try:
+                reports.append(REPORTS.decode(raw))
+            except MessageError as error:
+                logger.error("a report of the monitor could not be read: %s", error)
 
     def close(self) -> None:
         """End the monitor and wait for it."""
         self._closing.set()
         self._keeper.join()
         with self._lock:
-            self._send({"stop": True})
+            self._send(Stop())
             if not _has_ended(self._process):
                 self._process.kill()
                 _has_ended(self._process)
@@ -180,21 +196,21 @@ class MonitorProcess:
     # ---- the process ------------------------------------------------------------------------------------
 
     def _start(self) -> subprocess.Popen[bytes]:
-        settings = {
-            "channel": self._their_end.fileno(),
-            "parent_pidfd": self._parent_pidfd,
-            "lost_time": self._lost_descriptor,
-            "run_folders": self._run_folders,
-            "parts": self._parts,
-            "log_folder": self._log_folder,
-            "owns_ranks": self._owns_ranks,
-            "py_spy": find_py_spy(),
-            "config": json.loads(self._config.to_json()),
-        }
+        settings = MonitorSettings(
+            channel=self._their_end.fileno(),
+            parent_pidfd=self._parent_pidfd,
+            lost_time=self._lost_descriptor,
+            log_folder=self._log_folder,
+            config=MonitorConfig.from_document(json.loads(self._config.to_json())),
+            run_folders=tuple(self._run_folders),
+            parts=tuple(self._parts),
+            owns_ranks=self._owns_ranks,
+            py_spy=find_py_spy(),
+        )
         self._keeping.started(time.monotonic_ns())
         try:
             return subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _PROGRAM, HOME, json.dumps(settings)],
+                [sys.executable, "-I", "-S", "-c", _PROGRAM, HOME, settings.to_text()],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(self._their_end.fileno(), self._parent_pidfd, self._lost_descriptor),
                 start_new_session=True,
@@ -278,7 +294,7 @@ class MonitorProcess:
     def _send_every_order(self) -> None:
         """Send what a new monitor has to know; the caller holds the lock."""
         self._must_send_anew = False
-        self._send({"run_folders": self._run_folders, "parts": self._parts})
+        self._send(RunFolders(tuple(self._run_folders), tuple(self._parts)))
         for order in self._orders.values():
             self._send_order(order)
 
@@ -294,7 +310,7 @@ class MonitorProcess:
             os.close(order.cell)
 
     def _send_order(self, order: _Order) -> None:
-        message = {"watch": order.order._asdict(), "is_leader": order.is_session_leader}
+        message = Watch(order.order, order.is_session_leader)
         if not order.order.pid:
             self._send(message, order.cell)
             return
@@ -311,8 +327,8 @@ class MonitorProcess:
         finally:
             os.close(pidfd)
 
-    def _send(self, message: dict[str, Any], *descriptors: int) -> None:
-        raw = json.dumps(message).encode("utf-8")
+    def _send(self, message: MonitorOrder, *descriptors: int) -> None:
+        raw = ORDERS.encode(message)
         assert len(raw) < MESSAGE_SIZE
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors).tobytes())]
         try:

@@ -8,7 +8,6 @@ import signal
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from launcher.incidents.attribution import assign_blame
 from launcher.incidents.children import Child, families_of, most_telling, with_awaited
@@ -25,6 +24,7 @@ from launcher.incidents.waits import (
     tells_no_wait,
     waits_for_peers,
 )
+from launcher.monitor.messages import MonitorSettings
 from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.rounds import DUE_TOGETHER_NS, Case, Findings
 from launcher.monitor.verdict import Verdict
@@ -41,7 +41,7 @@ _LONGEST_LOOK_AT_CHILDREN_SECONDS = 0.05
 
 
 def incident_whatever_happens(
-    findings: Findings[RankMonitor], everybody: Sequence[RankMonitor], settings: dict[str, Any], reader: SourceReader
+    findings: Findings[RankMonitor], everybody: Sequence[RankMonitor], settings: MonitorSettings, reader: SourceReader
 ) -> Incident:
     """What is known of a verdict; where collecting that fails, the verdict itself, and what has failed."""
     try:
@@ -85,7 +85,7 @@ def _mistake(what: str, error: Exception) -> str:
 
 
 def _incident(
-    findings: Findings[RankMonitor], everybody: Sequence[RankMonitor], settings: dict[str, Any], reader: SourceReader
+    findings: Findings[RankMonitor], everybody: Sequence[RankMonitor], settings: MonitorSettings, reader: SourceReader
 ) -> Incident:
     """What is known of a verdict, stacks included."""
     now_ns = findings.seen_ns
@@ -114,7 +114,7 @@ def _incident(
     stacks = _stacks(list(doomed), alive, most_telling(families), settings, reasons)
     ours = [stacks.get(rank.order.local_rank, ()) for rank in group]
     began = min((_began(view) for rank in group if (view := views[rank]).start_time), default=math.inf)
-    sources = reader.lines(lines_that_tell(ours), settings["config"]["stack_capture_timeout"], began)
+    sources = reader.lines(lines_that_tell(ours), settings.config.stack_capture_timeout, began)
     evidence = {
         rank: _evidence(rank, views[rank], looks[rank], stack, sources) for rank, stack in zip(group, ours, strict=True)
     }
@@ -168,8 +168,8 @@ def _began(view: CellView) -> float:
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
 
 
-def action_on(condemned: Sequence[RankMonitor], ranks: Sequence[RankReport], settings: dict[str, Any]) -> str:
-    number = signal.Signals(settings["config"]["rank_termination_signal"])
+def action_on(condemned: Sequence[RankMonitor], ranks: Sequence[RankReport], settings: MonitorSettings) -> str:
+    number = signal.Signals(settings.config.rank_termination_signal)
     numbers = [rank.order.rank for rank in condemned]
     action = f"{number.name} to rank {', '.join(map(str, numbers))}"
     others = [r for r in ranks if r.is_culprit and r.rank not in numbers and r.exit_code is None]
@@ -177,7 +177,7 @@ def action_on(condemned: Sequence[RankMonitor], ranks: Sequence[RankReport], set
     names = (
         f"rank {', '.join(str(rank.rank) for rank in others)}, not overdue by {'itself' if is_one else 'themselves'},"
     )
-    if settings["owns_ranks"]:  # the launcher knows how many restarts are left, and says so
+    if settings.owns_ranks:  # the launcher knows how many restarts are left, and says so
         return f"{action}; {names} {'ends' if is_one else 'end'} with the whole group" if others else action
     if others and is_one:
         action += f"; {names} is not signalled: whoever started it has to end it"
@@ -195,23 +195,23 @@ def _stacks(
     doomed: Sequence[RankMonitor],
     views: dict[RankMonitor, CellView],
     children: Sequence[Child],
-    settings: dict[str, Any],
+    settings: MonitorSettings,
     reasons: dict[int, str],
 ) -> dict[int, tuple[Thread, ...]]:
     """By local rank, and by the negative pid of a child; the ranks' come first where time or memory run out."""
-    if not settings["config"]["capture_stacks"]:
+    if not settings.config.capture_stacks:
         reasons.update((rank.order.local_rank, "none was taken (--ft-capture-stacks false)") for rank in views)
         return {}
     # The launcher ends every rank once one is condemned, so none has anything left to be disturbed in.
-    may_be_asked = views if settings["owns_ranks"] else doomed
+    may_be_asked = views if settings.owns_ranks else doomed
     try:
         return take_stacks(
             {
                 **{rank.order.local_rank: rank.pid(view) for rank, view in views.items() if rank.pid(view)},
                 **{-child.pid: child.pid for child in children},
             },
-            py_spy=settings["py_spy"],
-            timeout_seconds=settings["config"]["stack_capture_timeout"],
+            py_spy=settings.py_spy,
+            timeout_seconds=settings.config.stack_capture_timeout,
             fallback_files={r.order.local_rank: r.stack_file for r in may_be_asked if r in views and views[r].pid},
             fallback_signal=STACK_SIGNAL,
             reasons=reasons,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from launcher.monitor.cell_owner import CellOwner, find_owner
 from launcher.monitor.lost_time import Freeze
+from launcher.monitor.messages import WatchOrder
 from launcher.monitor.verdict import STARTUP, Deadline, Sighting, Verdict, sight
 from launcher.processes.handles import has_exited
 from launcher.processes.proc import process_status
@@ -26,36 +26,9 @@ from resilience_core.monitoring.error_record import ErrorRecord, parse_error
 from resilience_core.monitoring.limit_messages import CONFIGURED, LEARNED, LimitOrigin, origin_of
 from resilience_core.system.proc import own_pid_namespace
 
-__all__ = ["RankMonitor", "WatchOrder"]
+__all__ = ["RankMonitor"]
 
 _SECOND_READ_SECONDS = 0.001
-
-
-class WatchOrder(NamedTuple):
-    """What a monitor must know to watch one rank; travels as JSON from the launcher."""
-
-    generation: int
-    local_rank: int
-    rank: int
-    cell: str
-    pid: int = 0
-    """The worker process; 0 where somebody else starts it and the cell will tell."""
-    startup_at_ns: int = 0
-    """By when the rank must have initialised monitoring; 0 is no limit."""
-    started_ns: int = 0
-    has_others: bool = False
-    """The job has ranks on other nodes."""
-    startup_origin: str | None = None
-    """Where the startup limit comes from, and what to do when the start was legitimately slow; for people."""
-    startup_advice: str | None = None
-    startup_is_learned: bool = False
-
-    @property
-    def startup(self) -> Deadline | None:
-        """The startup limit as a deadline."""
-        if not self.startup_at_ns:
-            return None
-        return Deadline(STARTUP, None, -1, self.startup_at_ns, self.started_ns)
 
 
 class RankMonitor:

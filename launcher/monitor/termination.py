@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from launcher.incidents.incident import Incident
 from launcher.incidents.incident_writer import IncidentWriter
 from launcher.incidents.source_lines import SourceReader
 from launcher.monitor.hang_incident import action_on, incident_whatever_happens, trimmed
+from launcher.monitor.messages import MonitorSettings
 from launcher.monitor.near_miss import Lateness, NearMiss, lateness
 from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.rounds import Case, Findings, Rounds
@@ -44,7 +45,7 @@ def condemn(
     findings: Findings[RankMonitor],
     everybody: Sequence[RankMonitor],
     rounds: Rounds[RankMonitor],
-    settings: dict[str, Any],
+    settings: MonitorSettings,
     writer: IncidentWriter,
     sources: SourceReader,
     report: Reporter,
@@ -89,7 +90,7 @@ def condemn(
     finally:
         # Once more: telling takes time, too. From here to the signal there are only system calls.
         standing, back = _without_who_waited(incident, *rounds.still_due(standing))
-        number = signal.Signals(settings["config"]["rank_termination_signal"])
+        number = signal.Signals(settings.config.rank_termination_signal)
         for case in standing:
             pidfd = case.rank.pidfd(case.view)
             if pidfd is not None:
@@ -125,7 +126,7 @@ def _without_who_waited(
 
 
 def _corrected(
-    incident: Incident, standing: Standing, spared: Sequence[NearMiss], settings: dict[str, Any]
+    incident: Incident, standing: Standing, spared: Sequence[NearMiss], settings: MonitorSettings
 ) -> Incident:
     """The incident without those that are spared; a peer that was not overdue is spoken of only where it was before."""
     if not spared:

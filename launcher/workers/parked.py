@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import logging
 import os
 import signal
 import socket
-from typing import Any
 
 import attrs
 
 from launcher.incidents.phrases import exit_phrase
 from launcher.processes.evidence import look_at
 from launcher.processes.handles import has_exited, open_pidfd, send_signal, wait_for_exit
+from launcher.processes.message_format import MessageError
 from launcher.processes.proc import process_status
-from launcher.zygote.protocol import WorkerOrder, order_to_file, receive_message, send_message
+from launcher.zygote.protocol import (
+    Forked,
+    ImportsDiffer,
+    Order,
+    Parked,
+    Started,
+    WorkerOrder,
+    order_to_file,
+    receive_message,
+    send_message,
+)
 
 __all__ = ["ParkedWorker", "Stage", "end_process", "is_stopped"]
+
+logger = logging.getLogger(__name__)
 
 _LONGEST_KILL_SECONDS = 1.0
 
@@ -50,7 +63,7 @@ class ParkedWorker:
     is_gone: bool = False
     """It has closed its end: it has ended, or has nothing left to say."""
     was_seen_stopped: bool = False
-    imports: list[dict[str, Any]] = attrs.field(factory=list)
+    imports: list[ImportsDiffer] = attrs.field(factory=list)
     """What it found set when it imported torch, and the zygote had not."""
 
     def __attrs_post_init__(self) -> None:
@@ -60,19 +73,24 @@ class ParkedWorker:
         """Take whatever it has said."""
         while not self.is_gone:
             try:
-                message = receive_message(self.link)
+                packet = receive_message(self.link)
             except BlockingIOError:
                 return
-            if message is None:
+            except MessageError as error:
+                logger.warning("what a warm worker says cannot be read, another is used: %s", error)
+                packet = None
+            if packet is None:
                 self.is_gone = True
-            elif "pid" in message.document:
-                self._was_forked(message.document["pid"])
-            elif "parked" in message.document:
+                return
+            message = packet.message
+            if isinstance(message, Forked):
+                self._was_forked(message.pid)
+            elif isinstance(message, Parked):
                 self.stage = Stage.PARKED
-            elif "started" in message.document:
+            elif isinstance(message, Started):
                 self.stage = Stage.STARTED
-            elif "import" in message.document:
-                self.imports.append(message.document)
+            elif isinstance(message, ImportsDiffer):
+                self.imports.append(message)
 
     def hand_over(self, order: WorkerOrder) -> bool:
         """Send the order.
@@ -83,7 +101,7 @@ class ParkedWorker:
         try:
             file = order_to_file(order)
             try:
-                send_message(self.link, {"order": True}, [file])
+                send_message(self.link, Order(), [file])
             finally:
                 os.close(file)
         except OSError:  # it died in this very moment, or there is no memory or descriptor left for the order

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
@@ -49,7 +49,7 @@ class ImportSettings:
         merged = {**environment, **self.values}
         return {name: value for name, value in merged.items() if value is not None}
 
-    def learn(self, found: Mapping[str, str | None], applied: list[str], say: Callable[[str], None]) -> None:
+    def learn(self, found: Mapping[str, str | None], applied: Sequence[str], say: Callable[[str], None]) -> None:
         """Take a worker's word for what was set when it imported torch, and was not as expected.
 
         Args:

@@ -265,7 +265,7 @@ class WarmStarter:
         for parked in self._running:
             parked.hear()
             for found in parked.imports:
-                self._settings.learn(found["import"], found["applied"], self._say)
+                self._settings.learn(found.differences, found.applied, self._say)
                 self._environment = self._settings.applied_to(self._environment)
             parked.imports.clear()
         for parked in [parked for parked in self._running if parked.is_gone]:

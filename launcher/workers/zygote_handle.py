@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import attrs
 
 from launcher.processes.handles import has_exited
+from launcher.processes.message_format import MessageError
 from launcher.workers.parked import ParkedWorker, end_process, is_stopped
 from launcher.zygote.import_time import import_environment, is_read_at_import
-from launcher.zygote.protocol import Handover, packet_pair, receive_message, send_message
+from launcher.zygote.protocol import Handover, Park, Refused, ZygoteReport, packet_pair, receive_message, send_message
 from launcher.zygote.zygote import serve
 from resilience_core.system.installation import HOME
 
 __all__ = ["Zygote"]
+
+logger = logging.getLogger(__name__)
 
 # Our own folder comes last, where it can shadow nothing, and is taken away before the script runs, which may not find
 # it in a new interpreter either; the first place is kept for the script's folder.
@@ -113,19 +116,22 @@ class Zygote:
         found: list[ParkedWorker] = []
         while not self.is_gone:
             try:
-                message = receive_message(self.channel)
+                packet = receive_message(self.channel)
             except BlockingIOError:
                 break
-            if message is None:
+            except MessageError as error:
+                logger.warning("what the zygote says cannot be read, workers are spawned: %s", error)
+                packet = None
+            if packet is None:
                 self.is_gone = True
-            elif "unsafe" in message.document:
-                self._read_report(message.document)
+            elif isinstance(packet.message, ZygoteReport):
+                self._take_report(packet.message)
             else:
                 self.asked -= 1
                 self.asked_at = now
-                self.refused = message.document.get("refused", self.refused)
+                self.refused = packet.message.why if isinstance(packet.message, Refused) else self.refused
                 # None come where this process may open no more: the worker finds its link closed, and ends.
-                found += [ParkedWorker(socket.socket(fileno=each)) for each in message.descriptors]
+                found += [ParkedWorker(socket.socket(fileno=each)) for each in packet.descriptors]
         return found
 
     def ask(self, count: int, now: float) -> None:
@@ -136,7 +142,7 @@ class Zygote:
             now: Monotonic seconds.
         """
         with contextlib.suppress(OSError):  # whether it is dead or stopped is asked elsewhere
-            send_message(self.channel, {"park": count})
+            send_message(self.channel, Park(count))
             self.asked += count
             self.asked_at = now
 
@@ -170,9 +176,9 @@ class Zygote:
         self.channel.close()
         return found
 
-    def _read_report(self, report: Mapping[str, Any]) -> None:
+    def _take_report(self, report: ZygoteReport) -> None:
         self.has_reported = True
-        self.unsafe = report["unsafe"]
-        self.left_out = report["left_out"]
-        self.import_time = report["import_time"]
-        self.reads = frozenset(report["reads"])
+        self.unsafe = report.unsafe
+        self.left_out = report.left_out
+        self.import_time = report.import_time
+        self.reads = frozenset(report.reads)

@@ -23,7 +23,7 @@ import attrs
 
 from launcher.zygote.import_time import import_environment, may_be_set_by_a_script
 from launcher.zygote.preloading import Preloading
-from launcher.zygote.protocol import send_message
+from launcher.zygote.protocol import ImportsDiffer, send_message
 
 __all__ = ["ImportGuard", "TakenImport"]
 
@@ -83,7 +83,7 @@ class ImportGuard:
         with contextlib.suppress(OSError):
             if differences:
                 applied = _apply(differences, torch)
-                send_message(self._link, {"import": differences, "applied": applied})
+                send_message(self._link, ImportsDiffer(differences, tuple(applied)))
         with contextlib.suppress(OSError):  # the script may have closed every descriptor that it finds
             self._link.close()
         return ModuleSpec(name, _Returned(wanted), is_package=hasattr(wanted, "__path__"))

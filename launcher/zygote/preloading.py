@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
+from launcher.zygote.protocol import ZygoteReport
 from resilience_core.environment import CELL_VARIABLE, RESTART_COUNT_VARIABLE
 
 __all__ = ["PER_WORKER", "Preloading", "thread_count"]
@@ -62,9 +63,13 @@ class Preloading:
         self.chosen: list[str] = []
         """Modules that were named by the user and are imported."""
 
-    def report(self) -> dict[str, Any]:
-        """What the launcher is told."""
-        return {"unsafe": self.unsafe, "left_out": self.left_out, "reads": sorted(self.reads)}
+    def report(self, import_time: dict[str, str]) -> ZygoteReport:
+        """Return what the launcher is told.
+
+        Args:
+            import_time: Variables that are read at import, as they were found.
+        """
+        return ZygoteReport(self.unsafe, self.left_out, tuple(sorted(self.reads)), import_time)
 
     def import_all(self, modules: Sequence[str]) -> None:
         """Import the modules in this order, then look at what they have left behind."""

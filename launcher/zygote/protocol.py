@@ -1,4 +1,4 @@
-"""What launcher, zygote and parked workers say to each other: one JSON document per packet, descriptors beside it.
+"""Define what launcher, zygote and parked workers tell each other: one message per packet, descriptors beside it.
 
 The sockets are of type ``SOCK_SEQPACKET``: a message is read whole or not at all, so that the launcher, whose ends
 never block, needs no buffer for half a message. An order, which holds a whole environment and may be larger than a
@@ -10,15 +10,27 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, Union
 
 import attrs
 
+from launcher.processes.message_format import MessageFormat
+
 __all__ = [
+    "MESSAGES",
+    "Forked",
     "Handover",
-    "Message",
+    "ImportsDiffer",
+    "Order",
+    "Packet",
+    "Park",
+    "Parked",
+    "Refused",
+    "Started",
     "WorkerOrder",
+    "ZygoteMessage",
+    "ZygoteReport",
     "order_from_file",
     "order_to_file",
     "packet_pair",
@@ -54,41 +66,110 @@ class Handover:
     link: socket.socket
 
 
-class Message(NamedTuple):
-    """One packet."""
+# ---- from the launcher ----------------------------------------------------------------------------------
 
-    document: dict[str, Any]
+
+class Park(NamedTuple):
+    """Fork parked workers; to the zygote."""
+
+    workers: int
+
+
+class Order(NamedTuple):
+    """Become a worker; to a parked worker. The file of its :class:`WorkerOrder` travels beside the message."""
+
+
+# ---- from the zygote ------------------------------------------------------------------------------------
+
+
+class ZygoteReport(NamedTuple):
+    """How preloading went; the first message of a zygote."""
+
+    unsafe: str | None
+    """Why it must not be forked; None when it may be."""
+    left_out: dict[str, str]
+    """Modules that must not be preloaded, and why."""
+    reads: tuple[str, ...]
+    """Variables that the imports looked up."""
+    import_time: dict[str, str]
+    """Variables that are read at import, with the values that were found."""
+
+
+class Parked(NamedTuple):
+    """From the zygote: a worker was forked, whose socket travels beside the message. From that worker: it waits."""
+
+
+class Refused(NamedTuple):
+    """No worker could be forked."""
+
+    why: str
+
+
+# ---- from a worker --------------------------------------------------------------------------------------
+
+
+class Forked(NamedTuple):
+    """The first message on a worker's socket, from the process between zygote and worker."""
+
+    pid: int
+
+
+class Started(NamedTuple):
+    """The script's first line is reached."""
+
+
+class ImportsDiffer(NamedTuple):
+    """The script has imported torch after it had set variables that count then."""
+
+    differences: dict[str, str | None]
+    """By name; None for a variable that is gone."""
+    applied: tuple[str, ...]
+    """Those that count all the same."""
+
+
+ZygoteMessage = Union[Park, Order, ZygoteReport, Parked, Refused, Forked, Started, ImportsDiffer]  # noqa: UP007
+
+MESSAGES: MessageFormat[ZygoteMessage] = MessageFormat(
+    1, (Park, Order, ZygoteReport, Parked, Refused, Forked, Started, ImportsDiffer)
+)
+
+
+class Packet(NamedTuple):
+    """One message and the descriptors that came with it, which are the receiver's to close."""
+
+    message: ZygoteMessage
     descriptors: tuple[int, ...]
 
 
 def packet_pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected sockets that keep the bounds of messages."""
+    """Make two connected sockets that keep the bounds of messages."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def send_message(link: socket.socket, document: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
-    """Send one document.
+def send_message(link: socket.socket, message: ZygoteMessage, descriptors: Sequence[int] = ()) -> None:
+    """Send one message.
 
     Raises:
         OSError: The other end is gone, or (BlockingIOError) a socket that does not block is full.
     """
-    socket.send_fds(link, [json.dumps(document).encode("utf-8")], list(descriptors))
+    socket.send_fds(link, [MESSAGES.encode(message)], list(descriptors))
 
 
-def receive_message(link: socket.socket) -> Message | None:
-    """Receive one document.
+def receive_message(link: socket.socket) -> Packet | None:
+    """Receive one message.
 
     Returns:
         The message; None when the other end is gone.
 
     Raises:
         BlockingIOError: Nothing has come, on a socket that does not block.
+        MessageError: It is no message, or of another version.
     """
     try:
         raw, descriptors, _, _ = socket.recv_fds(link, _LARGEST_PACKET, 1, socket.MSG_CMSG_CLOEXEC)
     except ConnectionResetError:
         return None
-    return Message(json.loads(raw), tuple(descriptors)) if raw else None
+    return Packet(MESSAGES.decode(raw), tuple(descriptors)) if raw else None
 
 
 def order_to_file(order: WorkerOrder) -> int:

@@ -24,7 +24,7 @@ from launcher.processes.marks import leave_mark
 from launcher.processes.working_folder import working_folder
 from launcher.zygote.import_guard import ImportGuard
 from launcher.zygote.module_survey import _kept_alive, _survey, forget_our_own_modules
-from launcher.zygote.protocol import Handover, WorkerOrder, send_message
+from launcher.zygote.protocol import Handover, Started, WorkerOrder, send_message
 from resilience_core.environment import CELL_VARIABLE
 from resilience_core.monitoring.cell import FIRST_LINE
 from resilience_core.monitoring.error_capture import leave_error
@@ -84,7 +84,7 @@ def _stamp_first_line() -> None:
 def _tell_that_it_starts(link: socket.socket) -> None:
     """Tell the launcher. One that has closed its end has started another worker in this one's place."""
     try:
-        send_message(link, {"started": True})
+        send_message(link, Started())
     except OSError:
         os._exit(1)
 

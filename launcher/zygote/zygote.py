@@ -41,7 +41,18 @@ from collections.abc import Collection, Sequence
 from launcher.zygote.import_time import import_environment
 from launcher.zygote.module_survey import survey
 from launcher.zygote.preloading import Preloading
-from launcher.zygote.protocol import Handover, order_from_file, packet_pair, receive_message, send_message
+from launcher.zygote.protocol import (
+    Forked,
+    Handover,
+    Park,
+    Parked,
+    Refused,
+    ZygoteMessage,
+    order_from_file,
+    packet_pair,
+    receive_message,
+    send_message,
+)
 from launcher.zygote.rehearsal import rehearse
 from launcher.zygote.worker_bootstrap import become, name_process
 from resilience_core.system.prctl import die_with_parent
@@ -72,7 +83,7 @@ def serve(channel: socket.socket, launcher_pid: int, preload: Sequence[str], inh
     preloading = Preloading()
     preloading.import_all(preload)
     found = import_environment(before, preloading.reads)
-    _tell(channel, {**preloading.report(), "import_time": found})
+    _tell(channel, preloading.report(found))
     survey(before, found, preloading)
     # What is frozen is never walked by the collector, so its pages stay shared with every worker.
     gc.collect()
@@ -81,12 +92,12 @@ def serve(channel: socket.socket, launcher_pid: int, preload: Sequence[str], inh
         request = receive_message(channel)
         if request is None:
             os._exit(0)
-        for _ in range(request.document["park"]):
+        for _ in range(request.message.workers if isinstance(request.message, Park) else 0):
             try:
                 handover = _park_one(channel, launcher_pid)
             except OSError as error:  # no process, no descriptor or no memory is left at the moment
                 handover = None
-                _tell(channel, {"refused": error.strerror})
+                _tell(channel, Refused(error.strerror or str(error)))
             if handover is not None:
                 return handover
 
@@ -105,7 +116,7 @@ def _park_one(channel: socket.socket, launcher_pid: int) -> Handover | None:
             if middle == 0:
                 middle = os.getpid()
                 if (worker := _forked_or_ended()) != 0:
-                    _tell(theirs, {"pid": worker})  # so that it can be ended, however early it stops
+                    _tell(theirs, Forked(worker))  # so that it can be ended, however early it stops
                     os._exit(0)
                 channel.close()
                 ours.close()
@@ -114,7 +125,7 @@ def _park_one(channel: socket.socket, launcher_pid: int) -> Handover | None:
         with contextlib.suppress(ChildProcessError):  # a preloaded module may have set SIGCHLD to be ignored
             if (refused := os.waitstatus_to_exitcode(os.waitpid(middle, 0)[1])) > 0:
                 raise OSError(refused, os.strerror(refused))
-        _tell(channel, {"parked": True}, [ours.fileno()])
+        _tell(channel, Parked(), [ours.fileno()])
     return None
 
 
@@ -126,9 +137,9 @@ def _forked_or_ended() -> int:
         os._exit(error.errno or 1)
 
 
-def _tell(channel: socket.socket, document: dict[str, object], descriptors: Sequence[int] = ()) -> None:
+def _tell(channel: socket.socket, message: ZygoteMessage, descriptors: Sequence[int] = ()) -> None:
     try:
-        send_message(channel, document, descriptors)
+        send_message(channel, message, descriptors)
     except OSError:  # the launcher has closed its end
         os._exit(0)
 
@@ -142,13 +153,13 @@ def _wait_for_order(link: socket.socket, middle: int, launcher_pid: int) -> Hand
     link = _out_of_the_way(link)
     rehearse()
     try:
-        send_message(link, {"parked": True})
-        message = receive_message(link)
+        send_message(link, Parked())
+        packet = receive_message(link)
     except OSError:  # the zygote died before it could hand the other end on
-        message = None
-    if message is None or not message.descriptors:
+        packet = None
+    if packet is None or not packet.descriptors:
         os._exit(0)
-    return Handover(order_from_file(message.descriptors[0]), link)
+    return Handover(order_from_file(packet.descriptors[0]), link)
 
 
 def _out_of_the_way(link: socket.socket) -> socket.socket:

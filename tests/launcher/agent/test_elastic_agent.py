@@ -20,6 +20,8 @@ from launcher.agent.elastic_agent import Agent
 from launcher.agent.local_rendezvous import LocalRendezvous
 from launcher.incidents.incident import Incident
 from launcher.incidents.rank_report import RankReport
+from launcher.monitor.messages import HangReport, MonitorReport
+from launcher.monitor.near_miss import NearMiss
 from launcher.workers.worker_processes import Worker
 from resilience_core import FaultToleranceConfig
 from resilience_core.monitoring.cell import ITERATION, Cell, CellView
@@ -31,7 +33,7 @@ class Made:
     """An agent in generation 3, and what was made up around it."""
 
     def __init__(self, max_restarts: int = 5) -> None:
-        self.reports: list[dict[str, Any]] = []
+        self.reports: list[MonitorReport] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.condemned: set[int] = {7}
         self.exit_codes: dict[int, int] = {}
@@ -79,7 +81,7 @@ class Made:
     def stop_judging(self) -> None:
         self.generation.is_being_ended = True
 
-    def read_reports(self) -> list[dict[str, Any]]:
+    def read_reports(self) -> list[MonitorReport]:
         reports, self.reports = self.reports, []
         return reports
 
@@ -89,8 +91,7 @@ class Made:
         incident = Incident(
             "hang", generation, "its section has passed its limit", "terminated", (rank,), folder=folder
         )
-        report = {"generation": generation, "condemned": [local_rank], "incident": incident.to_json(), "problem": None}
-        self.reports.append(report)
+        self.reports.append(HangReport(generation, incident, (local_rank,), None))
 
 
 def view(iteration: int) -> CellView:
@@ -99,16 +100,8 @@ def view(iteration: int) -> CellView:
     return cell.view()
 
 
-def near_miss(local_rank: int) -> dict[str, Any]:
-    return {
-        "local_rank": local_rank,
-        "rank": local_rank,
-        "cause": "section",
-        "section": "step",
-        "late_seconds": 0.1,
-        "late_at_most_seconds": 0.1,
-        "was_late": True,
-    }
+def near_miss(local_rank: int) -> NearMiss:
+    return NearMiss(local_rank, local_rank, 9, "section", "step", 1.0, 0.1, 0.1)
 
 
 # ---- reports --------------------------------------------------------------------------------------------

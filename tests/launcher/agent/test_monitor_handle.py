@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import re
@@ -23,7 +22,7 @@ import pytest
 from launcher.agent import monitor_handle as monitor_process
 from launcher.agent.monitor_handle import MonitorProcess
 from launcher.monitor import keeping
-from launcher.monitor.rank_monitor import WatchOrder
+from launcher.monitor.messages import ORDERS, MissingParts, WatchOrder
 from launcher.processes.handles import wait_for_exit
 from resilience_core import FaultToleranceConfig
 from resilience_core.monitoring.cell import PID, START_TIME, STATE, WATCHED, Cell
@@ -52,14 +51,18 @@ def process(tmp_path: Path, changes: queue.Queue[tuple[str, str]]) -> Iterator[M
     process.close()
 
 
+def kind_of(raw: bytes) -> str:
+    return type(ORDERS.decode(raw)).__name__
+
+
 def first_missing(process: MonitorProcess) -> list[str]:
     """Wait for a report of what is missing."""
     end = time.monotonic() + PATIENCE
     while (left := end - time.monotonic()) > 0:
         select.select([process.channel], [], [], left)
         for report in process.read_reports():
-            if "missing" in report:
-                return list(report["missing"])
+            if isinstance(report, MissingParts):
+                return list(report.paths)
     raise AssertionError("nothing was reported as missing")
 
 
@@ -175,7 +178,7 @@ def test_a_successor_finds_its_orders_although_its_parent_dies_the_moment_it_sta
     os.kill(process.pid, signal.SIGKILL)
 
     assert changes.get(timeout=PATIENCE)[0] == "monitor_replaced"
-    assert [sorted(json.loads(message)) for message in waiting] == [["parts", "run_folders"]]
+    assert [kind_of(message) for message in waiting] == ["RunFolders"]
 
 
 def test_while_none_can_be_started_orders_do_not_pile_up(
@@ -197,8 +200,8 @@ def test_while_none_can_be_started_orders_do_not_pile_up(
     waiting = []
     with contextlib.suppress(BlockingIOError):
         while True:
-            waiting.append(next(iter(json.loads(process._their_end.recv(1 << 16, socket.MSG_DONTWAIT)))))
-    assert waiting == ["run_folders", "watch", "forget"]
+            waiting.append(kind_of(process._their_end.recv(1 << 16, socket.MSG_DONTWAIT)))
+    assert waiting == ["RunFolders", "Watch", "Forget"]
 
 
 def test_a_successor_knows_whom_to_watch_although_its_orders_were_read_by_the_former_one(
@@ -223,7 +226,7 @@ def test_a_successor_knows_whom_to_watch_although_its_orders_were_read_by_the_fo
         monkeypatch.setattr(process, "_start", take_all_and_start)
         os.kill(process.pid, signal.SIGSTOP)
         assert changes.get(timeout=PATIENCE)[0] == "monitor_replaced"
-        assert "watch" in [next(iter(json.loads(taken.get()))) for _ in range(taken.qsize())]
+        assert "Watch" in [kind_of(taken.get()) for _ in range(taken.qsize())]
         hang(cell, rank.pid)
         assert rank.wait(PATIENCE) == -signal.SIGKILL
 
@@ -241,7 +244,7 @@ def test_a_successor_knows_whom_to_watch_although_the_former_one_read_its_orders
         kinds = []
         with contextlib.suppress(BlockingIOError):
             while True:
-                kinds.append(next(iter(json.loads(process._their_end.recv(1 << 16, socket.MSG_DONTWAIT)))))
+                kinds.append(kind_of(process._their_end.recv(1 << 16, socket.MSG_DONTWAIT)))
         return kinds
 
     def take_all(former: subprocess.Popen[bytes]) -> bool:
@@ -255,13 +258,13 @@ def test_a_successor_knows_whom_to_watch_although_the_former_one_read_its_orders
     with contextlib.closing(Cell.create(str(tmp_path / "run" / "0"))) as cell:
         process.watch(WatchOrder(7, 0, 0, cell.path), cell)
         process._replace("recorded", time.monotonic_ns())
-    assert waiting() == ["run_folders", "watch"]
+    assert waiting() == ["RunFolders", "Watch"]
 
 
 DIES_WHILE_IT_REPLACES_A_STOPPED_MONITOR = """
 import os, select, signal, subprocess, sys, threading
 from launcher.agent import monitor_handle as monitor_process
-from launcher.monitor.rank_monitor import WatchOrder
+from launcher.monitor.messages import WatchOrder
 from resilience_core import FaultToleranceConfig
 from resilience_core.monitoring.cell import Cell
 

@@ -17,8 +17,18 @@ import pytest
 
 from launcher.monitor import hang_incident
 from launcher.monitor.lost_time import LostTime
+from launcher.monitor.messages import (
+    ORDERS,
+    REPORTS,
+    Forget,
+    MonitorConfig,
+    MonitorSettings,
+    Note,
+    RunFolders,
+    WatchOrder,
+)
 from launcher.monitor.monitor import Monitor
-from launcher.monitor.rank_monitor import RankMonitor, WatchOrder
+from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.rounds import LONGEST_SLEEP_NS
 from resilience_core import FaultToleranceConfig
 from resilience_core.monitoring.cell import HEARTBEAT, PID, SHUT_DOWN, SMALLEST_LIMIT, START_TIME, STATE, WATCHED, Cell
@@ -56,13 +66,13 @@ def monitor(
         config = json.loads(FaultToleranceConfig(**settings).to_json())
         made.append(
             Monitor(
-                {
-                    "channel": theirs.detach(),
-                    "parent_pidfd": os.pidfd_open(os.getpid()),
-                    "lost_time": lost_time,
-                    "log_folder": str(tmp_path),
-                    "config": config,
-                }
+                MonitorSettings(
+                    channel=theirs.detach(),
+                    parent_pidfd=os.pidfd_open(os.getpid()),
+                    lost_time=lost_time,
+                    log_folder=str(tmp_path),
+                    config=MonitorConfig.from_document(config),
+                )
             )
         )
         same = Cell.from_descriptor(os.dup(cell.descriptor))
@@ -257,7 +267,6 @@ class Hung:
     ) -> None:
         self.watcher, self.launcher = watcher, channel[0]
         self.launcher.setblocking(False)
-        watcher._settings.update(owns_ranks=True, py_spy=None, parts=[])
         self.second_cell = Cell.create(str(folder / "second"))
         self.cells = [cell, self.second_cell]
         same = Cell.from_descriptor(os.dup(self.second_cell.descriptor))
@@ -285,9 +294,9 @@ class Hung:
         told = []
         while True:
             try:
-                told.append(json.loads(self.launcher.recv(1 << 20)))
+                told.append(type(REPORTS.decode(self.launcher.recv(1 << 20))).__name__)
             except BlockingIOError:
-                return [next(iter(message)) for message in told]
+                return told
 
 
 @pytest.fixture
@@ -308,16 +317,16 @@ def test_where_the_launcher_ends_all_a_second_rank_that_is_late_is_no_second_inc
     hung: Hung, owns_ranks: bool, tmp_path: Path
 ) -> None:
     """Its own deadline passes while the group is being killed. Where each rank stands alone it is one of its own."""
-    hung.watcher._settings["owns_ranks"] = owns_ranks
+    hung.watcher._settings = hung.watcher._settings._replace(owns_ranks=owns_ranks)
     hung.be_late(0)
     hung.judge()
     assert hung.processes[0].wait(180) == -signal.SIGKILL
-    assert hung.told() == ["incident", "signalled_ns"]
+    assert hung.told() == ["HangReport", "Signalled"]
 
     hung.be_late(1)
     hung.judge()
 
-    assert hung.told() == ([] if owns_ranks else ["incident", "signalled_ns"])
+    assert hung.told() == ([] if owns_ranks else ["HangReport", "Signalled"])
     assert len(list((tmp_path / "incidents").iterdir())) == (1 if owns_ranks else 2)
     if owns_ranks:
         assert sleep(hung.watcher, time.monotonic_ns()) == 0  # it would look all the time
@@ -331,11 +340,11 @@ def test_who_hangs_in_a_generation_that_the_launcher_is_ending_is_not_judged(
     hung: Hung, when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says so before it signals anybody; what is found then may be what it has done itself."""
-    orders = [{"run_folders": ["/last/order"]}, {"forget": 0, "is_over": False}]
+    orders = [RunFolders(("/last/order",), ()), Forget(0, False)]
 
     def order() -> None:
         for each in orders:
-            hung.launcher.send(json.dumps(each).encode())
+            hung.launcher.send(ORDERS.encode(each))
 
     if when == "before":
         order()
@@ -348,14 +357,14 @@ def test_who_hangs_in_a_generation_that_the_launcher_is_ending_is_not_judged(
     assert hung.told() == []
     assert not (tmp_path / "incidents").exists()
     assert [process.poll() for process in hung.processes] == [None, None]
-    assert (hung.watcher._ranks, hung.watcher._settings["run_folders"]) == ({}, ["/last/order"])
+    assert (hung.watcher._ranks, hung.watcher._settings.run_folders) == ({}, ("/last/order",))
 
 
 def test_a_run_folder_that_hangs_holds_up_nothing_else(
     monitor: Callable[..., Monitor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watching = monitor()
-    watching._settings["parts"] = ["part"]
+    watching._settings = watching._settings._replace(parts=("part",))
     answers, asked = threading.Event(), threading.Semaphore(0)
     main = threading.get_ident()
 
@@ -385,18 +394,18 @@ def test_a_launcher_that_is_killed_with_reports_unread_is_lost_like_any_other(
 ) -> None:
     """One that was stopped has not read them: its end of the channel is reset (ECONNRESET), not only closed."""
     made, (launcher, _) = monitor(), channel
-    made._tell({"note": "never read", "generation": 0})
-    launcher.send(json.dumps({"run_folders": ["/last/order"]}).encode())
+    made._channel.tell(Note(0, "never read"))
+    launcher.send(ORDERS.encode(RunFolders(("/last/order",), ())))
     launcher.close()
 
     if meets_it_first == "sending":
-        made._tell({"note": "not sent", "generation": 0})
+        made._channel.tell(Note(0, "not sent"))
     while made._listen(0):
         pass
-    made._tell({"note": "not sent either", "generation": 0})
+    made._channel.tell(Note(0, "not sent either"))
 
-    assert made._settings["run_folders"] == ["/last/order"]
-    assert not made._unsent
+    assert made._settings.run_folders == ("/last/order",)
+    assert not made._channel.unsent
     assert "could not report" not in capfd.readouterr().err
 
 

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from launcher.monitor.lost_time import Freeze
-from launcher.monitor.rank_monitor import RankMonitor, WatchOrder
+from launcher.monitor.messages import WatchOrder
+from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.verdict import FRESH_MONITOR_DOUBT_NS, Deadline, Verdict
 from launcher.processes.handles import wait_for_exit
 from resilience_core import FaultToleranceConfig

@@ -30,8 +30,9 @@ from launcher.incidents.incident_writer import IncidentWriter
 from launcher.incidents.rank_report import RankReport
 from launcher.incidents.source_lines import SourceReader
 from launcher.monitor import hang_incident, termination
+from launcher.monitor.messages import MonitorConfig, MonitorSettings, WatchOrder
 from launcher.monitor.near_miss import NearMiss
-from launcher.monitor.rank_monitor import RankMonitor, WatchOrder
+from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.rounds import Rounds
 from launcher.monitor.termination import Reporter, condemn
 from launcher.processes.evidence import Evidence, ProcessLook, look_at
@@ -60,6 +61,13 @@ S = 1_000_000_000
 WAITS = "print('ready', flush=True); input()"
 IN_COLLECTIVE = (Frame("all_reduce", "torch/distributed/distributed_c10d.py", 3000), Frame("main", "train.py", 20))
 IN_C = (Frame("stuck", "train.py", 7), Frame("main", "train.py", 12))
+
+
+def settings_of(config: FaultToleranceConfig, owns_ranks: bool = True) -> MonitorSettings:
+    """A monitor's settings where there is no monitor."""
+    return MonitorSettings(
+        -1, -1, -1, "", MonitorConfig.from_document(json.loads(config.to_json())), (), (), owns_ranks
+    )
 
 
 class Group:
@@ -118,7 +126,7 @@ class Group:
         findings = self.rounds.look(self.ranks)
         assert findings is not None
         config = FaultToleranceConfig(rank_termination_signal=self.number, stack_capture_timeout=180)
-        settings = {"config": json.loads(config.to_json()), "owns_ranks": self.owns_ranks, "py_spy": None}
+        settings = settings_of(config, self.owns_ranks)
         writer = IncidentWriter(str(self.folder))
         reporter = Reporter(self._hear, self.spared.extend, lambda: self.is_being_ended())
         signalled = condemn(findings, self.ranks, self.rounds, settings, writer, SourceReader(), reporter)
@@ -435,10 +443,10 @@ def test_what_happens_to_a_culprit_that_was_not_overdue_is_said(group: Group, ow
 def test_several_culprits_that_were_not_overdue_are_spoken_of_as_several() -> None:
     reports = [RankReport(number, number, 7, is_culprit=number > 0) for number in range(3)]
     condemned: Any = [SimpleNamespace(order=SimpleNamespace(rank=0))]
-    config = {"rank_termination_signal": 9}
-    ours = hang_incident.action_on(condemned, reports, {"config": config, "owns_ranks": True})
+    config = FaultToleranceConfig(rank_termination_signal="SIGKILL")
+    ours = hang_incident.action_on(condemned, reports, settings_of(config, owns_ranks=True))
     assert ours == "SIGKILL to rank 0; rank 1, 2, not overdue by themselves, end with the whole group"
-    theirs = hang_incident.action_on(condemned, reports, {"config": config, "owns_ranks": False})
+    theirs = hang_incident.action_on(condemned, reports, settings_of(config, owns_ranks=False))
     assert "rank 1, 2, not overdue by themselves, are not signalled: whoever started them has to end them" in theirs
 
 
@@ -453,8 +461,7 @@ def test_a_rank_that_was_a_few_milliseconds_late_was_not_left_any_time(
     for case in findings.cases:
         case.held = case.deadlines
     findings.cases = findings.cases[:1]
-    settings = {"config": json.loads(FaultToleranceConfig().to_json()), "owns_ranks": True, "py_spy": None}
-    incident = hang_incident._incident(findings, group.ranks, settings, SourceReader())
+    incident = hang_incident._incident(findings, group.ranks, settings_of(FaultToleranceConfig()), SourceReader())
     assert incident.ranks[0].was_withheld is was_withheld
 
 
@@ -511,10 +518,10 @@ def test_who_does_not_wait_is_signalled_whoever_comes_back(group: Group) -> None
 def test_near_misses_say_what_may_have_brought_a_rank_back(group: Group) -> None:
     group.meanwhile = lambda: group.close(0)
     group.condemn()
-    first, second = (near_miss(miss._asdict(), count) for count, miss in enumerate(group.spared, 1))
+    first, second = (near_miss(miss, count) for count, miss in enumerate(group.spared, 1))
     assert "when a signal asked it for its stack" in first
     assert "waits for rank 0, which came back" in second
-    by_itself = near_miss(group.spared[0]._replace(was_asked=False)._asdict(), 3)
+    by_itself = near_miss(group.spared[0]._replace(was_asked=False), 3)
     assert by_itself.endswith("it was spared. The limit is too close to what is normal")
 
 
@@ -611,7 +618,7 @@ def test_only_ranks_that_were_overdue_are_counted_and_all_are_acquitted(monkeypa
     peer = NearMiss(1, 1, 8, "section", "step", 1.0, None, was_late=False)
     told_of = peer._replace(rank=2, local_rank=2, was_announced=True)
 
-    agent.Agent._spared(fake_agent, 0, [miss._asdict() for miss in (peer, late, told_of)])
+    agent.Agent._spared(fake_agent, 0, (peer, late, told_of))
 
     assert acquitted == [1, 0, 2]
     assert fake_agent._near_misses == 1

@@ -20,6 +20,7 @@ from launcher.workers.script_settings import ImportSettings
 from launcher.workers.spawn import Launch
 from launcher.workers.warm_starter import WarmStarter
 from launcher.workers.zygote_handle import Zygote
+from launcher.zygote.protocol import ImportsDiffer
 
 PATIENCE = 180.0
 
@@ -477,6 +478,6 @@ def test_what_a_script_sets_before_it_imports_torch_is_heard_even_when_the_job_e
     nursery.fill()
     nursery.start(0)
     (first, *_) = nursery.starter._running
-    first.imports.append({"import": {"TORCH_LOGS": "+dynamo"}, "applied": []})
+    first.imports.append(ImportsDiffer({"TORCH_LOGS": "+dynamo"}, ()))
     nursery.starter.close()
     assert any("TORCH_LOGS" in line for line in nursery.said)

@@ -1,0 +1,233 @@
+"""Define what the launcher tells its monitor, and what the monitor reports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Union
+
+from launcher.incidents.incident import Incident
+from launcher.monitor.near_miss import NearMiss
+from launcher.monitor.verdict import STARTUP, Deadline
+from launcher.processes.message_format import MessageFormat
+
+__all__ = [
+    "MESSAGE_SIZE",
+    "ORDERS",
+    "REPORTS",
+    "Forget",
+    "HangReport",
+    "LauncherStopped",
+    "MissingParts",
+    "MonitorConfig",
+    "MonitorOrder",
+    "MonitorReport",
+    "MonitorSettings",
+    "Note",
+    "RunFolders",
+    "Signalled",
+    "Spared",
+    "Stop",
+    "Watch",
+    "WatchOrder",
+]
+
+MESSAGE_SIZE = 1 << 16
+"""Of an order in bytes, at most."""
+_VERSION = 1
+
+
+class MonitorConfig(NamedTuple):
+    """The part of ``FaultToleranceConfig`` that the monitor goes by; the names are those of the keys.
+
+    The configuration itself is a class of attrs, which the monitor runs without.
+    """
+
+    initial_rank_heartbeat_timeout: float | None
+    rank_heartbeat_timeout: float | None
+    rank_out_of_section_timeout: float | None
+    rank_section_timeouts: Mapping[str, float | None]
+    rank_termination_signal: int
+    failure_stop_timeout: float
+    capture_stacks: bool
+    stack_capture_timeout: float
+    log_level: int
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> MonitorConfig:
+        """Return the part of a whole configuration, in JSON types, that the monitor goes by."""
+        return cls(**{name: document[name] for name in cls._fields})
+
+
+class MonitorSettings(NamedTuple):
+    """What a monitor is started with."""
+
+    channel: int
+    """The monitor's end of the socket pair, inherited."""
+    parent_pidfd: int
+    lost_time: int
+    """The shared page of ``launcher.monitor.lost_time``, inherited."""
+    log_folder: str
+    config: MonitorConfig
+    run_folders: tuple[str, ...] = ()
+    """To be removed should the parent be killed; the last one is in use."""
+    parts: tuple[str, ...] = ()
+    """Paths that must exist."""
+    owns_ranks: bool = True
+    """Whether ranks must die with the parent."""
+    py_spy: str | None = None
+
+    def to_text(self) -> str:
+        """Return the settings as an argument of a command line."""
+        return json.dumps({**self._asdict(), "config": self.config._asdict()})
+
+    @classmethod
+    def from_text(cls, text: str) -> MonitorSettings:
+        """Return the settings that :meth:`to_text` made a text of."""
+        fields: dict[str, Any] = json.loads(text)
+        fields["config"] = MonitorConfig(**fields["config"])
+        fields.update(run_folders=tuple(fields["run_folders"]), parts=tuple(fields["parts"]))
+        return cls(**fields)
+
+
+# ---- from the launcher to the monitor -------------------------------------------------------------------
+
+
+class WatchOrder(NamedTuple):
+    """What a monitor must know to watch one rank."""
+
+    generation: int
+    local_rank: int
+    rank: int
+    cell: str
+    pid: int = 0
+    """The worker process; 0 where somebody else starts it and the cell will tell."""
+    startup_at_ns: int = 0
+    """By when the rank must have initialised monitoring; 0 is no limit."""
+    started_ns: int = 0
+    has_others: bool = False
+    """The job has ranks on other nodes."""
+    startup_origin: str | None = None
+    """Where the startup limit comes from, and what to do when the start was legitimately slow; for people."""
+    startup_advice: str | None = None
+    startup_is_learned: bool = False
+
+    @property
+    def startup(self) -> Deadline | None:
+        """The startup limit as a deadline."""
+        if not self.startup_at_ns:
+            return None
+        return Deadline(STARTUP, None, -1, self.startup_at_ns, self.started_ns)
+
+
+class Watch(NamedTuple):
+    """Watch a rank; its cell, and the pidfd of its worker where that is known, travel beside the message."""
+
+    order: WatchOrder
+    is_leader: bool
+    """Whether the worker leads a session, to be ended should the parent die."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON types."""
+        return {"order": self.order._asdict(), "is_leader": self.is_leader}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Watch:
+        """Return the message that :meth:`to_json` took apart."""
+        return cls(WatchOrder(**fields["order"]), fields["is_leader"])
+
+
+class Forget(NamedTuple):
+    """Watch the ranks of a generation no longer."""
+
+    generation: int
+    is_over: bool
+    """Nothing of it runs any more; until then its sessions still end should the parent be killed."""
+
+
+class RunFolders(NamedTuple):
+    """Where the run folders are, and what must exist; see :class:`MonitorSettings`."""
+
+    run_folders: tuple[str, ...]
+    parts: tuple[str, ...]
+
+
+class Stop(NamedTuple):
+    """End."""
+
+
+# ---- from the monitor to the launcher -------------------------------------------------------------------
+
+
+class Note(NamedTuple):
+    """What people should be told about a rank."""
+
+    generation: int
+    text: str
+
+
+class HangReport(NamedTuple):
+    """Verdicts, told before the signal."""
+
+    generation: int
+    incident: Incident
+    condemned: tuple[int, ...]
+    """The local ranks that are about to be signalled."""
+    problem: str | None
+    """Why the incident could not be written."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON types."""
+        return {**self._asdict(), "incident": self.incident.to_json()}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> HangReport:
+        """Return the message that :meth:`to_json` took apart."""
+        fields["incident"] = Incident.from_json(fields["incident"])
+        return cls(**{**fields, "condemned": tuple(fields["condemned"])})
+
+
+class Spared(NamedTuple):
+    """Verdicts that were withdrawn before the signal."""
+
+    generation: int
+    near_misses: tuple[NearMiss, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON types."""
+        return {"generation": self.generation, "near_misses": [miss._asdict() for miss in self.near_misses]}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Spared:
+        """Return the message that :meth:`to_json` took apart."""
+        return cls(fields["generation"], tuple(NearMiss(**miss) for miss in fields["near_misses"]))
+
+
+class Signalled(NamedTuple):
+    """The signal was sent; times are ``CLOCK_MONOTONIC`` nanoseconds."""
+
+    generation: int
+    signalled_ns: int
+    verdict_ns: int
+
+
+class MissingParts(NamedTuple):
+    """Paths that must exist and do not."""
+
+    paths: tuple[str, ...]
+
+
+class LauncherStopped(NamedTuple):
+    """The parent is stopped by a signal; reported once each time."""
+
+    seen_ns: int
+
+
+# Union, since Python 3.10 evaluates it: a tuple of the members is what the formats need.
+MonitorOrder = Union[Watch, Forget, RunFolders, Stop]  # noqa: UP007
+MonitorReport = Union[Note, HangReport, Spared, Signalled, MissingParts, LauncherStopped]  # noqa: UP007
+
+ORDERS: MessageFormat[MonitorOrder] = MessageFormat(_VERSION, (Watch, Forget, RunFolders, Stop))
+REPORTS: MessageFormat[MonitorReport] = MessageFormat(
+    _VERSION, (Note, HangReport, Spared, Signalled, MissingParts, LauncherStopped)
+)

@@ -1,0 +1,114 @@
+"""The monitor's end of its socket pair: orders with descriptors beside them, reports in the other direction."""
+
+from __future__ import annotations
+
+import array
+import collections
+import socket
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from launcher.monitor.messages import MESSAGE_SIZE, ORDERS, REPORTS, Forget, MonitorOrder, MonitorReport
+from launcher.processes.message_format import MessageError
+from launcher.records.console import say
+
+__all__ = ["Arrived", "ParentChannel"]
+
+_MOST_UNSENT = 64
+
+
+class Arrived(NamedTuple):
+    """An order, and the descriptors that came with it, which are the receiver's to close."""
+
+    order: MonitorOrder
+    descriptors: list[int]
+
+
+class ParentChannel:
+    """Neither reading nor telling waits.
+
+    Args:
+        descriptor: The inherited socket.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._arrived: collections.deque[Arrived] = collections.deque()
+        """What the parent has said and what is still to be done; a verdict in preparation is not disturbed by it."""
+        self._unsent: collections.deque[bytes] = collections.deque(maxlen=_MOST_UNSENT)
+        self.is_closed = False
+        """The parent has closed its end; what it had sent before was read."""
+
+    def fileno(self) -> int:
+        """Return the descriptor, to wait for."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Close this end."""
+        self._socket.close()
+
+    # ---- orders -----------------------------------------------------------------------------------------
+
+    def read(self) -> None:
+        """Take in what has arrived."""
+        while not self.is_closed:
+            try:
+                raw, descriptors = _receive(self._socket)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:  # it died with reports unread; what it has sent before can still be read
+                continue
+            if not raw:
+                self.is_closed = True
+                return
+            try:
+                self._arrived.append(Arrived(ORDERS.decode(raw), descriptors))
+            except MessageError as error:
+                say(f"the monitor could not read an order of the launcher: {error}")
+
+    def take(self) -> Iterator[Arrived]:
+        """Yield what has been read and not been taken yet, the oldest first."""
+        while self._arrived:
+            yield self._arrived.popleft()
+
+    def is_being_ended(self, generation: int) -> bool:
+        """Whether the parent has said meanwhile that it ends a generation, which it does before it signals a rank."""
+        self.read()
+        return any(isinstance(each.order, Forget) and each.order.generation == generation for each in self._arrived)
+
+    # ---- reports ----------------------------------------------------------------------------------------
+
+    @property
+    def unsent(self) -> int:
+        """How many reports wait for room."""
+        return len(self._unsent)
+
+    def tell(self, report: MonitorReport) -> None:
+        """Send a report, now or in one of the next rounds."""
+        self._unsent.append(REPORTS.encode(report))
+        self.send_unsent()
+
+    def send_unsent(self) -> None:
+        """Send what the parent has room for; the rest waits for one of the next rounds."""
+        while self._unsent:
+            try:
+                self._socket.send(self._unsent[0], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                return
+            except (BrokenPipeError, ConnectionResetError):  # nobody is left to be told
+                self._unsent.clear()
+                return
+            except OSError as error:  # too long for one message; the parent sees the ranks end all the same
+                say(f"the monitor could not report an incident: {error.strerror}")
+            self._unsent.popleft()
+
+
+def _receive(channel: socket.socket) -> tuple[bytes, list[int]]:
+    """Receive one message and the descriptors that came with it."""
+    room = socket.CMSG_SPACE(4 * array.array("i").itemsize)
+    raw, ancillary, _, _ = channel.recvmsg(MESSAGE_SIZE, room, socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
+    descriptors = array.array("i")
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
+    return raw, list(descriptors)

@@ -133,7 +133,7 @@ MUTANTS = (
     # ---- who is to blame ----
     Mutant(
         "the rank that is ahead is blamed",
-        "launcher/incidents/attribution.py",
+        "launcher/incidents/rules_of_hangs.py",
         "    behind = [e for e in known if e.iteration == min(iterations)]\n",
         "    behind = [e for e in known if e.iteration == max(iterations)]\n",
         ("tests/launcher/incidents/test_attribution.py",),
@@ -148,13 +148,13 @@ MUTANTS = (
     Mutant(
         "a stopped rank is no evidence",
         "launcher/incidents/attribution.py",
-        "    for rule in (_left_early, _cannot_run):\n",
-        "    for rule in (_left_early,):\n",
+        "    for rule in (left_early, cannot_run):\n",
+        "    for rule in (left_early,):\n",
         ("tests/launcher/incidents/test_attribution.py",),
     ),
     Mutant(
         "who is overdue alone is blamed even where it waits",
-        "launcher/incidents/attribution.py",
+        "launcher/incidents/rules_of_hangs.py",
         "    if len(others) <= len(condemned) or any(e.waits or not e.last_sign_ns for e in condemned):\n",
         "    if len(others) <= len(condemned) or any(not e.last_sign_ns for e in condemned):\n",
         ("tests/launcher/incidents/test_attribution.py",),
@@ -273,7 +273,7 @@ MUTANTS = (
     ),
     Mutant(
         "who lost a peer and shut down has left early",
-        "launcher/incidents/attribution.py",
+        "launcher/incidents/rules_of_exits.py",
         "and not e.is_condemned and not e.is_victim]",
         "and not e.is_condemned]",
         ("tests/launcher/incidents/test_attribution.py",),

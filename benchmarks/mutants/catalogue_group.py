@@ -90,9 +90,9 @@ MUTANTS_OF_THE_GROUP = (
     ),
     Mutant(
         "whoever has raised an exception and is still ending is said to hold the others up",
-        "launcher/incidents/incident.py",
-        "            if rank.error is not None and rank.error.thread is None:\n                raised =",
-        "            if False:\n                raised =",
+        "launcher/incidents/rank_phrases.py",
+        "        if rank.error is not None and rank.error.thread is None:\n            raised =",
+        "        if False:\n            raised =",
         ("tests/launcher/incidents/test_incident.py",),
     ),
     Mutant(

@@ -95,8 +95,8 @@ MUTANTS_OF_LIMITS = (
     Mutant(
         "a limit that was withheld is said to have led to a verdict",
         "launcher/monitor/hang_incident.py",
-        "limit_learned=report.limit_learned if rank in late else None,",
-        "limit_learned=report.limit_learned,",
+        "limit_learned=origin.kind if was_late and origin",
+        "limit_learned=origin.kind if origin",
         ("tests/launcher/monitor/test_termination.py",),
     ),
     Mutant(

@@ -44,7 +44,7 @@ MUTANTS_OF_WARM_WORKERS = (
     ),
     Mutant(
         "a mistake while stacks are taken costs all the other evidence",
-        "launcher/monitor/hang_incident.py",
+        "launcher/monitor/rank_evidence.py",
         "    except Exception as error:  # noqa: BLE001 - whatever it is, it costs the stacks and no more\n",
         "    except OSError as error:\n",
         ("tests/launcher/monitor/test_termination.py",),
@@ -59,8 +59,8 @@ MUTANTS_OF_WARM_WORKERS = (
     Mutant(
         "who is condemned without evidence is not said to be",
         "launcher/monitor/hang_incident.py",
-        "        is_condemned=True,\n",
-        "",
+        "        is_condemned=True,\n        cause=verdict.cause,\n        section=verdict.section,\n",
+        "        cause=verdict.cause,\n        section=verdict.section,\n",
         ("tests/launcher/monitor/test_termination.py",),
     ),
     Mutant(
@@ -86,7 +86,7 @@ MUTANTS_OF_WARM_WORKERS = (
     ),
     Mutant(
         "an abort that may have come from outside is said to be the rank's own",
-        "launcher/incidents/attribution.py",
+        "launcher/incidents/rules_of_exits.py",
         "        if first.exit_code == -signal.SIGABRT:",
         "        if False:",
         ("tests/launcher/incidents/test_attribution.py",),

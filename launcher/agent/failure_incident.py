@@ -12,10 +12,10 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from launcher.agent.after_shutdown import Overstayed
 from launcher.agent.monitor_handle import find_py_spy
-from launcher.incidents.attribution import assign_blame
+from launcher.incidents.attribution import attribute
 from launcher.incidents.incident import Incident
-from launcher.incidents.rank_report import RankReport
-from launcher.processes.evidence import Evidence, ProcessLook, look_at, unmonitored, uses_a_gpu
+from launcher.incidents.rank_report import RankReport, rank_report
+from launcher.processes.evidence import Evidence, ProcessLook, look_at, uses_a_gpu
 from launcher.workers.worker_processes import Worker, WorkerProcesses
 from resilience_core.environment import PY_SPY_VARIABLE
 from resilience_core.monitoring.cell import CellView
@@ -110,7 +110,7 @@ def failure_incident(
             known[rank] = known[rank]._replace(
                 error=_error_in_file(failure, views[failure.local_rank], known[rank].ended_ns)
             )
-    blame = assign_blame(list(known.values()), has_others=(group.group_world_size or 1) > 1)
+    blame = attribute(list(known.values()), has_others=(group.group_world_size or 1) > 1)
     if killed := {n: overstayed[n] for n in blame.local_ranks if n in overstayed}:
         blame = blame._replace(local_ranks=tuple(killed), why=next(iter(killed.values())).why)
     stopped = sum(not evidence.ended_ns for evidence in known.values())
@@ -195,28 +195,13 @@ def _evidence(worker: Worker, view: CellView, error: ErrorRecord | None) -> Evid
 
 
 def _report(rank: int, pid: int, view: CellView, known: Evidence, now_ns: int) -> RankReport:
-    youngest = max(view.sections, key=lambda section: section.opened_ns, default=None)
-    since_ns = youngest.opened_ns if youngest is not None else view.left_section_ns
-    iteration = view.iteration if view.iteration >= 0 else None
-    has_failed = known.ended_ns != 0 and known.exit_code != 0
-    section = youngest.name if youngest is not None else None
-    if known.error is not None:
-        section = known.error.section or section
-        iteration = iteration if known.error.iteration in (None, -1) else known.error.iteration
-    return RankReport(
-        rank=rank,
-        local_rank=known.local_rank,
-        pid=pid,
-        cause="exit" if has_failed else None,
-        section=section,
-        open_seconds=(now_ns - since_ns) / 1e9 if since_ns else None,
-        iteration=iteration,
-        process_state=known.state or None,
-        exit_code=known.exit_code,
-        message=known.error.first_line() if known.error is not None else None,
-        error=known.error,
-        unmonitored=unmonitored(view),
-    )
+    report = rank_report(rank, pid, view, known, now_ns)
+    if known.ended_ns != 0 and known.exit_code != 0:
+        report = report._replace(cause="exit")
+    if (error := known.error) is not None:
+        iteration = report.iteration if error.iteration in (None, -1) else error.iteration
+        report = report._replace(section=error.section or report.section, iteration=iteration)
+    return report
 
 
 def _error_in_file(failure: ProcessFailure, view: CellView, at_ns: int) -> ErrorRecord | None:

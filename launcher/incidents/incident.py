@@ -10,31 +10,37 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from launcher.incidents.children import Child
-from launcher.incidents.frames import Thread, main_thread
-from launcher.incidents.phrases import exit_phrase, no_stack_phrase, shortened
+from launcher.incidents.phrases import no_stack_phrase
+from launcher.incidents.rank_phrases import (
+    full_stack,
+    headline,
+    limit_advice,
+    short_stack,
+    telling_threads,
+    time_left,
+    waits_phrase,
+    where,
+)
 from launcher.incidents.rank_report import RankReport, stack_from_json, stack_to_json
-from resilience_core.monitoring.cell import MAX_SECTIONS, SHARED_SECTION
 from resilience_core.monitoring.error_record import error_from_json
 from resilience_core.system.plain_files import only_plain
 
-__all__ = ["MOST_CHILDREN", "MOST_STACKS", "Incident", "telling_threads"]
+__all__ = ["MOST_CHILDREN", "MOST_STACKS", "Incident"]
 
 FORMAT_VERSION = 1
 MOST_STACKS = 4
 """Of how many ranks a stack is told on a terminal, at most; the report has all of them."""
 MOST_CHILDREN = 2
 """How many processes that a rank may wait for are told on a terminal, at most."""
-_MOST_THREADS = 2
 _NOT_OF_A_STEP = (None, "setup", "checkpointing")
 """Sections that no step is in. Named as in ``resilience_core.plugins.section_monitor``, which takes long to import."""
 _TAKEN_ABOUT_THEN = (
     "Stacks were taken while the rank came back: they may show what it did afterwards, not what it was late in."
 )
-_WITHHELD = ", no verdict while another rank was within its limits"
 
 
 class Incident(NamedTuple):
@@ -150,7 +156,7 @@ class Incident(NamedTuple):
         lines = []
         for number, rank in enumerate(self.speakers):
             lines.append(self._headline(rank))
-            lines += [f"  stack   {line}" for line in _short_stack(rank) if number < MOST_STACKS]
+            lines += [f"  stack   {line}" for line in short_stack(rank) if number < MOST_STACKS]
             threads = telling_threads(rank.stack) if number < MOST_STACKS else []
             lines += [f"  thread  {thread.name}: {thread.frames[0]}" for thread in threads]
             if number < MOST_STACKS:
@@ -158,11 +164,11 @@ class Incident(NamedTuple):
                 lines += [f"  child   {child}" for child in suspects[:MOST_CHILDREN]]
             if rank.message:
                 lines.append(f"  error   {rank.message}")
-        lines += [f"  overdue {self._headline(rank)}{_waits(rank)}" for rank in self.overdue]
+        lines += [f"  overdue {self._headline(rank)}{waits_phrase(rank)}" for rank in self.overdue]
         lines.append(f"  why     {self.why}")
         for rank in self.ranks:
             if rank not in (*self.speakers, *self.overdue):
-                lines.append(f"  peer    {_where(rank)}")
+                lines.append(f"  peer    {where(rank)}")
         lines.append(f"  action  {self.action}")
         if self.folder:
             lines.append(f"  report  {os.path.join(self.folder, 'report.txt')}")
@@ -189,18 +195,18 @@ class Incident(NamedTuple):
         if self.kind == "near_miss":
             lines += [_TAKEN_ABOUT_THEN, ""]
         for rank in self.ranks:
-            lines.append(f"--- {_where(rank)}")
-            lines += _told_stack(rank.stack)
+            lines.append(f"--- {where(rank)}")
+            lines += full_stack(rank.stack)
             if not rank.stack and (why := self._why_no_stack(rank)) is not None:
                 lines.append(f"  no stack{why}")
             for child in rank.children:
                 lines.append(f"  child process {child}")
-                lines += [f"  {line}" for line in _told_stack(child.stack)]
+                lines += [f"  {line}" for line in full_stack(child.stack)]
             if rank.error is not None and rank.error.traceback:
                 lines += [f"  {line}" for line in rank.error.traceback.splitlines()]
             if rank.stderr_tail:
                 lines += ["  last lines of standard error", *(f"    {line}" for line in rank.stderr_tail)]
-        if (hint := self._hint()) is not None:
+        if (hint := limit_advice((*self.speakers, *self.overdue))) is not None:
             lines += ["", hint]
         return lines
 
@@ -224,69 +230,15 @@ class Incident(NamedTuple):
         """Whose limits have passed where another is to blame: the first few, those that were overdue by themselves
         before those that were only due with them."""
         victims = [rank for rank in self.condemned if rank not in self.speakers and rank.limit_seconds is not None]
-        return tuple(sorted(victims, key=_time_left)[:MOST_STACKS])
+        return tuple(sorted(victims, key=time_left)[:MOST_STACKS])
 
     def _headline(self, rank: RankReport) -> str:
-        if self.kind == "request":
-            return f"rank {rank.rank} (pid {rank.pid}) asks: {rank.message}"
-        if rank.exit_code is not None:
-            return f"rank {rank.rank} (pid {rank.pid}) {exit_phrase(rank.exit_code)}{_at(rank)}{_in_section(rank)}"
-        if rank.cause is None or rank.open_seconds is None or rank.limit_seconds is None:
-            if rank.error is not None and rank.error.thread is None:
-                raised = f"raised {rank.error.type}, and has not ended yet"
-                return f"rank {rank.rank} (pid {rank.pid}) {raised}{_at(rank)}{_in_section(rank)}"
-            likely = "likely " if self.why.startswith("likely: ") else ""
-            return f"rank {rank.rank} (pid {rank.pid}) {likely}holds the others up{_at(rank)}{self._place(rank)}"
-        silent = {
-            "section": f"section '{rank.section}' open for",
-            "out of section": "out of section for",
-            "heartbeat": "no heartbeat for",
-            "startup": "init_workload_monitoring() not called for",
-        }.get(rank.cause, "silent for")
-        where = f" at iteration {rank.iteration}" if rank.iteration is not None else ""
-        # Those that would have been late a moment later are condemned with the one that is late now.
-        soon = rank.limit_seconds - rank.open_seconds
-        until = f", which would have passed {soon * 1000:.0f} ms later" if soon > 0 else ""
-        return (
-            f"rank {rank.rank} (pid {rank.pid}): {silent} {rank.open_seconds:.3f} s{where}; "
-            f"limit {rank.limit_seconds:g} s{f' ({rank.limit_origin})' if rank.limit_origin else ''}{until}"
-            f"{_WITHHELD if rank.was_withheld else ''}"
+        return headline(
+            rank,
+            self.kind,
+            is_likely=self.why.startswith("likely: "),
+            by_heartbeats=any(r.cause == "heartbeat" for r in self.condemned),
         )
-
-    def _place(self, rank: RankReport) -> str:
-        """Where one that is not overdue is; nothing where that is not known, as of one that only sends heartbeats."""
-        if rank.unmonitored is not None:
-            return f", {rank.unmonitored}"
-        if rank.open_seconds is None or (rank.section is None and any(r.cause == "heartbeat" for r in self.condemned)):
-            return ""
-        where = f"in section '{rank.section}'" if rank.section is not None else "between sections"
-        return f", {where} for {rank.open_seconds:.3f} s"
-
-    def _hint(self) -> str | None:
-        for rank in (*self.speakers, *self.overdue):
-            if rank.limit_advice:
-                return rank.limit_advice
-            if rank.section == SHARED_SECTION and rank.cause == "section":
-                return (
-                    "If this is legitimately slow, raise its limit (--ft-rank-section-timeouts). Which section it is "
-                    f"can be told of {MAX_SECTIONS - 1} names only: use fewer"
-                )
-            option = {
-                "section": f"--ft-rank-section-timeouts {rank.section}:SECONDS",
-                "out of section": "--ft-rank-out-of-section-timeout SECONDS",
-                "heartbeat": "--ft-rank-heartbeat-timeout SECONDS",
-                "startup": "--ft-rank-startup-timeout SECONDS",
-            }.get(rank.cause or "")
-            if option:
-                return f"If this is legitimately slow, raise the limit: {option}"
-        return None
-
-
-def _told_stack(stack: tuple[Thread, ...]) -> Iterator[str]:
-    for thread in stack:
-        flags = ", ".join(f for f, on in (("active", thread.is_active), ("holds the GIL", thread.holds_gil)) if on)
-        yield f"  {thread.name}{f' ({flags})' if flags else ''}"
-        yield from (f"    {frame}" for frame in thread.frames)
 
 
 def _one_line_each(document: Mapping[str, Any]) -> str:
@@ -307,41 +259,3 @@ def _new_folder(parent: str) -> str:
             os.mkdir(folder)
             return folder
         number += 1
-
-
-def telling_threads(stack: tuple[Thread, ...]) -> list[Thread]:
-    """Threads beside the main one that stand in the user's own code, the first few: one of them may be what hangs."""
-    main = main_thread(stack)
-    return [t for t in stack if t is not main and t.frames and t.frames[0].package == ""][:_MOST_THREADS]
-
-
-def _short_stack(rank: RankReport) -> list[str]:
-    thread = main_thread(rank.stack)
-    frames = shortened(thread.frames) if thread is not None else []
-    return [f"... {frame} more" if isinstance(frame, int) else str(frame) for frame in frames]
-
-
-def _where(rank: RankReport) -> str:
-    if rank.exit_code is not None:
-        where = exit_phrase(rank.exit_code) + _in_section(rank)
-    elif rank.section and rank.unmonitored is None:
-        where = f"section '{rank.section}'"
-    else:
-        where = rank.unmonitored or "out of section"
-    return f"rank {rank.rank} (pid {rank.pid}): {where}{_at(rank)}{_waits(rank)}"
-
-
-def _waits(rank: RankReport) -> str:
-    return f", waits in {rank.waits_in}" if rank.waits_in else ""
-
-
-def _time_left(rank: RankReport) -> float:
-    return max(0.0, (rank.limit_seconds or 0.0) - (rank.open_seconds or 0.0))
-
-
-def _in_section(rank: RankReport) -> str:
-    return f", in section '{rank.section}'" if rank.section else ""
-
-
-def _at(rank: RankReport) -> str:
-    return f", iteration {rank.iteration}" if rank.iteration is not None else ""

@@ -6,9 +6,12 @@ from typing import Any, NamedTuple
 
 from launcher.incidents.children import Child
 from launcher.incidents.frames import Frame, Thread
+from launcher.processes.evidence import Evidence, unmonitored
+from resilience_core.monitoring.cell import CellView
 from resilience_core.monitoring.error_record import ErrorRecord
+from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["RankReport"]
+__all__ = ["RankReport", "rank_report", "stack_from_json", "stack_to_json"]
 
 
 class RankReport(NamedTuple):
@@ -56,9 +59,38 @@ class RankReport(NamedTuple):
     (``launcher.monitor.withheld``)."""
 
 
+def rank_report(rank: int, pid: int, view: CellView, known: Evidence, now_ns: int) -> RankReport:
+    """Make the report of what cell and process tell; hangs and failures add what only they know.
+
+    Args:
+        rank: The global rank.
+        pid: For people.
+        view: What its cell said.
+        known: What is known of its process.
+        now_ns: ``CLOCK_MONOTONIC`` when the incident was seen.
+    """
+    youngest = max(view.sections, key=lambda section: section.opened_ns, default=None)
+    since_ns = youngest.opened_ns if youngest is not None else view.left_section_ns
+    return RankReport(
+        rank=rank,
+        local_rank=known.local_rank,
+        pid=pid,
+        section=youngest.name if youngest is not None else None,
+        open_seconds=(now_ns - since_ns) / NS_PER_SECOND if since_ns else None,
+        iteration=view.iteration if view.iteration >= 0 else None,
+        process_state=known.state or None,
+        exit_code=known.exit_code,
+        message=known.error.first_line() if known.error is not None else None,
+        error=known.error,
+        unmonitored=unmonitored(view),
+    )
+
+
 def stack_to_json(stack: tuple[Thread, ...]) -> list[dict[str, Any]]:
+    """Return a stack in JSON types; see :meth:`launcher.incidents.incident.Incident.to_json`."""
     return [{**thread._asdict(), "frames": [list(frame) for frame in thread.frames]} for thread in stack]
 
 
 def stack_from_json(stack: list[dict[str, Any]]) -> tuple[Thread, ...]:
+    """Return the stack that :func:`stack_to_json` took apart."""
     return tuple(Thread(**{**t, "frames": tuple(Frame(*frame) for frame in t["frames"])}) for t in stack)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from launcher.incidents.attribution import assign_blame
+from launcher.incidents.attribution import attribute
 from launcher.processes.evidence import Evidence
 from resilience_core.monitoring.error_record import ErrorRecord
 
@@ -33,7 +33,7 @@ def waiting(local_rank: int, **known: Any) -> Evidence:
 
 
 def culprits(*group: Evidence, **how: Any) -> tuple[int, ...]:
-    return assign_blame(group, **how).local_ranks
+    return attribute(group, **how).local_ranks
 
 
 LOST_A_THREAD = OWN._replace(thread="uploads")
@@ -95,7 +95,7 @@ def test_each_kind_of_evidence_names_the_culprit(
     culprit: dict[str, Any], victim: dict[str, Any], why: str, culprit_first: bool
 ) -> None:
     group = [rank(1, **culprit), rank(0, **victim), rank(2, **victim)]
-    blame = assign_blame(group if culprit_first else group[::-1])
+    blame = attribute(group if culprit_first else group[::-1])
 
     assert blame.local_ranks == (1,)
     assert re.search(why, blame.why), blame.why
@@ -110,7 +110,7 @@ def test_the_exception_raised_first_counts_not_the_process_that_ends_first() -> 
 def test_the_same_exception_on_all_ranks_is_everybodys() -> None:
     group = [rank(n, error=OWN._replace(at_ns=OWN.at_ns + n), exit_code=1) for n in range(3)]
     assert culprits(*group) == (0, 1, 2)
-    assert "3 ranks raised the same ValueError" in assign_blame(group).why
+    assert "3 ranks raised the same ValueError" in attribute(group).why
 
 
 def test_an_exception_long_before_a_death_is_the_cause_and_one_after_it_is_not() -> None:
@@ -154,7 +154,7 @@ def test_several_that_are_killed_from_outside_are_all_named() -> None:
     ],
 )
 def test_nobody_is_named_where_it_cannot_be_told(group: list[Evidence], others: bool, why: str) -> None:
-    blame = assign_blame(group, has_others=others)
+    blame = attribute(group, has_others=others)
     assert blame.local_ranks == ()
     assert re.search(why, blame.why), blame.why
 
@@ -178,7 +178,7 @@ def standing(local_rank: int, at: str = "poll (train.py:31)", **known: Any) -> E
 def test_who_stands_apart_from_all_others_is_the_likely_culprit() -> None:
     """A loop until a file is there looks like a hang, but all of them in the same one look like victims."""
     apart = standing(1, "save (train.py:40)", is_condemned=False)
-    blame = assign_blame([standing(0), apart, standing(2)])
+    blame = attribute([standing(0), apart, standing(2)])
     assert blame.local_ranks == (1,)
     assert blame.why.startswith("likely: it stands elsewhere than the others, who all stand at poll (train.py:31)")
     assert culprits(standing(0, waits=None), apart, standing(2, waits=None)) == (1,)
@@ -222,7 +222,7 @@ def test_who_has_been_through_the_section_that_the_others_wait_in_is_likely_to_h
     ahead: Evidence, others: int
 ) -> None:
     group = [ahead, *(in_step(n, 11) for n in (0, 2)[:others])]
-    blame = assign_blame(group[::-1])
+    blame = attribute(group[::-1])
     assert blame.local_ranks == (1,)
     why = "likely: (it has closed section .step. 12 times, the others? 11 times and still waits? in|waits elsewhere)"
     assert re.match(why, blame.why)
@@ -256,7 +256,7 @@ def test_who_may_rightly_be_ahead_is_not_named(group: list[Evidence]) -> None:
 
 
 def test_what_tells_nobody_apart_is_said() -> None:
-    why = assign_blame([in_step(0, 11), in_step(1, 11)]).why
+    why = attribute([in_step(0, 11), in_step(1, 11)]).why
     assert why.endswith("nobody is ahead, all are in section 'step' and have closed it 11 times before")
 
 
@@ -269,21 +269,21 @@ def test_who_may_wait_unseen_is_named_with_a_hedge_and_only_where_nobody_is_sure
     unsure, sure = rank(0, **OUTSIDE, may_wait=True), rank(1, **OUTSIDE)
     hedge = "likely: .*outside any collective.*; not certain, since it may wait for another rank there"
     for group in ([unsure, waiting(1)], [unsure, rank(1)]):
-        blame = assign_blame(group)
+        blame = attribute(group)
         assert blame.local_ranks == (0,)
         assert re.match(hedge, blame.why)
     hidden = [rank(0, iteration=6, is_condemned=True, may_wait=True, waits=False), rank(1, is_condemned=True)]
     busy = [rank(0, is_condemned=True, may_wait=True, is_busy=True), rank(1, is_condemned=True, is_busy=False)]
     for group, fact in ((hidden, "behind the others"), (busy, "the only rank that uses the processor")):
-        blame = assign_blame(group)
+        blame = attribute(group)
         assert blame.local_ranks == (0,)
         assert re.match(f"likely: ({fact}).*; not certain", blame.why)
     # It sleeps, and whether the other waits, which is overdue as well, cannot be told.
-    both = assign_blame([sure, rank(0, is_condemned=True)])
+    both = attribute([sure, rank(0, is_condemned=True)])
     assert both == ((1,), "its stack stands outside any collective, where it waits for nobody")
     assert culprits(sure, rank(0, **OUTSIDE)) == ()
     for group in ([sure, waiting(0)], [sure, rank(0)], [unsure, sure, waiting(2)]):
-        blame = assign_blame(group)
+        blame = attribute(group)
         assert blame.local_ranks == (1,)
         assert not blame.why.startswith("likely")
 
@@ -303,18 +303,18 @@ def test_ranks_that_are_behind_and_may_wait_are_not_named() -> None:
 def test_who_raised_last_is_not_said_to_have_raised_before_the_others() -> None:
     """A peer may lose the connection to a rank that shuts its group down and raises afterwards."""
     later = LOST_A_PEER._replace(at_ns=OWN.at_ns + 1)
-    assert "before any other" in assign_blame([rank(0, error=OWN), rank(1, error=later)]).why
+    assert "before any other" in attribute([rank(0, error=OWN), rank(1, error=later)]).why
     for other in (rank(1, error=LOST_A_PEER._replace(at_ns=OWN.at_ns - S)), rank(1, exit_code=3, ended_ns=S)):
-        blame = assign_blame([rank(0, error=OWN, exit_code=1), other])
+        blame = attribute([rank(0, error=OWN, exit_code=1), other])
         assert blame == ((0,), "raised ValueError")
 
 
 @pytest.mark.parametrize(("asked_ns", "is_told"), [(0, False), (OWN.at_ns - 1, True), (OWN.at_ns + 1, False)])
 def test_an_error_that_our_question_may_have_caused_is_told_as_one(asked_ns: int, is_told: bool) -> None:
     """A wait in C that the signal interrupts may come back with an error."""
-    why = assign_blame([rank(0, is_condemned=True, error=OWN, asked_ns=asked_ns), waiting(1)]).why
+    why = attribute([rank(0, is_condemned=True, error=OWN, asked_ns=asked_ns), waiting(1)]).why
     assert (", after a signal had asked for the stack, which may be why" in why) == is_told
-    both = assign_blame([rank(n, is_condemned=True, error=OWN, asked_ns=asked_ns) for n in range(2)])
+    both = attribute([rank(n, is_condemned=True, error=OWN, asked_ns=asked_ns) for n in range(2)])
     assert both.local_ranks == (0, 1)
     assert (", after a signal had asked for the stack, which may be why" in both.why) == is_told
 
@@ -326,35 +326,35 @@ ENDED = {"exit_code": 9, "ended_ns": 2 * S}
 
 def test_who_is_stopped_beside_one_that_is_stuck_is_blamed_as_likely() -> None:
     stopped = rank(0, state="T", is_condemned=True)
-    beside = assign_blame([stopped, rank(1, **OUTSIDE)])
+    beside = attribute([stopped, rank(1, **OUTSIDE)])
     assert beside.local_ranks == (0,)
     assert beside.why.startswith("likely: the process is stopped (SIGSTOP); not certain")
-    assert assign_blame([stopped, waiting(1)]) == ((0,), "the process is stopped (SIGSTOP)")
+    assert attribute([stopped, waiting(1)]) == ((0,), "the process is stopped (SIGSTOP)")
 
 
 def test_who_has_ended_is_blamed_for_sure_only_where_most_have_not() -> None:
     ended = {"exit_code": 0, "has_left": True}
-    alone = assign_blame([rank(0, **ended), waiting(1)])
+    alone = attribute([rank(0, **ended), waiting(1)])
     assert alone.local_ranks == (0,)
     assert alone.why.startswith("likely: ended with 0 while the others still needed it; not certain")
-    many = assign_blame([rank(0, has_left=True), rank(1, **ended), waiting(2)])
+    many = attribute([rank(0, has_left=True), rank(1, **ended), waiting(2)])
     assert many.local_ranks == (2,)
     assert many.why.startswith("likely: still needs ranks that have finished their training, as most have: it seems")
     # Who ends inside a section has not come to its end.
-    inside = assign_blame([rank(0, **ended), rank(1, **ended, open_sections=("step",)), waiting(2)])
+    inside = attribute([rank(0, **ended), rank(1, **ended, open_sections=("step",)), waiting(2)])
     assert inside == ((1,), "ended with 0 while the others still needed it")
     left = {**ended, "open_sections": ("step",), "is_monitored": False}  # a section that was left open does no harm
     assert culprits(rank(0, **ended), rank(1, **left), waiting(2)) == (2,)
-    lost = assign_blame([rank(0, **ended), rank(1, **ended), rank(2, **LOST)])
+    lost = attribute([rank(0, **ended), rank(1, **ended), rank(2, **LOST)])
     assert (lost.local_ranks, "have ended with 0" in lost.why) == ((2,), True)
 
 
 def test_who_stops_waiting_may_have_waited_for_another_in_vain() -> None:
     gave_up = OWN._replace(type="EOFError", message="")
-    both = assign_blame([rank(n, error=gave_up) for n in range(2)])
+    both = attribute([rank(n, error=gave_up) for n in range(2)])
     assert both.why.startswith("likely: 2 ranks raised the same EOFError; not certain")
-    assert "likely" not in assign_blame([rank(0, error=gave_up)]).why  # nobody else is there
-    assert "likely" in assign_blame([rank(0, error=gave_up)], has_others=True).why
+    assert "likely" not in attribute([rank(0, error=gave_up)]).why  # nobody else is there
+    assert "likely" in attribute([rank(0, error=gave_up)], has_others=True).why
     frames = '  File "{}", line 20, in main\n    step()\n  File "{}", line 9, in f\n    check(x)\nRuntimeError: no\n'
     in_library, in_user = "/site/torch/nn/parallel/distributed.py", "/home/torch/train.py"
     for known, is_hedged in (
@@ -365,16 +365,16 @@ def test_who_stops_waiting_may_have_waited_for_another_in_vain() -> None:
         ({"traceback": '  File "x.py", line 1, in f\n    raise ConnectionError\nValueError: EOFError'}, False),
         ({"traceback": frames.format(in_library, in_user)}, False),  # the forward() of a wrapped model
     ):
-        why = assign_blame([rank(0, error=OWN._replace(**known)), rank(1)]).why
+        why = attribute([rank(0, error=OWN._replace(**known)), rank(1)]).why
         assert why.startswith("likely: raised ") is is_hedged
 
 
 def test_who_ended_first_is_certain_only_where_the_next_one_ended_later() -> None:
     first = rank(0, exit_code=11, ended_ns=S)
-    close = assign_blame([first, rank(1, exit_code=11, ended_ns=S + S // 20)])
+    close = attribute([first, rank(1, exit_code=11, ended_ns=S + S // 20)])
     assert (close.local_ranks, close.why[:27]) == ((0,), "likely: ended first, withou")
     assert "less than 0.1 s later" in close.why
-    later = assign_blame([first, rank(1, exit_code=11, ended_ns=S + S // 5)])
+    later = attribute([first, rank(1, exit_code=11, ended_ns=S + S // 5)])
     assert later == ((0,), "ended first, without an exception on record")
 
 
@@ -405,7 +405,7 @@ def test_a_thread_that_an_exception_has_ended_names_nobody_who_waits_or_has_comp
 def test_of_several_that_our_question_upsets_in_different_ways_none_is_named_for_it(upset: list[Any]) -> None:
     """Whichever of them fails first is a coin; where they stood when they were asked counts."""
     group = [rank(number, **ASKED, **how) for number, how in enumerate(upset)]
-    blame = assign_blame(group)
+    blame = attribute(group)
     assert blame.local_ranks == ()
     assert blame.why.endswith("; 2 ranks failed or ended, after a signal had asked for the stack, which may be why")
     assert culprits(group[0]._replace(waits=True), group[1]._replace(waits=False)) == (1,)
@@ -417,12 +417,12 @@ def test_of_several_that_our_question_upsets_in_different_ways_none_is_named_for
 
 def test_an_end_that_our_question_may_have_caused_is_told_as_one() -> None:
     why = "ended by itself, without an exception on record"
-    assert assign_blame([rank(0, **ENDED), waiting(1)]) == ((0,), why)
-    asked = assign_blame([rank(0, **ENDED, **ASKED), waiting(1, asked_ns=S)])
+    assert attribute([rank(0, **ENDED), waiting(1)]) == ((0,), why)
+    asked = attribute([rank(0, **ENDED, **ASKED), waiting(1, asked_ns=S)])
     assert asked == ((0,), f"{why}, after a signal had asked for the stack, which may be why")
     left = {"exit_code": 0, "has_left": True}
     for known, hint in (({}, ""), ({"asked_ns": S}, ", after a signal had asked for the stack, which may be why")):
-        gone = assign_blame([rank(0, **left, **known), waiting(1), waiting(2)])
+        gone = attribute([rank(0, **left, **known), waiting(1), waiting(2)])
         assert gone == ((0,), f"ended with 0 while the others still needed it{hint}")
     # A victim's lost connection is no second failure of that kind.
     assert culprits(rank(0, **ENDED, **ASKED), rank(1, **LOST | {"asked_ns": 1})) == (0,)
@@ -476,7 +476,7 @@ def test_a_victim_is_never_named_where_there_is_a_cause(
     group = [e._replace(local_rank=number) for number, e in enumerate(others)]
     group.append(rank(len(group), is_condemned=condemned, last_sign_ns=S, **cause))
     order.shuffle(group)
-    assert assign_blame(group, has_others=has_others).local_ranks == (len(others),)
+    assert attribute(group, has_others=has_others).local_ranks == (len(others),)
 
 
 @given(st.lists(victims, min_size=2, max_size=5), st.booleans())
@@ -484,7 +484,7 @@ def test_a_victim_is_never_named_where_there_is_a_cause(
 def test_a_group_of_victims_is_not_blamed(found: list[Evidence], has_others: bool) -> None:
     group = [e._replace(local_rank=number) for number, e in enumerate(found)]
     assume(any(e.is_condemned or e.exit_code is not None for e in group))
-    blame = assign_blame(group, has_others=has_others)
+    blame = attribute(group, has_others=has_others)
     assert (blame.local_ranks, bool(blame.why)) == ((), True)
 
 
@@ -517,7 +517,7 @@ anything = st.builds(
 @given(st.lists(anything, min_size=1, max_size=5), st.booleans())
 @settings(deadline=None)
 def test_there_is_always_a_reason_and_only_ranks_of_the_group_are_named(found: list[Evidence], others: bool) -> None:
-    blame = assign_blame([e._replace(local_rank=number) for number, e in enumerate(found)], has_others=others)
+    blame = attribute([e._replace(local_rank=number) for number, e in enumerate(found)], has_others=others)
     assert blame.why
     assert set(blame.local_ranks) <= set(range(len(found)))
     assert len(set(blame.local_ranks)) == len(blame.local_ranks)
@@ -525,7 +525,7 @@ def test_there_is_always_a_reason_and_only_ranks_of_the_group_are_named(found: l
 
 def test_where_only_lines_of_source_tell_of_waits_nothing_is_said_of_a_collective() -> None:
     """One of them may be stuck in a ``wait`` of its own, of a library for files, say."""
-    local_ranks, why = assign_blame(
+    local_ranks, why = attribute(
         [Evidence(0, **WAITS, waits_by_source=True), Evidence(1, **WAITS)]  # type: ignore[arg-type]
     )
     assert (local_ranks, "seems to wait" in why, "skipped" in why) == ((), True, False)
@@ -557,7 +557,7 @@ def at_store(local_rank: int, **known: Any) -> Evidence:
 def test_where_ranks_wait_for_the_store_nobody_has_skipped_a_collective(
     group: list[Evidence], others: bool, why: str
 ) -> None:
-    blame = assign_blame(group, has_others=others)
+    blame = attribute(group, has_others=others)
     assert blame.local_ranks == ()
     assert re.match(why, blame.why), blame.why
     assert "may be unreachable, or a rank has not come to it in time" in blame.why
@@ -583,11 +583,11 @@ STORE_MAY_BE_UNREACHABLE = "for the store of the process group .*; not certain, 
     ],
 )
 def test_a_rank_that_others_at_the_store_may_wait_for_is_named_as_likely(group: list[Evidence], why: str) -> None:
-    blame = assign_blame(group)
+    blame = attribute(group)
     assert blame.local_ranks == (1,)
     assert re.match(f"likely: .*{why}", blame.why), blame.why
 
 
 def test_who_is_last_to_come_to_the_store_has_called_no_collective_too_many() -> None:
-    local_ranks, why = assign_blame([at_store(0), *(rank(n, exit_code=0, has_left=True) for n in (1, 2))])
+    local_ranks, why = attribute([at_store(0), *(rank(n, exit_code=0, has_left=True) for n in (1, 2))])
     assert (local_ranks, "collective" in why, "as most have: it waits for the store" in why) == ((0,), False, True)

@@ -21,7 +21,7 @@ import pytest
 from launcher.agent import elastic_agent as agent
 from launcher.agent.job_limits import JobLimits
 from launcher.agent.messages import near_miss
-from launcher.incidents.attribution import Blame
+from launcher.incidents.attributed import Attribution
 from launcher.incidents.children import children_of
 from launcher.incidents.frames import Frame, Thread
 from launcher.incidents.incident import Incident
@@ -29,7 +29,7 @@ from launcher.incidents.incident_files import read_incident
 from launcher.incidents.incident_writer import IncidentWriter
 from launcher.incidents.rank_report import RankReport
 from launcher.incidents.source_lines import SourceReader
-from launcher.monitor import hang_incident, termination
+from launcher.monitor import hang_incident, rank_evidence, termination
 from launcher.monitor.messages import MonitorConfig, MonitorSettings, WatchOrder
 from launcher.monitor.near_miss import NearMiss
 from launcher.monitor.rank_monitor import RankMonitor
@@ -100,7 +100,7 @@ class Group:
         self.spared: list[NearMiss] = []
         self.asked: list[int] = []
         self.threads: list[Thread] = []
-        monkeypatch.setattr(hang_incident, "take_stacks", self._recorded_stacks)
+        monkeypatch.setattr(rank_evidence, "take_stacks", self._recorded_stacks)
         monkeypatch.setattr(hang_incident, "_LONGEST_LOOK_AT_CHILDREN_SECONDS", 180)
         monkeypatch.setattr("launcher.incidents.incident_writer.SLOWEST_WRITE_SECONDS", 180)
 
@@ -241,7 +241,7 @@ def test_a_wait_that_only_the_source_tells_of_is_one(
     group.stacks = {n: (Frame("step", "train.py", line, path=str(script)),) for n, line in ((0, 2), (1, 3))}
     began = time.time()
     monkeypatch.setattr(
-        "launcher.monitor.hang_incident._began", lambda _: began
+        "launcher.monitor.hang_incident.started_at", lambda _: began
     )  # as if the ranks came after the script
 
     assert group.condemn() == [0, 1]
@@ -254,13 +254,14 @@ def test_a_wait_that_only_the_source_tells_of_is_one(
 def test_who_may_wait_in_a_way_that_no_line_shows_is_named_with_a_hedge(
     group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: int, state: str, hedge: bool
 ) -> None:
-    monkeypatch.setattr(hang_incident, "look_at", lambda _: ProcessLook(state))
+    for module in (hang_incident, rank_evidence):
+        monkeypatch.setattr(module, "look_at", lambda _: ProcessLook(state))
     script = tmp_path / "train.py"
     script.write_text("wait_for_it()\n\ntime.sleep(1000)\n")
     group.stacks = {0: (Frame("step", "train.py", line, path=str(script)),), 1: IN_COLLECTIVE}
     began = time.time()
     monkeypatch.setattr(
-        "launcher.monitor.hang_incident._began", lambda _: began
+        "launcher.monitor.hang_incident.started_at", lambda _: began
     )  # as if the ranks came after the script
 
     group.condemn()
@@ -288,12 +289,12 @@ def test_what_may_wait_by_its_line_may_wait_unseen_as_well(
 ) -> None:
     """One that spins on a property which asks for a wait's end was named as the only one that uses the processor."""
     known: list[Evidence] = []
-    monkeypatch.setattr(hang_incident, "assign_blame", lambda found, **_: (known.extend(found), Blame((), ""))[1])
+    monkeypatch.setattr(hang_incident, "attribute", lambda found, **_: (known.extend(found), Attribution((), ""))[1])
     script = tmp_path / "train.py"
     script.write_text(f"{line}\n")
     group.stacks = {0: (Frame("step", "train.py", 1, path=str(script)),)}
     began = time.time()
-    monkeypatch.setattr("launcher.monitor.hang_incident._began", lambda _: began)
+    monkeypatch.setattr("launcher.monitor.hang_incident.started_at", lambda _: began)
 
     group.condemn()
     assert [(each.waits, each.may_wait) for each in known] == [(waits, may_wait), (None, False)]
@@ -308,7 +309,7 @@ def test_who_waits_for_a_thread_that_waits_for_others_is_not_named(
     group.stacks = {0: (Frame("join", "threading.py", 1119, "python"), *IN_C), 1: IN_COLLECTIVE}
     group.threads = [Thread("saver", False, False, (Frame("save", "saver.py", 1, path=str(script)),))]
     began = time.time()
-    monkeypatch.setattr("launcher.monitor.hang_incident._began", lambda _: began)
+    monkeypatch.setattr("launcher.monitor.hang_incident.started_at", lambda _: began)
 
     group.condemn()
     ((incident, _, _),) = group.incidents
@@ -648,7 +649,7 @@ def test_a_mistake_of_ours_while_stacks_are_taken_costs_the_stacks_alone(group: 
     assert report.count("no stack: no stack could be taken (RuntimeError: a mistake, at test_termination.py:") == 2
 
 
-@pytest.mark.parametrize("what", ["assign_blame", "look_at", "unmonitored"])
+@pytest.mark.parametrize("what", ["attribute", "look_at", "rank_report"])
 def test_a_mistake_of_ours_while_evidence_is_collected_costs_no_verdict(
     group: Group, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -690,7 +691,7 @@ def test_an_error_that_came_after_our_signal_is_told_as_one(
     monkeypatch.setattr(RankMonitor, "error", lambda rank: error if rank is group.ranks[0] else None)
     if not is_asked:  # by py-spy, which sends none
         threads = {n: (Thread("MainThread", True, False, frames),) for n, frames in group.stacks.items()}
-        monkeypatch.setattr(hang_incident, "take_stacks", lambda *_, **__: threads)
+        monkeypatch.setattr(rank_evidence, "take_stacks", lambda *_, **__: threads)
 
     assert group.condemn() == [0, 1]
     ((incident, _, _),) = group.incidents

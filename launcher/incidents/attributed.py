@@ -1,0 +1,56 @@
+"""The result of an attribution, and what its rules share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from launcher.processes.evidence import Evidence
+
+__all__ = [
+    "AFTER_ASKING",
+    "Attribution",
+    "Group",
+    "NOTICED_LATE_NS",
+    "PERHAPS_FOR_ANOTHER",
+    "THE_STORE",
+    "hedged",
+    "ranks_of",
+    "times_phrase",
+]
+
+NOTICED_LATE_NS = 100_000_000
+"""How much later than it happened a death may be noticed, on a busy machine."""
+
+
+AFTER_ASKING = ", after a signal had asked for the stack, which may be why"
+
+
+PERHAPS_FOR_ANOTHER = "; not certain, since another rank may have caused it"
+
+
+THE_STORE = "the store of the process group (MASTER_ADDR:MASTER_PORT or init_method)"
+
+
+Group = Sequence[Evidence]
+
+
+class Attribution(NamedTuple):
+    """The culprits' local ranks, empty when it cannot be told, and why."""
+
+    local_ranks: tuple[int, ...]
+    why: str
+
+
+def hedged(named: Group, why: str) -> Attribution:
+    if any(e.may_wait for e in named):
+        why = f"likely: {why}; not certain, since it may wait for another rank there in a way that no stack shows"
+    return Attribution(ranks_of(named), why)
+
+
+def times_phrase(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def ranks_of(group: Group) -> tuple[int, ...]:
+    return tuple(e.local_rank for e in group)

@@ -1,0 +1,141 @@
+"""Words for people about one rank of an incident."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from launcher.incidents.frames import Thread, main_thread
+from launcher.incidents.phrases import exit_phrase, shortened
+from launcher.incidents.rank_report import RankReport
+from resilience_core.monitoring.cell import MAX_SECTIONS, SHARED_SECTION
+
+__all__ = [
+    "full_stack",
+    "headline",
+    "limit_advice",
+    "short_stack",
+    "telling_threads",
+    "time_left",
+    "waits_phrase",
+    "where",
+]
+
+_MOST_THREADS = 2
+_WITHHELD = ", no verdict while another rank was within its limits"
+
+
+def headline(rank: RankReport, kind: str, *, is_likely: bool, by_heartbeats: bool) -> str:
+    """Return one line about a rank that an incident is about.
+
+    Args:
+        rank: Which.
+        kind: Of the incident.
+        is_likely: Whether it is named as the likely culprit only.
+        by_heartbeats: Whether ranks are overdue by their heartbeats.
+    """
+    if kind == "request":
+        return f"rank {rank.rank} (pid {rank.pid}) asks: {rank.message}"
+    if rank.exit_code is not None:
+        return f"rank {rank.rank} (pid {rank.pid}) {exit_phrase(rank.exit_code)}{_at(rank)}{_in_section(rank)}"
+    if rank.cause is None or rank.open_seconds is None or rank.limit_seconds is None:
+        if rank.error is not None and rank.error.thread is None:
+            raised = f"raised {rank.error.type}, and has not ended yet"
+            return f"rank {rank.rank} (pid {rank.pid}) {raised}{_at(rank)}{_in_section(rank)}"
+        likely = "likely " if is_likely else ""
+        return f"rank {rank.rank} (pid {rank.pid}) {likely}holds the others up{_at(rank)}{_place(rank, by_heartbeats)}"
+    silent = {
+        "section": f"section '{rank.section}' open for",
+        "out of section": "out of section for",
+        "heartbeat": "no heartbeat for",
+        "startup": "init_workload_monitoring() not called for",
+    }.get(rank.cause, "silent for")
+    where = f" at iteration {rank.iteration}" if rank.iteration is not None else ""
+    # Those that would have been late a moment later are condemned with the one that is late now.
+    soon = rank.limit_seconds - rank.open_seconds
+    until = f", which would have passed {soon * 1000:.0f} ms later" if soon > 0 else ""
+    return (
+        f"rank {rank.rank} (pid {rank.pid}): {silent} {rank.open_seconds:.3f} s{where}; "
+        f"limit {rank.limit_seconds:g} s{f' ({rank.limit_origin})' if rank.limit_origin else ''}{until}"
+        f"{_WITHHELD if rank.was_withheld else ''}"
+    )
+
+
+def _place(rank: RankReport, by_heartbeats: bool) -> str:
+    """Where one that is not overdue is; nothing where that is not known, as of one that only sends heartbeats."""
+    if rank.unmonitored is not None:
+        return f", {rank.unmonitored}"
+    if rank.open_seconds is None or (rank.section is None and by_heartbeats):
+        return ""
+    where = f"in section '{rank.section}'" if rank.section is not None else "between sections"
+    return f", {where} for {rank.open_seconds:.3f} s"
+
+
+def limit_advice(ranks: Sequence[RankReport]) -> str | None:
+    """Return what to do where the limit of the first rank that was under one is legitimately too short."""
+    for rank in ranks:
+        if rank.limit_advice:
+            return rank.limit_advice
+        if rank.section == SHARED_SECTION and rank.cause == "section":
+            return (
+                "If this is legitimately slow, raise its limit (--ft-rank-section-timeouts). Which section it is "
+                f"can be told of {MAX_SECTIONS - 1} names only: use fewer"
+            )
+        option = {
+            "section": f"--ft-rank-section-timeouts {rank.section}:SECONDS",
+            "out of section": "--ft-rank-out-of-section-timeout SECONDS",
+            "heartbeat": "--ft-rank-heartbeat-timeout SECONDS",
+            "startup": "--ft-rank-startup-timeout SECONDS",
+        }.get(rank.cause or "")
+        if option:
+            return f"If this is legitimately slow, raise the limit: {option}"
+    return None
+
+
+def full_stack(stack: tuple[Thread, ...]) -> Iterator[str]:
+    """Yield the lines of every thread's stack."""
+    for thread in stack:
+        flags = ", ".join(f for f, on in (("active", thread.is_active), ("holds the GIL", thread.holds_gil)) if on)
+        yield f"  {thread.name}{f' ({flags})' if flags else ''}"
+        yield from (f"    {frame}" for frame in thread.frames)
+
+
+def telling_threads(stack: tuple[Thread, ...]) -> list[Thread]:
+    """Threads beside the main one that stand in the user's own code, the first few: one of them may be what hangs."""
+    main = main_thread(stack)
+    return [t for t in stack if t is not main and t.frames and t.frames[0].package == ""][:_MOST_THREADS]
+
+
+def short_stack(rank: RankReport) -> list[str]:
+    """Return the lines of the stack that a terminal is shown."""
+    thread = main_thread(rank.stack)
+    frames = shortened(thread.frames) if thread is not None else []
+    return [f"... {frame} more" if isinstance(frame, int) else str(frame) for frame in frames]
+
+
+def where(rank: RankReport) -> str:
+    """Return one line about where a rank is."""
+    if rank.exit_code is not None:
+        place = exit_phrase(rank.exit_code) + _in_section(rank)
+    elif rank.section and rank.unmonitored is None:
+        place = f"section '{rank.section}'"
+    else:
+        place = rank.unmonitored or "out of section"
+    return f"rank {rank.rank} (pid {rank.pid}): {place}{_at(rank)}{waits_phrase(rank)}"
+
+
+def waits_phrase(rank: RankReport) -> str:
+    """Return in which frame a rank waits, behind a comma; nothing where it does not."""
+    return f", waits in {rank.waits_in}" if rank.waits_in else ""
+
+
+def time_left(rank: RankReport) -> float:
+    """Return how many seconds a rank had left; 0 for one that is overdue."""
+    return max(0.0, (rank.limit_seconds or 0.0) - (rank.open_seconds or 0.0))
+
+
+def _in_section(rank: RankReport) -> str:
+    return f", in section '{rank.section}'" if rank.section else ""
+
+
+def _at(rank: RankReport) -> str:
+    return f", iteration {rank.iteration}" if rank.iteration is not None else ""

@@ -1,0 +1,155 @@
+"""Rules of attribution that go by how ranks end: a signal, an exception, an exit, leaving early."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from launcher.incidents.attributed import (
+    AFTER_ASKING,
+    NOTICED_LATE_NS,
+    PERHAPS_FOR_ANOTHER,
+    THE_STORE,
+    Attribution,
+    Group,
+    ranks_of,
+)
+from launcher.processes.evidence import Evidence
+from resilience_core.monitoring.error_record import ErrorRecord
+
+__all__ = ["died_or_raised", "left_early"]
+
+_BEFORE = " before any other failure was seen"
+
+
+# What torch raises while ranks communicate tells of another rank more often than not: the one that checks raises it.
+_OF_COMMUNICATION = re.compile(r"torch/(distributed|nn/parallel)/")
+
+
+_FRAME = re.compile(r'^  File "([^"]*)", line \d+, in ', re.MULTILINE)
+
+
+_GIVES_UP = {
+    "BrokenPipeError",
+    "ConnectionAbortedError",
+    "ConnectionError",
+    "ConnectionRefusedError",
+    "ConnectionResetError",
+    "EOFError",
+    "TimeoutError",
+    "_queue.Empty",
+    "concurrent.futures._base.TimeoutError",  # Python 3.10
+    "asyncio.exceptions.TimeoutError",
+    "http.client.IncompleteRead",
+    "http.client.RemoteDisconnected",
+    "multiprocessing.context.TimeoutError",
+    "subprocess.TimeoutExpired",
+    "urllib.error.URLError",
+}
+
+
+_CAUSE = re.compile(r"^([\w.]+)(?::|$)", re.MULTILINE)
+
+
+def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
+    deaths = sorted((e for e in group if e.fatal_signal is not None), key=_when_noticed)
+    raised = sorted((e for e in group if e.has_raised), key=_when_raised)
+    if deaths and not (raised and _when_raised(raised[0]) < _when_noticed(deaths[0]) - NOTICED_LATE_NS):
+        first = deaths[0]
+        assert first.fatal_signal is not None
+        name = first.fatal_signal.name
+        if first.is_dumping_core:
+            return Attribution((first.local_rank,), f"is dumping core after {name}")
+        # What kills from outside (out of memory, an administrator) may strike several at once.
+        same = [e for e in deaths if e.exit_code == first.exit_code == -9] or [first]
+        return Attribution(ranks_of(same), f"killed by {name}" if first.ended_ns else f"is ending after {name}")
+    if raised:
+        first = raised[0]
+        assert first.error is not None
+        same = [e for e in raised if e.error is not None and e.error[:2] == first.error[:2]]
+        why = AFTER_ASKING if all(e.may_be_upset for e in same) else ""
+        peers = [e for e in group if e is not first]
+        if len(same) > 1:
+            return Attribution(
+                ranks_of(same),
+                f"likely: {len(same)} ranks raised the same {first.error.type}{why}{PERHAPS_FOR_ANOTHER}",
+            )
+        likely = "likely: " if (peers or has_others) and _may_be_of_another(first.error) else ""
+        why += PERHAPS_FOR_ANOTHER if likely else ""
+        # A peer may have failed earlier: this rank may have left the group, and raised afterwards.
+        is_first = bool(peers) and not any(_failed_by(e, first.error.at_ns) for e in peers)
+        before = _BEFORE if is_first and not first.may_be_upset else ""
+        later = "" if first.exit_code is not None else ", and has not ended yet"
+        return Attribution((first.local_rank,), f"{likely}raised {first.error.type}{before}{later}{why}")
+    # Where GPUs are used, an abort is what the watchdog of a collective library does to a victim.
+    may_abort = not any(e.has_gpu for e in group)
+    exited = sorted((e for e in group if _exited_by_itself(e) and (may_abort or e.exit_code != -6)), key=_when_noticed)
+    if exited:
+        first, others = exited[0], "first" if len(exited) > 1 else "by itself"
+        is_close = len(exited) > 1 and exited[1].ended_ns - first.ended_ns < NOTICED_LATE_NS
+        if (number := first.asking_signal) is not None:
+            before = _BEFORE if len(exited) > 1 else ""
+            return Attribution((first.local_rank,), f"ended by {number.name}, which ft_launcher had not sent{before}")
+        if first.exit_code == -signal.SIGABRT:  # the exit code does not tell who has sent it
+            others = f"{'first, ' if len(exited) > 1 else ''}by SIGABRT, its own (abort()) or another process's"
+        why = AFTER_ASKING if first.may_be_upset else ""
+        likely = ""
+        if is_close:
+            likely, why = "likely: ", f"{why}; not certain, since another one was seen to end less than 0.1 s later"
+        elif first.exit_code == -signal.SIGABRT and (len(group) > 1 or has_others):  # gloo does so for a wrong message
+            likely, why = "likely: ", why + PERHAPS_FOR_ANOTHER
+        return Attribution((first.local_rank,), f"{likely}ended {others}, without an exception on record{why}")
+    return None
+
+
+def _may_be_of_another(error: ErrorRecord) -> bool:
+    """Whether a rank also raises it for what another one does: a wait that ended, or a check while they communicate."""
+    frames = _FRAME.findall(error.traceback)
+    in_communication = bool(frames) and _OF_COMMUNICATION.search(frames[-1]) is not None
+    is_end_of_wait = error.type in _GIVES_UP or not _GIVES_UP.isdisjoint(_CAUSE.findall(error.traceback))
+    return in_communication or is_end_of_wait or error.type.startswith("torch.distributed.")
+
+
+def _failed_by(e: Evidence, time_ns: int) -> bool:
+    raised = e.error is not None and not e.has_lost_a_thread and e.error.at_ns < time_ns
+    return raised or (e.exit_code not in (None, 0) and 0 < e.ended_ns < time_ns)
+
+
+def _exited_by_itself(e: Evidence) -> bool:
+    """Ended with something but 0, and not by an exception: one would have ended it with 1 and be on record."""
+    return e.exit_code not in (None, 0) and e.error is None and (e.exit_code != 1 or e.is_monitored)
+
+
+def left_early(group: Group) -> Attribution | None:
+    # Who lost a peer shuts monitoring down on its way out, and was not the one to leave.
+    left = [e for e in group if e.has_left and not e.is_condemned and not e.is_victim]
+    staying = [e for e in group if e not in left]
+    held_up = [e for e in staying if e.is_victim or (e.is_condemned and e.waits)]
+    if not left or not held_up or any(e.is_condemned and not e.waits for e in staying):
+        return None
+    has_ended = all(e.exit_code == 0 for e in left)
+    asked = AFTER_ASKING if all(e.may_be_upset for e in left) else ""
+    at_store = any(e.waits_for_store for e in held_up)
+    in_midst = [e for e in left if e.open_sections and e.is_monitored]  # nobody ends properly there
+    if len(left) > len(staying) and not in_midst:
+        gone = "ended with 0" if has_ended else "finished their training"
+        cause = f"it waits for {THE_STORE}" if at_store else "it seems to have called a collective too many"
+        return Attribution(
+            ranks_of(held_up),
+            f"likely: still needs ranks that have {gone}, as most have{asked}: {cause}; not certain, since they may "
+            "have left too early",
+        )
+    how = f"{'ended with 0' if has_ended else 'finished its training'} while the others still needed it{asked}"
+    if at_store:
+        how = f"likely: {how}; not certain, since {THE_STORE}, where they wait, may be unreachable"
+    elif len(left) == len(staying) and not in_midst:
+        how = f"likely: {how}; not certain, since they may have called a collective too many"
+    return Attribution(ranks_of(in_midst or left), how)
+
+
+def _when_raised(e: Evidence) -> int:
+    return e.error.at_ns if e.error is not None else 0
+
+
+def _when_noticed(e: Evidence) -> int:
+    return e.ended_ns

@@ -1,0 +1,178 @@
+"""Rules of attribution that go by where ranks stand: their processes, stacks, sections and iterations."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from launcher.incidents.attributed import (
+    THE_STORE,
+    Attribution,
+    Group,
+    hedged,
+    ranks_of,
+    times_phrase,
+)
+
+__all__ = [
+    "cannot_run",
+    "is_ahead",
+    "is_behind",
+    "is_busy_alone",
+    "is_overdue_alone",
+    "not_begun",
+    "outside_collectives",
+    "stands_apart",
+    "waits_elsewhere",
+]
+
+_LEAST_LEAD_NS = 1_000_000_000
+"""By how much ranks may be apart without one of them being held up."""
+
+
+def cannot_run(group: Group) -> Attribution | None:
+    stopped = [e for e in group if e.state in ("T", "t") and e.exit_code is None]
+    if not stopped:
+        return None
+    stuck = [e for e in group if e.is_condemned and e.waits is False and e not in stopped]
+    if stuck and not any(e.is_condemned for e in stopped):
+        return Attribution(
+            (), "one rank is stopped, another is stuck outside any collective: it cannot be told which came first"
+        )
+    by = "stopped by a tracer (a debugger)" if all(e.state == "t" for e in stopped) else "stopped (SIGSTOP)"
+    if stuck:
+        return Attribution(
+            ranks_of(stopped),
+            f"likely: the process is {by}; not certain, since another rank is stuck outside any collective",
+        )
+    return Attribution(ranks_of(stopped), f"the process is {by}")
+
+
+def not_begun(group: Group) -> Attribution | None:
+    late = [e for e in group if e.is_condemned and not e.has_begun]
+    if not late or not any(e.has_begun for e in group):
+        return None
+    return Attribution(ranks_of(late), "has not come as far as init_workload_monitoring(), others have")
+
+
+def outside_collectives(group: Group) -> Attribution | None:
+    outside = [e for e in group if e.waits is False]
+    if not outside:
+        return None
+    if waiting := [e for e in group if e.waits]:
+        named = [e for e in outside if e.is_condemned] or outside
+        surest = [e for e in named if not e.may_wait] or named
+        why = "its stack stands outside any collective, the others wait"
+        if not any(e.waits_for_store for e in waiting):
+            return hedged(surest, f"{why} in one")
+        where = "for" if all(e.waits_for_store for e in waiting) else "in one or for"
+        return Attribution(
+            ranks_of(surest), f"likely: {why} {where} {THE_STORE}; not certain, since that may be unreachable"
+        )
+    condemned = [e for e in group if e.is_condemned]
+    if outside == condemned and len(condemned) == 1 and len(group) > 1:
+        return hedged(outside, "the only rank that is overdue, and its stack stands outside any collective")
+    stuck = [e for e in outside if e.is_condemned and not e.may_wait]
+    if len(stuck) == 1 and len(group) > 1:
+        return Attribution(ranks_of(stuck), "its stack stands outside any collective, where it waits for nobody")
+    return None
+
+
+def waits_elsewhere(group: Group) -> Attribution | None:
+    """All wait, a few of them in another place than most; a store that nobody can reach may be asked for anywhere."""
+    if len(group) < 3 or not all(e.waits and e.waits_at and not e.waits_for_store for e in group):
+        return None
+    place, count = Counter(e.waits_at for e in group).most_common(1)[0]
+    if count == len(group) or 2 * count <= len(group):
+        return None
+    return Attribution(
+        ranks_of([e for e in group if e.waits_at != place]),
+        f"likely: waits elsewhere than the others, who wait at {place}; not certain, since they may have skipped what "
+        "it waits for",
+    )
+
+
+def is_behind(group: Group) -> Attribution | None:
+    known = [e for e in group if e.iteration >= 0]
+    iterations = {e.iteration for e in known}
+    if len(iterations) < 2:
+        return None
+    behind = [e for e in known if e.iteration == min(iterations)]
+    # A rank that is ahead may have skipped what they wait for. Where a stack is known and leaves open whether its rank
+    # waits, that is possible, too.
+    if any(e.waits or (e.waits is None and e.stands_at) for e in behind):
+        return None
+    return hedged(behind, f"behind the others, at iteration {min(iterations)} of {max(iterations)}")
+
+
+def stands_apart(group: Group) -> Attribution | None:
+    """Of all but one it is not seen that they wait (a loop until a file is there, a thread), but they stand alike.
+
+    They may also be stuck by themselves, all of them in the same thing, while the one waits for them in such a way.
+    """
+    places = Counter(e.stands_at for e in group)
+    (place, count), *_ = places.most_common(1)
+    if len(group) < 3 or "" in places or count != len(group) - 1:
+        return None
+    (apart,) = (e for e in group if e.stands_at != place)
+    # One that runs, or hangs in the kernel, is not held up by another rank.
+    if apart.waits is not False or any(e.state != "S" for e in group if e is not apart):
+        return None
+    return Attribution(
+        (apart.local_rank,),
+        f"likely: it stands elsewhere than the others, who all stand at {place}; not certain, since they may be stuck "
+        "there by themselves",
+    )
+
+
+def is_ahead(group: Group) -> Attribution | None:
+    """All wait; one has been through a section that the others wait in, so it was not in that collective with them.
+
+    Surer than counts of iterations: a rank that was given one batch more stands in a section that nobody has left.
+    """
+    if any(not e.waits or e.has_gpu for e in group):
+        return None
+    for section in sorted({name for e in group for name in e.open_sections}):
+        counts = [dict(e.closed).get(section, -1) for e in group]
+        fewest = min(counts)
+        ahead = [e for e, count in zip(group, counts, strict=True) if count == fewest + 1]
+        behind = [e for e, count in zip(group, counts, strict=True) if count == fewest]
+        if len(ahead) != 1 or fewest < 0 or len(behind) != len(group) - 1:
+            continue
+        # One that does not sleep, but runs or hangs in the kernel, may have been let go long ago.
+        if all(e.waits_for_all and e.state == "S" and section in e.open_sections for e in behind):
+            others, waits = ("the other", "waits") if len(behind) == 1 else ("the others", "wait")
+            return Attribution(
+                ranks_of(ahead),
+                f"likely: it has closed section '{section}' {times_phrase(fewest + 1)}, "
+                f"{others} {times_phrase(fewest)} and still {waits} in a collective inside it, which this rank seems "
+                f"to have skipped; not certain, since {others} may have called one too many, or a connection failed",
+            )
+    return None
+
+
+def is_overdue_alone(group: Group) -> Attribution | None:
+    """Who is held up by another stops soon after it; most have gone on long after these few.
+
+    One alone that has gone on longer may as well be the culprit, which was late for what the others wait in. And so may
+    one of several that are a little late: limits are made to be far longer than what is usual.
+    """
+    condemned = [e for e in group if e.is_condemned]
+    others = [e for e in group if not e.is_condemned]
+    if len(others) <= len(condemned) or any(e.waits or not e.last_sign_ns for e in condemned):
+        return None
+    latest = max(e.last_sign_ns for e in condemned)
+    silent_ns = max(e.last_sign_ns for e in group) - latest
+    least_ns = max(_LEAST_LEAD_NS, *(e.limit_ns // 2 for e in condemned))
+    if all(e.last_sign_ns - latest > silent_ns // 2 for e in others) and silent_ns > least_ns:
+        return Attribution(ranks_of(condemned), f"silent while the others went on for {silent_ns / 1e9:.1f} s")
+    return None
+
+
+def is_busy_alone(group: Group) -> Attribution | None:
+    """Of some nothing is known but that they use the processor, while everybody else sleeps."""
+    busy = [e for e in group if e.is_busy]
+    if len(busy) != 1 or any(e.is_busy is None for e in group) or busy[0].waits:
+        return None
+    if len(group) > 1 and busy[0].is_condemned:
+        return hedged(busy, "the only rank that uses the processor, the others sleep")
+    return None

@@ -1,0 +1,121 @@
+"""What the monitor collects of each local rank on a verdict: processes, stacks, children."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+
+from launcher.incidents.children import Child, with_awaited
+from launcher.incidents.frames import Frame, Thread, is_a_wait_for_the_gpu, own_frame
+from launcher.incidents.stacks import take_stacks
+from launcher.incidents.waits import (
+    is_entered_by_all,
+    is_for_the_store,
+    may_wait_unseen,
+    tells_no_wait,
+    waits_for_peers,
+)
+from launcher.monitor.messages import MonitorSettings
+from launcher.monitor.rank_monitor import RankMonitor
+from launcher.processes.evidence import Evidence, ProcessLook, look_at, uses_a_gpu
+from launcher.records.console import DEBUG, say
+from resilience_core.monitoring.cell import STACK_SIGNAL, CellView
+
+__all__ = ["can_be_asked", "evidence_of_rank", "mistake_phrase", "stacks_of_ranks", "started_at", "with_stacks"]
+
+
+def mistake_phrase(what: str, error: Exception) -> str:
+    """Words for an error that nobody has foreseen; its traceback is for ``--ft-log-level DEBUG``."""
+    say(*traceback.format_exception(error), level=DEBUG)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    name = f"{os.path.basename(place.filename)}:{place.lineno}"
+    return f"{what} ({type(error).__name__}: {error}, at {name}; this is a mistake in ft_launcher, please report it)"
+
+
+def started_at(view: CellView) -> float:
+    """When a rank's process was started, on ``time.time()``."""
+    since_boot: float = view.start_time / os.sysconf("SC_CLK_TCK")
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
+
+
+def can_be_asked(look: ProcessLook | None) -> bool:
+    """Whether there is a process that could be asked for its stacks."""
+    return look is None or look.exit_code is None
+
+
+def stacks_of_ranks(
+    doomed: Sequence[RankMonitor],
+    views: dict[RankMonitor, CellView],
+    children: Sequence[Child],
+    settings: MonitorSettings,
+    reasons: dict[int, str],
+) -> dict[int, tuple[Thread, ...]]:
+    """By local rank, and by the negative pid of a child; the ranks' come first where time or memory run out."""
+    if not settings.config.capture_stacks:
+        reasons.update((rank.order.local_rank, "none was taken (--ft-capture-stacks false)") for rank in views)
+        return {}
+    # The launcher ends every rank once one is condemned, so none has anything left to be disturbed in.
+    may_be_asked = views if settings.owns_ranks else doomed
+    try:
+        return take_stacks(
+            {
+                **{rank.order.local_rank: rank.pid(view) for rank, view in views.items() if rank.pid(view)},
+                **{-child.pid: child.pid for child in children},
+            },
+            py_spy=settings.py_spy,
+            timeout_seconds=settings.config.stack_capture_timeout,
+            fallback_files={r.order.local_rank: r.stack_file for r in may_be_asked if r in views and views[r].pid},
+            fallback_signal=STACK_SIGNAL,
+            reasons=reasons,
+        )
+    except Exception as error:  # noqa: BLE001 - whatever it is, it costs the stacks and no more
+        why = mistake_phrase("no stack could be taken", error)
+        reasons.update((rank.order.local_rank, why) for rank in views)
+        return {}
+
+
+def with_stacks(
+    family: Sequence[Child], stacks: dict[int, tuple[Thread, ...]], own: tuple[Thread, ...]
+) -> tuple[Child, ...]:
+    """Children of a rank, those first that it may wait for."""
+    complete = with_awaited([child._replace(stack=stacks.get(-child.pid, ())) for child in family], own)
+    return tuple(sorted(complete, key=lambda child: (not child.is_awaited, not child.is_suspect)))
+
+
+def evidence_of_rank(
+    rank: RankMonitor,
+    view: CellView,
+    look: ProcessLook | None,
+    stack: tuple[Thread, ...],
+    sources: Mapping[Frame, str],
+) -> Evidence:
+    later = look_at(rank.pid(view))
+    has_gpu = uses_a_gpu(rank.pid(view))
+    # It waits for a disk or a device, and not just in this moment.
+    hangs_in_kernel = look is not None and later is not None and look.state == later.state == "D"
+    waits: bool | None = None
+    stands_at = str(own_frame(stack) or "")
+    frame = waits_for_peers(stack, sources)
+    if stack:
+        sleeps = later is None or later.state == "S"
+        tells = tells_no_wait(stack, sources, sleeps=sleeps)
+        waits = frame is not None
+        if not waits and (not tells or (has_gpu and is_a_wait_for_the_gpu(stack, sources))):
+            waits = None
+    is_busy = None
+    if look is not None and later is not None and not has_gpu:
+        is_busy = look.state == later.state == "R"
+    return Evidence.of_cell(rank.order.local_rank, view, later, rank.error())._replace(
+        waits=waits,
+        may_wait=not waits and not hangs_in_kernel and bool(stack) and may_wait_unseen(stack, sources),
+        waits_by_source=frame is not None and waits_for_peers(stack, {}) is None,
+        waits_at=stands_at if waits else "",
+        stands_at=stands_at,
+        waits_for_all=frame is not None and is_entered_by_all(frame),
+        waits_for_store=frame is not None and is_for_the_store(frame),
+        closed=tuple(rank.sections_closed().items()),
+        is_busy=is_busy,
+        has_gpu=has_gpu,
+    )

@@ -47,7 +47,7 @@ MUTANTS = (
     ),
     Mutant(
         "orphans that the launcher has adopted are not reaped",
-        "launcher/agent/elastic_agent.py",
+        "launcher/agent/chores.py",
         "        current.reap_orphans()\n",
         "",
         ("tests/e2e/test_failures.py::test_orphans_that_have_ended_are_collected_while_training_goes_on",),
@@ -573,9 +573,9 @@ MUTANTS = (
     Mutant(
         "progress is noted before ranks have heeded the signal",
         "launcher/agent/elastic_agent.py",
-        "            self._current.end(\n                death_sig,",
-        "            self._note_progress(self._current)\n            asked = 0\n"
-        "            self._current.end(\n                death_sig,",
+        "            self._current.end(death_sig,",
+        "            self._policy.note(self._current.views())\n            asked = 0\n"
+        "            self._current.end(death_sig,",
         ("tests/launcher/agent/test_elastic_agent.py",),
     ),
     Mutant(
@@ -667,7 +667,7 @@ MUTANTS = (
     ),
     Mutant(
         "an error file that cannot be read costs the launcher its life",
-        "launcher/agent/elastic_agent.py",
+        "launcher/agent/exits.py",
         '(OSError, ValueError, LookupError, TypeError) as error:\n            logger.warning("the error file',
         'KeyError as error:\n            logger.warning("the error file',
         ("tests/launcher/agent/test_elastic_agent.py",),

@@ -97,7 +97,7 @@ MUTANTS_OF_THE_GROUP = (
     ),
     Mutant(
         "a verdict that comes too late is told as an incident of its own",
-        "launcher/agent/elastic_agent.py",
+        "launcher/agent/monitor_reports.py",
         "is_another = current.is_being_ended or bool(current.condemned)",
         "is_another = bool(current.condemned)",
         ("tests/launcher/agent/test_elastic_agent.py",),
@@ -113,16 +113,16 @@ MUTANTS_OF_THE_GROUP = (
     # ---- the agent ----
     Mutant(
         "a verdict on a generation that is over condemns ranks of the present one",
-        "launcher/agent/elastic_agent.py",
-        "            elif report.generation == self._current.number:\n",
-        "            else:\n",
+        "launcher/agent/monitor_reports.py",
+        "        elif report.generation == current.number:\n",
+        "        else:\n",
         ("tests/launcher/agent/test_elastic_agent.py",),
     ),
     Mutant(
         "a verdict on a generation that is over is withdrawn from the present one",
-        "launcher/agent/elastic_agent.py",
-        "if self._current is not None and self._current.number == generation:",
-        "if self._current is not None:",
+        "launcher/agent/monitor_reports.py",
+        "                if report.generation == current.number:\n",
+        "                if True:\n",
         ("tests/launcher/agent/test_elastic_agent.py",),
     ),
     Mutant(
@@ -141,16 +141,16 @@ MUTANTS_OF_THE_GROUP = (
     ),
     Mutant(
         "a generation that lived does not end a row of early deaths",
-        "launcher/agent/elastic_agent.py",
-        "self._early_deaths + 1 if died_young else 0\n",
-        "self._early_deaths + died_young\n",
+        "launcher/agent/crash_loop.py",
+        "self.early_failures + 1 if died_young else 0\n",
+        "self.early_failures + died_young\n",
         ("tests/launcher/agent/test_elastic_agent.py",),
     ),
     Mutant(
         "a generation that showed life counts as an early death",
-        "launcher/agent/elastic_agent.py",
-        "< failure_incident.YOUNG_NS and not showed_life\n",
-        "< failure_incident.YOUNG_NS\n",
+        "launcher/agent/crash_loop.py",
+        "< EARLY_FAILURE_NS and not has_reported\n",
+        "< EARLY_FAILURE_NS\n",
         ("tests/launcher/agent/test_elastic_agent.py",),
     ),
     Mutant(
@@ -280,7 +280,7 @@ MUTANTS_OF_THE_GROUP = (
     ),
     Mutant(
         "chores are never done",
-        "launcher/agent/elastic_agent.py",
+        "launcher/agent/chores.py",
         "        if left_ns > 0:\n            return left_ns / NS_PER_SECOND\n        current.reap_orphans()\n",
         "        if True:\n            return abs(left_ns) / NS_PER_SECOND\n        current.reap_orphans()\n",
         ("tests/launcher/agent/test_elastic_agent.py",),
@@ -288,18 +288,17 @@ MUTANTS_OF_THE_GROUP = (
     # ---- what a failed rank has left ----
     Mutant(
         "a disk is touched before the peers are asked to end",
-        "launcher/agent/elastic_agent.py",
-        "        current.ask_to_end(signal.SIGTERM)\n        asked_ns",
-        "        self._outfit.on_disk('early', lambda: None, None)\n"
-        "        current.ask_to_end(signal.SIGTERM)\n        asked_ns",
+        "launcher/agent/exits.py",
+        "    current.ask_to_end(signal.SIGTERM)\n    asked_ns",
+        "    outfit.on_disk('early', lambda: None, None)\n    current.ask_to_end(signal.SIGTERM)\n    asked_ns",
         ("tests/launcher/agent/test_elastic_agent.py",),
     ),
     Mutant(
         "ranks are looked at after they were asked to end",
-        "launcher/agent/elastic_agent.py",
-        "        known = failure_incident.look(group, processes, views, current.errors(), current.asked_ns())\n",
-        "        current.ask_to_end(signal.SIGTERM)\n"
-        "        known = failure_incident.look(group, processes, views, current.errors(), current.asked_ns())\n",
+        "launcher/agent/exits.py",
+        "    known = failure_incident.look(group, processes, views, current.errors(), current.asked_ns())\n",
+        "    current.ask_to_end(signal.SIGTERM)\n"
+        "    known = failure_incident.look(group, processes, views, current.errors(), current.asked_ns())\n",
         ("tests/launcher/agent/test_elastic_agent.py",),
     ),
     Mutant(
@@ -347,14 +346,14 @@ MUTANTS_OF_THE_GROUP = (
     ),
     Mutant(
         "a configuration that has worked before is beyond mending",
-        "launcher/agent/elastic_agent.py",
+        "launcher/agent/restart_policy.py",
         "        if not self._has_worked:",
         "        if True:",
         ("tests/e2e/test_failures.py",),
     ),
     Mutant(
         "an error in the configuration is tried again",
-        "launcher/agent/elastic_agent.py",
+        "launcher/agent/restart_policy.py",
         "        if not self._has_worked:",
         "        if False:",
         ("tests/e2e/test_failures.py",),

@@ -9,16 +9,16 @@ __all__ = ["MUTANTS_OF_VERDICTS"]
 MUTANTS_OF_VERDICTS = (
     Mutant(
         "a peer that was not overdue is counted as a near miss",
-        "launcher/agent/elastic_agent.py",
-        "            if miss.was_late:\n",
-        "            if True:\n",
+        "launcher/agent/incident_log.py",
+        "        if miss.was_late:\n",
+        "        if True:\n",
         ("tests/launcher/monitor/test_termination.py",),
     ),
     Mutant(
         "an announced end that was withdrawn is not taken back in words",
-        "launcher/agent/elastic_agent.py",
-        "            elif miss.was_announced:\n",
-        "            elif False:\n",
+        "launcher/agent/incident_log.py",
+        "        elif miss.was_announced:\n",
+        "        elif False:\n",
         ("tests/launcher/monitor/test_termination.py",),
     ),
     Mutant(

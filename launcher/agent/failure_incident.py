@@ -24,16 +24,14 @@ from resilience_core.system.plain_files import only_plain
 
 __all__ = [
     "NO_PY_SPY",
-    "YOUNG_NS",
     "beyond_mending",
     "failure_incident",
     "is_in_a_step",
     "is_same_again",
     "look",
     "misses_py_spy",
-    "showed_life",
+    "has_reported",
     "tail",
-    "written",
 ]
 
 TAIL_LINES = 20
@@ -43,8 +41,6 @@ NO_PY_SPY = (
     "  note    py-spy is not installed: a signal asked the ranks for their stacks, and a stopped rank does not answer "
     "one; pip install py-spy (said once)"
 )
-YOUNG_NS = 10_000_000_000
-"""A generation that ends sooner after its start has died young."""
 
 
 def look(
@@ -168,16 +164,12 @@ def is_same_again(before: Incident | None, now: Incident) -> bool:
     return bool(raised[1]) and raised[0] == raised[1]
 
 
-def written(incident: Incident, log_folder: str) -> tuple[Incident, str | None]:
-    """Write the incident; a log folder that cannot take it costs the report, not the restart."""
-    try:
-        return incident.write(f"{log_folder}/incidents"), None
-    except OSError as error:
-        return incident, f"the incident could not be written under {log_folder}: {error.strerror}"
+def has_reported(views: Mapping[int, CellView]) -> bool:
+    """Whether any rank has sent a heartbeat, used a section or reported an iteration."""
+    return any(_has_reported(view) for view in views.values())
 
 
-def showed_life(view: CellView) -> bool:
-    """Whether a rank has sent a heartbeat, used a section or reported an iteration."""
+def _has_reported(view: CellView) -> bool:
     has_spoken = view.last_heartbeat_ns != view.left_section_ns  # both are set to the same instant at init
     return has_spoken or bool(view.sections) or view.iteration >= 0
 

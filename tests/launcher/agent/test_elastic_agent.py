@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec, WorkerState
 
+from launcher.agent import crash_loop, exits, failure_incident, incident_log
 from launcher.agent import elastic_agent as agent_module
 from launcher.agent.elastic_agent import Agent
 from launcher.agent.local_rendezvous import LocalRendezvous
 from launcher.incidents.incident import Incident
 from launcher.incidents.rank_report import RankReport
-from launcher.monitor.messages import HangReport, MonitorReport
+from launcher.monitor.messages import HangReport, MonitorReport, Spared
 from launcher.monitor.near_miss import NearMiss
 from launcher.workers.worker_processes import Worker
 from resilience_core import FaultToleranceConfig
@@ -120,11 +121,12 @@ def test_a_verdict_counts_for_the_generation_that_it_was_found_in() -> None:
 
 
 def test_a_verdict_is_withdrawn_from_the_generation_that_it_was_found_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_module.messages, "near_miss", lambda miss, count: "spared")
     made = Made()
-    made.agent._spared(2, [near_miss(7)])
+    made.reports.append(Spared(2, (near_miss(7),)))
+    made.agent._read_reports()
     assert made.condemned == {7}
-    made.agent._spared(3, [near_miss(7)])
+    made.reports.append(Spared(3, (near_miss(7),)))
+    made.agent._read_reports()
     assert made.condemned == set()
 
 
@@ -201,8 +203,8 @@ def test_the_other_nodes_are_told_of_the_last_failure_alone(
     made = Made()
     made.agent._remaining_restarts = restarts_left
     incident = Incident("failure", 3, "it ended with 1", "nothing", ())
-    monkeypatch.setattr(agent_module.failure_incident, "look", lambda *_: {})
-    monkeypatch.setattr(agent_module.failure_incident, "failure_incident", lambda *_: incident)
+    monkeypatch.setattr(failure_incident, "look", lambda *_: {})
+    monkeypatch.setattr(failure_incident, "failure_incident", lambda *_: incident)
 
     made.agent._failed(made.generation, made.agent._worker_group)
 
@@ -220,8 +222,8 @@ def test_after_a_failure_ranks_are_looked_at_then_asked_to_end_and_only_then_is_
     outfit.on_disk = lambda what, call, otherwise: order.append("disk") or otherwise
     made.generation.ask_to_end = lambda number: order.append("ask")
     incident = Incident("failure", 3, "it ended with 1", "nothing", ())
-    monkeypatch.setattr(agent_module.failure_incident, "look", lambda *_: order.append("look") or {})
-    monkeypatch.setattr(agent_module.failure_incident, "failure_incident", lambda *_: incident)
+    monkeypatch.setattr(failure_incident, "look", lambda *_: order.append("look") or {})
+    monkeypatch.setattr(failure_incident, "failure_incident", lambda *_: incident)
 
     made.agent._failed(made.generation, made.agent._worker_group)
 
@@ -231,7 +233,7 @@ def test_after_a_failure_ranks_are_looked_at_then_asked_to_end_and_only_then_is_
 def test_a_row_of_early_deaths_is_broken_by_a_generation_that_lived_or_showed_life(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(agent_module, "_LONGEST_BACK_OFF_SECONDS", 0.0)
+    monkeypatch.setattr(crash_loop, "_LONGEST_BACK_OFF_SECONDS", 0.0)
     made = Made()
 
     def dies(after_seconds: float, showed_life: bool = False) -> bool:
@@ -287,15 +289,15 @@ def test_a_membership_change_gives_ranks_as_long_as_the_scheduler_would(monkeypa
 @pytest.mark.parametrize(("captures", "times"), [(True, 1), (False, 0)])
 def test_the_absence_of_py_spy_is_said_once(monkeypatch: pytest.MonkeyPatch, captures: bool, times: int) -> None:
     said: list[str] = []
-    monkeypatch.setattr(agent_module, "say", lambda *lines, **_: said.extend(lines))
-    monkeypatch.setattr(agent_module.failure_incident, "misses_py_spy", lambda incident: incident.kind == "hang")
+    monkeypatch.setattr(incident_log, "say", lambda *lines, **_: said.extend(lines))
+    monkeypatch.setattr(failure_incident, "misses_py_spy", lambda incident: incident.kind == "hang")
     made = Made()
     made.agent._outfit.config = FaultToleranceConfig(capture_stacks=captures)  # type: ignore[misc]
     for local_rank in range(3):
         made.condemned.clear()
         made.verdict(3, local_rank)
         made.agent._read_reports()
-    assert said.count(agent_module.failure_incident.NO_PY_SPY) == times
+    assert said.count(failure_incident.NO_PY_SPY) == times
 
 
 def test_a_name_server_is_asked_nothing_at_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,8 +327,8 @@ def test_what_a_failure_was_seen_at_is_what_the_log_says(monkeypatch: pytest.Mon
     asked_ns: list[int] = []
     made.generation.ask_to_end = lambda number: asked_ns.append(time.monotonic_ns())
     incident = Incident("failure", 3, "it ended with 1", "nothing", ())
-    monkeypatch.setattr(agent_module.failure_incident, "look", lambda *_: {})
-    monkeypatch.setattr(agent_module.failure_incident, "failure_incident", lambda *_: incident)
+    monkeypatch.setattr(failure_incident, "look", lambda *_: {})
+    monkeypatch.setattr(failure_incident, "failure_incident", lambda *_: incident)
 
     made.agent._failed(made.generation, made.agent._worker_group)
 
@@ -344,8 +346,8 @@ def test_a_restart_is_timed_from_what_this_node_has_seen_of_it(monkeypatch: pyte
     monkeypatch.setattr(agent_module, "Generation", lambda *_: started)
     monkeypatch.setattr(agent_module.messages, "restarted", lambda *facts: reasons.append(facts[2]) or "restarted")
     incident = Incident("failure", 3, "it ended with 1", "nothing", ())
-    monkeypatch.setattr(agent_module.failure_incident, "look", lambda *_: {})
-    monkeypatch.setattr(agent_module.failure_incident, "failure_incident", lambda *_: incident)
+    monkeypatch.setattr(failure_incident, "look", lambda *_: {})
+    monkeypatch.setattr(failure_incident, "failure_incident", lambda *_: incident)
 
     def restart() -> None:
         made.agent._stop_workers(made.agent._worker_group)
@@ -395,14 +397,14 @@ def test_chores_are_done_when_they_are_due_and_not_at_every_wake_up(
     """What wakes the launcher most is a restart, when there is no time for them."""
     made, generation = Made(), Chores(next_look, has_told_phases)
     agent: Any = made.agent
-    agent._chores_at_ns = time.monotonic_ns() + 3600 * S
-    assert agent._do_chores(generation) > 3500
+    agent._chores.due_ns = time.monotonic_ns() + 3600 * S
+    assert agent._chores.do(generation) > 3500
     assert generation.done == []
 
-    agent._chores_at_ns = 0
-    assert agent._do_chores(generation) == seconds
+    agent._chores.due_ns = 0
+    assert agent._chores.do(generation) == seconds
     assert generation.done == ["orphans", "phases", "look"]
-    assert 0 < agent._chores_at_ns - time.monotonic_ns() <= seconds * S
+    assert 0 < agent._chores.due_ns - time.monotonic_ns() <= seconds * S
 
 
 def test_an_error_file_that_cannot_be_read_costs_no_other_rank_its_record() -> None:
@@ -414,4 +416,4 @@ def test_an_error_file_that_cannot_be_read_costs_no_other_rank_its_record() -> N
 
     processes: Any = Processes()
     failed = [Worker(local_rank, pid=9, pidfd=-1) for local_rank in range(3)]
-    assert agent_module._records(processes, failed) == {0: "the record of 0", 2: "the record of 2"}
+    assert exits._records(processes, failed) == {0: "the record of 0", 2: "the record of 2"}

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from launcher.agent import elastic_agent as agent
+from launcher.agent import incident_log, monitor_reports
 from launcher.agent.job_limits import JobLimits
 from launcher.agent.messages import near_miss
 from launcher.incidents.attributed import Attribution
@@ -30,7 +30,7 @@ from launcher.incidents.incident_writer import IncidentWriter
 from launcher.incidents.rank_report import RankReport
 from launcher.incidents.source_lines import SourceReader
 from launcher.monitor import hang_incident, rank_evidence, termination
-from launcher.monitor.messages import MonitorConfig, MonitorSettings, WatchOrder
+from launcher.monitor.messages import MonitorConfig, MonitorReport, MonitorSettings, Spared, WatchOrder
 from launcher.monitor.near_miss import NearMiss
 from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.rounds import Rounds
@@ -609,20 +609,20 @@ def test_only_ranks_that_were_overdue_are_counted_and_all_are_acquitted(monkeypa
     said: list[str] = []
     events: list[tuple[str, dict[str, Any]]] = []
     acquitted: list[int] = []
-    monkeypatch.setattr(agent, "say", said.append)
-    fake_agent: Any = SimpleNamespace(
-        _near_misses=0,
-        _current=SimpleNamespace(number=0, acquit=acquitted.append),
-        _outfit=SimpleNamespace(events=SimpleNamespace(write=lambda name, **facts: events.append((name, facts)))),
-    )
+    for module in (incident_log, monitor_reports):
+        monkeypatch.setattr(module, "say", said.append)
+    current: Any = SimpleNamespace(number=0, acquit=acquitted.append)
+    events_of: Any = SimpleNamespace(write=lambda name, **facts: events.append((name, facts)))
+    reports: list[MonitorReport] = []
+    outfit: Any = SimpleNamespace(events=events_of, monitor=SimpleNamespace(read_reports=lambda: reports))
     late = NearMiss(0, 0, 7, "section", "step", 1.0, 0.5)
     peer = NearMiss(1, 1, 8, "section", "step", 1.0, None, was_late=False)
     told_of = peer._replace(rank=2, local_rank=2, was_announced=True)
 
-    agent.Agent._spared(fake_agent, 0, (peer, late, told_of))
+    reports.append(Spared(0, (peer, late, told_of)))
+    monitor_reports.take_reports(outfit, current, incident_log.IncidentLog(outfit), restarts_are_left=True)
 
     assert acquitted == [1, 0, 2]
-    assert fake_agent._near_misses == 1
     assert [(name, facts["rank"]) for name, facts in events] == [("near_miss", 0), ("withdrawn", 2)]
     assert [line.split(":")[0] for line in said] == ["near miss 1", "withdrawn"]
 

@@ -1,0 +1,101 @@
+"""Collect what is known when workers have exited, and make the incident of it."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from torch.distributed.elastic.agent.server.api import WorkerGroup
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from launcher.agent import failure_incident
+from launcher.agent.generation import Generation, Outfit
+from launcher.incidents.incident import Incident
+from launcher.workers.worker_processes import Worker, WorkerProcesses
+from resilience_core.monitoring.cell import CellView
+
+__all__ = ["Exits", "collect_exits", "written"]
+
+logger = logging.getLogger(__name__)
+
+_Left = tuple[dict[int, ProcessFailure], dict[int, tuple[str, ...]]]  # torch's records and last lines, by local rank
+
+
+class Exits(NamedTuple):
+    """What is known of a generation that has failed."""
+
+    incident: Incident
+    """Not written yet."""
+    failures: dict[int, ProcessFailure]
+    """Torch's records, by global rank."""
+    views: Mapping[int, CellView]
+    """What every rank's cell said, by local rank."""
+
+
+def collect_exits(current: Generation, group: WorkerGroup, outfit: Outfit, seen_ns: int) -> Exits:
+    """Look at every rank, ask the peers to end, and read what those that failed have left.
+
+    Args:
+        current: The generation; at least one of its workers has failed.
+        group: Torch's worker group.
+        outfit: What to work with.
+        seen_ns: ``CLOCK_MONOTONIC`` when the failure was seen.
+    """
+    processes = current.processes
+    first = processes.failed
+    views = current.views()
+    known = failure_incident.look(group, processes, views, current.errors(), current.asked_ns())
+    # The peers take longest to die, so they begin before anything is read, written or said.
+    current.ask_to_end(signal.SIGTERM)
+    asked_ns = time.monotonic_ns()
+    failed = [worker.local_rank for worker in first]
+    outfit.events.write("seen", at_ns=seen_ns, generation=current.number, failed=failed)
+    outfit.events.write("asked", at_ns=asked_ns, generation=current.number)
+    nothing: _Left = ({}, {})
+    records, tails = outfit.on_disk(
+        "what the ranks have left", lambda: (_records(processes, first), _tails(processes.stderrs)), nothing
+    )
+    failures = {
+        group.workers[w.local_rank].global_rank: records.get(w.local_rank) or processes.failure(w, error_file="")
+        for w in first
+    }
+    incident = failure_incident.failure_incident(
+        group, processes.pids(), known, views, failures, tails, current.number, seen_ns, current.overstayed
+    )
+    return Exits(incident, failures, views)
+
+
+def written(incident: Incident, outfit: Outfit) -> tuple[Incident, str | None]:
+    """Write an incident; a log folder that cannot take it costs the report, not the restart.
+
+    Returns:
+        The incident with its folder, and why it could not be written, for people.
+    """
+    folder = outfit.log_folder
+    problem: str | None = f"the incident could not be written under {folder}"
+
+    def write() -> tuple[Incident, str | None]:
+        try:
+            return incident.write(f"{folder}/incidents"), None
+        except OSError as error:
+            return incident, f"{problem}: {error.strerror}"
+
+    return outfit.on_disk("the incident", write, (incident, problem))
+
+
+def _records(processes: WorkerProcesses, failed: Collection[Worker]) -> dict[int, ProcessFailure]:
+    """Return torch's records by local rank, but for those whose error files cannot be read."""
+    records = {}
+    for worker in failed:
+        try:
+            records[worker.local_rank] = processes.failure(worker)
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            logger.warning("the error file of local rank %s: %s; going on without", worker.local_rank, error)
+    return records
+
+
+def _tails(paths: Mapping[int, str]) -> dict[int, tuple[str, ...]]:
+    return {local_rank: failure_incident.tail(path) for local_rank, path in paths.items()}

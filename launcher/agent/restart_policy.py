@@ -1,0 +1,69 @@
+"""Decide after a failure whether another start can help, and how long to wait before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from launcher.agent import failure_incident
+from launcher.agent.crash_loop import CrashLoop
+from launcher.agent.generation import Outfit
+from launcher.agent.progress import ProgressRule, Reached, reached_by
+from launcher.incidents.incident import Incident
+from resilience_core.monitoring.cell import CellView
+
+__all__ = ["RestartPolicy"]
+
+T = TypeVar("T")
+
+
+class RestartPolicy:
+    """What is known of the generations of one job on this node, as far as it counts for the next one.
+
+    Args:
+        outfit: What the agent works with.
+    """
+
+    def __init__(self, outfit: Outfit) -> None:
+        self._outfit = outfit
+        self._progress = ProgressRule(outfit.config)
+        self._has_worked = False
+        """A rank of an earlier generation has come as far as a section, a heartbeat or an iteration."""
+        self.crash_loop = CrashLoop(outfit.config.restart_backoff_after)
+
+    @property
+    def furthest(self) -> Reached:
+        """How far the job came in the generations that have ended."""
+        return self._progress.furthest
+
+    def note(self, views: Mapping[int, CellView]) -> None:
+        """Note how far a generation came that ends without a failure here."""
+        reached = reached_by(views.values())
+        self._ask(lambda: self._progress.note(reached))
+
+    def why_not_again(self, incident: Incident, views: Mapping[int, CellView]) -> str | None:
+        """Note a failure.
+
+        Args:
+            incident: What the failure is told as.
+            views: What every rank's cell said, by local rank.
+
+        Returns:
+            Why another start could only end the same way; None where it may help.
+        """
+        reached, in_a_step = reached_by(views.values()), failure_incident.is_in_a_step(incident, views)
+        why = self._ask(lambda: self._progress.generation_ended(reached, in_a_step=in_a_step))
+        if not self._has_worked:  # else the same configuration has been good enough before
+            why = failure_incident.beyond_mending(incident) or why
+        self._has_worked |= failure_incident.has_reported(views)
+        return why
+
+    def doubt(self) -> str | None:
+        """Return what speaks against progress although another start follows, for people."""
+        return self._progress.doubt()
+
+    def _ask(self, call: Callable[[], T]) -> T | None:
+        """Return the result of a call to the rule, which waits for a disk only where it reads a file."""
+        if not self._progress.reads_a_file:
+            return call()
+        return self._outfit.on_disk("whether the job makes progress", call, None)

@@ -156,7 +156,7 @@ def _collect(session: int) -> None:
 
 def _zygote(job: Job, inherited: Collection[int], settings: ImportSettings) -> Zygote | Handover | None:
     """Fork the zygote, unless workers are to be spawned. Returns in the launcher and in every warm worker."""
-    from launcher.agent.job import preload
+    from launcher.agent.resources import preload
     from launcher.workers.zygote_handle import Zygote
     from launcher.zygote.import_time import import_environment
 

@@ -13,21 +13,21 @@ MUTANTS_OF_THE_GROUP = (
     # ---- generations ----
     Mutant(
         "a startup limit that comes to count later strikes at once",
-        "launcher/agent/generation.py",
+        "launcher/agent/rank_watch.py",
         "                if since_ns + limit.seconds * NS_PER_SECOND < from_ns:\n",
         "                if False:\n",
         ("tests/launcher/agent/test_generation.py",),
     ),
     Mutant(
         "a startup limit does not come to count when a rank has initialised monitoring",
-        "launcher/agent/generation.py",
+        "launcher/agent/rank_watch.py",
         "            self._have_them_watched(from_ns=now_ns)\n",
         "            pass\n",
         ("tests/launcher/agent/test_generation.py",),
     ),
     Mutant(
         "nobody looks whether a startup limit has come to count",
-        "launcher/agent/generation.py",
+        "launcher/agent/rank_watch.py",
         "            due.append(_EVIDENCE_SECONDS)\n",
         "            pass\n",
         ("tests/launcher/agent/test_generation.py",),
@@ -104,7 +104,7 @@ MUTANTS_OF_THE_GROUP = (
     ),
     Mutant(
         "a cell that was made anew is not watched",
-        "launcher/agent/generation.py",
+        "launcher/agent/rank_watch.py",
         "            order = self._orders[local_rank]\n"
         "            self._outfit.monitor.watch(order, self._cells[local_rank], is_session_leader=True)\n",
         "            pass\n",
@@ -170,30 +170,30 @@ MUTANTS_OF_THE_GROUP = (
     # ---- whom to ask ----
     Mutant(
         "a wrapper is asked to end in the moment in which its training has ended",
-        "launcher/workers/worker_processes.py",
+        "launcher/workers/end_requests.py",
         "            if local_rank in self._outlived:\n",
         "            if local_rank in self._outlived or has_exited(pidfd):\n",
         ("tests/launcher/workers/test_ending_workers.py",),
     ),
     Mutant(
         "a wrapper is asked to end while its training saves",
-        "launcher/workers/worker_processes.py",
+        "launcher/workers/end_requests.py",
         "            elif has_exited(pidfd):\n                self._outlived",
         "            else:\n                self._outlived",
         ("tests/launcher/workers/test_ending_workers.py",),
     ),
     Mutant(
         "a wrapper alone is asked, and not what else it runs",
-        "launcher/workers/worker_processes.py",
-        "            os.killpg(worker.pid, death_signal)",
-        "            os.kill(worker.pid, death_signal)",
+        "launcher/workers/end_requests.py",
+        "        os.killpg(pid, death_signal)",
+        "        os.kill(pid, death_signal)",
         ("tests/launcher/workers/test_ending_workers.py",),
     ),
     Mutant(
         "workers that had ended by themselves count as asked",
-        "launcher/workers/worker_processes.py",
-        "        for worker in self.running:\n            self._were_asked = True\n",
-        "        self._were_asked = True\n        for worker in self.running:\n",
+        "launcher/workers/end_requests.py",
+        "        for worker in running:\n            self.were_sent = True\n",
+        "        self.were_sent = True\n        for worker in running:\n",
         ("tests/launcher/workers/test_worker_processes.py", "tests/launcher/workers/test_ending_workers.py"),
     ),
     # ---- when to look ----
@@ -266,7 +266,7 @@ MUTANTS_OF_THE_GROUP = (
     # ---- what would stand in the way of a group that is being formed ----
     Mutant(
         "workers are forked while a new generation forms its group",
-        "launcher/workers/warm_starter.py",
+        "launcher/workers/warm_pool.py",
         "        self._wanted = 0  # until prepare() is called",
         "        # until prepare() is called",
         ("tests/launcher/workers/test_warm_starter.py",),
@@ -311,7 +311,7 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "a new monitor is told whom to end only after it was started",
         "launcher/agent/monitor_handle.py",
-        "        self._send_every_order()\n        try:\n",
+        "        self._orders.send_all()\n        try:\n",
         "        try:\n",
         ("tests/launcher/agent/test_monitor_handle.py",),
     ),
@@ -319,7 +319,7 @@ MUTANTS_OF_THE_GROUP = (
         "orders that the former monitor has read are not told to the new one",
         "launcher/agent/monitor_handle.py",
         "            # Again, for the former one may have read them, even in its last moment.\n"
-        "            self._send_every_order()\n",
+        "            self._orders.send_all()\n",
         "",
         ("tests/launcher/agent/test_monitor_handle.py",),
     ),

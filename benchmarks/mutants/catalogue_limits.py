@@ -81,8 +81,8 @@ MUTANTS_OF_LIMITS = (
     Mutant(
         "a learned limit of a start ends a job that has no restart left",
         "launcher/agent/generation.py",
-        "self._is_last = restart_count >= group.spec.max_restarts",
-        "self._is_last = False",
+        "is_last = restart_count >= group.spec.max_restarts",
+        "is_last = False",
         ("tests/launcher/agent/test_generation.py",),
     ),
     Mutant(

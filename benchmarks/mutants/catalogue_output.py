@@ -31,7 +31,7 @@ MUTANTS_OF_OUTPUT = (
     Mutant(
         "runs without a name share a log folder",
         "launcher/agent/job.py",
-        "    if job.arguments.rdzv_id != _UNNAMED:\n",
+        "    if job.arguments.rdzv_id != UNNAMED_RUN:\n",
         "    if True:\n",
         ("tests/launcher/records/test_run_folders.py",),
     ),

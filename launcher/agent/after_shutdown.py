@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from launcher.agent.monitor_handle import find_py_spy
+from launcher.agent.py_spy import find_py_spy
 from launcher.incidents.frames import Thread, main_thread
 from launcher.incidents.phrases import SHORT_STACK
 from launcher.incidents.stacks import take_stacks

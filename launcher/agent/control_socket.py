@@ -11,7 +11,7 @@ import struct
 import time
 
 from launcher.records.log_folders import FolderError
-from launcher.records.run_folders import clear
+from launcher.records.private_folders import clear
 from resilience_core.monitoring.control import MAX_BYTES, ControlMessageError, WorkloadControlRequest, receive
 
 __all__ = ["ControlSocket"]

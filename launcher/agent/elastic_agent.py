@@ -20,17 +20,17 @@ from launcher.agent import messages
 from launcher.agent.chores import Chores
 from launcher.agent.exits import Exits, collect_exits, written
 from launcher.agent.failure_incident import has_reported
-from launcher.agent.generation import Generation, Outfit
+from launcher.agent.generation import Generation
 from launcher.agent.incident_log import IncidentLog
 from launcher.agent.monitor_reports import take_reports
 from launcher.agent.progress import Reached
 from launcher.agent.quiet_agent import QuietAgent
 from launcher.agent.rendezvous import GenerationRendezvous
+from launcher.agent.resources import Outfit
 from launcher.agent.restart_policy import RestartPolicy
 from launcher.agent.waiting import forward_signals, wait_for
 from launcher.processes.working_folder import said_where_deleted
-from launcher.records import console
-from launcher.records.console import say
+from launcher.records.console import gathering, say
 from resilience_core.monitoring.control import WorkloadAction, WorkloadControlRequest
 
 __all__ = ["Agent"]
@@ -96,10 +96,10 @@ class Agent(QuietAgent):
 
     def last_words(self) -> list[str]:
         """What to say about a job that has failed; no more about a job that ends otherwise."""
-        spec = self._worker_group.spec
+        allowed = self._worker_group.spec.max_restarts
         incident, why = self._incidents.of_generation(self.generation), self.ended_because
         if why is None and incident is not None:
-            why = messages.what_follows(spec.max_restarts - self._remaining_restarts, spec.max_restarts)
+            why = messages.what_follows(allowed - self._remaining_restarts, allowed)
         return messages.closing(incident, why)
 
     # ---- torch's seam -----------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ class Agent(QuietAgent):
 
     def _failed(self, current: Generation, group: WorkerGroup) -> RunResult:
         """A worker has failed: stop its peers, write down what is known, decide whether to go on."""
-        with self._outfit.events.gathering(), console.gathering():
+        with self._outfit.events.gathering(), gathering():
             exits = self._note_failure(current, group)
         if self._remaining_restarts > 0:
             self._back_off_from_a_crash_loop(current, has_reported(exits.views))

@@ -12,7 +12,8 @@ from torch.distributed.elastic.agent.server.api import WorkerGroup
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from launcher.agent import failure_incident
-from launcher.agent.generation import Generation, Outfit
+from launcher.agent.generation import Generation
+from launcher.agent.resources import Outfit
 from launcher.incidents.incident import Incident
 from launcher.workers.worker_processes import Worker, WorkerProcesses
 from resilience_core.monitoring.cell import CellView

@@ -11,7 +11,7 @@ from torch.distributed.elastic.agent.server.api import WorkerGroup
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from launcher.agent.after_shutdown import Overstayed
-from launcher.agent.monitor_handle import find_py_spy
+from launcher.agent.py_spy import find_py_spy
 from launcher.incidents.attribution import attribute
 from launcher.incidents.incident import Incident
 from launcher.incidents.rank_report import RankReport, rank_report

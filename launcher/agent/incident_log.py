@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.agent import failure_incident, messages
-from launcher.agent.generation import Outfit
+from launcher.agent.resources import Outfit
 from launcher.incidents.incident import Incident
 from launcher.monitor.near_miss import NearMiss
 from launcher.records.console import say

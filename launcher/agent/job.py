@@ -3,65 +3,44 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Collection
 
 from torch.distributed import DistError
-from torch.distributed import run as torchrun
 from torch.distributed.elastic import events as torch_events
-from torch.distributed.elastic import metrics
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
-from torch.distributed.elastic.metrics.api import MetricsConfig
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, get_error_handler
-from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousParameters
-from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 
 from launcher.agent import messages
-from launcher.agent.bounded_logs import BoundedLogs
-from launcher.agent.control_socket import ControlSocket
 from launcher.agent.elastic_agent import Agent
-from launcher.agent.generation import Outfit, accepted_by
-from launcher.agent.local_rendezvous import LocalRendezvous
-from launcher.agent.monitor_handle import MonitorProcess
-from launcher.agent.rendezvous import FreshStoreRendezvous
+from launcher.agent.resources import Outfit, open_resources
 from launcher.agent.signals import SignalInbox
-from launcher.agent.upkeep import CONFIG_FILE, CONTROL_SOCKET, Upkeep
+from launcher.agent.torchrun_settings import UNNAMED_RUN, complete, launch_config_of, worker_spec_of
 from launcher.command_line import default_threads
 from launcher.command_line.addresses import tell_unresolved
-from launcher.command_line.option_values import check_local_ranks, exit_timeout, local_world_size
+from launcher.command_line.option_values import exit_timeout, local_world_size
 from launcher.command_line.options import Job
 from launcher.processes.background import Background, NotDoneError
 from launcher.processes.shortages import explained, too_few_descriptors
 from launcher.processes.working_folder import completed
 from launcher.records import console, latest
 from launcher.records.console import say
-from launcher.records.event_log import EventLog
 from launcher.records.log_folders import FolderError, make_log_folder, new_run_id, remove_if_empty
 from launcher.records.log_records import take_over_logging
 from launcher.records.retention import prune_in_background
-from launcher.records.run_folders import RunFolder
 from launcher.workers.script_settings import ImportSettings
-from launcher.workers.spawn import python_command
-from launcher.workers.starters import SpawnStarter, WorkerStarter
-from launcher.workers.warm_starter import WarmStarter
 from launcher.workers.zygote_handle import Zygote
-from resilience_core.config.schema import FaultToleranceConfig
 from resilience_core.errors import ConfigError, ResilienceError
 
-__all__ = ["preload", "run"]
+__all__ = ["run"]
 
-_UNNAMED = "none"
-"""What torchrun calls a run without ``--rdzv-id``."""
 _LOG_ROOM_BYTES = 1 << 20
 _LONGEST_FIRST_WAIT_SECONDS = 30.0
 _LONGEST_LAST_WAIT_SECONDS = 1.0
 _NO_AGREEMENT = (RendezvousError, DistError)
 """What a rendezvous raises, and what the store below it lets through."""
-_RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
 def run(job: Job, zygote: Zygote | None = None, settings: ImportSettings | None = None) -> int:
@@ -85,21 +64,21 @@ def run(job: Job, zygote: Zygote | None = None, settings: ImportSettings | None 
     take_over_logging(job.config.log_level)
     for warning in job.warnings:
         say(f"warning: {warning}")
-    _complete(job)
+    complete(job)
     with contextlib.ExitStack() as stack:
         signals = SignalInbox(getattr(job.arguments, "signals_to_handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"))
         signals.install()
         disk = Background("ft_log_folder", _LOG_ROOM_BYTES, completed(job.arguments.log_dir or "ft_logs"))
         disk.start()
         log_folder = _log_folder(job, disk)
-        stack.callback(_put_away, log_folder, disk)
-        launch_config, entrypoint, arguments = _launch_config(job, log_folder, workers)
+        stack.callback(_remove_empty_log_folder, log_folder, disk)
+        launch_config, entrypoint, arguments = launch_config_of(job, log_folder, workers)
         default_threads.retract(launch_config.nproc_per_node)
-        outfit = stack.enter_context(_furnished(job, launch_config, log_folder, zygote, settings, signals, disk))
+        outfit = stack.enter_context(open_resources(job, launch_config, log_folder, zygote, settings, signals, disk))
         tell_unresolved(job.addresses)
         try:
             with signals.raised_at_once():
-                spec = _worker_spec(job, launch_config, entrypoint, arguments)
+                spec = worker_spec_of(job, launch_config, entrypoint, arguments)
         except SignalException as ended:
             say(f"ended by {ended.sigval.name} before a worker was started")
             return 128 + ended.sigval
@@ -129,25 +108,14 @@ def _run_name(job: Job) -> str:
     Nodes that were given no name for the run, torchrun's is "none" then, have nothing to derive one from before they
     have met; each has a folder of its own.
     """
-    if job.arguments.rdzv_id != _UNNAMED:
+    if job.arguments.rdzv_id != UNNAMED_RUN:
         return str(job.arguments.rdzv_id)
     return new_run_id() if job.is_local else f"{new_run_id()}-{os.uname().nodename}"
 
 
-def _put_away(log_folder: str, disk: Background) -> None:
+def _remove_empty_log_folder(log_folder: str, disk: Background) -> None:
     with contextlib.suppress(NotDoneError, OSError):
         disk.call(lambda: remove_if_empty(log_folder), _LONGEST_LAST_WAIT_SECONDS)
-
-
-def preload(config: FaultToleranceConfig) -> tuple[str, ...]:
-    """What a zygote imports: torch, what a rank needs of ours, and whatever ``--ft-preload`` names."""
-    return (
-        "torch",
-        "torch.distributed",
-        "resilience_core.monitoring.client",
-        "resilience_core.config.schema",
-        *(config.preload or ()),
-    )
 
 
 def _supervise(agent: Agent, spec: WorkerSpec, outfit: Outfit) -> int:
@@ -243,134 +211,3 @@ def _leave_error_file(failure: ChildFailedError, culprits: Collection[int]) -> N
 
 
 # ---- furnishing -----------------------------------------------------------------------------------------
-
-
-def _complete(job: Job) -> None:
-    """Fill in what torchrun fills in between parsing and running."""
-    arguments = job.arguments
-    if arguments.standalone or (job.is_local and arguments.rdzv_backend == "static" and arguments.rdzv_id == _UNNAMED):
-        arguments.rdzv_id = new_run_id()
-    if arguments.standalone:
-        arguments.rdzv_backend, arguments.rdzv_endpoint = "c10d", "localhost:0"
-    if arguments.master_port is None:
-        arguments.master_port = 29500
-
-
-def _launch_config(job: Job, log_folder: str, workers: int) -> tuple[Any, str, list[str]]:
-    """Torch's own reading of the command line; its log folders go into ours, so that a run has one."""
-    arguments = job.arguments
-    arguments.log_dir = os.path.join(log_folder, "workers")
-    check_local_ranks(arguments, workers)
-    try:
-        launch_config, entrypoint, script_arguments = torchrun.config_from_args(arguments)
-    except (ValueError, AssertionError, RuntimeError, NotADirectoryError) as error:
-        raise ConfigError(f"torchrun's options cannot be used: {str(error) or repr(error)}") from error
-    if not isinstance(entrypoint, str):  # --run-path: torch would run a function of its own in a new process
-        return launch_config, python_command(), ["-u", "-c", _RUN_PATH, *script_arguments]
-    return launch_config, entrypoint, script_arguments
-
-
-@contextlib.contextmanager
-def _furnished(
-    job: Job,
-    launch_config: Any,
-    log_folder: str,
-    zygote: Zygote | None,
-    settings: ImportSettings | None,
-    signals: SignalInbox,
-    disk: Background,
-) -> Iterator[Outfit]:
-    with contextlib.ExitStack() as stack:
-        if hasattr(launch_config, "signals_to_handle"):  # torch's launch_agent sets it for the workers, too
-            os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = launch_config.signals_to_handle
-        run_folder = RunFolder(job.config.run_dir)
-        stack.callback(run_folder.remove)
-        control = ControlSocket(run_folder.file(CONTROL_SOCKET))
-        stack.callback(control.close)
-        events = EventLog(log_folder, disk, on_made_anew=lambda: latest.restore(log_folder))
-        stack.callback(events.close)
-        run_folder.write(CONFIG_FILE, job.config.to_json())
-
-        def on_change(change: str, reason: str) -> None:
-            say(messages.monitor_changed(change, reason), level=messages.level_of(change))
-            events.write(change, reason=reason)
-
-        monitor = MonitorProcess(
-            job.config, run_folder=run_folder.path, log_folder=log_folder, owns_ranks=True, on_change=on_change
-        )
-        stack.callback(monitor.close)
-        starter: WorkerStarter = SpawnStarter()
-        if zygote is not None:
-            starter = WarmStarter(zygote, preload(job.config), say, settings)
-        stack.callback(starter.close)
-        starter.prepare(launch_config.nproc_per_node)
-        logs = BoundedLogs(launch_config.logs_specs, disk, lambda: os.path.join(run_folder.path, "workers"), say)
-        stack.callback(logs.remove_empty)
-        events.write(
-            "began",
-            run_folder=run_folder.path,
-            monitor=monitor.pid,
-            launcher=os.getpid(),
-            arguments=job.argv,
-            configuration=json.loads(job.config.to_json()),
-        )
-        yield Outfit(
-            config=job.config,
-            upkeep=Upkeep(run_folder, control, monitor, events.write),
-            log_folder=log_folder,
-            monitor=monitor,
-            signals=signals,
-            events=events,
-            starter=starter,
-            disk=disk,
-            logs_specs=logs,
-            log_line_prefix_template=launch_config.log_line_prefix_template,
-        )
-
-
-def _worker_spec(job: Job, launch_config: Any, entrypoint: str, arguments: list[str]) -> WorkerSpec:
-    metrics.initialize_metrics(MetricsConfig(launch_config.metrics_cfg))
-    handler, master_addr, master_port = _rendezvous(job, launch_config)
-    return WorkerSpec(
-        **accepted_by(
-            WorkerSpec.__init__,
-            role=launch_config.role,
-            local_world_size=launch_config.nproc_per_node,
-            entrypoint=entrypoint,
-            args=tuple(arguments),
-            rdzv_handler=handler,
-            max_restarts=launch_config.max_restarts,
-            monitor_interval=1e-9,  # must be positive; _monitor_workers waits by itself, torch need not sleep on top
-            master_addr=master_addr,
-            master_port=master_port,
-            local_addr=launch_config.local_addr,
-            event_log_handler=getattr(launch_config, "event_log_handler", "null"),
-            numa_options=getattr(launch_config, "numa_options", None),
-            duplicate_stdout_filters=getattr(launch_config, "duplicate_stdout_filters", None),
-            duplicate_stderr_filters=getattr(launch_config, "duplicate_stderr_filters", None),
-            virtual_local_rank=getattr(launch_config, "virtual_local_rank", False),
-        )
-    )
-
-
-def _rendezvous(job: Job, launch_config: Any) -> tuple[RendezvousHandler, str | None, int | None]:
-    timeout = float(launch_config.rdzv_configs.get("read_timeout", 60))
-    if job.is_local:
-        host = launch_config.local_addr
-        if job.port:  # static: the address is the user's
-            host = job.arguments.rdzv_endpoint.rpartition(":")[0] or job.arguments.master_addr
-        return LocalRendezvous(launch_config.run_id, host, job.port, timeout), None, None
-    parameters = RendezvousParameters(
-        backend=launch_config.rdzv_backend,
-        endpoint=launch_config.rdzv_endpoint,
-        run_id=launch_config.run_id,
-        min_nodes=launch_config.min_nodes,
-        max_nodes=launch_config.max_nodes,
-        local_addr=launch_config.local_addr,
-        **launch_config.rdzv_configs,
-    )
-    try:
-        inner = rendezvous_registry.get_rendezvous_handler(parameters)
-    except (ValueError, ImportError) as error:  # a backend or its client library, an endpoint, an option
-        raise ConfigError(f"the rendezvous cannot be used as asked: {error}") from error
-    return FreshStoreRendezvous(inner, launch_config.local_addr, timeout), None, None

@@ -7,12 +7,10 @@ lost time (``launcher.monitor.lost_time``).
 
 from __future__ import annotations
 
-import array
 import contextlib
 import json
 import logging
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,35 +18,30 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
+from launcher.agent.monitor_orders import OrderBook
+from launcher.agent.py_spy import find_py_spy
 from launcher.incidents.phrases import time_of_day
 from launcher.monitor.keeping import Keeping
 from launcher.monitor.lost_time import KEEPER, MONITOR, Freeze, LostTime
 from launcher.monitor.messages import (
     MESSAGE_SIZE,
-    ORDERS,
     REPORTS,
-    Forget,
     MonitorConfig,
-    MonitorOrder,
     MonitorReport,
     MonitorSettings,
     RunFolders,
     Stop,
-    Watch,
     WatchOrder,
 )
 from launcher.processes.evidence import state_phrase
-from launcher.processes.handles import open_pidfd
 from launcher.processes.message_format import MessageError
 from resilience_core.config.schema import FaultToleranceConfig
-from resilience_core.environment import PY_SPY_VARIABLE
 from resilience_core.errors import ResilienceError
 from resilience_core.monitoring.cell import Cell
 from resilience_core.system.installation import HOME
 
-__all__ = ["MonitorProcess", "MonitorStartError", "find_py_spy"]
+__all__ = ["MonitorProcess", "MonitorStartError"]
 
 logger = logging.getLogger(__name__)
 
@@ -86,8 +79,6 @@ class MonitorProcess:
         on_change: Callable[[str, str], None] | None = None,
     ) -> None:
         self._config = config
-        self._run_folders = [run_folder]
-        self._parts: list[str] = []
         self._log_folder = log_folder
         self._owns_ranks = owns_ranks
         self._on_change = on_change
@@ -96,8 +87,7 @@ class MonitorProcess:
         self.channel, self._their_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel.setblocking(False)
         self._parent_pidfd = os.pidfd_open(os.getpid())
-        self._orders: dict[tuple[int, int], _Order] = {}
-        self._must_send_anew = False
+        self._orders = OrderBook(self.channel, RunFolders((run_folder,), ()))
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._keeping = Keeping(time.monotonic_ns())
@@ -130,10 +120,7 @@ class MonitorProcess:
             is_session_leader: Whether that worker leads a session, to be ended should this process be killed.
         """
         with self._lock:
-            self._drop_order((order.generation, order.local_rank))
-            new = _Order(order, os.dup(cell.descriptor), is_session_leader)
-            self._orders[order.generation, order.local_rank] = new
-            self._send_order(new)
+            self._orders.add(order, cell, is_session_leader=is_session_leader)
 
     def forget(self, generation: int, *, is_over: bool = False) -> None:
         """Stop watching the ranks of a generation.
@@ -143,9 +130,7 @@ class MonitorProcess:
             is_over: Nothing of it runs any more. Until then its sessions still end should this process be killed.
         """
         with self._lock:
-            for key in [key for key in self._orders if key[0] == generation]:
-                self._drop_order(key)
-            self._send(Forget(generation, is_over))
+            self._orders.forget(generation, is_over=is_over)
 
     def show_run_folders(self, paths: list[str], parts: list[str]) -> None:
         """Tell the monitor where the run folder is, and have it report whatever is missing from it.
@@ -155,8 +140,8 @@ class MonitorProcess:
             parts: Paths that must exist.
         """
         with self._lock:
-            self._run_folders, self._parts = paths, parts
-            self._send(RunFolders(tuple(paths), tuple(parts)))
+            self._orders.run_folders = RunFolders(tuple(paths), tuple(parts))
+            self._orders.send(self._orders.run_folders)
 
     def freezes(self, now_ns: int) -> list[Freeze]:
         """When everybody here lost time, oldest first; decisions of the launcher's own must heed it, too."""
@@ -182,15 +167,14 @@ class MonitorProcess:
         self._closing.set()
         self._keeper.join()
         with self._lock:
-            self._send(Stop())
+            self._orders.send(Stop())
             if not _has_ended(self._process):
                 self._process.kill()
                 _has_ended(self._process)
         self.channel.close()
         self._their_end.close()
         os.close(self._parent_pidfd)
-        for key in list(self._orders):
-            self._drop_order(key)
+        self._orders.close()
         os.close(self._lost_descriptor)
 
     # ---- the process ------------------------------------------------------------------------------------
@@ -202,8 +186,8 @@ class MonitorProcess:
             lost_time=self._lost_descriptor,
             log_folder=self._log_folder,
             config=MonitorConfig.from_document(json.loads(self._config.to_json())),
-            run_folders=tuple(self._run_folders),
-            parts=tuple(self._parts),
+            run_folders=self._orders.run_folders.run_folders,
+            parts=self._orders.run_folders.parts,
             owns_ranks=self._owns_ranks,
             py_spy=find_py_spy(),
         )
@@ -233,8 +217,9 @@ class MonitorProcess:
                 off_seconds = (recovery.on_ns - recovery.off_ns) / 1e9
                 since = time_of_day(recovery.on_ns, now_ns)
                 self._tell_change("monitor_back", f"since {since}, after it was off for {off_seconds:.1f} s")
-            if self._must_send_anew:
-                self._send_all_orders()
+            if self._orders.must_send_anew:
+                with self._lock:
+                    self._orders.send_all()
 
     def _state(self) -> str | None:
         """How the monitor has ended, ``stopped``, or None while it runs."""
@@ -264,7 +249,7 @@ class MonitorProcess:
             else:
                 reason = f"{reason}; it was killed and is not gone ({state_phrase(former.pid)}), and left behind"
             # Again, for the former one may have read them, even in its last moment.
-            self._send_every_order()
+            self._orders.send_all()
             if failure is not None:
                 failure = self._start_successor()  # there may have been room for one only
             if failure is not None:
@@ -280,64 +265,16 @@ class MonitorProcess:
             while self._their_end.recv(MESSAGE_SIZE, socket.MSG_DONTWAIT):
                 pass
         # They wait in the channel: should this process be killed now, the new monitor still knows whom to end.
-        self._send_every_order()
+        self._orders.send_all()
         try:
             self._process = self._start()
         except MonitorStartError as error:
             return error
         return None
 
-    def _send_all_orders(self) -> None:
-        with self._lock:
-            self._send_every_order()
-
-    def _send_every_order(self) -> None:
-        """Send what a new monitor has to know; the caller holds the lock."""
-        self._must_send_anew = False
-        self._send(RunFolders(tuple(self._run_folders), tuple(self._parts)))
-        for order in self._orders.values():
-            self._send_order(order)
-
     def _tell_change(self, change: str, reason: str) -> None:
         if self._on_change is not None:
             self._on_change(change, reason)
-
-    # ---- orders -----------------------------------------------------------------------------------------
-
-    def _drop_order(self, key: tuple[int, int]) -> None:
-        order = self._orders.pop(key, None)
-        if order is not None:
-            os.close(order.cell)
-
-    def _send_order(self, order: _Order) -> None:
-        message = Watch(order.order, order.is_session_leader)
-        if not order.order.pid:
-            self._send(message, order.cell)
-            return
-        try:
-            pidfd = open_pidfd(order.order.pid)
-        except OSError as error:  # no descriptor is left; another time
-            self._must_send_anew = True
-            logger.warning("rank %s is not watched yet: %s", order.order.rank, error)
-            return
-        if pidfd is None:
-            return
-        try:
-            self._send(message, order.cell, pidfd)
-        finally:
-            os.close(pidfd)
-
-    def _send(self, message: MonitorOrder, *descriptors: int) -> None:
-        raw = ORDERS.encode(message)
-        assert len(raw) < MESSAGE_SIZE
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors).tobytes())]
-        try:
-            self.channel.sendmsg([raw], ancillary if descriptors else [])
-        except OSError as error:
-            # A monitor that has not read for long, or was not there, leaves its socket full; the keeper tells it, or
-            # its successor, everything anew.
-            self._must_send_anew = True
-            logger.debug("an order could not be sent to the monitor: %s", error)
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
@@ -349,14 +286,6 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
     return True
 
 
-class _Order(NamedTuple):
-    """Whom to watch, and the descriptor of its cell, which is ours to close."""
-
-    order: WatchOrder
-    cell: int
-    is_session_leader: bool
-
-
 def _make_lost_time() -> tuple[int, LostTime]:
     try:
         descriptor = LostTime.create()
@@ -365,12 +294,3 @@ def _make_lost_time() -> tuple[int, LostTime]:
         raise MonitorStartError(f"cannot make a page of shared memory: {error.strerror}") from error
     lost.beat(MONITOR, time.monotonic_ns())  # none yet, but the first gap begins here
     return descriptor, lost
-
-
-def find_py_spy() -> str | None:
-    """The program named by ``FT_PY_SPY`` (``none``: do without), else the one beside this Python, else on the path."""
-    named = os.environ.get(PY_SPY_VARIABLE)
-    if named:
-        return None if named == "none" else named
-    beside_python = os.path.join(os.path.dirname(sys.executable), "py-spy")
-    return beside_python if os.access(beside_python, os.X_OK) else shutil.which("py-spy")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 
-from launcher.agent.generation import Generation, Outfit
+from launcher.agent.generation import Generation
 from launcher.agent.incident_log import IncidentLog
+from launcher.agent.resources import Outfit
 from launcher.monitor.messages import HangReport, LauncherStopped, MissingParts, Note, Signalled, Spared
 from launcher.records.console import say
 

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from launcher.agent import failure_incident
 from launcher.agent.crash_loop import CrashLoop
-from launcher.agent.generation import Outfit
 from launcher.agent.progress import ProgressRule, Reached, reached_by
+from launcher.agent.resources import Outfit
 from launcher.incidents.incident import Incident
 from resilience_core.monitoring.cell import CellView
 

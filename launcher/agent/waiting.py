@@ -6,7 +6,8 @@ import select
 from collections.abc import Collection
 from typing import NamedTuple
 
-from launcher.agent.generation import Generation, Outfit
+from launcher.agent.generation import Generation
+from launcher.agent.resources import Outfit
 from launcher.records.console import say
 
 __all__ = ["Woken", "forward_signals", "wait_for"]

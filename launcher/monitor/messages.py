@@ -10,6 +10,7 @@ from launcher.incidents.incident import Incident
 from launcher.monitor.near_miss import NearMiss
 from launcher.monitor.verdict import STARTUP, Deadline
 from launcher.processes.message_format import MessageFormat
+from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = [
     "MESSAGE_SIZE",
@@ -57,6 +58,17 @@ class MonitorConfig(NamedTuple):
     def from_document(cls, document: Mapping[str, Any]) -> MonitorConfig:
         """Return the part of a whole configuration, in JSON types, that the monitor goes by."""
         return cls(**{name: document[name] for name in cls._fields})
+
+    @property
+    def smallest_limit_ns(self) -> int:
+        """The smallest limit that a rank may be under from the start; 0 for none."""
+        limits = [
+            self.initial_rank_heartbeat_timeout,
+            self.rank_heartbeat_timeout,
+            self.rank_out_of_section_timeout,
+            *self.rank_section_timeouts.values(),
+        ]
+        return int(min((limit for limit in limits if limit is not None), default=0) * NS_PER_SECOND)
 
 
 class MonitorSettings(NamedTuple):

@@ -27,7 +27,6 @@ from launcher.monitor.messages import (
     HangReport,
     LauncherStopped,
     MissingParts,
-    MonitorConfig,
     MonitorSettings,
     Note,
     RunFolders,
@@ -84,7 +83,7 @@ class Monitor:
             self._clock,
             lambda ns: time.sleep(ns / NS_PER_SECOND),
             self._lost.freezes,
-            _smallest_limit_ns(settings.config),
+            settings.config.smallest_limit_ns,
         )
         self._poll = select.epoll()
         self._poll.register(self._channel, select.EPOLLIN)
@@ -271,16 +270,6 @@ class Monitor:
         if self._settings.owns_ranks:
             # Last, since to look at a process that is stuck may take for ever.
             end_marked(self._settings.run_folders, timeout_seconds=5.0)
-
-
-def _smallest_limit_ns(config: MonitorConfig) -> int:
-    limits = [
-        config.initial_rank_heartbeat_timeout,
-        config.rank_heartbeat_timeout,
-        config.rank_out_of_section_timeout,
-        *config.rank_section_timeouts.values(),
-    ]
-    return int(min((limit for limit in limits if limit is not None), default=0) * NS_PER_SECOND)
 
 
 def _remove_folder(path: str) -> None:

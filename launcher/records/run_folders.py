@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import secrets
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from launcher.records.log_folders import FolderError, check_parent
+from launcher.records.private_folders import (
+    FOLDER_PREFIX,
+    Home,
+    clear,
+    holds,
+    is_private,
+    make_home,
+    make_lock,
+    put_in_place,
+    remove_stale,
+)
 
-__all__ = ["DEFAULT_PARENT", "RunFolder", "clear"]
+__all__ = ["DEFAULT_PARENT", "RunFolder"]
 
 
 DEFAULT_PARENT = "/dev/shm"
-_PREFIX = "ft_launcher-"
 
 
 class RunFolder:
@@ -37,7 +45,7 @@ class RunFolder:
 
     def __init__(self, parent: str = DEFAULT_PARENT) -> None:
         self._files: dict[str, bytes] = {}
-        self._homes: list[_Home] = []
+        self._homes: list[Home] = []
         self._settle_in(parent)
 
     @property
@@ -102,13 +110,13 @@ class RunFolder:
                 return [], []
             damaged = [path for path in wrong if os.path.lexists(path)]
             if not os.path.lexists(home.path):
-                self._homes[-1] = _make_home(home.path)
+                self._homes[-1] = make_home(home.path)
                 os.close(home.lock)
-            elif not _is_private(home.path):
+            elif not is_private(home.path):
                 raise PermissionError(errno.EPERM, "another stands in its place")
             else:
                 if home.path + "/lock" in wrong:
-                    self._homes[-1] = _Home(home.path, _make_lock(home.path))
+                    self._homes[-1] = Home(home.path, make_lock(home.path))
                     os.close(home.lock)
                 if (cells := os.path.join(home.path, "cells")) in wrong:
                     clear(cells)
@@ -160,7 +168,7 @@ class RunFolder:
             try:
                 os.posix_fallocate(descriptor, 0, len(raw))
                 os.write(descriptor, raw)
-                _rename(new, path)
+                put_in_place(new, path)
             except OSError:
                 os.unlink(new)
                 raise
@@ -177,7 +185,7 @@ class RunFolder:
         """Whether one of :attr:`parts` is what this object has made."""
         name = os.path.basename(path)
         if name in self._files:
-            return _holds(path, self._files[name])
+            return holds(path, self._files[name])
         try:
             status = os.lstat(path)
         except OSError:
@@ -187,125 +195,20 @@ class RunFolder:
         return stat.S_ISDIR(status.st_mode)
 
     def _settle_in(self, parent: str) -> None:
-        _sweep(parent)
-        path = os.path.join(parent, f"{_PREFIX}{os.getuid()}-{secrets.token_hex(6)}")
+        remove_stale(parent)
+        path = os.path.join(parent, f"{FOLDER_PREFIX}{os.getuid()}-{secrets.token_hex(6)}")
         try:
             check_parent(parent)
-            self._homes.append(_make_home(path))
+            self._homes.append(make_home(path))
         except OSError as error:
             raise FolderError(
                 f"cannot make the run folder {path}: {error.strerror}; name another folder in memory with --ft-run-dir"
             ) from error
 
-    def _leave(self, home: _Home) -> None:
+    def _leave(self, home: Home) -> None:
         shutil.rmtree(home.path, ignore_errors=True)
         os.close(home.lock)
 
 
-class _Home(NamedTuple):
-    path: str
-    lock: int
-
-
-def _make_home(path: str) -> _Home:
-    # Made under another name: a launcher that starts at the same moment must not sweep it before it is locked.
-    parent, name = os.path.split(path)
-    new = os.path.join(parent, f".{name}")
-    try:
-        os.mkdir(new, 0o700)
-        lock = _make_lock(new)
-        try:
-            os.mkdir(os.path.join(new, "cells"), 0o700)
-            os.rename(new, path)
-        except OSError:
-            os.close(lock)
-            raise
-    except OSError:
-        shutil.rmtree(new, ignore_errors=True)
-        raise
-    return _Home(path, lock)
-
-
-def _make_lock(folder: str) -> int:
-    """Make the file whose lock says that the folder is in use; locked before it has its name."""
-    path = os.path.join(folder, f".lock-{secrets.token_hex(4)}")
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _rename(path, os.path.join(folder, "lock"))
-    except OSError:
-        os.close(lock)
-        raise
-    return lock
-
-
-def clear(path: str) -> None:
-    """Take away whatever is found at a path, a folder with all that is in it.
-
-    Raises:
-        OSError: It cannot be removed: a file system is mounted there, say.
-    """
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        if error.errno not in (errno.EISDIR, errno.EPERM):  # Linux, and POSIX, of a folder
-            raise
-        aside = f"{path}-{secrets.token_hex(4)}"
-        os.rename(path, aside)
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def _rename(new: str, path: str) -> None:
-    """Put a file in its place in one step, whatever is there."""
-    try:
-        os.rename(new, path)
-    except IsADirectoryError:
-        clear(path)
-        os.rename(new, path)
-
-
-def _holds(path: str, raw: bytes) -> bool:
-    """Whether a path leads to a plain file with exactly this in it. Never waits for the other end of a pipe.
-
-    Raises:
-        OSError: No descriptor is left to look with.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-            raise
-        return False
-    try:
-        return stat.S_ISREG(os.fstat(descriptor).st_mode) and os.read(descriptor, len(raw) + 1) == raw
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-
-
-def _is_private(path: str) -> bool:
-    status = os.lstat(path)
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
-
-
 def _other_parents() -> list[str]:
     return [DEFAULT_PARENT, f"/run/user/{os.getuid()}", tempfile.gettempdir()]
-
-
-def _sweep(parent: str) -> None:
-    """Remove folders of ours whose launcher and monitor were both killed: nobody holds their lock."""
-    prefix = f"{_PREFIX}{os.getuid()}-"
-    with contextlib.suppress(OSError):
-        for name in os.listdir(parent):
-            path = os.path.join(parent, name)
-            if name.startswith(prefix) and os.lstat(path).st_uid == os.getuid():
-                with contextlib.suppress(OSError):
-                    descriptor = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-                    try:
-                        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        shutil.rmtree(path, ignore_errors=True)
-                    finally:
-                        os.close(descriptor)

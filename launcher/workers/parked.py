@@ -6,8 +6,10 @@ import contextlib
 import enum
 import logging
 import os
+import select
 import signal
 import socket
+from collections.abc import Sequence
 
 import attrs
 
@@ -28,7 +30,7 @@ from launcher.zygote.protocol import (
     send_message,
 )
 
-__all__ = ["ParkedWorker", "Stage", "end_process", "is_stopped"]
+__all__ = ["ParkedWorker", "Stage", "end_process", "is_stopped", "wait_for_any"]
 
 logger = logging.getLogger(__name__)
 
@@ -190,3 +192,11 @@ def end_process(pid: int, pidfd: int) -> None:
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
     os.close(pidfd)
+
+
+def wait_for_any(descriptors: Sequence[int], seconds: float) -> None:
+    """Wait until one of the descriptors becomes readable, or the time is up."""
+    poller = select.poll()
+    for descriptor in descriptors:
+        poller.register(descriptor, select.POLLIN)
+    poller.poll(max(0, round(seconds * 1000 + 0.5)))

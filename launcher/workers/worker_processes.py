@@ -6,7 +6,6 @@ error files. Starting is behind one small function type, so that processes may c
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
@@ -19,9 +18,10 @@ from torch.distributed.elastic.multiprocessing.api import RunProcsResult
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from launcher.processes.evidence import state_phrase
-from launcher.processes.handles import end_sessions, has_exited, let_end, open_pidfd, send_signal, wait_for_exit
-from launcher.processes.proc import handles_signal, process_status, session_members
-from launcher.workers.spawn import Launch, python_command
+from launcher.processes.handles import end_sessions, let_end, send_signal, wait_for_exit
+from launcher.processes.proc import handles_signal, session_members
+from launcher.workers.end_requests import EndRequests, Worker, ask_group
+from launcher.workers.spawn import Launch
 from launcher.workers.torch_processes import QuietContext, check_error_file
 from resilience_core.system import prctl
 
@@ -37,19 +37,6 @@ _WRAPPER_SECONDS = 0.5
 StartWorkers = Callable[[Mapping[int, Launch]], dict[int, int]]
 """Starts all workers of a generation, or none, each as leader of a session of its own and as this process's child;
 returns their pids, by local rank."""
-
-
-@attrs.define(eq=False)
-class Worker:
-    """One worker process. ``exit_code`` is None while it runs, negative for a signal."""
-
-    local_rank: int
-    pid: int
-    pidfd: int
-    exit_code: int | None = None
-    ended_ns: int | None = None
-    is_stuck: bool = False
-    """It was killed and is not gone, as in uninterruptible sleep: it has failed, and is waited for within a bound."""
 
 
 class WorkerProcesses(QuietContext):
@@ -74,7 +61,6 @@ class WorkerProcesses(QuietContext):
     ) -> None:
         super().__init__(**context_arguments)
         self._orphaned_sessions = orphaned_sessions
-        self._owner = owner
         self._launches = launches
         self._start_all = start_all
         self.workers: dict[int, Worker] = {}
@@ -82,10 +68,7 @@ class WorkerProcesses(QuietContext):
         """Pids that were killed and were not gone when :meth:`stop` had waited for as long as it may."""
         self.condemned: set[int] = set()
         """Local ranks that the monitor has condemned: whatever their exit codes, they have failed."""
-        self._were_asked = False
-        self._wrapped: dict[int, int] = {}
-        """By local rank: a pidfd of the training that was asked to end inside of a worker that is not it."""
-        self._outlived: set[int] = set()
+        self._requests = EndRequests(launches, owner)
 
     # ---- torch's PContext ------------------------------------------------------------------------------
 
@@ -196,17 +179,15 @@ class WorkerProcesses(QuietContext):
         self.ask_to_end(death_signal, at_once)
         end = time.monotonic() + timeout_seconds
         while self.running and (left := end - time.monotonic()) > 0 and not is_insisted():
-            wait([w.pidfd for w in self.running], min(left, _WRAPPER_SECONDS) if self._wrapped else left)
+            wait([w.pidfd for w in self.running], min(left, _WRAPPER_SECONDS) if self._requests.has_wrapped else left)
             self.collect_exits()
-            self._ask_wrappers(death_signal)
-        if self._were_asked or not spares_leftovers:
+            self._requests.ask_wrappers(self.running, death_signal)
+        if self._requests.were_sent or not spares_leftovers:
             seconds = min(rest_seconds, end - time.monotonic())
             if not self.running and seconds > 0 and not is_insisted():
                 self._let_the_rest_end(death_signal, seconds, wait)
             self._end_sessions(kill_seconds, wait, is_hurried)
-        for pidfd in self._wrapped.values():
-            os.close(pidfd)
-        self._wrapped = {}
+        self._requests.close()
         self._reap()
 
     def ask_to_end(self, death_signal: signal.Signals, at_once: Collection[int] = ()) -> None:
@@ -216,53 +197,7 @@ class WorkerProcesses(QuietContext):
         ``SubprocessHandler.close``): DataLoader workers then die before the training can save, which fails.
         """
         self.collect_exits()
-        if self._were_asked:
-            return
-        for worker in self.running:
-            self._were_asked = True
-            target, pidfd = self._training(worker)
-            stopped = [status for pid in {worker.pid, target} if (status := process_status(pid)) and status.is_stopped]
-            if worker.local_rank in at_once or stopped:
-                send_signal(worker.pidfd, signal.SIGKILL)
-            elif pidfd is not None:
-                send_signal(pidfd, death_signal)
-                self._wrapped[worker.local_rank] = pidfd
-                continue
-            elif target == worker.pid:
-                send_signal(worker.pidfd, death_signal)
-            else:
-                self._ask_group(worker, death_signal)
-            if pidfd is not None:
-                os.close(pidfd)
-
-    def _training(self, worker: Worker) -> tuple[int, int | None]:
-        """The process that trains: its pid, -1 where it is not known, and a pidfd where it is not the worker itself."""
-        owner = self._owner(worker.local_rank)
-        if owner == worker.pid:
-            return owner, None
-        if owner is not None and (pidfd := open_pidfd(owner)) is not None:
-            if self._owner(worker.local_rank) == owner:
-                return owner, pidfd
-            os.close(pidfd)
-        # Nobody has reported. A Python that runs a script is the training; any other program may be a shell around it,
-        # which passes no signal on.
-        is_python = self._launches[worker.local_rank].command[0] == python_command()
-        return (worker.pid if is_python else -1), None
-
-    def _ask_group(self, worker: Worker, death_signal: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(worker.pid, death_signal)  # running or a zombie, so the number is its own
-
-    def _ask_wrappers(self, death_signal: signal.Signals) -> None:
-        """Signal what is around a training that has ended and goes on by itself."""
-        running = {worker.local_rank: worker for worker in self.running}
-        for local_rank, pidfd in list(self._wrapped.items()):
-            if local_rank in self._outlived:
-                os.close(self._wrapped.pop(local_rank))
-                if local_rank in running:
-                    self._ask_group(running[local_rank], death_signal)
-            elif has_exited(pidfd):
-                self._outlived.add(local_rank)
+        self._requests.ask(self.running, death_signal, at_once)
 
     def _let_the_rest_end(
         self,
@@ -272,7 +207,7 @@ class WorkerProcesses(QuietContext):
     ) -> None:
         """Ask what workers that have ended have left, and wait for it a little."""
         for worker in self.workers.values():
-            self._ask_group(worker, death_signal)
+            ask_group(worker.pid, death_signal)
         let_end(session_members([worker.pid for worker in self.workers.values()]), seconds, wait)
 
     def tell(self, number: signal.Signals) -> list[int]:

@@ -22,7 +22,10 @@ from launcher.zygote.protocol import Handover, Park, Refused, ZygoteReport, pack
 from launcher.zygote.zygote import serve
 from resilience_core.system.installation import HOME
 
-__all__ = ["Zygote"]
+__all__ = ["STARVED_SECONDS", "Zygote"]
+
+STARVED_SECONDS = 5.0
+"""How long forking a worker may take, and how long one may take to run that gets no processor."""
 
 logger = logging.getLogger(__name__)
 
@@ -159,6 +162,26 @@ class Zygote:
     def is_stopped(self) -> bool:
         """Whether it is stopped or traced, and so would not answer."""
         return is_stopped(self.pid)
+
+    def problem(self, now: float, has_unready: bool, *, is_due: bool, at_once: bool) -> str | None:
+        """Say what is wrong with it; a stopped one is believed at the second look, or at once.
+
+        Args:
+            now: Monotonic seconds.
+            has_unready: Whether workers that it has forked are not ready yet.
+            is_due: Whether this is a regular look.
+            at_once: Whether one look has to do.
+        """
+        if self.has_exited:
+            return "was lost"
+        if is_due or at_once:
+            is_stopped = self.is_stopped
+            if is_stopped and (self.was_seen_stopped or at_once):
+                return "was stopped"
+            self.was_seen_stopped = is_stopped
+        if (self.asked or has_unready) and now - self.asked_at > STARVED_SECONDS:
+            return f"has not forked a worker for {STARVED_SECONDS:g} s"
+        return None
 
     def close(self) -> list[ParkedWorker]:
         """End the process, and what it has forked and nobody has heard of; collect it.

@@ -18,6 +18,7 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousConnectionError
 
 from launcher.agent import job as run_module
+from launcher.agent import torchrun_settings
 from launcher.agent.progress import NOTHING_REACHED
 from launcher.agent.signals import SignalInbox
 from launcher.command_line.options import parse
@@ -67,9 +68,9 @@ def furnish(arguments: list[str], folder: Path) -> None:
     """Go as far as the workers' specification."""
     job = parse(arguments)
     SignalInbox(job.arguments.signals_to_handle)
-    run_module._complete(job)
-    launch_config, entrypoint, rest = run_module._launch_config(job, str(folder), 1)
-    run_module._worker_spec(job, launch_config, entrypoint, rest)
+    torchrun_settings.complete(job)
+    launch_config, entrypoint, rest = torchrun_settings.launch_config_of(job, str(folder), 1)
+    torchrun_settings.worker_spec_of(job, launch_config, entrypoint, rest)
 
 
 SUCCESS = RunResult(state=WorkerState.SUCCEEDED)
@@ -139,7 +140,7 @@ def test_a_backend_whose_client_is_not_installed_is_told_as_that(
     def lacks_its_client(parameters: object) -> None:
         raise ModuleNotFoundError("No module named 'urllib3'")
 
-    monkeypatch.setattr(run_module.rendezvous_registry, "get_rendezvous_handler", lacks_its_client)
+    monkeypatch.setattr(torchrun_settings.rendezvous_registry, "get_rendezvous_handler", lacks_its_client)
     (tmp_path / "train.py").touch()
     with pytest.raises(ConfigError, match="cannot be used as asked: No module named 'urllib3'"):
         furnish(["--nnodes", "1:2", "--rdzv-backend", "etcd-v2", str(tmp_path / "train.py")], tmp_path)

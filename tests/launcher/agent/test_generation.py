@@ -20,7 +20,8 @@ from torch.distributed.elastic.agent.server.api import Worker, WorkerGroup, Work
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
 from launcher.agent import after_shutdown
-from launcher.agent.generation import Generation, Outfit
+from launcher.agent.generation import Generation
+from launcher.agent.resources import Outfit
 from launcher.agent.worker_cells import Cells
 from launcher.monitor.lost_time import Freeze
 from launcher.monitor.rank_monitor import WatchOrder
@@ -258,8 +259,8 @@ def test_workers_are_not_collected_with_the_orphans(make: Callable[..., Made], m
             own.append(set(children))
             return set()
 
-    monkeypatch.setattr("launcher.agent.generation.adopts_orphans", lambda: True)
-    monkeypatch.setattr("launcher.agent.generation.Orphans", RecordedOrphans)
+    monkeypatch.setattr("launcher.agent.resources.adopts_orphans", lambda: True)
+    monkeypatch.setattr("launcher.agent.resources.Orphans", RecordedOrphans)
     made = make()
     workers = {worker.pid for worker in made.generation.processes.workers.values()}
     made.generation.reap_orphans()
@@ -323,7 +324,7 @@ def test_a_worker_whose_exit_hangs_is_killed_where_that_is_limited(make: Callabl
     assert generation.next_look_seconds() is not None
     made.claim(1, STATE=SHUT_DOWN)
     generation.look_after_the_unmonitored()
-    generation._after_shutdown._next_look_ns = 0
+    generation._watch._after_shutdown._next_look_ns = 0
 
     said = generation.look_after_the_unmonitored()
 

@@ -94,7 +94,9 @@ class Nursery:
 
     def fill(self, count=2):
         """Have workers parked, as between two generations."""
-        self.until(lambda: self.starter.prepare(count) or len(self.starter._idle) == count, f"{count} parked workers")
+        self.until(
+            lambda: self.starter.prepare(count) or len(self.starter._pool._idle) == count, f"{count} parked workers"
+        )
 
 
 def comm(pid):
@@ -228,7 +230,7 @@ def test_a_lost_parked_worker_is_replaced_while_the_job_runs(nursery, number):
 def test_a_zygote_that_is_stopped_when_a_generation_starts_does_not_hold_it_up(nursery):
     """No worker is parked, and the one who could fork some is stopped: it is replaced, and waited for briefly."""
     nursery.open()
-    nursery.until(lambda: nursery.starter._zygote.has_reported, "report")
+    nursery.until(lambda: nursery.starter._pool._zygote.has_reported, "report")
     stop(nursery.zygote())
     nursery.starter._has_started = True  # the patience of the first generation is for imports
     assert len(nursery.start(0)) == 2  # spawned, or from a new zygote that was quick enough
@@ -265,7 +267,7 @@ def test_a_fork_that_stalls_later_costs_a_second_and_then_the_zygote(nursery):
         "os.register_at_fork(before=before, after_in_child=after)\n"
     )
     nursery.open(["fake_late_staller"])
-    nursery.until(lambda: nursery.starter._zygote.has_reported, "report")
+    nursery.until(lambda: nursery.starter._pool._zygote.has_reported, "report")
     nursery.starter._has_started = True  # the patience of the first generation is for imports
     assert nursery.start(0) == ["spawned", "spawned"]
     assert "the zygote has not forked enough workers; until it is ready, workers are spawned" in nursery.said
@@ -282,7 +284,7 @@ def test_a_zygote_that_is_stuck_in_an_import_is_waited_for_once(nursery, monkeyp
     nursery.starter._has_started = True  # the patience of the first generation is for imports
     assert nursery.start(0) == ["spawned", "spawned"]
     with monkeypatch.context() as patched:
-        patched.setattr(nursery.starter, "_wait", lambda *_: pytest.fail("it waits again"))
+        patched.setattr("launcher.workers.warm_pool.wait_for_any", lambda *_: pytest.fail("it waits again"))
         assert nursery.start(1) == ["spawned", "spawned"]
     with open(gate, "w"):
         pass
@@ -323,7 +325,7 @@ def test_a_zygote_that_the_system_refuses_processes_is_asked_again_later(nursery
         "        raise BlockingIOError(11, 'Resource temporarily unavailable')\n    return fork()\nos.fork = refusing\n"
     )
     nursery.open(["fake_full_system"])
-    nursery.until(lambda: nursery.starter._zygote.has_reported, "report")
+    nursery.until(lambda: nursery.starter._pool._zygote.has_reported, "report")
     zygote = nursery.zygote()
     full.touch()
     assert nursery.start(0) == ["spawned", "spawned"]
@@ -347,7 +349,7 @@ def test_parked_workers_that_end_before_they_are_ready_are_not_forked_without_en
     )
     mortal.touch()
     nursery.open(["fake_early_death"])
-    nursery.until(lambda: nursery.starter._zygote.has_reported, "report")
+    nursery.until(lambda: nursery.starter._pool._zygote.has_reported, "report")
     assert nursery.start(0) == ["spawned", "spawned"]
     assert nursery.said.count("a parked worker was lost; another takes its place") <= 4
     assert nursery.said[-1] == "parked workers end before they are ready; workers are spawned until one does not"
@@ -468,7 +470,7 @@ def test_nothing_is_forked_while_a_new_generation_forms_its_group(nursery):
     nursery.start(0)
     for _ in range(3):
         nursery.starter.tend()
-    assert nursery.starter._zygote.asked == 0
+    assert nursery.starter._pool._zygote.asked == 0
     assert nursery.parked() == []
     nursery.fill()
 
@@ -477,7 +479,7 @@ def test_what_a_script_sets_before_it_imports_torch_is_heard_even_when_the_job_e
     nursery.open()
     nursery.fill()
     nursery.start(0)
-    (first, *_) = nursery.starter._running
+    (first, *_) = nursery.starter._pool._running._workers
     first.imports.append(ImportsDiffer({"TORCH_LOGS": "+dynamo"}, ()))
     nursery.starter.close()
     assert any("TORCH_LOGS" in line for line in nursery.said)

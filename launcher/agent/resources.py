@@ -1,0 +1,153 @@
+"""What an agent works with: made for one job, closed with it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import attrs
+from torch.distributed.elastic.multiprocessing import LogsSpecs
+
+from launcher.agent import messages
+from launcher.agent.bounded_logs import BoundedLogs
+from launcher.agent.control_socket import ControlSocket
+from launcher.agent.job_limits import JobLimits
+from launcher.agent.monitor_handle import MonitorProcess
+from launcher.agent.signals import SignalInbox
+from launcher.agent.upkeep import CONFIG_FILE, CONTROL_SOCKET, Upkeep
+from launcher.command_line.options import Job
+from launcher.processes.background import Background, NotDoneError
+from launcher.processes.handles import adopts_orphans
+from launcher.processes.leftovers import Orphans
+from launcher.records import latest
+from launcher.records.console import say
+from launcher.records.event_log import EventLog
+from launcher.records.run_folders import RunFolder
+from launcher.workers.script_settings import ImportSettings
+from launcher.workers.starters import SpawnStarter, WorkerStarter
+from launcher.workers.warm_starter import WarmStarter
+from launcher.workers.zygote_handle import Zygote
+from resilience_core.config.schema import FaultToleranceConfig
+
+__all__ = ["Outfit", "T", "open_resources", "preload"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+_LONGEST_DISK_SECONDS = 0.5
+
+
+@attrs.frozen(kw_only=True)
+class Outfit:
+    """What an agent works with; made by ``launcher.agent.job``, closed by it."""
+
+    config: FaultToleranceConfig
+    upkeep: Upkeep
+    log_folder: str
+    monitor: MonitorProcess
+    signals: SignalInbox
+    events: EventLog
+    disk: Background
+    """Whatever touches the log folder is done by this one."""
+    starter: WorkerStarter
+    logs_specs: LogsSpecs
+    log_line_prefix_template: str | None = None
+    limits: JobLimits = attrs.field(
+        default=attrs.Factory(lambda outfit: JobLimits(outfit.config), takes_self=True), init=False
+    )
+
+    orphans: Orphans | None = attrs.field(
+        default=attrs.Factory(
+            lambda outfit: Orphans(lambda: outfit.upkeep.folder.paths) if adopts_orphans() else None, takes_self=True
+        ),
+        init=False,
+    )
+    """None where this process adopts nobody: a launcher inside somebody else's process."""
+
+    @property
+    def control(self) -> ControlSocket:
+        """The launcher's ear for requests of ranks."""
+        return self.upkeep.control
+
+    def on_disk(self, what: str, call: Callable[[], T], otherwise: T) -> T:
+        """The result of what must touch a disk; ``otherwise`` where the disk does not answer or cannot be read."""
+        try:
+            return self.disk.call(call, _LONGEST_DISK_SECONDS)
+        except (NotDoneError, OSError, ValueError, LookupError, TypeError) as error:
+            logger.warning("%s: %s; going on without", what, error)
+            return otherwise
+
+
+def preload(config: FaultToleranceConfig) -> tuple[str, ...]:
+    """What a zygote imports: torch, what a rank needs of ours, and whatever ``--ft-preload`` names."""
+    return (
+        "torch",
+        "torch.distributed",
+        "resilience_core.monitoring.client",
+        "resilience_core.config.schema",
+        *(config.preload or ()),
+    )
+
+
+@contextlib.contextmanager
+def open_resources(
+    job: Job,
+    launch_config: Any,
+    log_folder: str,
+    zygote: Zygote | None,
+    settings: ImportSettings | None,
+    signals: SignalInbox,
+    disk: Background,
+) -> Iterator[Outfit]:
+    with contextlib.ExitStack() as stack:
+        if hasattr(launch_config, "signals_to_handle"):  # torch's launch_agent sets it for the workers, too
+            os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = launch_config.signals_to_handle
+        run_folder = RunFolder(job.config.run_dir)
+        stack.callback(run_folder.remove)
+        control = ControlSocket(run_folder.file(CONTROL_SOCKET))
+        stack.callback(control.close)
+        events = EventLog(log_folder, disk, on_made_anew=lambda: latest.restore(log_folder))
+        stack.callback(events.close)
+        run_folder.write(CONFIG_FILE, job.config.to_json())
+
+        def on_change(change: str, reason: str) -> None:
+            say(messages.monitor_changed(change, reason), level=messages.level_of(change))
+            events.write(change, reason=reason)
+
+        monitor = MonitorProcess(
+            job.config, run_folder=run_folder.path, log_folder=log_folder, owns_ranks=True, on_change=on_change
+        )
+        stack.callback(monitor.close)
+        starter: WorkerStarter = SpawnStarter()
+        if zygote is not None:
+            starter = WarmStarter(zygote, preload(job.config), say, settings)
+        stack.callback(starter.close)
+        starter.prepare(launch_config.nproc_per_node)
+        logs = BoundedLogs(launch_config.logs_specs, disk, lambda: os.path.join(run_folder.path, "workers"), say)
+        stack.callback(logs.remove_empty)
+        events.write(
+            "began",
+            run_folder=run_folder.path,
+            monitor=monitor.pid,
+            launcher=os.getpid(),
+            arguments=job.argv,
+            configuration=json.loads(job.config.to_json()),
+        )
+        yield Outfit(
+            config=job.config,
+            upkeep=Upkeep(run_folder, control, monitor, events.write),
+            log_folder=log_folder,
+            monitor=monitor,
+            signals=signals,
+            events=events,
+            starter=starter,
+            disk=disk,
+            logs_specs=logs,
+            log_line_prefix_template=launch_config.log_line_prefix_template,
+        )

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.__main__ import machine
-from launcher.processes.handles import adopt_orphans
+from launcher.processes.handles import become_subreaper
 from launcher.processes.marks import leave_mark
 from launcher.zygote.protocol import (
     Forked,
@@ -47,10 +47,10 @@ _PRELOAD = "torch,torch.distributed,resilience_core.monitoring.client,resilience
 _ZYGOTE = """
 import os, socket, sys
 from launcher.zygote import zygote
-from launcher.zygote.worker_bootstrap import become
+from launcher.zygote.worker_bootstrap import run_as_main
 if sys.argv[1] == "nothing":
     zygote.rehearse = lambda: None
-become(zygote.serve(socket.socket(fileno=int(sys.argv[2])), os.getppid(), sys.argv[3].split(","), ()))
+run_as_main(zygote.serve(socket.socket(fileno=int(sys.argv[2])), os.getppid(), sys.argv[3].split(","), ()))
 """
 _FIRST_LINE = """import os, sys, time
 now = time.process_time_ns()
@@ -78,7 +78,7 @@ def main() -> int:
             show("entering a cgroup in its place", cgroups(options.times), mark)
         except OSError as error:
             print(f"entering a cgroup in its place: not measured, no group may be made here ({error})")
-        adopt_orphans()
+        become_subreaper()
         nothing, rehearsed = first_lines(options.times, Path(folder), options.preload)
         show("order to first line, nothing rehearsed", nothing)
         show("order to first line, after a rehearsal", rehearsed, nothing)

@@ -19,9 +19,10 @@ import sys
 import time
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
-from launcher.agent.progress import NOTHING_REACHED, Reached, Standstill, may_have_failed_before
+from launcher.agent.progress import NOTHING_REACHED, Reached
+from launcher.agent.run_tally import RunOutcome, Tally
 from launcher.command_line.autoresume_options import make_parser
 from launcher.incidents.incident_files import read_incidents
 from launcher.processes.working_folder import completed
@@ -33,68 +34,6 @@ __all__ = ["main"]
 
 USAGE_ERROR = 2
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-
-class Outcome(NamedTuple):
-    """How one run of the launcher ended."""
-
-    exit_code: int
-    seconds: float
-    reached: Reached
-    """How far it came, as far as its ranks have reported it."""
-    is_final: bool
-    """A rank has asked for the end of the workload, so that no other run should follow."""
-    failed_in_a_step: bool = False
-    """The failure that ended it came while a step was running."""
-
-
-class Tally:
-    """Counts what has failed, and says when it is enough. Pure.
-
-    Args:
-        max_failures: Failed runs in a row.
-        max_without_progress: Runs in a row, failed or not, that showed no progress; see :class:`Standstill`.
-    """
-
-    def __init__(self, max_failures: int, max_without_progress: int) -> None:
-        self._max_failures = max_failures
-        self._max_without_progress = max_without_progress
-        self.runs = 0
-        self.failures = 0
-        self.failures_in_a_row = 0
-        self._standstill = Standstill()
-
-    @property
-    def best(self) -> int | None:
-        """The highest iteration that any run has reported; None when none did."""
-        return self._standstill.best
-
-    def add(self, outcome: Outcome) -> str | None:
-        """Count one run that did not complete the training.
-
-        Returns:
-            Why there should be no other, or None.
-        """
-        self.runs += 1
-        failed = outcome.exit_code != 0
-        self.failures += failed
-        self.failures_in_a_row = self.failures_in_a_row + 1 if failed else 0
-        reached = outcome.reached
-        if failed and reached.iteration is None:  # what it needs may be away for a while: max_failures limits that
-            self._standstill.note(reached)
-        else:  # one that ends with 0 at the same iteration again has only not said that training is complete
-            comes_again = not failed or may_have_failed_before(reached, in_a_step=outcome.failed_in_a_step)
-            self._standstill.add(reached, may_be_the_same=comes_again)
-        without_progress = self._standstill.count
-        if outcome.is_final:
-            return "a rank has asked for the end of the workload"
-        if self._max_failures and self.failures_in_a_row >= self._max_failures:
-            return f"{self.failures_in_a_row} runs in a row have failed (--max-failures)"
-        if self._max_without_progress and without_progress >= self._max_without_progress:
-            at = "none reported an iteration" if self.best is None else f"the last iteration is still {self.best}"
-            hint = "" if failed else f"; if training is complete, why was {FINISHED_FLAG_VARIABLE} not made?"
-            return f"{without_progress} runs in a row made no progress, {at} (--max-without-progress){hint}"
-        return None
 
 
 class AutoResume:
@@ -121,11 +60,13 @@ class AutoResume:
         for number in _SIGNALS:
             signal.signal(number, self._on_signal)
         if os.path.exists(flag):
-            say(f"training is complete already: {flag} exists. Delete it, or name another --flag-file, to train anew")
+            announce(
+                f"training is complete already: {flag} exists. Delete it, or name another --flag-file, to train anew"
+            )
             return 0
         code, why = self._loop(flag)
         tally = self._tally
-        say(
+        announce(
             f"{why} after {tally.runs} run(s), {tally.failures} failed, {time.monotonic() - began:.0f} s; "
             f"last iteration {'unknown' if tally.best is None else tally.best}"
         )
@@ -136,7 +77,7 @@ class AutoResume:
             if os.path.exists(flag):
                 self._tally.add(outcome)
                 return 0, "training is complete"
-            say(_told(self._tally.runs + 1, outcome, flag))
+            announce(_told(self._tally.runs + 1, outcome, flag))
             why = self._tally.add(outcome)
             if self._heard:
                 break
@@ -147,7 +88,7 @@ class AutoResume:
             self._back_off()
         return 128 + self._heard[0], f"ended by {signal.Signals(self._heard[0]).name}; not run again"
 
-    def _run_once(self) -> Outcome | None:
+    def _run_once(self) -> RunOutcome | None:
         """One run; None where a signal has come before it began."""
         began, began_ns = time.monotonic(), time.monotonic_ns()
         environment = {**os.environ, FINISHED_FLAG_VARIABLE: self._options.flag_file}
@@ -164,14 +105,14 @@ class AutoResume:
         self._child = None
         code = code if code >= 0 else 128 - code
         seconds = time.monotonic() - began
-        return Outcome(code, seconds, *_summary(_log_folder(self._options.command), child.pid, began_ns))
+        return RunOutcome(code, seconds, *_summary(_log_folder(self._options.command), child.pid, began_ns))
 
     def _back_off(self) -> None:
         """Wait before the next run, the longer the more runs in a row have failed."""
         if self._tally.failures_in_a_row:
             seconds = self._options.backoff * 2.0 ** min(self._tally.failures_in_a_row - 1, 30)
             seconds = min(seconds, self._options.max_backoff)
-            say(f"the next run begins in {seconds:g} s")
+            announce(f"the next run begins in {seconds:g} s")
             # A handler that comes in the moment before a call that waits does not end it; what is blocked waits for us.
             signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
             try:
@@ -281,7 +222,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return USAGE_ERROR
 
 
-def _told(run: int, outcome: Outcome, flag: str) -> str:
+def _told(run: int, outcome: RunOutcome, flag: str) -> str:
     last = outcome.reached.iteration
     reached = "no iteration reported" if last is None else f"last iteration {last}"
     missed = "" if outcome.exit_code else f": nobody has made {flag}"
@@ -291,7 +232,7 @@ def _told(run: int, outcome: Outcome, flag: str) -> str:
     )
 
 
-def say(text: str) -> None:
+def announce(text: str) -> None:
     """One line to standard error; a terminal that went away is no reason to stop."""
     try:
         print(f"ft_autoresume: {text}", file=sys.stderr, flush=True)

@@ -22,12 +22,12 @@ from launcher.processes.shortages import (  # here: later there may be no descri
     explained,
     shortage,
 )
-from launcher.records.console import DEBUG, ERROR, finish, say
+from launcher.records.console import DEBUG, ERROR, announce, finish
 
 if TYPE_CHECKING:
-    from launcher.command_line.options import Job
+    from launcher.command_line.options import LaunchJob
     from launcher.workers.script_settings import ImportSettings
-    from launcher.workers.zygote_handle import Zygote
+    from launcher.workers.zygote_handle import ZygoteHandle
     from launcher.zygote.protocol import Handover
 
 __all__ = ["console_main", "main"]
@@ -62,13 +62,13 @@ def console_main() -> None:
     early_signals.watch()
     outcome = _guarded(sys.argv[1:], may_fork=True)
     if not isinstance(outcome, int):
-        from launcher.zygote.worker_bootstrap import become
+        from launcher.zygote.worker_bootstrap import run_as_main
 
-        become(outcome)
+        run_as_main(outcome)
         return
     stuck = stuck_threads(_LONGEST_FLUSH_SECONDS)
     if lines := notice(stuck, outcome):
-        say(*lines, level=ERROR)
+        announce(*lines, level=ERROR)
     finish(_LONGEST_FLUSH_SECONDS)
     streams.flush_standard_streams(_LONGEST_FLUSH_SECONDS)
     if stuck:
@@ -84,7 +84,7 @@ def _guarded(arguments: list[str], may_fork: bool) -> int | Handover:
     if problem is not None:
         return _refuse(problem)
     if (warning := torch_versions.warning_about(torch)) is not None:
-        say(f"warning: {warning}")
+        announce(f"warning: {warning}")
     from resilience_core.errors import ResilienceError
 
     try:
@@ -95,10 +95,10 @@ def _guarded(arguments: list[str], may_fork: bool) -> int | Handover:
         refused = shortage(error)
         trace = traceback.format_exc().splitlines()
         if refused is not None:
-            say(*trace, level=DEBUG)
-            say(refused, level=ERROR)
+            announce(*trace, level=DEBUG)
+            announce(refused, level=ERROR)
         else:
-            say(*trace, "this is a mistake in ft_launcher; please report it", level=ERROR)
+            announce(*trace, "this is a mistake in ft_launcher; please report it", level=ERROR)
         return 1
 
 
@@ -110,9 +110,9 @@ def _run(arguments: list[str], may_fork: bool) -> int | Handover:
         return run(parse(arguments))
 
     from launcher.command_line.default_threads import set_default
-    from launcher.processes.handles import adopt_orphans
+    from launcher.processes.handles import become_subreaper
 
-    adopt_orphans()
+    become_subreaper()
     # From here to the fork nothing may start a thread, and what torch reads at import must be as workers get it.
     # A process that was started with SIGCHLD ignored could collect no worker and no zygote.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -154,28 +154,28 @@ def _collect(session: int) -> None:
     Orphans(lambda: ()).reap(())
 
 
-def _zygote(job: Job, inherited: Collection[int], settings: ImportSettings) -> Zygote | Handover | None:
+def _zygote(job: LaunchJob, inherited: Collection[int], settings: ImportSettings) -> ZygoteHandle | Handover | None:
     """Fork the zygote, unless workers are to be spawned. Returns in the launcher and in every warm worker."""
     from launcher.agent.resources import preload
-    from launcher.workers.zygote_handle import Zygote
+    from launcher.workers.zygote_handle import ZygoteHandle
     from launcher.zygote.import_time import import_environment
 
     if job.config.worker_start != "warm":
         return None
     why_not = _why_not_warm(job) or settings.why_not
     if why_not is not None:
-        say(f"warm start is off: {why_not}; workers are spawned instead (said once)")
+        announce(f"warm start is off: {why_not}; workers are spawned instead (said once)")
         return None
     if settings.change(os.environ):  # torch has been imported here without them
-        return Zygote.by_exec(preload(job.config), {**import_environment(os.environ), **settings.values})
+        return ZygoteHandle.by_exec(preload(job.config), {**import_environment(os.environ), **settings.values})
     early_signals.leave()  # a worker has the handlers that Python gives it
-    outcome = Zygote.by_fork(preload(job.config), inherited)
-    if isinstance(outcome, Zygote):
+    outcome = ZygoteHandle.by_fork(preload(job.config), inherited)
+    if isinstance(outcome, ZygoteHandle):
         early_signals.watch()
     return outcome
 
 
-def _why_not_warm(job: Job) -> str | None:
+def _why_not_warm(job: LaunchJob) -> str | None:
     arguments = job.arguments
     if arguments.no_python:
         return "--no-python starts programs that are not Python"
@@ -205,5 +205,5 @@ def _platform_problem() -> str | None:
 
 
 def _refuse(why: str) -> int:
-    say(f"error: {why}", level=ERROR)
+    announce(f"error: {why}", level=ERROR)
     return USAGE_ERROR

@@ -9,7 +9,7 @@ import select
 import time
 from types import TracebackType
 
-from launcher.agent.monitor_handle import MonitorProcess
+from launcher.agent.monitor_handle import MonitorHandle
 from launcher.incidents.incident import Incident
 from launcher.incidents.incident_files import read_incident, read_incidents
 from launcher.monitor.messages import HangReport, WatchOrder
@@ -70,7 +70,7 @@ class RankMonitors:
             """Where incidents are written, under ``incidents``."""
             self._config_file = self._run_folder.write("config.json", config.to_json())
             cells = [Cell.create(self._cell(local_rank), rank=local_rank) for local_rank in range(num_ranks)]
-            self._process = MonitorProcess(
+            self._process = MonitorHandle(
                 config,
                 run_folder=self._run_folder.path,
                 log_folder=self.log_folder,

@@ -377,7 +377,7 @@ MUTANTS = (
     Mutant(
         "whoever insists has to wait all the same",
         "launcher/workers/worker_processes.py",
-        "(left := end - time.monotonic()) > 0 and not is_insisted():",
+        "(left := end - time.monotonic()) > 0 and not is_forced():",
         "(left := end - time.monotonic()) > 0:",
         ("tests/launcher/workers/test_worker_processes.py",),
     ),
@@ -405,7 +405,7 @@ MUTANTS = (
     Mutant(
         "what a worker has left gets no time at the end of a job",
         "launcher/workers/worker_processes.py",
-        "            if not self.running and seconds > 0 and not is_insisted():\n",
+        "            if not self.running and seconds > 0 and not is_forced():\n",
         "            if False:\n",
         ("tests/launcher/workers/test_ending_workers.py",),
     ),
@@ -538,7 +538,7 @@ MUTANTS = (
     Mutant(
         "each restart waits anew for a rank that could not be killed",
         "launcher/agent/generation.py",
-        "            outfit.orphans.give_up(self.processes.left)\n",
+        "            resources.orphans.give_up(self.processes.left)\n",
         "            pass\n",
         ("tests/e2e/test_unkillable.py",),
     ),
@@ -573,9 +573,9 @@ MUTANTS = (
     Mutant(
         "progress is noted before ranks have heeded the signal",
         "launcher/agent/elastic_agent.py",
-        "            self._current.end(death_sig,",
+        "            self._current.stop(death_sig,",
         "            self._policy.note(self._current.views())\n            asked = 0\n"
-        "            self._current.end(death_sig,",
+        "            self._current.stop(death_sig,",
         ("tests/launcher/agent/test_elastic_agent.py",),
     ),
     Mutant(
@@ -647,7 +647,7 @@ MUTANTS = (
     Mutant(
         "a signal in the wait before a restart is not heard",
         "launcher/agent/elastic_agent.py",
-        "            self._wait_for([], left)\n            self._outfit.signals.raise_pending()\n",
+        "            self._wait_for([], left)\n            self._resources.signals.raise_pending()\n",
         "            self._wait_for([], left)\n",
         ("tests/e2e/test_launcher_end.py::test_a_signal_while_the_group_is_being_restarted_ends_the_job",),
     ),

@@ -49,15 +49,15 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "the exit codes of workers are collected with the orphans of their generation",
         "launcher/agent/generation.py",
-        "*self._outfit.starter.children(), *self.processes.unreaped()}",
-        "*self._outfit.starter.children()}",
+        "*self._resources.starter.children(), *self.processes.unreaped()}",
+        "*self._resources.starter.children()}",
         ("tests/launcher/agent/test_generation.py",),
     ),
     Mutant(
         "the monitor condemns ranks that have been asked to end",
         "launcher/agent/generation.py",
-        "        self.stop_judging()\n        self.processes.ask_to_end(",
-        "        self.processes.ask_to_end(",
+        "        self.stop_judging()\n        self.processes.request_stop(",
+        "        self.processes.request_stop(",
         ("tests/launcher/agent/test_generation.py",),
     ),
     Mutant(
@@ -106,7 +106,7 @@ MUTANTS_OF_THE_GROUP = (
         "a cell that was made anew is not watched",
         "launcher/agent/rank_watch.py",
         "            order = self._orders[local_rank]\n"
-        "            self._outfit.monitor.watch(order, self._cells[local_rank], is_session_leader=True)\n",
+        "            self._resources.monitor.watch(order, self._cells[local_rank], is_session_leader=True)\n",
         "            pass\n",
         ("tests/launcher/agent/test_generation.py",),
     ),
@@ -267,8 +267,8 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "workers are forked while a new generation forms its group",
         "launcher/workers/warm_pool.py",
-        "        self._wanted = 0  # until prepare() is called",
-        "        # until prepare() is called",
+        "        self._wanted = 0  # until ensure_ready() is called",
+        "        # until ensure_ready() is called",
         ("tests/launcher/workers/test_warm_starter.py",),
     ),
     Mutant(
@@ -289,15 +289,15 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "a disk is touched before the peers are asked to end",
         "launcher/agent/exits.py",
-        "    current.ask_to_end(signal.SIGTERM)\n    asked_ns",
-        "    outfit.on_disk('early', lambda: None, None)\n    current.ask_to_end(signal.SIGTERM)\n    asked_ns",
+        "    current.request_stop(signal.SIGTERM)\n    asked_ns",
+        "    resources.on_disk('early', lambda: None, None)\n    current.request_stop(signal.SIGTERM)\n    asked_ns",
         ("tests/launcher/agent/test_elastic_agent.py",),
     ),
     Mutant(
         "ranks are looked at after they were asked to end",
         "launcher/agent/exits.py",
         "    known = failure_incident.look(group, processes, views, current.errors(), current.asked_ns())\n",
-        "    current.ask_to_end(signal.SIGTERM)\n"
+        "    current.request_stop(signal.SIGTERM)\n"
         "    known = failure_incident.look(group, processes, views, current.errors(), current.asked_ns())\n",
         ("tests/launcher/agent/test_elastic_agent.py",),
     ),
@@ -472,7 +472,7 @@ MUTANTS_OF_THE_GROUP = (
     ),
     Mutant(
         "runs that save and end with 0 go on for ever",
-        "launcher/autoresume.py",
+        "launcher/agent/run_tally.py",
         "            comes_again = not failed or may_have",
         "            comes_again = may_have",
         ("tests/launcher/test_autoresume.py",),
@@ -500,7 +500,7 @@ MUTANTS_OF_THE_GROUP = (
     ),
     Mutant(
         "a failed run without any iteration is one without progress",
-        "launcher/autoresume.py",
+        "launcher/agent/run_tally.py",
         "        if failed and reached.iteration is None:",
         "        if False:",
         ("tests/launcher/test_autoresume.py",),

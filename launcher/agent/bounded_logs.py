@@ -34,13 +34,13 @@ class BoundedLogs(LogsSpecs):
     """
 
     def __init__(
-        self, inner: LogsSpecs, background: Background, instead: Callable[[], str], say: Callable[[str], None]
+        self, inner: LogsSpecs, background: Background, instead: Callable[[], str], announce: Callable[[str], None]
     ) -> None:
         # Nothing of the base's own state is used; its constructor has changed between versions of torch.
         self._inner = inner
         self._background = background
         self._instead = instead
-        self._say = say
+        self._say = announce
         self._has_said = False
         self._made: set[str] = set()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from launcher.agent.generation import Generation
-from launcher.records.console import say
+from launcher.records.console import announce
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["Chores"]
@@ -50,10 +50,10 @@ class Chores:
         if left_ns > 0:
             return left_ns / NS_PER_SECOND
         current.reap_orphans()
-        current.tell_phases()
+        current.log_phases()
         if said := current.look_after_the_unmonitored():
-            say(*said)
-        seconds = _CHORES_SECONDS if current.has_told_phases else _EARLY_CHORES_SECONDS
+            announce(*said)
+        seconds = _CHORES_SECONDS if current.has_logged_phases else _EARLY_CHORES_SECONDS
         if (next_look := current.next_look_seconds()) is not None:
             seconds = max(_SHORTEST_CHORES_SECONDS, min(seconds, next_look))
         self.due_ns = time.monotonic_ns() + int(seconds * NS_PER_SECOND)

@@ -26,44 +26,44 @@ from launcher.agent.monitor_reports import take_reports
 from launcher.agent.progress import Reached
 from launcher.agent.quiet_agent import QuietAgent
 from launcher.agent.rendezvous import GenerationRendezvous
-from launcher.agent.resources import Outfit
+from launcher.agent.resources import AgentResources
 from launcher.agent.restart_policy import RestartPolicy
 from launcher.agent.waiting import forward_signals, wait_for
 from launcher.processes.working_folder import said_where_deleted
-from launcher.records.console import gathering, say
+from launcher.records.console import announce, gathering
 from resilience_core.monitoring.control import WorkloadAction, WorkloadControlRequest
 
-__all__ = ["Agent"]
+__all__ = ["FaultTolerantAgent"]
 
 
-class Agent(QuietAgent):
+class FaultTolerantAgent(QuietAgent):
     """Runs the workers of one node.
 
     Args:
         spec: The job on this node; its rendezvous handler is one of ours.
-        outfit: What to work with.
+        resources: What to work with.
         shutdown_timeout: Seconds that workers get when the scheduler ends the job (``--shutdown-timeout``).
     """
 
-    def __init__(self, spec: WorkerSpec, outfit: Outfit, shutdown_timeout: float) -> None:
-        # Older torch has no shutdown_timeout here; ours is used by our own _shutdown in any case.
-        super().__init__(spec, exit_barrier_timeout=outfit.config.exit_barrier_timeout)
+    def __init__(self, spec: WorkerSpec, resources: AgentResources, shutdown_timeout: float) -> None:
+        # Older torch has no shutdown_timeout here, and our own _shutdown uses ours.
+        super().__init__(spec, exit_barrier_timeout=resources.config.exit_barrier_timeout)
         self._patience_seconds = shutdown_timeout
-        self._outfit = outfit
+        self._resources = resources
         self._rendezvous_handler = cast(GenerationRendezvous, spec.rdzv_handler)
         self._current: Generation | None = None
         self._requests: list[tuple[int, WorkloadControlRequest]] = []
-        self._policy = RestartPolicy(outfit)
-        self._incidents = IncidentLog(outfit)
+        self._policy = RestartPolicy(resources)
+        self._incidents = IncidentLog(resources)
         self._chores = Chores()
-        self._seen_ns = 0
+        self._failure_seen_ns = 0
         self._restart_reason: tuple[str, int] | None = None
         """What the next generation is started for, and when that was seen here."""
         self.ended_because: str | None = None
         """Why the job was ended although restarts were left; None otherwise."""
         self.exit_code: int | None = None
         """The exit code that goes with it."""
-        self.leaves_the_others_alone = False
+        self.excludes_this_node_only = False
         """This node was asked to go while the others carry on."""
         self.ended_cleanly = False
         """Every worker that was running when the job was asked to end has ended with 0."""
@@ -108,16 +108,16 @@ class Agent(QuietAgent):
         super()._rendezvous(worker_group)
         # One budget for the whole job: what the nodes agreed on, not what this agent happened to see.
         self._remaining_restarts = worker_group.spec.max_restarts - self._rendezvous_handler.failures
-        self._outfit.events.write("rendezvous", generation=self.generation, nodes=worker_group.group_world_size)
+        self._resources.events.write("rendezvous", generation=self.generation, nodes=worker_group.group_world_size)
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         spec = worker_group.spec
-        with self._outfit.signals.deferred():
+        with self._resources.signals.deferred():
             restart_count = spec.max_restarts - self._remaining_restarts
-            self._current = Generation(self.generation, worker_group, self._outfit, restart_count)
+            self._current = Generation(self.generation, worker_group, self._resources, restart_count)
             self._chores.generation_started()
             if self.generation > 0:
-                say(messages.restarted(self.generation, len(worker_group.workers), self._restart_reason))
+                announce(messages.restarted(self.generation, len(worker_group.workers), self._restart_reason))
             self._restart_reason = None
             if self._has_event_log:
                 return dict(self._current.processes.pids())
@@ -128,9 +128,9 @@ class Agent(QuietAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         assert self._current is not None
         processes = self._current.processes
-        with self._outfit.signals.deferred():
+        with self._resources.signals.deferred():
             self._wait(self._current)
-            self._outfit.signals.raise_pending()
+            self._resources.signals.raise_pending()
             if (ended := self._ended_on_request()) is not None:
                 return ended
             processes.collect_exits()
@@ -140,7 +140,7 @@ class Agent(QuietAgent):
             if processes.running:
                 return RunResult(state=WorkerState.HEALTHY)
             self._policy.note(self._current.views())
-            self._outfit.events.write("finished", generation=self.generation)
+            self._resources.events.write("finished", generation=self.generation)
             self._current.stop_judging()
             return RunResult(
                 state=WorkerState.SUCCEEDED, return_values={w.global_rank: None for w in worker_group.workers}
@@ -155,7 +155,7 @@ class Agent(QuietAgent):
         if self._current is None:
             return
         seen_ns = time.monotonic_ns()
-        seconds = self._outfit.config.failure_stop_timeout
+        seconds = self._resources.config.failure_stop_timeout
         failed_elsewhere = self._rendezvous_handler.failed_elsewhere()
         may_save = not self._current.processes.failed and not failed_elsewhere
         if self._restart_reason is None:  # nothing has failed here
@@ -164,11 +164,11 @@ class Agent(QuietAgent):
         if may_save:
             seconds = max(seconds, self._patience_seconds)
             why = "the nodes have changed" if self.ended_because is None else "the job ends"
-            say(f"{why}: generation {self._current.number} has up to {seconds:g} s to save and end")
-        with self._outfit.signals.deferred():
+            announce(f"{why}: generation {self._current.number} has up to {seconds:g} s to save and end")
+        with self._resources.signals.deferred():
             self._read_reports()  # a verdict that was told before is one
             self._current.stop_judging()
-            self._current.end(signal.SIGTERM, seconds, self._wait_for)
+            self._current.stop(signal.SIGTERM, seconds, self._wait_for)
             if may_save:  # the iterations until it had ended count, too
                 self._policy.note(self._current.views())
 
@@ -177,14 +177,14 @@ class Agent(QuietAgent):
         if self._current is None:
             return
         processes, seconds = self._current.processes, self._patience_seconds
-        with self._outfit.signals.deferred():
+        with self._resources.signals.deferred():
             if asked := len(processes.running):
-                say(f"{signal.Signals(death_sig).name} to {asked} worker(s); waiting up to {seconds:g} s")
-            self._current.end(death_sig, seconds, self._wait_for, spares_leftovers=not asked, is_last=True)
+                announce(f"{signal.Signals(death_sig).name} to {asked} worker(s); waiting up to {seconds:g} s")
+            self._current.stop(death_sig, seconds, self._wait_for, spares_leftovers=not asked, is_last=True)
             if asked:  # they go on until they heed the signal
                 self._policy.note(self._current.views())
             self.ended_cleanly = not processes.failed
-            self._outfit.events.write("shut_down", generation=self.generation, cleanly=self.ended_cleanly)
+            self._resources.events.write("shut_down", generation=self.generation, cleanly=self.ended_cleanly)
 
     # ---- waiting ----------------------------------------------------------------------------------------
 
@@ -195,11 +195,11 @@ class Agent(QuietAgent):
             due.append(settling_seconds)
             if settling_seconds == 0:
                 self._rendezvous_handler.prepare()
-                self._outfit.starter.prepare(len(current.processes.workers))
+                self._resources.starter.ensure_ready(len(current.processes.workers))
         if current.condemned or current.overstayed:
             said, seconds = current.kill_lingering()
             if said:
-                say(*said)
+                announce(*said)
             if seconds is not None:
                 due.append(seconds)
         due.append(self._chores.do(current))
@@ -211,82 +211,82 @@ class Agent(QuietAgent):
         Returns:
             The pidfds of those that have ended.
         """
-        woken = wait_for(self._outfit, pidfds, timeout_seconds)
+        woken = wait_for(self._resources, pidfds, timeout_seconds)
         if woken.by_signal:
-            forward_signals(self._outfit, self._current)
+            forward_signals(self._resources, self._current)
         if woken.by_report:
             self._read_reports()
         if woken.by_request:
-            self._requests += self._outfit.control.read()
+            self._requests += self._resources.control.read()
         return woken.ended
 
     def _read_reports(self) -> None:
         assert self._current is not None
-        take_reports(self._outfit, self._current, self._incidents, restarts_are_left=self._remaining_restarts > 0)
+        take_reports(self._resources, self._current, self._incidents, restarts_are_left=self._remaining_restarts > 0)
 
     # ---- ending -----------------------------------------------------------------------------------------
 
     def _failed(self, current: Generation, group: WorkerGroup) -> RunResult:
         """A worker has failed: stop its peers, write down what is known, decide whether to go on."""
-        with self._outfit.events.gathering(), gathering():
+        with self._resources.events.gathering(), gathering():
             exits = self._note_failure(current, group)
         if self._remaining_restarts > 0:
-            self._back_off_from_a_crash_loop(current, has_reported(exits.views))
+            self._crash_loop_backoff(current, has_reported(exits.views))
         else:
             self._rendezvous_handler.end(f"a rank failed on {os.uname().nodename} and no restart is left")
         return RunResult(state=WorkerState.FAILED, failures=exits.failures)
 
     def _note_failure(self, current: Generation, group: WorkerGroup) -> Exits:
-        self._seen_ns = time.monotonic_ns()
-        self._restart_reason = ("the failure", self._seen_ns)
-        exits = collect_exits(current, group, self._outfit, self._seen_ns)
+        self._failure_seen_ns = time.monotonic_ns()
+        self._restart_reason = ("the failure", self._failure_seen_ns)
+        exits = collect_exits(current, group, self._resources, self._failure_seen_ns)
         if not current.condemned:
-            self._incidents.tell(*written(exits.incident, self._outfit))
+            self._incidents.tell(*written(exits.incident, self._resources))
         self._rendezvous_handler.note_failure()
         incident = self._incidents.last or exits.incident
         why = self._policy.why_not_again(incident, exits.views)
         allowed = group.spec.max_restarts
         if why is not None and self._remaining_restarts > 0:
-            self._give_up(why, self._outfit.config.no_restart_exit_code)
+            self._give_up(why, self._resources.config.no_restart_exit_code)
         else:
             doubt = self._policy.doubt() if self._remaining_restarts > 0 else None
             follows = messages.what_follows(allowed - self._remaining_restarts, allowed)
-            say(*filter(None, (follows, doubt)), *said_where_deleted())
+            announce(*filter(None, (follows, doubt)), *said_where_deleted())
         return exits
 
     def _give_up(self, why: str, exit_code: int) -> None:
         self.ended_because = why
         self.exit_code = exit_code
         self._remaining_restarts = 0
-        self._outfit.events.write("given_up", generation=self.generation, why=why)
-        say(f"giving up: {why}")
+        self._resources.events.write("given_up", generation=self.generation, why=why)
+        announce(f"giving up: {why}")
         self._rendezvous_handler.end(why)
 
-    def _back_off_from_a_crash_loop(self, current: Generation, has_reported: bool) -> None:
+    def _crash_loop_backoff(self, current: Generation, has_reported: bool) -> None:
         """Wait before a restart when several generations in a row died young without a sign of life."""
-        seconds = self._policy.crash_loop.backoff_seconds(self._seen_ns - current.started_ns, has_reported=has_reported)
+        lifetime_ns = self._failure_seen_ns - current.started_ns
+        seconds = self._policy.crash_loop.backoff_seconds(lifetime_ns, has_reported=has_reported)
         if seconds is None:
             return
-        row = self._policy.crash_loop.early_failures
-        say(f"{row} generations in a row died within 10 s of their start; waiting {seconds:g} s")
-        self._outfit.events.write("backing_off", generation=current.number, seconds=seconds)
-        current.end(signal.SIGTERM, self._outfit.config.failure_stop_timeout, self._wait_for)
+        announce(messages.backing_off(self._policy.crash_loop.early_failures, seconds))
+        self._resources.events.write("backing_off", generation=current.number, seconds=seconds)
+        current.stop(signal.SIGTERM, self._resources.config.failure_stop_timeout, self._wait_for)
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             self._wait_for([], left)
-            self._outfit.signals.raise_pending()
+            self._resources.signals.raise_pending()
 
     def _ended_on_request(self) -> RunResult | None:
         """End the generation where a rank or another node asks for it."""
         while self._requests:
-            if (result := self._obey(*self._requests.pop(0))) is not None:
+            if (result := self._handle_request(*self._requests.pop(0))) is not None:
                 return result
         if (why := self._rendezvous_handler.ended_by_peer()) is not None:
             self._give_up(f"another node has ended the job: {why}", 1)
             return RunResult(state=WorkerState.FAILED)
         return None
 
-    def _obey(self, rank: int, request: WorkloadControlRequest) -> RunResult | None:
+    def _handle_request(self, rank: int, request: WorkloadControlRequest) -> RunResult | None:
         said = self._incidents.tell_request(self.generation, rank, request)
         if request.action is WorkloadAction.Continue:
             return None
@@ -296,5 +296,5 @@ class Agent(QuietAgent):
             self.ended_because = said
             self.exit_code = 1
             self._remaining_restarts = 0
-            self.leaves_the_others_alone = True
+            self.excludes_this_node_only = True
         return RunResult(state=WorkerState.FAILED)

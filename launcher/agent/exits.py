@@ -13,9 +13,9 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from launcher.agent import failure_incident
 from launcher.agent.generation import Generation
-from launcher.agent.resources import Outfit
+from launcher.agent.resources import AgentResources
 from launcher.incidents.incident import Incident
-from launcher.workers.worker_processes import Worker, WorkerProcesses
+from launcher.workers.worker_processes import WorkerProcess, WorkerProcesses
 from resilience_core.monitoring.cell import CellView
 
 __all__ = ["Exits", "collect_exits", "written"]
@@ -36,13 +36,13 @@ class Exits(NamedTuple):
     """What every rank's cell said, by local rank."""
 
 
-def collect_exits(current: Generation, group: WorkerGroup, outfit: Outfit, seen_ns: int) -> Exits:
+def collect_exits(current: Generation, group: WorkerGroup, resources: AgentResources, seen_ns: int) -> Exits:
     """Look at every rank, ask the peers to end, and read what those that failed have left.
 
     Args:
         current: The generation; at least one of its workers has failed.
         group: Torch's worker group.
-        outfit: What to work with.
+        resources: What to work with.
         seen_ns: ``CLOCK_MONOTONIC`` when the failure was seen.
     """
     processes = current.processes
@@ -50,13 +50,13 @@ def collect_exits(current: Generation, group: WorkerGroup, outfit: Outfit, seen_
     views = current.views()
     known = failure_incident.look(group, processes, views, current.errors(), current.asked_ns())
     # The peers take longest to die, so they begin before anything is read, written or said.
-    current.ask_to_end(signal.SIGTERM)
+    current.request_stop(signal.SIGTERM)
     asked_ns = time.monotonic_ns()
     failed = [worker.local_rank for worker in first]
-    outfit.events.write("seen", at_ns=seen_ns, generation=current.number, failed=failed)
-    outfit.events.write("asked", at_ns=asked_ns, generation=current.number)
+    resources.events.write("seen", at_ns=seen_ns, generation=current.number, failed=failed)
+    resources.events.write("asked", at_ns=asked_ns, generation=current.number)
     nothing: _Left = ({}, {})
-    records, tails = outfit.on_disk(
+    records, tails = resources.on_disk(
         "what the ranks have left", lambda: (_records(processes, first), _tails(processes.stderrs)), nothing
     )
     failures = {
@@ -69,13 +69,13 @@ def collect_exits(current: Generation, group: WorkerGroup, outfit: Outfit, seen_
     return Exits(incident, failures, views)
 
 
-def written(incident: Incident, outfit: Outfit) -> tuple[Incident, str | None]:
+def written(incident: Incident, resources: AgentResources) -> tuple[Incident, str | None]:
     """Write an incident; a log folder that cannot take it costs the report, not the restart.
 
     Returns:
         The incident with its folder, and why it could not be written, for people.
     """
-    folder = outfit.log_folder
+    folder = resources.log_folder
     problem: str | None = f"the incident could not be written under {folder}"
 
     def write() -> tuple[Incident, str | None]:
@@ -84,10 +84,10 @@ def written(incident: Incident, outfit: Outfit) -> tuple[Incident, str | None]:
         except OSError as error:
             return incident, f"{problem}: {error.strerror}"
 
-    return outfit.on_disk("the incident", write, (incident, problem))
+    return resources.on_disk("the incident", write, (incident, problem))
 
 
-def _records(processes: WorkerProcesses, failed: Collection[Worker]) -> dict[int, ProcessFailure]:
+def _records(processes: WorkerProcesses, failed: Collection[WorkerProcess]) -> dict[int, ProcessFailure]:
     """Return torch's records by local rank, but for those whose error files cannot be read."""
     records = {}
     for worker in failed:

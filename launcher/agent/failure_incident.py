@@ -16,7 +16,7 @@ from launcher.incidents.attribution import attribute
 from launcher.incidents.incident import Incident
 from launcher.incidents.rank_report import RankReport, rank_report
 from launcher.processes.evidence import Evidence, ProcessLook, look_at, uses_a_gpu
-from launcher.workers.worker_processes import Worker, WorkerProcesses
+from launcher.workers.worker_processes import WorkerProcess, WorkerProcesses
 from resilience_core.environment import PY_SPY_VARIABLE
 from resilience_core.monitoring.cell import CellView
 from resilience_core.monitoring.error_record import ErrorRecord, is_consequence
@@ -174,7 +174,7 @@ def _has_reported(view: CellView) -> bool:
     return has_spoken or bool(view.sections) or view.iteration >= 0
 
 
-def _evidence(worker: Worker, view: CellView, error: ErrorRecord | None) -> Evidence:
+def _evidence(worker: WorkerProcess, view: CellView, error: ErrorRecord | None) -> Evidence:
     if worker.exit_code is None:
         return Evidence.of_cell(worker.local_rank, view, look_at(worker.pid), error)
     known = Evidence.of_cell(worker.local_rank, view, ProcessLook("Z"), error)

@@ -16,7 +16,7 @@ from torch.distributed.elastic.agent.server.api import WorkerGroup
 from launcher.agent.after_shutdown import Overstayed
 from launcher.agent.messages import stuck
 from launcher.agent.rank_watch import RankWatch
-from launcher.agent.resources import Outfit
+from launcher.agent.resources import AgentResources
 from launcher.agent.worker_launches import make_processes
 from launcher.monitor.verdict import judge
 from launcher.processes.evidence import state_phrase
@@ -43,30 +43,30 @@ class Generation:
     Args:
         number: From 0, the same on all nodes.
         group: Torch's worker group, after the rendezvous.
-        outfit: What to work with.
+        resources: What to work with.
         restart_count: This agent's own count, for the variable that torchrun exports.
     """
 
-    def __init__(self, number: int, group: WorkerGroup, outfit: Outfit, restart_count: int) -> None:
+    def __init__(self, number: int, group: WorkerGroup, resources: AgentResources, restart_count: int) -> None:
         self.number = number
         self.started_ns = time.monotonic_ns()
         self._condemned_ns: dict[int, int] = {}
         self._killed: set[int] = set()
         self._group = group
-        self._outfit = outfit
+        self._resources = resources
         self._is_over = False
         self.is_being_ended = False
         """The monitor was told to judge it no more."""
         self._last_views: dict[int, CellView] = {}
         self._phases_told = False
-        self._cells = outfit.upkeep.make_cells(number, {w.local_rank: w.global_rank for w in group.workers})
+        self._cells = resources.upkeep.make_cells(number, {w.local_rank: w.global_rank for w in group.workers})
         self.processes = make_processes(
-            number, group, outfit, self._cells, restart_count, self._orphaned_sessions, self._owner
+            number, group, resources, self._cells, restart_count, self._orphaned_sessions, self._owner
         )
         self.processes.start()
         is_last = restart_count >= group.spec.max_restarts
-        self._watch = RankWatch(number, group, outfit, self._cells, self.processes, self.started_ns, is_last)
-        outfit.events.write("started", generation=number, pids=self.processes.pids())
+        self._watch = RankWatch(number, group, resources, self._cells, self.processes, self.started_ns, is_last)
+        resources.events.write("started", generation=number, pids=self.processes.pids())
 
     # ---- while it lives ---------------------------------------------------------------------------------
 
@@ -84,11 +84,11 @@ class Generation:
 
     def mend(self) -> None:
         """Make anew what ranks find by path, where somebody has removed it."""
-        replaced = self._outfit.upkeep.mend(None if self._is_over else self._cells)
+        replaced = self._resources.upkeep.mend(None if self._is_over else self._cells)
         if not self.is_being_ended:
             self._watch.repeat(replaced)
 
-    def tell_phases(self) -> None:
+    def log_phases(self) -> None:
         """Log when each rank reached its first line, its monitor, and its first sign of life, once all have.
 
         With ``seen``, ``asked``, ``stopped``, ``rendezvous`` and ``started`` this is where the time of a restart went.
@@ -99,7 +99,7 @@ class Generation:
         is_late = time.monotonic_ns() - self.started_ns > _LONGEST_PHASES_SECONDS * NS_PER_SECOND
         if not self._phases_told and (complete or is_late or self._is_over):
             self._phases_told = True
-            self._outfit.events.write("phases", generation=self.number, ranks=stamps)
+            self._resources.events.write("phases", generation=self.number, ranks=stamps)
 
     def look_after_the_unmonitored(self) -> list[str]:
         """See :meth:`RankWatch.look_after_the_unmonitored`."""
@@ -115,8 +115,8 @@ class Generation:
         return self._watch.overstayed
 
     @property
-    def has_told_phases(self) -> bool:
-        """Whether :meth:`tell_phases` has nothing left to do."""
+    def has_logged_phases(self) -> bool:
+        """Whether :meth:`log_phases` has nothing left to do."""
         return self._phases_told
 
     # ---- the condemned ----------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class Generation:
         Returns:
             What to say, and in how many seconds to come back, None when nobody lingers.
         """
-        patience_ns = int(2 * self._outfit.config.failure_stop_timeout * NS_PER_SECOND)
+        patience_ns = int(2 * self._resources.config.failure_stop_timeout * NS_PER_SECOND)
         now_ns = time.monotonic_ns()
         ranks = {worker.local_rank: worker.global_rank for worker in self._group.workers}
         said: list[str] = []
@@ -162,7 +162,7 @@ class Generation:
             elif local_rank in self._killed:
                 worker.is_stuck, worker.ended_ns = True, now_ns
                 due_ns.append(now_ns)
-                said.append(stuck(rank, state_phrase(worker.pid), self._outfit.config.kill_timeout))
+                said.append(stuck(rank, state_phrase(worker.pid), self._resources.config.kill_timeout))
             elif send_signal(worker.pidfd, signal.SIGKILL):
                 self._killed.add(local_rank)
                 self._condemned_ns[local_rank] = now_ns
@@ -175,15 +175,15 @@ class Generation:
 
     def reap_orphans(self) -> None:
         """Collect what descendants have left to this process and what has ended since."""
-        if self._outfit.orphans is not None:
-            self._outfit.orphans.reap(self._own_children())
+        if self._resources.orphans is not None:
+            self._resources.orphans.reap(self._own_children())
 
     def _orphaned_sessions(self) -> set[int]:
-        orphans = self._outfit.orphans
+        orphans = self._resources.orphans
         return orphans.sessions(self._own_children()) if orphans is not None else set()
 
     def _own_children(self) -> set[int]:
-        return {*self._outfit.monitor.pids, *self._outfit.starter.children(), *self.processes.unreaped()}
+        return {*self._resources.monitor.pids, *self._resources.starter.children(), *self.processes.unreaped()}
 
     # ---- ending -----------------------------------------------------------------------------------------
 
@@ -193,14 +193,14 @@ class Generation:
         Before any of its ranks is signalled: one that we have killed must not be found dead by the monitor.
         """
         self.is_being_ended = True
-        self._outfit.monitor.forget(self.number)
+        self._resources.monitor.forget(self.number)
 
-    def ask_to_end(self, death_signal: signal.Signals) -> None:
+    def request_stop(self, death_signal: signal.Signals) -> None:
         """Signal the workers that still run, without waiting; those that would not answer are killed."""
         self.stop_judging()
-        self.processes.ask_to_end(death_signal, self.condemned | self._overdue())
+        self.processes.request_stop(death_signal, self.condemned | self._overdue())
 
-    def end(
+    def stop(
         self,
         death_signal: signal.Signals,
         timeout_seconds: float,
@@ -220,7 +220,7 @@ class Generation:
         """
         if self._is_over:
             return
-        outfit, config = self._outfit, self._outfit.config
+        resources, config = self._resources, self._resources.config
         self.stop_judging()
         self.processes.stop(
             death_signal,
@@ -230,20 +230,20 @@ class Generation:
             at_once=self.condemned | self._overdue(),
             spares_leftovers=spares_leftovers,
             wait=wait,
-            is_insisted=lambda: outfit.signals.is_insisted,
-            is_hurried=lambda: outfit.signals.is_insisted or (not is_last and outfit.signals.first is not None),
+            is_forced=lambda: resources.signals.is_forced,
+            is_hurried=lambda: resources.signals.is_forced or (not is_last and resources.signals.first is not None),
         )
-        if self.processes.left and outfit.orphans is not None:
-            outfit.orphans.give_up(self.processes.left)
+        if self.processes.left and resources.orphans is not None:
+            resources.orphans.give_up(self.processes.left)
         self.processes.close(death_signal, 0)  # the tails of --tee
         self._last_views = self.views()
         self._is_over = True
-        self.tell_phases()
+        self.log_phases()
         self._watch.note_starts()
-        outfit.monitor.forget(self.number, is_over=True)
+        resources.monitor.forget(self.number, is_over=True)
         self._cells.drop()
         self.reap_orphans()
-        outfit.events.write("stopped", generation=self.number)
+        resources.events.write("stopped", generation=self.number)
 
     def _owner(self, local_rank: int) -> int | None:
         """The pid of the process that reports for a local rank; None when none does, or where it has no pid here."""
@@ -256,7 +256,7 @@ class Generation:
 
     def _overdue(self) -> set[int]:
         now_ns = time.monotonic_ns()
-        freezes = self._outfit.monitor.freezes(now_ns)  # after a thaw everybody seems late, and would lose its save
+        freezes = self._resources.monitor.freezes(now_ns)  # after a thaw everybody seems late, and would lose its save
         return {
             worker.local_rank
             for worker in self.processes.running

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from launcher.agent import failure_incident, messages
-from launcher.agent.resources import Outfit
+from launcher.agent.resources import AgentResources
 from launcher.incidents.incident import Incident
 from launcher.monitor.near_miss import NearMiss
-from launcher.records.console import say
+from launcher.records.console import announce
 from resilience_core.monitoring.control import WorkloadControlRequest
 
 __all__ = ["IncidentLog"]
@@ -16,11 +16,11 @@ class IncidentLog:
     """What was told of one job on this node.
 
     Args:
-        outfit: What the agent works with.
+        resources: What the agent works with.
     """
 
-    def __init__(self, outfit: Outfit) -> None:
-        self._outfit = outfit
+    def __init__(self, resources: AgentResources) -> None:
+        self._resources = resources
         self.last: Incident | None = None
         """The incident that was told last."""
         self._near_misses = 0
@@ -39,8 +39,8 @@ class IncidentLog:
         """
         is_same_again = failure_incident.is_same_again(self.last, incident)
         self.last = incident
-        say(*incident.story(), *([f"  note    {problem}"] if problem else []))
-        self._outfit.events.write(
+        announce(*incident.story(), *([f"  note    {problem}"] if problem else []))
+        self._resources.events.write(
             incident.kind,
             generation=incident.generation,
             culprits=[rank.rank for rank in incident.culprits],
@@ -49,12 +49,14 @@ class IncidentLog:
             seen_ns=incident.seen_ns,
             folder=incident.folder,
         )
-        captures = self._outfit.config.capture_stacks
+        captures = self._resources.config.capture_stacks
         if not self._has_noted_py_spy and captures and failure_incident.misses_py_spy(incident):
             self._has_noted_py_spy = True
-            say(failure_incident.NO_PY_SPY)
+            announce(failure_incident.NO_PY_SPY)
         if is_same_again:
-            say("  note    the same error as in the generation before, at the same place: it does not look like chance")
+            announce(
+                "  note    the same error as in the generation before, at the same place: it does not look like chance"
+            )
 
     def tell_spared(self, generation: int, miss: NearMiss) -> None:
         """Tell of a rank whose verdict was withdrawn.
@@ -64,17 +66,17 @@ class IncidentLog:
         """
         if miss.was_late:
             self._near_misses += 1
-            say(messages.near_miss(miss, self._near_misses))
-            self._outfit.events.write("near_miss", generation=generation, count=self._near_misses, **miss._asdict())
+            announce(messages.near_miss(miss, self._near_misses))
+            self._resources.events.write("near_miss", generation=generation, count=self._near_misses, **miss._asdict())
         elif miss.was_announced:
-            say(messages.withdrawn(miss))
-            self._outfit.events.write("withdrawn", generation=generation, **miss._asdict())
+            announce(messages.withdrawn(miss))
+            self._resources.events.write("withdrawn", generation=generation, **miss._asdict())
 
     def tell_request(self, generation: int, rank: int, request: WorkloadControlRequest) -> str:
         """Tell what a rank has asked for, and return it as a line."""
         said = f"rank {rank} requests {request.action.value}: {request.description or 'no reason given'}"
-        self._outfit.events.write(
+        self._resources.events.write(
             "request", generation=generation, rank=rank, action=request.action.value, why=request.description
         )
-        say(said)
+        announce(said)
         return said

@@ -14,24 +14,24 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, g
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 
 from launcher.agent import messages
-from launcher.agent.elastic_agent import Agent
-from launcher.agent.resources import Outfit, open_resources
+from launcher.agent.elastic_agent import FaultTolerantAgent
+from launcher.agent.resources import AgentResources, open_resources
 from launcher.agent.signals import SignalInbox
 from launcher.agent.torchrun_settings import UNNAMED_RUN, complete, launch_config_of, worker_spec_of
 from launcher.command_line import default_threads
 from launcher.command_line.addresses import tell_unresolved
 from launcher.command_line.option_values import exit_timeout, local_world_size
-from launcher.command_line.options import Job
+from launcher.command_line.options import LaunchJob
 from launcher.processes.background import Background, NotDoneError
 from launcher.processes.shortages import explained, too_few_descriptors
 from launcher.processes.working_folder import completed
 from launcher.records import console, latest
-from launcher.records.console import say
+from launcher.records.console import announce
 from launcher.records.log_folders import FolderError, make_log_folder, new_run_id, remove_if_empty
 from launcher.records.log_records import take_over_logging
 from launcher.records.retention import prune_in_background
 from launcher.workers.script_settings import ImportSettings
-from launcher.workers.zygote_handle import Zygote
+from launcher.workers.zygote_handle import ZygoteHandle
 from resilience_core.errors import ConfigError, ResilienceError
 
 __all__ = ["run"]
@@ -43,7 +43,7 @@ _NO_AGREEMENT = (RendezvousError, DistError)
 """What a rendezvous raises, and what the store below it lets through."""
 
 
-def run(job: Job, zygote: Zygote | None = None, settings: ImportSettings | None = None) -> int:
+def run(job: LaunchJob, zygote: ZygoteHandle | None = None, settings: ImportSettings | None = None) -> int:
     """Run a job on this node.
 
     Args:
@@ -63,7 +63,7 @@ def run(job: Job, zygote: Zygote | None = None, settings: ImportSettings | None 
     console.start()
     take_over_logging(job.config.log_level)
     for warning in job.warnings:
-        say(f"warning: {warning}")
+        announce(f"warning: {warning}")
     complete(job)
     with contextlib.ExitStack() as stack:
         signals = SignalInbox(getattr(job.arguments, "signals_to_handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"))
@@ -74,24 +74,24 @@ def run(job: Job, zygote: Zygote | None = None, settings: ImportSettings | None 
         stack.callback(_remove_empty_log_folder, log_folder, disk)
         launch_config, entrypoint, arguments = launch_config_of(job, log_folder, workers)
         default_threads.retract(launch_config.nproc_per_node)
-        outfit = stack.enter_context(open_resources(job, launch_config, log_folder, zygote, settings, signals, disk))
+        resources = stack.enter_context(open_resources(job, launch_config, log_folder, zygote, settings, signals, disk))
         tell_unresolved(job.addresses)
         try:
             with signals.raised_at_once():
                 spec = worker_spec_of(job, launch_config, entrypoint, arguments)
         except SignalException as ended:
-            say(f"ended by {ended.sigval.name} before a worker was started")
+            announce(f"ended by {ended.sigval.name} before a worker was started")
             return 128 + ended.sigval
         except _NO_AGREEMENT as error:
             return _disagreed(error, launch_config.rdzv_endpoint)
         disk.submit(lambda: latest.lead_to(log_folder))  # not before: a job that is refused leaves nothing behind
         if job.config.keep_runs is not None:
             prune_in_background(log_folder, job.config.keep_runs)
-        agent = Agent(spec, outfit, exit_timeout(job.arguments, os.environ))
-        return _supervise(agent, spec, outfit)
+        agent = FaultTolerantAgent(spec, resources, exit_timeout(job.arguments, os.environ))
+        return _supervise(agent, spec, resources)
 
 
-def _log_folder(job: Job, disk: Background) -> str:
+def _log_folder(job: LaunchJob, disk: Background) -> str:
     name = _run_name(job)
     try:
         return disk.call(lambda: make_log_folder(job.arguments.log_dir, name), _LONGEST_FIRST_WAIT_SECONDS)
@@ -102,7 +102,7 @@ def _log_folder(job: Job, disk: Background) -> str:
         ) from error
 
 
-def _run_name(job: Job) -> str:
+def _run_name(job: LaunchJob) -> str:
     """What the log folder is called: as the user calls the run, or something that no other run has.
 
     Nodes that were given no name for the run, torchrun's is "none" then, have nothing to derive one from before they
@@ -118,14 +118,14 @@ def _remove_empty_log_folder(log_folder: str, disk: Background) -> None:
         disk.call(lambda: remove_if_empty(log_folder), _LONGEST_LAST_WAIT_SECONDS)
 
 
-def _supervise(agent: Agent, spec: WorkerSpec, outfit: Outfit) -> int:
+def _supervise(agent: FaultTolerantAgent, spec: WorkerSpec, resources: AgentResources) -> int:
     """Let torch's loop run and turn every way it can end into an exit code."""
     code: int | None = None
     signalled: str | None = None
     keeps_rendezvous_open = False
     destination = getattr(spec, "event_log_handler", "null")  # not in torch 2.4
     try:
-        with outfit.signals.raised_at_once():
+        with resources.signals.raised_at_once():
             result = agent.run()
         torch_events.record(agent.get_event_succeeded(), destination)
         code = _exit_code(agent, spec, result)
@@ -135,26 +135,26 @@ def _supervise(agent: Agent, spec: WorkerSpec, outfit: Outfit) -> int:
         keeps_rendezvous_open = True
         torch_events.record(agent.get_event_failed(), destination)
         code, signalled = (0 if agent.ended_cleanly else 1), ended.sigval.name
-        say(f"ended by {ended.sigval.name}; {'every worker' if code == 0 else 'not every worker'} ended with 0")
+        announce(f"ended by {ended.sigval.name}; {'every worker' if code == 0 else 'not every worker'} ended with 0")
         return code
     except ResilienceError as error:
         if not agent.has_started:
             raise
         # Exit code 2 would say that another run could only end the same way.
-        say(f"the job has failed: {explained(error)}", level=console.ERROR)
+        announce(f"the job has failed: {explained(error)}", level=console.ERROR)
         code = 1
         return code
     except _NO_AGREEMENT as error:
         code = _disagreed(error)
         return code
     finally:
-        keeps_rendezvous_open |= agent.leaves_the_others_alone
+        keeps_rendezvous_open |= agent.excludes_this_node_only
         if not keeps_rendezvous_open:
             spec.rdzv_handler.shutdown()
-        if (since_ns := outfit.monitor.unprotected_since_ns) is not None:
-            say(messages.ended_unprotected(since_ns), level=console.ERROR)
+        if (since_ns := resources.monitor.unprotected_since_ns) is not None:
+            announce(messages.ended_unprotected(since_ns), level=console.ERROR)
         unsaid = {"unsaid": console.lost_lines()} if console.lost_lines() else {}
-        outfit.events.write(
+        resources.events.write(
             "ended",
             generation=agent.generation,
             **agent.furthest._asdict(),
@@ -173,7 +173,7 @@ def _disagreed(error: Exception, endpoint: str = "") -> int:
     lines = [f"the nodes could not agree: {_first_line(error)}{because}"]
     if endpoint:
         lines.append(f"  every node must reach --rdzv-endpoint {endpoint} (--master-addr and --master-port)")
-    say(*lines, level=console.ERROR)
+    announce(*lines, level=console.ERROR)
     return 1
 
 
@@ -189,7 +189,7 @@ def _outcome(code: int | None, signalled: str | None) -> str:
     return {0: "succeeded", None: "broken off"}.get(code, "failed")
 
 
-def _exit_code(agent: Agent, spec: WorkerSpec, result: RunResult | None) -> int:
+def _exit_code(agent: FaultTolerantAgent, spec: WorkerSpec, result: RunResult | None) -> int:
     if result is None:  # torch's agent swallows a rendezvous that was closed by another node in good order
         return 0
     if not result.is_failed():
@@ -197,8 +197,8 @@ def _exit_code(agent: Agent, spec: WorkerSpec, result: RunResult | None) -> int:
     if result.failures:
         failure = ChildFailedError(name=spec.get_entrypoint_name(), failures=result.failures)
         _leave_error_file(failure, agent.culprits)
-    if not agent.leaves_the_others_alone:
-        say(*agent.last_words(), level=console.ERROR)
+    if not agent.excludes_this_node_only:
+        announce(*agent.last_words(), level=console.ERROR)
     return agent.exit_code if agent.exit_code is not None else 1
 
 

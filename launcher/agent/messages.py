@@ -11,6 +11,7 @@ from launcher.monitor.near_miss import NearMiss, late_phrase
 from launcher.records.console import ERROR, WARNING
 
 __all__ = [
+    "backing_off",
     "closing",
     "ended_unprotected",
     "level_of",
@@ -35,6 +36,16 @@ def what_follows(taken: int, allowed: int) -> str:
     if allowed == 0:
         return "no restart follows (--max-restarts 0)"
     return f"no restart is left (--max-restarts {allowed})"
+
+
+def backing_off(failures: int, seconds: float) -> str:
+    """One line about a wait before a restart.
+
+    Args:
+        failures: How many generations in a row failed early.
+        seconds: How long the wait is.
+    """
+    return f"{failures} generations in a row died within 10 s of their start; waiting {seconds:g} s"
 
 
 def closing(incident: Incident | None, why: str | None) -> list[str]:

@@ -41,7 +41,7 @@ from resilience_core.errors import ResilienceError
 from resilience_core.monitoring.cell import Cell
 from resilience_core.system.installation import HOME
 
-__all__ = ["MonitorProcess", "MonitorStartError"]
+__all__ = ["MonitorHandle", "MonitorStartError"]
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class MonitorStartError(ResilienceError):
     """The monitor process could not be started."""
 
 
-class MonitorProcess:
+class MonitorHandle:
     """Starts, instructs and replaces the monitor of one node.
 
     Args:

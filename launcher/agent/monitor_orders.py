@@ -41,14 +41,14 @@ class OrderBook:
         """An order could not be sent; the monitor has to be told everything once more."""
 
     def add(self, order: WatchOrder, cell: Cell, *, is_session_leader: bool) -> None:
-        """Have a rank watched from now on; see :meth:`MonitorProcess.watch`."""
+        """Have a rank watched from now on; see :meth:`MonitorHandle.watch`."""
         key = (order.generation, order.local_rank)
         self._drop(key)
         self._standing[key] = _Standing(order, os.dup(cell.descriptor), is_session_leader)
         self._send_watch(self._standing[key])
 
     def forget(self, generation: int, *, is_over: bool) -> None:
-        """Have the ranks of a generation watched no longer; see :meth:`MonitorProcess.forget`."""
+        """Have the ranks of a generation watched no longer; see :meth:`MonitorHandle.forget`."""
         for key in [key for key in self._standing if key[0] == generation]:
             self._drop(key)
         self.send(Forget(generation, is_over))

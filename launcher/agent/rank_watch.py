@@ -11,7 +11,7 @@ from torch.distributed.elastic.agent.server.api import WorkerGroup
 from launcher.agent.after_shutdown import AfterShutdown, Leaving, Overstayed
 from launcher.agent.instrumented import names_the_client, script_of
 from launcher.agent.job_limits import spared, unmonitored
-from launcher.agent.resources import Outfit
+from launcher.agent.resources import AgentResources
 from launcher.agent.worker_cells import Cells
 from launcher.monitor.messages import WatchOrder
 from launcher.workers.worker_processes import WorkerProcesses
@@ -30,7 +30,7 @@ class RankWatch:
     Args:
         number: Of the generation.
         group: Torch's worker group.
-        outfit: What to work with.
+        resources: What to work with.
         cells: The generation's.
         processes: Its workers, started.
         started_ns: ``CLOCK_MONOTONIC`` when they were.
@@ -41,7 +41,7 @@ class RankWatch:
         self,
         number: int,
         group: WorkerGroup,
-        outfit: Outfit,
+        resources: AgentResources,
         cells: Cells,
         processes: WorkerProcesses,
         started_ns: int,
@@ -49,25 +49,25 @@ class RankWatch:
     ) -> None:
         self._number = number
         self._group = group
-        self._outfit = outfit
+        self._resources = resources
         self._cells = cells
         self._processes = processes
         self._started_ns = started_ns
         self._is_last = is_last
         self._orders: dict[int, WatchOrder] = {}
         self._has_spared = False
-        self._after_shutdown = AfterShutdown(outfit.config, self._leaving, outfit.monitor.freezes)
+        self._after_shutdown = AfterShutdown(resources.config, self._leaving, resources.monitor.freezes)
         self._have_them_watched()
 
     def repeat(self, local_ranks: Collection[int]) -> None:
         """Give the orders for these ranks once more: their cells were made anew."""
         for local_rank in local_ranks:
             order = self._orders[local_rank]
-            self._outfit.monitor.watch(order, self._cells[local_rank], is_session_leader=True)
+            self._resources.monitor.watch(order, self._cells[local_rank], is_session_leader=True)
 
     def note_starts(self) -> None:
         """Note how long each rank took to initialise monitoring, from which startup limits are learned."""
-        self._outfit.limits.note_starts(self._started_ns, self._initialised_ns())
+        self._resources.limits.note_starts(self._started_ns, self._initialised_ns())
 
     def look_after_the_unmonitored(self) -> list[str]:
         """Hold ranks to a startup limit as soon as that may count; say once whom nobody watches.
@@ -75,10 +75,10 @@ class RankWatch:
         Returns:
             What to say, most often nothing.
         """
-        outfit, config, now_ns = self._outfit, self._outfit.config, time.monotonic_ns()
-        knew = outfit.limits.has_used_the_client
+        resources, config, now_ns = self._resources, self._resources.config, time.monotonic_ns()
+        knew = resources.limits.has_used_the_client
         self.note_starts()
-        if outfit.limits.has_used_the_client != knew and config.rank_startup_timeout is not None:
+        if resources.limits.has_used_the_client != knew and config.rank_startup_timeout is not None:
             self._have_them_watched(from_ns=now_ns)
         running = {worker.local_rank for worker in self._processes.running}
         unseen = running - self._monitored() - set(self._held())
@@ -90,13 +90,16 @@ class RankWatch:
             self._has_spared = True
             said.append(spared(ranks, startup, script_of(self._command)[0] or "the command"))
         after = config.unmonitored_notice_after
-        if after is not None and elapsed >= after and not outfit.limits.has_noted_the_unmonitored:
-            outfit.limits.has_noted_the_unmonitored = True
+        if after is not None and elapsed >= after and not resources.limits.has_noted_the_unmonitored:
+            resources.limits.has_noted_the_unmonitored = True
             if ranks:
                 said += unmonitored(ranks, len(ranks) == len(self._group.workers), after)
         said += self._after_shutdown.look(now_ns)
-        if not outfit.limits.has_noted_the_leaving and (notice := self._after_shutdown.unlimited(now_ns)) is not None:
-            outfit.limits.has_noted_the_leaving = True
+        if (
+            not resources.limits.has_noted_the_leaving
+            and (notice := self._after_shutdown.unlimited(now_ns)) is not None
+        ):
+            resources.limits.has_noted_the_leaving = True
             said.append(notice)
         return said
 
@@ -117,13 +120,13 @@ class RankWatch:
         """When :meth:`look_after_the_unmonitored` has something to do next; None when it never will."""
         if len(self._monitored()) == len(self._cells):
             return self._after_shutdown.due_seconds
-        config, elapsed = self._outfit.config, (time.monotonic_ns() - self._started_ns) / NS_PER_SECOND
+        config, elapsed = self._resources.config, (time.monotonic_ns() - self._started_ns) / NS_PER_SECOND
         due = [] if (seconds := self._after_shutdown.due_seconds) is None else [seconds]
-        if config.unmonitored_notice_after is not None and not self._outfit.limits.has_noted_the_unmonitored:
+        if config.unmonitored_notice_after is not None and not self._resources.limits.has_noted_the_unmonitored:
             due.append(max(0.0, config.unmonitored_notice_after - elapsed))
         if config.rank_startup_timeout is not None and not self._has_spared:
             due.append(max(0.0, config.rank_startup_timeout - elapsed))
-        if config.rank_startup_timeout is not None and not self._outfit.limits.has_used_the_client:
+        if config.rank_startup_timeout is not None and not self._resources.limits.has_used_the_client:
             due.append(_EVIDENCE_SECONDS)
         return min(due, default=None)
 
@@ -136,10 +139,10 @@ class RankWatch:
     def _have_them_watched(self, from_ns: int | None = None) -> None:
         """Give the monitor its orders; once more, later, for ranks that are held to a startup limit from then on."""
         uses_client = False
-        if self._outfit.config.rank_startup_timeout is not None:
+        if self._resources.config.rank_startup_timeout is not None:
             uses_client = names_the_client(self._command)
         for worker in self._group.workers:
-            limit = self._outfit.limits.startup(worker.local_rank, uses_client, self._is_last)
+            limit = self._resources.limits.startup(worker.local_rank, uses_client, self._is_last)
             since_ns = self._started_ns
             if from_ns is not None:
                 if limit is None or worker.local_rank in self._monitored() | set(self._held()):
@@ -160,7 +163,7 @@ class RankWatch:
                 startup_is_learned=limit is not None and limit.is_learned,
             )
             self._orders[worker.local_rank] = order
-            self._outfit.monitor.watch(order, self._cells[worker.local_rank], is_session_leader=True)
+            self._resources.monitor.watch(order, self._cells[worker.local_rank], is_session_leader=True)
 
     @property
     def _command(self) -> tuple[str, ...]:

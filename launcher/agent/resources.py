@@ -16,24 +16,24 @@ from launcher.agent import messages
 from launcher.agent.bounded_logs import BoundedLogs
 from launcher.agent.control_socket import ControlSocket
 from launcher.agent.job_limits import JobLimits
-from launcher.agent.monitor_handle import MonitorProcess
+from launcher.agent.monitor_handle import MonitorHandle
 from launcher.agent.signals import SignalInbox
 from launcher.agent.upkeep import CONFIG_FILE, CONTROL_SOCKET, Upkeep
-from launcher.command_line.options import Job
+from launcher.command_line.options import LaunchJob
 from launcher.processes.background import Background, NotDoneError
-from launcher.processes.handles import adopts_orphans
+from launcher.processes.handles import is_subreaper
 from launcher.processes.leftovers import Orphans
 from launcher.records import latest
-from launcher.records.console import say
+from launcher.records.console import announce
 from launcher.records.event_log import EventLog
 from launcher.records.run_folders import RunFolder
 from launcher.workers.script_settings import ImportSettings
 from launcher.workers.starters import SpawnStarter, WorkerStarter
 from launcher.workers.warm_starter import WarmStarter
-from launcher.workers.zygote_handle import Zygote
+from launcher.workers.zygote_handle import ZygoteHandle
 from resilience_core.config.schema import FaultToleranceConfig
 
-__all__ = ["Outfit", "T", "open_resources", "preload"]
+__all__ = ["AgentResources", "T", "open_resources", "preload"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,13 +44,13 @@ _LONGEST_DISK_SECONDS = 0.5
 
 
 @attrs.frozen(kw_only=True)
-class Outfit:
+class AgentResources:
     """What an agent works with; made by ``launcher.agent.job``, closed by it."""
 
     config: FaultToleranceConfig
     upkeep: Upkeep
     log_folder: str
-    monitor: MonitorProcess
+    monitor: MonitorHandle
     signals: SignalInbox
     events: EventLog
     disk: Background
@@ -59,12 +59,13 @@ class Outfit:
     logs_specs: LogsSpecs
     log_line_prefix_template: str | None = None
     limits: JobLimits = attrs.field(
-        default=attrs.Factory(lambda outfit: JobLimits(outfit.config), takes_self=True), init=False
+        default=attrs.Factory(lambda resources: JobLimits(resources.config), takes_self=True), init=False
     )
 
     orphans: Orphans | None = attrs.field(
         default=attrs.Factory(
-            lambda outfit: Orphans(lambda: outfit.upkeep.folder.paths) if adopts_orphans() else None, takes_self=True
+            lambda resources: Orphans(lambda: resources.upkeep.folder.paths) if is_subreaper() else None,
+            takes_self=True,
         ),
         init=False,
     )
@@ -97,14 +98,14 @@ def preload(config: FaultToleranceConfig) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def open_resources(
-    job: Job,
+    job: LaunchJob,
     launch_config: Any,
     log_folder: str,
-    zygote: Zygote | None,
+    zygote: ZygoteHandle | None,
     settings: ImportSettings | None,
     signals: SignalInbox,
     disk: Background,
-) -> Iterator[Outfit]:
+) -> Iterator[AgentResources]:
     with contextlib.ExitStack() as stack:
         if hasattr(launch_config, "signals_to_handle"):  # torch's launch_agent sets it for the workers, too
             os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = launch_config.signals_to_handle
@@ -117,19 +118,19 @@ def open_resources(
         run_folder.write(CONFIG_FILE, job.config.to_json())
 
         def on_change(change: str, reason: str) -> None:
-            say(messages.monitor_changed(change, reason), level=messages.level_of(change))
+            announce(messages.monitor_changed(change, reason), level=messages.level_of(change))
             events.write(change, reason=reason)
 
-        monitor = MonitorProcess(
+        monitor = MonitorHandle(
             job.config, run_folder=run_folder.path, log_folder=log_folder, owns_ranks=True, on_change=on_change
         )
         stack.callback(monitor.close)
         starter: WorkerStarter = SpawnStarter()
         if zygote is not None:
-            starter = WarmStarter(zygote, preload(job.config), say, settings)
+            starter = WarmStarter(zygote, preload(job.config), announce, settings)
         stack.callback(starter.close)
-        starter.prepare(launch_config.nproc_per_node)
-        logs = BoundedLogs(launch_config.logs_specs, disk, lambda: os.path.join(run_folder.path, "workers"), say)
+        starter.ensure_ready(launch_config.nproc_per_node)
+        logs = BoundedLogs(launch_config.logs_specs, disk, lambda: os.path.join(run_folder.path, "workers"), announce)
         stack.callback(logs.remove_empty)
         events.write(
             "began",
@@ -139,7 +140,7 @@ def open_resources(
             arguments=job.argv,
             configuration=json.loads(job.config.to_json()),
         )
-        yield Outfit(
+        yield AgentResources(
             config=job.config,
             upkeep=Upkeep(run_folder, control, monitor, events.write),
             log_folder=log_folder,

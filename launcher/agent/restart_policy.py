@@ -8,7 +8,7 @@ from typing import TypeVar
 from launcher.agent import failure_incident
 from launcher.agent.crash_loop import CrashLoop
 from launcher.agent.progress import ProgressRule, Reached, reached_by
-from launcher.agent.resources import Outfit
+from launcher.agent.resources import AgentResources
 from launcher.incidents.incident import Incident
 from resilience_core.monitoring.cell import CellView
 
@@ -21,15 +21,15 @@ class RestartPolicy:
     """What is known of the generations of one job on this node, as far as it counts for the next one.
 
     Args:
-        outfit: What the agent works with.
+        resources: What the agent works with.
     """
 
-    def __init__(self, outfit: Outfit) -> None:
-        self._outfit = outfit
-        self._progress = ProgressRule(outfit.config)
+    def __init__(self, resources: AgentResources) -> None:
+        self._resources = resources
+        self._progress = ProgressRule(resources.config)
         self._has_worked = False
         """A rank of an earlier generation has come as far as a section, a heartbeat or an iteration."""
-        self.crash_loop = CrashLoop(outfit.config.restart_backoff_after)
+        self.crash_loop = CrashLoop(resources.config.restart_backoff_after)
 
     @property
     def furthest(self) -> Reached:
@@ -66,4 +66,4 @@ class RestartPolicy:
         """Return the result of a call to the rule, which waits for a disk only where it reads a file."""
         if not self._progress.reads_a_file:
             return call()
-        return self._outfit.on_disk("whether the job makes progress", call, None)
+        return self._resources.on_disk("whether the job makes progress", call, None)

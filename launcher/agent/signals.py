@@ -39,7 +39,7 @@ class SignalInbox:
         self._read_end, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.first: signal.Signals | None = None
         """The first signal that came, None if none did."""
-        self.is_insisted = False
+        self.is_forced = False
         """A second interrupt came: whoever pressed Ctrl-C twice does not want to wait."""
 
     @property
@@ -98,7 +98,7 @@ class SignalInbox:
     def _note(self, number: int, frame: FrameType | None) -> None:
         came = signal.Signals(number)
         if self.first is not None:
-            self.is_insisted = self.is_insisted or came == self.first == signal.SIGINT
+            self.is_forced = self.is_forced or came == self.first == signal.SIGINT
         else:
             self.first = came
             self._pending.append(came)

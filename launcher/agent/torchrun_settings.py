@@ -17,7 +17,7 @@ from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
 from launcher.agent.local_rendezvous import LocalRendezvous
 from launcher.agent.rendezvous import FreshStoreRendezvous
 from launcher.command_line.option_values import check_local_ranks
-from launcher.command_line.options import Job
+from launcher.command_line.options import LaunchJob
 from launcher.records.log_folders import new_run_id
 from launcher.workers.spawn import python_command
 from resilience_core.errors import ConfigError
@@ -31,7 +31,7 @@ UNNAMED_RUN = "none"
 _RUN_PATH = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
-def complete(job: Job) -> None:
+def complete(job: LaunchJob) -> None:
     """Fill in what torchrun fills in between parsing and running."""
     arguments = job.arguments
     if arguments.standalone or (
@@ -44,7 +44,7 @@ def complete(job: Job) -> None:
         arguments.master_port = 29500
 
 
-def launch_config_of(job: Job, log_folder: str, workers: int) -> tuple[Any, str, list[str]]:
+def launch_config_of(job: LaunchJob, log_folder: str, workers: int) -> tuple[Any, str, list[str]]:
     """Torch's own reading of the command line; its log folders go into ours, so that a run has one."""
     arguments = job.arguments
     arguments.log_dir = os.path.join(log_folder, "workers")
@@ -58,7 +58,7 @@ def launch_config_of(job: Job, log_folder: str, workers: int) -> tuple[Any, str,
     return launch_config, entrypoint, script_arguments
 
 
-def worker_spec_of(job: Job, launch_config: Any, entrypoint: str, arguments: list[str]) -> WorkerSpec:
+def worker_spec_of(job: LaunchJob, launch_config: Any, entrypoint: str, arguments: list[str]) -> WorkerSpec:
     metrics.initialize_metrics(MetricsConfig(launch_config.metrics_cfg))
     handler, master_addr, master_port = _rendezvous(job, launch_config)
     return WorkerSpec(
@@ -83,7 +83,7 @@ def worker_spec_of(job: Job, launch_config: Any, entrypoint: str, arguments: lis
     )
 
 
-def _rendezvous(job: Job, launch_config: Any) -> tuple[RendezvousHandler, str | None, int | None]:
+def _rendezvous(job: LaunchJob, launch_config: Any) -> tuple[RendezvousHandler, str | None, int | None]:
     timeout = float(launch_config.rdzv_configs.get("read_timeout", 60))
     if job.is_local:
         host = launch_config.local_addr

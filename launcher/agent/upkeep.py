@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from launcher.agent.control_socket import ControlSocket
-from launcher.agent.monitor_handle import MonitorProcess
+from launcher.agent.monitor_handle import MonitorHandle
 from launcher.agent.worker_cells import Cells
-from launcher.records.console import say
+from launcher.records.console import announce
 from launcher.records.log_folders import FolderError
 from launcher.records.run_folders import RunFolder
 from resilience_core.monitoring.cell import CellError
@@ -44,7 +44,7 @@ class Upkeep:
         self,
         folder: RunFolder,
         control: ControlSocket,
-        monitor: MonitorProcess,
+        monitor: MonitorHandle,
         tell: Callable[..., Any],
         parents: Iterable[str] | None = None,
     ) -> None:
@@ -93,9 +93,9 @@ class Upkeep:
         try:
             self.control.move(self._socket_path)
         except FolderError as error:
-            say(f"warning: requests of ranks are not heard from now on: {error}")
+            announce(f"warning: requests of ranks are not heard from now on: {error}")
         self._show_monitor()
-        say(f"warning: {problem}; going on in {self.folder.path}. On a disk, monitoring may delay ranks")
+        announce(f"warning: {problem}; going on in {self.folder.path}. On a disk, monitoring may delay ranks")
         self._tell("run_folder_moved", former=former, run_folder=self.folder.path, why=str(problem))
         return Cells(self.folder, generation, ranks)
 
@@ -114,7 +114,7 @@ class Upkeep:
         except (FolderError, CellError) as error:
             if not self._has_complained:
                 self._has_complained = True
-                say(f"warning: {error}; ranks that run are protected, the next generation gets another folder")
+                announce(f"warning: {error}; ranks that run are protected, the next generation gets another folder")
         return []
 
     def _mend(self) -> None:
@@ -128,7 +128,7 @@ class Upkeep:
             if paths
         )
         if done:
-            say(f"warning: in {self.folder.path} somebody has {done}; made anew, no rank was touched")
+            announce(f"warning: in {self.folder.path} somebody has {done}; made anew, no rank was touched")
             self._tell("run_folder_mended", run_folder=self.folder.path, missing=missing, damaged=damaged)
 
     @property

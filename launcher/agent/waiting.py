@@ -7,8 +7,8 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from launcher.agent.generation import Generation
-from launcher.agent.resources import Outfit
-from launcher.records.console import say
+from launcher.agent.resources import AgentResources
+from launcher.records.console import announce
 
 __all__ = ["Woken", "forward_signals", "wait_for"]
 
@@ -23,34 +23,34 @@ class Woken(NamedTuple):
     by_request: bool
 
 
-def wait_for(outfit: Outfit, pidfds: Collection[int], timeout_seconds: float | None) -> Woken:
+def wait_for(resources: AgentResources, pidfds: Collection[int], timeout_seconds: float | None) -> Woken:
     """Wait in one poll until something happens; the starter of workers is maintained on the way.
 
     Args:
-        outfit: The monitor, the control socket, the signals and the starter.
+        resources: The monitor, the control socket, the signals and the starter.
         pidfds: Processes to wait for.
         timeout_seconds: How long at most; None for as long as it takes.
     """
-    reports, requests = outfit.monitor.channel.fileno(), outfit.control.fileno()
-    idle = outfit.starter.descriptors()
+    reports, requests = resources.monitor.channel.fileno(), resources.control.fileno()
+    idle = resources.starter.descriptors()
     poller = select.poll()
-    for descriptor in {*pidfds, *idle, reports, requests, outfit.signals.descriptor}:
+    for descriptor in {*pidfds, *idle, reports, requests, resources.signals.descriptor}:
         poller.register(descriptor, select.POLLIN)
-    tending_seconds = outfit.starter.due_seconds()
+    tending_seconds = resources.starter.due_seconds()
     due = min((each for each in (timeout_seconds, tending_seconds) if each is not None), default=None)
     timeout = None if due is None else max(0, round(due * 1000 + 0.5))
     ready = {descriptor for descriptor, _ in poller.poll(timeout)}
-    if by_signal := outfit.signals.descriptor in ready:
-        outfit.signals.drain()
-    if ready.intersection(idle) or outfit.starter.due_seconds() == 0:
-        outfit.starter.tend()
+    if by_signal := resources.signals.descriptor in ready:
+        resources.signals.drain()
+    if ready.intersection(idle) or resources.starter.due_seconds() == 0:
+        resources.starter.maintain()
     return Woken(ready.intersection(pidfds), by_signal, reports in ready, requests in ready)
 
 
-def forward_signals(outfit: Outfit, current: Generation | None) -> None:
+def forward_signals(resources: AgentResources, current: Generation | None) -> None:
     """Pass on what a scheduler announces an end with, to those ranks that would not be killed by it."""
-    for number in outfit.signals.take_forwarded():
+    for number in resources.signals.take_forwarded():
         told = current.processes.tell(number) if current is not None else []
-        say(f"{number.name} passed on to local ranks {told}" if told else f"{number.name}: no rank handles it")
+        announce(f"{number.name} passed on to local ranks {told}" if told else f"{number.name}: no rank handles it")
         generation = current.number if current is not None else 0
-        outfit.events.write("forwarded", generation=generation, signal=number.name, local_ranks=told)
+        resources.events.write("forwarded", generation=generation, signal=number.name, local_ranks=told)

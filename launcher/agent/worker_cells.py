@@ -119,7 +119,7 @@ class Cells:
         for cell in self._cells.values():
             cell.close()
         self._cells = {}
-        self._folder.drop_cells(self._generation)
+        self._folder.remove_cells(self._generation)
 
     def _create(self, local_rank: int) -> Cell:
         path = self._folder.cell(self._generation, local_rank)

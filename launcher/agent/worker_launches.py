@@ -10,7 +10,7 @@ from torch.distributed.elastic.agent.server.api import WorkerGroup
 from torch.distributed.elastic.multiprocessing import PContext
 from torch.distributed.elastic.utils.api import macros
 
-from launcher.agent.resources import Outfit
+from launcher.agent.resources import AgentResources
 from launcher.agent.torchrun_settings import accepted_by
 from launcher.agent.worker_cells import Cells
 from launcher.agent.worker_environment import log_line_prefix, monitor_environment, worker_environment
@@ -23,7 +23,7 @@ __all__ = ["make_processes"]
 def make_processes(
     number: int,
     group: WorkerGroup,
-    outfit: Outfit,
+    resources: AgentResources,
     cells: Cells,
     restart_count: int,
     orphaned_sessions: Callable[[], set[int]],
@@ -34,7 +34,7 @@ def make_processes(
     Args:
         number: Of the generation.
         group: Torch's worker group, after the rendezvous.
-        outfit: What to work with.
+        resources: What to work with.
         cells: The generation's.
         restart_count: This agent's own count, for the variable that torchrun exports.
         orphaned_sessions: Returns the sessions of descendants that were left to this process.
@@ -48,12 +48,12 @@ def make_processes(
             **worker_environment(spec, group, worker, restart_count),
             **monitor_environment(
                 cell=cells[worker.local_rank].path,
-                config_file=outfit.upkeep.config_file,
-                control_socket=outfit.control.path,
+                config_file=resources.upkeep.config_file,
+                control_socket=resources.control.path,
                 generation=number,
                 launcher_pid=os.getpid(),
             ),
-            **outfit.limits.environment(),
+            **resources.limits.environment(),
         }
         arguments = macros.substitute(list(spec.args), str(worker.local_rank))
         launches[worker.local_rank] = Launch(
@@ -62,10 +62,10 @@ def make_processes(
             local_rank=worker.local_rank,
             numa_options=getattr(spec, "numa_options", None),
         )
-    template = outfit.log_line_prefix_template
+    template = resources.log_line_prefix_template
     return WorkerProcesses(
         launches,
-        outfit.starter.start_all,
+        resources.starter.start_all,
         orphaned_sessions,
         owner_of,
         **accepted_by(
@@ -74,7 +74,7 @@ def make_processes(
             entrypoint=spec.entrypoint,
             args={local_rank: tuple(launch.command[1:]) for local_rank, launch in launches.items()},
             envs=environments,
-            logs_specs=outfit.logs_specs,
+            logs_specs=resources.logs_specs,
             log_line_prefixes=(
                 {w.local_rank: log_line_prefix(template, spec, w) for w in group.workers} if template else None
             ),

@@ -12,7 +12,7 @@ import socket
 import threading
 from collections.abc import Mapping
 
-from launcher.records.console import WARNING, say
+from launcher.records.console import WARNING, announce
 from resilience_core.errors import ConfigError
 
 __all__ = ["check_addresses", "tell_unresolved"]
@@ -71,7 +71,7 @@ def _tell(names: dict[str, str]) -> None:
         try:
             socket.getaddrinfo(name, None)
         except (OSError, UnicodeError) as error:
-            say(
+            announce(
                 f"{option} {name} cannot be resolved on this node ({getattr(error, 'strerror', None) or error}): ranks "
                 "look for the first one there, and torch goes on trying until its timeout. If it is misspelt, end the "
                 "job and give an address of the node of rank 0",

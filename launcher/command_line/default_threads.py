@@ -12,7 +12,7 @@ import glob
 import os
 from collections.abc import Sequence
 
-from launcher.records.console import INFO, say
+from launcher.records.console import INFO, announce
 
 __all__ = ["FLAGS", "retract", "set_default"]
 
@@ -39,7 +39,7 @@ def set_default(arguments: Sequence[str]) -> None:
         return
     os.environ[_NAME] = "1"
     _was_set_here = True
-    say(
+    announce(
         "OMP_NUM_THREADS is not set; each worker gets 1 thread, as with torchrun, unless the script sets it", level=INFO
     )
 

@@ -12,7 +12,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-from launcher.records.console import finish, say
+from launcher.records.console import announce, finish
 
 __all__ = ["leave", "watch"]
 
@@ -38,6 +38,6 @@ def leave() -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    say(f"ended by {signal.Signals(number).name} before a worker was started")
+    announce(f"ended by {signal.Signals(number).name} before a worker was started")
     finish()
     os._exit(128 + number)

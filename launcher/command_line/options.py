@@ -24,11 +24,11 @@ from resilience_core.config.schema import FaultToleranceConfig
 from resilience_core.errors import ConfigError
 from resilience_core.suggestions import suggestion
 
-__all__ = ["Job", "parse"]
+__all__ = ["LaunchJob", "parse"]
 
 
 @attrs.frozen(kw_only=True)
-class Job:
+class LaunchJob:
     """A checked command line.
 
     Args:
@@ -58,7 +58,7 @@ class Job:
         return {option: text for option, text in given.items() if text}
 
 
-def parse(argv: Sequence[str]) -> Job:
+def parse(argv: Sequence[str]) -> LaunchJob:
     """Parse and check.
 
     Args:
@@ -91,7 +91,7 @@ def parse(argv: Sequence[str]) -> Job:
     if arguments.max_restarts < 0:
         raise ConfigError(f"--max-restarts {arguments.max_restarts}: must be 0 or more")
     is_local = nodes == (1, 1) and arguments.rdzv_backend in ("static", "c10d")
-    job = Job(
+    job = LaunchJob(
         arguments=arguments,
         config=config,
         is_local=is_local,

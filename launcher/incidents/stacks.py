@@ -20,7 +20,7 @@ from launcher.incidents.frames import Thread, _name, frame_of, of_the_worker
 from launcher.incidents.stacks_from_inside import from_inside
 from launcher.processes.handles import send_signal, wait_for_exit
 from launcher.processes.proc import process_status
-from launcher.records.console import say
+from launcher.records.console import announce
 
 __all__ = ["take_stacks"]
 
@@ -70,13 +70,13 @@ def _from_outside(pids: Mapping[int, int], py_spy: str, end: float) -> dict[int,
             # Closed by whoever reads it; without a name, so that no folder can be full or gone.
             output = open(os.memfd_create("ft_stack"), "rb")  # noqa: SIM115
         except OSError as error:
-            say(f"no memory for what {py_spy} writes: {error.strerror}; no stacks from outside")
+            announce(f"no memory for what {py_spy} writes: {error.strerror}; no stacks from outside")
             break
         try:
             child = _start_py_spy(py_spy, pid, output.fileno())
         except OSError as error:  # no memory for a process, or the program was removed: the kill goes on without
             output.close()
-            say(f"cannot run {py_spy}: {error.strerror}; no stacks from outside")
+            announce(f"cannot run {py_spy}: {error.strerror}; no stacks from outside")
             break
         running[key] = (child, os.pidfd_open(child), output)
     found = {}

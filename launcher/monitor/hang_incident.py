@@ -29,7 +29,7 @@ from launcher.monitor.rank_evidence import (
 )
 from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.rounds import DUE_TOGETHER_NS, Case, Findings
-from launcher.monitor.verdict import SECTION, Verdict
+from launcher.monitor.verdict import SECTION, HangVerdict
 from launcher.processes.evidence import kernel_wait, look_at
 from resilience_core.monitoring.limit_messages import LEARNED
 from resilience_core.system.clock import NS_PER_SECOND
@@ -175,7 +175,7 @@ def action_on(condemned: Sequence[RankMonitor], ranks: Sequence[RankReport], set
 
 
 def _with_verdict(
-    report: RankReport, rank: RankMonitor, verdict: Verdict, now_ns: int, *, was_late: bool
+    report: RankReport, rank: RankMonitor, verdict: HangVerdict, now_ns: int, *, was_late: bool
 ) -> RankReport:
     """Add the limit that has passed, to the report of a rank that is terminated for it."""
     origin = rank.limit_origin(verdict)

@@ -40,13 +40,13 @@ from launcher.monitor.near_miss import NearMiss
 from launcher.monitor.parent_channel import ParentChannel
 from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.rounds import Findings, Rounds
-from launcher.monitor.termination import Reporter, condemn
+from launcher.monitor.termination import Reporter, terminate
 from launcher.processes.background import Background
 from launcher.processes.handles import end_sessions, has_exited, send_signal
 from launcher.processes.leftovers import end_marked
 from launcher.processes.proc import process_status
 from launcher.records import console
-from launcher.records.console import say
+from launcher.records.console import announce
 from resilience_core.monitoring.cell import Cell, CellError
 from resilience_core.system.clock import NS_PER_SECOND
 from resilience_core.system.prctl import die_with_parent, set_process_name
@@ -130,7 +130,7 @@ class Monitor:
     def _condemn(self, findings: Findings[RankMonitor]) -> None:
         generation, config = findings.cases[0].rank.order.generation, self._settings.config
         if self._channel.is_being_ended(generation):
-            self._obey()
+            self._handle_orders()
             return
         longest_seconds = 2 * config.stack_capture_timeout + SLOWEST_WRITE_SECONDS  # stacks, and their source
         self._lost.announce_work(findings.seen_ns + int(longest_seconds * NS_PER_SECOND))
@@ -143,7 +143,7 @@ class Monitor:
 
         reporter = Reporter(tell_incident, tell_near_misses, lambda: self._channel.is_being_ended(generation))
         everybody = [rank for rank in self._ranks.values() if rank.order.generation == generation]
-        signalled = condemn(findings, everybody, self._rounds, self._settings, self._writer, self._sources, reporter)
+        signalled = terminate(findings, everybody, self._rounds, self._settings, self._writer, self._sources, reporter)
         self._lost.announce_work(0)
         if signalled:
             signalled_ns = self._clock()
@@ -152,7 +152,7 @@ class Monitor:
             if self._settings.owns_ranks:
                 self._settled.add(generation)
             self._channel.tell(Signalled(generation, signalled_ns, findings.seen_ns))
-        self._obey()
+        self._handle_orders()
 
     def _kill_survivors(self, now_ns: int) -> None:
         """A condemned rank that survives its termination signal is killed."""
@@ -189,7 +189,7 @@ class Monitor:
     def _look_at_parent(self, now_ns: int) -> None:
         status = process_status(self._parent_pid)
         if self._stopped.look(now_ns, status is not None and status.is_stopped):
-            say(
+            announce(
                 f"the launcher (pid {self._parent_pid}) is stopped: hung ranks are found and ended, but nothing is "
                 f"restarted until it goes on (kill -CONT {self._parent_pid})"
             )
@@ -211,10 +211,10 @@ class Monitor:
                 if self._channel.is_closed:
                     with contextlib.suppress(FileNotFoundError):  # known already
                         self._poll.unregister(self._channel)
-                self._obey()
+                self._handle_orders()
         return bool(heard)
 
-    def _obey(self) -> None:
+    def _handle_orders(self) -> None:
         for order, descriptors in self._channel.take():
             if isinstance(order, Watch):
                 self._watch(order.order, descriptors, order.is_leader)

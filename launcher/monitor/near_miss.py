@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from launcher.monitor.verdict import HEARTBEAT, OUT_OF_SECTION, STARTUP, Verdict
+from launcher.monitor.verdict import HEARTBEAT, OUT_OF_SECTION, STARTUP, HangVerdict
 from resilience_core.monitoring.cell import WATCHED, CellView
 from resilience_core.system.clock import NS_PER_SECOND
 
@@ -64,7 +64,7 @@ def late_phrase(seconds: float | None, at_most_seconds: float | None) -> str:
     return "" if at_most_seconds is None else f" at most {at_most_seconds * 1000:.1f} ms late"
 
 
-def lateness(before: CellView, verdict: Verdict, after: CellView, seen_ns: int) -> Lateness:
+def lateness(before: CellView, verdict: HangVerdict, after: CellView, seen_ns: int) -> Lateness:
     """By how much a rank missed the limit of a verdict that it has answered since.
 
     A cell tells when the rank closed its last section and how many it has closed, but not when it closed each. So the

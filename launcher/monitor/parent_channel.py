@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from launcher.monitor.messages import MESSAGE_SIZE, ORDERS, REPORTS, Forget, MonitorOrder, MonitorReport
 from launcher.processes.message_format import MessageError
-from launcher.records.console import say
+from launcher.records.console import announce
 
 __all__ = ["Arrived", "ParentChannel"]
 
@@ -64,7 +64,7 @@ class ParentChannel:
             try:
                 self._arrived.append(Arrived(ORDERS.decode(raw), descriptors))
             except MessageError as error:
-                say(f"the monitor could not read an order of the launcher: {error}")
+                announce(f"the monitor could not read an order of the launcher: {error}")
 
     def take(self) -> Iterator[Arrived]:
         """Yield what has been read and not been taken yet, the oldest first."""
@@ -99,7 +99,7 @@ class ParentChannel:
                 self._unsent.clear()
                 return
             except OSError as error:  # too long for one message; the parent sees the ranks end all the same
-                say(f"the monitor could not report an incident: {error.strerror}")
+                announce(f"the monitor could not report an incident: {error.strerror}")
             self._unsent.popleft()
 
 

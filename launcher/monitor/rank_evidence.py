@@ -20,7 +20,7 @@ from launcher.incidents.waits import (
 from launcher.monitor.messages import MonitorSettings
 from launcher.monitor.rank_monitor import RankMonitor
 from launcher.processes.evidence import Evidence, ProcessLook, look_at, uses_a_gpu
-from launcher.records.console import DEBUG, say
+from launcher.records.console import DEBUG, announce
 from resilience_core.monitoring.cell import STACK_SIGNAL, CellView
 
 __all__ = ["can_be_asked", "evidence_of_rank", "mistake_phrase", "stacks_of_ranks", "started_at", "with_stacks"]
@@ -28,7 +28,7 @@ __all__ = ["can_be_asked", "evidence_of_rank", "mistake_phrase", "stacks_of_rank
 
 def mistake_phrase(what: str, error: Exception) -> str:
     """Words for an error that nobody has foreseen; its traceback is for ``--ft-log-level DEBUG``."""
-    say(*traceback.format_exception(error), level=DEBUG)
+    announce(*traceback.format_exception(error), level=DEBUG)
     place = traceback.extract_tb(error.__traceback__)[-1]
     name = f"{os.path.basename(place.filename)}:{place.lineno}"
     return f"{what} ({type(error).__name__}: {error}, at {name}; this is a mistake in ft_launcher, please report it)"

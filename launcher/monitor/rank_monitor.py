@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from launcher.monitor.cell_owner import CellOwner, find_owner
 from launcher.monitor.lost_time import Freeze
 from launcher.monitor.messages import WatchOrder
-from launcher.monitor.verdict import STARTUP, Deadline, Sighting, Verdict, sight
+from launcher.monitor.verdict import STARTUP, Deadline, HangVerdict, Sighting, sight
 from launcher.processes.handles import has_exited
 from launcher.processes.proc import process_status
 from resilience_core.monitoring.cell import (
@@ -158,7 +158,7 @@ class RankMonitor:
         """Whether there is a process to be terminated, and it has not been condemned yet."""
         return not self.is_condemned(view) and not self.is_gone(view)
 
-    def limit_origin(self, verdict: Verdict) -> LimitOrigin | None:
+    def limit_origin(self, verdict: HangVerdict) -> LimitOrigin | None:
         """Where the limit of a verdict comes from, as far as rank or launcher have said it."""
         if verdict.cause != STARTUP:
             text = self._text(LIMITS_TEXT) or self._limits[1]
@@ -178,7 +178,7 @@ class RankMonitor:
         origin = self._origin_of(self._limits[1], deadline, seconds)
         return origin.basis if origin is not None else None
 
-    def _origin_of(self, text: str | None, of: Verdict | Deadline, seconds: float) -> LimitOrigin | None:
+    def _origin_of(self, text: str | None, of: HangVerdict | Deadline, seconds: float) -> LimitOrigin | None:
         # Before the first heartbeat its word says when monitoring was initialised.
         return origin_of(text, of.cause, of.section, seconds, has_beaten=of.since_ns != self._initialised_ns)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from launcher.monitor.lost_time import Freeze
-from launcher.monitor.verdict import Deadline, Sighting, Verdict, deadlines_in_force, verdict_on
+from launcher.monitor.verdict import Deadline, HangVerdict, Sighting, deadlines_in_force, verdict_on
 from launcher.monitor.withheld import Withheld, word
 from resilience_core.monitoring.cell import SHUT_DOWN, UNUSED, CellView
 from resilience_core.system.clock import NS_PER_SECOND
@@ -76,7 +76,7 @@ class Case(Generic[R]):
         """The moment of the look that found it to have answered."""
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> HangVerdict:
         """On the deadline that passed first, or will."""
         verdict = verdict_on(self.view, self.deadlines)
         assert verdict is not None

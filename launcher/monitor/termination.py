@@ -22,14 +22,14 @@ from launcher.monitor.rounds import Case, Findings, Rounds
 from launcher.processes.handles import send_signal
 from resilience_core.monitoring.cell import CellView
 
-__all__ = ["Reporter", "condemn"]
+__all__ = ["Reporter", "terminate"]
 
 Standing = Sequence[Case[RankMonitor]]
 Withdrawn = Sequence[tuple[Case[RankMonitor], CellView | None]]
 
 
 class Reporter(NamedTuple):
-    """Whom :func:`condemn` tells what it does; neither may raise or block."""
+    """Whom :func:`terminate` tells what it does; neither may raise or block."""
 
     incident: Callable[[Incident, Sequence[int], str | None], None]
     """Called before the signal with the incident, the local ranks that are about to be signalled, and why it could not
@@ -41,7 +41,7 @@ class Reporter(NamedTuple):
     and what looks like a sign of trouble may be the launcher's own doing."""
 
 
-def condemn(
+def terminate(
     findings: Findings[RankMonitor],
     everybody: Sequence[RankMonitor],
     rounds: Rounds[RankMonitor],

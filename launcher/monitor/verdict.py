@@ -21,7 +21,7 @@ __all__ = [
     "STARTUP",
     "Deadline",
     "Sighting",
-    "Verdict",
+    "HangVerdict",
     "deadlines_in_force",
     "judge",
     "sight",
@@ -49,7 +49,7 @@ class Deadline(NamedTuple):
     since_ns: int
 
 
-class Verdict(NamedTuple):
+class HangVerdict(NamedTuple):
     """Why a rank is to be terminated."""
 
     cause: str
@@ -97,7 +97,7 @@ class Sighting(NamedTuple):
     """Deadlines that have passed and are no verdict by themselves (:mod:`launcher.monitor.withheld`)."""
 
     @property
-    def verdict(self) -> Verdict | None:
+    def verdict(self) -> HangVerdict | None:
         """On the deadline that passed first; None when all is well."""
         return verdict_on(self.view, self.late)
 
@@ -150,7 +150,7 @@ def sight(
 
 def judge(
     view: CellView, now_ns: int, freezes: Sequence[Freeze] = (), startup: Deadline | None = None
-) -> Verdict | None:
+) -> HangVerdict | None:
     """The verdict on one rank at one instant; for the arguments see :func:`sight`.
 
     Returns:
@@ -159,12 +159,12 @@ def judge(
     return sight(view, now_ns, freezes, startup=startup).verdict
 
 
-def verdict_on(view: CellView, deadlines: Iterable[Deadline]) -> Verdict | None:
+def verdict_on(view: CellView, deadlines: Iterable[Deadline]) -> HangVerdict | None:
     """Why a rank is terminated, given the deadlines that it has not met; None without any."""
     first = min(deadlines, key=lambda deadline: deadline.at_ns, default=None)
     if first is None:
         return None
-    return Verdict(first.cause, first.section, first.since_ns, first.at_ns, view.iteration)
+    return HangVerdict(first.cause, first.section, first.since_ns, first.at_ns, view.iteration)
 
 
 def _runs(deadline_ns: int) -> bool:

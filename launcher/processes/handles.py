@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Collection, Iterable
 
 from launcher.processes.proc import is_resource_tracker, session_members
-from resilience_core.system.prctl import become_subreaper
+from resilience_core.system import prctl
 
 __all__ = [
-    "adopt_orphans",
-    "adopts_orphans",
+    "become_subreaper",
+    "is_subreaper",
     "end_processes",
     "end_sessions",
     "has_exited",
@@ -191,15 +191,15 @@ def _is_not() -> bool:
     return False
 
 
-def adopt_orphans() -> None:
+def become_subreaper() -> None:
     """Become the parent of whatever our descendants leave behind (child subreaper, prctl(2))."""
     global _adopter
-    become_subreaper()
+    prctl.become_subreaper()
     _adopter = os.getpid()
 
 
-def adopts_orphans() -> bool:
-    """Whether this process has called :func:`adopt_orphans`; a fork of it has not."""
+def is_subreaper() -> bool:
+    """Whether this process has called :func:`become_subreaper`; a fork of it has not."""
     return _adopter == os.getpid()
 
 

@@ -32,7 +32,7 @@ _GO_BY_THEMSELVES = (b"ft_monitor", b"ft_parked", b"ft_zygote")
 
 
 class Orphans:
-    """What this process has adopted. Only for one that has called :func:`launcher.processes.handles.adopt_orphans`.
+    """What this process has adopted. Only for one that has called :func:`launcher.processes.handles.become_subreaper`.
 
     A process that somebody has asked for by name (a shell in the container of a launcher that is its first process)
     may be adopted as well; there only what is marked is taken for a rank's.

@@ -1,9 +1,8 @@
-"""What launcher and monitor say to people, on standard error: whole lines, prefixed, and never waited for.
+"""Tell people what launcher and monitor have to say, on standard error: whole lines, prefixed, never waited for.
 
-:func:`say` cannot raise and cannot block. A standard error that nobody reads, that is closed, or whose disk is full
-or hangs, costs lines; how many is said as soon as there is somebody to say it to. See
-``launcher.processes.background`` for
-how; standard library only.
+:func:`announce` cannot raise and cannot block. A standard error that nobody reads, that is closed, or whose disk is
+full or hangs, costs lines; how many is said as soon as somebody reads again (:mod:`launcher.processes.background`).
+Standard library only.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = [
     "finish",
     "gathering",
     "lost_lines",
-    "say",
+    "announce",
     "set_level",
     "start",
     "threshold",
@@ -58,7 +57,7 @@ class _Console:
         """Lines that could not be written and were not reported yet."""
         return self._dropped + self._told + self._failed
 
-    def say(self, text: str, lines: int) -> None:
+    def announce(self, text: str, lines: int) -> None:
         """Write a text, now or as soon as the thread comes to it."""
         raw = text.encode("utf-8", errors="backslashreplace")[:_LONGEST_TEXT]
         with self._lock:
@@ -93,7 +92,7 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0
 """An exception's message may hold anything, and what it says must not command the terminal."""
 
 
-def say(*lines: str, level: int = WARNING) -> None:
+def announce(*lines: str, level: int = WARNING) -> None:
     """Print lines to standard error in one piece; never raises, never waits.
 
     Args:
@@ -102,7 +101,7 @@ def say(*lines: str, level: int = WARNING) -> None:
             course of things is INFO; whoever names no level is heard.
     """
     if level >= _console.threshold:
-        _console.say("".join(f"ft_launcher: {line.translate(_CONTROLS)}\n" for line in lines), len(lines))
+        _console.announce("".join(f"ft_launcher: {line.translate(_CONTROLS)}\n" for line in lines), len(lines))
 
 
 def start() -> None:
@@ -118,7 +117,7 @@ def gathering() -> contextlib.AbstractContextManager[None]:
 def finish(timeout_seconds: float = 1.0) -> None:
     """Wait until all is written, but not for ever."""
     if _console.lost:
-        _console.say("", 0)
+        _console.announce("", 0)
     _console.background.flush(timeout_seconds)
 
 

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from launcher.processes.background import Background, NotDoneError
-from launcher.records.console import say
+from launcher.records.console import announce
 from launcher.records.log_folders import FolderError
 from resilience_core.system.plain_files import only_plain
 
@@ -123,7 +123,9 @@ class EventLog:
             self.lost += 1
             if not self._has_complained:
                 self._has_complained = True
-                say(f"{self.path}: {error.strerror}; no events are logged until it can be written again (said once)")
+                announce(
+                    f"{self.path}: {error.strerror}; no events are logged until it can be written again (said once)"
+                )
 
     def _make_anew(self) -> None:
         """Go on in a new file: somebody has removed the one that is written to.
@@ -136,7 +138,7 @@ class EventLog:
         os.dup2(new, self._descriptor, inheritable=False)
         os.close(new)
         self.lost += self._in_file
-        say(f"somebody has removed the file of events; {self.path} is made anew, without {self._in_file} line(s)")
+        announce(f"somebody has removed the file of events; {self.path} is made anew, without {self._in_file} line(s)")
         self._in_file, self._is_torn = 0, False
         self._on_made_anew()
 

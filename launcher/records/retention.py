@@ -11,7 +11,7 @@ import shutil
 import stat
 import threading
 
-from launcher.records.console import INFO, say
+from launcher.records.console import INFO, announce
 from launcher.records.event_log import read_events
 
 __all__ = ["prune", "prune_in_background"]
@@ -67,8 +67,8 @@ def _prune_and_tell(log_folder: str, keep: int) -> None:
     try:
         removed = prune(log_folder, keep)
     except OSError as error:
-        say(f"old log folders could not be looked at ({error.strerror}); nothing was removed (--ft-keep-runs)")
+        announce(f"old log folders could not be looked at ({error.strerror}); nothing was removed (--ft-keep-runs)")
         return
     if removed:
         names = ", ".join(sorted(removed))
-        say(f"{len(removed)} log folder(s) of ended runs removed (--ft-keep-runs {keep}): {names}", level=INFO)
+        announce(f"{len(removed)} log folder(s) of ended runs removed (--ft-keep-runs {keep}): {names}", level=INFO)

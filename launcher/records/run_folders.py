@@ -82,7 +82,7 @@ class RunFolder:
         """The path of a rank's cell; the generation is part of it, so that none is ever used twice."""
         return os.path.join(self.path, "cells", f"{generation}-{local_rank}")
 
-    def drop_cells(self, generation: int) -> None:
+    def remove_cells(self, generation: int) -> None:
         """Remove what a generation that is over has left."""
         for path in self.paths:
             cells = os.path.join(path, "cells")

@@ -13,11 +13,11 @@ from launcher.processes.handles import has_exited, open_pidfd, send_signal
 from launcher.processes.proc import process_status
 from launcher.workers.spawn import Launch, python_command
 
-__all__ = ["EndRequests", "Worker", "ask_group"]
+__all__ = ["EndRequests", "WorkerProcess", "ask_group"]
 
 
 @attrs.define(eq=False)
-class Worker:
+class WorkerProcess:
     """One worker process. ``exit_code`` is None while it runs, negative for a signal."""
 
     local_rank: int
@@ -50,7 +50,7 @@ class EndRequests:
         """Whether a training was asked inside of a worker that is not it."""
         return bool(self._wrapped)
 
-    def ask(self, running: Collection[Worker], death_signal: signal.Signals, at_once: Collection[int]) -> None:
+    def ask(self, running: Collection[WorkerProcess], death_signal: signal.Signals, at_once: Collection[int]) -> None:
         """Signal the workers that still run, and do not wait; a second call does nothing.
 
         Args:
@@ -77,7 +77,7 @@ class EndRequests:
             if pidfd is not None:
                 os.close(pidfd)
 
-    def _training(self, worker: Worker) -> tuple[int, int | None]:
+    def _training(self, worker: WorkerProcess) -> tuple[int, int | None]:
         """The process that trains: its pid, -1 where it is not known, and a pidfd where it is not the worker itself."""
         owner = self._owner(worker.local_rank)
         if owner == worker.pid:
@@ -91,7 +91,7 @@ class EndRequests:
         is_python = self._launches[worker.local_rank].command[0] == python_command()
         return (worker.pid if is_python else -1), None
 
-    def ask_wrappers(self, running: Collection[Worker], death_signal: signal.Signals) -> None:
+    def ask_wrappers(self, running: Collection[WorkerProcess], death_signal: signal.Signals) -> None:
         """Signal what is around a training that has ended and goes on by itself."""
         by_rank = {worker.local_rank: worker for worker in running}
         for local_rank, pidfd in list(self._wrapped.items()):

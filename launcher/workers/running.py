@@ -18,9 +18,9 @@ class RunningWorkers:
         say: Told once of each correction.
     """
 
-    def __init__(self, settings: ImportSettings, say: Callable[[str], None]) -> None:
+    def __init__(self, settings: ImportSettings, announce: Callable[[str], None]) -> None:
         self._settings = settings
-        self._say = say
+        self._say = announce
         self._workers: list[ParkedWorker] = []
 
     def add(self, worker: ParkedWorker) -> None:

@@ -49,7 +49,7 @@ class ImportSettings:
         merged = {**environment, **self.values}
         return {name: value for name, value in merged.items() if value is not None}
 
-    def learn(self, found: Mapping[str, str | None], applied: Sequence[str], say: Callable[[str], None]) -> None:
+    def learn(self, found: Mapping[str, str | None], applied: Sequence[str], announce: Callable[[str], None]) -> None:
         """Take a worker's word for what was set when it imported torch, and was not as expected.
 
         Args:
@@ -67,4 +67,4 @@ class ImportSettings:
         told = ", ".join(f"{name}={value}" if value is not None else f"{name} unset" for name, value in found.items())
         late = [name for name in found if name not in applied]
         counts = f"{', '.join(late)} counts from the next generation on" if late else "applied"
-        say(f"the script sets {told} before it imports torch, which its text does not show: {counts}")
+        announce(f"the script sets {told} before it imports torch, which its text does not show: {counts}")

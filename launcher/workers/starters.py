@@ -23,16 +23,16 @@ class WorkerStarter(Protocol):
     def start_all(self, launches: Mapping[int, Launch]) -> dict[int, int]:
         """Start the workers of one generation, all or none; their pids, by local rank."""
 
-    def prepare(self, count: int) -> None:
+    def ensure_ready(self, count: int) -> None:
         """Have so many ready for the next generation."""
 
     def descriptors(self) -> list[int]:
-        """What becomes readable when :meth:`tend` has something to do."""
+        """What becomes readable when :meth:`maintain` has something to do."""
 
     def due_seconds(self) -> float | None:
-        """In how many seconds :meth:`tend` has something to do that no descriptor tells of; None for never."""
+        """In how many seconds :meth:`maintain` has something to do that no descriptor tells of; None for never."""
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Mend what was lost."""
 
     def children(self) -> set[int]:
@@ -49,7 +49,7 @@ class SpawnStarter:
         """See :class:`WorkerStarter`."""
         return spawn_all(launches, {})
 
-    def prepare(self, count: int) -> None:
+    def ensure_ready(self, count: int) -> None:
         """See :class:`WorkerStarter`; there is nothing to be had ahead."""
 
     def descriptors(self) -> list[int]:
@@ -60,7 +60,7 @@ class SpawnStarter:
         """See :class:`WorkerStarter`."""
         return None
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """See :class:`WorkerStarter`."""
 
     def children(self) -> set[int]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from launcher.workers.parked import ParkedWorker, Stage, wait_for_any
 from launcher.workers.running import RunningWorkers
 from launcher.workers.script_settings import ImportSettings
-from launcher.workers.zygote_handle import STARVED_SECONDS, Zygote
+from launcher.workers.zygote_handle import STARVED_SECONDS, ZygoteHandle
 from launcher.zygote.import_time import import_environment
 from launcher.zygote.protocol import WorkerOrder
 
@@ -43,21 +43,21 @@ class WarmPool:
 
     def __init__(
         self,
-        zygote: Zygote,
+        zygote: ZygoteHandle,
         preload: Sequence[str],
-        say: Callable[[str], None],
+        announce: Callable[[str], None],
         settings: ImportSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._zygote: Zygote | None = zygote
+        self._zygote: ZygoteHandle | None = zygote
         self._preload = list(preload)
-        self._say = say
+        self._say = announce
         self._settings = ImportSettings() if settings is None else settings
         self._clock = clock
         self._environment: dict[str, str] = dict(os.environ)
         self._making: list[ParkedWorker] = []
         self._idle: list[ParkedWorker] = []
-        self._running = RunningWorkers(self._settings, say)
+        self._running = RunningWorkers(self._settings, announce)
         self._wanted = 0
         self._failures = 0
         self._stillborn = 0  # in a row
@@ -67,7 +67,7 @@ class WarmPool:
         self._refused: str | None = None
         self._next_try = 0.0
 
-    def prepare(self, count: int) -> None:
+    def ensure_ready(self, count: int) -> None:
         """Have so many workers parked; without waiting for it."""
         self._wanted = count
         zygote = self._zygote
@@ -88,7 +88,7 @@ class WarmPool:
         """Return in how many seconds to tend to the pool at the latest; None when it is off."""
         return None if self._is_off else max(0.0, self._next_look - self._clock())
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """Take what zygote and workers have said, and replace what is lost or stopped."""
         self._hear()
         self._drop_lost_workers()
@@ -104,7 +104,7 @@ class WarmPool:
                 self._replace_zygote(f"the zygote {problem}; a new one is being made, no rank was touched")
         elif not self._is_off and self._clock() >= self._next_try:
             self._make_zygote()
-        self.prepare(self._wanted)
+        self.ensure_ready(self._wanted)
 
     def children(self) -> set[int]:
         """Return the pids of processes that are ours to collect."""
@@ -133,7 +133,7 @@ class WarmPool:
         self._running.drop()
         self._gather(count, environment)
         self._has_started = True
-        self._wanted = 0  # until prepare() is called: to fork now would delay the group that is being formed
+        self._wanted = 0  # until ensure_ready() is called: to fork now would delay the group that is being formed
 
     def _gather(self, count: int, environment: Mapping[str, str]) -> None:
         self._environment = self._settings.applied_to(environment)
@@ -153,7 +153,7 @@ class WarmPool:
             if (problem := self._zygote_problem(is_due=False, at_once=True)) is not None:
                 self._replace_zygote(f"the zygote {problem}; spawning where no parked worker is left")
                 continue
-            self.prepare(max(count, self._wanted))
+            self.ensure_ready(max(count, self._wanted))
             left = end - self._clock()
             if self._clock() < self._next_try or (zygote.was_waited_for and not zygote.has_reported):
                 return  # it was refused, or is stuck in an import: not again a second at each restart
@@ -164,7 +164,7 @@ class WarmPool:
                 return
             wait_for_any(self.descriptors(), min(left, 0.1))
 
-    def _say_that_it_is_late(self, zygote: Zygote) -> None:
+    def _say_that_it_is_late(self, zygote: ZygoteHandle) -> None:
         if not zygote.was_waited_for:
             zygote.was_waited_for = True
             what = "has not forked enough workers" if zygote.has_reported else "is still importing"
@@ -213,7 +213,7 @@ class WarmPool:
         if self._settings.why_not is not None:
             self.switch_off(self._settings.why_not)
 
-    def _read_report(self, zygote: Zygote) -> None:
+    def _read_report(self, zygote: ZygoteHandle) -> None:
         if zygote.left_out:
             for name, why in zygote.left_out.items():
                 self._say(f"--ft-preload: '{name}' is left out: {why}")
@@ -275,7 +275,7 @@ class WarmPool:
             self._making.pop().discard()
         import_time = {**import_environment(self._environment), **self._settings.values}
         try:
-            self._zygote = Zygote.by_exec(self._preload, import_time)
+            self._zygote = ZygoteHandle.by_exec(self._preload, import_time)
         except OSError as error:
             self._zygote = None
             self._was_refused(f"a zygote cannot be started: {error.strerror}")

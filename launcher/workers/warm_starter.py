@@ -16,7 +16,7 @@ from launcher.workers.script_settings import ImportSettings
 from launcher.workers.spawn import Launch
 from launcher.workers.starters import spawn_all
 from launcher.workers.warm_pool import PATIENCE_SECONDS, WarmPool
-from launcher.workers.zygote_handle import STARVED_SECONDS, Zygote
+from launcher.workers.zygote_handle import STARVED_SECONDS, ZygoteHandle
 from launcher.zygote.protocol import WorkerOrder
 
 __all__ = ["WarmStarter"]
@@ -35,14 +35,14 @@ class WarmStarter:
 
     def __init__(
         self,
-        zygote: Zygote,
+        zygote: ZygoteHandle,
         preload: Sequence[str],
-        say: Callable[[str], None],
+        announce: Callable[[str], None],
         settings: ImportSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._pool = WarmPool(zygote, preload, say, settings, clock)
-        self._say = say
+        self._pool = WarmPool(zygote, preload, announce, settings, clock)
+        self._say = announce
         self._clock = clock
 
     def start_all(self, launches: Mapping[int, Launch]) -> dict[int, int]:
@@ -70,9 +70,9 @@ class WarmStarter:
             pids = spawn_all(launches, pids)
         return pids
 
-    def prepare(self, count: int) -> None:
+    def ensure_ready(self, count: int) -> None:
         """See :class:`launcher.workers.starters.WorkerStarter`."""
-        self._pool.prepare(count)
+        self._pool.ensure_ready(count)
 
     def descriptors(self) -> list[int]:
         """See :class:`launcher.workers.starters.WorkerStarter`."""
@@ -82,9 +82,9 @@ class WarmStarter:
         """See :class:`launcher.workers.starters.WorkerStarter`."""
         return self._pool.due_seconds()
 
-    def tend(self) -> None:
+    def maintain(self) -> None:
         """See :class:`launcher.workers.starters.WorkerStarter`."""
-        self._pool.tend()
+        self._pool.maintain()
 
     def children(self) -> set[int]:
         """See :class:`launcher.workers.starters.WorkerStarter`."""

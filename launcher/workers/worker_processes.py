@@ -20,12 +20,12 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from launcher.processes.evidence import state_phrase
 from launcher.processes.handles import end_sessions, let_end, send_signal, wait_for_exit
 from launcher.processes.proc import handles_signal, session_members
-from launcher.workers.end_requests import EndRequests, Worker, ask_group
+from launcher.workers.end_requests import EndRequests, WorkerProcess, ask_group
 from launcher.workers.spawn import Launch
 from launcher.workers.torch_processes import QuietContext, check_error_file
 from resilience_core.system import prctl
 
-__all__ = ["StartWorkers", "Worker", "WorkerProcesses"]
+__all__ = ["StartWorkers", "WorkerProcess", "WorkerProcesses"]
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class WorkerProcesses(QuietContext):
         self._orphaned_sessions = orphaned_sessions
         self._launches = launches
         self._start_all = start_all
-        self.workers: dict[int, Worker] = {}
+        self.workers: dict[int, WorkerProcess] = {}
         self.left: set[int] = set()
         """Pids that were killed and were not gone when :meth:`stop` had waited for as long as it may."""
         self.condemned: set[int] = set()
@@ -83,7 +83,7 @@ class WorkerProcesses(QuietContext):
             for local_rank, launch in self._launches.items()
         }
         for local_rank, pid in self._start_all(redirected).items():
-            self.workers[local_rank] = Worker(local_rank, pid, os.pidfd_open(pid))
+            self.workers[local_rank] = WorkerProcess(local_rank, pid, os.pidfd_open(pid))
 
     def _poll(self) -> RunProcsResult | None:
         self.collect_exits()
@@ -106,22 +106,22 @@ class WorkerProcesses(QuietContext):
     # ---- what the agent works with -----------------------------------------------------------------------
 
     @property
-    def running(self) -> list[Worker]:
+    def running(self) -> list[WorkerProcess]:
         """Those that have not ended, and are not stuck."""
         return [worker for worker in self.workers.values() if worker.exit_code is None and not worker.is_stuck]
 
     @property
-    def _unended(self) -> list[Worker]:
+    def _unended(self) -> list[WorkerProcess]:
         return [worker for worker in self.workers.values() if worker.exit_code is None and worker.pidfd >= 0]
 
     @property
-    def failed(self) -> list[Worker]:
+    def failed(self) -> list[WorkerProcess]:
         """Those that ended with anything but 0, were condemned before they ended, or are stuck; first death first."""
         ended = [worker for worker in self.workers.values() if worker.exit_code is not None or worker.is_stuck]
         failed = [worker for worker in ended if worker.exit_code != 0 or worker.local_rank in self.condemned]
         return sorted(failed, key=lambda worker: worker.ended_ns or 0)
 
-    def failure(self, worker: Worker, error_file: str | None = None) -> ProcessFailure:
+    def failure(self, worker: WorkerProcess, error_file: str | None = None) -> ProcessFailure:
         """Torch's record of a failed worker, with what it left in its error file (another may be named).
 
         Raises:
@@ -134,7 +134,7 @@ class WorkerProcesses(QuietContext):
         check_error_file(path)
         return ProcessFailure(local_rank=worker.local_rank, pid=worker.pid, exitcode=exit_code, error_file=path)
 
-    def collect_exits(self) -> list[Worker]:
+    def collect_exits(self) -> list[WorkerProcess]:
         """Note who has ended since the last look.
 
         The processes stay zombies until the generation is stopped: so long their numbers, which are also the
@@ -159,7 +159,7 @@ class WorkerProcesses(QuietContext):
         at_once: Collection[int] = (),
         spares_leftovers: bool = False,
         wait: Callable[[Collection[int], float], set[int]] = wait_for_exit,
-        is_insisted: Callable[[], bool] = lambda: False,
+        is_forced: Callable[[], bool] = lambda: False,
         is_hurried: Callable[[], bool] = lambda: False,
     ) -> None:
         """End every worker and everything that the workers started.
@@ -176,21 +176,21 @@ class WorkerProcesses(QuietContext):
             is_insisted: Whether somebody wants it over now.
             is_hurried: Whether to wait no longer than a second for what was killed.
         """
-        self.ask_to_end(death_signal, at_once)
+        self.request_stop(death_signal, at_once)
         end = time.monotonic() + timeout_seconds
-        while self.running and (left := end - time.monotonic()) > 0 and not is_insisted():
+        while self.running and (left := end - time.monotonic()) > 0 and not is_forced():
             wait([w.pidfd for w in self.running], min(left, _WRAPPER_SECONDS) if self._requests.has_wrapped else left)
             self.collect_exits()
             self._requests.ask_wrappers(self.running, death_signal)
         if self._requests.were_sent or not spares_leftovers:
             seconds = min(rest_seconds, end - time.monotonic())
-            if not self.running and seconds > 0 and not is_insisted():
+            if not self.running and seconds > 0 and not is_forced():
                 self._let_the_rest_end(death_signal, seconds, wait)
             self._end_sessions(kill_seconds, wait, is_hurried)
         self._requests.close()
         self._reap()
 
-    def ask_to_end(self, death_signal: signal.Signals, at_once: Collection[int] = ()) -> None:
+    def request_stop(self, death_signal: signal.Signals, at_once: Collection[int] = ()) -> None:
         """Signal the workers that still run, and do not wait; for the arguments see :meth:`stop`.
 
         The training itself is asked, and nobody else. torchrun signals the whole process group (``killpg`` in its

@@ -22,7 +22,7 @@ from launcher.zygote.protocol import Handover, Park, Refused, ZygoteReport, pack
 from launcher.zygote.zygote import serve
 from resilience_core.system.installation import HOME
 
-__all__ = ["STARVED_SECONDS", "Zygote"]
+__all__ = ["STARVED_SECONDS", "ZygoteHandle"]
 
 STARVED_SECONDS = 5.0
 """How long forking a worker may take, and how long one may take to run that gets no processor."""
@@ -38,7 +38,7 @@ _PROGRAM = (
 
 
 @attrs.define(eq=False)
-class Zygote:
+class ZygoteHandle:
     """The launcher's hold on a zygote process. No method of an instance blocks for longer than a kill takes."""
 
     channel: socket.socket
@@ -66,7 +66,7 @@ class Zygote:
         self.channel.setblocking(False)
 
     @classmethod
-    def by_fork(cls, preload: Sequence[str], inherited: Collection[int]) -> Zygote | Handover:
+    def by_fork(cls, preload: Sequence[str], inherited: Collection[int]) -> ZygoteHandle | Handover:
         """Fork this process, which has imported torch and nothing that would not survive.
 
         Args:
@@ -89,7 +89,7 @@ class Zygote:
         return cls(ours, pid, os.pidfd_open(pid))
 
     @classmethod
-    def by_exec(cls, preload: Sequence[str], import_time: Mapping[str, str | None]) -> Zygote:
+    def by_exec(cls, preload: Sequence[str], import_time: Mapping[str, str | None]) -> ZygoteHandle:
         """Start a zygote as a new interpreter; it reports when it has imported everything.
 
         Args:

@@ -65,7 +65,7 @@ if __name__ == "__main__":
 
 
 def rehearse() -> None:
-    """Use what :func:`launcher.zygote.worker_bootstrap.become` and the forming of a group will use."""
+    """Use what :func:`launcher.zygote.worker_bootstrap.run_as_main` and the forming of a group will use."""
     environment = dict(os.environ)
     with contextlib.suppress(OSError):  # there are too few descriptors: the order itself will say so
         environment = order_from_file(order_to_file(WorkerOrder(("-c",), False, environment, "", ""))).environment

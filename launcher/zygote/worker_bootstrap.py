@@ -30,7 +30,7 @@ from resilience_core.monitoring.cell import FIRST_LINE
 from resilience_core.monitoring.error_capture import leave_error
 from resilience_core.system.plain_files import only_plain
 
-__all__ = ["become", "name_process", "unbuffered"]
+__all__ = ["run_as_main", "name_process", "unbuffered"]
 
 _libc = ctypes.CDLL(None)
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -40,7 +40,7 @@ _libc.mmap.restype = ctypes.c_void_p
 _TORCHS_FIXED_SEED = 67280421310721
 
 
-def become(handover: Handover) -> None:
+def run_as_main(handover: Handover) -> None:
     """Run what was ordered as ``__main__``; return, or exit, as a fresh interpreter would.
 
     The launcher is told right before the script's first line: a worker of which it does not hear that in time is

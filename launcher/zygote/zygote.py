@@ -54,7 +54,7 @@ from launcher.zygote.protocol import (
     send_message,
 )
 from launcher.zygote.rehearsal import rehearse
-from launcher.zygote.worker_bootstrap import become, name_process
+from launcher.zygote.worker_bootstrap import name_process, run_as_main
 from resilience_core.system.prctl import die_with_parent
 
 __all__ = ["serve"]
@@ -188,4 +188,4 @@ def main(home: str | None) -> None:
     handover = serve(socket.socket(fileno=settings["channel"]), settings["launcher"], settings["preload"], ())
     if home is not None:
         sys.path.remove(home)
-    become(handover)
+    run_as_main(handover)

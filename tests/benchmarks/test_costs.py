@@ -36,7 +36,7 @@ def test_a_mark_is_left_each_time_and_the_limit_is_put_back(tmp_path: Path, monk
 
 def test_first_lines_are_reached_by_workers_of_both_zygotes(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from benchmarks import costs; costs.adopt_orphans(); "
+        "import sys; from pathlib import Path; from benchmarks import costs; costs.become_subreaper(); "
         "print(*map(len, costs.first_lines(2, Path(sys.argv[1]), 'json')))"
     )  # to adopt orphans is for the rest of a process's life
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)

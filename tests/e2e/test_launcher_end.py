@@ -164,9 +164,9 @@ def test_the_run_folder_is_private_while_it_lives(launch: Callable[..., Any]) ->
 FORKS = """
 import os, signal
 from launcher.cli import _collect
-from launcher.processes.handles import adopt_orphans
+from launcher.processes.handles import become_subreaper
 
-adopt_orphans()
+become_subreaper()
 reader, writer = os.pipe()
 if (leader := os.fork()) == 0:
     os.setsid()
@@ -194,7 +194,8 @@ def test_a_run_that_is_refused_leaves_no_zombie_to_whoever_adopts_it(tmp_path: P
     (tmp_path / "script.py").touch()
     launcher = str(Path(sys.executable).with_name("ft_launcher"))
     program = (
-        "import subprocess, sys; from launcher.processes.handles import adopt_orphans; import os; adopt_orphans()\n"
+        "import os, subprocess, sys; from launcher.processes.handles import become_subreaper\n"
+        "become_subreaper()\n"
         "print(subprocess.run(sys.argv[1:]).returncode, open(f'/proc/self/task/{os.getpid()}/children').read())\n"
     )
     command = [launcher, "--ft-run-dir", str(tmp_path), "--log-dir", str(tmp_path / "a_file"), "script.py"]

@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 from launcher.agent.progress import NOTHING_REACHED, Reached
-from launcher.autoresume import Outcome, Tally
+from launcher.agent.run_tally import RunOutcome, Tally
 
 # Plays a launcher: appends to a list of runs, leaves a diary as the launcher does, and does what its argument says.
 FAKE_LAUNCHER = """
@@ -150,11 +150,13 @@ def test_a_signal_ends_the_wait_before_the_next_run(runner: Runner) -> None:
 SIGNALLED_WHILE_IT_BEGINS_TO_WAIT = """
 import argparse, signal
 import launcher.autoresume as autoresume
+from launcher.agent.progress import NOTHING_REACHED
+from launcher.agent.run_tally import RunOutcome
 autoresume._SIGNALS = (signal.SIGALRM,)
 options = argparse.Namespace(max_failures=9, max_without_progress=9, backoff=600.0, max_backoff=600.0)
 for number in range(400):
     us = autoresume.AutoResume(options)
-    us._tally.add(autoresume.Outcome(1, 1.0, autoresume.NOTHING_REACHED, False))
+    us._tally.add(RunOutcome(1, 1.0, NOTHING_REACHED, False))
     signal.signal(signal.SIGALRM, us._on_signal)
     signal.setitimer(signal.ITIMER_REAL, (1 + number % 80) / 1e6)
     us._back_off()
@@ -203,7 +205,7 @@ def test_progress_is_the_best_iteration_so_far() -> None:
     tally = Tally(max_failures=0, max_without_progress=2)
 
     def failed(iteration: int) -> str | None:
-        return tally.add(Outcome(1, 1.0, Reached(iteration, resumed_from=4), is_final=False))
+        return tally.add(RunOutcome(1, 1.0, Reached(iteration, resumed_from=4), is_final=False))
 
     assert failed(10) is None
     assert failed(9) is None
@@ -216,34 +218,34 @@ def test_progress_is_the_best_iteration_so_far() -> None:
 def test_a_success_without_the_flag_ends_a_row_of_failures() -> None:
     tally = Tally(max_failures=2, max_without_progress=0)
     codes = [1, 0, 1, 0, 1]
-    assert [tally.add(Outcome(code, 1.0, NOTHING_REACHED, False)) for code in codes] == [None] * 5
-    assert tally.add(Outcome(1, 1.0, NOTHING_REACHED, False)) is not None
+    assert [tally.add(RunOutcome(code, 1.0, NOTHING_REACHED, False)) for code in codes] == [None] * 5
+    assert tally.add(RunOutcome(1, 1.0, NOTHING_REACHED, False)) is not None
 
 
 def test_a_failed_run_without_any_iteration_is_not_judged_by_progress() -> None:
     """What it needs may be away for a while; how often that may be is what --max-failures says."""
     tally = Tally(max_failures=9, max_without_progress=2)
     runs = [Reached(5, resumed_from=4), *([NOTHING_REACHED] * 7)]
-    assert [tally.add(Outcome(1, 1.0, reached, is_final=False)) for reached in runs] == [None] * 8
-    assert "9 runs in a row have failed" in (tally.add(Outcome(1, 1.0, NOTHING_REACHED, False)) or "")
-    assert tally.add(Outcome(0, 1.0, NOTHING_REACHED, False)) is None
-    assert "made no progress" in (tally.add(Outcome(0, 1.0, NOTHING_REACHED, False)) or "")
+    assert [tally.add(RunOutcome(1, 1.0, reached, is_final=False)) for reached in runs] == [None] * 8
+    assert "9 runs in a row have failed" in (tally.add(RunOutcome(1, 1.0, NOTHING_REACHED, False)) or "")
+    assert tally.add(RunOutcome(0, 1.0, NOTHING_REACHED, False)) is None
+    assert "made no progress" in (tally.add(RunOutcome(0, 1.0, NOTHING_REACHED, False)) or "")
 
 
 def test_a_run_that_saves_and_ends_with_0_again_is_without_progress() -> None:
     """Training has been complete each time, perhaps, and nobody has said so: it would go on for ever."""
     tally = Tally(max_failures=0, max_without_progress=2)
     for _ in range(5):
-        assert tally.add(Outcome(1, 1.0, Reached(9, saved=8), False, failed_in_a_step=True)) is None
-    assert tally.add(Outcome(0, 1.0, Reached(9, saved=10), False)) is None, "its checkpoint is newer"
-    assert tally.add(Outcome(0, 1.0, Reached(9, saved=10), False)) is None
-    assert tally.add(Outcome(0, 1.0, Reached(9, saved=10), False)) is not None
+        assert tally.add(RunOutcome(1, 1.0, Reached(9, saved=8), False, failed_in_a_step=True)) is None
+    assert tally.add(RunOutcome(0, 1.0, Reached(9, saved=10), False)) is None, "its checkpoint is newer"
+    assert tally.add(RunOutcome(0, 1.0, Reached(9, saved=10), False)) is None
+    assert tally.add(RunOutcome(0, 1.0, Reached(9, saved=10), False)) is not None
 
 
 def test_a_run_that_fails_between_steps_is_not_the_one_before_it_again() -> None:
     """An epoch in each run, each counted from 0, and a failure at its end. One that ends with 0 has no failure."""
     tally = Tally(max_failures=0, max_without_progress=2)
     for _ in range(5):
-        assert tally.add(Outcome(1, 1.0, Reached(9), False, failed_in_a_step=False)) is None
-    assert tally.add(Outcome(1, 1.0, Reached(9), False, failed_in_a_step=True)) is None
-    assert tally.add(Outcome(0, 1.0, Reached(9), False)) is not None
+        assert tally.add(RunOutcome(1, 1.0, Reached(9), False, failed_in_a_step=False)) is None
+    assert tally.add(RunOutcome(1, 1.0, Reached(9), False, failed_in_a_step=True)) is None
+    assert tally.add(RunOutcome(0, 1.0, Reached(9), False)) is not None

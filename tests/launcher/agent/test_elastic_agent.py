@@ -17,13 +17,13 @@ from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec, Wo
 
 from launcher.agent import crash_loop, exits, failure_incident, incident_log
 from launcher.agent import elastic_agent as agent_module
-from launcher.agent.elastic_agent import Agent
+from launcher.agent.elastic_agent import FaultTolerantAgent
 from launcher.agent.local_rendezvous import LocalRendezvous
 from launcher.incidents.incident import Incident
 from launcher.incidents.rank_report import RankReport
 from launcher.monitor.messages import HangReport, MonitorReport, Spared
 from launcher.monitor.near_miss import NearMiss
-from launcher.workers.worker_processes import Worker
+from launcher.workers.worker_processes import WorkerProcess
 from resilience_core import FaultToleranceConfig
 from resilience_core.monitoring.cell import ITERATION, Cell, CellView
 
@@ -42,7 +42,7 @@ class Made:
         self.rendezvous.generation = 3
         self.ended: list[str] = []
         self.rendezvous.end = self.ended.append  # type: ignore[method-assign]
-        outfit: Any = SimpleNamespace(
+        resources: Any = SimpleNamespace(
             config=FaultToleranceConfig(restart_backoff_after=2, capture_stacks=False),
             monitor=SimpleNamespace(read_reports=self.read_reports, forget=lambda *_, **__: None),
             events=SimpleNamespace(
@@ -60,7 +60,7 @@ class Made:
             entrypoint="true",
             max_restarts=max_restarts,
         )
-        self.agent = Agent(spec, outfit, 30.0)
+        self.agent = FaultTolerantAgent(spec, resources, 30.0)
         self.generation: Any = SimpleNamespace(
             number=3,
             started_ns=0,
@@ -73,9 +73,9 @@ class Made:
             views=dict,
             errors=dict,
             asked_ns=dict,
-            ask_to_end=lambda number: None,
+            request_stop=lambda number: None,
             overstayed={},
-            end=lambda *_, **__: None,
+            stop=lambda *_, **__: None,
         )
         self.agent._current = self.generation
 
@@ -156,7 +156,7 @@ def test_a_verdict_is_read_before_an_exit_with_0_is_believed(monkeypatch: pytest
 def test_a_verdict_that_comes_too_late_is_no_second_incident(why: str, tmp_path: Path) -> None:
     """As from a monitor that was told a moment too late that the generation ends, or replaced in between."""
     made = Made()
-    made.agent._outfit.on_disk = lambda what, call, otherwise: call()  # type: ignore[misc]
+    made.agent._resources.on_disk = lambda what, call, otherwise: call()  # type: ignore[misc]
     folders = [tmp_path / "0001", tmp_path / "0002"]
     for folder in folders:
         folder.mkdir()
@@ -218,9 +218,9 @@ def test_after_a_failure_ranks_are_looked_at_then_asked_to_end_and_only_then_is_
     """Who is asked looks like one that ends by itself, and a disk may take its time."""
     made = Made()
     order: list[str] = []
-    outfit: Any = made.agent._outfit
-    outfit.on_disk = lambda what, call, otherwise: order.append("disk") or otherwise
-    made.generation.ask_to_end = lambda number: order.append("ask")
+    resources: Any = made.agent._resources
+    resources.on_disk = lambda what, call, otherwise: order.append("disk") or otherwise
+    made.generation.request_stop = lambda number: order.append("ask")
     incident = Incident("failure", 3, "it ended with 1", "nothing", ())
     monkeypatch.setattr(failure_incident, "look", lambda *_: order.append("look") or {})
     monkeypatch.setattr(failure_incident, "failure_incident", lambda *_: incident)
@@ -238,9 +238,9 @@ def test_a_row_of_early_deaths_is_broken_by_a_generation_that_lived_or_showed_li
 
     def dies(after_seconds: float, showed_life: bool = False) -> bool:
         made.events.clear()
-        made.agent._seen_ns = time.monotonic_ns()
-        made.generation.started_ns = made.agent._seen_ns - int(after_seconds * S)
-        made.agent._back_off_from_a_crash_loop(made.generation, showed_life)
+        made.agent._failure_seen_ns = time.monotonic_ns()
+        made.generation.started_ns = made.agent._failure_seen_ns - int(after_seconds * S)
+        made.agent._crash_loop_backoff(made.generation, showed_life)
         return any(name == "backing_off" for name, _ in made.events)
 
     assert [dies(1), dies(1), dies(1)] == [False, True, True]
@@ -252,13 +252,13 @@ def test_a_row_of_early_deaths_is_broken_by_a_generation_that_lived_or_showed_li
 def test_what_ranks_do_after_they_were_asked_to_end_is_progress(how: str) -> None:
     """The step that was running, and the save. After a failure it is none: the next generation starts before it."""
     made = Made()
-    made.agent._outfit = SimpleNamespace(  # type: ignore[assignment]
-        **{**vars(made.agent._outfit), "on_disk": lambda what, call, otherwise: call()}
+    made.agent._resources = SimpleNamespace(  # type: ignore[assignment]
+        **{**vars(made.agent._resources), "on_disk": lambda what, call, otherwise: call()}
     )
     said: dict[int, Any] = {0: view(iteration=-1)}
     made.generation.views = lambda: said
     made.generation.processes.running = [SimpleNamespace(local_rank=0)]
-    made.generation.end = lambda *_, **__: said.update({0: view(iteration=65)})
+    made.generation.stop = lambda *_, **__: said.update({0: view(iteration=65)})
 
     if how == "shutdown":
         made.agent._shutdown()
@@ -268,18 +268,18 @@ def test_what_ranks_do_after_they_were_asked_to_end_is_progress(how: str) -> Non
 
     said[0] = view(iteration=66)
     made.generation.processes.failed = [SimpleNamespace(local_rank=0)]
-    made.generation.end = lambda *_, **__: None
+    made.generation.stop = lambda *_, **__: None
     made.agent._stop_workers(made.agent._worker_group)
     assert made.agent.furthest.iteration == 65
 
 
 def test_a_membership_change_gives_ranks_as_long_as_the_scheduler_would(monkeypatch: pytest.MonkeyPatch) -> None:
     made, ends = Made(), []
-    monkeypatch.setattr(made.generation, "end", lambda number, seconds, wait: ends.append((number, seconds)))
+    monkeypatch.setattr(made.generation, "stop", lambda number, seconds, wait: ends.append((number, seconds)))
     made.agent._stop_workers(made.agent._worker_group)
     made.rendezvous.failed_elsewhere = lambda: True  # type: ignore[method-assign]
     made.agent._stop_workers(made.agent._worker_group)
-    short = made.agent._outfit.config.failure_stop_timeout
+    short = made.agent._resources.config.failure_stop_timeout
     assert ends == [(signal.SIGTERM, 30.0), (signal.SIGTERM, short)]
 
 
@@ -289,10 +289,10 @@ def test_a_membership_change_gives_ranks_as_long_as_the_scheduler_would(monkeypa
 @pytest.mark.parametrize(("captures", "times"), [(True, 1), (False, 0)])
 def test_the_absence_of_py_spy_is_said_once(monkeypatch: pytest.MonkeyPatch, captures: bool, times: int) -> None:
     said: list[str] = []
-    monkeypatch.setattr(incident_log, "say", lambda *lines, **_: said.extend(lines))
+    monkeypatch.setattr(incident_log, "announce", lambda *lines, **_: said.extend(lines))
     monkeypatch.setattr(failure_incident, "misses_py_spy", lambda incident: incident.kind == "hang")
     made = Made()
-    made.agent._outfit.config = FaultToleranceConfig(capture_stacks=captures)  # type: ignore[misc]
+    made.agent._resources.config = FaultToleranceConfig(capture_stacks=captures)  # type: ignore[misc]
     for local_rank in range(3):
         made.condemned.clear()
         made.verdict(3, local_rank)
@@ -325,7 +325,7 @@ def test_what_a_failure_was_seen_at_is_what_the_log_says(monkeypatch: pytest.Mon
     """It is written down after the peers were asked to end."""
     made = Made()
     asked_ns: list[int] = []
-    made.generation.ask_to_end = lambda number: asked_ns.append(time.monotonic_ns())
+    made.generation.request_stop = lambda number: asked_ns.append(time.monotonic_ns())
     incident = Incident("failure", 3, "it ended with 1", "nothing", ())
     monkeypatch.setattr(failure_incident, "look", lambda *_: {})
     monkeypatch.setattr(failure_incident, "failure_incident", lambda *_: incident)
@@ -334,7 +334,7 @@ def test_what_a_failure_was_seen_at_is_what_the_log_says(monkeypatch: pytest.Mon
 
     at_ns = {name: facts.get("at_ns") for name, facts in made.events}
     assert list(at_ns)[:2] == ["seen", "asked"]
-    assert at_ns["seen"] == made.agent._seen_ns <= asked_ns[0] <= at_ns["asked"]
+    assert at_ns["seen"] == made.agent._failure_seen_ns <= asked_ns[0] <= at_ns["asked"]
 
 
 def test_a_restart_is_timed_from_what_this_node_has_seen_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,7 +362,7 @@ def test_a_restart_is_timed_from_what_this_node_has_seen_of_it(monkeypatch: pyte
     made.rendezvous.shutdown()
 
     assert [what for what, _ in reasons] == ["the failure", "the change of nodes", "the failure of another node"]
-    assert reasons[0][1] == made.agent._seen_ns < stopped_ns <= reasons[1][1] <= reasons[2][1]
+    assert reasons[0][1] == made.agent._failure_seen_ns < stopped_ns <= reasons[1][1] <= reasons[2][1]
 
 
 # ---- chores ---------------------------------------------------------------------------------------------
@@ -371,15 +371,15 @@ def test_a_restart_is_timed_from_what_this_node_has_seen_of_it(monkeypatch: pyte
 class Chores:
     """A generation that notes its chores, and how soon it wants to be looked at again."""
 
-    def __init__(self, next_look: float | None, has_told_phases: bool = True) -> None:
+    def __init__(self, next_look: float | None, has_logged_phases: bool = True) -> None:
         self.done: list[str] = []
         self.next_look_seconds = lambda: next_look
-        self.has_told_phases = has_told_phases
+        self.has_logged_phases = has_logged_phases
 
     def reap_orphans(self) -> None:
         self.done.append("orphans")
 
-    def tell_phases(self) -> None:
+    def log_phases(self) -> None:
         self.done.append("phases")
 
     def look_after_the_unmonitored(self) -> list[str]:
@@ -388,14 +388,14 @@ class Chores:
 
 
 @pytest.mark.parametrize(
-    ("next_look", "has_told_phases", "seconds"),
+    ("next_look", "has_logged_phases", "seconds"),
     [(None, True, 1.0), (None, False, 0.25), (0.5, True, 0.5), (5.0, True, 1.0), (0.0, True, 0.01)],
 )
 def test_chores_are_done_when_they_are_due_and_not_at_every_wake_up(
-    next_look: float | None, has_told_phases: bool, seconds: float
+    next_look: float | None, has_logged_phases: bool, seconds: float
 ) -> None:
     """What wakes the launcher most is a restart, when there is no time for them."""
-    made, generation = Made(), Chores(next_look, has_told_phases)
+    made, generation = Made(), Chores(next_look, has_logged_phases)
     agent: Any = made.agent
     agent._chores.due_ns = time.monotonic_ns() + 3600 * S
     assert agent._chores.do(generation) > 3500
@@ -409,11 +409,11 @@ def test_chores_are_done_when_they_are_due_and_not_at_every_wake_up(
 
 def test_an_error_file_that_cannot_be_read_costs_no_other_rank_its_record() -> None:
     class Processes:
-        def failure(self, worker: Worker) -> str:
+        def failure(self, worker: WorkerProcess) -> str:
             if worker.local_rank == 1:
                 raise ValueError("not what torch writes")
             return f"the record of {worker.local_rank}"
 
     processes: Any = Processes()
-    failed = [Worker(local_rank, pid=9, pidfd=-1) for local_rank in range(3)]
+    failed = [WorkerProcess(local_rank, pid=9, pidfd=-1) for local_rank in range(3)]
     assert exits._records(processes, failed) == {0: "the record of 0", 2: "the record of 2"}

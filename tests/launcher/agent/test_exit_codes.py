@@ -29,7 +29,7 @@ class FakeAgent(SimpleNamespace):
     """Ends as it is told to."""
 
     def __init__(self, ends: Any, **state: Any) -> None:
-        base = {"has_started": True, "ended_cleanly": False, "leaves_the_others_alone": False, "exit_code": None}
+        base = {"has_started": True, "ended_cleanly": False, "excludes_this_node_only": False, "exit_code": None}
         super().__init__(
             ends=ends, generation=0, furthest=NOTHING_REACHED, ended_because=None, failures=0, **{**base, **state}
         )
@@ -56,8 +56,8 @@ def ends(agent: FakeAgent, monkeypatch: pytest.MonkeyPatch) -> tuple[int, bool]:
     spec = SimpleNamespace(rdzv_handler=SimpleNamespace(shutdown=lambda: closed.append(True)))
     events = SimpleNamespace(write=lambda *_, **__: None)
     monitor = SimpleNamespace(unprotected_since_ns=None)
-    outfit: Any = SimpleNamespace(signals=SignalInbox("SIGTERM"), events=events, monitor=monitor)
-    code = run_module._supervise(agent, spec, outfit)  # type: ignore[arg-type]
+    resources: Any = SimpleNamespace(signals=SignalInbox("SIGTERM"), events=events, monitor=monitor)
+    code = run_module._supervise(agent, spec, resources)  # type: ignore[arg-type]
     return code, bool(closed)
 
 
@@ -90,7 +90,7 @@ SIGTERM = SignalException("the launcher got SIGTERM", sigval=signal.SIGTERM)
         (FakeAgent(RendezvousClosedError("closed")), (1, True)),
         (FakeAgent(DistNetworkError("timed out")), (1, True)),
         (FakeAgent(ResilienceError("the folder in memory is full")), (1, True)),
-        (FakeAgent(FAILURE, leaves_the_others_alone=True), (1, False)),
+        (FakeAgent(FAILURE, excludes_this_node_only=True), (1, False)),
     ],
 )
 def test_each_end_has_its_exit_code(
@@ -181,7 +181,7 @@ def test_a_rendezvous_that_fails_without_a_word_is_told_too(
     monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
 ) -> None:
     lines: list[str] = []
-    monkeypatch.setattr(run_module, "say", lambda *words, level: lines.extend(words))
+    monkeypatch.setattr(run_module, "announce", lambda *words, level: lines.extend(words))
 
     assert run_module._disagreed(error) == 1
     assert lines == [said]

@@ -28,7 +28,7 @@ from launcher.incidents.incident import Incident
 from launcher.incidents.rank_report import RankReport
 from launcher.processes.evidence import Evidence
 from launcher.records import console
-from launcher.workers.worker_processes import Worker
+from launcher.workers.worker_processes import WorkerProcess
 from resilience_core.monitoring.cell import FIRST_CLOSED, LAST_HEARTBEAT, PID, STATE, WATCHED, Cell, CellView
 from resilience_core.monitoring.error_record import ErrorRecord
 from resilience_core.plugins.section_monitor import CHECKPOINTING, SETUP
@@ -123,7 +123,7 @@ def test_that_nobody_is_protected_is_heard_at_log_level_error(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], change: str, is_heard: bool
 ) -> None:
     monkeypatch.setattr(console._console, "threshold", console.ERROR)
-    console.say(monitor_changed(change, "was killed by SIGKILL"), level=level_of(change))
+    console.announce(monitor_changed(change, "was killed by SIGKILL"), level=level_of(change))
     assert ("PROTECTION IS OFF" in capfd.readouterr().err) == is_heard
 
 
@@ -153,7 +153,7 @@ def test_whether_a_survivor_uses_a_gpu_is_asked_where_an_abort_has_to_be_explain
     monkeypatch.setattr("launcher.agent.failure_incident.uses_a_gpu", lambda pid: asked.append(pid) or True)
     monkeypatch.setattr("launcher.agent.failure_incident.look_at", lambda pid: None)
     views = {n: Cell.create(str(tmp_path / str(n)), rank=n, generation=0).view() for n in range(2)}
-    workers = {0: Worker(0, 9, -1, exit_code, ended_ns=5), 1: Worker(1, 8, -1)}
+    workers = {0: WorkerProcess(0, 9, -1, exit_code, ended_ns=5), 1: WorkerProcess(1, 8, -1)}
     group: Any = SimpleNamespace(workers=[SimpleNamespace(global_rank=n + 4, local_rank=n) for n in range(2)])
 
     known = look(group, SimpleNamespace(workers=workers), views, {}, {})  # type: ignore[arg-type]
@@ -175,7 +175,7 @@ def test_an_end_after_our_question_is_told_as_one_where_the_rank_did_nothing_sin
     for cell in cells:
         cell.words[PID], cell.words[STATE], cell.words[LAST_HEARTBEAT] = 9, WATCHED, sign_ns
     views = {n: cell.view() for n, cell in enumerate(cells)}
-    workers = {0: Worker(0, 9, -1, 9, ended_ns=9), 1: Worker(1, 8, -1)}
+    workers = {0: WorkerProcess(0, 9, -1, 9, ended_ns=9), 1: WorkerProcess(1, 8, -1)}
     group: Any = SimpleNamespace(
         workers=[SimpleNamespace(global_rank=n, local_rank=n) for n in range(2)], group_world_size=1
     )

@@ -21,7 +21,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
 from launcher.agent import after_shutdown
 from launcher.agent.generation import Generation
-from launcher.agent.resources import Outfit
+from launcher.agent.resources import AgentResources
 from launcher.agent.worker_cells import Cells
 from launcher.monitor.lost_time import Freeze
 from launcher.monitor.rank_monitor import WatchOrder
@@ -61,7 +61,7 @@ class Made:
             freezes=lambda _: self.freezes,
         )
         rendezvous = SimpleNamespace(get_run_id=lambda: "test", use_agent_store=True)
-        outfit: Any = Outfit(
+        resources: Any = AgentResources(
             config=FaultToleranceConfig(**{"failure_stop_timeout": 0.1, **configured}),
             upkeep=SimpleNamespace(  # type: ignore[arg-type]
                 control=SimpleNamespace(path=None),
@@ -71,7 +71,7 @@ class Made:
             ),
             log_folder=str(folder),
             monitor=monitor,  # type: ignore[arg-type]
-            signals=SimpleNamespace(is_insisted=False, first=None),  # type: ignore[arg-type]
+            signals=SimpleNamespace(is_forced=False, first=None),  # type: ignore[arg-type]
             events=SimpleNamespace(write=lambda *_, **__: None),  # type: ignore[arg-type]
             disk=SimpleNamespace(),  # type: ignore[arg-type]
             starter=SpawnStarter(),
@@ -89,8 +89,8 @@ class Made:
         group.workers = [Worker(local_rank=n, global_rank=n, world_size=2) for n in range(2)]
         group.group_rank, group.group_world_size = 0, 1
         if start_seconds is not None:
-            outfit.limits.note_starts(0, dict.fromkeys(range(2), start_seconds * S))
-        self.generation = Generation(0, group, outfit, 0)
+            resources.limits.note_starts(0, dict.fromkeys(range(2), start_seconds * S))
+        self.generation = Generation(0, group, resources, 0)
         while not all((folder / f"ready{n}").exists() for n in range(2)):
             assert len(self.generation.processes.running) == 2
             select.select([], [], [], 0.005)
@@ -113,7 +113,7 @@ class Made:
 
     def end(self) -> list[int | None]:
         """End it; the exit codes."""
-        self.generation.end(signal.SIGTERM, FOREVER, wait_for_exit)
+        self.generation.stop(signal.SIGTERM, FOREVER, wait_for_exit)
         return [worker.exit_code for worker in self.generation.processes.workers.values()]
 
 
@@ -127,7 +127,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Made]]:
 
     yield make
     for each in made:
-        each.generation.end(signal.SIGKILL, 0.0, wait_for_exit)
+        each.generation.stop(signal.SIGKILL, 0.0, wait_for_exit)
         each.run_folder.remove()
 
 
@@ -200,7 +200,7 @@ def test_a_verdict_that_was_withdrawn_is_none(make: Callable[..., Made]) -> None
 
 def test_the_monitor_no_longer_judges_whoever_has_been_asked_to_end(make: Callable[..., Made]) -> None:
     made = make()
-    made.generation.ask_to_end(signal.SIGTERM)
+    made.generation.request_stop(signal.SIGTERM)
     assert made.forgotten == [0]
     assert made.generation.is_being_ended
 
@@ -259,7 +259,7 @@ def test_workers_are_not_collected_with_the_orphans(make: Callable[..., Made], m
             own.append(set(children))
             return set()
 
-    monkeypatch.setattr("launcher.agent.resources.adopts_orphans", lambda: True)
+    monkeypatch.setattr("launcher.agent.resources.is_subreaper", lambda: True)
     monkeypatch.setattr("launcher.agent.resources.Orphans", RecordedOrphans)
     made = make()
     workers = {worker.pid for worker in made.generation.processes.workers.values()}

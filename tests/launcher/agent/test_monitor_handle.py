@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from launcher.agent import monitor_handle as monitor_process
-from launcher.agent.monitor_handle import MonitorProcess
+from launcher.agent.monitor_handle import MonitorHandle
 from launcher.monitor import keeping
 from launcher.monitor.messages import ORDERS, MissingParts, WatchOrder
 from launcher.processes.handles import wait_for_exit
@@ -38,9 +38,9 @@ def changes() -> queue.Queue[tuple[str, str]]:
 
 
 @pytest.fixture
-def process(tmp_path: Path, changes: queue.Queue[tuple[str, str]]) -> Iterator[MonitorProcess]:
+def process(tmp_path: Path, changes: queue.Queue[tuple[str, str]]) -> Iterator[MonitorHandle]:
     (tmp_path / "run").mkdir()
-    process = MonitorProcess(
+    process = MonitorHandle(
         FaultToleranceConfig(),
         run_folder=str(tmp_path / "run"),
         log_folder=str(tmp_path),
@@ -55,7 +55,7 @@ def kind_of(raw: bytes) -> str:
     return type(ORDERS.decode(raw)).__name__
 
 
-def first_missing(process: MonitorProcess) -> list[str]:
+def first_missing(process: MonitorHandle) -> list[str]:
     """Wait for a report of what is missing."""
     end = time.monotonic() + PATIENCE
     while (left := end - time.monotonic()) > 0:
@@ -67,7 +67,7 @@ def first_missing(process: MonitorProcess) -> list[str]:
 
 
 def test_one_that_dies_again_and_again_leaves_the_node_unprotected_and_that_is_said(
-    process: MonitorProcess, changes: queue.Queue[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    process: MonitorHandle, changes: queue.Queue[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeping, "FIRST_PAUSE_NS", 100_000_000)
     good = monitor_process._PROGRAM
@@ -87,7 +87,7 @@ def test_one_that_dies_again_and_again_leaves_the_node_unprotected_and_that_is_s
 
 
 def test_one_that_cannot_be_killed_stays_known_until_it_is_gone(
-    process: MonitorProcess, uninterruptible: Any, monkeypatch: pytest.MonkeyPatch
+    process: MonitorHandle, uninterruptible: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Taken for something that a rank has left, it would be waited for in the next restart."""
     monkeypatch.setattr(monitor_process, "_LONGEST_END_SECONDS", 0.05)
@@ -113,7 +113,7 @@ def test_monitors_hit_in_quick_succession_come_back_say_so_and_find_who_hung_mea
     number: signal.Signals,
 ) -> None:
     monkeypatch.setattr(keeping, "FIRST_PAUSE_NS", 100_000_000)
-    process = MonitorProcess(
+    process = MonitorHandle(
         FaultToleranceConfig(capture_stacks=False),
         run_folder=str(tmp_path),
         log_folder=str(tmp_path),
@@ -150,7 +150,7 @@ def hang(cell: Cell, pid: int) -> None:
 
 
 def test_where_none_can_be_started_protection_is_off_and_the_keeper_goes_on_trying(
-    process: MonitorProcess, changes: queue.Queue[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    process: MonitorHandle, changes: queue.Queue[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keeping, "FIRST_PAUSE_NS", 100_000_000)
     monkeypatch.setattr(keeping, "SHORT_LIFE_NS", 1_000_000_000)
@@ -164,7 +164,7 @@ def test_where_none_can_be_started_protection_is_off_and_the_keeper_goes_on_tryi
 
 
 def test_a_successor_finds_its_orders_although_its_parent_dies_the_moment_it_starts_it(
-    process: MonitorProcess, changes: queue.Queue[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    process: MonitorHandle, changes: queue.Queue[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it would have nobody to end. The parent's other end of the channel stands for the successor's look."""
     waiting: list[bytes] = []
@@ -182,7 +182,7 @@ def test_a_successor_finds_its_orders_although_its_parent_dies_the_moment_it_sta
 
 
 def test_while_none_can_be_started_orders_do_not_pile_up(
-    process: MonitorProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    process: MonitorHandle, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A full channel loses what is said next, as that a generation is over: its cells were watched for good."""
 
@@ -205,7 +205,7 @@ def test_while_none_can_be_started_orders_do_not_pile_up(
 
 
 def test_a_successor_knows_whom_to_watch_although_its_orders_were_read_by_the_former_one(
-    process: MonitorProcess,
+    process: MonitorHandle,
     changes: queue.Queue[tuple[str, str]],
     monkeypatch: pytest.MonkeyPatch,
     spawn: Callable[..., subprocess.Popen[str]],
@@ -232,7 +232,7 @@ def test_a_successor_knows_whom_to_watch_although_its_orders_were_read_by_the_fo
 
 
 def test_a_successor_knows_whom_to_watch_although_the_former_one_read_its_orders_while_it_was_dying(
-    process: MonitorProcess,
+    process: MonitorHandle,
     monkeypatch: pytest.MonkeyPatch,
     spawn: Callable[..., subprocess.Popen[bytes]],
     tmp_path: Path,
@@ -270,7 +270,7 @@ from resilience_core.monitoring.cell import Cell
 
 moment, run_folder, log_folder = sys.argv[1:]
 rank = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
-process = monitor_process.MonitorProcess(
+process = monitor_process.MonitorHandle(
     FaultToleranceConfig(), run_folder=run_folder, log_folder=log_folder, owns_ranks=True
 )
 cell = Cell.create(os.path.join(run_folder, "0"))
@@ -341,7 +341,7 @@ def test_whoever_dies_while_it_replaces_a_stopped_monitor_leaves_nothing(
 
 
 def test_a_monitor_that_is_stopped_where_there_is_room_for_one_only_is_replaced(
-    process: MonitorProcess, changes: queue.Queue[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    process: MonitorHandle, changes: queue.Queue[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, former = process._start, process._process
     refused: list[str] = []
@@ -361,7 +361,7 @@ def test_a_monitor_that_is_stopped_where_there_is_room_for_one_only_is_replaced(
 
 
 def test_what_is_missing_from_the_run_folder_is_reported_also_by_a_successor(
-    process: MonitorProcess, changes: queue.Queue[tuple[str, str]], tmp_path: Path
+    process: MonitorHandle, changes: queue.Queue[tuple[str, str]], tmp_path: Path
 ) -> None:
     part = tmp_path / "run" / "config.json"
     part.touch()
@@ -376,7 +376,7 @@ def test_what_is_missing_from_the_run_folder_is_reported_also_by_a_successor(
 
 
 def test_a_cell_that_was_removed_before_its_rank_has_opened_it_is_missing_too(
-    process: MonitorProcess, tmp_path: Path
+    process: MonitorHandle, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     process.show_run_folders([str(run)], [str(run)])

@@ -84,16 +84,16 @@ def test_only_a_second_ctrl_c_insists(inbox: Callable[[], SignalInbox]) -> None:
     signal.raise_signal(signal.SIGINT)
     assert ours.first is signal.SIGINT
     signal.raise_signal(signal.SIGTERM)
-    assert not ours.is_insisted
+    assert not ours.is_forced
     signal.raise_signal(signal.SIGINT)
-    assert ours.is_insisted
+    assert ours.is_forced
 
 
 def test_a_scheduler_may_ask_twice_without_insisting(inbox: Callable[[], SignalInbox]) -> None:
     ours = inbox()
     signal.raise_signal(signal.SIGTERM)
     signal.raise_signal(signal.SIGTERM)
-    assert not ours.is_insisted
+    assert not ours.is_forced
 
 
 def test_under_nohup_a_hang_up_ends_nothing(inbox: Callable[[], SignalInbox]) -> None:

@@ -34,7 +34,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", recorded)
-    monkeypatch.setattr(addresses, "say", lambda *text, **_: lines.extend(text))
+    monkeypatch.setattr(addresses, "announce", lambda *text, **_: lines.extend(text))
     return lines
 
 

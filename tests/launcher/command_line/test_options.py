@@ -16,7 +16,7 @@ from torch.distributed import run as torchrun
 
 from launcher import cli
 from launcher.command_line.option_values import exit_timeout, local_world_size, problem_with_script
-from launcher.command_line.options import Job, parse
+from launcher.command_line.options import LaunchJob, parse
 from resilience_core.config.schema import settings
 from resilience_core.errors import ConfigError
 
@@ -170,7 +170,7 @@ def test_programs_and_modules_are_found(
 ) -> None:
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert isinstance(parse([*options, program]), Job)
+    assert isinstance(parse([*options, program]), LaunchJob)
 
 
 def test_a_script_that_cannot_be_read_or_only_once_is_refused(

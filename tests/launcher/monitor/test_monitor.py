@@ -246,7 +246,7 @@ def test_while_it_takes_stacks_it_has_announced_not_to_beat(
         announced.append(watching._lost.busy_until_ns - findings.seen_ns)
         return []
 
-    monkeypatch.setattr("launcher.monitor.monitor.condemn", fake_condemn)
+    monkeypatch.setattr("launcher.monitor.monitor.terminate", fake_condemn)
     findings = watching._rounds.look(list(watching._ranks.values()))
     assert findings is not None
     watching._condemn(findings)

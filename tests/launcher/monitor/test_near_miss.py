@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from launcher.monitor.near_miss import Lateness, late_phrase, lateness
-from launcher.monitor.verdict import Verdict, deadlines_in_force, verdict_on
+from launcher.monitor.verdict import HangVerdict, deadlines_in_force, verdict_on
 from resilience_core.monitoring.cell import (
     CLOSED,
     FIRST_CLOSED,
@@ -50,7 +50,7 @@ class Rank:
         self.words[OUT_OF_SECTION] = now_ns + S
         self.words[self.slots[name]] = CLOSED
 
-    def overdue(self, name: str | None = "step") -> tuple[CellView, Verdict]:
+    def overdue(self, name: str | None = "step") -> tuple[CellView, HangVerdict]:
         view = self.view()
         verdict = verdict_on(view, [d for d in deadlines_in_force(view) if d.section == name])
         assert verdict is not None
@@ -63,7 +63,7 @@ def rank() -> Iterator[Rank]:
         yield Rank(cell)
 
 
-def late_by(rank: Rank, before: tuple[CellView, Verdict], seen_ns: int = T + 500 * MS) -> Lateness:
+def late_by(rank: Rank, before: tuple[CellView, HangVerdict], seen_ns: int = T + 500 * MS) -> Lateness:
     view, verdict = before
     return lateness(view, verdict, rank.view(), seen_ns)
 

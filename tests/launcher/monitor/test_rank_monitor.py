@@ -18,7 +18,7 @@ import pytest
 from launcher.monitor.lost_time import Freeze
 from launcher.monitor.messages import WatchOrder
 from launcher.monitor.rank_monitor import RankMonitor
-from launcher.monitor.verdict import FRESH_MONITOR_DOUBT_NS, Deadline, Verdict
+from launcher.monitor.verdict import FRESH_MONITOR_DOUBT_NS, Deadline, HangVerdict
 from launcher.processes.handles import wait_for_exit
 from resilience_core import FaultToleranceConfig
 from resilience_core.monitoring.cell import (
@@ -317,7 +317,7 @@ def test_where_a_limit_comes_from_is_known_after_its_cell_was_damaged(
         seen(rank)
         damage(cell)
         rank.view()
-        origin = rank.limit_origin(Verdict("section", "step", 0, 180 * S, iteration=7))
+        origin = rank.limit_origin(HangVerdict("section", "step", 0, 180 * S, iteration=7))
         assert origin is not None
         assert origin.phrase == "configured: --ft-rank-section-timeouts"
         if damage is not damage_text:  # the rank stores it only when limits change, and a successor reads it
@@ -344,7 +344,7 @@ def test_the_limit_of_heartbeats_is_the_first_one_until_one_was_sent(cell: Cell,
     cell.words[INITIALISED] = 5 * S
     with contextlib.closing(monitor(cell)) as rank:
         seen(rank)
-        origin = rank.limit_origin(Verdict("heartbeat", None, (7 if has_beaten else 5) * S, 67 * S, iteration=7))
+        origin = rank.limit_origin(HangVerdict("heartbeat", None, (7 if has_beaten else 5) * S, 67 * S, iteration=7))
         assert origin is not None
         assert origin.kind == ("heartbeat" if has_beaten else "first heartbeat")
 

@@ -34,7 +34,7 @@ from launcher.monitor.messages import MonitorConfig, MonitorReport, MonitorSetti
 from launcher.monitor.near_miss import NearMiss
 from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.rounds import Rounds
-from launcher.monitor.termination import Reporter, condemn
+from launcher.monitor.termination import Reporter, terminate
 from launcher.processes.evidence import Evidence, ProcessLook, look_at
 from launcher.processes.handles import wait_for_exit
 from resilience_core import FaultToleranceConfig
@@ -129,7 +129,7 @@ class Group:
         settings = settings_of(config, self.owns_ranks)
         writer = IncidentWriter(str(self.folder))
         reporter = Reporter(self._hear, self.spared.extend, lambda: self.is_being_ended())
-        signalled = condemn(findings, self.ranks, self.rounds, settings, writer, SourceReader(), reporter)
+        signalled = terminate(findings, self.ranks, self.rounds, settings, writer, SourceReader(), reporter)
         writer.finish(180)
         return [rank.order.local_rank for rank in signalled]
 
@@ -610,17 +610,17 @@ def test_only_ranks_that_were_overdue_are_counted_and_all_are_acquitted(monkeypa
     events: list[tuple[str, dict[str, Any]]] = []
     acquitted: list[int] = []
     for module in (incident_log, monitor_reports):
-        monkeypatch.setattr(module, "say", said.append)
+        monkeypatch.setattr(module, "announce", said.append)
     current: Any = SimpleNamespace(number=0, acquit=acquitted.append)
     events_of: Any = SimpleNamespace(write=lambda name, **facts: events.append((name, facts)))
     reports: list[MonitorReport] = []
-    outfit: Any = SimpleNamespace(events=events_of, monitor=SimpleNamespace(read_reports=lambda: reports))
+    resources: Any = SimpleNamespace(events=events_of, monitor=SimpleNamespace(read_reports=lambda: reports))
     late = NearMiss(0, 0, 7, "section", "step", 1.0, 0.5)
     peer = NearMiss(1, 1, 8, "section", "step", 1.0, None, was_late=False)
     told_of = peer._replace(rank=2, local_rank=2, was_announced=True)
 
     reports.append(Spared(0, (peer, late, told_of)))
-    monitor_reports.take_reports(outfit, current, incident_log.IncidentLog(outfit), restarts_are_left=True)
+    monitor_reports.take_reports(resources, current, incident_log.IncidentLog(resources), restarts_are_left=True)
 
     assert acquitted == [1, 0, 2]
     assert [(name, facts["rank"]) for name, facts in events] == [("near_miss", 0), ("withdrawn", 2)]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.processes.handles import adopts_orphans
+from launcher.processes.handles import is_subreaper
 from launcher.processes.leftovers import end_marked
 from launcher.processes.marks import is_marked
 from launcher.processes.proc import process_status
@@ -24,9 +24,9 @@ LAUNCHER = """
 import json, os, subprocess, sys
 from launcher.processes.leftovers import Orphans
 from launcher.processes.marks import leave_mark
-from launcher.processes.handles import adopt_orphans, end_sessions
+from launcher.processes.handles import become_subreaper, end_sessions
 
-adopt_orphans()
+become_subreaper()
 SLEEPS = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
 NAMED = [sys.executable, "-c", "open('/proc/self/comm', 'w').write('ft_monitor'); " + SLEEPS[2]]
 
@@ -132,7 +132,7 @@ print(Orphans(lambda: ["/dev/shm/other", "/dev/shm/here"]).sessions(set()) == {h
 
 
 def test_a_process_that_adopts_nobody_collects_nothing_here() -> None:
-    assert not adopts_orphans()
+    assert not is_subreaper()
 
 
 def test_what_is_marked_is_ended_wherever_it_is(

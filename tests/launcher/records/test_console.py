@@ -21,12 +21,12 @@ from launcher.records import console
 if sys.argv[1] == "thread":
     console.start()
 for number in range(4000):
-    console.say(f"line {number} " + "x" * 200)
+    console.announce(f"line {number} " + "x" * 200)
 console.finish(float(sys.argv[2]))
 os.write(1, b"done %d\\n" % console.lost_lines())
 console.finish(30)
 sys.stdin.readline()
-console.say("somebody reads again")
+console.announce("somebody reads again")
 console.finish(30)
 os.write(1, b"end %d\\n" % console.lost_lines())
 os._exit(0)
@@ -113,13 +113,13 @@ def test_a_full_disk_and_a_reader_that_has_gone_cost_lines_only(how: str) -> Non
 
 
 def test_lines_in_one_call_stay_together_with_their_prefix(capfd: pytest.CaptureFixture[str]) -> None:
-    console.say("one", "two")
+    console.announce("one", "two")
     assert capfd.readouterr().err == "ft_launcher: one\nft_launcher: two\n"
 
 
 def test_without_a_standard_error_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "_descriptor", lambda: 999)
-    console.say("nobody hears this")
+    console.announce("nobody hears this")
     lost = console.lost_lines()
     console._console._failed = 0
     assert lost == 1
@@ -129,8 +129,8 @@ def test_below_the_log_level_nothing_is_said(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(console._console, "threshold", console.WARNING)
-    console.say("in the normal course of things", level=console.INFO)
-    console.say("out of the ordinary")
+    console.announce("in the normal course of things", level=console.INFO)
+    console.announce("out of the ordinary")
     assert capfd.readouterr().err == "ft_launcher: out of the ordinary\n"
 
 
@@ -164,6 +164,6 @@ def test_a_guest_in_anothers_program_leaves_its_handlers_alone(monkeypatch: pyte
 
 
 def test_what_is_told_does_not_command_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
-    console.say("error   ValueError: a\tb\0\x1b[31mred\r\x9b2J")
+    console.announce("error   ValueError: a\tb\0\x1b[31mred\r\x9b2J")
     console.finish(30)
     assert capfd.readouterr().err == "ft_launcher: error   ValueError: a\tb\\x00\\x1b[31mred\\x0d\\x9b2J\n"

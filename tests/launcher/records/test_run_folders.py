@@ -28,7 +28,7 @@ is_root = os.getuid() == 0
 def test_cells_of_a_folder_that_somebody_removed_need_no_dropping(tmp_path: Path) -> None:
     folder = RunFolder(str(tmp_path))
     shutil.rmtree(folder.path)
-    folder.drop_cells(0)
+    folder.remove_cells(0)
     folder.remove()
 
 
@@ -50,7 +50,7 @@ def test_cells_of_a_generation_that_is_over_are_dropped_and_no_others(tmp_path: 
         for local_rank in (0, 1):
             Cell.create(folder.cell(generation, local_rank)).close()
 
-    folder.drop_cells(1)
+    folder.remove_cells(1)
 
     assert sorted(os.listdir(Path(folder.path) / "cells")) == ["11-0", "11-1"]
     folder.remove()

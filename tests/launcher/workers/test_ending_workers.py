@@ -224,7 +224,7 @@ def test_a_stopped_training_is_not_asked_even_in_a_wrapper(start: Callable[..., 
     os.kill(pid, signal.SIGSTOP)
     until(lambda: process_status(pid).is_stopped)  # type: ignore[union-attr]
 
-    processes.ask_to_end(signal.SIGTERM)
+    processes.request_stop(signal.SIGTERM)
     assert wait_for_exit([processes.workers[0].pidfd], 20), "it would be waited for"
     processes.stop(signal.SIGTERM, PATIENCE, kill_seconds=PATIENCE)
 
@@ -258,7 +258,7 @@ def test_what_was_killed_is_waited_for_but_not_for_ever(
     processes, _ = start(sys.executable, "saves.py")
     with monkeypatch.context() as patch:
         patch.setattr("launcher.workers.worker_processes.end_sessions", recorded_end)
-        processes.stop(signal.SIGTERM, PATIENCE, kill_seconds=41, is_insisted=lambda: False)
+        processes.stop(signal.SIGTERM, PATIENCE, kill_seconds=41, is_forced=lambda: False)
 
     assert asked["sessions"] == [processes.workers[0].pid]
     assert asked["seconds"] == 41

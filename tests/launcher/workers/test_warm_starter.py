@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.processes.handles import adopt_orphans
+from launcher.processes.handles import become_subreaper
 from launcher.workers.parked import ParkedWorker
 from launcher.workers.script_settings import ImportSettings
 from launcher.workers.spawn import Launch
 from launcher.workers.warm_starter import WarmStarter
-from launcher.workers.zygote_handle import Zygote
+from launcher.workers.zygote_handle import ZygoteHandle
 from launcher.zygote.protocol import ImportsDiffer
 
 PATIENCE = 180.0
@@ -45,7 +45,7 @@ class Nursery:
         monkeypatch.setenv("PYTHONPATH", str(folder))
 
     def open(self, preload=(), settings=None):
-        zygote = Zygote.by_exec(preload, dict(os.environ))
+        zygote = ZygoteHandle.by_exec(preload, dict(os.environ))
         self.starter = WarmStarter(zygote, preload, self.said.append, settings, self.clock)
         return self.starter
 
@@ -83,7 +83,7 @@ class Nursery:
         while not (found := probe()):
             assert time.monotonic() < end, f"no {what}; it said {self.said}"
             select.select(self.starter.descriptors(), [], [], 0.05)
-            self.starter.tend()
+            self.starter.maintain()
         return found
 
     def parked(self):
@@ -95,7 +95,8 @@ class Nursery:
     def fill(self, count=2):
         """Have workers parked, as between two generations."""
         self.until(
-            lambda: self.starter.prepare(count) or len(self.starter._pool._idle) == count, f"{count} parked workers"
+            lambda: self.starter.ensure_ready(count) or len(self.starter._pool._idle) == count,
+            f"{count} parked workers",
         )
 
 
@@ -116,7 +117,7 @@ def stop(pid):
 @pytest.fixture
 def nursery(tmp_path, monkeypatch):
     monkeypatch.setattr("launcher.processes.handles._adopter", 0)  # put back at the end: other tests share this process
-    adopt_orphans()
+    become_subreaper()
     nursery = Nursery(tmp_path, monkeypatch)
     yield nursery
     if nursery.starter is not None:
@@ -244,7 +245,7 @@ def test_a_zygote_that_dies_whenever_it_forks_is_given_up(nursery):
         "os.register_at_fork(before=before)\n"  # the first fork is the probe
     )
     nursery.open(["fake_dier"])
-    nursery.until(lambda: nursery.starter.prepare(2) or nursery.zygote() is None, "end of it")
+    nursery.until(lambda: nursery.starter.ensure_ready(2) or nursery.zygote() is None, "end of it")
     assert nursery.start(0) == ["spawned", "spawned"]
     assert sum("warm start is off: the zygote does not come up" in line for line in nursery.said) == 1
 
@@ -307,7 +308,7 @@ def test_a_parked_worker_that_is_stopped_at_birth_is_ended(nursery):
     nursery.open(["fake_early_stopper"])
 
     def stopped_ones():
-        nursery.starter.prepare(2)
+        nursery.starter.ensure_ready(2)
         return [each for each in children() if each.endswith("ft_parked")]
 
     nursery.until(stopped_ones, "parked worker")
@@ -370,7 +371,7 @@ def test_a_zygote_that_cannot_be_started_is_tried_again_later(nursery, monkeypat
     """A fake of pids.max in the launcher itself: no traceback, the job goes on with spawned workers."""
     nursery.open()
     nursery.fill()
-    by_exec, tried = Zygote.by_exec, []
+    by_exec, tried = ZygoteHandle.by_exec, []
 
     def refusing(*arguments):
         tried.append(arguments)
@@ -378,7 +379,7 @@ def test_a_zygote_that_cannot_be_started_is_tried_again_later(nursery, monkeypat
             raise BlockingIOError(11, "Resource temporarily unavailable")
         return by_exec(*arguments)
 
-    monkeypatch.setattr(Zygote, "by_exec", refusing)
+    monkeypatch.setattr(ZygoteHandle, "by_exec", refusing)
     for pid in (nursery.zygote(), *nursery.parked()):
         os.kill(pid, signal.SIGKILL)
     nursery.until(lambda: tried, "attempt")
@@ -469,7 +470,7 @@ def test_nothing_is_forked_while_a_new_generation_forms_its_group(nursery):
     nursery.fill()
     nursery.start(0)
     for _ in range(3):
-        nursery.starter.tend()
+        nursery.starter.maintain()
     assert nursery.starter._pool._zygote.asked == 0
     assert nursery.parked() == []
     nursery.fill()

@@ -89,7 +89,7 @@ def test_who_is_stopped_or_condemned_is_not_waited_for(start: Start) -> None:
     os.kill(processes.workers[1].pid, signal.SIGSTOP)
     while process_status(processes.workers[1].pid).state != "T":  # type: ignore[union-attr]
         select.select([], [], [], 0.005)
-    processes.ask_to_end(signal.SIGTERM, at_once={0})
+    processes.request_stop(signal.SIGTERM, at_once={0})
     for worker in processes.workers.values():
         assert wait_for_exit([worker.pidfd], 20), f"local rank {worker.local_rank} would be waited for"
     processes.stop(signal.SIGTERM, FOREVER, at_once={0}, kill_seconds=60)
@@ -114,7 +114,7 @@ def test_who_insists_does_not_wait(start: Start) -> None:
         assert seconds <= 60  # for what was killed to be gone
         return wait_for_exit(pidfds, seconds)
 
-    processes.stop(signal.SIGTERM, FOREVER, wait=wait, is_insisted=lambda: next(looks), kill_seconds=60)
+    processes.stop(signal.SIGTERM, FOREVER, wait=wait, is_forced=lambda: next(looks), kill_seconds=60)
     assert waits[0] > 60
     assert processes.workers[0].exit_code == -signal.SIGKILL
 

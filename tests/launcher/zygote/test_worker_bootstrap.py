@@ -15,10 +15,10 @@ import zipfile
 
 import pytest
 
-from launcher.processes.handles import adopt_orphans
+from launcher.processes.handles import become_subreaper
 from launcher.workers.spawn import Launch
 from launcher.workers.warm_starter import WarmStarter
-from launcher.workers.zygote_handle import Zygote
+from launcher.workers.zygote_handle import ZygoteHandle
 
 PATIENCE = 180.0
 TELLS = """
@@ -65,7 +65,7 @@ BESIDE = "def child():\n    pass\n"
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
     """A folder with one program in many forms."""
-    folder = tmp_path_factory.mktemp("become") / "scripts"
+    folder = tmp_path_factory.mktemp("run_as_main") / "scripts"
     (folder / "folder").mkdir(parents=True)
     (folder / "folder" / "__main__.py").write_text(TELLS)
     (folder / "folder" / "attrs.py").write_text("WHOSE = 'mine'\n")
@@ -89,9 +89,9 @@ def starter_in(folder):
     """A starter whose workers have this working folder."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("launcher.processes.handles._adopter", 0)  # put back at the end: other tests share this process
-        adopt_orphans()
+        become_subreaper()
         patched.chdir(folder)
-        starter = WarmStarter(Zygote.by_exec((), dict(os.environ)), (), pytest.fail)
+        starter = WarmStarter(ZygoteHandle.by_exec((), dict(os.environ)), (), pytest.fail)
         yield starter
         starter.close()
     with contextlib.suppress(ChildProcessError):
@@ -160,7 +160,7 @@ def test_in_a_folder_that_was_deleted_a_relative_script_ends_as_with_python(tmp_
     elsewhere.write_text("import sys; print(sys.path[:2], __file__, file=sys.stderr)\n")
     (tmp_path / "gone").mkdir()
     with starter_in(tmp_path / "gone") as starter:
-        starter.prepare(1)
+        starter.ensure_ready(1)
         (tmp_path / "gone").rmdir()
         for target in ("script.py", "../elsewhere.py", "-m", str(elsewhere)):
             theirs = run_python(target, tmp_path / "theirs")

@@ -8,10 +8,13 @@ READY := $(VENV)/.ready
 PARALLEL := -n 3 --dist loadscope --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-rest chaos lint bench matrix clean
+.PHONY: help setup docs docs-browser demo test test-all test-rest chaos lint bench matrix clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
+
+setup: $(READY)  ## the environment in .venv, and the pre-commit hooks of this checkout
+	@test ! -e .git || $(BIN)/pre-commit install
 
 demo: $(READY)  ## a training that survives a hang and a SIGKILL; options: make demo DEMO="--hang-step 100"
 	@$(BIN)/python examples/demo.py $(DEMO)
@@ -37,6 +40,13 @@ lint: $(READY)  ## style, types and layers alone
 	$(BIN)/mypy
 	$(BIN)/lint-imports --config setup.cfg
 
+docs: $(READY)  ## the documentation site in site/; every warning and every broken link is an error
+	$(BIN)/python -m mkdocs build --strict --clean --quiet
+	@echo "built: site/index.html; to read it: $(BIN)/python -m http.server --directory site"
+
+docs-browser: docs  ## looks at the site in headless Chromium, where there is one: widths, colours, search
+	$(BIN)/python -m tests.docs.browser site
+
 bench: $(READY)  ## ours beside torchrun and nvidia-resiliency-ext; options: make bench BENCH="--quick --json raw.json"
 	@$(BIN)/python -m benchmarks $(BENCH)
 
@@ -44,7 +54,7 @@ matrix: $(READY)  ## every version of torch, really installed; options: make mat
 	@$(BIN)/python -m tests.matrix $(MATRIX)
 
 clean:  ## what the targets have made
-	rm -rf $(VENV) .venv-peer demo_out ft_logs build *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-peer demo_out ft_logs build site *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 
 # torch first and alone: the rest resolves against the build that this machine's index offers.
 $(READY): setup.cfg pyproject.toml constraints.txt

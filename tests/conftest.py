@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     The marked ones are run in both modes. What takes seconds comes before what takes milliseconds, so that several
     pytest processes end together.
     """
-    items.sort(key=lambda item: "e2e" not in item.path.parts)
+    items.sort(key=lambda item: not {"e2e", "docs"} & set(item.path.parts))
     for item in items:
         names_its_own = item.path.name in ALWAYS_WARM
         if "launch" in getattr(item, "fixturenames", ()) and not names_its_own:
@@ -90,7 +90,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             module = nodeid.partition("::")[0]
-            if "/e2e/" in module:
+            if "/e2e/" in module or "/docs/" in module:
                 return module if module.endswith(TOGETHER) else nodeid
             return FRAMEWORKS if module.startswith(FRAMEWORKS) else module
 

@@ -1,0 +1,46 @@
+"""Every snippet and every command of the documentation is run, in a folder of its own per page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.snippets import LANGUAGES, PAGES, ROOT, Page, blocks
+
+NOT_RUN_AT_MOST = 12
+"""Blocks that need what no test machine has: GPUs, a second node, Slurm, an installation."""
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+RUN = [
+    path for path in PAGES if any(b.language in ("bash", "python") and not b.not_run for b in blocks(path.read_text()))
+]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("path", RUN, ids=named)
+def test_the_blocks_of_a_page_run(path: Path, tmp_path: Path) -> None:
+    page = Page(tmp_path)
+    for block in blocks(path.read_text(encoding="utf-8")):
+        page.run(block)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=named)
+def test_every_block_says_what_it_is(path: Path) -> None:
+    for block in blocks(path.read_text(encoding="utf-8")):
+        assert block.language in LANGUAGES, f"line {block.line}: {block.language!r}"
+        assert block.not_run is None or len(block.not_run) > 10, f"line {block.line}: why is it not run?"
+
+
+def test_few_blocks_are_not_run() -> None:
+    left_out = [
+        f"{named(path)}:{block.line}: {block.not_run}"
+        for path in PAGES
+        for block in blocks(path.read_text(encoding="utf-8"))
+        if block.not_run is not None
+    ]
+    assert len(left_out) <= NOT_RUN_AT_MOST, "\n".join(left_out)

@@ -41,7 +41,7 @@ lint: $(READY)  ## style, types and layers alone
 	$(BIN)/lint-imports --config setup.cfg
 
 docs: $(READY)  ## the documentation site in site/; every warning and every broken link is an error
-	$(BIN)/python -m mkdocs build --strict --clean --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --clean
 	@echo "built: site/index.html; to read it: $(BIN)/python -m http.server --directory site"
 
 docs-browser: docs  ## looks at the site in headless Chromium, where there is one: widths, colours, search

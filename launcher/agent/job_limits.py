@@ -137,7 +137,7 @@ def unmonitored(ranks: Collection[int], is_everybody: bool, seconds: float) -> l
         "  client = resilience_core.RankMonitorClient()",
         "  client.init_workload_monitoring()   # before the loop",
         "  client.send_heartbeat()             # in each step",
-        "or the adapter of your framework (adapters/README.md); --ft-unmonitored-notice-after null leaves this out",
+        "or the adapter of your framework (docs/adapters.md); --ft-unmonitored-notice-after null leaves this out",
     ]
 
 

@@ -11,7 +11,7 @@ import scripted_loops
 
 from resilience_core.testing import SCRIPTS, Event, Script, Traits, check_adapter, expected_trace
 
-README = Path(__file__).parents[2] / "adapters" / "README.md"
+README = Path(__file__).parents[2] / "docs" / "adapters.md"
 
 
 def plain(trace: list[Event]) -> list[tuple[str, dict[str, Any]]]:

@@ -29,7 +29,8 @@ __all__ = ["LANGUAGES", "PAGES", "ROOT", "Block", "Page", "blocks"]
 ROOT = Path(__file__).parents[2]
 PAGES = (
     *sorted(path for path in (ROOT / "docs").rglob("*.md")),
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", "CHANGELOG.md")),
+    ROOT / "benchmarks" / "README.md",
 )
 LANGUAGES = {"bash", "python", "yaml", "toml", "text", "diff"}
 PATIENCE = 180.0

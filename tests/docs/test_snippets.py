@@ -16,13 +16,12 @@ def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-RUN = [
-    path for path in PAGES if any(b.language in ("bash", "python") and not b.not_run for b in blocks(path.read_text()))
-]
+def runs(path: Path) -> bool:
+    return any(block.language in ("bash", "python") and not block.not_run for block in blocks(path.read_text()))
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("path", RUN, ids=named)
+@pytest.mark.parametrize("path", [path for path in PAGES if runs(path)], ids=named)
 def test_the_blocks_of_a_page_run(path: Path, tmp_path: Path) -> None:
     page = Page(tmp_path)
     for block in blocks(path.read_text(encoding="utf-8")):

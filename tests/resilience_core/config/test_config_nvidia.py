@@ -134,6 +134,6 @@ def test_torchruns_abbreviations_are_not_made_ambiguous():
 
 
 def test_recorded_versions_are_those_of_the_documentation():
-    text = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "how-to" / "from-nvidia-resiliency-ext.md").read_text()
     first, last = recorded.VERSIONS[0].rpartition(".")[0], recorded.VERSIONS[-1].rpartition(".")[0]
     assert f"nvidia-resiliency-ext {first} to {last}" in text

@@ -1,12 +1,13 @@
-"""An extension of griffe: the constructor of attrs and NamedTuple classes is made of their fields."""
+"""Extensions of griffe: what it reads of the code, as the reference should show it."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from griffe import Attribute, Class, Extension, Function, Parameter, ParameterKind, Parameters
+from griffe import Attribute, Class, Extension, Function, Object, Parameter, ParameterKind, Parameters
 
-__all__ = ["Fields"]
+__all__ = ["Fields", "Roles"]
 
 
 class Fields(Extension):
@@ -28,6 +29,17 @@ class Fields(Extension):
         ]
         arguments = Parameters(Parameter("self", kind=ParameterKind.positional_or_keyword), *fields)
         cls.set_member("__init__", Function("__init__", parameters=arguments, parent=cls))
+
+
+class Roles(Extension):
+    """Turns what only reStructuredText knows (``::`` before a block, ``:class:`` roles) into Markdown."""
+
+    def on_object(self, *, obj: Object, **_: Any) -> None:
+        """Rewrite a docstring, line by line, so that line numbers stay right."""
+        if obj.docstring is not None:
+            text = re.sub(r"::$", ":", obj.docstring.value, flags=re.MULTILINE)
+            text = re.sub(r":(?:class|meth|func|mod|data):`~?([^`]+)`", r"`\1`", text)
+            obj.docstring.value = re.sub(r"``([^`]+)``", r"`\1`", text)
 
 
 def _default(field: Attribute) -> str | None:

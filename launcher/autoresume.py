@@ -25,6 +25,7 @@ from launcher.agent.progress import NOTHING_REACHED, Reached
 from launcher.agent.run_tally import RunOutcome, Tally
 from launcher.command_line.autoresume_options import make_parser
 from launcher.incidents.incident_files import read_incidents
+from launcher.processes.exit_codes import FAILED, REFUSED, SUCCEEDED, by_signal
 from launcher.processes.working_folder import completed
 from launcher.records.event_log import read_events
 from resilience_core.environment import FINISHED_FLAG_VARIABLE
@@ -32,7 +33,6 @@ from resilience_core.system.prctl import die_with_parent
 
 __all__ = ["main"]
 
-USAGE_ERROR = 2
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -63,7 +63,7 @@ class AutoResume:
             announce(
                 f"training is complete already: {flag} exists. Delete it, or name another --flag-file, to train anew"
             )
-            return 0
+            return SUCCEEDED
         code, why = self._loop(flag)
         tally = self._tally
         announce(
@@ -76,7 +76,7 @@ class AutoResume:
         while (outcome := self._run_once()) is not None:
             if os.path.exists(flag):
                 self._tally.add(outcome)
-                return 0, "training is complete"
+                return SUCCEEDED, "training is complete"
             announce(_told(self._tally.runs + 1, outcome, flag))
             why = self._tally.add(outcome)
             if self._heard:
@@ -84,9 +84,9 @@ class AutoResume:
             if outcome.exit_code in self._options.final_exit_codes:
                 return outcome.exit_code, f"given up: exit code {outcome.exit_code} would only come again"
             if why is not None:
-                return 1, f"given up: {why}"
+                return FAILED, f"given up: {why}"
             self._back_off()
-        return 128 + self._heard[0], f"ended by {signal.Signals(self._heard[0]).name}; not run again"
+        return by_signal(self._heard[0]), f"ended by {signal.Signals(self._heard[0]).name}; not run again"
 
     def _run_once(self) -> RunOutcome | None:
         """One run; None where a signal has come before it began."""
@@ -103,7 +103,7 @@ class AutoResume:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         code = child.wait()
         self._child = None
-        code = code if code >= 0 else 128 - code
+        code = code if code >= 0 else by_signal(-code)
         seconds = time.monotonic() - began
         return RunOutcome(code, seconds, *_summary(_log_folder(self._options.command), child.pid, began_ns))
 
@@ -203,23 +203,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         if {"-h", "--help", "--version"} & set(arguments):
             parser.parse_args(arguments)
         print("ft_autoresume: error: write the launcher's command after '--'", file=sys.stderr)
-        return USAGE_ERROR
+        return REFUSED
     split = arguments.index("--")
     options = parser.parse_args(arguments[:split])
     options.command = arguments[split + 1 :]
     options.flag_file = completed(options.flag_file or os.environ.get(FINISHED_FLAG_VARIABLE) or "ft_finished")
     if not options.command:
         print("ft_autoresume: error: there is no command after '--'", file=sys.stderr)
-        return USAGE_ERROR
+        return REFUSED
     folder = os.path.dirname(options.flag_file)
     if not os.path.isdir(folder):
         print(f"ft_autoresume: error: {options.flag_file}: there is no folder {folder}; make it", file=sys.stderr)
-        return USAGE_ERROR
+        return REFUSED
+    if os.path.isdir(options.flag_file):
+        print(f"ft_autoresume: error: {options.flag_file} is a folder; name a file with --flag-file", file=sys.stderr)
+        return REFUSED
     try:
         return AutoResume(options).run()
     except OSError as error:
         print(f"ft_autoresume: error: {options.command[0]} cannot be run: {error.strerror}", file=sys.stderr)
-        return USAGE_ERROR
+        return REFUSED
 
 
 def _told(run: int, outcome: RunOutcome, flag: str) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from launcher.command_line import early_signals
 from launcher.command_line.stuck_threads import let_go_of_others, notice, stuck_threads
 from launcher.processes import streams
+from launcher.processes.exit_codes import FAILED, REFUSED
 from launcher.processes.shortages import (  # here: later there may be no descriptor left to import it with
     explained,
     shortage,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["console_main", "main"]
 
-USAGE_ERROR = 2
 _LONGEST_FLUSH_SECONDS = 1.0
 _LAST_PATIENCE_SECONDS = 5.0
 """How long to wait at the end for killed processes to be gone; on a busy machine that may take over a second."""
@@ -99,7 +99,7 @@ def _guarded(arguments: list[str], may_fork: bool) -> int | Handover:
             announce(refused, level=ERROR)
         else:
             announce(*trace, "this is a mistake in ft_launcher; please report it", level=ERROR)
-        return 1
+        return FAILED
 
 
 def _run(arguments: list[str], may_fork: bool) -> int | Handover:
@@ -206,4 +206,4 @@ def _platform_problem() -> str | None:
 
 def _refuse(why: str) -> int:
     announce(f"error: {why}", level=ERROR)
-    return USAGE_ERROR
+    return REFUSED

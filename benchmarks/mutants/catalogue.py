@@ -260,7 +260,7 @@ MUTANTS = (
     Mutant(
         "a rank that does not handle the question is asked all the same",
         "launcher/incidents/stacks_from_inside.py",
-        "before >= 0, _handles(pid, number))\n",
+        "before >= 0, handles_signal(pid, number))\n",
         "before >= 0, True)\n",
         ("tests/launcher/incidents/test_stacks.py",),
     ),
@@ -482,7 +482,7 @@ MUTANTS = (
     Mutant(
         "the command line of a process is read that may be stuck",
         "launcher/processes/proc.py",
-        'told[b"State"][0] not in (b"S", b"R") or told[b"Threads"] != [b"1"]',
+        'state not in ("S", "R") or threads != "1"',
         "False",
         ("tests/launcher/processes/test_handles.py",),
     ),

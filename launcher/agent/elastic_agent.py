@@ -18,7 +18,7 @@ from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, W
 
 from launcher.agent import messages
 from launcher.agent.chores import Chores
-from launcher.agent.exits import Exits, collect_exits, written
+from launcher.agent.exits import Exits, collect_exits, save_incident
 from launcher.agent.failure_incident import has_reported
 from launcher.agent.generation import Generation
 from launcher.agent.incident_log import IncidentLog
@@ -29,6 +29,7 @@ from launcher.agent.rendezvous import GenerationRendezvous
 from launcher.agent.resources import AgentResources
 from launcher.agent.restart_policy import RestartPolicy
 from launcher.agent.waiting import forward_signals, wait_for
+from launcher.processes.exit_codes import FAILED
 from launcher.processes.working_folder import said_where_deleted
 from launcher.records.console import announce, gathering
 from resilience_core.monitoring.control import WorkloadAction, WorkloadControlRequest
@@ -241,7 +242,7 @@ class FaultTolerantAgent(QuietAgent):
         self._restart_reason = ("the failure", self._failure_seen_ns)
         exits = collect_exits(current, group, self._resources, self._failure_seen_ns)
         if not current.condemned:
-            self._incidents.tell(*written(exits.incident, self._resources))
+            self._incidents.tell(*save_incident(exits.incident, self._resources))
         self._rendezvous_handler.note_failure()
         incident = self._incidents.last or exits.incident
         why = self._policy.why_not_again(incident, exits.views)
@@ -282,7 +283,7 @@ class FaultTolerantAgent(QuietAgent):
             if (result := self._handle_request(*self._requests.pop(0))) is not None:
                 return result
         if (why := self._rendezvous_handler.ended_by_peer()) is not None:
-            self._give_up(f"another node has ended the job: {why}", 1)
+            self._give_up(f"another node has ended the job: {why}", FAILED)
             return RunResult(state=WorkerState.FAILED)
         return None
 
@@ -291,10 +292,10 @@ class FaultTolerantAgent(QuietAgent):
         if request.action is WorkloadAction.Continue:
             return None
         if request.action is WorkloadAction.ShutdownWorkload or not self._rendezvous_handler.has_peers:
-            self._give_up(said, 1)
+            self._give_up(said, FAILED)
         else:
             self.ended_because = said
-            self.exit_code = 1
+            self.exit_code = FAILED
             self._remaining_restarts = 0
             self.excludes_this_node_only = True
         return RunResult(state=WorkerState.FAILED)

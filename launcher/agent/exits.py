@@ -18,7 +18,7 @@ from launcher.incidents.incident import Incident
 from launcher.workers.worker_processes import WorkerProcess, WorkerProcesses
 from resilience_core.monitoring.cell import CellView
 
-__all__ = ["Exits", "collect_exits", "written"]
+__all__ = ["Exits", "collect_exits", "save_incident"]
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ def collect_exits(current: Generation, group: WorkerGroup, resources: AgentResou
     return Exits(incident, failures, views)
 
 
-def written(incident: Incident, resources: AgentResources) -> tuple[Incident, str | None]:
+def save_incident(incident: Incident, resources: AgentResources) -> tuple[Incident, str | None]:
     """Write an incident; a log folder that cannot take it costs the report, not the restart.
 
     Returns:

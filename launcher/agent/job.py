@@ -23,6 +23,7 @@ from launcher.command_line.addresses import tell_unresolved
 from launcher.command_line.option_values import exit_timeout, local_world_size
 from launcher.command_line.options import LaunchJob
 from launcher.processes.background import Background, NotDoneError
+from launcher.processes.exit_codes import FAILED, SUCCEEDED, by_signal
 from launcher.processes.shortages import explained, too_few_descriptors
 from launcher.processes.working_folder import completed
 from launcher.records import console, latest
@@ -81,7 +82,7 @@ def run(job: LaunchJob, zygote: ZygoteHandle | None = None, settings: ImportSett
                 spec = worker_spec_of(job, launch_config, entrypoint, arguments)
         except SignalException as ended:
             announce(f"ended by {ended.sigval.name} before a worker was started")
-            return 128 + ended.sigval
+            return by_signal(ended.sigval)
         except _NO_AGREEMENT as error:
             return _disagreed(error, launch_config.rdzv_endpoint)
         disk.submit(lambda: latest.lead_to(log_folder))  # not before: a job that is refused leaves nothing behind
@@ -142,7 +143,7 @@ def _supervise(agent: FaultTolerantAgent, spec: WorkerSpec, resources: AgentReso
             raise
         # Exit code 2 would say that another run could only end the same way.
         announce(f"the job has failed: {explained(error)}", level=console.ERROR)
-        code = 1
+        code = FAILED
         return code
     except _NO_AGREEMENT as error:
         code = _disagreed(error)
@@ -174,7 +175,7 @@ def _disagreed(error: Exception, endpoint: str = "") -> int:
     if endpoint:
         lines.append(f"  every node must reach --rdzv-endpoint {endpoint} (--master-addr and --master-port)")
     announce(*lines, level=console.ERROR)
-    return 1
+    return FAILED
 
 
 def _first_line(error: BaseException) -> str:
@@ -186,20 +187,20 @@ def _outcome(code: int | None, signalled: str | None) -> str:
     """One word for programs: how a run has ended."""
     if signalled is not None:
         return f"ended by {signalled}"
-    return {0: "succeeded", None: "broken off"}.get(code, "failed")
+    return {SUCCEEDED: "succeeded", None: "broken off"}.get(code, "failed")
 
 
 def _exit_code(agent: FaultTolerantAgent, spec: WorkerSpec, result: RunResult | None) -> int:
     if result is None:  # torch's agent swallows a rendezvous that was closed by another node in good order
-        return 0
+        return SUCCEEDED
     if not result.is_failed():
-        return 0
+        return SUCCEEDED
     if result.failures:
         failure = ChildFailedError(name=spec.get_entrypoint_name(), failures=result.failures)
         _leave_error_file(failure, agent.culprits)
     if not agent.excludes_this_node_only:
         announce(*agent.last_words(), level=console.ERROR)
-    return agent.exit_code if agent.exit_code is not None else 1
+    return agent.exit_code if agent.exit_code is not None else FAILED
 
 
 def _leave_error_file(failure: ChildFailedError, culprits: Collection[int]) -> None:

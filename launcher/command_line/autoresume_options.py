@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 
+from launcher.processes.exit_codes import NO_RESTART, REFUSED
 from resilience_core.environment import FINISHED_FLAG_VARIABLE
 
 __all__ = ["make_parser"]
@@ -47,9 +48,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--final-exit-codes",
         type=_codes,
-        default=(2, 93),
+        default=(REFUSED, NO_RESTART),
         metavar="CODE,...",
-        help="the launcher's codes after which another run is useless (default 2,93: refused, no progress)",
+        help="the launcher's codes after which another run is useless "
+        f"(default {REFUSED},{NO_RESTART}: refused, no progress)",
     )
     return parser
 
@@ -76,4 +78,8 @@ def _seconds(text: str) -> float:
 
 
 def _codes(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(",") if part.strip())
+    codes = [part.strip() for part in text.split(",") if part.strip()]
+    for code in codes:
+        if not (code.isascii() and code.isdigit() and int(code) < 256):
+            raise argparse.ArgumentTypeError(f"{code!r} is no exit code; give numbers from 0 to 255, such as 2,93")
+    return tuple(map(int, codes))

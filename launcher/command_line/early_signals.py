@@ -12,6 +12,7 @@ import threading
 from types import FrameType
 from typing import Any
 
+from launcher.processes.exit_codes import by_signal
 from launcher.records.console import announce, finish
 
 __all__ = ["leave", "watch"]
@@ -40,4 +41,4 @@ def leave() -> None:
 def _end(number: int, frame: FrameType | None) -> None:
     announce(f"ended by {signal.Signals(number).name} before a worker was started")
     finish()
-    os._exit(128 + number)
+    os._exit(by_signal(number))

@@ -18,6 +18,7 @@ from torch.distributed.elastic.events import handlers
 
 from launcher.command_line.addresses import check_addresses
 from launcher.command_line.option_values import check_values, problem_with_script
+from launcher.processes.exit_codes import EXPLANATION
 from launcher.workers.programs import problem_with
 from resilience_core.config import cli_options as config_options
 from resilience_core.config.schema import FaultToleranceConfig
@@ -103,18 +104,12 @@ def parse(argv: Sequence[str]) -> LaunchJob:
     return job
 
 
-_EXAMPLE = """\
+_EPILOG = f"""\
 example:
   ft_launcher --nproc-per-node 8 --max-restarts 3 \\
       --ft-rank-section-timeouts setup:600,step:180,checkpointing:420 train.py --its --options
 
-exit codes:
-  0   every worker ended with 0
-  1   the job failed, or was ended by a signal before every worker had ended with 0
-  2   it was not started because of how it was asked for: options, files, versions
-  93  given up: no progress, or an error in its configuration (--ft-no-restart-exit-code)
-  128 + N  ended by signal N before a worker was started
-"""
+{EXPLANATION}"""
 
 
 def _versions() -> str:
@@ -128,7 +123,7 @@ def _versions() -> str:
 def _lay_out_help(parser: argparse.ArgumentParser) -> None:
     """Show what a person looks for: an example and the exit codes, our options, then torchrun's."""
     parser.usage = "ft_launcher [options] training_script [options of the script]"
-    parser.description = f"{parser.description}\n\n{_EXAMPLE}"
+    parser.description = f"{parser.description}\n\n{_EPILOG}"
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     in_torchs_order = parser.format_help
 

@@ -16,13 +16,14 @@ is gone, it stays until that answers, and so does whoever waits for it. Three wa
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import threading
 import time
 
 from launcher.processes.background import place_of
-from launcher.processes.proc import state_of_thread
+from launcher.processes.proc import open_files, state_of_thread, thread_ids
 
 __all__ = ["let_go_of_others", "notice", "stuck_threads"]
 
@@ -33,7 +34,7 @@ def stuck_threads(patience_seconds: float) -> list[int]:
     """The threads that are in uninterruptible sleep now, and stay there for as long as this."""
     end = time.monotonic() + patience_seconds
     try:
-        stuck = {int(thread) for thread in os.listdir("/proc/self/task")}
+        stuck = set(thread_ids())
     except OSError:  # no descriptor is left to look with
         return []
     while (stuck := {thread for thread in stuck if state_of_thread(thread) == "D"}) and time.monotonic() < end:
@@ -65,24 +66,22 @@ def let_go_of_others() -> None:
     """
     try:
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        names = os.listdir("/proc/self/fd")
+        files = list(open_files())
     except OSError:  # no descriptor is left
         return
-    for name in names:
-        try:
-            if _has_another_end(int(name)):
-                os.dup2(null, int(name))
-        except OSError:  # the one that did the listing
-            continue
+    for descriptor, name in files:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if _has_another_end(descriptor, name):
+                os.dup2(null, descriptor)
 
 
-def _has_another_end(descriptor: int) -> bool:
+def _has_another_end(descriptor: int, name: str) -> bool:
     """Whether it is a socket, a pipe or a FIFO; asked without a look at any file system, as fstat(2) may take one.
 
     Raises:
         OSError: It is closed.
     """
-    if os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
+    if name.startswith("socket:"):
         return True
     try:
         fcntl.fcntl(descriptor, fcntl.F_GETPIPE_SZ)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import collections
 import itertools
-import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.incidents.frames import Frame, Thread, main_thread
 from launcher.processes.evidence import kernel_wait
-from launcher.processes.proc import read_proc
+from launcher.processes.proc import child_pids, process_name, process_status, thread_ids
 
 __all__ = ["MOST_STACKS_OF_CHILDREN", "Child", "children_of", "families_of", "most_telling", "with_awaited"]
 
@@ -158,24 +157,15 @@ def _compared(family: Collection[Child]) -> tuple[Child, ...]:
 
 
 def _pids_below(pid: int) -> list[int]:
-    pids: list[int] = []
     try:
-        for thread in os.listdir(f"/proc/{pid}/task")[:_MOST_THREADS]:
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                pids += map(int, file.read().split())
-    except OSError:  # gone meanwhile, hidden, or a kernel that does not keep this list
-        pass
-    return pids
+        return child_pids(pid, thread_ids(pid)[:_MOST_THREADS])
+    except OSError:  # gone meanwhile, or hidden
+        return []
 
 
 def _look(pid: int) -> Child | None:
-    try:
-        head, _, rest = read_proc(f"/proc/{pid}/stat").rpartition(b")")
-        state = rest.split()[0].decode()
-    except (OSError, IndexError):
-        return None
-    name = head.partition(b"(")[2].decode("utf-8", errors="replace")
-    return Child(pid, name, state, kernel_wait(pid))
+    status = process_status(pid)
+    return None if status is None else Child(pid, process_name(pid), status.state, kernel_wait(pid))
 
 
 def _since_the_fork(frames: Iterable[Frame]) -> list[Frame]:

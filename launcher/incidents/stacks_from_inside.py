@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import stat
@@ -11,7 +10,7 @@ from collections.abc import Mapping
 
 from launcher.incidents.frames import Thread, frame_of, of_the_worker
 from launcher.processes.handles import open_pidfd, send_signal, wait_for_exit
-from launcher.processes.proc import process_status
+from launcher.processes.proc import handles_signal, open_files, process_status
 from resilience_core.system.plain_files import only_plain
 
 __all__ = []
@@ -39,7 +38,8 @@ def from_inside(
             path = _where_it_writes(pid, path)
             waiting[key] = (pidfd, path, before := _size(path))
             status = process_status(pid)
-            why[key] = _why_not_ask(status.state if status is not None else "X", before >= 0, _handles(pid, number))
+            state = "X" if status is None else status.state
+            why[key] = _why_not_ask(state, before >= 0, handles_signal(pid, number))
             if why[key]:
                 os.close(waiting.pop(key)[0])
             else:
@@ -83,23 +83,12 @@ def _where_it_writes(pid: int, path: str) -> str:
         return path
     removed = os.path.basename(path) + " (deleted)"  # as proc(5) shows it
     try:
-        for descriptor in os.listdir(folder := f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                if os.path.basename(os.readlink(f"{folder}/{descriptor}")) == removed:
-                    return f"{folder}/{descriptor}"
+        for descriptor, name in open_files(pid):
+            if os.path.basename(name) == removed:
+                return f"/proc/{pid}/fd/{descriptor}"
     except OSError:  # gone, or not ours to look at
         pass
     return path
-
-
-def _handles(pid: int, number: int) -> bool:
-    """Whether a signal has a handler there; it would end a process that has stopped answering, or never began."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
-            (mask,) = (line.split()[1] for line in file if line.startswith("SigCgt:"))
-    except (OSError, ValueError):
-        return False
-    return bool(int(mask, 16) >> (number - 1) & 1)
 
 
 def _size(path: str) -> int:

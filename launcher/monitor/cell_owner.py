@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import NamedTuple
 
 from launcher.processes.handles import open_pidfd
+from launcher.processes.proc import all_pids, status_of
 from resilience_core.monitoring.cell import (
     CellView,
 )
@@ -40,15 +40,5 @@ def find_owner(view: CellView) -> tuple[int, int | None]:
 
 def _known_elsewhere_as(number: int) -> list[int]:
     """Processes that have this number in a PID namespace below ours (proc(5), NSpid)."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        with contextlib.suppress(OSError), open(f"/proc/{entry}/status", "rb") as file:
-            for line in file:
-                if line.startswith(b"NSpid:"):
-                    numbers = line.split()[1:]
-                    if len(numbers) > 1 and int(numbers[-1]) == number:
-                        found.append(int(entry))
-                    break
-    return found
+    numbers = ((pid, status_of(pid).get("NSpid", "").split()) for pid in all_pids())
+    return [pid for pid, names in numbers if len(names) > 1 and int(names[-1]) == number]

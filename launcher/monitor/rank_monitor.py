@@ -12,6 +12,7 @@ from launcher.monitor.messages import WatchOrder
 from launcher.monitor.verdict import STARTUP, Deadline, HangVerdict, Sighting, sight
 from launcher.processes.handles import has_exited
 from launcher.processes.proc import process_status
+from launcher.records.console import DEBUG, announce
 from resilience_core.monitoring.cell import (
     ERROR_TEXT,
     INITIALISED,
@@ -74,6 +75,8 @@ class RankMonitor:
         if view is None or problem is not None:
             self._repair(problem or "")
             return None
+        if self._known is None or _name(self._known) != _name(view):
+            announce(f"DEBUG monitor: rank {self.order.rank} is watched: {view.pid}", level=DEBUG)
         self._known = view
         for section in view.sections:
             self._names[section.slot] = section.name
@@ -89,6 +92,7 @@ class RankMonitor:
         problem = implausible(view, time.monotonic_ns()) or self._usurped(view)
         if problem is None and (check := cell.words[LIMITS_TEXT.check_word]) != self._limits[0]:
             self._limits = check, cell.read_text(LIMITS_TEXT) or self._limits[1]
+            announce(f"DEBUG monitor: rank {self.order.rank} has told its limits: {self._limits[1]}", level=DEBUG)
         return problem, view
 
     def _usurped(self, view: CellView) -> str | None:

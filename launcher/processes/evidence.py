@@ -11,9 +11,10 @@ import os
 import signal
 from typing import NamedTuple
 
-from launcher.processes.proc import read_proc
+from launcher.processes.proc import open_files, process_status, status_of
 from resilience_core.monitoring.cell import SHUT_DOWN, CellView
 from resilience_core.monitoring.error_record import ErrorRecord
+from resilience_core.system.proc import read_proc
 
 __all__ = [
     "UNREADABLE",
@@ -61,16 +62,14 @@ class ProcessLook(NamedTuple):
 
 def look_at(pid: int) -> ProcessLook | None:
     """Look at a process; None when there is none, or it may not be looked at."""
-    try:
-        fields = read_proc(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-        state, flags, exit_status = fields[0].decode(), int(fields[6]), int(fields[49])
-    except (OSError, ValueError, IndexError):
+    status = process_status(pid)
+    if status is None:
         return None
     return ProcessLook(
-        state=state,
-        exit_status=exit_status,
-        is_exiting=bool(flags & _PF_EXITING),
-        is_dumping_core=b"CoreDumping:\t1" in _read(f"/proc/{pid}/status"),
+        state=status.state,
+        exit_status=status.exit_status,
+        is_exiting=bool(status.flags & _PF_EXITING),
+        is_dumping_core=status_of(pid).get("CoreDumping") == "1",
     )
 
 
@@ -94,10 +93,7 @@ def uses_a_gpu(pid: int) -> bool:
     with contextlib.suppress(OSError):
         if not any(name.startswith(_GPU_DEVICES) for name in os.listdir("/dev")):
             return False  # the usual case on a machine without one; a process has many descriptors
-        for descriptor in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                if os.readlink(f"/proc/{pid}/fd/{descriptor}").startswith(_GPU_PATHS):
-                    return True
+        return any(path.startswith(_GPU_PATHS) for _, path in open_files(pid))
     return False
 
 

@@ -23,11 +23,11 @@ from collections.abc import Callable, Collection
 
 from launcher.processes.handles import end_processes
 from launcher.processes.marks import carries_limit, is_marked
-from launcher.processes.proc import process_status
+from launcher.processes.proc import all_pids, child_pids, process_name, process_status
 
 __all__ = ["Orphans", "end_marked"]
 
-_GO_BY_THEMSELVES = (b"ft_monitor", b"ft_parked", b"ft_zygote")
+_GO_BY_THEMSELVES = ("ft_monitor", "ft_parked", "ft_zygote")
 """These follow their launcher, ours or one that a rank has started, when it dies; a monitor has to tidy up first."""
 
 
@@ -65,7 +65,7 @@ class Orphans:
         self._given_up = {pid for pid in self._given_up if process_status(pid) is not None}
         for pid in self._adopted({*own, *self._given_up}):
             status = process_status(pid)
-            if status is None or status.state in "ZX" or _name(pid) in _GO_BY_THEMSELVES:
+            if status is None or status.has_ended or process_name(pid) in _GO_BY_THEMSELVES:
                 continue
             if os.getpid() != 1 or is_marked(pid, self._marks()):
                 found.add(status.session)
@@ -73,11 +73,7 @@ class Orphans:
 
     def _adopted(self, own: Collection[int]) -> list[int]:
         # Orphans come to the first thread that lives. What other threads of ours have started is theirs to wait for.
-        try:
-            with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
-                children = [int(pid) for pid in file.read().split()]
-        except OSError:  # the kernel does not keep this list, or hides it
-            return []
+        children = child_pids(os.getpid(), [os.getpid()])
         session = os.getsid(0)
         # Workers are leaders of sessions, so that nothing below them can be in ours; a helper of torch's may be.
         return [
@@ -105,22 +101,13 @@ def end_marked(marks: Collection[str], timeout_seconds: float) -> set[int]:
 
 
 def _found(is_wanted: Callable[[int], bool]) -> list[int]:
-    pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
     return [
         pid
-        for pid in pids
-        if pid != os.getpid() and _name(pid) not in _GO_BY_THEMSELVES and is_wanted(pid) and _runs(pid)
+        for pid in all_pids()
+        if pid != os.getpid() and process_name(pid) not in _GO_BY_THEMSELVES and is_wanted(pid) and _runs(pid)
     ]
 
 
 def _runs(pid: int) -> bool:
     status = process_status(pid)
-    return status is not None and status.state not in "ZX"
-
-
-def _name(pid: int) -> bytes:
-    try:
-        with open(f"/proc/{pid}/comm", "rb") as file:
-            return file.read().strip()
-    except OSError:
-        return b""
+    return status is not None and not status.has_ended

@@ -1,19 +1,27 @@
-"""What proc(5) says of a process and its threads; nothing here waits."""
+"""What proc(5) says of processes, their threads and their descriptors. The one place of the launcher that reads it."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
+
+from resilience_core.system.proc import read_proc, stat_fields
 
 __all__ = [
     "ProcessStatus",
+    "all_pids",
+    "child_pids",
     "handles_signal",
     "is_resource_tracker",
+    "open_files",
+    "process_name",
     "process_status",
-    "read_proc",
     "session_members",
     "state_of_thread",
+    "status_of",
+    "thread_ids",
 ]
 
 
@@ -23,42 +31,94 @@ class ProcessStatus(NamedTuple):
     state: str
     """One letter: R running, S sleeping, D uninterruptible, T stopped, t traced, Z zombie."""
     session: int
+    flags: int
+    """The kernel's, ``PF_*``."""
+    exit_status: int
+    """Once it is ending: its wait status."""
 
     @property
     def is_stopped(self) -> bool:
         """Stopped by a signal; it will not answer until it is continued."""
         return self.state == "T"
 
+    @property
+    def has_ended(self) -> bool:
+        """A zombie; it is its parent's to collect."""
+        return self.state in ("Z", "X")
 
-def read_proc(path: str) -> bytes:
-    """Read a file of proc(5) that the kernel writes as a whole, such as ``stat``, by one read.
 
-    A verdict reads a dozen of them before its signal, and Python's buffers cost more than the kernel's work.
+def all_pids() -> list[int]:
+    """List the processes that proc(5) shows.
 
     Raises:
-        OSError: There is none, or it may not be read.
+        OSError: It is not mounted, or no descriptor is left.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(descriptor, 1 << 16)
-    finally:
-        os.close(descriptor)
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
 
 
 def process_status(pid: int) -> ProcessStatus | None:
-    """State and session of a process; None when there is none."""
-    try:
-        fields = read_proc(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    except OSError:  # none, or one that we may not look at (hidepid)
+    """Read what ``stat`` says of a process; None when there is none, or it may not be looked at."""
+    fields = stat_fields(pid)
+    if fields is None:
         return None
-    return ProcessStatus(fields[0].decode(), int(fields[3]))
+    try:
+        return ProcessStatus(fields[0].decode(), int(fields[3]), flags=int(fields[6]), exit_status=int(fields[49]))
+    except (ValueError, IndexError):
+        return None
+
+
+def process_name(pid: int) -> str:
+    """Read the kernel's name of a process, at most 15 bytes; empty when there is none."""
+    try:
+        return read_proc(f"/proc/{pid}/comm").decode("utf-8", errors="replace").strip("\n")
+    except OSError:
+        return ""
+
+
+def status_of(pid: int) -> dict[str, str]:
+    """Read the lines of ``status`` by their names, without colon and blanks around; empty when there are none."""
+    try:
+        text = read_proc(f"/proc/{pid}/status").decode("utf-8", errors="replace")
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
+
+
+def thread_ids(pid: int | None = None) -> list[int]:
+    """List the threads of a process, native ones included; those of this one when it is None.
+
+    Raises:
+        OSError: There is no such process, or no descriptor is left.
+    """
+    return [int(name) for name in os.listdir(f"/proc/{'self' if pid is None else pid}/task")]
+
+
+def child_pids(pid: int, threads: Collection[int]) -> list[int]:
+    """List the children that these threads of a process have; as far as the kernel keeps this list and shows it."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in threads:
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:  # may be longer than one read
+                found += map(int, file.read().split())
+    return found
+
+
+def open_files(pid: int | None = None) -> Iterator[tuple[int, str]]:
+    """Yield each descriptor of a process with what it refers to; of this one when it is None.
+
+    Raises:
+        OSError: They cannot be listed.
+    """
+    folder = f"/proc/{'self' if pid is None else pid}/fd"
+    for name in os.listdir(folder):
+        with contextlib.suppress(OSError):  # closed meanwhile, as the one that did the listing
+            yield int(name), os.readlink(f"{folder}/{name}")
 
 
 def state_of_thread(thread: int) -> str | None:
     """State, as in :class:`ProcessStatus`, of a thread of this process; None when it has ended."""
     try:
-        with open(f"/proc/self/task/{thread}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0].decode()
+        return read_proc(f"/proc/self/task/{thread}/stat").rpartition(b")")[2].split()[0].decode()
     except OSError:
         return None
 
@@ -66,11 +126,9 @@ def state_of_thread(thread: int) -> str | None:
 def handles_signal(pid: int, number: int) -> bool:
     """Whether a process has a handler of its own for a signal (SigCgt in proc(5))."""
     try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            caught = next(line for line in file if line.startswith(b"SigCgt:"))
-    except (OSError, StopIteration):
+        return bool(int(status_of(pid)["SigCgt"], 16) >> (number - 1) & 1)
+    except (KeyError, ValueError):
         return False
-    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
 def is_resource_tracker(pid: int) -> bool | None:
@@ -83,26 +141,20 @@ def is_resource_tracker(pid: int) -> bool | None:
         None: it cannot be told now. Its only thread sleeps uninterruptibly, as while its program is read from a disk,
         or it has no command line yet.
     """
+    status = status_of(pid)
+    state, threads = status.get("State", "")[:1], status.get("Threads")
+    if state not in ("S", "R") or threads != "1":
+        return None if state == "D" and threads == "1" else False
     try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            told = {name: value.split() for name, _, value in (line.partition(b":") for line in file)}
-        if told[b"State"][0] not in (b"S", b"R") or told[b"Threads"] != [b"1"]:
-            return None if told[b"State"][0] == b"D" and told[b"Threads"] == [b"1"] else False
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            command = file.read(4096)
-        return b"multiprocessing.resource_tracker" in command if command else None
-    except (OSError, LookupError):
+        command = read_proc(f"/proc/{pid}/cmdline")
+    except OSError:
         return False
+    return b"multiprocessing.resource_tracker" in command if command else None
 
 
 def session_members(sessions: Collection[int]) -> list[int]:
     """Live processes of the sessions; a zombie has ended, and is its parent's to collect."""
     if not sessions:
         return []
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            status = process_status(int(entry))
-            if status is not None and status.session in sessions and status.state not in "ZX":
-                found.append(int(entry))
-    return found
+    looks = ((pid, process_status(pid)) for pid in all_pids())
+    return [pid for pid, look in looks if look is not None and look.session in sessions and not look.has_ended]

@@ -1,4 +1,4 @@
-"""The run's own diary: one JSON object per line, stamped with both clocks, on its way to the disk at once.
+"""The event log of a run: one JSON object per line, stamped with both clocks, on its way to the disk at once.
 
 It is written by a thread (``launcher.processes.background``): a log folder that hangs or is full costs lines, never
 time.

@@ -25,10 +25,11 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
+from launcher.processes.proc import thread_ids
 from launcher.zygote.protocol import ZygoteReport
 from resilience_core.environment import CELL_VARIABLE, RESTART_COUNT_VARIABLE
 
-__all__ = ["PER_WORKER", "Preloading", "thread_count"]
+__all__ = ["PER_WORKER", "Preloading"]
 
 PER_WORKER = frozenset(
     {
@@ -43,11 +44,6 @@ _BAD_FORK = 3
 _LONGEST_PROBE_SECONDS = 3
 _ALWAYS = ("torch", "resilience_core")
 _MAPPINGS = ("os", "_collections_abc", "collections.abc")
-
-
-def thread_count() -> int:
-    """Threads of this process, native ones included."""
-    return len(os.listdir("/proc/self/task"))
 
 
 class Preloading:
@@ -136,7 +132,7 @@ def _why_not_to_fork() -> str | None:
         probe = os.fork()
     if probe == 0:
         os._exit(_BAD_FORK if _is_poisoned() else 0)
-    left = thread_count() - 1
+    left = len(thread_ids()) - 1
     pidfd = os.pidfd_open(probe)
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)

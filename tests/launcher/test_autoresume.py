@@ -192,6 +192,9 @@ def test_a_job_does_not_outlive_us(runner: Runner) -> None:
         (["--", "no-such-launcher-anywhere"], "cannot be run"),
         (["--max-failure", "3", "--", "x"], "unrecognized arguments"),
         (["--max-failures", "-1", "--", "x"], "not negative"),
+        (["--final-exit-codes", "2,x", "--", "x"], "'x' is no exit code; give numbers from 0 to 255"),
+        (["--final-exit-codes", "256", "--", "x"], "'256' is no exit code"),
+        (["--flag-file", ".", "--", "x"], "is a folder"),
     ],
 )
 def test_bad_command_lines(tmp_path: Path, arguments: list[str], words: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import signal
 import subprocess
@@ -157,8 +156,7 @@ def test_when_it_can_be_told_that_a_process_is_a_tracker(
 ) -> None:
     """Recorded: what proc(5) tells of a process that is starting."""
     files = {"status": f"State:\t{state}\nThreads:\t{threads}\n".encode(), "cmdline": command}
-    recorded = lambda path, mode: io.BytesIO(files[path.rpartition("/")[2]])  # noqa: E731
-    monkeypatch.setattr("launcher.processes.proc.open", recorded, raising=False)
+    monkeypatch.setattr("launcher.processes.proc.read_proc", lambda path: files[path.rpartition("/")[2]])
     assert is_resource_tracker(4711) is answer
 
 

@@ -16,7 +16,7 @@ from launcher.monitor.messages import HangReport, WatchOrder
 from launcher.records.log_folders import make_log_folder, new_run_id
 from launcher.records.run_folders import RunFolder
 from resilience_core.config.schema import FaultToleranceConfig
-from resilience_core.environment import CELL_VARIABLE, CONFIG_VARIABLE, LAUNCHER_VARIABLE
+from resilience_core.environment import CELL_VARIABLE, CONFIG_VARIABLE, LAUNCHER_VARIABLE, PLUGINS_VARIABLE
 from resilience_core.monitoring.cell import Cell
 
 logger = logging.getLogger(__name__)
@@ -63,6 +63,7 @@ class RankMonitors:
         if num_ranks < 1:
             raise ValueError(f"num_ranks is {num_ranks}; give at least 1")
         self.num_ranks = num_ranks
+        self._load_plugins = config.load_plugins
         with contextlib.ExitStack() as stack:
             self._run_folder = RunFolder(config.run_dir if run_dir is None else run_dir)
             stack.callback(self._run_folder.remove)
@@ -100,11 +101,12 @@ class RankMonitors:
         """
         if not 0 <= local_rank < self.num_ranks:
             raise ValueError(f"local_rank is {local_rank}; there are {self.num_ranks}, from 0")
-        return {
+        environment = {
             CELL_VARIABLE: self._cell(local_rank),
             CONFIG_VARIABLE: self._config_file,
             LAUNCHER_VARIABLE: str(os.getpid()),
         }
+        return environment if self._load_plugins else {**environment, PLUGINS_VARIABLE: "0"}
 
     def wait_for_incident(self, timeout: float | None = None) -> Incident:
         """Wait for the next incident that this method has not returned yet.

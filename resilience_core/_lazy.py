@@ -6,6 +6,7 @@ The monitor process imports ``launcher.monitor.monitor``; that must not drag in 
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,7 +25,9 @@ def attach(package: str, exports: Mapping[str, str]) -> tuple[Callable[[str], An
         module = exports.get(name)
         if module is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{module}"), name)
+        value = getattr(importlib.import_module(f"{package}.{module}"), name)
+        setattr(sys.modules[package], name, value)  # from now on found without this function
+        return value
 
     def listing() -> list[str]:
         return sorted(exports)

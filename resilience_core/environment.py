@@ -9,6 +9,7 @@ __all__ = [
     "FAULTS_VARIABLE",
     "FINISHED_FLAG_VARIABLE",
     "LAUNCHER_VARIABLE",
+    "PLUGINS_VARIABLE",
     "PY_SPY_VARIABLE",
     "REHEARSAL_VARIABLE",
     "RELAXED_VARIABLE",
@@ -29,6 +30,8 @@ RELAXED_VARIABLE = "FT_RELAXED_LIMITS"
 FAULTS_VARIABLE = "FT_SIMULATED_FAULTS"
 FINISHED_FLAG_VARIABLE = "FAULT_TOL_FINISHED_FLAG_FILE"
 """The path of the file that tells ``ft_autoresume`` that training is complete; the name is nvidia-resiliency-ext's."""
+PLUGINS_VARIABLE = "FT_LOAD_PLUGINS"
+"""Whether ranks load installed plugins; ``0`` or ``false`` switches that off."""
 PY_SPY_VARIABLE = "FT_PY_SPY"
 """The path of the py-spy to take stacks with, instead of the one that is found."""
 REHEARSAL_VARIABLE = "FT_REHEARSAL"

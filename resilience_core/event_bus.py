@@ -1,13 +1,9 @@
 """EventBus: pluggy's registry, without pluggy on the hot path.
 
-Pluggy holds the registry, the signatures, the entry points and the order. A call through it costs about a
-microsecond, so whenever a plugin comes or goes the bus compiles each event into one flat function that calls
-the registered implementations directly, each under its own guard. Hook wrappers need pluggy's own calling
-loop, so an event that has one falls back to it.
-
-Two shapes were considered for the compiled call: a loop over a tuple of bound methods, and generated source.
-The generated function is about twice as fast with three listeners (no loop, no argument tuple), and the text
-that is generated is a dozen fixed lines with no user input in it, so generated source it is.
+Pluggy holds the registry, the signatures and the order. A call through it costs about a microsecond, so whenever a
+plugin comes or goes the bus compiles each event into one flat function that calls the registered implementations
+directly, each under its own guard. Hook wrappers need pluggy's own calling loop, so an event that has one falls back
+to it.
 """
 
 from __future__ import annotations
@@ -15,63 +11,31 @@ from __future__ import annotations
 import difflib
 import inspect
 import logging
-import sys
 import threading
-import types
-from collections.abc import Callable
-from typing import Any, Protocol
 
 import pluggy
 
-from resilience_core.errors import PluginError, SectionError, StopTraining
-from resilience_core.hookspecs import (
-    PROJECT_NAME,
-    CheckpointKind,
-    LoadSource,
-    RunContext,
-    TrainingEvents,
-    hookimpl,
+from resilience_core._event_calls import (
+    CheckpointEnd,
+    CheckpointLoaded,
+    CheckpointStart,
+    EvalStep,
+    EventCalls,
+    Setup,
+    Step,
+    Teardown,
+    TrainingError,
+    describe,
 )
+from resilience_core.errors import PluginError
+from resilience_core.hookspecs import PROJECT_NAME, TrainingEvents
+from resilience_core.plugins.installed import installed_plugins, is_switched_on, register_installed
 
 __all__ = ["EVENTS", "EventBus", "bus"]
 
 logger = logging.getLogger(__name__)
 
 EVENTS: tuple[str, ...] = tuple(name for name, member in vars(TrainingEvents).items() if inspect.isfunction(member))
-
-_PASSED_TO_TRAINING = (SectionError, StopTraining)
-
-
-class _Setup(Protocol):
-    def __call__(self, *, context: RunContext) -> None: ...
-
-
-class _Step(Protocol):
-    def __call__(self, *, iteration: int) -> None: ...
-
-
-class _EvalStep(Protocol):
-    def __call__(self, *, iteration: int, eval_index: int) -> None: ...
-
-
-class _CheckpointStart(Protocol):
-    def __call__(self, *, iteration: int, kind: CheckpointKind) -> None: ...
-
-
-class _CheckpointEnd(Protocol):
-    def __call__(self, *, iteration: int, kind: CheckpointKind, error: BaseException | None = None) -> None: ...
-
-
-class _CheckpointLoaded(Protocol):
-    def __call__(self, *, iteration: int, source: LoadSource) -> None: ...
-
-
-class _TrainingError(Protocol):
-    def __call__(self, *, error: BaseException, iteration: int) -> None: ...
-
-
-class _Teardown(Protocol):
-    def __call__(self, *, reason: str) -> None: ...
 
 
 class EventBus:
@@ -83,22 +47,22 @@ class EventBus:
     the event.
     """
 
-    setup: _Setup
-    step_start: _Step
-    step_end: _Step
-    eval_step_start: _EvalStep
-    eval_step_end: _EvalStep
-    checkpoint_start: _CheckpointStart
-    checkpoint_end: _CheckpointEnd
-    checkpoint_loaded: _CheckpointLoaded
-    training_error: _TrainingError
-    teardown: _Teardown
+    setup: Setup
+    step_start: Step
+    step_end: Step
+    eval_step_start: EvalStep
+    eval_step_end: EvalStep
+    checkpoint_start: CheckpointStart
+    checkpoint_end: CheckpointEnd
+    checkpoint_loaded: CheckpointLoaded
+    training_error: TrainingError
+    teardown: Teardown
 
     def __init__(self) -> None:
         self._manager = pluggy.PluginManager(PROJECT_NAME)
         self._manager.add_hookspecs(TrainingEvents)
         self._lock = threading.RLock()
-        self._already_logged: set[tuple[str, str]] = set()
+        self._calls = EventCalls(logger)
         self._compile()
 
     def register(self, plugin: object, name: str | None = None) -> str:
@@ -121,9 +85,9 @@ class EventBus:
                 registered = self._manager.register(plugin, name)
             except pluggy.PluginValidationError as error:
                 self._forget(plugin)
-                raise PluginError(f"plugin {_describe(plugin)}: {_first_line(error)}") from error
+                raise PluginError(f"plugin {describe(plugin)}: {_first_line(error)}") from error
             except ValueError as error:
-                raise PluginError(f"plugin {_describe(plugin)} is registered already ({error})") from error
+                raise PluginError(f"plugin {describe(plugin)} is registered already ({error})") from error
             try:
                 self.check_pending()
                 if registered is not None:
@@ -133,7 +97,7 @@ class EventBus:
                 raise
             self._compile()
             if registered is None:
-                raise PluginError(f"plugin {_describe(plugin)} is blocked by name; unblock {name!r} first")
+                raise PluginError(f"plugin {describe(plugin)} is blocked by name; unblock {name!r} first")
             return registered
 
     def unregister(self, plugin: object) -> None:
@@ -152,7 +116,9 @@ class EventBus:
         return [plugin for _, plugin in self._manager.list_name_plugin() if plugin is not None]
 
     def load_entry_points(self) -> int:
-        """Register every installed plugin of the entry-point group ``resilience``.
+        """Register every installed plugin of the entry-point group ``resilience`` that is not registered by its name.
+
+        The process's default bus does this by itself. One that is a class is instantiated without arguments.
 
         Returns:
             How many were added.
@@ -160,21 +126,13 @@ class EventBus:
         Raises:
             PluginError: As :meth:`register`; the plugin at fault is not registered.
         """
+        added = 0
         with self._lock:
-            before = self.plugins()
-            added = self._manager.load_setuptools_entrypoints(PROJECT_NAME)
-            for plugin in self.plugins():
-                if any(plugin is other for other in before):
-                    continue
-                try:
-                    _refuse_class(plugin)
-                    self._refuse_deaf(plugin)
-                except PluginError:
-                    self._forget(plugin)
-                    raise
-            self.check_pending()
-            self._compile()
-            return added
+            for plugin in installed_plugins():
+                if not self._manager.has_plugin(plugin.name):
+                    self.register(plugin.load(), plugin.name)
+                    added += 1
+        return added
 
     def check_pending(self) -> None:
         """Raise if a registered plugin implements a hook that is not in the contract.
@@ -191,7 +149,7 @@ class EventBus:
                     continue
                 nearest = difflib.get_close_matches(name, EVENTS, n=1)
                 hint = f"; did you mean '{nearest[0]}'?" if nearest else f"; events are: {', '.join(EVENTS)}"
-                raise PluginError(f"plugin {_describe(implementation.plugin)} has an unknown hook '{name}'{hint}")
+                raise PluginError(f"plugin {describe(implementation.plugin)} has an unknown hook '{name}'{hint}")
 
     def _refuse_deaf(self, plugin: object) -> None:
         if self._manager.get_hookcallers(plugin):
@@ -199,7 +157,7 @@ class EventBus:
         unmarked = [name for name in EVENTS if callable(getattr(plugin, name, None))]
         of_an_event = f"; mark {', '.join(unmarked)}" if unmarked else f"; events are: {', '.join(EVENTS)}"
         raise PluginError(
-            f"plugin {_describe(plugin)} would hear nothing: none of its methods is marked with "
+            f"plugin {describe(plugin)} would hear nothing: none of its methods is marked with "
             f"@resilience_core.hookimpl{of_an_event}"
         )
 
@@ -210,82 +168,7 @@ class EventBus:
 
     def _compile(self) -> None:
         for event in EVENTS:
-            setattr(self, event, self._compiled(event))
-
-    def _compiled(self, event: str) -> Callable[..., None]:
-        caller: pluggy.HookCaller = getattr(self._manager.hook, event)
-        arguments = tuple(inspect.signature(getattr(TrainingEvents, event)).parameters)[1:]
-        implementations = list(reversed(caller.get_hookimpls()))
-        wrappers = [i for i in caller.get_hookimpls() if i.hookwrapper or i.wrapper]
-        inner = [i for i in implementations if i not in wrappers]
-        if wrappers:
-            flat = self._flat(event, ", ".join(arguments), inner)
-            return self._through_pluggy(event, flat, wrappers)
-        signature = ", ".join(f"{a}=None" if (event, a) == ("checkpoint_end", "error") else a for a in arguments)
-        return self._flat(event, f"*, {signature}", inner)
-
-    def _flat(self, event: str, signature: str, implementations: list[pluggy.HookImpl]) -> Callable[..., None]:
-        namespace: dict[str, Any] = {"_passed": _PASSED_TO_TRAINING, "_log": self._log_listener_error}
-        lines = [f"def {event}({signature}):"]
-        if implementations:
-            lines.append("    raised = None")
-        for number, implementation in enumerate(implementations):
-            namespace[f"_call{number}"] = implementation.function
-            namespace[f"_name{number}"] = _describe(implementation.plugin)
-            lines += [
-                "    try:",
-                f"        _call{number}({', '.join(implementation.argnames)})",
-                "    except _passed as passed:",
-                "        raised = raised or passed",
-                "    except Exception as error:",
-                f"        _log({event!r}, _name{number}, error)",
-            ]
-        lines += ["    if raised is not None:", "        raise raised"] if implementations else ["    return None"]
-        exec("\n".join(lines), namespace)
-        compiled: Callable[..., None] = namespace[event]
-        return compiled
-
-    def _through_pluggy(
-        self, event: str, flat: Callable[..., None], wrappers: list[pluggy.HookImpl]
-    ) -> Callable[..., None]:
-        """Pluggy's own calling loop for the wrappers, around one listener: all others, each under its guard.
-
-        Handed to pluggy one by one, a listener that raises would hide the event from those behind it.
-        """
-        manager = pluggy.PluginManager(PROJECT_NAME)
-        manager.add_hookspecs(TrainingEvents)
-        manager.register(types.SimpleNamespace(**{event: hookimpl(flat)}))
-        for wrapper in wrappers:
-            manager.register(types.SimpleNamespace(**{event: wrapper.function}))
-        through: pluggy.HookCaller = getattr(manager.hook, event)
-
-        def call(**arguments: Any) -> None:
-            if event == "checkpoint_end":
-                arguments.setdefault("error", None)
-            try:
-                through(**arguments)
-            except _PASSED_TO_TRAINING:
-                raise
-            except Exception as error:  # noqa: BLE001 - a foreign listener
-                self._log_listener_error(event, "a hook wrapper's chain", error)
-
-        return call
-
-    def _log_listener_error(self, event: str, plugin_name: str, error: Exception) -> None:
-        if (event, plugin_name) not in self._already_logged:
-            self._already_logged.add((event, plugin_name))
-            logger.error(
-                "plugin %s failed in %s and was passed over (said once; training goes on): %s: %s",
-                plugin_name,
-                event,
-                type(error).__name__,
-                error,
-                exc_info=error,
-            )
-
-
-def _describe(plugin: object) -> str:
-    return f"{type(plugin).__module__}.{type(plugin).__qualname__}"
+            setattr(self, event, self._calls.compiled(event, getattr(self._manager.hook, event)))
 
 
 def _refuse_class(plugin: object) -> None:
@@ -299,27 +182,24 @@ def _first_line(error: Exception) -> str:
 
 
 _default: EventBus | None = None
-_default_lock = threading.Lock()
+_default_lock = threading.RLock()  # a plugin that is being loaded may ask for the bus itself
 
 
 def bus() -> EventBus:
-    """The process's default bus, made at the first call."""
+    """Return the process's default bus; the first call makes it and loads the installed plugins.
+
+    Plugins are entry points of the group ``resilience``. ``FT_LOAD_PLUGINS=0`` loads none, and so does
+    ``load_plugins: false`` in the configuration of the launcher.
+
+    Raises:
+        ConfigError: ``FT_LOAD_PLUGINS`` is neither true nor false.
+    """
     global _default
     if _default is None:
         with _default_lock:
             if _default is None:
+                wanted = is_switched_on()
                 _default = EventBus()
+                if wanted:
+                    register_installed(_default.register, _default.unregister)
     return _default
-
-
-class _CallableModule(types.ModuleType):
-    """Importing this submodule binds it to ``resilience_core.event_bus``, where the function of that name belongs.
-
-    So the module answers a call as the function does, whichever of the two a caller got hold of.
-    """
-
-    def __call__(self) -> EventBus:
-        return bus()
-
-
-sys.modules[__name__].__class__ = _CallableModule

@@ -13,6 +13,7 @@ from resilience_core.environment import (
     CONFIG_VARIABLE,
     CONTROL_VARIABLE,
     LAUNCHER_VARIABLE,
+    PLUGINS_VARIABLE,
     RESTART_COUNT_VARIABLE,
 )
 
@@ -59,15 +60,17 @@ def worker_environment(spec: WorkerSpec, group: WorkerGroup, worker: Worker, res
 
 
 def monitor_environment(
-    *, cell: str, config_file: str, control_socket: str | None, generation: int, launcher_pid: int
+    *, cell: str, config_file: str, control_socket: str | None, generation: int, launcher_pid: int, load_plugins: bool
 ) -> dict[str, str]:
-    """The variables by which a rank finds its monitor."""
+    """The variables by which a rank finds its monitor, and what it must know before it reads its configuration."""
     environment = {
         CELL_VARIABLE: cell,
         CONFIG_VARIABLE: config_file,
         LAUNCHER_VARIABLE: str(launcher_pid),
         RESTART_COUNT_VARIABLE: str(generation),
     }
+    if not load_plugins:
+        environment[PLUGINS_VARIABLE] = "0"
     if control_socket is not None:
         environment[CONTROL_VARIABLE] = control_socket
     return environment

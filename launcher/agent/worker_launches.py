@@ -52,6 +52,7 @@ def make_processes(
                 control_socket=resources.control.path,
                 generation=number,
                 launcher_pid=os.getpid(),
+                load_plugins=resources.config.load_plugins,
             ),
             **resources.limits.environment(),
         }

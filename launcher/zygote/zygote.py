@@ -55,6 +55,7 @@ from launcher.zygote.protocol import (
 )
 from launcher.zygote.rehearsal import rehearse
 from launcher.zygote.worker_bootstrap import name_process, run_as_main
+from resilience_core.system.distributions import distributions_with
 from resilience_core.system.prctl import die_with_parent
 
 __all__ = ["serve"]
@@ -85,6 +86,7 @@ def serve(channel: socket.socket, launcher_pid: int, preload: Sequence[str], inh
     found = import_environment(before, preloading.reads)
     _tell(channel, preloading.report(found))
     survey(before, found, preloading)
+    distributions_with("resilience")  # the answer is remembered; a worker's bus asks for its plugins
     # What is frozen is never walked by the collector, so its pages stay shared with every worker.
     gc.collect()
     gc.freeze()

@@ -234,6 +234,13 @@ class FaultToleranceConfig:
         "MODULE,...",
         "Modules that the process which warm workers are forked from imports first; null is its own choice.",
     )
+    load_plugins: bool = _setting(
+        True,
+        values.boolean,
+        "true|false",
+        "Load installed plugins (entry points of the group 'resilience') in every rank; so does a rank without a "
+        "launcher. FT_LOAD_PLUGINS=0 in the environment loads none, whatever stands here.",
+    )
     run_dir: str = _setting(
         "/dev/shm",
         values.folder,

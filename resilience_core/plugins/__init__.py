@@ -1,1 +1,1 @@
-"""The plugins of the event bus that come with this package."""
+"""The plugins of the event bus that come with this package, and how installed ones are loaded."""

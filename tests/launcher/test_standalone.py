@@ -176,3 +176,10 @@ def test_what_cannot_be_asked_for_is_refused(monitors: RankMonitors, tmp_path: P
     for local_rank in (-1, 2):
         with pytest.raises(ValueError, match=f"local_rank is {local_rank}; there are 2"):
             monitors.environment(local_rank)
+
+
+@pytest.mark.parametrize("load_plugins", [True, False])
+def test_the_environment_carries_the_switch_of_installed_plugins(tmp_path: Path, load_plugins: bool) -> None:
+    config = FaultToleranceConfig(load_plugins=load_plugins)
+    with start_monitor(config, 1, log_dir=str(tmp_path / "logs"), run_dir=str(tmp_path)) as monitors:
+        assert monitors.environment(0).get("FT_LOAD_PLUGINS") == (None if load_plugins else "0")

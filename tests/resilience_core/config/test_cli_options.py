@@ -26,6 +26,7 @@ EXAMPLES = {
     "capture_stacks": ("false", False),
     "log_level": ("ERROR", 40),
     "install_exception_hook": ("yes", True),
+    "load_plugins": ("off", False),
     "checkpoint_iteration_file": ("x.txt", "x.txt"),
     "worker_start": ("spawn", "spawn"),
     "learned_limits": ("off", "off"),

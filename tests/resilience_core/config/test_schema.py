@@ -66,6 +66,7 @@ def test_the_defaults_are_those_that_people_expect():
         "restart_backoff_after": 3,
         "worker_start": "warm",
         "preload": None,
+        "load_plugins": True,
         "run_dir": "/dev/shm",
         "keep_runs": None,
         "unmonitored_notice_after": 60.0,
@@ -242,7 +243,7 @@ def test_an_exit_code_fits_into_a_byte():
         FaultToleranceConfig(no_restart_exit_code=256)
 
 
-@pytest.mark.parametrize("field", ["capture_stacks", "install_exception_hook"])
+@pytest.mark.parametrize("field", ["capture_stacks", "install_exception_hook", "load_plugins"])
 def test_a_switch_is_true_or_false(field: str):
     for value in (True, "true", "Yes", "on", "1"):
         assert getattr(FaultToleranceConfig(**{field: value}), field) is True

@@ -114,14 +114,14 @@ class Fault:
 
 
 _KEYS: dict[str, Any] = {
-    "rank": values.count(0),
-    "step": values.count(0),
-    "at": values.one_of(*_POINTS),
+    "rank": values.count,
+    "step": values.count,
+    "at": lambda text: values.one_of(text, _POINTS),
     "delay": values.duration,
-    "generation": lambda text: None if text.strip() == "any" else values.count(0)(text),
+    "generation": lambda text: None if text.strip() == "any" else values.count(text),
     "seconds": values.timeout,
     "code": values.exit_code,
-    "seed": values.count(0),
+    "seed": values.count,
 }
 
 
@@ -184,7 +184,7 @@ def fault_from_params(params: Any, *, seed: int = 0) -> Fault:
     kind = str(getattr(given["fault_type"], "name", given["fault_type"])).lower()
     if given.get("seed") is not None:
         try:
-            seed = values.count(0)(given["seed"])
+            seed = values.count(given["seed"])
         except ValueError as error:
             raise ConfigError(f"simulated_fault_params: seed is {given['seed']!r}: {error}") from None
     chance = random.Random(f"params {seed}")
@@ -194,7 +194,7 @@ def fault_from_params(params: Any, *, seed: int = 0) -> Fault:
     try:
         delay = values.duration(given["base_delay"]) + chance.random() * values.duration(given.get("rand_delay", 0))
         rank = given.get("rank_to_fail")
-        return Fault(kind=kind, rank=None if rank is None else values.count(0)(rank), delay=delay, seed=seed)
+        return Fault(kind=kind, rank=None if rank is None else values.count(rank), delay=delay, seed=seed)
     except ConfigError:
         raise
     except ValueError as error:

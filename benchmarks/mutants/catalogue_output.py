@@ -37,7 +37,7 @@ MUTANTS_OF_OUTPUT = (
     ),
     Mutant(
         "a misspelt keyword of the configuration is Python's own error",
-        "resilience_core/config/schema.py",
+        "resilience_core/config/setting.py",
         "        for key in given.keys() - names:\n",
         "        for key in ():\n",
         ("tests/resilience_core/config/test_schema.py",),

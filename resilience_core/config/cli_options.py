@@ -28,7 +28,8 @@ from resilience_core.config.nvrx_keys import (
     ForeignOption,
     why_ignored,
 )
-from resilience_core.config.schema import FaultToleranceConfig, Setting, convert, settings
+from resilience_core.config.schema import FaultToleranceConfig, settings
+from resilience_core.config.setting import Setting, convert
 from resilience_core.errors import ConfigError
 from resilience_core.suggestions import nearest, suggestion
 

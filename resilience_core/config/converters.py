@@ -3,6 +3,9 @@
 Each function takes whatever a person wrote and returns the value to use, or raises ``ValueError`` with the
 *fix* alone; the caller knows the place and the value and puts them in front. Text is accepted wherever it can
 mean only one thing, because the command line has nothing but text (and YAML 1.1 reads ``6e2`` as text).
+
+The type of a parameter is what type checkers let a user pass to the field. A file may hold anything, so what is
+outside of it is refused at run time, too.
 """
 
 from __future__ import annotations
@@ -12,9 +15,9 @@ import math
 import os
 import re
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
@@ -27,12 +30,16 @@ __all__ = [
     "duration",
     "exit_code",
     "factor",
+    "folder",
+    "learning",
     "level",
     "modules",
     "one_of",
     "optional_count",
     "path",
+    "positive_count",
     "sections",
+    "start_method",
     "termination_signal",
     "timeout",
 ]
@@ -67,7 +74,7 @@ class Entry:
     place: str
 
 
-def timeout(value: Any) -> float | None:
+def timeout(value: float | str | None) -> float | None:
     """Seconds above zero; ``null``, ``none`` and nothing at all are no limit."""
     if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING):
         return None
@@ -79,7 +86,7 @@ def timeout(value: Any) -> float | None:
     return seconds
 
 
-def duration(value: Any) -> float:
+def duration(value: float | str) -> float:
     """Seconds, zero or more."""
     seconds = _number(value, "give seconds as a number, for example 2.5")
     if not 0 <= seconds <= _LONGEST_SECONDS:
@@ -87,7 +94,7 @@ def duration(value: Any) -> float:
     return seconds
 
 
-def factor(value: Any) -> float:
+def factor(value: float | str) -> float:
     """A multiple, 1 or more: below 1 every healthy step would be overdue."""
     ratio = _number(value, "give a number of 1 or more, for example 5")
     if not 1 <= ratio <= _LONGEST_SECONDS:
@@ -95,35 +102,39 @@ def factor(value: Any) -> float:
     return ratio
 
 
-def count(at_least: int) -> Callable[[Any], int]:
-    """A whole number, ``at_least`` or more."""
-
-    def convert(value: Any) -> int:
-        number = _number(value, f"give a whole number of {at_least} or more")
-        if number != int(number) or number < at_least:
-            raise ValueError(f"must be a whole number of {at_least} or more")
-        return int(number)
-
-    return convert
+def count(value: float | str) -> int:
+    """A whole number, 0 or more."""
+    return _count(value, 0)
 
 
-def optional_count(at_least: int) -> Callable[[Any], int | None]:
-    """As :func:`count`; ``null`` and nothing at all are None."""
-    convert = count(at_least)
-    return lambda value: (
-        None if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING) else convert(value)
-    )
+def positive_count(value: float | str) -> int:
+    """A whole number, 1 or more."""
+    return _count(value, 1)
 
 
-def exit_code(value: Any) -> int:
+def optional_count(value: float | str | None) -> int | None:
+    """As :func:`positive_count`; ``null`` and nothing at all are None."""
+    if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING):
+        return None
+    return _count(value, 1)
+
+
+def _count(value: float | str, at_least: int) -> int:
+    number = _number(value, f"give a whole number of {at_least} or more")
+    if number != int(number) or number < at_least:
+        raise ValueError(f"must be a whole number of {at_least} or more")
+    return int(number)
+
+
+def exit_code(value: float | str) -> int:
     """A process's exit code for "something went wrong", 1 to 255."""
-    code = count(1)(value)
+    code = _count(value, 1)
     if code > 255:
         raise ValueError("an exit code is a whole number from 1 to 255")
     return code
 
 
-def boolean(value: Any) -> bool:
+def boolean(value: bool | str) -> bool:
     """``true`` or ``false``, also ``yes``, ``no``, ``on``, ``off``, ``1`` and ``0`` as text."""
     if isinstance(value, bool):
         return value
@@ -136,7 +147,7 @@ def boolean(value: Any) -> bool:
     raise ValueError("give true or false")
 
 
-def termination_signal(value: Any) -> signal.Signals:
+def termination_signal(value: float | str) -> signal.Signals:
     """A signal by name (``SIGTERM``, ``TERM``) or number, one that ends a process by default."""
     names = {s.name: s for s in signal.Signals}
     found: signal.Signals | None = None
@@ -160,7 +171,7 @@ def termination_signal(value: Any) -> signal.Signals:
 _LEVEL = "give a level of Python's logging by name, for example DEBUG or INFO, or as a whole number of 0 or more"
 
 
-def level(value: Any) -> int:
+def level(value: float | str) -> int:
     """A level of the logging module, by name or number, as its number."""
     names = {"DEBUG", "INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL", "NOTSET"}
     if isinstance(value, str) and not value.strip().isdigit():
@@ -176,7 +187,7 @@ def level(value: Any) -> int:
     return int(number)
 
 
-def path(value: Any) -> str | None:
+def path(value: str | os.PathLike[str] | None) -> str | None:
     """A file's path; ``null`` and nothing are none."""
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
@@ -189,7 +200,7 @@ def path(value: Any) -> str | None:
     return value
 
 
-def folder(value: Any) -> str:
+def folder(value: str | os.PathLike[str]) -> str:
     """A folder's path; there must be one."""
     checked = path(value)
     if checked is None:
@@ -197,20 +208,26 @@ def folder(value: Any) -> str:
     return checked
 
 
-def one_of(*choices: str) -> Callable[[Any], str]:
+def learning(value: str | Literal[False]) -> str:
+    """What a learned limit may do: ``off``, ``relax`` or ``replace``."""
+    if value is False:  # as YAML 1.1 reads the word without quotation marks
+        return "off"
+    return one_of(value, ("off", "relax", "replace"))
+
+
+def start_method(value: str) -> str:
+    """How workers are started: ``warm`` or ``spawn``."""
+    return one_of(value, ("warm", "spawn"))
+
+
+def one_of(value: object, choices: tuple[str, ...]) -> str:
     """One of a few words."""
-
-    def convert(value: Any) -> str:
-        if value is False and "off" in choices:  # as YAML 1.1 reads the word without quotation marks
-            return "off"
-        if isinstance(value, str) and value.strip().lower() in choices:
-            return value.strip().lower()
-        raise ValueError(f"must be one of: {', '.join(choices)}")
-
-    return convert
+    if isinstance(value, str) and value.strip().lower() in choices:
+        return value.strip().lower()
+    raise ValueError(f"must be one of: {', '.join(choices)}")
 
 
-def modules(value: Any) -> tuple[str, ...] | None:
+def modules(value: str | list[str] | tuple[str, ...] | None) -> tuple[str, ...] | None:
     """Module names as a list or as text with commas between; ``null`` and nothing are none."""
     if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING):
         return None
@@ -224,7 +241,7 @@ def modules(value: Any) -> tuple[str, ...] | None:
     return stripped
 
 
-def sections(value: Any) -> Mapping[str, float | None]:
+def sections(value: Mapping[str, float | str | None] | str | None) -> Mapping[str, float | None]:
     """Section names to timeouts: a mapping, or text such as ``setup:600,step:180,checkpointing:``."""
     if value is None:
         return MappingProxyType({})
@@ -256,7 +273,7 @@ def _pairs(text: str) -> dict[str, str]:
     return pairs
 
 
-def _number(value: Any, fix: str) -> float:
+def _number(value: object, fix: str) -> float:
     # A bool is an int to Python, but nobody means one second by `true`.
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(fix)

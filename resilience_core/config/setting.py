@@ -1,0 +1,104 @@
+"""What a field of the configuration is: its converter, its unit, its meaning; and how its errors name it.
+
+The class that holds the fields is in :mod:`resilience_core.config.schema`. Its converters are plain functions that
+raise ``ValueError`` with the fix, so that type checkers read what a field accepts from them; what is added here names
+the field and the value.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+
+from resilience_core.config.nvrx_keys import why_ignored
+from resilience_core.errors import ConfigError
+from resilience_core.suggestions import nearest
+
+__all__ = ["Setting", "convert", "described", "name_in_errors", "refusing_unknown", "settings_of", "unknown_key"]
+
+
+@attrs.frozen
+class Setting:
+    """What is known about one field of the configuration, for its checks, its option and the documentation.
+
+    Args:
+        name: The field's name.
+        default: Its default.
+        metavar: Its unit or form.
+        meaning: One or two sentences.
+        convert: Raw value to checked value; raises ``ValueError`` with the fix.
+    """
+
+    name: str
+    default: Any
+    metavar: str
+    meaning: str
+    convert: Callable[[Any], Any] = attrs.field(repr=False)
+
+
+def described(metavar: str, meaning: str) -> dict[str, Any]:
+    """Return the ``metadata`` of a field: its unit or form, and one or two sentences."""
+    return {"metavar": metavar, "meaning": meaning}
+
+
+def name_in_errors(cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
+    """Let each described field's converter name field and value when it refuses; a ``field_transformer`` of attrs."""
+    return [_naming(field) if field.metadata else field for field in fields]
+
+
+def _naming(field: attrs.Attribute[Any]) -> attrs.Attribute[Any]:
+    described_field = field.evolve(metadata={**field.metadata, "convert": field.converter})
+    return described_field.evolve(converter=functools.partial(convert, _setting(described_field), label=field.name))
+
+
+def _setting(field: attrs.Attribute[Any]) -> Setting:
+    default = {} if isinstance(field.default, attrs.Factory) else field.default  # type: ignore[arg-type]
+    return Setting(name=field.name, default=default, **field.metadata)
+
+
+def settings_of(cls: type) -> tuple[Setting, ...]:
+    """Return the described fields of a class, in their order."""
+    return tuple(_setting(field) for field in attrs.fields(cls) if field.metadata)
+
+
+def convert(setting: Setting, value: Any, label: str) -> Any:
+    """Check one raw value.
+
+    Args:
+        setting: The field that it is meant for.
+        value: What was written.
+        label: The place as a person knows it, to begin the error message with.
+
+    Raises:
+        ConfigError: Label, value and fix.
+    """
+    try:
+        return setting.convert(value)
+    except ValueError as error:
+        raise ConfigError(f"{label} is {value!r}: {error}") from None
+
+
+def unknown_key(key: str, place: str, known: Iterable[str]) -> ConfigError:
+    """Make the error of a key that is no setting; it names the nearest one."""
+    return ConfigError(f"unknown key '{key}' in {place}{nearest(key, known)}")
+
+
+def refusing_unknown(cls: type) -> Callable[..., None]:
+    """Make an ``__init__`` that refuses a keyword that is no setting as a file is refused, not with Python's error."""
+    construct: Callable[..., None] = cls.__init__  # type: ignore[misc]
+    names = {field.name for field in attrs.fields(cls)}
+    known = [setting.name for setting in settings_of(cls)]
+
+    @functools.wraps(construct)
+    def checked(self: object, *args: Any, **given: Any) -> None:
+        for key in given.keys() - names:
+            place = f"{cls.__name__}(...)"
+            if (why := why_ignored(key)) is not None:
+                raise ConfigError(f"key '{key}' in {place} means nothing here: {why}; leave it out")
+            raise unknown_key(key, place, known)
+        construct(self, *args, **given)
+
+    return checked

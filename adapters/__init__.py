@@ -13,6 +13,8 @@ from resilience_core._lazy import attach
 if TYPE_CHECKING:
     from adapters.ddp import FaultTolerance as FaultTolerance
 
+    __version__: str
+
 __distribution__ = "torch-resilience"
 
 _EXPORTS = {"FaultTolerance": "ddp"}

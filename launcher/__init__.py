@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from launcher.standalone import RankMonitors as RankMonitors
     from launcher.standalone import start_monitor as start_monitor
 
+    __version__: str
+
 _EXPORTS = {
     "Incident": "incidents.incident",
     "RankMonitors": "standalone",

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from resilience_core.plugins.heartbeat_monitor import HeartbeatMonitor as HeartbeatMonitor
     from resilience_core.plugins.section_monitor import SectionMonitor as SectionMonitor
 
+    __version__: str
+
 _EXPORTS = {
     "ConfigError": "errors",
     "EventBus": "event_bus",

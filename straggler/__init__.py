@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from straggler.reporting.verdict import Verdict as Verdict
     from straggler.scoring.robust import RobustSettings as RobustSettings
 
+    __version__: str
+
 __distribution__ = "torch-resilience"
 
 _EXPORTS = {

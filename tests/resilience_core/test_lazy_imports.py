@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.metadata
 import pkgutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
 
 import resilience_core
 from resilience_core._lazy import attach
+from resilience_core._version import _checkout_version
 
 ROOT = Path(__file__).parents[2]
 MODULES = sorted(module.name for module in pkgutil.walk_packages(resilience_core.__path__, "resilience_core."))
@@ -79,7 +82,9 @@ def test_what_a_module_calls_public_is_there(name: str):
 
 
 def test_the_bus_is_the_function_whichever_is_imported_first():
-    """The submodule and the function share a name, and an import binds the submodule."""
+    """No submodule has the function's name, so that no import can take its place."""
+    assert isinstance(resilience_core.bus, types.FunctionType)
+    assert not set(resilience_core.__all__) & {name.rpartition(".")[2] for name in MODULES}
     for first in ("import resilience_core.event_bus", "from resilience_core import bus", "pass"):
         code = f"{first}; import resilience_core; b = resilience_core.bus(); assert b is resilience_core.bus()"
         assert "resilience_core.event_bus" in modules_after(code)
@@ -101,6 +106,28 @@ def test_attach_imports_on_first_use(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert listing() == ["answer"]
     try:
         assert load("answer") == 42
+        assert vars(sys.modules["lazily"])["answer"] == 42, "the name is looked up again"
     finally:
         sys.modules.pop("lazily.deep", None)
         sys.modules.pop("lazily", None)
+
+
+@pytest.mark.parametrize("name", ["resilience_core", "adapters", "straggler", "launcher"])
+def test_every_package_knows_its_version(name: str):
+    package = importlib.import_module(name)
+    assert package.__version__ == importlib.metadata.version("torch-resilience")
+    assert vars(package)["__version__"] == package.__version__
+    assert "importlib.metadata" not in modules_after(f"import {name}")
+
+
+def test_a_checkout_that_is_not_installed_has_the_version_of_its_setup_cfg(tmp_path: Path):
+    assert _checkout_version(ROOT / "setup.cfg") == importlib.metadata.version("torch-resilience")
+    assert _checkout_version(tmp_path / "setup.cfg") == "0+unknown"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", "import adapters; print(adapters.__version__)"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == _checkout_version(ROOT / "setup.cfg")

@@ -116,7 +116,7 @@ def test_a_timeout_that_is_none_is_refused_with_its_name_and_value(field: str, v
 )
 def test_a_unit_is_refused_with_the_number_that_was_meant(text: str, plain: str):
     with pytest.raises(ConfigError, match=rf"^rank_heartbeat_timeout is '{text}': .*seconds are meant: {plain}$"):
-        FaultToleranceConfig(rank_heartbeat_timeout=text)  # type: ignore[arg-type]
+        FaultToleranceConfig(rank_heartbeat_timeout=text)
 
 
 @pytest.mark.parametrize("field", DURATIONS)
@@ -193,7 +193,7 @@ def test_a_keyword_that_is_no_setting_is_refused_as_in_a_file():
     ],
 )
 def test_sections_are_read_from_text(text: str, timeouts: dict[str, float | None]):
-    config = FaultToleranceConfig(rank_section_timeouts=text)  # type: ignore[arg-type]
+    config = FaultToleranceConfig(rank_section_timeouts=text)
     assert config.rank_section_timeouts == timeouts
     assert config.names_sections is bool(timeouts)
 
@@ -256,8 +256,8 @@ def test_a_switch_is_true_or_false(field: str):
 
 def test_paths_modules_and_words():
     config = FaultToleranceConfig(
-        checkpoint_iteration_file=Path("a/b"),  # type: ignore[arg-type]
-        preload="numpy, torch.distributed",  # type: ignore[arg-type]
+        checkpoint_iteration_file=Path("a/b"),
+        preload="numpy, torch.distributed",
         worker_start="SPAWN",
     )
     assert config.checkpoint_iteration_file == "a/b"

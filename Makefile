@@ -38,6 +38,7 @@ lint: $(READY)  ## style, types and layers alone
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --config setup.cfg
 
 docs: $(READY)  ## the documentation site in site/; every warning and every broken link is an error

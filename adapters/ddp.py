@@ -231,7 +231,7 @@ class _Checkpoint:
     def __init__(self, bus: EventBus, iteration: int, kind: CheckpointKind) -> None:
         self._bus = bus
         self._iteration = iteration
-        self._kind = kind
+        self._kind: CheckpointKind = kind
 
     def __enter__(self) -> None:
         self._bus.checkpoint_start(iteration=self._iteration, kind=self._kind)

@@ -105,8 +105,8 @@ class FaultTolerantAgent(QuietAgent):
 
     # ---- torch's seam -----------------------------------------------------------------------------------
 
-    def _rendezvous(self, worker_group: WorkerGroup) -> None:
-        super()._rendezvous(worker_group)
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        super()._rendezvous(worker_group)  # pyright: ignore[reportCallIssue] - torch's decorator has no types
         # One budget for the whole job: what the nodes agreed on, not what this agent happened to see.
         self._remaining_restarts = worker_group.spec.max_restarts - self._rendezvous_handler.failures
         self._resources.events.write("rendezvous", generation=self.generation, nodes=worker_group.group_world_size)

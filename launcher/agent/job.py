@@ -127,7 +127,7 @@ def _supervise(agent: FaultTolerantAgent, spec: WorkerSpec, resources: AgentReso
     destination = getattr(spec, "event_log_handler", "null")  # not in torch 2.4
     try:
         with resources.signals.raised_at_once():
-            result = agent.run()
+            result: RunResult = agent.run()  # pyright: ignore[reportAssignmentType] - torch's decorator
         torch_events.record(agent.get_event_succeeded(), destination)
         code = _exit_code(agent, spec, result)
         return code

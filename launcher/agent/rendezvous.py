@@ -28,6 +28,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, Protocol, cast
 
+# These are documented; torch exports them without saying so.
+# pyright: reportPrivateImportUsage=false
 from torch.distributed import DistNetworkError, PrefixStore, Store
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
@@ -68,14 +70,17 @@ class GenerationRendezvous(Protocol):
 
     def failed_elsewhere(self) -> bool:
         """Whether another node has told of a failure in this generation."""
+        ...
 
     @property
     def has_peers(self) -> bool:
         """Whether nodes could join or leave, so that somebody must ask now and then."""
+        ...
 
     @property
     def look_seconds(self) -> float:
         """How often to ask."""
+        ...
 
 
 class FreshStoreRendezvous(RendezvousHandler):

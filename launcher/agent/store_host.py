@@ -20,7 +20,7 @@ import os
 import socket
 from datetime import timedelta
 
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - documented
 
 from resilience_core.errors import ResilienceError
 

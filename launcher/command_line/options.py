@@ -185,7 +185,7 @@ def _checked_port(port: int) -> int:
 def _check_event_log(name: str) -> None:
     """Check where torch's own events go: to a logging handler that torch, or a plugin of it, has a name for."""
     try:
-        torch_events.get_logging_handler(name)
+        torch_events.get_logging_handler(name)  # pyright: ignore[reportPrivateImportUsage] - documented
     except KeyError:
         known = getattr(handlers, "_log_handlers", {"console": None, "null": None})
         raise ConfigError(f"--event-log-handler {name}: torch has no such handler; it has {', '.join(known)}") from None

@@ -29,7 +29,8 @@ def shortened(frames: Sequence[Frame]) -> list[Frame | int]:
     own = next((number for number, frame in enumerate(shown) if frame.package == ""), 0)
     kept: list[Frame | int]
     if own < SHORT_STACK - 1:
-        kept, end = list(shown[: SHORT_STACK - 1]), SHORT_STACK - 1
+        end = SHORT_STACK - 1
+        kept = [*shown[:end]]
     else:
         first = SHORT_STACK - 3
         kept, end = [*shown[:first], own - first, shown[own]], own + 1

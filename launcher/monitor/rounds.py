@@ -33,9 +33,11 @@ class Watched(Protocol):
 
     def sight(self, view: CellView, now_ns: int, freezes: Sequence[Freeze]) -> Sighting:
         """What follows from it."""
+        ...
 
     def is_watched(self, view: CellView) -> bool:
         """Whether there is a process to be terminated, and it has not been condemned yet."""
+        ...
 
     def basis(self, deadline: Deadline) -> str | None:
         """What the limit of one of its deadlines rests on, for :mod:`launcher.monitor.withheld`."""

@@ -98,7 +98,7 @@ def terminate(
                 send_signal(pidfd, signal.SIGCONT)  # a stopped process takes the pending signal on waking
     writer.catch_up()
     withdrawn = [*withdrawn, *back]
-    if withdrawn:
+    if withdrawn and incident is not None:
         for case, _ in withdrawn:
             case.rank.acquit()
         spared = _near_misses(incident, withdrawn, announced)

@@ -81,7 +81,7 @@ class EndRequests:
         """The process that trains: its pid, -1 where it is not known, and a pidfd where it is not the worker itself."""
         owner = self._owner(worker.local_rank)
         if owner == worker.pid:
-            return owner, None
+            return worker.pid, None
         if owner is not None and (pidfd := open_pidfd(owner)) is not None:
             if self._owner(worker.local_rank) == owner:
                 return owner, pidfd

@@ -22,12 +22,14 @@ class WorkerStarter(Protocol):
 
     def start_all(self, launches: Mapping[int, Launch]) -> dict[int, int]:
         """Start the workers of one generation, all or none; their pids, by local rank."""
+        ...
 
     def ensure_ready(self, count: int) -> None:
         """Have so many ready for the next generation."""
 
     def descriptors(self) -> list[int]:
         """What becomes readable when :meth:`maintain` has something to do."""
+        ...
 
     def due_seconds(self) -> float | None:
         """In how many seconds :meth:`maintain` has something to do that no descriptor tells of; None for never."""
@@ -37,6 +39,7 @@ class WorkerStarter(Protocol):
 
     def children(self) -> set[int]:
         """Pids that are this starter's to collect."""
+        ...
 
     def close(self) -> None:
         """End whatever idles."""

@@ -158,7 +158,7 @@ def _renew_thread_number() -> None:
     """Let the main thread know its own number: before Python 3.13 a fork leaves it that of the parent's thread."""
     main, number = threading.main_thread(), threading.get_native_id()
     if main.native_id != number and hasattr(main, "_native_id"):
-        main._native_id = number
+        setattr(main, "_native_id", number)  # noqa: B010 - no type checker knows it
 
 
 def _install_main(order: WorkerOrder) -> types.ModuleType:

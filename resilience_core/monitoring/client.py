@@ -120,7 +120,7 @@ class _Section:
         is_shared = deadline_word == NOT_SHOWN
         self.closed_word = NOT_COUNTED if is_shared else FIRST_CLOSED + (deadline_word - FIRST_SECTION) // 2
         self.limit_ns: int | None = None
-        self.due = (0, NO_LIMIT)
+        self.due: tuple[int, int] = (0, NO_LIMIT)
         """Of one that shares its slot: when it was last opened, and by when it had to be closed then."""
         self.opened_ns = 0
         self.longest_ns = 0

@@ -14,12 +14,13 @@ _PR_SET_PTRACER = 0x59616D61
 _libc: Any = None
 
 
-def load() -> None:
-    """Load the C library now; a child between fork and exec must not do it."""
+def load() -> Any:
+    """Load the C library now, and return it; a child between fork and exec must not do it."""
     global _libc
     import ctypes  # a rank that needs none of this is spared the import
 
     _libc = ctypes.CDLL(None, use_errno=True)
+    return _libc
 
 
 def die_with_parent(number: int) -> None:
@@ -48,6 +49,5 @@ def allow_tracer(pid: int) -> None:
 
 
 def _call(option: int, argument: Any) -> None:
-    if _libc is None:
-        load()
-    _libc.prctl(option, argument, 0, 0, 0)
+    libc = load() if _libc is None else _libc
+    libc.prctl(option, argument, 0, 0, 0)

@@ -33,6 +33,7 @@ class Exchange(Protocol):
 
     def collect(self, sequence: int) -> list[bytes | None]:
         """Rank 0: every rank's window, in at most the bound."""
+        ...
 
     def note_late(self, ranks: Iterable[int]) -> None:
         """Rank 0: who was missing in the report just made; they get a short grace next time."""
@@ -51,6 +52,7 @@ class Exchange(Protocol):
 
     def wanted_names(self) -> list[int]:
         """Hashes that rank 0 asks everybody about."""
+        ...
 
     def want_names(self, hashes: Iterable[int]) -> None:
         """Rank 0: ask for the names behind these."""

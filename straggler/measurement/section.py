@@ -96,7 +96,7 @@ class Section:
         self.synchronous = kind == "wait"
         self.code: CodeType | None = None
         self.lasti = -1
-        self.place = ("", 0)
+        self.place: tuple[str, int] = ("", 0)
         self.arrivals: collections.deque[int] = collections.deque(maxlen=MAX_SAMPLES)
         self._clock = clock
         self._interval = profiling_interval

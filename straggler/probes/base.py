@@ -45,6 +45,7 @@ class Probe(Protocol):
 
     def unavailable_because(self) -> str:
         """Why it cannot work on this machine; ``""`` when it can. Has no side effects beyond imports."""
+        ...
 
     def start(self) -> None:
         """Begin; called once, after ``unavailable_because`` said nothing."""
@@ -54,6 +55,7 @@ class Probe(Protocol):
 
     def collect(self) -> Collected:
         """Hand over what came since the last call."""
+        ...
 
     def stop(self) -> None:
         """End; nothing is measured after this."""

@@ -54,6 +54,7 @@ class CuptiBackend(Protocol):
 
     def dropped(self) -> int:
         """Records lost since the last call."""
+        ...
 
 
 class _CuptiPython:
@@ -106,7 +107,7 @@ class _CuptiPython:
 def _torch_profiler_runs() -> bool:
     import torch
 
-    return bool(torch.autograd._profiler_enabled())
+    return bool(torch.autograd._profiler_enabled())  # pyright: ignore[reportPrivateImportUsage] - torch has no other
 
 
 class _Sampler:

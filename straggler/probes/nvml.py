@@ -27,6 +27,7 @@ class NvmlBackend(Protocol):
 
     def read(self) -> dict[str, float]:
         """The fields of ``window.STATE_FIELDS`` that are known now; never raises."""
+        ...
 
     def close(self) -> None: ...
 

@@ -41,7 +41,7 @@ class WorkloadAction(enum.Enum):
     """The whole job should end, without a restart."""
 
 
-def _action(value: Any) -> WorkloadAction:
+def _action(value: WorkloadAction | str) -> WorkloadAction:
     if isinstance(value, WorkloadAction):
         return value
     known = [action.value for action in WorkloadAction]
@@ -50,7 +50,7 @@ def _action(value: Any) -> WorkloadAction:
     raise ControlMessageError(f"action is {value!r}, not a WorkloadAction{nearest(str(value), known)}")
 
 
-def _description(value: Any) -> str:
+def _description(value: str) -> str:
     if not isinstance(value, str):
         raise ControlMessageError(f"description is {value!r}; give a sentence, as text")
     return value

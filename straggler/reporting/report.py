@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypedDict
 
 import attrs
 import numpy as np
@@ -20,7 +21,7 @@ from straggler.reporting.verdict import MATERIAL_SHARE, State, Verdict, device_r
 from straggler.scoring.robust_settings import IMPLAUSIBLE, SLOW, UNKNOWN, Window
 from straggler.scoring.scorer import ARRIVAL_SALT, GPU_ROW, Outcome
 
-__all__ = ["DEFAULT_THRESHOLD", "Report", "StragglerId", "check_threshold"]
+__all__ = ["DEFAULT_THRESHOLD", "Report", "StragglerId", "Stragglers", "check_threshold"]
 
 
 class _Default(float):
@@ -46,6 +47,15 @@ class StragglerId:
 
     rank: int
     node: str
+
+
+class Stragglers(TypedDict):
+    """The slow ranks, by what says so; of sections by name, without empty ones."""
+
+    straggler_gpus_relative: set[StragglerId]
+    straggler_gpus_individual: set[StragglerId]
+    straggler_sections_relative: dict[str, set[StragglerId]]
+    straggler_sections_individual: dict[str, set[StragglerId]]
 
 
 def check_threshold(name: str, value: float) -> float:
@@ -166,7 +176,7 @@ class Report:
         section_rel_threshold: float = DEFAULT_THRESHOLD,
         gpu_indiv_threshold: float = DEFAULT_THRESHOLD,
         section_indiv_threshold: float = DEFAULT_THRESHOLD,
-    ) -> dict[str, set[StragglerId] | dict[str, set[StragglerId]]]:
+    ) -> Stragglers:
         """Name the slow ranks.
 
         With robust scoring and no threshold given, those whose verdict is SLOW: beyond the ratio floor or

@@ -36,6 +36,20 @@ MUTANTS_OF_OUTPUT = (
         ("tests/launcher/records/test_run_folders.py",),
     ),
     Mutant(
+        "an installed plugin that leaves while it is imported ends the training",
+        "resilience_core/plugins/installed.py",
+        "        except (Exception, SystemExit) as error:",
+        "        except ImportError as error:",
+        ("tests/resilience_core/plugins/test_installed.py",),
+    ),
+    Mutant(
+        "the switch of installed plugins does not reach the ranks",
+        "launcher/standalone.py",
+        '        return environment if self._load_plugins else {**environment, PLUGINS_VARIABLE: "0"}\n',
+        "        return environment\n",
+        ("tests/launcher/test_standalone.py",),
+    ),
+    Mutant(
         "a misspelt keyword of the configuration is Python's own error",
         "resilience_core/config/setting.py",
         "        for key in given.keys() - names:\n",

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from straggler.plugin import STRAGGLER_EXIT_CODE as STRAGGLER_EXIT_CODE
     from straggler.plugin import StragglerPlugin as StragglerPlugin
     from straggler.probes.base import Probe as Probe
+    from straggler.reporting.identification import StragglerId as StragglerId
     from straggler.reporting.report import Report as Report
-    from straggler.reporting.report import StragglerId as StragglerId
     from straggler.reporting.verdict import State as State
     from straggler.reporting.verdict import Verdict as Verdict
     from straggler.scoring.robust import RobustSettings as RobustSettings
@@ -53,7 +53,7 @@ _EXPORTS = {
     "SectionNameError": "errors",
     "State": "reporting.verdict",
     "Statistic": "measurement.summary",
-    "StragglerId": "reporting.report",
+    "StragglerId": "reporting.identification",
     "StragglerPlugin": "plugin",
     "Verdict": "reporting.verdict",
 }

@@ -34,7 +34,8 @@ from straggler.detector import Detector
 from straggler.errors import DetectorError
 from straggler.measurement.callables import CallableId
 from straggler.measurement.section import Section
-from straggler.reporting.report import DEFAULT_THRESHOLD, Report, StragglerId, check_threshold
+from straggler.reporting.identification import DEFAULT_THRESHOLD, StragglerId, check_threshold
+from straggler.reporting.report import Report
 from straggler.reporting.verdict import MATERIAL_SHARE
 from straggler.settings import check_detector_settings
 

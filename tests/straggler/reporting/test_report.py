@@ -10,7 +10,9 @@ from straggler.measurement.measured import STATE_FIELDS, Family, Measured
 from straggler.measurement.name_table import NameBook
 from straggler.measurement.summary import summarise
 from straggler.probes.nvml import NvmlProbe
-from straggler.reporting.report import DEFAULT_THRESHOLD, Report
+from straggler.reporting.identification import DEFAULT_THRESHOLD
+from straggler.reporting.report import Report
+from straggler.reporting.row_names import RowNames
 from straggler.scoring.scorer import Judge
 from straggler.testing import FakeNvmlBackend, RecordedWindowsExchange
 
@@ -254,7 +256,7 @@ def test_a_rank_outside_the_job_is_an_error():
 def test_a_name_that_rank_0_does_not_know_has_a_stand_in():
     job = Played(2)
     report = job.report({"fwd": [1, 2]})
-    report._name_of = NameBook().get
+    report._row_name = RowNames(NameBook().get)
     assert all(name.startswith("unnamed-") for name in report.section_relative_perf_scores)
 
 

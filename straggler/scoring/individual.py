@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.robust import RobustScorer
+from straggler.scoring.robust_settings import RobustSettings
 
 __all__ = ["OwnPastScorer"]
 
@@ -20,14 +21,14 @@ class OwnPastScorer(RobustScorer):
     together, the work has changed, not the ranks: their usual is taken anew.
     """
 
-    _first: Float32
-
-    def _grow(self, rows: int) -> None:
-        first: Float32 = np.full((rows, self.ranks), np.nan, dtype=np.float32)
-        self._first = np.concatenate([self._first, first]) if hasattr(self, "_first") else first
-        super()._grow(rows)
+    def __init__(self, ranks: int, settings: RobustSettings | None = None) -> None:
+        super().__init__(ranks, settings)
+        self._first: Float32 = np.zeros((0, ranks), dtype=np.float32)
 
     def _reference(self, peers: PeerGroups, medians: Float32) -> Float32:
+        new = len(medians) - len(self._first)
+        if new:
+            self._first = np.concatenate([self._first, np.full((new, self.ranks), np.nan, dtype=np.float32)])
         np.copyto(self._first, medians, where=np.isnan(self._first))
         return self._first
 
@@ -37,10 +38,9 @@ class OwnPastScorer(RobustScorer):
 
     def usual_seconds(self) -> Float32:
         """What each rank usually takes, shape ``(rows, ranks)``; NaN before its first window."""
-        return self._first * (np.float32(1.0) + self._usual)
+        return self._first * (np.float32(1.0) + self._history.usual)
 
     def start_anew(self, row: int) -> None:
         """Take this row's usual anew, for all ranks."""
-        for memory in (self._usual, self._learnt, self._cusum, self._bits, self._slow, self._calm):
-            memory[row] = 0
+        self._history.reset_row(row)
         self._first[row] = np.nan

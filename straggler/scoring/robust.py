@@ -36,11 +36,11 @@ from __future__ import annotations
 
 import collections
 import statistics
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from straggler.scoring.history import RowHistory
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.robust_settings import IMPLAUSIBLE, LEAST_NOISE, OK, SLOW, UNKNOWN, RobustSettings, Window
 
@@ -73,39 +73,9 @@ class RobustScorer:
         self.settings = settings or RobustSettings()
         self.ranks = ranks
         self.windows = 0
-        self._names = np.zeros(0, dtype=np.uint64)
+        self._history = RowHistory(ranks)
         self._recent: collections.deque[Float32] = collections.deque(maxlen=max(self.settings.m, self.settings.pool))
-        self._grow(0)
-
-    def _grow(self, rows: int) -> None:
-        """Make room for rows that were never seen before."""
-        shape = (rows, self.ranks)
-
-        def more(name: str, kind: Any, shape: tuple[int, int]) -> None:
-            new: npt.NDArray[Any] = np.zeros(shape, dtype=kind)
-            old = getattr(self, name, None)
-            setattr(self, name, new if old is None else np.concatenate([old, new]))
-
-        for name in ("_usual", "_learnt", "_cusum"):
-            more(name, np.float32, shape)
-        more("_slow", np.bool_, shape)
-        for name in ("_bits", "_calm"):
-            more(name, np.uint8, shape)
-        for name in ("_since_level", "_since_change"):
-            more(name, np.int32, shape)
-        more("_noise", np.float32, shape if self._many_groups else (rows, 1))
-
-    _many_groups = False
-    _all_known = False
-    _usual: Float32
-    _learnt: Float32
-    _cusum: Float32
-    _noise: Float32
-    _bits: Bytes
-    _slow: npt.NDArray[np.bool_]
-    _calm: Bytes
-    _since_level: npt.NDArray[np.int32]
-    _since_change: npt.NDArray[np.int32]
+        self._all_known = False
 
     def update(
         self,
@@ -126,11 +96,10 @@ class RobustScorer:
         Raises:
             ValueError: The shape is not that, or a median is zero, negative or infinite.
         """
-        medians = self._aligned(names, medians_SR, num_SR)
+        history = self._history
+        medians = history.align(names, medians_SR, num_SR, self.settings.min_samples)
         peers = groups or PeerGroups.everybody(self.ranks)
-        if (peers.count > 1) != self._many_groups:
-            self._many_groups = peers.count > 1
-            self._noise = np.zeros((len(self._names), self.ranks if self._many_groups else 1), dtype=np.float32)
+        history.set_groups(peers.count > 1)
         reference = self._reference(peers, medians)
         x = medians / reference
         x -= np.float32(1.0)
@@ -149,33 +118,6 @@ class RobustScorer:
 
     def _reference(self, peers: PeerGroups, medians: Float32) -> Float32:
         return peers.middle(medians, at_least=2)
-
-    def _aligned(
-        self, names: npt.NDArray[np.uint64], medians: npt.NDArray[np.floating], num: npt.NDArray[np.floating] | None
-    ) -> Float32:
-        """The medians as float32 in the row order of the memory, new rows appended, cells without enough NaN."""
-        if medians.shape != (len(names), self.ranks):
-            raise ValueError(f"medians have shape {medians.shape}, expected {(len(names), self.ranks)}")
-        medians = np.array(medians, dtype=np.float32)
-        lowest, highest = 1.0, 1.0
-        if medians.size:
-            lowest, highest = float(np.fmin.reduce(medians, axis=None)), float(np.fmax.reduce(medians, axis=None))
-        if lowest <= 0.0 or highest == float("inf"):
-            raise ValueError(f"medians reach from {lowest} to {highest} s; a duration is above 0 and finite")
-        if num is not None:
-            few = num < self.settings.min_samples
-            if few.any():
-                medians[few] = np.nan
-        if np.array_equal(names, self._names):
-            return medians
-        new = np.setdiff1d(names, self._names)
-        if len(new):
-            self._names = np.concatenate([self._names, new])
-            self._grow(len(new))
-        aligned = np.full((len(self._names), self.ranks), np.nan, dtype=np.float32)
-        place = {name: row for row, name in enumerate(self._names.tolist())}
-        aligned[[place[name] for name in names.tolist()]] = medians
-        return aligned
 
     def _pooled(self, x: Float32, some_missing: bool) -> Float32:
         """``x`` averaged over the last windows that have it."""
@@ -205,38 +147,40 @@ class RobustScorer:
         self, peers: PeerGroups, x: Float32, missing: Bools | None
     ) -> tuple[Float32 | None, Float32, Float32]:
         """Drift from the usual, and the CUSUM's allowance and limit; advances the CUSUM."""
+        history = self._history
         settings = self.settings
-        ready = self._learnt >= settings.learning_windows
+        ready = history.learnt >= settings.learning_windows
         if not ready.any():
-            nothing = np.full_like(self._noise, np.inf)
+            nothing = np.full_like(history.noise, np.inf)
             return None, nothing, nothing
-        drift = x - self._usual
+        drift = x - history.usual
         every = bool(ready.all())
         self._all_known = every and missing is None
         if not every:
             drift[~ready] = np.nan
         now = np.float32(1.4826) * peers.middle(np.abs(drift), upper=True)
-        first = self._noise == 0.0
+        before = history.noise
         # Smoothed, and slow to rise: a straggler in a small group must not raise its own bar.
-        smoothed = np.where(first, now, np.fmin(self._noise + (now - self._noise) / 4, self._noise * np.float32(1.2)))
-        np.copyto(self._noise, np.fmax(smoothed, np.float32(LEAST_NOISE)), where=~np.isnan(smoothed))
-        noise = np.fmax(self._noise, np.float32(LEAST_NOISE))
+        smoothed = np.where(before == 0.0, now, np.fmin(before + (now - before) / 4, before * np.float32(1.2)))
+        np.copyto(history.noise, np.fmax(smoothed, np.float32(LEAST_NOISE)), where=~np.isnan(smoothed))
+        noise = np.fmax(history.noise, np.float32(LEAST_NOISE))
         allowance = np.fmax(np.float32(settings.change_floor), 2 * noise)
         limit = np.fmax(np.float32(settings.change_limit), 6 * noise)
-        held = None if missing is None else self._cusum[missing]
-        was_zero = self._cusum == 0.0
+        held = None if missing is None else history.cusum[missing]
+        was_zero = history.cusum == 0.0
         # Clipped, so that it takes three windows to reach the limit, however awful two of them are.
-        self._cusum += np.minimum(drift, allowance + np.float32(_CLIP) * limit)
-        self._cusum -= allowance
-        np.fmax(self._cusum, np.float32(0.0), out=self._cusum)
-        np.fmin(self._cusum, 4 * limit, out=self._cusum)
+        history.cusum += np.minimum(drift, allowance + np.float32(_CLIP) * limit)
+        history.cusum -= allowance
+        np.fmax(history.cusum, np.float32(0.0), out=history.cusum)
+        np.fmin(history.cusum, 4 * limit, out=history.cusum)
         if held is not None and missing is not None:
-            self._cusum[missing] = held
-        self._since_change.flat[np.flatnonzero(was_zero & (self._cusum > 0.0))] = self.windows
+            history.cusum[missing] = held
+        history.since_change.flat[np.flatnonzero(was_zero & (history.cusum > 0.0))] = self.windows
         return drift, allowance, limit
 
     def _remember(self, x: Float32, drift: Float32 | None, bar: Float32, allowance: Float32) -> None:
         """Shift this window's yes or no into each cell's history."""
+        history = self._history
         exceeds = x > np.float32(_NEAR) * bar
         if drift is not None:
             if self._all_known:
@@ -244,23 +188,24 @@ class RobustScorer:
             else:
                 exceeds &= np.isnan(drift) | (x > np.float32(_NEAR * _KNOWN_RANK_BAR) * bar)
             exceeds |= drift > np.float32(_STEP) * allowance
-        self._since_level.flat[np.flatnonzero(exceeds & (self._bits == 0))] = self.windows
-        self._bits <<= 1
-        self._bits |= exceeds
-        self._bits &= (1 << self.settings.m) - 1
+        history.since_level.flat[np.flatnonzero(exceeds & (history.bits == 0))] = self.windows
+        history.bits <<= 1
+        history.bits |= exceeds
+        history.bits &= (1 << self.settings.m) - 1
 
     def _judge(self, pooled: Float32, drift: Float32 | None, bar: Float32, allowance: Float32, limit: Float32) -> None:
         """Who becomes SLOW, and who stops being it. Works on the suspects only."""
+        history = self._history
         level_bar = bar
         if drift is not None:
             # A rank whose usual is known is judged by the change in it; at every further window the level test
             # would only give the noise another chance. What is far over the bar is slow in any case.
             higher = np.float32(_KNOWN_RANK_BAR) * bar
             level_bar = higher if self._all_known else np.where(np.isnan(drift), bar, higher)
-        suspects = np.flatnonzero((pooled >= level_bar) | (self._cusum >= limit))
-        named = suspects[_POPCOUNT[self._bits.flat[suspects]] >= self.settings.k]
-        self._slow.flat[named] = True
-        slow = np.flatnonzero(self._slow)
+        suspects = np.flatnonzero((pooled >= level_bar) | (history.cusum >= limit))
+        named = suspects[_POPCOUNT[history.bits.flat[suspects]] >= self.settings.k]
+        history.slow.flat[named] = True
+        slow = np.flatnonzero(history.slow)
         if not len(slow):
             return
         level = pooled.flat[slow]
@@ -271,51 +216,52 @@ class RobustScorer:
             usual_again = (change <= allowed) & (level < bars)
             still = (still & ~usual_again) | (change > allowed)
         # Missing is neither slow nor well: the count stands still.
-        calm = np.where(np.isnan(level), self._calm.flat[slow], np.where(still, 0, self._calm.flat[slow] + 1))
-        self._calm.flat[slow] = np.minimum(calm, 255)
+        calm = np.where(np.isnan(level), history.calm.flat[slow], np.where(still, 0, history.calm.flat[slow] + 1))
+        history.calm.flat[slow] = np.minimum(calm, 255)
         well = slow[calm >= self.settings.release_windows]
-        for memory in (self._slow, self._calm, self._bits, self._cusum):
-            memory.flat[well] = 0
+        history.release(well)
 
     def _learn(self, x: Float32, bar: Float32, allowance: Float32, limit: Float32, missing: Bools | None) -> None:
         """Move the usual towards this window, except where it is suspect."""
+        history = self._history
         sound = np.abs(x) < bar
-        sound &= self._cusum < np.float32(0.5) * limit
-        sound &= ~self._slow
-        step = x - self._usual
+        sound &= history.cusum < np.float32(0.5) * limit
+        sound &= ~history.slow
+        step = x - history.usual
         if np.isfinite(allowance).all():
             # Of what is known by now, not even the first window of a change may be learnt.
             usual_step = step < np.float32(_STEP) * allowance
-            sound &= usual_step if self._all_known else usual_step | (self._learnt < self.settings.learning_windows)
+            sound &= usual_step if self._all_known else usual_step | (history.learnt < self.settings.learning_windows)
         if missing is not None:
             step[missing] = 0.0
         step *= sound
-        self._learnt += sound
-        np.fmin(self._learnt, np.float32(_LONGEST_MEMORY), out=self._learnt)
-        step /= np.fmax(self._learnt, np.float32(1.0))
-        self._usual += step
+        history.learnt += sound
+        np.fmin(history.learnt, np.float32(_LONGEST_MEMORY), out=history.learnt)
+        step /= np.fmax(history.learnt, np.float32(1.0))
+        history.usual += step
 
     def _window(
         self, pooled: Float32, drift: Float32 | None, reference: Float32, spread: Float32, missing: Bools | None
     ) -> Window:
-        state = self._slow.astype(np.uint8)
+        history = self._history
+        state = history.slow.astype(np.uint8)
         settings = self.settings
         if self.windows + 1 >= settings.k and self.ranks > 2:
             state.flat[np.flatnonzero(pooled <= np.float32(settings.implausible - 1.0))] = IMPLAUSIBLE
         if missing is not None:
             state[missing] = UNKNOWN
-        since = self._since_level.copy()
-        by_change = np.flatnonzero(self._slow & (self._since_change > since))
-        since.flat[by_change] = self._since_change.flat[by_change]
+        since = history.since_level.copy()
+        by_change = np.flatnonzero(history.slow & (history.since_change > since))
+        since.flat[by_change] = history.since_change.flat[by_change]
         return Window(
-            names=self._names,
+            names=history.names,
             excess=pooled,
             drift=drift if drift is not None else np.full((1, 1), np.nan, dtype=np.float32),
             state=state,
             since=since,
             reference=reference,
             spread=spread,
-            noise=self._noise.copy(),
+            noise=history.noise.copy(),
             recent=tuple(self._recent)[-settings.m :],
             k=settings.k,
             number=self.windows,

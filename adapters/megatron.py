@@ -22,16 +22,24 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
-from resilience_core.errors import RankMonitorClientError
+from adapters._megatron_run import MegatronRun, add_run, find_run, remove_run
+from adapters._megatron_state import (
+    MegatronSettings,
+    completed_steps,
+    count,
+    ft_config,
+    has_iterations_left,
+    mirror,
+    mirror_start,
+)
 from resilience_core.faults import FaultInjector, fault_from_params
 from resilience_core.hookspecs import RunContext
-from resilience_core.monitoring.client import RankMonitorClient
 from resilience_core.plugins.finished_flag import FinishedFlag
 from resilience_core.plugins.section_monitor import SectionMonitor
 from resilience_core.plugins.timeout_learning import MIN_STEPS_FOR_STEP_TIMEOUT, NUM_WARMUP_ITERATIONS
-from resilience_core.translator import STATE_FILE_NAME, Translator
+from resilience_core.translator import Translator
 
 __all__ = [
     "abort",
@@ -52,15 +60,6 @@ _NUM_WARMUP_ITERS: int = NUM_WARMUP_ITERATIONS
 _MIN_ITERS_FOR_STEP_TIMEOUT_UPDATE: int = MIN_STEPS_FOR_STEP_TIMEOUT
 
 
-class _Run(NamedTuple):
-    translator: Translator
-    monitor: SectionMonitor
-    autoresume: bool
-
-
-_runs: dict[RankMonitorClient, _Run] = {}
-
-
 def setup(config: Any, global_state: Any) -> None:
     """Begin: connect to the rank monitor, load learned timeouts, open the ``setup`` section.
 
@@ -75,44 +74,26 @@ def setup(config: Any, global_state: Any) -> None:
         ConfigError: ``config.ft.autoresume`` is on, and ``FAULT_TOL_FINISHED_FLAG_FILE`` is not set or cannot be made.
         SectionError: The configured sections are not those of this module.
     """
-    if getattr(config, "ft", None) is None:
-        raise ValueError("config.ft is None: set it to use fault tolerance, or do not call setup()")
-    folder = config.checkpoint.save
-    if folder is None or not os.fspath(folder).strip():
-        raise ValueError(
-            f"config.checkpoint.save is {folder!r}: fault tolerance keeps its state in the folder of the checkpoints; "
-            "set it"
-        )
-    autoresume = bool(getattr(config.ft, "autoresume", False))
-    flags = [FinishedFlag()] if autoresume else []
+    settings = MegatronSettings.from_config(config)
+    flags = [FinishedFlag()] if settings.autoresume else []
     if global_state.rank_monitor_client is not None:
         shutdown(global_state)
     context = RunContext.from_environment(
-        framework="megatron", asynchronous_saves=bool(config.checkpoint.async_save), trainer=global_state
+        framework="megatron", asynchronous_saves=settings.asynchronous_saves, trainer=global_state
     )
     if context.rank == 0:
-        os.makedirs(folder, exist_ok=True)
+        os.makedirs(settings.folder, exist_ok=True)
     translator = Translator("megatron")
-    path = os.path.join(folder, STATE_FILE_NAME)
-    monitor = SectionMonitor(translator.client, state_path=path, calculate_timeouts=bool(config.ft.calc_ft_timeouts))
-    _mirror(
-        global_state,
-        ft_state_path=path,
-        is_async_chkpt_enabled=context.asynchronous_saves,
-        is_calculating_timeouts=bool(config.ft.calc_ft_timeouts),
-        is_persistent_chkpt_loaded=False,
-        is_setup_section_open=True,
-        seen_checkpoints_cnt=0,
-        seen_tr_iters_cnt=0,
-        curr_eval_iter_idx=0,
+    monitor = SectionMonitor(
+        translator.client, state_path=settings.state_path, calculate_timeouts=settings.calculate_timeouts
     )
+    mirror_start(global_state, settings)
     try:
         translator.begin(context, [monitor, *flags])
     except BaseException:
         translator.end("exception")
         raise
-    _runs[translator.client] = _Run(translator, monitor, autoresume)
-    global_state.rank_monitor_client = translator.client
+    add_run(global_state, MegatronRun(translator, monitor, settings.autoresume))
 
 
 def on_training_step_start(global_state: Any) -> None:
@@ -121,12 +102,12 @@ def on_training_step_start(global_state: Any) -> None:
     Args:
         global_state: The global training state.
     """
-    run = _run(global_state)
-    if run is None or _ft_config(global_state) is None:
+    run = find_run(global_state)
+    if run is None or ft_config(global_state) is None:
         return
-    step = _completed_steps(global_state)
+    step = completed_steps(global_state)
     run.translator.step_start(run.translator.completed_steps if step is None else step)
-    _mirror(global_state, is_setup_section_open=False, curr_eval_iter_idx=0)
+    mirror(global_state, is_setup_section_open=False, curr_eval_iter_idx=0)
 
 
 def on_training_step_end(global_state: Any) -> None:
@@ -135,11 +116,11 @@ def on_training_step_end(global_state: Any) -> None:
     Args:
         global_state: The global training state.
     """
-    run = _run(global_state)
-    if run is None or _ft_config(global_state) is None:
+    run = find_run(global_state)
+    if run is None or ft_config(global_state) is None:
         return
     run.translator.step_end()
-    _count(global_state, "seen_tr_iters_cnt")
+    count(global_state, "seen_tr_iters_cnt")
 
 
 def on_eval_step_start(global_state: Any) -> None:
@@ -148,11 +129,11 @@ def on_eval_step_start(global_state: Any) -> None:
     Args:
         global_state: The global training state.
     """
-    run = _run(global_state)
+    run = find_run(global_state)
     if run is None:
         return
     if getattr(global_state.fault_tolerance_state, "is_setup_section_open", False):
-        _mirror(global_state, is_setup_section_open=False)
+        mirror(global_state, is_setup_section_open=False)
     run.translator.eval_step_start()
 
 
@@ -162,11 +143,11 @@ def on_eval_step_end(global_state: Any) -> None:
     Args:
         global_state: The global training state.
     """
-    run = _run(global_state)
+    run = find_run(global_state)
     if run is None:
         return
     run.translator.eval_step_end()
-    _count(global_state, "curr_eval_iter_idx")
+    count(global_state, "curr_eval_iter_idx")
 
 
 def on_checkpointing_start(global_state: Any) -> None:
@@ -175,8 +156,8 @@ def on_checkpointing_start(global_state: Any) -> None:
     Args:
         global_state: The global training state.
     """
-    run = _run(global_state)
-    if run is not None and _ft_config(global_state) is not None:
+    run = find_run(global_state)
+    if run is not None and ft_config(global_state) is not None:
         run.translator.checkpoint_start()
 
 
@@ -187,12 +168,12 @@ def on_checkpointing_end(is_async_finalization: bool, global_state: Any) -> None
         is_async_finalization: This was the finalization of an asynchronous save.
         global_state: The global training state.
     """
-    run = _run(global_state)
-    if run is None or _ft_config(global_state) is None:
+    run = find_run(global_state)
+    if run is None or ft_config(global_state) is None:
         return
     run.translator.checkpoint_end("finalize" if is_async_finalization else "save")
     if not is_async_finalization:
-        _count(global_state, "seen_checkpoints_cnt")
+        count(global_state, "seen_checkpoints_cnt")
 
 
 def on_checkpoint_loaded(is_local_chkpt: bool, global_state: Any) -> None:
@@ -203,12 +184,12 @@ def on_checkpoint_loaded(is_local_chkpt: bool, global_state: Any) -> None:
             a load from shared storage takes.
         global_state: The global training state.
     """
-    run = _run(global_state)
+    run = find_run(global_state)
     if run is None:
         return
-    run.translator.loaded(_completed_steps(global_state) or 0, "local" if is_local_chkpt else "persistent")
+    run.translator.loaded(completed_steps(global_state) or 0, "local" if is_local_chkpt else "persistent")
     if not is_local_chkpt:
-        _mirror(global_state, is_persistent_chkpt_loaded=True)
+        mirror(global_state, is_persistent_chkpt_loaded=True)
 
 
 def on_training_interrupted(global_state: Any) -> None:
@@ -220,7 +201,7 @@ def on_training_interrupted(global_state: Any) -> None:
     Args:
         global_state: The global training state.
     """
-    run = _run(global_state)
+    run = find_run(global_state)
     if run is not None:
         run.translator.stopped("interrupted")
 
@@ -231,13 +212,11 @@ def shutdown(global_state: Any) -> None:
     Args:
         global_state: The global training state; ``rank_monitor_client`` becomes None.
     """
-    run = _run(global_state)
+    run = remove_run(global_state)
     if run is None:
         return
-    if run.autoresume and _has_iterations_left(global_state):
-        on_training_interrupted(global_state)
-    _runs.pop(run.translator.client, None)
-    global_state.rank_monitor_client = None
+    if run.autoresume and has_iterations_left(global_state):
+        run.translator.stopped("interrupted")
     run.translator.end()
 
 
@@ -249,11 +228,9 @@ def abort(global_state: Any) -> None:
     Args:
         global_state: The global training state; ``rank_monitor_client`` becomes None.
     """
-    run = _run(global_state)
+    run = remove_run(global_state)
     if run is None:
         return
-    _runs.pop(run.translator.client, None)
-    global_state.rank_monitor_client = None
     error = sys.exc_info()[1]
     if error is not None:
         run.translator.failed(error)
@@ -288,7 +265,7 @@ def maybe_setup_simulated_fault(config: Any) -> None:
 
 def _load_state_if_exists(global_state: Any) -> None:
     """Load learned timeouts once more, where there are any; :func:`setup` has done so."""
-    run = _run(global_state)
+    run = find_run(global_state)
     if run is not None:
         run.monitor.load_timeouts()
 
@@ -301,7 +278,7 @@ def _update_timeouts(selected_sections: list[str], calc_out_of_section: bool, gl
         calc_out_of_section: Learn the out-of-section timeout as well.
         global_state: The global training state.
     """
-    run = _run(global_state)
+    run = find_run(global_state)
     if run is not None:
         run.monitor.learn(selected_sections, out_of_section=calc_out_of_section)
 
@@ -313,45 +290,6 @@ def _maybe_update_timeouts(global_state: Any, is_closing_ft: bool = False) -> No
         global_state: The global training state.
         is_closing_ft: The run is at its clean end, where out-of-section time may be learned.
     """
-    run = _run(global_state)
+    run = find_run(global_state)
     if run is not None:
         run.monitor.learn_what_may_be(at_the_end=is_closing_ft)
-
-
-def _run(global_state: Any) -> _Run | None:
-    client = global_state.rank_monitor_client
-    if client is None:
-        return None
-    try:
-        return _runs[client]
-    except (KeyError, TypeError):
-        raise RankMonitorClientError(
-            f"global_state.rank_monitor_client is {client!r}, which adapters.megatron.setup() did not make; leave it "
-            "None and call setup(config, global_state)"
-        ) from None
-
-
-def _ft_config(global_state: Any) -> Any:
-    return getattr(global_state.cfg, "ft", None)
-
-
-def _completed_steps(global_state: Any) -> int | None:
-    step = getattr(getattr(global_state, "train_state", None), "step", None)
-    return None if step is None else int(step)
-
-
-def _has_iterations_left(global_state: Any) -> bool:
-    step = _completed_steps(global_state)
-    last = getattr(getattr(global_state.cfg, "train", None), "train_iters", None)
-    return step is not None and isinstance(last, int) and step < last
-
-
-def _mirror(global_state: Any, **values: Any) -> None:
-    state = global_state.fault_tolerance_state
-    for name, value in values.items():
-        setattr(state, name, value)
-
-
-def _count(global_state: Any, name: str) -> None:
-    state = global_state.fault_tolerance_state
-    setattr(state, name, getattr(state, name, 0) + 1)

@@ -818,9 +818,9 @@ MUTANTS = (
     ),
     Mutant(
         "rank 0 alone refuses an empty save folder, and its peers wait",
-        "adapters/megatron.py",
-        "    if folder is None or not os.fspath(folder).strip():\n",
-        "    if folder is None:\n",
+        "adapters/_megatron_state.py",
+        "        if folder is None or not os.fspath(folder).strip():\n",
+        "        if folder is None:\n",
         ("tests/adapters/test_megatron.py",),
     ),
     # ---- in what keeps the protection up ----

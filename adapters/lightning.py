@@ -25,6 +25,7 @@ from resilience_core.plugins.section_monitor import SectionMonitor
 from resilience_core.translator import Translator, state_path_in
 from straggler.measurement.callables import CallableId
 from straggler.plugin import StragglerPlugin
+from straggler.plugin_settings import PluginSettings
 
 __all__ = ["FaultToleranceCallback", "FaultToleranceSectionsCallback", "StragglerDetectionCallback"]
 
@@ -171,19 +172,18 @@ class StragglerDetectionCallback(EventCallback):
         logger_name: str | None = "nemo_logger.StragglerDetectionCallback",
     ) -> None:
         super().__init__()
-        self._settings: dict[str, Any] = {
-            "report_time_interval": report_time_interval,
-            "calc_relative_gpu_perf": calc_relative_gpu_perf,
-            "calc_individual_gpu_perf": calc_individual_gpu_perf,
-            "num_gpu_perf_scores_to_log": num_gpu_perf_scores_to_log,
-            "gpu_relative_perf_threshold": gpu_relative_perf_threshold,
-            "gpu_individual_perf_threshold": gpu_individual_perf_threshold,
-            "stop_if_detected": stop_if_detected,
-            "logger_name": logger_name,
-        }
-        StragglerPlugin(**self._settings)  # refuses what cannot be used, now and not when training starts
+        self._settings = PluginSettings.from_arguments(
+            report_time_interval=report_time_interval,
+            calc_relative_gpu_perf=calc_relative_gpu_perf,
+            calc_individual_gpu_perf=calc_individual_gpu_perf,
+            num_gpu_perf_scores_to_log=num_gpu_perf_scores_to_log,
+            gpu_relative_perf_threshold=gpu_relative_perf_threshold,
+            gpu_individual_perf_threshold=gpu_individual_perf_threshold,
+            stop_if_detected=stop_if_detected,
+        )
+        self._logger_name = logger_name
 
     def _plugins(self, trainer: Any, translator: Translator) -> list[object]:
-        plugin = StragglerPlugin(**self._settings)
+        plugin = StragglerPlugin.from_settings(self._settings, logger_name=self._logger_name)
         plugin.time_callables([CallableId(trainer.lightning_module, "training_step")])
         return [plugin]

@@ -29,6 +29,7 @@ from straggler.scoring.minimum import MinimumScorer
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.robust import RobustScorer
 from straggler.scoring.scorer import Judge
+from straggler.settings import DetectorSettings
 from straggler.simulation.evaluation import Marks, clean_windows, examine, with_stragglers
 from straggler.simulation.simulator import Fault, Job
 
@@ -129,7 +130,7 @@ def report_cost(ranks: int) -> None:
         collected = time.perf_counter()
         gathered = assemble(payloads, sequence)
         lined_up = time.perf_counter()
-        judge = Judge(ranks, scoring="robust", relative=True, individual=True)
+        judge = Judge(ranks, DetectorSettings())
         outcome = judge.judge(gathered)
         judged = time.perf_counter()
         report = Report(outcome=outcome, gathered=gathered, name_of=str, sequence=sequence, rank=0)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from straggler.reporting.report import Report as Report
     from straggler.reporting.verdict import State as State
     from straggler.reporting.verdict import Verdict as Verdict
-    from straggler.scoring.robust import RobustSettings as RobustSettings
+    from straggler.settings import RobustSettings as RobustSettings
 
     __version__: str
 
@@ -48,7 +48,7 @@ _EXPORTS = {
     "DetectorError": "errors",
     "Probe": "probes.base",
     "Report": "reporting.report",
-    "RobustSettings": "scoring.robust",
+    "RobustSettings": "settings",
     "STRAGGLER_EXIT_CODE": "plugin",
     "SectionNameError": "errors",
     "State": "reporting.verdict",

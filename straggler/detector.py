@@ -12,26 +12,23 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from sys import _getframe
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from resilience_core.errors import ConfigError
 from resilience_core.hookspecs import RunContext
 from straggler.errors import DetectorError
 from straggler.exchange.exchange import Exchange, connect
 from straggler.exchange.schedule import ReportSchedule
 from straggler.measurement.callables import CallableId, CallableWrapper
+from straggler.measurement.collectives import collective_counter
 from straggler.measurement.section import Section, SectionKind
 from straggler.probes.base import Probe
 from straggler.probes.registry import choose, standard_probes
 from straggler.reporter import Reporter
 from straggler.reporting.report import Report
-from straggler.scoring.robust_settings import RobustSettings
-from straggler.scoring.scorer import Scoring
 from straggler.section_registry import SectionBook
-from straggler.settings import check_settings
+from straggler.settings import DetectorSettings, RobustSettings, Scoring
 
 __all__ = ["Detector"]
 
@@ -129,49 +126,65 @@ class Detector:
             DetectorError: It is initialised already.
             ConfigError: A setting is out of range; the message names it.
         """
+        self.start(
+            DetectorSettings(
+                scores_to_compute=scores_to_compute,
+                gather_on_rank0=gather_on_rank0,
+                profiling_interval=profiling_interval,
+                report_time_interval=report_time_interval,
+                node_name=node_name,
+                scoring=scoring,
+                settings=settings,
+                peer_group=peer_group,
+                top_k=top_k,
+                report_bound_seconds=report_bound_seconds,
+                log_path=log_path,
+            ),
+            probes=probes,
+            store=store,
+            exchange=exchange,
+        )
+
+    @_OnEither
+    def start(
+        self,
+        settings: DetectorSettings,
+        *,
+        probes: Sequence[Probe] | None = None,
+        store: Any = None,
+        exchange: Exchange | None = None,
+    ) -> None:
+        """Get ready to measure as :meth:`initialize` does, with settings that are made already.
+
+        Args:
+            settings: What :meth:`initialize` takes otherwise.
+            probes: As there.
+            store: As there.
+            exchange: As there.
+
+        Raises:
+            DetectorError: It is initialised already.
+        """
         if self._reporter is not None:
             raise DetectorError("this detector is initialised already; call shutdown() first, or make a Detector()")
-        relative, individual = check_settings(
-            scores_to_compute=scores_to_compute,
-            gather_on_rank0=gather_on_rank0,
-            profiling_interval=profiling_interval,
-            report_time_interval=report_time_interval,
-            scoring=scoring,
-            top_k=top_k,
-            report_bound_seconds=report_bound_seconds,
-        )
-        if settings is not None and not isinstance(settings, RobustSettings):
-            raise ConfigError(f"settings is {settings!r}; give RobustSettings(...)")
         context = RunContext.from_environment()
-        exchange = exchange or connect(report_bound_seconds, store=store, generation=context.restart_count)
+        exchange = exchange or connect(settings.report_bound_seconds, store=store, generation=context.restart_count)
         if exchange.world_size == 1 < context.world_size:
             logger.warning(
                 "this is one of %d ranks (WORLD_SIZE), but there is no process group yet: it is compared with nobody; "
                 "call Detector.initialize() after init_process_group()",
                 context.world_size,
             )
-        self._probes = choose(standard_probes(profiling_interval) if probes is None else probes)
+        self._probes = choose(standard_probes(settings.profiling_interval) if probes is None else probes)
         self._book = SectionBook(
-            _collective_counter() if exchange.world_size > 1 else None,
-            profiling_interval=profiling_interval,
+            collective_counter() if exchange.world_size > 1 else None,
+            profiling_interval=settings.profiling_interval,
             probes=self._probes,
         )
         self._sections = self._book.by_name
-        self._reporter = reporter = Reporter(
-            exchange,
-            self._probes,
-            relative=relative,
-            individual=individual,
-            scoring=scoring,
-            settings=settings,
-            gather_on_rank0=gather_on_rank0,
-            node=socket.gethostname() if node_name is None else str(node_name),
-            peer_group="" if peer_group is None else str(peer_group),
-            top_k=top_k,
-            log_path=log_path,
-        )
+        self._reporter = reporter = Reporter(exchange, self._probes, settings)
         self._schedule = ReportSchedule(
-            report_time_interval,
+            settings.report_time_interval,
             decides=exchange.rank == 0,
             announce=lambda iteration: exchange.announce(reporter.sequence, iteration),
             heard=reporter.hear,
@@ -280,18 +293,3 @@ class Detector:
 
 def _not_initialised(call: str) -> DetectorError:
     return DetectorError(f"{call} was called before initialize(); call Detector.initialize(...) first, on every rank")
-
-
-def _collective_counter() -> Callable[[], int] | None:
-    """Reads the default group's collective sequence number; None where this torch cannot tell it."""
-    import torch.distributed as dist
-
-    if not (dist.is_available() and dist.is_initialized()):
-        return None
-    read: Callable[[], int] | None = getattr(dist.group.WORLD, "_get_sequence_number_for_group", None)
-    try:
-        if read is not None:
-            read()
-    except RuntimeError:  # a backend without sequence numbers
-        return None
-    return read

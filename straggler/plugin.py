@@ -27,17 +27,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from resilience_core.environment import CONTROL_VARIABLE
-from resilience_core.errors import ConfigError, RankMonitorClientError, StopTraining
+from resilience_core.errors import RankMonitorClientError, StopTraining
 from resilience_core.hookspecs import RunContext, hookimpl
 from resilience_core.monitoring.control import WorkloadAction, WorkloadControlRequest, send
 from straggler.detector import Detector
 from straggler.errors import DetectorError
 from straggler.measurement.callables import CallableId
 from straggler.measurement.section import Section
-from straggler.reporting.identification import DEFAULT_THRESHOLD, StragglerId, check_threshold
+from straggler.plugin_settings import DETECTOR_RESOURCES, PluginSettings
+from straggler.reporting.identification import StragglerId
 from straggler.reporting.report import Report
 from straggler.reporting.verdict import MATERIAL_SHARE
-from straggler.settings import check_detector_settings
 
 __all__ = ["STRAGGLER_EXIT_CODE", "StragglerPlugin"]
 
@@ -90,38 +90,55 @@ class StragglerPlugin:
         detector: Detector | None = None,
         **settings: Any,
     ) -> None:
-        scores = [
-            *(["relative_perf_scores"] if calc_relative_gpu_perf else []),
-            *(["individual_perf_scores"] if calc_individual_gpu_perf else []),
-        ]
-        if not scores:
-            raise ConfigError(
-                "calc_relative_gpu_perf and calc_individual_gpu_perf are both False: nothing would be computed; "
-                "set one of them, or leave the plugin out"
-            )
-        _whole("num_gpu_perf_scores_to_log", num_gpu_perf_scores_to_log)
-        if exclude_node and not stop_if_detected:
-            raise ConfigError("exclude_node=True needs stop_if_detected=True: a node is left out when its job ends")
-        self._thresholds = {
-            name: DEFAULT_THRESHOLD if value is None else _threshold(name, value)
-            for name, value in {
-                "gpu_rel_threshold": gpu_relative_perf_threshold,
-                "gpu_indiv_threshold": gpu_individual_perf_threshold,
-                "section_rel_threshold": section_relative_perf_threshold,
-                "section_indiv_threshold": section_individual_perf_threshold,
-            }.items()
-        }
-        self._settings = {
-            "scores_to_compute": scores,
-            "report_time_interval": report_time_interval,
-            "gather_on_rank0": True,
-            **settings,
-        }
-        check_detector_settings(self._settings, Detector.initialize)
+        resources = {name: settings.pop(name) for name in DETECTOR_RESOURCES if name in settings}
+        checked = PluginSettings.from_arguments(
+            report_time_interval=report_time_interval,
+            calc_relative_gpu_perf=calc_relative_gpu_perf,
+            calc_individual_gpu_perf=calc_individual_gpu_perf,
+            num_gpu_perf_scores_to_log=num_gpu_perf_scores_to_log,
+            gpu_relative_perf_threshold=gpu_relative_perf_threshold,
+            gpu_individual_perf_threshold=gpu_individual_perf_threshold,
+            stop_if_detected=stop_if_detected,
+            section_relative_perf_threshold=section_relative_perf_threshold,
+            section_individual_perf_threshold=section_individual_perf_threshold,
+            exclude_node=exclude_node,
+            detector=settings,
+        )
+        self._set_up(checked, logger_name, save_checkpoint, on_report, detector, resources)
+
+    @classmethod
+    def from_settings(
+        cls,
+        settings: PluginSettings,
+        *,
+        logger_name: str | None = None,
+        save_checkpoint: Callable[[], object] | None = None,
+        on_report: Callable[[Report], object] | None = None,
+    ) -> StragglerPlugin:
+        """Make a plugin, with a detector of its own, from settings that are checked already.
+
+        Args:
+            settings: Of the plugin and its detector.
+            logger_name: As in the constructor, this and the others.
+            save_checkpoint: As there.
+            on_report: As there.
+        """
+        made = cls.__new__(cls)
+        made._set_up(settings, logger_name, save_checkpoint, on_report, None, {})
+        return made
+
+    def _set_up(
+        self,
+        settings: PluginSettings,
+        logger_name: str | None,
+        save_checkpoint: Callable[[], object] | None,
+        on_report: Callable[[Report], object] | None,
+        detector: Detector | None,
+        resources: Mapping[str, Any],
+    ) -> None:
+        self._settings = settings
+        self._resources = resources
         self.detector = detector if detector is not None else Detector()
-        self._to_log = num_gpu_perf_scores_to_log
-        self._stop = stop_if_detected
-        self._exclude = exclude_node
         self._save = save_checkpoint
         self._on_report = on_report
         self._logger = logging.getLogger(logger_name or "straggler")
@@ -143,10 +160,10 @@ class StragglerPlugin:
         self._context = context
         if self.detector.initialized:
             raise DetectorError("the straggler plugin's detector is initialised already; give the plugin its own")
-        self.detector.initialize(**self._settings)
+        self.detector.start(self._settings.detector, **self._resources)
         if self._callables:
             self.detector.wrap_callables(self._callables)
-        if self._stop:
+        if self._settings.stop_if_detected:
             self.detector.decide_with(self._decide)
         self._step = self.detector.detection_section(
             "training step", kind="wait" if context.world_size > 1 else "work"
@@ -175,7 +192,7 @@ class StragglerPlugin:
         report = self.detector.generate_report()
         if report is not None:
             self._tell(report)
-        if self._stop:
+        if self._settings.stop_if_detected:
             self._stop_if_decided()
 
     @hookimpl
@@ -198,11 +215,13 @@ class StragglerPlugin:
         A slow section counts where the rank loses ``MATERIAL_SHARE`` of its time: nobody's training is to be
         stopped for a line that rank 0 logs between two steps.
         """
-        slow = report.identify_stragglers(**self._thresholds)
-        found = slow["straggler_gpus_relative"] | slow["straggler_gpus_individual"]
-        for sections in (slow["straggler_sections_relative"], slow["straggler_sections_individual"]):
-            of_sections: set[StragglerId] = set().union(*sections.values())
-            found |= {known for known in of_sections if report.lost_share(known.rank) >= MATERIAL_SHARE}
+        found: set[StragglerId] = set()
+        for ids in report.find_stragglers(self._settings.thresholds).values():
+            if isinstance(ids, dict):
+                of_sections: set[StragglerId] = set().union(*ids.values())
+                found |= {known for known in of_sections if report.lost_share(known.rank) >= MATERIAL_SHARE}
+            else:
+                found |= ids
         return found
 
     def persistent(self, report: Report) -> set[StragglerId]:
@@ -234,7 +253,7 @@ class StragglerPlugin:
         if "stop" not in decision:
             return
         reason = f"stopped for a persistent straggler: {decision['stop']}"
-        if self._exclude and self._context.rank in decision["ranks"]:
+        if self._settings.exclude_node and self._context.rank in decision["ranks"]:
             self._ask_to_leave_node_out(reason)
         if self._save is not None:
             self._save()
@@ -257,8 +276,8 @@ class StragglerPlugin:
         if table and (report.has_stragglers() or said != self._said):
             self._logger.warning("%s", table)
         self._said = said
-        if self._to_log:
-            for line in _best_and_worst(report, self._to_log):
+        if self._settings.scores_to_log:
+            for line in _best_and_worst(report, self._settings.scores_to_log):
                 self._logger.info("%s", line)
         if self._on_report is not None:
             self._on_report(report)
@@ -277,15 +296,3 @@ def _best_and_worst(report: Report, count: int) -> Iterable[str]:
             worst = ", ".join(f"{rank}: {score:.3f}" for rank, score in ordered[:count])
             best = ", ".join(f"{rank}: {score:.3f}" for rank, score in ordered[::-1][:count])
             yield f"{kind} perf scores: worst {worst}; best {best}"
-
-
-def _whole(name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ConfigError(f"{name} is {value!r}; expected a whole number from 0")
-
-
-def _threshold(name: str, value: float) -> float:
-    try:
-        return check_threshold(name, value)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error

@@ -7,7 +7,6 @@ A report of a rank that is not told the others' times still has its local summar
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -24,8 +23,8 @@ from straggler.probes.base import Collected, Probe
 from straggler.reporting.rank_messages import restrict, words_for
 from straggler.reporting.report import Report
 from straggler.reporting.report_log import ReportLog
-from straggler.scoring.robust_settings import RobustSettings
-from straggler.scoring.scorer import Judge, Scoring
+from straggler.scoring.scorer import Judge
+from straggler.settings import DetectorSettings
 
 __all__ = ["Reporter"]
 
@@ -33,43 +32,36 @@ _HISTORY = 64
 
 
 class Reporter:
-    """Makes reports. See ``Detector.initialize`` for the arguments."""
+    """Makes reports.
+
+    Args:
+        exchange: Carries what the ranks measured to rank 0.
+        probes: What measures.
+        settings: Of the detector.
+    """
 
     def __init__(
         self,
         exchange: Exchange,
         probes: Sequence[Probe],
-        *,
-        relative: bool,
-        individual: bool,
-        scoring: Scoring,
-        settings: RobustSettings | None,
-        gather_on_rank0: bool,
-        node: str,
-        peer_group: str,
-        top_k: int,
-        log_path: str | os.PathLike[str] | None,
+        settings: DetectorSettings,
     ) -> None:
         self.exchange = exchange
         self.sequence = 0
         self.decide: Callable[[Report], Mapping[str, Any]] | None = None
         self.shared: dict[str, Any] | None = None
         self._probes = probes
-        self._gather = gather_on_rank0
-        self._node = node
-        self._group = peer_group
-        self._top_k = top_k
+        self._gather = settings.gather_on_rank0
+        self._node = settings.node_name
+        self._top_k = settings.top_k
         self._names = NameBook()
         self._nodes = [""] * exchange.world_size
         self._last = time.monotonic()
         self._durations: list[float] = []
-        self._judge = (
-            Judge(exchange.world_size, scoring=scoring, relative=relative, individual=individual, settings=settings)
-            if exchange.rank == 0
-            else None
-        )
+        self._judge = Judge(exchange.world_size, settings) if exchange.rank == 0 else None
+        log_path = settings.log_path
         self._log = ReportLog(log_path) if log_path is not None and exchange.rank == 0 else None
-        self._hashed_group = hash_name(peer_group)
+        self._hashed_group = hash_name(settings.peer_group)
 
     def make(self) -> Report | None:
         """One report; see ``Detector.generate_report``."""

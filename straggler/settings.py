@@ -1,31 +1,128 @@
-"""The detector's settings, checked in one place, each error with the value and the fix."""
+"""The settings of straggler detection: each is checked once, when it is made, and handed on whole."""
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import attrs
 
 from resilience_core.errors import ConfigError
 from resilience_core.suggestions import nearest
-from straggler.scoring.scorer import SCORINGS
 
-__all__ = ["SCORES", "check_settings", "scores"]
+__all__ = ["DEFAULT_THRESHOLD", "SCORES", "SCORINGS", "DetectorSettings", "RobustSettings", "Scoring", "Thresholds"]
 
 SCORES = ("relative_perf_scores", "individual_perf_scores")
 
+Scoring = Literal["robust", "minimum"]
+SCORINGS: tuple[Scoring, ...] = ("robust", "minimum")
 
-def scores(given: str | Sequence[str]) -> tuple[bool, bool]:
-    """Which scores are asked for: relative, individual.
+_MOST_ROWS = 4096
+
+
+class _Default(float):
+    """A threshold that nobody asked for, told apart by its type from one that was given."""
+
+    def __repr__(self) -> str:
+        return f"{float(self):g}"
+
+
+DEFAULT_THRESHOLD: float = _Default(0.75)
+
+
+@attrs.frozen(kw_only=True)
+class RobustSettings:
+    """What SLOW means. The defaults are those the simulator was passed with.
+
+    Args:
+        ratio_floor: Slower than the peers by less than this is never SLOW (0.07: 7 %).
+        change_floor: CUSUM allowance: a change by less than this, against one's own past, does not add up.
+        change_limit: CUSUM alarm.
+        k: Windows over half the bar, out of the last ``m``, before SLOW.
+        m: See ``k``; at most 8.
+        pool: Windows averaged for the level test.
+        learning_windows: Windows of a rank's own past before the change test.
+        release_windows: Windows under half the bar before SLOW ends.
+        min_samples: Samples in a window below which it says nothing.
+        implausible: Share of the peers' time below which a measurement is not believed.
+        false_alarms: Chance of a false alarm per job, were the spread normal.
+    """
+
+    ratio_floor: float = attrs.field(default=0.07)
+    change_floor: float = attrs.field(default=0.03)
+    change_limit: float = attrs.field(default=0.09)
+    k: int = attrs.field(default=3)
+    m: int = attrs.field(default=4)
+    pool: int = attrs.field(default=3)
+    learning_windows: int = attrs.field(default=8)
+    release_windows: int = attrs.field(default=2)
+    min_samples: int = attrs.field(default=3)
+    implausible: float = attrs.field(default=0.65)
+    false_alarms: float = attrs.field(default=0.01)
+
+    def __attrs_post_init__(self) -> None:
+        ranges: dict[str, tuple[float, float]] = {
+            "ratio_floor": (0.001, 100.0),
+            "change_floor": (0.001, 100.0),
+            "change_limit": (0.001, 100.0),
+            "k": (1, 8),
+            "m": (1, 8),
+            "pool": (1, 8),
+            "learning_windows": (2, 1000),
+            "release_windows": (1, 1000),
+            "min_samples": (1, 10**6),
+            "implausible": (0.0, 1.0),
+            "false_alarms": (1e-12, 0.5),
+        }
+        for name, (low, high) in ranges.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+                raise ConfigError(f"RobustSettings.{name} is {value!r}; expected {low:g} to {high:g}")
+        if self.k > self.m:
+            raise ConfigError(f"RobustSettings.k is {self.k}, of the last m = {self.m} windows; k is at most m")
+
+
+def _check_threshold(_: Thresholds, attribute: attrs.Attribute[float], value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value <= 1.0:
+        raise ConfigError(f"{attribute.name} is {value!r}; a score is between 0 (slowest) and 1, for example 0.75")
+
+
+@attrs.frozen(kw_only=True)
+class Thresholds:
+    """Scores below which a rank is a straggler, each from 0 to 1.
+
+    With robust scores :data:`DEFAULT_THRESHOLD` stands for the robust state, which finds 10 %.
+
+    Args:
+        gpu_rel_threshold: For GPU scores against the peers.
+        section_rel_threshold: For section scores against the peers.
+        gpu_indiv_threshold: For GPU scores against the rank's own past.
+        section_indiv_threshold: For section scores against the rank's own past.
 
     Raises:
-        ConfigError: None is, or one is not known.
+        ConfigError: One is not a number from 0 to 1.
     """
+
+    gpu_rel_threshold: float = attrs.field(default=DEFAULT_THRESHOLD, validator=_check_threshold)
+    section_rel_threshold: float = attrs.field(default=DEFAULT_THRESHOLD, validator=_check_threshold)
+    gpu_indiv_threshold: float = attrs.field(default=DEFAULT_THRESHOLD, validator=_check_threshold)
+    section_indiv_threshold: float = attrs.field(default=DEFAULT_THRESHOLD, validator=_check_threshold)
+
+    @staticmethod
+    def is_default(threshold: float) -> bool:
+        """Return whether this threshold was not given by anybody."""
+        return isinstance(threshold, _Default)
+
+
+def _to_scores(given: str | Sequence[str]) -> tuple[str, ...]:
     if given == "all":
-        return True, True
+        return SCORES
     if isinstance(given, str):
         raise ConfigError(f'scores_to_compute is {given!r}; give "all" or a list of {", ".join(SCORES)}')
-    listed = list(given)
+    listed = tuple(given)
     if not listed:
         raise ConfigError(
             f'scores_to_compute is empty: no score is selected; give "all" or some of {", ".join(SCORES)}'
@@ -33,61 +130,107 @@ def scores(given: str | Sequence[str]) -> tuple[bool, bool]:
     for score in listed:
         if score not in SCORES:
             raise ConfigError(f"scores_to_compute has {score!r}{nearest(str(score), SCORES)}")
-    return SCORES[0] in listed, SCORES[1] in listed
+    return listed
 
 
-def check_settings(
-    *,
-    scores_to_compute: str | Sequence[str],
-    gather_on_rank0: bool,
-    profiling_interval: int,
-    report_time_interval: float,
-    scoring: str,
-    top_k: int,
-    report_bound_seconds: float,
-) -> tuple[bool, bool]:
-    """Check everything that ``Detector.initialize`` takes; what the scores are, as :func:`scores`.
-
-    Raises:
-        ConfigError: A setting is out of range.
-    """
-    if not isinstance(gather_on_rank0, bool):
-        raise ConfigError(f"gather_on_rank0 is {gather_on_rank0!r}; expected True or False")
-    _whole("profiling_interval", profiling_interval)
-    _whole("top_k", top_k)
-    if top_k > 4096:
-        raise ConfigError(f"top_k is {top_k}; at most 4096 rows of each kind are sent")
-    _seconds("report_time_interval", report_time_interval)
-    _seconds("report_bound_seconds", report_bound_seconds)
-    if scoring not in SCORINGS:
-        raise ConfigError(f"scoring is {scoring!r}{nearest(str(scoring), SCORINGS)}")
-    return scores(scores_to_compute)
+def _to_node_name(given: str | None) -> str:
+    return socket.gethostname() if given is None else str(given)
 
 
-def _whole(name: str, value: int) -> None:
+def _to_peer_group(given: object) -> str:
+    return "" if given is None else str(given)
+
+
+def _to_robust(given: RobustSettings | None) -> RobustSettings:
+    return RobustSettings() if given is None else given
+
+
+def _check_flag(_: Any, attribute: attrs.Attribute[bool], value: bool) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{attribute.name} is {value!r}; expected True or False")
+
+
+def _check_count(_: Any, attribute: attrs.Attribute[int], value: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{name} is {value!r}; expected a whole number from 1")
+        raise ConfigError(f"{attribute.name} is {value!r}; expected a whole number from 1")
 
 
-def _seconds(name: str, value: float) -> None:
+def _check_seconds(_: Any, attribute: attrs.Attribute[float], value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
-        raise ConfigError(f"{name} is {value!r}; expected seconds above 0")
+        raise ConfigError(f"{attribute.name} is {value!r}; expected seconds above 0")
 
 
-def check_detector_settings(given: Mapping[str, object], initialize: Callable[..., object]) -> None:
-    """Check arguments for ``Detector.initialize`` before there is a detector: names first, then values.
+@attrs.frozen(kw_only=True)
+class DetectorSettings:
+    """What ``Detector.initialize`` is told, less the objects it is to work with.
 
     Args:
-        given: The arguments by name.
-        initialize: The method itself, whose signature has the names and the defaults.
+        scores_to_compute: ``"all"`` or a list of :data:`SCORES`; kept as a tuple.
+        gather_on_rank0: Rank 0's reports hold all ranks and the others get None.
+        profiling_interval: Measure every n-th entry of each section.
+        report_time_interval: Seconds between reports.
+        node_name: Name of this machine; None: its host name.
+        scoring: ``"robust"`` or ``"minimum"``.
+        settings: What SLOW means to robust scoring, kept as ``robust``; None: the defaults.
+        peer_group: Equal on ranks that do the same work; kept as text, ``""`` for None.
+        top_k: Rows of each kind that a rank sends, at most 4096.
+        report_bound_seconds: How long a report waits for ranks that do not answer.
+        log_path: JSONL file that rank 0 appends every report to.
 
     Raises:
-        ConfigError: A name is not known, or a value is out of range.
+        ConfigError: A setting is out of range; the message names it.
     """
-    known = inspect.signature(initialize).parameters
-    for name in given:
-        if name not in known:
-            raise ConfigError(f"unknown straggler setting {name!r}{nearest(name, known)}")
-    checked = inspect.signature(check_settings).parameters
-    values = {name: given.get(name, known[name].default) for name in checked}
-    check_settings(**values)  # type: ignore[arg-type]
+
+    scores_to_compute: tuple[str, ...] = attrs.field(default="all", converter=_to_scores)
+    gather_on_rank0: bool = attrs.field(default=True, validator=_check_flag)
+    profiling_interval: int = attrs.field(default=1, validator=_check_count)
+    report_time_interval: float = attrs.field(default=60.0, validator=_check_seconds)
+    node_name: str = attrs.field(default=None, converter=_to_node_name)
+    scoring: Scoring = attrs.field(default="robust")
+    robust: RobustSettings = attrs.field(default=None, alias="settings", converter=_to_robust)
+    peer_group: str = attrs.field(default=None, converter=_to_peer_group)
+    top_k: int = attrs.field(default=32, validator=_check_count)
+    report_bound_seconds: float = attrs.field(default=10.0, validator=_check_seconds)
+    log_path: str | os.PathLike[str] | None = None
+
+    @scoring.validator
+    def _check_scoring(self, _: attrs.Attribute[Scoring], value: Scoring) -> None:
+        if value not in SCORINGS:
+            raise ConfigError(f"scoring is {value!r}{nearest(str(value), SCORINGS)}")
+
+    @robust.validator
+    def _check_robust(self, _: attrs.Attribute[RobustSettings], value: RobustSettings) -> None:
+        if not isinstance(value, RobustSettings):
+            raise ConfigError(f"settings is {value!r}; give RobustSettings(...)")
+
+    @top_k.validator
+    def _check_top_k(self, _: attrs.Attribute[int], value: int) -> None:
+        if value > _MOST_ROWS:
+            raise ConfigError(f"top_k is {value}; at most {_MOST_ROWS} rows of each kind are sent")
+
+    @classmethod
+    def from_arguments(cls, given: Mapping[str, Any], also_known: Sequence[str] = ()) -> DetectorSettings:
+        """Make settings from arguments whose names nobody has checked yet.
+
+        Args:
+            given: Settings by name.
+            also_known: Names that the caller takes itself, to suggest for a misspelt one.
+
+        Raises:
+            ConfigError: A name is not known, or a value is out of range.
+        """
+        known = [field.alias for field in attrs.fields(cls)]
+        for name in given:
+            if name not in known:
+                raise ConfigError(f"unknown straggler setting {name!r}{nearest(name, [*known, *also_known])}")
+        return cls(**given)
+
+    @property
+    def has_relative_scores(self) -> bool:
+        """Whether ranks are compared with their peers."""
+        return SCORES[0] in self.scores_to_compute
+
+    @property
+    def has_individual_scores(self) -> bool:
+        """Whether ranks are compared with their own past."""
+        return SCORES[1] in self.scores_to_compute

@@ -10,20 +10,11 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from straggler.scoring.robust_settings import SLOW, Window
+from straggler.scoring.robust_scores import SLOW, Window
 from straggler.scoring.scorer import GPU_ROW, Outcome
+from straggler.settings import Thresholds
 
-__all__ = ["DEFAULT_THRESHOLD", "Identification", "StragglerId", "Stragglers", "check_threshold"]
-
-
-class _Default(float):
-    """A threshold of 0.75 that nobody asked for, told apart by its type from one that was given."""
-
-    def __repr__(self) -> str:
-        return f"{float(self):g}"
-
-
-DEFAULT_THRESHOLD = _Default(0.75)
+__all__ = ["Identification", "StragglerId"]
 
 
 @attrs.frozen(order=True)
@@ -39,35 +30,11 @@ class StragglerId:
     node: str
 
 
-class Stragglers(TypedDict):
-    """The slow ranks, by what says so; of sections by name, without empty ones."""
-
-    straggler_gpus_relative: set[StragglerId]
-    straggler_gpus_individual: set[StragglerId]
-    straggler_sections_relative: dict[str, set[StragglerId]]
-    straggler_sections_individual: dict[str, set[StragglerId]]
-
-
-def check_threshold(name: str, value: float) -> float:
-    """Check a score threshold and return it.
-
-    Args:
-        name: The parameter's name, for the message.
-        value: The threshold.
-
-    Raises:
-        ValueError: It is not a number from 0 to 1.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value <= 1.0:
-        raise ValueError(f"{name} is {value!r}; a score is between 0 (slowest) and 1, for example 0.75")
-    return value
-
-
 @attrs.frozen
 class Identification:
     """Finds the slow ranks among the scores of one report.
 
-    With robust scores and :data:`DEFAULT_THRESHOLD`, those in state SLOW; a threshold that was given replaces the
+    With robust scores and the default threshold, those in state SLOW; a threshold that was given replaces the
     ratio floor, and persistence stays. With minimum scores, every score strictly below the threshold.
 
     Args:
@@ -129,6 +96,6 @@ class Identification:
 
 
 def _slow(window: Window, threshold: float) -> npt.NDArray[np.bool_]:
-    if isinstance(threshold, _Default):
+    if Thresholds.is_default(threshold):
         return np.asarray(window.state == SLOW)
     return window.beyond(threshold)

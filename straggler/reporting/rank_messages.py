@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from straggler.scoring.robust_settings import UNKNOWN, Window
+from straggler.scoring.robust_scores import UNKNOWN, Window
 from straggler.scoring.scorer import Outcome
 
 if TYPE_CHECKING:

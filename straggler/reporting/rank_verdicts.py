@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from straggler.exchange.gathered import Gathered
 from straggler.reporting.verdict import MATERIAL_SHARE, State, Verdict, device_reasons
-from straggler.scoring.robust_settings import IMPLAUSIBLE, SLOW, UNKNOWN, Window
+from straggler.scoring.robust_scores import IMPLAUSIBLE, SLOW, UNKNOWN, Window
 from straggler.scoring.scorer import GPU_ROW, Outcome
 
 __all__ = ["RankVerdicts"]

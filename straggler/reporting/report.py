@@ -15,12 +15,13 @@ import numpy.typing as npt
 
 from straggler.exchange.gathered import Gathered
 from straggler.measurement.summary import Summary
-from straggler.reporting.identification import DEFAULT_THRESHOLD, Identification, StragglerId, Stragglers, check_threshold
+from straggler.reporting.identification import Identification, StragglerId
 from straggler.reporting.rank_verdicts import RankVerdicts
 from straggler.reporting.row_names import RowNames
 from straggler.reporting.table import render
 from straggler.reporting.verdict import State, Verdict
 from straggler.scoring.scorer import Outcome
+from straggler.settings import DEFAULT_THRESHOLD, Thresholds
 
 __all__ = ["Report"]
 
@@ -139,20 +140,30 @@ class Report:
         Raises:
             ValueError: A threshold is not between 0 and 1.
         """
-        check_threshold("gpu_rel_threshold", gpu_rel_threshold)
-        check_threshold("section_rel_threshold", section_rel_threshold)
-        check_threshold("gpu_indiv_threshold", gpu_indiv_threshold)
-        check_threshold("section_indiv_threshold", section_indiv_threshold)
-        outcome = self.outcome
-        slow = Identification(outcome, self.gathered.nodes, self._only, self._row_name)
-        relative = outcome.window if outcome.relative is not None else None
+        return self.find_stragglers(
+            Thresholds(
+                gpu_rel_threshold=gpu_rel_threshold,
+                section_rel_threshold=section_rel_threshold,
+                gpu_indiv_threshold=gpu_indiv_threshold,
+                section_indiv_threshold=section_indiv_threshold,
+            )
+        )
+
+    def find_stragglers(self, thresholds: Thresholds) -> dict[str, set[StragglerId] | dict[str, set[StragglerId]]]:
+        """Name the slow ranks as :meth:`identify_stragglers` does, by thresholds that are checked already.
+
+        Args:
+            thresholds: Scores below which a rank is slow.
+        """
+        scores = self.outcome
+        slow = Identification(scores, self.gathered.nodes, self._only, self._row_name)
+        relative = scores.window if scores.relative is not None else None
+        past = scores.own_past
         return {
-            "straggler_gpus_relative": slow.gpus(outcome.gpu_relative, relative, gpu_rel_threshold),
-            "straggler_gpus_individual": slow.gpus(outcome.gpu_individual, outcome.own_past, gpu_indiv_threshold),
-            "straggler_sections_relative": slow.sections(outcome.relative, relative, section_rel_threshold),
-            "straggler_sections_individual": slow.sections(
-                outcome.individual, outcome.own_past, section_indiv_threshold
-            ),
+            "straggler_gpus_relative": slow.gpus(scores.gpu_relative, relative, thresholds.gpu_rel_threshold),
+            "straggler_gpus_individual": slow.gpus(scores.gpu_individual, past, thresholds.gpu_indiv_threshold),
+            "straggler_sections_relative": slow.sections(scores.relative, relative, thresholds.section_rel_threshold),
+            "straggler_sections_individual": slow.sections(scores.individual, past, thresholds.section_indiv_threshold),
         }
 
     def verdict(self, rank: int) -> Verdict:

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from straggler.errors import ReportLogError
-from straggler.scoring.robust_settings import SLOW, Window
+from straggler.scoring.robust_scores import SLOW, Window
 
 if TYPE_CHECKING:
     from straggler.reporting.report import Report

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from straggler.reporting.verdict import State, Verdict
-from straggler.scoring.robust_settings import SLOW
+from straggler.scoring.robust_scores import SLOW
 from straggler.scoring.scorer import Outcome
 
 __all__ = ["Tabulated", "render"]

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.robust import RobustScorer
-from straggler.scoring.robust_settings import RobustSettings
+from straggler.settings import RobustSettings
 
 __all__ = ["OwnPastScorer"]
 

@@ -42,9 +42,10 @@ import numpy.typing as npt
 
 from straggler.scoring.history import RowHistory
 from straggler.scoring.peers import PeerGroups
-from straggler.scoring.robust_settings import IMPLAUSIBLE, LEAST_NOISE, OK, SLOW, UNKNOWN, RobustSettings, Window
+from straggler.scoring.robust_scores import IMPLAUSIBLE, LEAST_NOISE, UNKNOWN, Window
+from straggler.settings import RobustSettings
 
-__all__ = ["IMPLAUSIBLE", "OK", "SLOW", "UNKNOWN", "RobustScorer", "RobustSettings", "Window"]
+__all__ = ["RobustScorer"]
 
 Float32 = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]

@@ -8,8 +8,6 @@ never scored.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import attrs
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +19,10 @@ from straggler.scoring.individual import OwnPastScorer
 from straggler.scoring.minimum import MinimumScorer
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.robust import RobustScorer
-from straggler.scoring.robust_settings import OK, SLOW, UNKNOWN, RobustSettings, Window
+from straggler.scoring.robust_scores import OK, SLOW, UNKNOWN, Window
+from straggler.settings import DetectorSettings
 
-__all__ = ["ARRIVAL_SALT", "GPU_ROW", "SCORINGS", "Judge", "Outcome", "Scoring"]
-
-Scoring = Literal["robust", "minimum"]
-SCORINGS: tuple[Scoring, ...] = ("robust", "minimum")
+__all__ = ["ARRIVAL_SALT", "GPU_ROW", "Judge", "Outcome"]
 
 GPU_ROW = hash_name("gpu, all kernels")
 ARRIVAL_SALT = 0x9E37_79B9_7F4A_7C15
@@ -74,20 +70,18 @@ class Outcome:
 class Judge:
     """Holds the scorers, and with them every rank's past. Lives on the rank that makes reports."""
 
-    def __init__(
-        self, ranks: int, *, scoring: Scoring, relative: bool, individual: bool, settings: RobustSettings | None = None
-    ) -> None:
+    def __init__(self, ranks: int, settings: DetectorSettings) -> None:
         self.ranks = ranks
-        self.scoring = scoring
-        self._relative = relative
-        self._individual = individual
+        self._is_minimum = settings.scoring == "minimum"
+        self._relative = settings.has_relative_scores
+        self._individual = settings.has_individual_scores
         self._minimum = MinimumScorer()
-        self._robust = RobustScorer(ranks, settings)
-        self._own_past = OwnPastScorer(ranks, settings)
+        self._robust = RobustScorer(ranks, settings.robust)
+        self._own_past = OwnPastScorer(ranks, settings.robust)
 
     def judge(self, gathered: Gathered) -> Outcome:
         """Score one report's windows."""
-        if self.scoring == "minimum":
+        if self._is_minimum:
             return self._judge_minimum(gathered)
         return self._judge_robust(gathered)
 

@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from straggler.scoring.robust import RobustScorer
-from straggler.scoring.robust_settings import SLOW, RobustSettings
+from straggler.scoring.robust_scores import SLOW
+from straggler.settings import RobustSettings
 from straggler.simulation.simulator import Fault, Job, simulate, truth
 
 __all__ = ["Marks", "clean_windows", "examine", "with_stragglers"]

@@ -13,6 +13,7 @@ from straggler.measurement.name_table import NameBook
 from straggler.reporting.report import Report
 from straggler.reporting.report_log import ReportLog
 from straggler.scoring.scorer import Judge
+from straggler.settings import DetectorSettings
 from straggler.simulation.simulator import Job, simulate
 
 __all__ = ["reports", "write_log"]
@@ -22,7 +23,7 @@ def reports(job: Job, *, interval_seconds: float = 60.0) -> Iterator[Report]:
     """Each window of a simulated job as a report."""
     names = NameBook()
     hashes = np.array(sorted(names.add(f"section {row}") for row in range(job.sections)), dtype=np.uint64)
-    judge = Judge(job.ranks, scoring="robust", relative=True, individual=False)
+    judge = Judge(job.ranks, DetectorSettings(scores_to_compute=["relative_perf_scores"]))
     nodes = [f"node-{rank // job.ranks_per_node:04d}" for rank in range(job.ranks)]
     none = np.zeros((0, job.ranks))
     empty = Block(np.zeros(0, np.uint64), none, none, none, none, np.zeros(0, bool))

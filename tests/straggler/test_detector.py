@@ -3,6 +3,7 @@
 import inspect
 import logging
 
+import attrs
 import pytest
 
 import straggler
@@ -10,9 +11,11 @@ from resilience_core import ConfigError
 from straggler import Detector, DetectorError
 from straggler.exchange.exchange import LocalExchange
 from straggler.exchange.schedule import ReportSchedule
+from straggler.plugin_settings import DETECTOR_RESOURCES
 from straggler.probes.cpu_wall import CpuWallProbe
 from straggler.probes.registry import choose
 from straggler.reporter import Reporter
+from straggler.settings import DetectorSettings
 from straggler.testing import FakeCudaEvents
 
 
@@ -154,6 +157,26 @@ def test_reports_come_when_the_interval_has_elapsed_alone():
     detector.shutdown()
 
 
+def test_the_defaults_of_initialize_are_those_of_the_settings():
+    signature = inspect.signature(Detector.initialize).parameters
+    given = {name: parameter.default for name, parameter in signature.items() if name not in DETECTOR_RESOURCES}
+    assert DetectorSettings(**given) == DetectorSettings()
+    assert set(given) == {field.alias for field in attrs.fields(DetectorSettings)}
+
+
+def test_settings_are_frozen_and_go_to_a_detector_whole():
+    settings = DetectorSettings(scores_to_compute=["individual_perf_scores"], peer_group=("stage", 3))
+    assert (settings.has_relative_scores, settings.has_individual_scores) == (False, True)
+    assert settings.peer_group == "('stage', 3)"
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        settings.top_k = 3
+    detector = Detector()
+    detector.start(settings, exchange=LocalExchange())
+    with pytest.raises(DetectorError, match="initialised already"):
+        detector.start(settings)
+    detector.shutdown()
+
+
 def test_a_rank_that_missed_a_report_catches_up():
     class Behind(LocalExchange):
         rank, world_size = 1, 2
@@ -161,10 +184,7 @@ def test_a_rank_that_missed_a_report_catches_up():
         def announced(self):
             return 5, 70
 
-    reporter = Reporter(
-        Behind(), [], relative=True, individual=True, scoring="robust", settings=None, gather_on_rank0=True,
-        node="n", peer_group="", top_k=4, log_path=None,
-    )  # fmt: skip
+    reporter = Reporter(Behind(), [], DetectorSettings(node_name="n", top_k=4))
     reporter.sequence = 3
     assert reporter.hear() == 70
     assert reporter.sequence == 5

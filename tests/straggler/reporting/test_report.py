@@ -10,20 +10,20 @@ from straggler.measurement.measured import STATE_FIELDS, Family, Measured
 from straggler.measurement.name_table import NameBook
 from straggler.measurement.summary import summarise
 from straggler.probes.nvml import NvmlProbe
-from straggler.reporting.identification import DEFAULT_THRESHOLD
 from straggler.reporting.report import Report
 from straggler.reporting.row_names import RowNames
 from straggler.scoring.scorer import Judge
+from straggler.settings import DEFAULT_THRESHOLD, DetectorSettings
 from straggler.testing import FakeNvmlBackend, RecordedWindowsExchange
 
 
 class Played:
     """Reports of a job made by hand: each call is one window."""
 
-    def __init__(self, ranks, **judge):
+    def __init__(self, ranks, **settings):
         self.ranks = ranks
         self.names = NameBook()
-        self.judge = Judge(ranks, **{"scoring": "robust", "relative": True, "individual": True, **judge})
+        self.judge = Judge(ranks, DetectorSettings(**settings))
         self.sequence = -1
 
     def report(

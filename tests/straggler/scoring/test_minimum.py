@@ -18,6 +18,7 @@ from straggler.probes.cupti import CuptiProbe
 from straggler.reporting.report import Report
 from straggler.scoring.minimum import MinimumScorer, gpu_scores, section_scores
 from straggler.scoring.scorer import Judge
+from straggler.settings import DetectorSettings
 from straggler.testing import RecordedCuptiBackend
 
 RANKS = 4
@@ -39,7 +40,7 @@ def report_of(sections, kernels, judge=None, sequence=0):
         head = {"sequence": sequence, "rank": rank, "world_size": RANKS, "elapsed": 1.0, "node": b"n"}
         payloads.append(encode(head, rows))
     gathered = assemble(payloads, sequence)
-    judge = judge or Judge(RANKS, scoring="minimum", relative=True, individual=True)
+    judge = judge or Judge(RANKS, DetectorSettings(scoring="minimum"))
     return Report(outcome=judge.judge(gathered), gathered=gathered, name_of=names.get, sequence=sequence, rank=0)
 
 
@@ -91,7 +92,7 @@ def test_relative_scores_are_the_formulas(sections, kernels):
 @given(jobs, jobs)
 def test_individual_scores_use_each_ranks_best_so_far(first, second):
     """The second report's reference is the smaller of a rank's two medians."""
-    judge = Judge(RANKS, scoring="minimum", relative=False, individual=True)
+    judge = Judge(RANKS, DetectorSettings(scoring="minimum", scores_to_compute=["individual_perf_scores"]))
     report_of(first, first, judge)
     report = report_of(second, second, judge, sequence=1)
 

@@ -11,7 +11,7 @@ from straggler import RobustSettings
 from straggler.scoring.individual import OwnPastScorer
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.robust import RobustScorer
-from straggler.scoring.robust_settings import IMPLAUSIBLE, OK, SLOW, UNKNOWN
+from straggler.scoring.robust_scores import IMPLAUSIBLE, OK, SLOW, UNKNOWN
 from straggler.simulation.evaluation import Marks, clean_windows, examine, with_stragglers
 from straggler.simulation.simulator import Fault, Job, simulate
 

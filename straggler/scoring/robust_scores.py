@@ -1,4 +1,4 @@
-"""RobustSettings and Window: what robust scoring is told, and what it says of one window."""
+"""What robust scoring says of one window."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from resilience_core.errors import ConfigError
-
-__all__ = ["IMPLAUSIBLE", "LEAST_NOISE", "OK", "SLOW", "UNKNOWN", "RobustSettings", "Window"]
+__all__ = ["IMPLAUSIBLE", "LEAST_NOISE", "OK", "SLOW", "UNKNOWN", "Window"]
 
 Float32 = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
@@ -19,58 +17,6 @@ OK, SLOW, UNKNOWN, IMPLAUSIBLE = 0, 1, 2, 3
 
 LEAST_NOISE = 0.005
 """No timing repeats better than this from window to window, whatever two ranks seem to say."""
-
-
-@attrs.frozen(kw_only=True)
-class RobustSettings:
-    """What SLOW means. The defaults are those the simulator was passed with.
-
-    Args:
-        ratio_floor: Slower than the peers by less than this is never SLOW (0.07: 7 %).
-        change_floor: CUSUM allowance: a change by less than this, against one's own past, does not add up.
-        change_limit: CUSUM alarm.
-        k: Windows over half the bar, out of the last ``m``, before SLOW.
-        m: See ``k``; at most 8.
-        pool: Windows averaged for the level test.
-        learning_windows: Windows of a rank's own past before the change test.
-        release_windows: Windows under half the bar before SLOW ends.
-        min_samples: Samples in a window below which it says nothing.
-        implausible: Share of the peers' time below which a measurement is not believed.
-        false_alarms: Chance of a false alarm per job, were the spread normal.
-    """
-
-    ratio_floor: float = attrs.field(default=0.07)
-    change_floor: float = attrs.field(default=0.03)
-    change_limit: float = attrs.field(default=0.09)
-    k: int = attrs.field(default=3)
-    m: int = attrs.field(default=4)
-    pool: int = attrs.field(default=3)
-    learning_windows: int = attrs.field(default=8)
-    release_windows: int = attrs.field(default=2)
-    min_samples: int = attrs.field(default=3)
-    implausible: float = attrs.field(default=0.65)
-    false_alarms: float = attrs.field(default=0.01)
-
-    def __attrs_post_init__(self) -> None:
-        ranges: dict[str, tuple[float, float]] = {
-            "ratio_floor": (0.001, 100.0),
-            "change_floor": (0.001, 100.0),
-            "change_limit": (0.001, 100.0),
-            "k": (1, 8),
-            "m": (1, 8),
-            "pool": (1, 8),
-            "learning_windows": (2, 1000),
-            "release_windows": (1, 1000),
-            "min_samples": (1, 10**6),
-            "implausible": (0.0, 1.0),
-            "false_alarms": (1e-12, 0.5),
-        }
-        for name, (low, high) in ranges.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-                raise ConfigError(f"RobustSettings.{name} is {value!r}; expected {low:g} to {high:g}")
-        if self.k > self.m:
-            raise ConfigError(f"RobustSettings.k is {self.k}, of the last m = {self.m} windows; k is at most m")
 
 
 @attrs.frozen

@@ -49,6 +49,8 @@ _MONITORS: dict[str, Callable[..., SectionMonitor | HeartbeatMonitor]] = {
 class FaultTolerance:
     """Fires the events of a loop that no framework owns, and lets a rank monitor listen.
 
+    Outside of :meth:`run` the other blocks fire nothing. A save inside another save is part of it.
+
     Args:
         state_path: A file that keeps learned timeouts from job to job; read on every rank, written by rank 0.
         calculate_timeouts: Learn timeouts from what is observed. Learning is a collective, after saves and at the
@@ -84,7 +86,6 @@ class FaultTolerance:
         self._translator = Translator("ddp", bus)
         if client is not None:
             self._translator.client = client
-        self._bus = self._translator.bus
         self._monitor = _MONITORS[api](
             self._translator.client, state_path=state_path, calculate_timeouts=calculate_timeouts
         )
@@ -94,7 +95,7 @@ class FaultTolerance:
     @property
     def bus(self) -> EventBus:
         """Where the events go."""
-        return self._bus
+        return self._translator.bus
 
     @property
     def client(self) -> RankMonitorClient:
@@ -147,8 +148,7 @@ class FaultTolerance:
             iteration: Steps since training began, from 0; a resumed run continues the count, and so does each epoch.
                 Where it begins again or stands still, the launcher cannot tell from it whether the job makes progress.
         """
-        self._translator.completed_steps = iteration
-        return _Step(self._bus, iteration)
+        return _Step(self._translator, iteration)
 
     def eval_step(self, iteration: int, eval_index: int) -> _EvalStep:
         """One evaluation step.
@@ -157,7 +157,7 @@ class FaultTolerance:
             iteration: Training steps completed so far.
             eval_index: Steps since this evaluation began, from 0.
         """
-        return _EvalStep(self._bus, iteration, eval_index)
+        return _EvalStep(self._translator, iteration, eval_index)
 
     def checkpoint(self, iteration: int, kind: CheckpointKind = "save") -> _Checkpoint:
         """Everything that saving does on this rank, the gather and the barrier included. Enter it on every rank.
@@ -166,7 +166,7 @@ class FaultTolerance:
             iteration: Training steps completed so far.
             kind: ``save``, ``finalize`` (of an asynchronous save) or ``remove`` (of an old checkpoint).
         """
-        return _Checkpoint(self._bus, iteration, kind)
+        return _Checkpoint(self._translator, iteration, kind)
 
     def checkpoint_loaded(self, iteration: int, source: LoadSource = "persistent") -> None:
         """Say, on every rank, that a checkpoint was loaded.
@@ -180,7 +180,7 @@ class FaultTolerance:
     def _refuse_a_second_monitor(self) -> None:
         if self._translator.is_running:
             raise PluginError("run() was entered already; leave its with block before entering it again")
-        for plugin in self._bus.plugins():
+        for plugin in self._translator.bus.plugins():
             if isinstance(plugin, SectionMonitor | HeartbeatMonitor):
                 raise PluginError(
                     f"the bus has a {type(plugin).__name__} already, and a rank has one monitor client. Unregister it, "
@@ -192,51 +192,51 @@ class FaultTolerance:
 
 
 class _Step:
-    __slots__ = ("_bus", "_iteration")
+    __slots__ = ("_iteration", "_translator")
 
-    def __init__(self, bus: EventBus, iteration: int) -> None:
-        self._bus = bus
+    def __init__(self, translator: Translator, iteration: int) -> None:
+        self._translator = translator
         self._iteration = iteration
 
     def __enter__(self) -> None:
-        self._bus.step_start(iteration=self._iteration)
+        self._translator.step_start(self._iteration)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if error is not None:
             note_error(error)  # while the section is still open
         # After an exception, too: whoever catches it and goes on must not be taken for a rank stuck in a step.
-        self._bus.step_end(iteration=self._iteration)
+        self._translator.step_end(is_complete=error is None)
 
 
 class _EvalStep:
-    __slots__ = ("_bus", "_eval_index", "_iteration")
+    __slots__ = ("_eval_index", "_iteration", "_translator")
 
-    def __init__(self, bus: EventBus, iteration: int, eval_index: int) -> None:
-        self._bus = bus
+    def __init__(self, translator: Translator, iteration: int, eval_index: int) -> None:
+        self._translator = translator
         self._iteration = iteration
         self._eval_index = eval_index
 
     def __enter__(self) -> None:
-        self._bus.eval_step_start(iteration=self._iteration, eval_index=self._eval_index)
+        self._translator.eval_step_start(self._iteration, self._eval_index)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if error is not None:
             note_error(error)
-        self._bus.eval_step_end(iteration=self._iteration, eval_index=self._eval_index)
+        self._translator.eval_step_end()
 
 
 class _Checkpoint:
-    __slots__ = ("_bus", "_iteration", "_kind")
+    __slots__ = ("_iteration", "_kind", "_translator")
 
-    def __init__(self, bus: EventBus, iteration: int, kind: CheckpointKind) -> None:
-        self._bus = bus
+    def __init__(self, translator: Translator, iteration: int, kind: CheckpointKind) -> None:
+        self._translator = translator
         self._iteration = iteration
         self._kind: CheckpointKind = kind
 
     def __enter__(self) -> None:
-        self._bus.checkpoint_start(iteration=self._iteration, kind=self._kind)
+        self._translator.checkpoint_start(self._kind, self._iteration)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if error is not None:
             note_error(error)
-        self._bus.checkpoint_end(iteration=self._iteration, kind=self._kind, error=error)
+        self._translator.checkpoint_end(error=error)

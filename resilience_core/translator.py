@@ -195,16 +195,21 @@ class Translator:
         if self._eval is not None:
             self.eval_step_end()
         self._evals_begun = 0
-        self._step = iteration
+        self._step = self.completed_steps = iteration
         self.bus.step_start(iteration=iteration)
 
-    def step_end(self) -> None:
-        """The training step that began last is complete."""
+    def step_end(self, *, is_complete: bool = True) -> None:
+        """End the training step that began last.
+
+        Args:
+            is_complete: False where an exception leaves it, so that it does not count.
+        """
         iteration = self._step
         if iteration is None:
             return
         self._step = None
-        self.completed_steps = iteration + 1
+        if is_complete:
+            self.completed_steps = iteration + 1
         self.bus.step_end(iteration=iteration)
 
     def evaluation_begins(self) -> None:
@@ -212,13 +217,20 @@ class Translator:
         self.eval_step_end()
         self._evals_begun = 0
 
-    def eval_step_start(self) -> None:
-        """An evaluation step begins."""
+    def eval_step_start(self, iteration: int | None = None, eval_index: int | None = None) -> None:
+        """Begin an evaluation step.
+
+        Args:
+            iteration: Training steps completed so far; None: as counted here.
+            eval_index: Steps since this evaluation began; None: as counted here.
+        """
         if not self.is_running:
             return
         self.eval_step_end()
-        iteration, index = self._eval = (self.completed_steps, self._evals_begun)
-        self._evals_begun += 1
+        iteration = self.completed_steps if iteration is None else iteration
+        index = self._evals_begun if eval_index is None else eval_index
+        self._eval = (iteration, index)
+        self._evals_begun = index + 1
         self.bus.eval_step_start(iteration=iteration, eval_index=index)
 
     def eval_step_end(self) -> None:
@@ -237,14 +249,20 @@ class Translator:
 
     # ---- saves ------------------------------------------------------------------------------------------
 
-    def checkpoint_start(self, kind: CheckpointKind = "save") -> None:
-        """Saving begins; inside another save this is part of it."""
+    def checkpoint_start(self, kind: CheckpointKind = "save", iteration: int | None = None) -> None:
+        """Begin saving; inside another save this is part of it.
+
+        Args:
+            kind: What is done.
+            iteration: Training steps completed so far; None: as counted here.
+        """
         if not self.is_running:
             return
         self._saves_open += 1
         if self._saves_open == 1:
-            self._save = (self.completed_steps, kind)
-            self.bus.checkpoint_start(iteration=self.completed_steps, kind=kind)
+            iteration = self.completed_steps if iteration is None else iteration
+            self._save = (iteration, kind)
+            self.bus.checkpoint_start(iteration=iteration, kind=kind)
 
     def checkpoint_end(self, kind: CheckpointKind | None = None, error: BaseException | None = None) -> None:
         """Saving is over.

@@ -804,9 +804,9 @@ MUTANTS = (
     Mutant(
         "a step that an exception leaves stays open",
         "adapters/ddp.py",
-        "taken for a rank stuck in a step.\n        self._bus.step_end(iteration=self._iteration)\n",
+        "taken for a rank stuck in a step.\n        self._translator.step_end(is_complete=error is None)\n",
         "taken for a rank stuck in a step.\n"
-        "        if error is None:\n            self._bus.step_end(iteration=self._iteration)\n",
+        "        if error is None:\n            self._translator.step_end(is_complete=error is None)\n",
         ("tests/adapters/test_ddp.py",),
     ),
     Mutant(

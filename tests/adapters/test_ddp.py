@@ -127,6 +127,42 @@ def test_an_exception_that_leaves_the_loop_is_told_and_goes_on(bus: EventBus, re
 
 
 @pytest.mark.usefixtures("no_monitor")
+def test_an_exception_between_two_steps_tells_how_many_are_complete(bus: EventBus, recorder: EventRecorder) -> None:
+    ft, wrong = FaultTolerance(bus=bus), ValueError("no such batch")
+
+    def loop() -> None:
+        with ft.run():
+            with ft.step(3):
+                pass
+            raise wrong
+
+    with pytest.raises(ValueError, match="no such batch"):
+        loop()
+
+    assert recorder.of("training_error") == [{"error": wrong, "iteration": 4}]
+
+
+@pytest.mark.usefixtures("no_monitor")
+def test_outside_of_a_run_nothing_is_fired(bus: EventBus, recorder: EventRecorder) -> None:
+    ft = FaultTolerance(bus=bus)
+    with ft.step(0), ft.eval_step(0, 0), ft.checkpoint(1):
+        ft.checkpoint_loaded(3)
+
+    assert recorder.events == []
+
+
+@pytest.mark.usefixtures("no_monitor")
+def test_a_save_inside_a_save_is_part_of_it(bus: EventBus, recorder: EventRecorder) -> None:
+    ft = FaultTolerance(bus=bus)
+    with ft.run(), ft.checkpoint(9), ft.checkpoint(8, kind="remove"):
+        pass
+
+    assert recorder.of("checkpoint_start") == [{"iteration": 9, "kind": "save"}]
+    assert recorder.of("checkpoint_end") == [{"iteration": 9, "kind": "save", "error": None}]
+    assert_conforms(recorder)
+
+
+@pytest.mark.usefixtures("no_monitor")
 def test_a_save_that_fails_ends_with_its_error(bus: EventBus, recorder: EventRecorder) -> None:
     ft, full = FaultTolerance(bus=bus), OSError("disk full")
     with pytest.raises(OSError, match="disk full"), ft.run(), ft.checkpoint(9):

@@ -1,4 +1,4 @@
-"""Straggler figures: section cost, scoring speed, report cost, marks on the simulator.
+"""Straggler figures: section cost, scoring speed, report cost, evaluation on the simulator.
 
     python benchmarks/straggler_bench.py [--quick]
 
@@ -28,10 +28,10 @@ from straggler.reporting.report import Report
 from straggler.scoring.minimum import MinimumScorer
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.robust import RobustScorer
-from straggler.scoring.scorer import Judge
+from straggler.scoring.scorer import Scorer
 from straggler.settings import DetectorSettings
-from straggler.simulation.evaluation import Marks, clean_windows, examine, with_stragglers
-from straggler.simulation.simulator import Fault, Job
+from straggler.simulation.evaluation import Confusion, clean_windows, evaluate, with_stragglers
+from straggler.simulation.simulator import SimulatedJob, SimulatedSlowdown
 
 
 class Timing(float):
@@ -130,10 +130,10 @@ def report_cost(ranks: int) -> None:
         collected = time.perf_counter()
         gathered = assemble(payloads, sequence)
         lined_up = time.perf_counter()
-        judge = Judge(ranks, DetectorSettings())
-        outcome = judge.judge(gathered)
+        scorer = Scorer(ranks, DetectorSettings())
+        scores = scorer.score(gathered)
         judged = time.perf_counter()
-        report = Report(outcome=outcome, gathered=gathered, name_of=str, sequence=sequence, rank=0)
+        report = Report(scores=scores, gathered=gathered, name_of=str, sequence=sequence, rank=0)
         report.table()
         told = time.perf_counter()
     print(
@@ -144,30 +144,30 @@ def report_cost(ranks: int) -> None:
     exchange.close()
 
 
-def marks(quick: bool) -> None:
+def evaluation(quick: bool) -> None:
     """F1 on the simulator: 10 % slowdowns, 5 % noise, 20 samples, 2 % spread, 0.1 % tenfold outliers."""
     for ranks, jobs in ((8, 200), (512, 40), (10_000, 10)):
         for shape, onset in (("normal", 10), ("uniform", 10), ("uniform", 0), ("normal", 0)):
-            total = Marks(0, 0, 0)
+            total = Confusion(0, 0, 0)
             for seed in range(5 if quick else jobs):
-                plain = Job(ranks=ranks, seed=seed, spread_shape=shape)  # type: ignore[arg-type]
-                total += examine(with_stragglers(plain, 0.01, 0.1, onset))
+                plain = SimulatedJob(ranks=ranks, seed=seed, spread_shape=shape)  # type: ignore[arg-type]
+                total += evaluate(with_stragglers(plain, 0.01, 0.1, onset))
             print(
                 f"{ranks} ranks, {shape} spread, 10 % slower from report {onset}, three reports later: "
                 f"F1 {total.f1:.4f} {total}"
             )
     for ranks, windows in ((8, 10_000), (512, 10_000), (10_000, 100 if quick else 1000)):
         for shape in ("normal", "uniform"):
-            wronged = clean_windows(ranks, windows, 1, spread_shape=shape)
-            print(f"{windows} clean windows of {ranks} ranks, {shape} spread: {wronged} false verdicts")
+            false_verdicts = clean_windows(ranks, windows, 1, spread_shape=shape)
+            print(f"{windows} clean windows of {ranks} ranks, {shape} spread: {false_verdicts} false verdicts")
     for ranks in (8, 512, 10_000):
         for shape in ("normal", "uniform"):
-            total = Marks(0, 0, 0)
+            total = Confusion(0, 0, 0)
             for seed in range(20):
-                fault = Fault(kind="bogus_clock", rank=seed % ranks, slowdown=-0.5, onset=0)
-                job = Job(ranks=ranks, seed=seed, windows=12, faults=(fault,), spread_shape=shape)  # type: ignore[arg-type]
-                total += examine(job)
-            print(f"one bogus clock (half of the time) among {ranks}, {shape}, 20 jobs: {total.wronged} wronged")
+                slowdown = SimulatedSlowdown(kind="bogus_clock", rank=seed % ranks, slowdown=-0.5, onset=0)
+                job = SimulatedJob(ranks=ranks, seed=seed, windows=12, slowdowns=(slowdown,), spread_shape=shape)  # type: ignore[arg-type]
+                total += evaluate(job)
+            print(f"one bogus clock (half of the time) among {ranks}, {shape}, 20 jobs: {total.fp} healthy ranks named")
 
 
 def main() -> None:
@@ -179,7 +179,7 @@ def main() -> None:
     scoring_speed(100_000)
     report_cost(1000)
     report_cost(10_000)
-    marks(quick)
+    evaluation(quick)
 
 
 if __name__ == "__main__":

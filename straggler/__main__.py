@@ -57,21 +57,21 @@ def _plot(options: argparse.Namespace) -> int:
 
 
 def _simulate(options: argparse.Namespace) -> int:
-    from straggler.simulation.evaluation import Marks, examine, with_stragglers
+    from straggler.simulation.evaluation import Confusion, evaluate, with_stragglers
     from straggler.simulation.reports import write_log
-    from straggler.simulation.simulator import Job
+    from straggler.simulation.simulator import SimulatedJob
 
-    marks = Marks(0, 0, 0)
+    marks = Confusion(0, 0, 0)
     for seed in range(options.jobs):
-        plain = Job(ranks=options.ranks, seed=seed, spread_shape=options.spread_shape)
+        plain = SimulatedJob(ranks=options.ranks, seed=seed, spread_shape=options.spread_shape)
         job = with_stragglers(plain, options.share, options.slowdown, options.onset)
-        marks += examine(job)
+        marks += evaluate(job)
         if seed == 0 and options.log:
             write_log(job, options.log)
     print(
         f"{options.jobs} jobs of {options.ranks} ranks, {100 * options.slowdown:g} % slowdowns from report "
         f"{options.onset}, three reports later: F1 {marks.f1:.4f} "
-        f"({marks.hits} found, {marks.misses} missed, {marks.wronged} healthy ranks named)"
+        f"({marks.tp} found, {marks.fn} missed, {marks.fp} healthy ranks named)"
     )
     return 0
 

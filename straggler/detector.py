@@ -27,7 +27,7 @@ from straggler.probes.base import Probe
 from straggler.probes.registry import choose, standard_probes
 from straggler.reporter import Reporter
 from straggler.reporting.report import Report
-from straggler.section_registry import SectionBook
+from straggler.section_registry import SectionRegistry
 from straggler.settings import DetectorSettings, RobustSettings, Scoring
 
 __all__ = ["Detector"]
@@ -68,7 +68,7 @@ class Detector:
     _default: Detector | None = None
 
     def __init__(self) -> None:
-        self._book = SectionBook(None)
+        self._registry = SectionRegistry(None)
         self._sections: dict[str, Section] = {}
         self._reporter: Reporter | None = None
         self._schedule: ReportSchedule | None = None
@@ -176,12 +176,12 @@ class Detector:
                 context.world_size,
             )
         self._probes = choose(standard_probes(settings.profiling_interval) if probes is None else probes)
-        self._book = SectionBook(
+        self._registry = SectionRegistry(
             collective_counter() if exchange.world_size > 1 else None,
             profiling_interval=settings.profiling_interval,
             probes=self._probes,
         )
-        self._sections = self._book.by_name
+        self._sections = self._registry.by_name
         self._reporter = reporter = Reporter(exchange, self._probes, settings)
         self._schedule = ReportSchedule(
             settings.report_time_interval,
@@ -213,7 +213,7 @@ class Detector:
             return section
         if self._reporter is None:
             raise _not_initialised("detection_section")
-        return self._book.at_place(name, frame, profile_cuda, kind)
+        return self._registry.at_place(name, frame, profile_cuda, kind)
 
     @_OnEither
     def wrap_callables(self, callable_ids: Sequence[CallableId], profile_cuda: bool = True) -> None:
@@ -240,7 +240,7 @@ class Detector:
         if self._reporter is None or self._schedule is None:
             raise _not_initialised("generate_report")
         report = self._reporter.make()
-        self._book.forget_release()
+        self._registry.forget_release()
         self._schedule.reported()
         return report
 
@@ -259,7 +259,7 @@ class Detector:
         return self.generate_report() if self._schedule.tick() else None
 
     @_OnEither
-    def decide_with(self, decide: Callable[[Report], Mapping[str, Any]] | None) -> None:
+    def set_decision_hook(self, decide: Callable[[Report], Mapping[str, Any]] | None) -> None:
         """Let rank 0 decide on each report, and every rank learn the decision before it goes on.
 
         Args:
@@ -267,14 +267,14 @@ class Detector:
                 rank 0's is called), since it makes the others wait for the answer, within the bound.
         """
         if self._reporter is None:
-            raise _not_initialised("decide_with")
+            raise _not_initialised("set_decision_hook")
         self._reporter.decide = decide
 
     @_OnEither
     def last_decision(self) -> dict[str, Any]:
         """What rank 0 decided on the last report; empty when it decided nothing or did not answer in time."""
-        word = None if self._reporter is None else self._reporter.shared
-        return {} if word is None else dict(word["decision"])
+        message = None if self._reporter is None else self._reporter.last_message
+        return {} if message is None else dict(message.decision)
 
     @_OnEither
     def shutdown(self) -> None:
@@ -285,10 +285,10 @@ class Detector:
         if self._reporter is not None:
             self._reporter.close()
         self._probes, self._reporter, self._schedule = [], None, None
-        self._book, self._sections = SectionBook(None), {}
+        self._registry, self._sections = SectionRegistry(None), {}
 
     def _section_named(self, name: str, profile_cuda: bool) -> Section:
-        return self._book.named(name, profile_cuda)
+        return self._registry.named(name, profile_cuda)
 
 
 def _not_initialised(call: str) -> DetectorError:

@@ -164,7 +164,7 @@ class StragglerPlugin:
         if self._callables:
             self.detector.wrap_callables(self._callables)
         if self._settings.stop_if_detected:
-            self.detector.decide_with(self._decide)
+            self.detector.set_decision_hook(self._decide)
         self._step = self.detector.detection_section(
             "training step", kind="wait" if context.world_size > 1 else "work"
         )  # fmt: skip
@@ -231,7 +231,7 @@ class StragglerPlugin:
         threshold in three reports running.
         """
         found = self.identify(report)
-        if report.outcome.window is not None:
+        if report.scores.against_peers is not None:
             return found
         for known in list(self._flagged):
             if known not in found:

@@ -6,7 +6,6 @@ A report of a rank that is not told the others' times still has its local summar
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,16 +13,16 @@ from typing import Any
 import numpy as np
 
 from straggler.exchange.exchange import Exchange
-from straggler.exchange.gathered import Gathered, assemble
+from straggler.exchange.gathered import GatheredWindows, assemble
 from straggler.exchange.wire import encode
 from straggler.measurement.measured import STATE_FIELDS, Family, Measured, top_k
-from straggler.measurement.name_table import NameBook, hash_name
+from straggler.measurement.name_table import NameTable, hash_name
 from straggler.measurement.summary import Summary
 from straggler.probes.base import Collected, Probe
-from straggler.reporting.rank_messages import restrict, words_for
+from straggler.reporting.rank_messages import RankMessage, decode_for_rank, encode_for_ranks, unknown_scores
 from straggler.reporting.report import Report
 from straggler.reporting.report_log import ReportLog
-from straggler.scoring.scorer import Judge
+from straggler.scoring.scorer import Scorer
 from straggler.settings import DetectorSettings
 
 __all__ = ["Reporter"]
@@ -49,16 +48,16 @@ class Reporter:
         self.exchange = exchange
         self.sequence = 0
         self.decide: Callable[[Report], Mapping[str, Any]] | None = None
-        self.shared: dict[str, Any] | None = None
+        self.last_message: RankMessage | None = None
         self._probes = probes
         self._gather = settings.gather_on_rank0
         self._node = settings.node_name
         self._top_k = settings.top_k
-        self._names = NameBook()
+        self._names = NameTable()
         self._nodes = [""] * exchange.world_size
         self._last = time.monotonic()
         self._durations: list[float] = []
-        self._judge = Judge(exchange.world_size, settings) if exchange.rank == 0 else None
+        self._scorer = Scorer(exchange.world_size, settings) if exchange.rank == 0 else None
         log_path = settings.log_path
         self._log = ReportLog(log_path) if log_path is not None and exchange.rank == 0 else None
         self._hashed_group = hash_name(settings.peer_group)
@@ -73,11 +72,11 @@ class Reporter:
         payload = self._encode(sequence, elapsed, collected)
         self.exchange.post(sequence, payload)
         self._answer_names()
-        if self._judge is not None:
+        if self._scorer is not None:
             return self._report_of_all(sequence, collected, began)
         if not self._gather or self.decide is not None:
-            word = self.exchange.outcome(sequence)
-            self.shared = json.loads(word) if word is not None else None
+            message = self.exchange.outcome(sequence)
+            self.last_message = None if message is None else self._decode(message)
         if self._gather:
             return None
         return self._report_of_one(sequence, collected, began, payload)
@@ -132,7 +131,7 @@ class Reporter:
             if name is not None:
                 self.exchange.tell_name(number, name)
 
-    def _learn_names(self, gathered: Gathered) -> None:
+    def _learn_names(self, gathered: GatheredWindows) -> None:
         numbers = [int(n) for block in gathered.blocks.values() for n in block.names.tolist()]
         unknown = [number for number in numbers if number not in self._names]
         for number in unknown:
@@ -144,14 +143,14 @@ class Reporter:
             self.exchange.want_names(still)
 
     def _report_of_all(self, sequence: int, collected: Collected, began: float) -> Report:
-        assert self._judge is not None
+        assert self._scorer is not None
         gathered = assemble(self.exchange.collect(sequence), sequence, self._nodes)
         self._nodes = gathered.nodes
         self.exchange.note_late(int(rank) for rank in np.flatnonzero(~gathered.present))
         self._learn_names(gathered)
-        outcome = self._judge.judge(gathered)
+        scores = self._scorer.score(gathered)
         report = Report(
-            outcome=outcome,
+            scores=scores,
             gathered=gathered,
             name_of=self._names.get,
             sequence=sequence,
@@ -166,27 +165,29 @@ class Reporter:
         )
         if not self._gather or self.decide is not None:
             decision = self.decide(report) if self.decide is not None else {}
-            words = words_for(report, decision, details=not self._gather)
-            self.shared = json.loads(words[0])
-            if self.exchange.world_size > 1:
-                self.exchange.publish(sequence, {rank: word for rank, word in words.items() if rank > 0})
+            messages = encode_for_ranks(scores, decision, self.exchange.world_size, details=not self._gather)
+            self.last_message = self._decode(messages.pop(0))
+            if messages:
+                self.exchange.publish(sequence, messages)
         if self._log is not None:
             self._log.append(report)
         return report
 
     def _report_of_one(self, sequence: int, collected: Collected, began: float, payload: bytes) -> Report:
-        own: list[bytes | None] = [None] * self.exchange.world_size
-        own[self.exchange.rank] = payload
+        rank, ranks = self.exchange.rank, self.exchange.world_size
+        own: list[bytes | None] = [None] * ranks
+        own[rank] = payload
         notes = list(collected.notes)
-        if self.shared is None:
+        message = self.last_message
+        if message is None:
             notes.append("rank 0 did not answer within the bound; this report has local times only")
         return Report(
-            outcome=restrict(self.shared, self.exchange.rank, self.exchange.world_size),
+            scores=unknown_scores(rank, ranks) if message is None or message.scores is None else message.scores,
             gathered=assemble(own, sequence, self._own_node()),
             name_of=self._names.get,
             sequence=sequence,
-            rank=self.exchange.rank,
-            only=[self.exchange.rank],
+            rank=rank,
+            only=[rank],
             gather_on_rank0=False,
             report_seconds=self._durations,
             wall_time=time.time(),
@@ -195,12 +196,15 @@ class Reporter:
             **_local(collected),
         )
 
+    def _decode(self, message: bytes) -> RankMessage:
+        return decode_for_rank(message, self.exchange.rank, self.exchange.world_size)
+
     def _own_node(self) -> list[str]:
         nodes = [""] * self.exchange.world_size
         nodes[self.exchange.rank] = self._node
         return nodes
 
-    def _notes(self, collected: Collected, gathered: Gathered) -> list[str]:
+    def _notes(self, collected: Collected, gathered: GatheredWindows) -> list[str]:
         notes = list(collected.notes)
         if gathered.dropped:
             notes.append(f"probes lost {gathered.dropped} records; medians rest on the others")

@@ -1,4 +1,4 @@
-"""SectionBook: one section per name, one name per place.
+"""SectionRegistry: one section per name, one name per place.
 
 A name that is used at two places would mix two durations into one median, so it is refused, at its first use at
 the second place. The same place reached twice (a helper, a second function object of the same source line, the
@@ -20,14 +20,14 @@ from straggler.measurement.name_table import hash_name
 from straggler.measurement.section import KINDS, Section, SectionClock, SectionKind
 from straggler.probes.base import Probe
 
-__all__ = ["SectionBook"]
+__all__ = ["SectionRegistry"]
 
 logger = logging.getLogger(__name__)
 
 _MANY = 500
 
 
-class SectionBook:
+class SectionRegistry:
     """The sections of one detector.
 
     Args:

@@ -17,11 +17,11 @@ from straggler.errors import WireError
 from straggler.exchange.wire import HEADER, ROW, decode
 from straggler.measurement.measured import STATE_FIELDS, Family
 
-__all__ = ["Block", "Gathered", "assemble"]
+__all__ = ["RowMatrix", "GatheredWindows", "assemble"]
 
 
 @attrs.frozen
-class Block:
+class RowMatrix:
     """All rows of one family.
 
     Args:
@@ -42,7 +42,7 @@ class Block:
 
 
 @attrs.frozen
-class Gathered:
+class GatheredWindows:
     """What all ranks sent for one report.
 
     Args:
@@ -64,11 +64,13 @@ class Gathered:
     device: npt.NDArray[np.float64]
     elapsed: npt.NDArray[np.float64]
     dropped: int
-    blocks: dict[Family, Block]
+    blocks: dict[Family, RowMatrix]
     refused: dict[int, str]
 
 
-def assemble(payloads: Sequence[bytes | None], sequence: int, known_nodes: Sequence[str] | None = None) -> Gathered:
+def assemble(
+    payloads: Sequence[bytes | None], sequence: int, known_nodes: Sequence[str] | None = None
+) -> GatheredWindows:
     """Build the matrices of one report.
 
     Args:
@@ -112,7 +114,7 @@ def assemble(payloads: Sequence[bytes | None], sequence: int, known_nodes: Seque
     all_rows = np.concatenate(bodies) if bodies else np.zeros(0, dtype=ROW)
     owner = np.repeat(np.array(owners, dtype=np.int64), [len(body) for body in bodies])
     families = {family: _block(all_rows, owner, family, ranks) for family in Family}
-    return Gathered(
+    return GatheredWindows(
         ranks,
         present,
         nodes,
@@ -125,7 +127,7 @@ def assemble(payloads: Sequence[bytes | None], sequence: int, known_nodes: Seque
     )
 
 
-def _block(rows: npt.NDArray[Any], owner: npt.NDArray[np.int64], family: Family, ranks: int) -> Block:
+def _block(rows: npt.NDArray[Any], owner: npt.NDArray[np.int64], family: Family, ranks: int) -> RowMatrix:
     chosen = rows["family"] == family
     rows, owner = rows[chosen], owner[chosen]
     # A rank that sends NaN, infinity or a negative time has not measured: the cell stays missing.
@@ -142,4 +144,4 @@ def _block(rows: npt.NDArray[Any], owner: npt.NDArray[np.int64], family: Family,
     votes = np.zeros(len(names))
     np.add.at(votes, column, rows["synchronous"].astype(np.float64))
     have = np.maximum((num > 0).sum(axis=1), 1)
-    return Block(names, med, total, num, spread, (votes > 0) & (2.0 * votes >= have))
+    return RowMatrix(names, med, total, num, spread, (votes > 0) & (2.0 * votes >= have))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import logging
 
-__all__ = ["NameBook", "hash_name"]
+__all__ = ["NameTable", "hash_name"]
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ def hash_name(name: str) -> int:
     return int.from_bytes(digest, "little")
 
 
-class NameBook:
+class NameTable:
     """The names that one process knows, by hash."""
 
     def __init__(self) -> None:

@@ -10,8 +10,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from straggler.scoring.robust_scores import SLOW, Window
-from straggler.scoring.scorer import GPU_ROW, Outcome
+from straggler.scoring.robust_scores import SLOW, RobustScores
+from straggler.scoring.scorer import GPU_ROW, Scores
 from straggler.settings import Thresholds
 
 __all__ = ["Identification", "StragglerId"]
@@ -38,18 +38,20 @@ class Identification:
     ratio floor, and persistence stays. With minimum scores, every score strictly below the threshold.
 
     Args:
-        outcome: The scores of all ranks.
+        scores: The scores of all ranks.
         nodes: Node name of each rank.
         ranks: The ranks that the report is about; others are left out.
         row_name: From a row's number to its name.
     """
 
-    outcome: Outcome
+    scores: Scores
     nodes: Sequence[str]
     ranks: Collection[int]
     row_name: Callable[[int], str]
 
-    def gpus(self, scores: npt.NDArray[np.float64] | None, window: Window | None, threshold: float) -> set[StragglerId]:
+    def gpus(
+        self, scores: npt.NDArray[np.float64] | None, window: RobustScores | None, threshold: float
+    ) -> set[StragglerId]:
         """Return the ranks whose GPU is slow.
 
         Args:
@@ -60,12 +62,12 @@ class Identification:
         if scores is None:
             return set()
         if window is None:
-            return self._ids(scores < threshold) if self.outcome.window is None else set()
+            return self._ids(scores < threshold) if self.scores.against_peers is None else set()
         rows = np.flatnonzero(window.names == np.uint64(GPU_ROW))
         return self._ids(_slow(window, threshold)[rows[0]]) if len(rows) else set()
 
     def sections(
-        self, scores: npt.NDArray[np.float64] | None, window: Window | None, threshold: float
+        self, scores: npt.NDArray[np.float64] | None, window: RobustScores | None, threshold: float
     ) -> dict[str, set[StragglerId]]:
         """Return the slow ranks of each section, in the order of the names, without empty sets.
 
@@ -77,9 +79,9 @@ class Identification:
         if scores is None:
             return {}
         if window is None:
-            if self.outcome.window is not None:
+            if self.scores.against_peers is not None:
                 return {}
-            names, slow = self.outcome.names, scores < threshold
+            names, slow = self.scores.names, scores < threshold
         else:
             names, slow = window.names, _slow(window, threshold)
         found = {
@@ -95,7 +97,7 @@ class Identification:
         return {StragglerId(r, self.nodes[r]) for r in ranks if mine is None or r in mine}
 
 
-def _slow(window: Window, threshold: float) -> npt.NDArray[np.bool_]:
+def _slow(window: RobustScores, threshold: float) -> npt.NDArray[np.bool_]:
     if Thresholds.is_default(threshold):
         return np.asarray(window.state == SLOW)
     return window.beyond(threshold)

@@ -1,4 +1,4 @@
-"""The words that rank 0 sends back: JSON, one per rank, with what concerns that rank only.
+"""The messages that rank 0 sends back: JSON, one per rank, with what concerns that rank only.
 
 Sent when every rank wants a report of its own (``gather_on_rank0=False``) or has to act on rank 0's decision.
 """
@@ -7,58 +7,68 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 
-from straggler.scoring.robust_scores import UNKNOWN, Window
-from straggler.scoring.scorer import Outcome
+from straggler.scoring.robust_scores import UNKNOWN, RobustScores
+from straggler.scoring.scorer import Scores
 
-if TYPE_CHECKING:
-    from straggler.reporting.report import Report
-
-__all__ = ["restrict", "words_for"]
+__all__ = ["RankMessage", "decode_for_rank", "encode_for_ranks", "unknown_scores"]
 
 Float32 = npt.NDArray[np.float32]
 
 
-def words_for(report: Report, decision: Mapping[str, Any], *, details: bool) -> dict[int, bytes]:
-    """One word for each rank of the job.
+@attrs.frozen
+class RankMessage:
+    """What rank 0 sends to one rank after a report.
 
     Args:
-        report: Of all ranks.
         decision: What rank 0 has decided; every rank is told the same.
-        details: Also each rank's own scores and verdict.
+        scores: The scores, known for that rank only; None where they were not asked for.
+    """
+
+    decision: Mapping[str, Any]
+    scores: Scores | None = None
+
+
+def encode_for_ranks(scores: Scores, decision: Mapping[str, Any], ranks: int, *, details: bool) -> dict[int, bytes]:
+    """Return the encoded :class:`RankMessage` of each rank of the job.
+
+    Args:
+        scores: Of all ranks.
+        decision: What rank 0 has decided, JSON values.
+        ranks: Ranks in the job.
+        details: Send each rank its own scores, too.
     """
     common = {"decision": dict(decision)}
     if not details:
-        word = json.dumps(common).encode()
-        return dict.fromkeys(range(report.world_size), word)
+        message = json.dumps(common).encode()
+        return dict.fromkeys(range(ranks), message)
+    return {rank: json.dumps({**common, "scores": _details(scores, rank)}).encode() for rank in range(ranks)}
+
+
+def _details(scores: Scores, rank: int) -> dict[str, Any]:
     return {
-        rank: json.dumps({**common, **_details(report.outcome, rank)}).encode() for rank in range(report.world_size)
+        "names": scores.names.tolist(),
+        "arrival": scores.arrival.tolist(),
+        "relative": _column(scores.relative, rank),
+        "individual": _column(scores.individual, rank),
+        "gpu_relative": _cell(scores.gpu_relative, rank),
+        "gpu_individual": _cell(scores.gpu_individual, rank),
+        "against_peers": _robust(scores.against_peers, rank),
+        "against_past": _robust(scores.against_past, rank),
+        "seconds": _column(scores.seconds, rank),
+        "measured": _number(float(scores.measured[rank])),
+        "waited": _number(float(scores.waited[rank])),
+        "job_wide": list(scores.job_wide),
+        "ambiguous": [list(pair) for pair in scores.ambiguous if rank in pair],
     }
 
 
-def _details(outcome: Outcome, rank: int) -> dict[str, Any]:
-    return {
-        "names": outcome.names.tolist(),
-        "arrival": outcome.arrival.tolist(),
-        "relative": _column(outcome.relative, rank),
-        "individual": _column(outcome.individual, rank),
-        "gpu_relative": _cell(outcome.gpu_relative, rank),
-        "gpu_individual": _cell(outcome.gpu_individual, rank),
-        "window": _window(outcome.window, rank),
-        "own_past": _window(outcome.own_past, rank),
-        "seconds": _column(outcome.seconds, rank),
-        "measured": _number(float(outcome.measured[rank])),
-        "waited": _number(float(outcome.waited[rank])),
-        "job_wide": list(outcome.job_wide),
-        "ambiguous": [list(pair) for pair in outcome.ambiguous if rank in pair],
-    }
-
-
-def _window(window: Window | None, rank: int) -> dict[str, Any] | None:
+def _robust(window: RobustScores | None, rank: int) -> dict[str, Any] | None:
     if window is None:
         return None
 
@@ -94,15 +104,25 @@ def _column(values: npt.NDArray[np.float64] | None, rank: int) -> list[float | N
     return None if values is None else [_number(float(value)) for value in values[:, rank]]
 
 
-def restrict(word: Mapping[str, Any] | None, rank: int, ranks: int) -> Outcome:
-    """An outcome that knows one rank only.
+def decode_for_rank(message: bytes, rank: int, ranks: int) -> RankMessage:
+    """Decode what rank 0 sent to a rank.
 
     Args:
-        word: What rank 0 sent with details; None: nothing, so that everything is unknown.
-        rank: The rank that it is about.
+        message: As :func:`encode_for_ranks` made it.
+        rank: The rank that it was sent to.
         ranks: Ranks in the job.
     """
-    details = dict(word or {})
+    plain = json.loads(message)
+    details = plain.get("scores")
+    return RankMessage(plain["decision"], None if details is None else _scores(details, rank, ranks))
+
+
+def unknown_scores(rank: int, ranks: int) -> Scores:
+    """Return the scores of a rank that rank 0 has told nothing: everything is unknown."""
+    return _scores({}, rank, ranks)
+
+
+def _scores(details: Mapping[str, Any], rank: int, ranks: int) -> Scores:
     names = np.array(details.get("names", []), dtype=np.uint64)
 
     def wide(column: list[float | None] | None, kind: type = np.float64) -> Any:
@@ -116,14 +136,14 @@ def restrict(word: Mapping[str, Any] | None, rank: int, ranks: int) -> Outcome:
         made = wide(cell)
         return None if made is None else made[0]
 
-    def window(plain: Mapping[str, Any] | None) -> Window | None:
+    def window(plain: Mapping[str, Any] | None) -> RobustScores | None:
         if plain is None:
             return None
         state = np.full((len(plain["names"]), ranks), UNKNOWN, dtype=np.uint8)
         state[:, rank] = plain["state"]
         since = np.zeros(state.shape, dtype=np.int32)
         since[:, rank] = plain["since"]
-        return Window(
+        return RobustScores(
             names=np.array(plain["names"], dtype=np.uint64),
             excess=wide(plain["excess"], np.float32),
             drift=wide(plain["drift"], np.float32),
@@ -142,15 +162,15 @@ def restrict(word: Mapping[str, Any] | None, rank: int, ranks: int) -> Outcome:
     measured[rank] = details.get("measured") or 0.0
     if details.get("waited") is not None:
         waited[rank] = details["waited"]
-    return Outcome(
+    return Scores(
         names=names,
         arrival=np.array(details.get("arrival", []), dtype=bool),
         relative=relative,
         individual=wide(details.get("individual")),
         gpu_relative=flat(details.get("gpu_relative")),
         gpu_individual=flat(details.get("gpu_individual")),
-        window=window(details.get("window")),
-        own_past=window(details.get("own_past")),
+        against_peers=window(details.get("against_peers")),
+        against_past=window(details.get("against_past")),
         seconds=seconds if seconds is not None else np.zeros((0, ranks)),
         measured=measured,
         waited=waited,

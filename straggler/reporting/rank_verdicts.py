@@ -8,10 +8,10 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from straggler.exchange.gathered import Gathered
+from straggler.exchange.gathered import GatheredWindows
 from straggler.reporting.verdict import MATERIAL_SHARE, State, Verdict, device_reasons
-from straggler.scoring.robust_scores import IMPLAUSIBLE, SLOW, UNKNOWN, Window
-from straggler.scoring.scorer import GPU_ROW, Outcome
+from straggler.scoring.robust_scores import IMPLAUSIBLE, SLOW, UNKNOWN, RobustScores
+from straggler.scoring.scorer import GPU_ROW, Scores
 
 __all__ = ["RankVerdicts"]
 
@@ -21,15 +21,15 @@ class RankVerdicts:
     """Makes the verdicts of one report.
 
     Args:
-        outcome: The scores of all ranks.
+        scores: The scores of all ranks.
         gathered: What the ranks sent.
         row_name: From a row's number to its name.
         sequence: Number of the report.
         report_seconds: Seconds that each of the last reports covers, this one last.
     """
 
-    outcome: Outcome
-    gathered: Gathered
+    scores: Scores
+    gathered: GatheredWindows
     row_name: Callable[[int], str]
     sequence: int
     report_seconds: Sequence[float]
@@ -42,19 +42,19 @@ class RankVerdicts:
         """
         if not 0 <= rank < self.gathered.world_size:
             raise ValueError(f"rank {rank} is not in 0..{self.gathered.world_size - 1}")
-        node, outcome = self.gathered.nodes[rank], self.outcome
+        node, scores = self.gathered.nodes[rank], self.scores
         if not self.gathered.present[rank]:
             why = self.gathered.refused.get(rank, "no answer within the bound: it hangs, is dead or is very late")
             return Verdict(rank=rank, node=node, state=State.UNKNOWN, because=why)
-        if any(rank in pair for pair in outcome.ambiguous):
+        if any(rank in pair for pair in scores.ambiguous):
             why = 'of two ranks each is longer where the other is shorter; mark the collective with kind="wait"'
             return Verdict(rank=rank, node=node, state=State.UNKNOWN, because=why)
-        window = outcome.window
+        window = scores.against_peers
         if window is None:
             return Verdict(rank=rank, node=node, state=State.UNKNOWN, because='scoring="minimum" gives scores only')
         return self._robust_verdict(rank, node, window)
 
-    def _robust_verdict(self, rank: int, node: str, window: Window) -> Verdict:
+    def _robust_verdict(self, rank: int, node: str, window: RobustScores) -> Verdict:
         states, excess = window.state[:, rank], window.excess[:, rank]
         known = ~np.isnan(excess)
         if not known.any():
@@ -90,31 +90,31 @@ class RankVerdicts:
             rank=rank, node=node, slowdown=float(excess[worst]), section=self.row_name(int(window.names[worst]))
         )
 
-    def _lost(self, window: Window, rank: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    def _lost(self, window: RobustScores, rank: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return the share of a rank's time that each row costs it against its peers, and the seconds spent in each."""
         excess = window.excess[:, rank].astype(np.float64)
-        weight = np.where(np.isnan(excess), 0.0, self.outcome.seconds[:, rank])
+        weight = np.where(np.isnan(excess), 0.0, self.scores.seconds[:, rank])
         over = np.maximum(np.nan_to_num(excess), 0.0)
-        lost = over / (1.0 + over) * weight / max(float(self.outcome.measured[rank]), 1e-12)
+        lost = over / (1.0 + over) * weight / max(float(self.scores.measured[rank]), 1e-12)
         # Kernels are sampled, so their seconds are no measure of their weight; all of the GPU is.
         return np.where(window.names == np.uint64(GPU_ROW), over, lost), weight
 
     def lost_share(self, rank: int) -> float:
         """Return the share of its time a rank loses against its peers, in its worst row; 0.0 when unknown."""
-        window, outcome = self.outcome.window, self.outcome
+        window, scores = self.scores.against_peers, self.scores
         if window is not None:
             return float(self._lost(window, rank)[0].max(initial=0.0))
-        if outcome.relative is None:
+        if scores.relative is None:
             return 0.0
-        behind = 1.0 - np.nan_to_num(outcome.relative[:, rank], nan=1.0)
-        return float((behind * outcome.seconds[:, rank]).max(initial=0.0) / max(float(outcome.measured[rank]), 1e-12))
+        behind = 1.0 - np.nan_to_num(scores.relative[:, rank], nan=1.0)
+        return float((behind * scores.seconds[:, rank]).max(initial=0.0) / max(float(scores.measured[rank]), 1e-12))
 
     def candidates(self, ranks: Iterable[int]) -> list[int]:
         """Return those of the ranks whose verdict may not be OK, without making all verdicts."""
         suspect = ~self.gathered.present
-        window = self.outcome.window
+        window = self.scores.against_peers
         if window is not None:
             states = window.state
             suspect |= ((states == SLOW) | (states == IMPLAUSIBLE)).any(axis=0) | (states == UNKNOWN).all(axis=0)
-        suspect[[rank for pair in self.outcome.ambiguous for rank in pair]] = True
+        suspect[[rank for pair in self.scores.ambiguous for rank in pair]] = True
         return [rank for rank in ranks if suspect[rank]]

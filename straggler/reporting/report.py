@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from straggler.exchange.gathered import Gathered
+from straggler.exchange.gathered import GatheredWindows
 from straggler.measurement.summary import Summary
 from straggler.reporting.identification import Identification, StragglerId
 from straggler.reporting.rank_verdicts import RankVerdicts
 from straggler.reporting.row_names import RowNames
 from straggler.reporting.table import render
 from straggler.reporting.verdict import State, Verdict
-from straggler.scoring.scorer import Outcome
+from straggler.scoring.scorer import Scores
 from straggler.settings import DEFAULT_THRESHOLD, Thresholds
 
 __all__ = ["Report"]
@@ -37,8 +37,8 @@ class Report:
     def __init__(
         self,
         *,
-        outcome: Outcome,
-        gathered: Gathered,
+        scores: Scores,
+        gathered: GatheredWindows,
         name_of: Callable[[int], str],
         sequence: int,
         rank: int,
@@ -51,7 +51,7 @@ class Report:
         local_kernel_summaries: Mapping[str, Summary] | None = None,
         notes: Sequence[str] = (),
     ) -> None:
-        self.outcome = outcome
+        self.scores = scores
         self.gathered = gathered
         self.sequence = sequence
         self.rank = rank
@@ -63,7 +63,7 @@ class Report:
         self.notes = tuple(notes)
         self._row_name = RowNames(name_of)
         self._only = range(gathered.world_size) if only is None else list(only)
-        self._verdicts = RankVerdicts(outcome, gathered, self._row_name, sequence, list(report_seconds))
+        self._verdicts = RankVerdicts(scores, gathered, self._row_name, sequence, list(report_seconds))
 
     @property
     def world_size(self) -> int:
@@ -88,22 +88,22 @@ class Report:
     @functools.cached_property
     def gpu_relative_perf_scores(self) -> dict[int, float]:
         """Rank to GPU score against its peers; empty without kernels."""
-        return self._per_rank(self.outcome.gpu_relative)
+        return self._per_rank(self.scores.gpu_relative)
 
     @functools.cached_property
     def gpu_individual_perf_scores(self) -> dict[int, float]:
         """Rank to GPU score against its own past; empty without kernels."""
-        return self._per_rank(self.outcome.gpu_individual)
+        return self._per_rank(self.scores.gpu_individual)
 
     @functools.cached_property
     def section_relative_perf_scores(self) -> dict[str, dict[int, float]]:
         """Section to rank to score against its peers. An arrival is called ``before <section>``."""
-        return self._per_section(self.outcome.relative)
+        return self._per_section(self.scores.relative)
 
     @functools.cached_property
     def section_individual_perf_scores(self) -> dict[str, dict[int, float]]:
         """Section to rank to score against its own past."""
-        return self._per_section(self.outcome.individual)
+        return self._per_section(self.scores.individual)
 
     def row_name(self, number: int) -> str:
         """Return the name of a row; an arrival is called ``before <section>``."""
@@ -117,7 +117,7 @@ class Report:
     def _per_section(self, scores: npt.NDArray[np.float64] | None) -> dict[str, dict[int, float]]:
         if scores is None:
             return {}
-        named = ((self.row_name(number), scores[row]) for row, number in enumerate(self.outcome.names.tolist()))
+        named = ((self.row_name(number), scores[row]) for row, number in enumerate(self.scores.names.tolist()))
         return {name: found for name, row in named if (found := self._per_rank(row))}
 
     def identify_stragglers(
@@ -155,10 +155,10 @@ class Report:
         Args:
             thresholds: Scores below which a rank is slow.
         """
-        scores = self.outcome
+        scores = self.scores
         slow = Identification(scores, self.gathered.nodes, self._only, self._row_name)
-        relative = scores.window if scores.relative is not None else None
-        past = scores.own_past
+        relative = scores.against_peers if scores.relative is not None else None
+        past = scores.against_past
         return {
             "straggler_gpus_relative": slow.gpus(scores.gpu_relative, relative, thresholds.gpu_rel_threshold),
             "straggler_gpus_individual": slow.gpus(scores.gpu_individual, past, thresholds.gpu_indiv_threshold),

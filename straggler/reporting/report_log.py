@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from straggler.errors import ReportLogError
-from straggler.scoring.robust_scores import SLOW, Window
+from straggler.scoring.robust_scores import SLOW, RobustScores
 
 if TYPE_CHECKING:
     from straggler.reporting.report import Report
@@ -92,22 +92,22 @@ def as_record(report: Report) -> dict[str, Any]:
 
 def rank_slowdowns(report: Report) -> npt.NDArray[np.float64]:
     """Each rank's excess in the row where it loses most time; NaN unknown. Shape ``(ranks,)``."""
-    outcome = report.outcome
-    if outcome.window is None:
-        if outcome.relative is None or not len(outcome.names):
+    scores = report.scores
+    if scores.against_peers is None:
+        if scores.relative is None or not len(scores.names):
             return np.full(report.world_size, np.nan)
-        return np.asarray(1.0 / np.fmin.reduce(outcome.relative, axis=0) - 1.0)
-    excess = _latest(outcome.window).astype(np.float64)
+        return np.asarray(1.0 / np.fmin.reduce(scores.relative, axis=0) - 1.0)
+    excess = _latest(scores.against_peers).astype(np.float64)
     if not excess.shape[0]:
         return np.full(report.world_size, np.nan)
     known = ~np.isnan(excess)
-    lost = np.where(known, excess * outcome.seconds, -np.inf)
+    lost = np.where(known, excess * scores.seconds, -np.inf)
     row = np.argmax(lost, axis=0)
     ranks = np.arange(excess.shape[1])
     return np.where(known.any(axis=0), excess[row, ranks], np.nan)
 
 
-def _latest(window: Window) -> npt.NDArray[np.float32]:
+def _latest(window: RobustScores) -> npt.NDArray[np.float32]:
     """This window alone, not the average that verdicts rest on: a picture has the time on an axis of its own."""
     return window.recent[-1]
 
@@ -117,7 +117,7 @@ def _per_mille(excess: npt.NDArray[np.float64]) -> list[int | None]:
 
 
 def _sections(report: Report) -> dict[str, dict[str, Any]]:
-    window = report.outcome.window
+    window = report.scores.against_peers
     if window is None:
         return {}
     found: dict[str, dict[str, Any]] = {}

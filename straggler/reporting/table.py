@@ -10,7 +10,7 @@ import numpy as np
 
 from straggler.reporting.verdict import State, Verdict
 from straggler.scoring.robust_scores import SLOW
-from straggler.scoring.scorer import Outcome
+from straggler.scoring.scorer import Scores
 
 __all__ = ["Tabulated", "render"]
 
@@ -27,7 +27,7 @@ class Tabulated(Protocol):
     @property
     def notes(self) -> Sequence[str]: ...
     @property
-    def outcome(self) -> Outcome: ...
+    def scores(self) -> Scores: ...
     def verdicts(self) -> list[Verdict]: ...
     def row_name(self, number: int) -> str: ...
 
@@ -53,7 +53,7 @@ def render(report: Tabulated, rows: int = 10) -> str:
     lines += _nodes(slow)
     lines += _sections(report)
     lines += _unknown(unknown)
-    lines += [f"job: most ranks became slower together in {report.row_name(n)!r}" for n in report.outcome.job_wide]
+    lines += [f"job: most ranks became slower together in {report.row_name(n)!r}" for n in report.scores.job_wide]
     lines += list(report.notes)
     if not lines:
         return ""
@@ -64,7 +64,7 @@ def render(report: Tabulated, rows: int = 10) -> str:
 
 
 def _waiting(report: Tabulated) -> list[str]:
-    waited = report.outcome.waited[~np.isnan(report.outcome.waited)]
+    waited = report.scores.waited[~np.isnan(report.scores.waited)]
     if not waited.size or waited.max() < 0.01:
         return []
     return [f"the others wait for the last to arrive: up to {100 * waited.max():.0f} % of their time"]
@@ -77,7 +77,7 @@ def _nodes(slow: list[Verdict]) -> list[str]:
 
 
 def _sections(report: Tabulated) -> list[str]:
-    window = report.outcome.window
+    window = report.scores.against_peers
     if window is None:
         return []
     found = []

@@ -9,12 +9,12 @@ from straggler.scoring.peers import PeerGroups
 from straggler.scoring.robust import RobustScorer
 from straggler.settings import RobustSettings
 
-__all__ = ["OwnPastScorer"]
+__all__ = ["IndividualScorer"]
 
 Float32 = npt.NDArray[np.float32]
 
 
-class OwnPastScorer(RobustScorer):
+class IndividualScorer(RobustScorer):
     """Individual drift: each rank against its own first window, no peers needed and none accused.
 
     ``x`` is own median / own first median - 1; there is no level test. Where most of a row's ranks slow down
@@ -40,7 +40,7 @@ class OwnPastScorer(RobustScorer):
         """What each rank usually takes, shape ``(rows, ranks)``; NaN before its first window."""
         return self._first * (np.float32(1.0) + self._history.usual)
 
-    def start_anew(self, row: int) -> None:
+    def reset_row(self, row: int) -> None:
         """Take this row's usual anew, for all ranks."""
         self._history.reset_row(row)
         self._first[row] = np.nan

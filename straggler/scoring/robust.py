@@ -42,7 +42,7 @@ import numpy.typing as npt
 
 from straggler.scoring.history import RowHistory
 from straggler.scoring.peers import PeerGroups
-from straggler.scoring.robust_scores import IMPLAUSIBLE, LEAST_NOISE, UNKNOWN, Window
+from straggler.scoring.robust_scores import IMPLAUSIBLE, LEAST_NOISE, UNKNOWN, RobustScores
 from straggler.settings import RobustSettings
 
 __all__ = ["RobustScorer"]
@@ -85,7 +85,7 @@ class RobustScorer:
         *,
         num_SR: npt.NDArray[np.floating] | None = None,
         groups: PeerGroups | None = None,
-    ) -> Window:
+    ) -> RobustScores:
         """Score one window.
 
         Args:
@@ -243,7 +243,7 @@ class RobustScorer:
 
     def _window(
         self, pooled: Float32, drift: Float32 | None, reference: Float32, spread: Float32, missing: Bools | None
-    ) -> Window:
+    ) -> RobustScores:
         history = self._history
         state = history.slow.astype(np.uint8)
         settings = self.settings
@@ -254,7 +254,7 @@ class RobustScorer:
         since = history.since_level.copy()
         by_change = np.flatnonzero(history.slow & (history.since_change > since))
         since.flat[by_change] = history.since_change.flat[by_change]
-        return Window(
+        return RobustScores(
             names=history.names,
             excess=pooled,
             drift=drift if drift is not None else np.full((1, 1), np.nan, dtype=np.float32),

@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["IMPLAUSIBLE", "LEAST_NOISE", "OK", "SLOW", "UNKNOWN", "Window"]
+__all__ = ["IMPLAUSIBLE", "LEAST_NOISE", "OK", "SLOW", "UNKNOWN", "RobustScores"]
 
 Float32 = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
@@ -20,7 +20,7 @@ LEAST_NOISE = 0.005
 
 
 @attrs.frozen
-class Window:
+class RobustScores:
     """What one window of timings says. Arrays have shape ``(rows, ranks)`` or are broadcastable to it.
 
     Args:

@@ -1,4 +1,4 @@
-"""Judge: from the gathered windows to one :class:`Outcome`, the arrays behind a report.
+"""Scorer: from the gathered windows to one :class:`Scores`, the arrays behind a report.
 
 Which rows are scored: sections that are a rank's own work, arrivals (a rank's own work before a synchronous
 section), and one row ``gpu``, the mean slowdown over kernels weighted by time spent. Durations of synchronous
@@ -12,17 +12,17 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from straggler.exchange.gathered import Block, Gathered
+from straggler.exchange.gathered import GatheredWindows, RowMatrix
 from straggler.measurement.measured import Family
 from straggler.measurement.name_table import hash_name
-from straggler.scoring.individual import OwnPastScorer
+from straggler.scoring.individual import IndividualScorer
 from straggler.scoring.minimum import MinimumScorer
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.robust import RobustScorer
-from straggler.scoring.robust_scores import OK, SLOW, UNKNOWN, Window
+from straggler.scoring.robust_scores import OK, SLOW, UNKNOWN, RobustScores
 from straggler.settings import DetectorSettings
 
-__all__ = ["ARRIVAL_SALT", "GPU_ROW", "Judge", "Outcome"]
+__all__ = ["ARRIVAL_SALT", "GPU_ROW", "Scorer", "Scores"]
 
 GPU_ROW = hash_name("gpu, all kernels")
 ARRIVAL_SALT = 0x9E37_79B9_7F4A_7C15
@@ -33,7 +33,7 @@ Names = npt.NDArray[np.uint64]
 
 
 @attrs.frozen
-class Outcome:
+class Scores:
     """What a report says, as arrays. Rows are sections and arrivals, in the order of ``names``.
 
     Args:
@@ -43,9 +43,9 @@ class Outcome:
         individual: Scores against each rank's own past, same shape; None if not computed.
         gpu_relative: Shape ``(ranks,)``, NaN unknown; None if not computed.
         gpu_individual: The same against the past.
-        window: The robust window over the rows and :data:`GPU_ROW`; None with ``scoring="minimum"``.
-        own_past: The same against the past.
-        seconds: Each rank's time in each row of ``window``, shape ``(rows, ranks)``.
+        against_peers: The robust scores of the rows and :data:`GPU_ROW`; None with ``scoring="minimum"``.
+        against_past: The same against the past.
+        seconds: Each rank's time in each row of ``against_peers``, shape ``(rows, ranks)``.
         measured: All the time that was measured on each rank, waits included, shape ``(ranks,)``.
         waited: Share of its time each rank spent waiting for the last to arrive, shape ``(ranks,)``, NaN unknown.
         job_wide: Rows (hashes) in which most ranks became slower together.
@@ -58,8 +58,8 @@ class Outcome:
     individual: Floats | None
     gpu_relative: Floats | None
     gpu_individual: Floats | None
-    window: Window | None
-    own_past: Window | None
+    against_peers: RobustScores | None
+    against_past: RobustScores | None
     seconds: Floats
     measured: Floats
     waited: Floats
@@ -67,7 +67,7 @@ class Outcome:
     ambiguous: tuple[tuple[int, int], ...] = ()
 
 
-class Judge:
+class Scorer:
     """Holds the scorers, and with them every rank's past. Lives on the rank that makes reports."""
 
     def __init__(self, ranks: int, settings: DetectorSettings) -> None:
@@ -77,18 +77,18 @@ class Judge:
         self._individual = settings.has_individual_scores
         self._minimum = MinimumScorer()
         self._robust = RobustScorer(ranks, settings.robust)
-        self._own_past = OwnPastScorer(ranks, settings.robust)
+        self._individual_scorer = IndividualScorer(ranks, settings.robust)
 
-    def judge(self, gathered: Gathered) -> Outcome:
+    def score(self, gathered: GatheredWindows) -> Scores:
         """Score one report's windows."""
         if self._is_minimum:
-            return self._judge_minimum(gathered)
-        return self._judge_robust(gathered)
+            return self._score_minimum(gathered)
+        return self._score_robust(gathered)
 
-    def _judge_minimum(self, gathered: Gathered) -> Outcome:
+    def _score_minimum(self, gathered: GatheredWindows) -> Scores:
         sections, kernels = gathered.blocks[Family.SECTION], gathered.blocks[Family.KERNEL]
         scorer = self._minimum
-        return Outcome(
+        return Scores(
             names=sections.names,
             arrival=np.zeros(len(sections.names), dtype=bool),
             relative=scorer.relative_sections(sections.med) if self._relative else None,
@@ -97,14 +97,14 @@ class Judge:
             gpu_individual=(
                 scorer.individual_gpu(kernels.names, kernels.med, kernels.total) if self._individual else None
             ),
-            window=None,
-            own_past=None,
+            against_peers=None,
+            against_past=None,
             seconds=sections.total,
             measured=sections.total.sum(axis=0),
             waited=_waited(gathered),
         )
 
-    def _judge_robust(self, gathered: Gathered) -> Outcome:
+    def _score_robust(self, gathered: GatheredWindows) -> Scores:
         peers = PeerGroups(gathered.peer_groups)
         sections, arrivals, kernels = (gathered.blocks[f] for f in (Family.SECTION, Family.ARRIVAL, Family.KERNEL))
         work = ~sections.synchronous
@@ -120,25 +120,25 @@ class Judge:
         med, num, seconds = (np.concatenate([p[i] for p in parts]) for i in (1, 2, 3))
         window = self._robust.update(names, med, num_SR=num, groups=peers)
         window, seconds, ambiguous = _settle_pairs(window, names, seconds, peers)
-        own_past, job_wide = self._judge_own_past(names, med, num, peers) if self._individual else (None, ())
+        against_past, job_wide = self._score_against_past(names, med, num, peers) if self._individual else (None, ())
         listed = window.names
         is_gpu = listed == np.uint64(GPU_ROW)
         scores = 1.0 / (1.0 + np.maximum(window.excess.astype(np.float64), 0.0))
         scores[(window.state == UNKNOWN)] = np.nan
         individual = None
-        if own_past is not None:
-            usual = self._own_past.usual_seconds().astype(np.float64)
-            latest = own_past.recent[-1].astype(np.float64) + 1.0
-            individual = np.minimum(usual / (own_past.reference.astype(np.float64) * latest), 1.0)
-        return Outcome(
+        if against_past is not None:
+            usual = self._individual_scorer.usual_seconds().astype(np.float64)
+            latest = against_past.recent[-1].astype(np.float64) + 1.0
+            individual = np.minimum(usual / (against_past.reference.astype(np.float64) * latest), 1.0)
+        return Scores(
             names=listed[~is_gpu],
             arrival=np.isin(listed[~is_gpu], arrivals.names ^ np.uint64(ARRIVAL_SALT)),
             relative=scores[~is_gpu] if self._relative else None,
             individual=None if individual is None else individual[~is_gpu],
             gpu_relative=_only(scores, is_gpu, self.ranks) if self._relative else None,
             gpu_individual=None if individual is None else _only(individual, is_gpu, self.ranks),
-            window=window,
-            own_past=own_past,
+            against_peers=window,
+            against_past=against_past,
             seconds=seconds,
             measured=np.maximum(
                 sections.total.sum(axis=0),
@@ -149,25 +149,25 @@ class Judge:
             ambiguous=ambiguous,
         )
 
-    def _judge_own_past(
+    def _score_against_past(
         self, names: Names, med: Floats, num: Floats, peers: PeerGroups
-    ) -> tuple[Window, tuple[int, ...]]:
-        own_past = self._own_past.update(names, med, num_SR=num, groups=peers)
+    ) -> tuple[RobustScores, tuple[int, ...]]:
+        against_past = self._individual_scorer.update(names, med, num_SR=num, groups=peers)
         if self.ranks < 3:
-            return own_past, ()
-        slow = (own_past.state == SLOW).sum(axis=1)
-        rows = np.flatnonzero(2 * slow > (own_past.state != UNKNOWN).sum(axis=1))
+            return against_past, ()
+        slow = (against_past.state == SLOW).sum(axis=1)
+        rows = np.flatnonzero(2 * slow > (against_past.state != UNKNOWN).sum(axis=1))
         for row in rows.tolist():
-            self._own_past.start_anew(row)
-            own_past.state[row][own_past.state[row] == SLOW] = OK
-        return own_past, tuple(int(n) for n in own_past.names[rows])
+            self._individual_scorer.reset_row(row)
+            against_past.state[row][against_past.state[row] == SLOW] = OK
+        return against_past, tuple(int(n) for n in against_past.names[rows])
 
 
 def _only(rows: Floats, chosen: npt.NDArray[np.bool_], ranks: int) -> Floats:
     return np.asarray(rows[chosen][0]) if chosen.any() else np.full(ranks, np.nan)
 
 
-def _gpu_slowness(kernels: Block, peers: PeerGroups) -> Floats | None:
+def _gpu_slowness(kernels: RowMatrix, peers: PeerGroups) -> Floats | None:
     """1 / GPU score of each rank, against the middle of its peers; None without kernels."""
     if not len(kernels.names):
         return None
@@ -180,7 +180,7 @@ def _gpu_slowness(kernels: Block, peers: PeerGroups) -> Floats | None:
         return np.asarray(np.where(spent > 0.0, 1.0 / score, np.nan))
 
 
-def _waited(gathered: Gathered) -> Floats:
+def _waited(gathered: GatheredWindows) -> Floats:
     sections, gpu = gathered.blocks[Family.SECTION], gathered.blocks[Family.WAIT]
     present = gathered.present
     waits = np.zeros(gathered.world_size)
@@ -192,8 +192,8 @@ def _waited(gathered: Gathered) -> Floats:
 
 
 def _settle_pairs(
-    window: Window, names: Names, seconds: Floats, peers: PeerGroups
-) -> tuple[Window, Floats, tuple[tuple[int, int], ...]]:
+    window: RobustScores, names: Names, seconds: Floats, peers: PeerGroups
+) -> tuple[RobustScores, Floats, tuple[tuple[int, int], ...]]:
     """Two peers who each take longer where the other takes less: one of them waits, and nothing tells which.
 
     From three ranks on the waiting ones are the majority, hence the reference. Two cannot outvote each other, so

@@ -7,32 +7,34 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from straggler.exchange.gathered import Block, Gathered
+from straggler.exchange.gathered import GatheredWindows, RowMatrix
 from straggler.measurement.measured import STATE_FIELDS, Family
-from straggler.measurement.name_table import NameBook
+from straggler.measurement.name_table import NameTable
 from straggler.reporting.report import Report
 from straggler.reporting.report_log import ReportLog
-from straggler.scoring.scorer import Judge
+from straggler.scoring.scorer import Scorer
 from straggler.settings import DetectorSettings
-from straggler.simulation.simulator import Job, simulate
+from straggler.simulation.simulator import SimulatedJob, Simulation
 
 __all__ = ["reports", "write_log"]
 
 
-def reports(job: Job, *, interval_seconds: float = 60.0) -> Iterator[Report]:
+def reports(job: SimulatedJob, *, interval_seconds: float = 60.0) -> Iterator[Report]:
     """Each window of a simulated job as a report."""
-    names = NameBook()
+    names = NameTable()
     hashes = np.array(sorted(names.add(f"section {row}") for row in range(job.sections)), dtype=np.uint64)
-    judge = Judge(job.ranks, DetectorSettings(scores_to_compute=["relative_perf_scores"]))
+    scorer = Scorer(job.ranks, DetectorSettings(scores_to_compute=["relative_perf_scores"]))
     nodes = [f"node-{rank // job.ranks_per_node:04d}" for rank in range(job.ranks)]
     none = np.zeros((0, job.ranks))
-    empty = Block(np.zeros(0, np.uint64), none, none, none, none, np.zeros(0, bool))
-    for sequence, medians in enumerate(simulate(job)):
+    empty = RowMatrix(np.zeros(0, np.uint64), none, none, none, none, np.zeros(0, bool))
+    for sequence, medians in enumerate(Simulation(job)):
         med = medians.astype(np.float64)
         num = np.full(med.shape, float(job.samples))
         blocks = dict.fromkeys(Family, empty)
-        blocks[Family.SECTION] = Block(hashes, med, med * num, num, np.zeros(med.shape), np.zeros(len(hashes), bool))
-        gathered = Gathered(
+        blocks[Family.SECTION] = RowMatrix(
+            hashes, med, med * num, num, np.zeros(med.shape), np.zeros(len(hashes), bool)
+        )
+        gathered = GatheredWindows(
             job.ranks,
             np.ones(job.ranks, bool),
             nodes,
@@ -44,7 +46,7 @@ def reports(job: Job, *, interval_seconds: float = 60.0) -> Iterator[Report]:
             {},
         )
         yield Report(
-            outcome=judge.judge(gathered),
+            scores=scorer.score(gathered),
             gathered=gathered,
             name_of=names.get,
             sequence=sequence,
@@ -54,7 +56,7 @@ def reports(job: Job, *, interval_seconds: float = 60.0) -> Iterator[Report]:
         )
 
 
-def write_log(job: Job, path: str | os.PathLike[str]) -> None:
+def write_log(job: SimulatedJob, path: str | os.PathLike[str]) -> None:
     """Append all reports of a simulated job to a log."""
     log = ReportLog(path)
     for report in reports(job):

@@ -25,16 +25,16 @@ import numpy.typing as npt
 from resilience_core.errors import ConfigError
 from resilience_core.suggestions import nearest
 
-__all__ = ["FAULTS", "Fault", "FaultKind", "Job", "simulate", "truth"]
+__all__ = ["SLOWDOWN_KINDS", "SimulatedSlowdown", "SlowdownKind", "SimulatedJob", "Simulation", "truth"]
 
-FaultKind = Literal["slow_rank", "slow_node", "slow_link", "drift", "transient", "bogus_clock"]
-FAULTS: tuple[FaultKind, ...] = ("slow_rank", "slow_node", "slow_link", "drift", "transient", "bogus_clock")
+SlowdownKind = Literal["slow_rank", "slow_node", "slow_link", "drift", "transient", "bogus_clock"]
+SLOWDOWN_KINDS: tuple[SlowdownKind, ...] = ("slow_rank", "slow_node", "slow_link", "drift", "transient", "bogus_clock")
 
 Float32 = npt.NDArray[np.float32]
 
 
 @attrs.frozen(kw_only=True)
-class Fault:
+class SimulatedSlowdown:
     """One thing that goes wrong.
 
     Args:
@@ -47,19 +47,19 @@ class Fault:
         windows: See ``kind``.
     """
 
-    kind: FaultKind
+    kind: SlowdownKind
     rank: int
     slowdown: float = 0.1
     onset: int = 0
     windows: int = 2
 
     def __attrs_post_init__(self) -> None:
-        if self.kind not in FAULTS:
-            raise ConfigError(f"fault kind is {self.kind!r}{nearest(str(self.kind), FAULTS)}")
+        if self.kind not in SLOWDOWN_KINDS:
+            raise ConfigError(f"kind of slowdown is {self.kind!r}{nearest(str(self.kind), SLOWDOWN_KINDS)}")
 
 
 @attrs.frozen(kw_only=True)
-class Job:
+class SimulatedJob:
     """A simulated job.
 
     Args:
@@ -73,7 +73,7 @@ class Job:
         section_spread: Constant difference of a rank between its sections, a standard deviation.
         outliers: Share of samples that are tenfold.
         ranks_per_node: For nodes.
-        faults: What goes wrong.
+        slowdowns: What goes wrong.
         exact: Draw every sample; None: while a window has at most a million of them.
         seed: Equal seeds, equal timings.
     """
@@ -88,7 +88,7 @@ class Job:
     section_spread: float = 0.0
     outliers: float = 0.001
     ranks_per_node: int = 8
-    faults: tuple[Fault, ...] = ()
+    slowdowns: tuple[SimulatedSlowdown, ...] = ()
     exact: bool | None = None
     seed: int = 0
 
@@ -98,29 +98,29 @@ class Job:
         for name in ("sections", "windows", "samples", "ranks_per_node"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; expected at least 1")
-        for fault in self.faults:
-            if not 0 <= fault.rank < self.ranks:
-                raise ConfigError(f"a fault is on rank {fault.rank}; ranks are 0 to {self.ranks - 1}")
+        for slowdown in self.slowdowns:
+            if not 0 <= slowdown.rank < self.ranks:
+                raise ConfigError(f"a slowdown is on rank {slowdown.rank}; ranks are 0 to {self.ranks - 1}")
 
 
-class simulate:
+class Simulation:
     """Iterate over a job's windows: medians in seconds, float32, shape ``(sections, ranks)``."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: SimulatedJob) -> None:
         self.job = job
         self._random = np.random.default_rng(job.seed)
         self._constant = self._constants()
         self._window = 0
 
-    def __iter__(self) -> simulate:
+    def __iter__(self) -> Simulation:
         return self
 
     def __next__(self) -> Float32:
         if self._window >= self.job.windows:
             raise StopIteration
         medians = self._constant * self._noise()
-        for fault in self.job.faults:
-            self._apply(fault, medians)
+        for slowdown in self.job.slowdowns:
+            self._apply(slowdown, medians)
         self._window += 1
         return medians
 
@@ -145,32 +145,32 @@ class simulate:
         samples[self._random.random(samples.shape, dtype=np.float32) < job.outliers] *= 10.0
         return np.asarray(np.median(np.maximum(samples, 0.01), axis=2), dtype=np.float32)
 
-    def _apply(self, fault: Fault, medians: Float32) -> None:
-        since = self._window - fault.onset
-        if since < 0 or (fault.kind == "transient" and since >= fault.windows):
+    def _apply(self, slowdown: SimulatedSlowdown, medians: Float32) -> None:
+        since = self._window - slowdown.onset
+        if since < 0 or (slowdown.kind == "transient" and since >= slowdown.windows):
             return
-        share = min((since + 1) / max(fault.windows, 1), 1.0) if fault.kind == "drift" else 1.0
-        factor = np.float32(1.0 + share * fault.slowdown)
-        if fault.kind == "slow_link":
-            medians[-1, self._affected(fault)] *= factor
+        share = min((since + 1) / max(slowdown.windows, 1), 1.0) if slowdown.kind == "drift" else 1.0
+        factor = np.float32(1.0 + share * slowdown.slowdown)
+        if slowdown.kind == "slow_link":
+            medians[-1, self._affected(slowdown)] *= factor
         else:
-            medians[:, self._affected(fault)] *= factor
+            medians[:, self._affected(slowdown)] *= factor
 
-    def _affected(self, fault: Fault) -> slice:
-        return _ranks_of(fault, self.job)
+    def _affected(self, slowdown: SimulatedSlowdown) -> slice:
+        return _ranks_of(slowdown, self.job)
 
 
-def _ranks_of(fault: Fault, job: Job) -> slice:
-    if fault.kind not in ("slow_node", "slow_link"):
-        return slice(fault.rank, fault.rank + 1)
-    first = fault.rank // job.ranks_per_node * job.ranks_per_node
+def _ranks_of(slowdown: SimulatedSlowdown, job: SimulatedJob) -> slice:
+    if slowdown.kind not in ("slow_node", "slow_link"):
+        return slice(slowdown.rank, slowdown.rank + 1)
+    first = slowdown.rank // job.ranks_per_node * job.ranks_per_node
     return slice(first, min(first + job.ranks_per_node, job.ranks))
 
 
-def truth(job: Job) -> npt.NDArray[np.bool_]:
+def truth(job: SimulatedJob) -> npt.NDArray[np.bool_]:
     """Who should be named at the end of the job; a transient and a bogus clock should not. Shape ``(ranks,)``."""
     slow = np.zeros(job.ranks, dtype=bool)
-    for fault in job.faults:
-        if fault.kind not in ("transient", "bogus_clock"):
-            slow[_ranks_of(fault, job)] = True
+    for slowdown in job.slowdowns:
+        if slowdown.kind not in ("transient", "bogus_clock"):
+            slow[_ranks_of(slowdown, job)] = True
     return slow

@@ -12,13 +12,18 @@ from straggler.reporting.heatmap_html import write_html
 from straggler.reporting.heatmap_png import bin_ranks, picture_of, write_png
 from straggler.reporting.report_log import read
 from straggler.simulation.reports import write_log
-from straggler.simulation.simulator import Fault, Job
+from straggler.simulation.simulator import SimulatedJob, SimulatedSlowdown
 
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory):
     path = tmp_path_factory.mktemp("log") / "reports.jsonl"
-    write_log(Job(ranks=40, windows=8, faults=(Fault(kind="slow_rank", rank=17, slowdown=0.5, onset=2),)), path)
+    write_log(
+        SimulatedJob(
+            ranks=40, windows=8, slowdowns=(SimulatedSlowdown(kind="slow_rank", rank=17, slowdown=0.5, onset=2),)
+        ),
+        path,
+    )
     return path
 
 

@@ -11,7 +11,7 @@ from straggler.errors import WireError
 from straggler.exchange.gathered import assemble
 from straggler.exchange.wire import HEADER, ROW, decode, encode
 from straggler.measurement.measured import Family, Measured, measured, top_k
-from straggler.measurement.name_table import NameBook, hash_name
+from straggler.measurement.name_table import NameTable, hash_name
 from straggler.measurement.summary import summarise
 
 
@@ -37,7 +37,7 @@ def test_the_hash_is_part_of_the_wire_format():
 
 def test_a_collision_is_said(monkeypatch, caplog):
     monkeypatch.setattr("straggler.measurement.name_table.hash_name", lambda name: 7)
-    book = NameBook()
+    book = NameTable()
     book.add("one")
     with caplog.at_level(logging.ERROR):
         book.add("two")

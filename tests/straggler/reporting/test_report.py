@@ -7,12 +7,12 @@ from straggler import Detector, RobustSettings, State, StragglerId
 from straggler.exchange.gathered import assemble
 from straggler.exchange.wire import encode
 from straggler.measurement.measured import STATE_FIELDS, Family, Measured
-from straggler.measurement.name_table import NameBook
+from straggler.measurement.name_table import NameTable
 from straggler.measurement.summary import summarise
 from straggler.probes.nvml import NvmlProbe
 from straggler.reporting.report import Report
 from straggler.reporting.row_names import RowNames
-from straggler.scoring.scorer import Judge
+from straggler.scoring.scorer import Scorer
 from straggler.settings import DEFAULT_THRESHOLD, DetectorSettings
 from straggler.testing import FakeNvmlBackend, RecordedWindowsExchange
 
@@ -22,8 +22,8 @@ class Played:
 
     def __init__(self, ranks, **settings):
         self.ranks = ranks
-        self.names = NameBook()
-        self.judge = Judge(ranks, DetectorSettings(**settings))
+        self.names = NameTable()
+        self.scorer = Scorer(ranks, DetectorSettings(**settings))
         self.sequence = -1
 
     def report(
@@ -55,7 +55,7 @@ class Played:
             payloads.append(None if rank in missing else encode(head, rows))
         gathered = assemble(payloads, self.sequence)
         return Report(
-            outcome=self.judge.judge(gathered),
+            scores=self.scorer.score(gathered),
             gathered=gathered,
             name_of=self.names.get,
             sequence=self.sequence,
@@ -256,7 +256,7 @@ def test_a_rank_outside_the_job_is_an_error():
 def test_a_name_that_rank_0_does_not_know_has_a_stand_in():
     job = Played(2)
     report = job.report({"fwd": [1, 2]})
-    report._row_name = RowNames(NameBook().get)
+    report._row_name = RowNames(NameTable().get)
     assert all(name.startswith("unnamed-") for name in report.section_relative_perf_scores)
 
 

@@ -12,12 +12,12 @@ from straggler import Statistic
 from straggler.exchange.gathered import assemble
 from straggler.exchange.wire import encode
 from straggler.measurement.measured import Family, Measured
-from straggler.measurement.name_table import NameBook
+from straggler.measurement.name_table import NameTable
 from straggler.measurement.summary import summarise
 from straggler.probes.cupti import CuptiProbe
 from straggler.reporting.report import Report
 from straggler.scoring.minimum import MinimumScorer, gpu_scores, section_scores
-from straggler.scoring.scorer import Judge
+from straggler.scoring.scorer import Scorer
 from straggler.settings import DetectorSettings
 from straggler.testing import RecordedCuptiBackend
 
@@ -26,9 +26,9 @@ times = st.one_of(st.none(), st.lists(st.floats(min_value=1e-6, max_value=10.0),
 jobs = st.dictionaries(st.sampled_from(["k0", "k1", "k2"]), st.lists(times, min_size=RANKS, max_size=RANKS), min_size=1)
 
 
-def report_of(sections, kernels, judge=None, sequence=0):
+def report_of(sections, kernels, scorer=None, sequence=0):
     """A report through the wire format, from {name: [samples or None for each rank]}."""
-    names = NameBook()
+    names = NameTable()
     payloads = []
     for rank in range(RANKS):
         rows = [
@@ -40,8 +40,8 @@ def report_of(sections, kernels, judge=None, sequence=0):
         head = {"sequence": sequence, "rank": rank, "world_size": RANKS, "elapsed": 1.0, "node": b"n"}
         payloads.append(encode(head, rows))
     gathered = assemble(payloads, sequence)
-    judge = judge or Judge(RANKS, DetectorSettings(scoring="minimum"))
-    return Report(outcome=judge.judge(gathered), gathered=gathered, name_of=names.get, sequence=sequence, rank=0)
+    scorer = scorer or Scorer(RANKS, DetectorSettings(scoring="minimum"))
+    return Report(scores=scorer.score(gathered), gathered=gathered, name_of=names.get, sequence=sequence, rank=0)
 
 
 def expected_sections(table, reference_of):
@@ -92,9 +92,9 @@ def test_relative_scores_are_the_formulas(sections, kernels):
 @given(jobs, jobs)
 def test_individual_scores_use_each_ranks_best_so_far(first, second):
     """The second report's reference is the smaller of a rank's two medians."""
-    judge = Judge(RANKS, DetectorSettings(scoring="minimum", scores_to_compute=["individual_perf_scores"]))
-    report_of(first, first, judge)
-    report = report_of(second, second, judge, sequence=1)
+    scorer = Scorer(RANKS, DetectorSettings(scoring="minimum", scores_to_compute=["individual_perf_scores"]))
+    report_of(first, first, scorer)
+    report = report_of(second, second, scorer, sequence=1)
 
     def own_best(name, rank):
         seen = [t[name][rank] for t in (first, second) if name in t and t[name][rank] is not None]

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from resilience_core import ConfigError
 from straggler import RobustSettings
-from straggler.scoring.individual import OwnPastScorer
+from straggler.scoring.individual import IndividualScorer
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.robust import RobustScorer
 from straggler.scoring.robust_scores import IMPLAUSIBLE, OK, SLOW, UNKNOWN
-from straggler.simulation.evaluation import Marks, clean_windows, examine, with_stragglers
-from straggler.simulation.simulator import Fault, Job, simulate
+from straggler.simulation.evaluation import Confusion, clean_windows, evaluate, with_stragglers
+from straggler.simulation.simulator import SimulatedJob, SimulatedSlowdown, Simulation
 
 ONE = np.array([1], dtype=np.uint64)
 
@@ -35,10 +35,10 @@ def slow(window):
 def test_ten_per_cent_slowdowns_are_found_within_three_reports(ranks, jobs, shape, onset):
     """5 % noise, 20 samples, 2 % spread, 0.1 % tenfold outliers. With a spread that is normal, from-the-start
     stragglers cannot be told from the slow end of the healthy, by any rule: there the onset is later."""
-    total = Marks(0, 0, 0)
+    total = Confusion(0, 0, 0)
     for seed in range(jobs):
-        total += examine(with_stragglers(Job(ranks=ranks, seed=seed, spread_shape=shape), 0.01, 0.1, onset))
-    assert total.hits > 0
+        total += evaluate(with_stragglers(SimulatedJob(ranks=ranks, seed=seed, spread_shape=shape), 0.01, 0.1, onset))
+    assert total.tp > 0
     assert total.f1 >= 0.99, total
 
 
@@ -55,10 +55,10 @@ def test_no_false_verdict_among_many_ranks():
 @pytest.mark.parametrize("ranks", [3, 4, 8, 512])
 @pytest.mark.parametrize("onset", [0, 12])
 def test_one_bogus_clock_condemns_no_healthy_rank_and_is_not_believed(ranks, onset):
-    fault = Fault(kind="bogus_clock", rank=1, slowdown=-0.5, onset=onset)
-    job = Job(ranks=ranks, windows=onset + 6, faults=(fault,), spread_shape="uniform")
+    slowdown = SimulatedSlowdown(kind="bogus_clock", rank=1, slowdown=-0.5, onset=onset)
+    job = SimulatedJob(ranks=ranks, windows=onset + 6, slowdowns=(slowdown,), spread_shape="uniform")
     scorer = RobustScorer(ranks)
-    for medians in simulate(job):
+    for medians in Simulation(job):
         window = scorer.update(np.arange(job.sections, dtype=np.uint64), medians)
         assert not (window.state == SLOW).any()
     assert (window.state[:, 1] == IMPLAUSIBLE).all()
@@ -224,7 +224,7 @@ def test_a_threshold_that_is_given_replaces_the_floor_and_keeps_persistence():
 
 
 def test_a_ranks_own_past_needs_no_peers():
-    scorer = OwnPastScorer(1)
+    scorer = IndividualScorer(1)
     assert slow(windows(scorer, [[1.0]] * 12)) == []
     assert slow(windows(scorer, [[1.3]] * 3)) == [0]
 
@@ -236,23 +236,23 @@ def test_confidence_grows_with_the_evidence():
 
 
 def test_the_simulator_draws_medians_that_agree_with_drawn_samples():
-    plain = Job(ranks=4000, sections=1, windows=1, spread=0.0)
-    drawn = next(simulate(attrs.evolve(plain, exact=True)))
-    made = next(simulate(attrs.evolve(plain, exact=False)))
+    plain = SimulatedJob(ranks=4000, sections=1, windows=1, spread=0.0)
+    drawn = next(Simulation(attrs.evolve(plain, exact=True)))
+    made = next(Simulation(attrs.evolve(plain, exact=False)))
     assert drawn.std() / drawn.mean() == pytest.approx(made.std() / made.mean(), rel=0.1)
     assert drawn.mean() == pytest.approx(made.mean(), rel=0.005)
 
 
 @pytest.mark.parametrize("kind", ["slow_node", "slow_link", "drift"])
 def test_each_kind_of_slowness_is_found(kind):
-    fault = Fault(kind=kind, rank=20, slowdown=0.3, onset=10, windows=8)
-    job = Job(ranks=128, windows=30, faults=(fault,))
-    marks = examine(job)
-    assert marks.misses == 0
-    assert marks.wronged == 0
-    assert marks.hits == (1 if kind == "drift" else 8)
+    slowdown = SimulatedSlowdown(kind=kind, rank=20, slowdown=0.3, onset=10, windows=8)
+    job = SimulatedJob(ranks=128, windows=30, slowdowns=(slowdown,))
+    marks = evaluate(job)
+    assert marks.fn == 0
+    assert marks.fp == 0
+    assert marks.tp == (1 if kind == "drift" else 8)
 
 
 def test_an_unknown_fault_names_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'slow_rank'"):
-        Fault(kind="slow_rnk", rank=0)
+        SimulatedSlowdown(kind="slow_rnk", rank=0)

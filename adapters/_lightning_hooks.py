@@ -1,4 +1,4 @@
-"""Lightning's callbacks as calls of the translator; nothing here knows what listens.
+"""Lightning's callbacks as calls of the Translator.
 
 Whatever number of our callbacks a trainer has, the first in its list translates for all of them.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from adapters._lightning_signals import take_a_note_of_sigterm
+from adapters._lightning_signals import defer_sigterm
 from adapters._optional import first_installed
 from resilience_core.faults import Fault
 from resilience_core.hookspecs import RunContext
@@ -27,7 +27,7 @@ class EventCallback(_Callback):  # type: ignore[misc, valid-type, unused-ignore]
     _translator: Translator | None = None  # of the leading callback, during fit
 
     def _plugins(self, trainer: Any, translator: Translator) -> list[object]:
-        """What is to listen during this fit. Raises when the callback's arguments cannot be used."""
+        """Return what is to listen during this fit. Raises when the callback's arguments cannot be used."""
         raise NotImplementedError
 
     def _faults(self) -> tuple[Fault, ...]:
@@ -48,7 +48,7 @@ class EventCallback(_Callback):  # type: ignore[misc, valid-type, unused-ignore]
         self._translator = translator
         _wrap(trainer, translator)
         for callback in ours:
-            _spare(callback, translator, is_leading=callback is self)
+            _disable_no_op_hooks(callback, translator, is_leading=callback is self)
         translator.begin(_context(trainer), plugins, faults)
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
@@ -57,11 +57,11 @@ class EventCallback(_Callback):  # type: ignore[misc, valid-type, unused-ignore]
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
         if self._translator is not None:
-            take_a_note_of_sigterm(trainer)
+            defer_sigterm(trainer)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         if self._translator is not None:
-            take_a_note_of_sigterm(trainer)
+            defer_sigterm(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         if self._translator is not None:
@@ -116,23 +116,23 @@ _IN_EVERY_STEP = (
 )
 
 
-def _spare(callback: EventCallback, translator: Translator, *, is_leading: bool) -> None:
-    """Spare Lightning the calls in each step that would do nothing.
+def _disable_no_op_hooks(callback: EventCallback, translator: Translator, *, is_leading: bool) -> None:
+    """Disable our no-op per-step hooks to save Lightning's call overhead.
 
     A hook costs Lightning some microseconds even when it is empty, and it passes over one that is not callable.
     What a subclass has overridden is left alone.
     """
-    spared = []
+    disabled = []
     attributes: dict[str, Any] = callback.__dict__
     for name in _IN_EVERY_STEP:
         hook = getattr(type(callback), name, None)
         is_empty = hook is getattr(_Callback, name, None)
         if is_empty or (not is_leading and hook is getattr(EventCallback, name)):
             attributes[name] = None
-            spared.append(name)
+            disabled.append(name)
 
     def undo() -> None:
-        for name in spared:
+        for name in disabled:
             attributes.pop(name, None)
 
     translator.when_over(undo)
@@ -150,7 +150,7 @@ def _context(trainer: Any) -> RunContext:
 
 
 def _wrap(trainer: Any, translator: Translator) -> None:
-    """Cover what Lightning has no hook around; all of it is undone when the run ends."""
+    """Wrap what Lightning has no hook around; all of it is undone when the run ends."""
     strategy = trainer.strategy
     # Every built-in caller saves through this, on every rank; gather, write and barrier lie inside.
     translator.wrap_saving(trainer, "save_checkpoint")
@@ -192,7 +192,7 @@ def _is_sigterm(exception: BaseException) -> bool:
 
 
 def _batches_begun(checkpoint: dict[str, Any]) -> int:
-    """The number of batches that training had begun when the checkpoint was made."""
+    """Return the number of batches that training had begun when the checkpoint was made."""
     try:
         return int(checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]["ready"])
     except KeyError:

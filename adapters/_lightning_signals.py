@@ -1,4 +1,4 @@
-"""SIGTERM on one rank of several must not deadlock the others.
+"""SIGTERM under Lightning: one rank of several that gets it must not deadlock the others.
 
 Lightning 2.6 answers SIGTERM with a broadcast inside its signal handler. The rank that was hit waits there for peers
 who never come, while they wait for it in the all-reduce of the step. Here the handler takes a note and nothing
@@ -13,10 +13,10 @@ import threading
 from types import FrameType
 from typing import Any
 
-__all__ = ["take_a_note_of_sigterm"]
+__all__ = ["defer_sigterm"]
 
 
-def take_a_note_of_sigterm(trainer: Any) -> None:
+def defer_sigterm(trainer: Any) -> None:
     """Replace Lightning's handler of SIGTERM; Lightning restores the one before it when ``fit`` ends.
 
     Args:

@@ -95,7 +95,7 @@ class FaultTolerance:
 
     @property
     def bus(self) -> EventBus:
-        """Where the events go."""
+        """The bus that the events go to."""
         return self._translator.bus
 
     @property
@@ -105,7 +105,7 @@ class FaultTolerance:
 
     @contextlib.contextmanager
     def run(self, context: RunContext | None = None) -> Iterator[None]:
-        """One run of the loop: ``setup`` first, ``teardown`` last, ``training_error`` when an exception leaves it.
+        """Frame one run of the loop: ``setup`` first, ``teardown`` last, ``training_error`` on an exception.
 
         Enter it before anything slow (data, model, process group), so that a hang there is seen, too. It may be
         entered again once it was left.
@@ -143,7 +143,7 @@ class FaultTolerance:
         self._translator.stopped("signal")
 
     def step(self, iteration: int) -> _Step:
-        """One whole training step: forward, backward, optimizer, collectives. Enter it at once.
+        """Frame one whole training step: forward, backward, optimizer, collectives. Enter it at once.
 
         Args:
             iteration: Steps since training began, from 0; a resumed run continues the count, and so does each epoch.
@@ -154,7 +154,7 @@ class FaultTolerance:
         return block
 
     def eval_step(self, iteration: int, eval_index: int) -> _EvalStep:
-        """One evaluation step.
+        """Frame one evaluation step.
 
         Args:
             iteration: Training steps completed so far.
@@ -163,7 +163,7 @@ class FaultTolerance:
         return _EvalStep(self._translator, iteration, eval_index)
 
     def checkpoint(self, iteration: int, kind: CheckpointKind = "save") -> _Checkpoint:
-        """Everything that saving does on this rank, the gather and the barrier included. Enter it on every rank.
+        """Frame everything that saving does on this rank, gather and barrier included. Enter it on every rank.
 
         Args:
             iteration: Training steps completed so far.

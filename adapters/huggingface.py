@@ -118,6 +118,7 @@ class FaultToleranceCallback(_TrainerCallback):  # type: ignore[misc, valid-type
         return plugins
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Tell which step a resumed run begins at."""
         if not self._is_attached:
             raise PluginError(
                 "FaultToleranceCallback was given to the Trainer but does not know it; call callback.attach(trainer), "
@@ -127,14 +128,17 @@ class FaultToleranceCallback(_TrainerCallback):  # type: ignore[misc, valid-type
             self._translator.loaded(state.global_step)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Begin a step."""
         if self._translator is not None:
             self._translator.step_start(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End the step."""
         if self._translator is not None:
             self._translator.step_end()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End a step that the Trainer has not ended."""
         if self._translator is not None:
             self._translator.between_steps()
 
@@ -175,7 +179,7 @@ def _ours(trainer: Any) -> list[FaultToleranceCallback]:
 
 
 def _train(trainer: Any, original: Any, *arguments: Any, **named: Any) -> Any:
-    """One run of ``train()``, framed by setup and teardown."""
+    """Run ``train()`` once, framed by setup and teardown."""
     ours = [callback for callback in _ours(trainer) if callback._is_attached]
     if not ours:  # all of them were removed from the trainer again
         return original(*arguments, **named)
@@ -207,7 +211,7 @@ def _context(trainer: Any) -> RunContext:
 
 
 def _wrap(trainer: Any, translator: Translator) -> None:
-    """Cover what the Trainer has no callback around; all of it is undone when the run ends."""
+    """Wrap what the Trainer has no callback around; all of it is undone when the run ends."""
     translator.wrap_saving(trainer, "_save_checkpoint")
     translator.wrap_saving(trainer, "save_model")
 

@@ -79,7 +79,7 @@ class FaultToleranceCallback(_FaultTolerance):
             ``rank_to_fail``.
         exp_dir: Folder of ``ft_state.json``; it must exist, and be the same in every job. By default
             ``<trainer.log_dir>/ft_state``: mind that some loggers begin a new ``log_dir`` with every job.
-        logger_name: Logger of this callback's own words.
+        logger_name: Logger of this callback's messages.
 
     Raises:
         ConfigError: ``simulated_fault_params`` cannot be used. From ``fit``, before training starts: ``exp_dir``

@@ -1,4 +1,4 @@
-"""The function module of Megatron-style training loops: a call at each point of the loop, and the rest is ours.
+"""Functions for Megatron-style training loops: one call at each point of the loop.
 
 Call :func:`setup` once the process group is there, the ``on_*`` functions where their names say, and
 :func:`shutdown` at the end (:func:`abort` after an exception). Until ``setup`` was called, and after the end, every
@@ -61,7 +61,7 @@ _MIN_ITERS_FOR_STEP_TIMEOUT_UPDATE: int = MIN_STEPS_FOR_STEP_TIMEOUT
 
 
 def setup(config: Any, global_state: Any) -> None:
-    """Begin: connect to the rank monitor, load learned timeouts, open the ``setup`` section.
+    """Connect to the rank monitor, load learned timeouts and open the ``setup`` section.
 
     A second call first shuts the run before it down. Where there is no rank monitor that is said once.
 
@@ -97,7 +97,7 @@ def setup(config: Any, global_state: Any) -> None:
 
 
 def on_training_step_start(global_state: Any) -> None:
-    """A training step is about to begin; the ``setup`` section ends with the first one.
+    """Begin a training step; the ``setup`` section ends with the first one.
 
     Args:
         global_state: The global training state.
@@ -111,7 +111,7 @@ def on_training_step_start(global_state: Any) -> None:
 
 
 def on_training_step_end(global_state: Any) -> None:
-    """The training step is complete.
+    """End the training step.
 
     Args:
         global_state: The global training state.
@@ -124,7 +124,7 @@ def on_training_step_end(global_state: Any) -> None:
 
 
 def on_eval_step_start(global_state: Any) -> None:
-    """An evaluation step is about to begin; an evaluation lasts until the next training step.
+    """Begin an evaluation step; an evaluation lasts until the next training step.
 
     Args:
         global_state: The global training state.
@@ -138,7 +138,7 @@ def on_eval_step_start(global_state: Any) -> None:
 
 
 def on_eval_step_end(global_state: Any) -> None:
-    """The evaluation step is complete.
+    """End the evaluation step.
 
     Args:
         global_state: The global training state.
@@ -151,7 +151,7 @@ def on_eval_step_end(global_state: Any) -> None:
 
 
 def on_checkpointing_start(global_state: Any) -> None:
-    """Saving, or the finalization of an asynchronous save, is about to begin. Call it on every rank.
+    """Begin a save, or the finalization of an asynchronous save. Call it on every rank.
 
     Args:
         global_state: The global training state.
@@ -162,7 +162,7 @@ def on_checkpointing_start(global_state: Any) -> None:
 
 
 def on_checkpointing_end(is_async_finalization: bool, global_state: Any) -> None:
-    """Saving is over on this rank. Timeouts are learned after a save: a collective.
+    """End saving on this rank. Timeouts are learned after a save: a collective.
 
     Args:
         is_async_finalization: This was the finalization of an asynchronous save.
@@ -177,7 +177,7 @@ def on_checkpointing_end(is_async_finalization: bool, global_state: Any) -> None
 
 
 def on_checkpoint_loaded(is_local_chkpt: bool, global_state: Any) -> None:
-    """A checkpoint was loaded.
+    """Note that a checkpoint was loaded.
 
     Args:
         is_local_chkpt: It came from memory or a disk of this node, so that loading it says nothing about how long
@@ -193,7 +193,7 @@ def on_checkpoint_loaded(is_local_chkpt: bool, global_state: Any) -> None:
 
 
 def on_training_interrupted(global_state: Any) -> None:
-    """The loop is about to end before its last iteration: a signal, a time limit. Nothing is learned from such an end.
+    """Say that the loop is about to end before its last iteration; nothing is learned from such an end.
 
     Without this call a loop that reaches :func:`shutdown` counts as complete, unless the configuration has
     ``train.train_iters`` and ``train_state.step`` is below it.
@@ -207,7 +207,7 @@ def on_training_interrupted(global_state: Any) -> None:
 
 
 def shutdown(global_state: Any) -> None:
-    """The clean end: learn what may be learned (a collective), disconnect from the rank monitor.
+    """End cleanly: learn what may be learned (a collective) and disconnect from the rank monitor.
 
     Args:
         global_state: The global training state; ``rank_monitor_client`` becomes None.
@@ -221,7 +221,7 @@ def shutdown(global_state: Any) -> None:
 
 
 def abort(global_state: Any) -> None:
-    """The end after an exception: disconnect without any collective.
+    """End after an exception: disconnect without any collective.
 
     Called while an exception is handled it also tells every listener which.
 

@@ -1,4 +1,4 @@
-"""``python -m straggler``: draw a log of reports, or judge the judgement on simulated jobs."""
+"""``python -m straggler``: draw a log of reports, or evaluate the scoring on simulated jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["main"]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     top = argparse.ArgumentParser(prog="python -m straggler", description=__doc__, allow_abbrev=False)
     commands = top.add_subparsers(dest="command", required=True)
     plot = commands.add_parser("plot", help="draw reports.jsonl as PNG and as one HTML file", allow_abbrev=False)
@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status."""
+    """Run one command and return the exit status."""
     options = parser().parse_args(arguments)
     try:
         return _plot(options) if options.command == "plot" else _simulate(options)

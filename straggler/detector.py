@@ -1,4 +1,4 @@
-"""Detector: the API of the model system, as an instance; the class-level calls act on a default one.
+"""Detector: the API of nvidia-resiliency-ext, as an instance; the class-level calls act on a default one.
 
 ``Detector.initialize(...)`` makes the process's default detector ready, ``Detector().initialize(...)`` one of your
 own. Every method works both ways; one descriptor is all there is to it.
@@ -62,7 +62,7 @@ class _IsInitialized:
 
 
 class Detector:
-    """Measures sections, and says which rank is slow."""
+    """Measures sections and reports which rank is slow."""
 
     initialized = _IsInitialized()
     _default: Detector | None = None
@@ -79,7 +79,7 @@ class Detector:
 
     @classmethod
     def default(cls) -> Detector:
-        """The detector behind the class-level calls."""
+        """Return the detector behind the class-level calls."""
         if cls._default is None:
             cls._default = cls()
         return cls._default
@@ -109,7 +109,7 @@ class Detector:
             scores_to_compute: ``"all"``, or a list of ``relative_perf_scores``, ``individual_perf_scores``.
             gather_on_rank0: Rank 0's reports hold all ranks and the others get None; False: every rank gets a
                 report of its own, which costs rank 0 one more message per rank.
-            profiling_interval: Measure every so-manieth entry of each section.
+            profiling_interval: Measure every n-th entry of each section.
             report_time_interval: Seconds between reports of :meth:`generate_report_if_interval_elapsed`.
             node_name: What to call this machine; by default its host name.
             scoring: ``"robust"`` or ``"minimum"``, see the two modules of scoring.
@@ -195,7 +195,7 @@ class Detector:
     def detection_section(
         self, name: str | None = None, profile_cuda: bool = True, *, kind: SectionKind = "auto"
     ) -> Section:
-        """A context manager that times what is inside.
+        """Return a context manager that times what is inside.
 
         Args:
             name: Unique in the program: one name, one place. By default made from the place.
@@ -224,7 +224,7 @@ class Detector:
 
     @_OnEither
     def restore_original_callables(self) -> None:
-        """Put everything back that :meth:`wrap_callables` wrapped."""
+        """Restore everything that :meth:`wrap_callables` wrapped."""
         self._wrapper.restore()
 
     @_OnEither
@@ -246,14 +246,14 @@ class Detector:
 
     @_OnEither
     def is_interval_elapsed(self) -> bool:
-        """Whether it is time for a report. Ask once per iteration, on every rank."""
+        """Return whether it is time for a report. Call it once per iteration, on every rank."""
         if self._schedule is None:
             raise _not_initialised("is_interval_elapsed")
         return self._schedule.tick()
 
     @_OnEither
     def generate_report_if_interval_elapsed(self) -> Report | None:
-        """:meth:`generate_report` when it is time, else None. Call it once per iteration, on every rank."""
+        """Make a report when it is time, else return None. Call it once per iteration, on every rank."""
         if self._schedule is None:
             raise _not_initialised("generate_report_if_interval_elapsed")
         return self.generate_report() if self._schedule.tick() else None
@@ -272,7 +272,7 @@ class Detector:
 
     @_OnEither
     def last_decision(self) -> dict[str, Any]:
-        """What rank 0 decided on the last report; empty when it decided nothing or did not answer in time."""
+        """Return what rank 0 decided on the last report; empty when nothing, or when no answer came in time."""
         message = None if self._reporter is None else self._reporter.last_message
         return {} if message is None else dict(message.decision)
 

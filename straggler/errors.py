@@ -1,4 +1,4 @@
-"""What can be wrong in the use of the straggler detector. Bad settings are ``resilience_core.ConfigError``."""
+"""Errors of the straggler detector. Settings out of range are ``resilience_core.ConfigError``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StragglerPlugin: the detector as a plugin of the event bus, with all policy in it.
+"""StragglerPlugin: the detector as a plugin of the event bus, with all policy.
 
 An adapter constructs it, registers it and translates nothing else: when to report, what to log, when to stop and
 with which exit code are decided here. In a Lightning callback::
@@ -149,14 +149,14 @@ class StragglerPlugin:
         self._said = ""
 
     def time_callables(self, callables: Sequence[CallableId]) -> None:
-        """Time these too; before or after ``setup``, and again after each."""
+        """Time these callables, too; before or after ``setup``, and again after each."""
         self._callables += [c for c in callables if c not in self._callables]
         if self.detector.initialized:
             self.detector.wrap_callables(self._callables)
 
     @hookimpl
     def setup(self, context: RunContext) -> None:
-        """A run begins: measure. A second run after a teardown begins anew."""
+        """Begin to measure; a second run after a teardown begins anew."""
         self._context = context
         if self.detector.initialized:
             raise DetectorError("the straggler plugin's detector is initialised already; give the plugin its own")
@@ -172,13 +172,13 @@ class StragglerPlugin:
 
     @hookimpl
     def step_start(self, iteration: int) -> None:
-        """A step begins."""
+        """Open the section of the step."""
         if self._step is not None and not self._step.is_open:
             self._step.__enter__()
 
     @hookimpl
     def step_end(self, iteration: int) -> None:
-        """A step is over; perhaps a report.
+        """Close the section of the step, and report if it is time.
 
         Raises:
             StopTraining: A straggler persists and ``stop_if_detected`` is set.
@@ -197,12 +197,12 @@ class StragglerPlugin:
 
     @hookimpl
     def training_error(self, error: BaseException, iteration: int) -> None:
-        """Whatever section is open will not be closed."""
+        """Stop measuring; an open section will not be closed."""
         self._end()
 
     @hookimpl
     def teardown(self, reason: str) -> None:
-        """The run is over."""
+        """Stop measuring."""
         self._end()
 
     def _end(self) -> None:
@@ -210,7 +210,7 @@ class StragglerPlugin:
         self.detector.shutdown()
 
     def identify(self, report: Report) -> set[StragglerId]:
-        """All ranks that any of the thresholds calls slow in this report.
+        """Return all ranks that any of the thresholds calls slow in this report.
 
         A slow section counts where the rank loses ``MATERIAL_SHARE`` of its time: nobody's training is to be
         stopped for a line that rank 0 logs between two steps.
@@ -225,7 +225,7 @@ class StragglerPlugin:
         return found
 
     def persistent(self, report: Report) -> set[StragglerId]:
-        """Those that are slow persistently.
+        """Return the ranks that are slow persistently.
 
         Robust verdicts are persistent by themselves. With ``scoring="minimum"`` a rank has to be below its
         threshold in three reports running.
@@ -240,7 +240,7 @@ class StragglerPlugin:
         return {known for known, count in self._flagged.items() if count >= _PERSIST}
 
     def _decide(self, report: Report) -> Mapping[str, Any]:
-        """On rank 0: whether to stop, and for whom."""
+        """Decide, on rank 0, whether to stop, and for whom."""
         slow = sorted(self.persistent(report))
         if not slow or 2 * len(slow) > report.world_size > 2:
             # Most ranks slow at once is no straggler but the job; stopping it would mend nothing.

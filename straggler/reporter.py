@@ -1,4 +1,4 @@
-"""Reporter: one report from beginning to end, on whatever rank it runs.
+"""Reporter: one report from beginning to end, on any rank.
 
 Every rank: collect from the probes, keep the top K, send. Rank 0 as well: take what came, line up, judge, answer.
 A report of a rank that is not told the others' times still has its local summaries.
@@ -63,7 +63,7 @@ class Reporter:
         self._hashed_group = hash_name(settings.peer_group)
 
     def make(self) -> Report | None:
-        """One report; see ``Detector.generate_report``."""
+        """Make one report; see ``Detector.generate_report``."""
         began = time.monotonic()
         elapsed, self._last = began - self._last, began
         self._durations = [*self._durations[-_HISTORY:], elapsed]
@@ -82,7 +82,7 @@ class Reporter:
         return self._report_of_one(sequence, collected, began, payload)
 
     def hear(self) -> int | None:
-        """The iteration at which the next report is announced, None while it is not.
+        """Return the iteration at which the next report is announced, None while it is not.
 
         A rank that once missed a report (an exception of its own, say) is one number behind; it catches up here
         instead of being out of date for ever.
@@ -94,7 +94,7 @@ class Reporter:
         return iteration
 
     def close(self) -> None:
-        """Nothing is sent after this."""
+        """Close the exchange; nothing is sent after this."""
         self.exchange.close()
 
     def _collect(self) -> Collected:

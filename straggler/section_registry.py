@@ -32,7 +32,7 @@ class SectionRegistry:
 
     Args:
         collectives: Reads the number of collectives so far; None where there are none to watch.
-        profiling_interval: Measure every so-manieth entry of each section.
+        profiling_interval: Measure every n-th entry of each section.
         probes: May each add a timer to every new section.
     """
 
@@ -50,7 +50,7 @@ class SectionRegistry:
         self._clock = SectionClock(collectives)
 
     def at_place(self, name: str | None, frame: FrameType, profile_cuda: bool, kind: SectionKind) -> Section:
-        """The section of this name, for the place that a frame is at.
+        """Return the section of this name, for the place that a frame is at.
 
         Raises:
             SectionNameError: The name belongs to another place.
@@ -77,7 +77,7 @@ class SectionRegistry:
         return section
 
     def named(self, name: str, profile_cuda: bool) -> Section:
-        """The section of a wrapped callable; one that was unwrapped and wrapped again is the same."""
+        """Return the section of a wrapped callable; one that was unwrapped and wrapped again is the same."""
         section = self.by_name.get(name)
         if section is None:
             section = self._make(name, profile_cuda, "auto")
@@ -85,7 +85,7 @@ class SectionRegistry:
         return section
 
     def forget_release(self) -> None:
-        """The time from here to the next arrival holds a report, and is nobody's own work."""
+        """Forget the last release: the time from here to the next arrival holds a report, nobody's own work."""
         self._clock.last_release_ns = 0
 
     def _name_of_place(self, place: tuple[str, int]) -> str:

@@ -1,4 +1,4 @@
-"""Public stand-ins for what no test machine has: a GPU, its driver, a job of many ranks.
+"""Stand-ins for what a test machine lacks: a GPU, its driver, a job of many ranks.
 
 Each says in its name that it is not the real thing.
 """
@@ -38,12 +38,15 @@ class RecordedCuptiBackend:
         self._deliver: Callable[[Iterable[KernelRecord]], None] | None = None
 
     def unavailable_because(self) -> str:
+        """Return ``""``."""
         return ""
 
     def register(self, deliver: Callable[[Iterable[KernelRecord]], None]) -> None:
+        """Keep what is called with the records."""
         self._deliver = deliver
 
     def enable(self) -> None:
+        """Record what the next flush delivers."""
         self.enable_calls += 1
         if self._refuse:
             raise CuptiError(self._refuse)
@@ -51,14 +54,17 @@ class RecordedCuptiBackend:
         self._buffer += self._records
 
     def disable(self) -> None:
+        """Cease to record."""
         self.enabled = False
 
     def flush(self) -> None:
+        """Deliver the records."""
         if self._deliver is not None:
             self._deliver(self._buffer)
         self._buffer = []
 
     def dropped(self) -> int:
+        """Return the number of records lost, once."""
         dropped, self._dropped = self._dropped, 0
         return dropped
 
@@ -92,9 +98,11 @@ class FakeCudaEvents:
         self.made = 0
 
     def unavailable_because(self) -> str:
+        """Return ``""``."""
         return ""
 
     def event(self) -> _FakeEvent:
+        """Make an event."""
         self.made += 1
         return _FakeEvent(self)
 
@@ -111,12 +119,15 @@ class FakeNvmlBackend:
         self.closed = False
 
     def unavailable_because(self) -> str:
+        """Return ``""``."""
         return ""
 
     def read(self) -> dict[str, float]:
+        """Return the state."""
         return dict(self.state)
 
     def close(self) -> None:
+        """Note that it was closed."""
         self.closed = True
 
 
@@ -138,7 +149,9 @@ class RecordedWindowsExchange(LocalExchange):
         self._names = {hash_name(name): name for name in names}
 
     def collect(self, sequence: int) -> list[bytes | None]:
+        """Return this rank's window and the others'."""
         return [*super().collect(sequence), *self._others(sequence)]
 
     def name_of(self, number: int) -> str | None:
+        """Return the name behind a hash, if the other ranks know it."""
         return self._names.get(number)

@@ -1,4 +1,4 @@
-"""The exchange: one window per rank to rank 0, with a bound.
+"""Exchange: one window per rank to rank 0, within a time bound.
 
 Why a store and no collective: a collective waits for every rank, so the one rank that died or hangs, the very
 thing a straggler report should tell of, would hang the report of all others. Through the store that every
@@ -23,7 +23,7 @@ __all__ = ["Exchange", "LocalExchange", "connect"]
 
 
 class Exchange(Protocol):
-    """How windows and outcomes travel. ``None`` always means: not in time, or not there."""
+    """Carries windows to rank 0 and messages back. ``None`` always means: not in time, or not there."""
 
     rank: int
     world_size: int
@@ -32,43 +32,41 @@ class Exchange(Protocol):
         """Leave this rank's window for report ``sequence``."""
 
     def collect(self, sequence: int) -> list[bytes | None]:
-        """Rank 0: every rank's window, in at most the bound."""
-        ...
+        """Return every rank's window, on rank 0, in at most the bound."""
 
     def note_late(self, ranks: Iterable[int]) -> None:
-        """Rank 0: who was missing in the report just made; they get a short grace next time."""
+        """Note, on rank 0, who was missing in the report just made; they get a short grace next time."""
 
     def publish(self, sequence: int, outcomes: dict[int, bytes]) -> None:
-        """Rank 0: leave a word for each of these ranks."""
+        """Leave a message for each of these ranks, on rank 0."""
 
     def outcome(self, sequence: int) -> bytes | None:
-        """Other ranks: rank 0's word, in at most twice the bound (it may spend one itself)."""
+        """Return rank 0's message to this rank, in at most twice the bound (rank 0 may spend one itself)."""
 
     def announce(self, sequence: int, iteration: int) -> None:
-        """Rank 0: report ``sequence`` is to be made at this iteration."""
+        """Say, on rank 0, at which iteration report ``sequence`` is to be made."""
 
     def announced(self) -> tuple[int, int] | None:
-        """Other ranks: number and iteration of the report announced last."""
+        """Return number and iteration of the report announced last."""
 
     def wanted_names(self) -> list[int]:
-        """Hashes that rank 0 asks everybody about."""
-        ...
+        """Return the hashes whose names rank 0 asks everybody for."""
 
     def want_names(self, hashes: Iterable[int]) -> None:
-        """Rank 0: ask for the names behind these."""
+        """Ask, on rank 0, for the names behind these hashes."""
 
     def tell_name(self, number: int, name: str) -> None:
-        """Answer."""
+        """Tell rank 0 the name behind a hash."""
 
     def name_of(self, number: int) -> str | None:
-        """Rank 0: the answer, if somebody gave it."""
+        """Return the name behind a hash, on rank 0, if a rank has told it."""
 
     def close(self) -> None:
         """Stop the helper thread; nothing is sent after this."""
 
 
 class LocalExchange:
-    """One process, no group: a rank's window is all there is."""
+    """Exchange of a single process without a group: this rank's window is all there is."""
 
     rank = 0
     world_size = 1
@@ -77,44 +75,56 @@ class LocalExchange:
         self._payload: bytes | None = None
 
     def post(self, sequence: int, payload: bytes) -> None:
+        """Keep this rank's window."""
         self._payload = payload
 
     def collect(self, sequence: int) -> list[bytes | None]:
+        """Return this rank's window."""
         return [self._payload]
 
     def note_late(self, ranks: Iterable[int]) -> None:
-        return None
+        """Do nothing: there are no other ranks."""
+        return
 
     def publish(self, sequence: int, outcomes: dict[int, bytes]) -> None:
-        return None
+        """Do nothing: there are no other ranks."""
+        return
 
     def outcome(self, sequence: int) -> bytes | None:
+        """Return None: there is no other rank 0."""
         return None
 
     def announce(self, sequence: int, iteration: int) -> None:
-        return None
+        """Do nothing: there are no other ranks."""
+        return
 
     def announced(self) -> tuple[int, int] | None:
+        """Return None: there is no other rank 0."""
         return None
 
     def wanted_names(self) -> list[int]:
+        """Return nothing: this rank knows its names."""
         return []
 
     def want_names(self, hashes: Iterable[int]) -> None:
-        return None
+        """Do nothing: there are no other ranks."""
+        return
 
     def tell_name(self, number: int, name: str) -> None:
-        return None
+        """Do nothing: there are no other ranks."""
+        return
 
     def name_of(self, number: int) -> str | None:
+        """Return None: there are no other ranks."""
         return None
 
     def close(self) -> None:
-        return None
+        """Do nothing: there is no helper thread."""
+        return
 
 
 def connect(bound_seconds: float, *, store: Any = None, generation: int = 0) -> Exchange:
-    """The exchange for this process: through the default group's store, or local where there is no group.
+    """Return the exchange for this process: through the default group's store, or local without a group.
 
     Args:
         bound_seconds: See :class:`StoreExchange`.
@@ -144,7 +154,7 @@ _instances = 0
 
 
 def _instance_number() -> int:
-    """Counts exchanges of this process: a second detector, or one after a shutdown, gets keys of its own.
+    """Count the exchanges of this process, so that a second detector gets keys of its own.
 
     Detectors are made in the same order on every rank, as process groups are.
     """

@@ -1,4 +1,4 @@
-"""When to report: all ranks at the same iteration, without a collective and without asking at every step.
+"""Report schedule: all ranks at the same iteration, without a collective and without asking at every step.
 
 Rank 0's clock decides. When its interval has elapsed it announces an iteration two ahead; the others ask for that
 announcement only once nine tenths of their own interval have passed, and not more often than a hundredth of it.
@@ -51,7 +51,7 @@ class ReportSchedule:
         self._ask_at = self._last + _ASK_FROM * interval_seconds
 
     def tick(self) -> bool:
-        """Whether to report now. Asking is what counts iterations, so every rank asks once per iteration."""
+        """Count an iteration and return whether to report now. Every rank calls it once per iteration."""
         self._iteration += 1
         if self._at is None:
             self._look()
@@ -68,7 +68,7 @@ class ReportSchedule:
             self._ask_at = now + self.interval_seconds / 100.0
 
     def reported(self) -> None:
-        """A report was made, for whatever reason; the next interval begins."""
+        """Begin the next interval; a report was made, for whatever reason."""
         self._at = None
         self._last = self._clock()
         self._ask_at = self._last + _ASK_FROM * self.interval_seconds

@@ -26,15 +26,20 @@ _GRACE_SECONDS = 0.1
 class Store(Protocol):
     """The part of ``torch.distributed.Store`` that is used."""
 
-    def set(self, key: str, value: Any) -> None: ...
+    def set(self, key: str, value: Any) -> None:
+        """Set a key."""
 
-    def get(self, key: str) -> bytes: ...
+    def get(self, key: str) -> bytes:
+        """Return the value of a key; waits for it."""
 
-    def add(self, key: str, amount: int) -> int: ...
+    def add(self, key: str, amount: int) -> int:
+        """Add to a counter and return its new value."""
 
-    def check(self, keys: list[str]) -> bool: ...
+    def check(self, keys: list[str]) -> bool:
+        """Return whether all of these keys are set."""
 
-    def delete_key(self, key: str) -> bool: ...
+    def delete_key(self, key: str) -> bool:
+        """Delete a key and return whether it was set."""
 
 
 class _Helper:
@@ -115,6 +120,8 @@ class StoreExchange:
         return "/".join([self._prefix, *map(str, parts)])
 
     def post(self, sequence: int, payload: bytes) -> None:
+        """Leave this rank's window for report ``sequence``."""
+
         def work() -> None:
             self._store.set(self._key("window", self.rank), payload)
             self._store.add(self._key("count", sequence), 1)
@@ -122,6 +129,7 @@ class StoreExchange:
         self._helper.call("leaving this rank's window", work, self._bound)
 
     def collect(self, sequence: int) -> list[bytes | None]:
+        """Return every rank's window, on rank 0, in at most the bound."""
         nothing: list[bytes | None] = [None] * self.world_size
         return self._helper.call("collecting", lambda: self._collect(sequence), 2 * self._bound) or nothing
 
@@ -152,10 +160,11 @@ class StoreExchange:
         return found
 
     def note_late(self, ranks: Iterable[int]) -> None:
+        """Note, on rank 0, who was missing in the report just made; they get a short grace next time."""
         self._late = set(ranks)
 
     def _existing(self, ranks: list[int]) -> list[int]:
-        """Which of these have ever left a window: halving, so that one missing rank costs log N questions."""
+        """Return which of these ranks have ever left a window, in log N questions for one that has not."""
         if not ranks:
             return []
         if self._store.check([self._key("window", rank) for rank in ranks]):
@@ -175,6 +184,8 @@ class StoreExchange:
         return found
 
     def publish(self, sequence: int, outcomes: dict[int, bytes]) -> None:
+        """Leave a message for each of these ranks, on rank 0."""
+
         def work() -> None:
             store: Any = self._store
             keys = [self._key("outcome", rank) for rank in outcomes]
@@ -189,6 +200,7 @@ class StoreExchange:
         self._helper.call("publishing the outcome", work, self._bound)
 
     def outcome(self, sequence: int) -> bytes | None:
+        """Return rank 0's message to this rank, in at most twice the bound (rank 0 may spend one itself)."""
         limit = 2 * self._bound + 1.0
         return self._helper.call("waiting for rank 0's outcome", lambda: self._outcome(sequence), limit)
 
@@ -206,10 +218,12 @@ class StoreExchange:
         return None
 
     def announce(self, sequence: int, iteration: int) -> None:
+        """Say, on rank 0, at which iteration report ``sequence`` is to be made."""
         plan = f"{sequence} {iteration}"
         self._helper.call("announcing a report", lambda: self._store.set(self._key("plan"), plan), self._bound)
 
     def announced(self) -> tuple[int, int] | None:
+        """Return number and iteration of the report announced last."""
         return self._helper.call("asking for the next report", self._announced, self._bound)
 
     def _announced(self) -> tuple[int, int] | None:
@@ -220,6 +234,7 @@ class StoreExchange:
         return number, iteration
 
     def wanted_names(self) -> list[int]:
+        """Return the hashes whose names rank 0 asks everybody for."""
         return self._helper.call("asking for wanted names", self._wanted_names, self._bound) or []
 
     def _wanted_names(self) -> list[int]:
@@ -230,6 +245,7 @@ class StoreExchange:
         return [int(number) for number in json.loads(self._store.get(self._key("wanted")))]
 
     def want_names(self, hashes: Iterable[int]) -> None:
+        """Ask, on rank 0, for the names behind these hashes."""
         listed = json.dumps(list(hashes))
 
         def work() -> None:
@@ -239,9 +255,11 @@ class StoreExchange:
         self._helper.call("asking for names", work, self._bound)
 
     def tell_name(self, number: int, name: str) -> None:
+        """Tell rank 0 the name behind a hash."""
         self._helper.call("telling a name", lambda: self._store.set(self._key("name", number), name), self._bound)
 
     def name_of(self, number: int) -> str | None:
+        """Return the name behind a hash, on rank 0, if a rank has told it."""
         return self._helper.call("reading a name", lambda: self._name_of(number), self._bound)
 
     def _name_of(self, number: int) -> str | None:
@@ -249,6 +267,7 @@ class StoreExchange:
         return self._store.get(key).decode("utf-8", "replace") if self._store.check([key]) else None
 
     def close(self) -> None:
+        """Stop the helper thread; nothing is sent after this."""
         self._helper.close()
 
 

@@ -54,7 +54,7 @@ ROW = np.dtype(
 
 
 def encode(header: Mapping[str, Any], rows: Iterable[tuple[int, Measured]]) -> bytes:
-    """Write a window.
+    """Encode a window.
 
     Args:
         header: The fields of :data:`HEADER` except magic, version and rows.
@@ -82,7 +82,7 @@ def encode(header: Mapping[str, Any], rows: Iterable[tuple[int, Measured]]) -> b
 
 
 def decode(payload: bytes) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Read a window.
+    """Decode a window.
 
     Returns:
         The header (one :data:`HEADER` record) and the rows (flat :data:`ROW`), views of ``payload``.

@@ -64,7 +64,7 @@ class CallableWrapper:
         self._names: set[str] = set()
 
     def wrap(self, callable_ids: Sequence[CallableId], profile_cuda: bool = True) -> None:
-        """Time every call of these from now on; what is wrapped already stays as it is.
+        """Time every call of these from now on; one that is wrapped already stays as it is.
 
         Args:
             callable_ids: What to wrap. Each becomes a section called after its object's type and its own
@@ -82,7 +82,7 @@ class CallableWrapper:
                 self._wrap(callable_id, profile_cuda)
 
     def restore(self) -> None:
-        """Put every original back."""
+        """Restore every original."""
         while self._wrapped:
             obj, name, own = self._wrapped.pop()
             if own is _MISSING:

@@ -29,7 +29,7 @@ STATE_FIELDS = (
 
 
 class Family(IntEnum):
-    """What kind of time a row holds."""
+    """The kind of time that a row holds."""
 
     SECTION = 0
     """CPU wall time of a section; a wait, when ``synchronous``."""
@@ -63,14 +63,14 @@ class Measured:
 def measured(
     family: Family, name: str, seconds: npt.NDArray[np.float64], *, synchronous: bool = False
 ) -> Measured | None:
-    """Summarise samples; None when there are none, so that an empty window has no row at all."""
+    """Summarise samples, or return None when there are none, so that an empty window has no row at all."""
     if seconds.size == 0:
         return None
     return Measured(family, name, summarise(seconds), robust_spread(seconds), synchronous)
 
 
 def top_k(rows: Iterable[Measured], k: int) -> list[Measured]:
-    """The ``k`` rows of each family on which most time was spent, in the order of name.
+    """Return the ``k`` rows of each family on which most time was spent, in the order of name.
 
     The order of name breaks ties, so that ranks with equal times choose equal rows.
     """
@@ -88,5 +88,5 @@ IGNORED_KERNELS = ("ncclDev",)
 
 
 def is_ignored_kernel(name: str) -> bool:
-    """Whether a kernel is a collective, whose duration says nothing about this rank."""
+    """Return whether a kernel is a collective, whose duration says nothing about this rank."""
     return any(part in name for part in IGNORED_KERNELS)

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 def hash_name(name: str) -> int:
-    """The eight bytes that stand for a name, equal on every rank and in every run (unlike ``hash``)."""
+    """Return the eight bytes that stand for a name, equal on every rank and in every run (unlike ``hash``)."""
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
@@ -30,7 +30,7 @@ class NameTable:
         self._by_name: dict[str, int] = {}
 
     def add(self, name: str) -> int:
-        """Learn a name; its hash. Two names with one hash are logged, since their times would be mixed."""
+        """Add a name and return its hash. Two names with one hash are logged, since their times would be mixed."""
         known = self._by_name.get(name)
         if known is not None:
             return known
@@ -45,9 +45,9 @@ class NameTable:
         return number in self._by_hash
 
     def get(self, number: int) -> str:
-        """The name, or a readable stand-in while it is not known here."""
+        """Return the name behind a hash, or a readable stand-in while it is not known here."""
         return self._by_hash.get(number, f"unnamed-{number:016x}")
 
     def find(self, number: int) -> str | None:
-        """The name, or None."""
+        """Return the name behind a hash, or None."""
         return self._by_hash.get(number)

@@ -46,15 +46,17 @@ _NEVER = 1 << 62
 
 
 class SectionTimer(Protocol):
-    """What a probe adds to one section; called only on measured entries, on the section's thread."""
+    """Protocol of what a probe adds to a section; called only on measured entries, on the section's thread."""
 
-    def enter(self) -> None: ...
+    def enter(self) -> None:
+        """Begin to time an entry."""
 
-    def exit(self) -> None: ...
+    def exit(self) -> None:
+        """End the timing of an entry."""
 
 
 class SectionClock:
-    """What the sections of one detector share: the collective counter and the last release."""
+    """The collective counter and the last release, shared by the sections of one detector."""
 
     def __init__(self, collectives: Callable[[], int] | None = None) -> None:
         self.collectives = collectives
@@ -112,7 +114,7 @@ class Section:
         self._replan()
 
     def add_timer(self, timer: SectionTimer) -> None:
-        """Let a probe measure this section too."""
+        """Let a probe measure this section, too."""
         self._timers = (*self._timers, timer)
         self._replan()
 
@@ -202,7 +204,7 @@ class Section:
         )
 
     def drain(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Take this window's samples.
+        """Return this window's samples and forget them.
 
         Returns:
             Durations and arrival gaps, both in seconds, each flat float64; the next window begins empty.

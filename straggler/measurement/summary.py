@@ -16,7 +16,7 @@ __all__ = ["Statistic", "Summary", "robust_spread", "summarise"]
 
 
 class Statistic(enum.Enum):
-    """What is known about the durations of one section or kernel in one window. Seconds, except NUM."""
+    """The statistics of the durations of one section or kernel in one window. Seconds, except NUM."""
 
     MIN = "MIN"
     """The shortest."""
@@ -65,7 +65,7 @@ def summarise(seconds: Sequence[float] | npt.NDArray[np.float64]) -> Summary:
 
 
 def robust_spread(seconds: npt.NDArray[np.float64]) -> float:
-    """The samples' own noise: 1.4826 x the median absolute deviation, which one outlier in two cannot move.
+    """Return the samples' noise: 1.4826 x the median absolute deviation, which no single outlier moves.
 
     Not a :class:`Statistic`: it travels beside them because STD answers a tenfold outlier with tenfold doubt.
     """

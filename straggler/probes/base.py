@@ -1,10 +1,9 @@
-"""Probe: the one small interface behind which everything is measured, and the choice among them.
+"""Probe: the interface behind which everything is measured, and the choice among probes.
 
 A probe is asked once whether it can work here, and says why if not; the detector logs the choice once. After
 that it may add a timer to each section, and at every report hands over what it has gathered: rows (samples that
 become :class:`straggler.measurement.measured.Measured`) and, for device and host, their state. A probe never raises
-into
-training: what it could not measure it counts in ``dropped`` and says in ``notes``.
+into training: what it could not measure it counts in ``dropped`` and says in ``notes``.
 """
 
 from __future__ import annotations
@@ -39,19 +38,18 @@ class Collected:
 
 
 class Probe(Protocol):
-    """One way of measuring."""
+    """Protocol of one way of measuring."""
 
     name: str
 
     def unavailable_because(self) -> str:
-        """Why it cannot work on this machine; ``""`` when it can. Has no side effects beyond imports."""
-        ...
+        """Return why it cannot work on this machine, ``""`` when it can; no side effects beyond imports."""
 
     def start(self) -> None:
-        """Begin; called once, after ``unavailable_because`` said nothing."""
+        """Begin; called once, after ``unavailable_because`` returned ``""``."""
 
     def watch(self, section: Section, profile_cuda: bool) -> None:
-        """A section was made: add a timer to it, or do nothing."""
+        """Add a timer to a section that was just made, or do nothing."""
 
     def collect(self) -> Collected:
         """Hand over what came since the last call."""

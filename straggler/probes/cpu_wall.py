@@ -20,15 +20,19 @@ class CpuWallProbe:
         self.summaries: dict[str, Summary] = {}
 
     def unavailable_because(self) -> str:
+        """Return why it cannot work on this machine, ``""`` when it can."""
         return ""
 
     def start(self) -> None:
-        return None
+        """Begin to measure."""
+        return
 
     def watch(self, section: Section, profile_cuda: bool) -> None:
+        """Add a timer to a new section, where this probe has one."""
         self._sections.append(section)
 
     def collect(self) -> Collected:
+        """Hand over what came since the last call."""
         collected = Collected()
         self.summaries = {}
         for section in self._sections:
@@ -43,4 +47,5 @@ class CpuWallProbe:
         return collected
 
     def stop(self) -> None:
+        """End; nothing is measured after this."""
         self._sections.clear()

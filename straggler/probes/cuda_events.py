@@ -28,23 +28,28 @@ MAX_PENDING = 4096
 class Event(Protocol):
     """The part of ``torch.cuda.Event`` that is used."""
 
-    def record(self) -> None: ...
+    def record(self) -> None:
+        """Record the event on the current stream."""
 
-    def query(self) -> bool: ...
+    def query(self) -> bool:
+        """Return whether the stream has reached the event."""
 
-    def elapsed_time(self, end_event: Any, /) -> float: ...
+    def elapsed_time(self, end: Any) -> float:
+        """Return the milliseconds from this event to another."""
 
 
 class EventBackend(Protocol):
-    """Where events come from."""
+    """Makes CUDA events."""
 
-    def unavailable_because(self) -> str: ...
+    def unavailable_because(self) -> str:
+        """Return why it cannot work on this machine, ``""`` when it can."""
 
-    def event(self) -> Event: ...
+    def event(self) -> Event:
+        """Make an event."""
 
 
 class _TorchEvents:
-    """Real ones."""
+    """Makes the CUDA events of torch."""
 
     def unavailable_because(self) -> str:
         import torch
@@ -87,7 +92,7 @@ class _Timer:
             self.pending.append(pair)
 
     def take(self) -> list[float]:
-        """Seconds of those that are over."""
+        """Return the seconds of those pairs that are over."""
         seconds: list[float] = []
         while self.pending and self.pending[0][1].query():
             pair = self.pending.popleft()
@@ -97,7 +102,7 @@ class _Timer:
 
 
 class CudaEventsProbe:
-    """GPU time of sections."""
+    """Measures the GPU time of sections."""
 
     name = "CUDA events"
 
@@ -106,18 +111,22 @@ class CudaEventsProbe:
         self._timers: list[_Timer] = []
 
     def unavailable_because(self) -> str:
+        """Return why it cannot work on this machine, ``""`` when it can."""
         return self._backend.unavailable_because()
 
     def start(self) -> None:
-        return None
+        """Begin to measure."""
+        return
 
     def watch(self, section: Section, profile_cuda: bool) -> None:
+        """Add a timer to a new section, where this probe has one."""
         if profile_cuda:
             timer = _Timer(section, self._backend.event)
             self._timers.append(timer)
             section.add_timer(timer)
 
     def collect(self) -> Collected:
+        """Hand over what came since the last call."""
         collected = Collected()
         for timer in self._timers:
             seconds = np.array(timer.take(), dtype=np.float64)
@@ -131,4 +140,5 @@ class CudaEventsProbe:
         return collected
 
     def stop(self) -> None:
+        """End; nothing is measured after this."""
         self._timers.clear()

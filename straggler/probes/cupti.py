@@ -36,29 +36,33 @@ MAX_RECORDS = 200_000
 
 
 class CuptiError(Exception):
-    """CUPTI refused; the message is its own. Never leaves the probe."""
+    """CUPTI refused, in its own words. Never leaves the probe."""
 
 
 class CuptiBackend(Protocol):
     """The part of CUPTI that is used. Every method may raise :class:`CuptiError`."""
 
-    def unavailable_because(self) -> str: ...
+    def unavailable_because(self) -> str:
+        """Return why it cannot work on this machine, ``""`` when it can."""
 
-    def register(self, deliver: Callable[[Iterable[KernelRecord]], None]) -> None: ...
+    def register(self, deliver: Callable[[Iterable[KernelRecord]], None]) -> None:
+        """Register what is called with each buffer of kernel records."""
 
-    def enable(self) -> None: ...
+    def enable(self) -> None:
+        """Begin to record kernels."""
 
-    def disable(self) -> None: ...
+    def disable(self) -> None:
+        """Cease to record kernels."""
 
-    def flush(self) -> None: ...
+    def flush(self) -> None:
+        """Deliver all records so far."""
 
     def dropped(self) -> int:
-        """Records lost since the last call."""
-        ...
+        """Return the number of records lost since the last call."""
 
 
 class _CuptiPython:
-    """The real one. Every import is made when it is first needed: the wheel exists for Linux on x86-64 only."""
+    """CUPTI through cupti-python, imported when first needed: the wheel exists for Linux on x86-64 only."""
 
     def __init__(self) -> None:
         self._cupti: Any = None
@@ -131,7 +135,7 @@ class _Sampler:
 
 
 class CuptiProbe:
-    """Kernel times by name.
+    """Measures kernel times by name.
 
     Args:
         backend: Instead of the real CUPTI.
@@ -161,12 +165,15 @@ class CuptiProbe:
         self._kept_still = 0
 
     def unavailable_because(self) -> str:
+        """Return why it cannot work on this machine, ``""`` when it can."""
         return self._backend.unavailable_because()
 
     def start(self) -> None:
+        """Begin to measure."""
         self._guarded(lambda: self._backend.register(self._deliver))
 
     def watch(self, section: Section, profile_cuda: bool) -> None:
+        """Add a timer to a new section, where this probe has one."""
         if profile_cuda:
             section.add_timer(_Sampler(self))
 
@@ -176,7 +183,7 @@ class CuptiProbe:
             self._records.append(record)
 
     def switch_on(self) -> bool:
-        """Kernels are recorded until as many :meth:`switch_off`; False when they cannot be now."""
+        """Record kernels until as many :meth:`switch_off`; return False when they cannot be now."""
         if self._off_because:
             return False
         if self._other_profiler():
@@ -190,6 +197,7 @@ class CuptiProbe:
         return True
 
     def switch_off(self) -> None:
+        """Cease to record kernels, once every :meth:`switch_on` was followed by this."""
         with self._lock:
             self._open = max(self._open - 1, 0)
             if self._open == 0:
@@ -210,6 +218,7 @@ class CuptiProbe:
         return True
 
     def collect(self) -> Collected:
+        """Hand over what came since the last call."""
         collected = Collected()
         if not self._off_because:
             self._guarded(self._backend.flush)
@@ -238,6 +247,7 @@ class CuptiProbe:
         return collected
 
     def stop(self) -> None:
+        """End; nothing is measured after this."""
         if self._open and not self._off_because:
             self._guarded(self._backend.disable)
         self._open = 0

@@ -1,4 +1,4 @@
-"""Why a rank's CPU work takes longer: it was ready to run and had no core, or its cgroup's quota was spent.
+"""Host CPU: whether a rank waited for a core, or its cgroup's quota was spent.
 
 Read once per report, from ``/proc/thread-self/schedstat`` (second number: nanoseconds this thread was ready and
 waited, Documentation/scheduler/sched-stats) and from ``cpu.stat`` of the process's own cgroup (v1
@@ -24,7 +24,7 @@ _WAITED, _THROTTLED = STATE_FIELDS.index("cpu_waited"), STATE_FIELDS.index("cpu_
 
 
 class HostCpuProbe:
-    """Shares of the time in which the reporting thread waited for a core, or its cgroup was throttled.
+    """Measures how long the reporting thread waited for a core, or its cgroup was throttled.
 
     Args:
         proc: Where the kernel tells of processes.
@@ -39,15 +39,19 @@ class HostCpuProbe:
         self._began = 0.0
 
     def unavailable_because(self) -> str:
+        """Return why it cannot work on this machine, ``""`` when it can."""
         return "" if self._waited() else "this kernel keeps no scheduler statistics"
 
     def start(self) -> None:
+        """Begin to measure."""
         self._before, self._began = {**self._waited(), **self._throttled()}, time.monotonic()
 
     def watch(self, section: Section, profile_cuda: bool) -> None:
-        return None
+        """Add a timer to a new section, where this probe has one."""
+        return
 
     def collect(self) -> Collected:
+        """Hand over what came since the last call."""
         now, waited, throttled = time.monotonic(), self._waited(), self._throttled()
         elapsed, self._began = now - self._began, now
         state = np.full(len(STATE_FIELDS), np.nan)
@@ -61,10 +65,11 @@ class HostCpuProbe:
         return Collected(device=state)
 
     def stop(self) -> None:
-        return None
+        """End; nothing is measured after this."""
+        return
 
     def _waited(self) -> dict[str, float]:
-        """Seconds this thread has waited for a core, by thread; empty where that is not told."""
+        """Return the seconds this thread has waited for a core, by thread; empty where that is not told."""
         try:
             word = (self._proc / "thread-self" / "schedstat").read_text().split()
             return {f"thread {threading.get_native_id()}": int(word[1]) * 1e-9}
@@ -72,7 +77,7 @@ class HostCpuProbe:
             return {}
 
     def _throttled(self) -> dict[str, float]:
-        """Seconds this process's cgroup has been throttled, by group; empty where there is no quota to tell of."""
+        """Return the seconds this process's cgroup has been throttled, by group; empty without a quota."""
         try:
             lines = (self._proc / "self" / "cgroup").read_text().splitlines()
         except OSError:

@@ -21,15 +21,16 @@ __all__ = ["NvmlBackend", "NvmlProbe"]
 
 
 class NvmlBackend(Protocol):
-    """Where device states come from."""
+    """Reads the state of a device."""
 
-    def unavailable_because(self) -> str: ...
+    def unavailable_because(self) -> str:
+        """Return why it cannot work on this machine, ``""`` when it can."""
 
     def read(self) -> dict[str, float]:
-        """The fields of ``window.STATE_FIELDS`` that are known now; never raises."""
-        ...
+        """Return the fields of ``STATE_FIELDS`` that are known now; never raises."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the connection to the driver."""
 
 
 class _PyNvml:
@@ -109,7 +110,7 @@ class _PyNvml:
 
 
 class NvmlProbe:
-    """The device's state beside the timings."""
+    """Reads the device's state at each report."""
 
     name = "NVML"
 
@@ -118,15 +119,19 @@ class NvmlProbe:
         self._ecc_before = 0.0
 
     def unavailable_because(self) -> str:
+        """Return why it cannot work on this machine, ``""`` when it can."""
         return self._backend.unavailable_because()
 
     def start(self) -> None:
+        """Begin to measure."""
         self._ecc_before = self._backend.read().get("ecc_uncorrected", 0.0)
 
     def watch(self, section: Section, profile_cuda: bool) -> None:
-        return None
+        """Add a timer to a new section, where this probe has one."""
+        return
 
     def collect(self) -> Collected:
+        """Hand over what came since the last call."""
         found = self._backend.read()
         if "ecc_uncorrected" in found:
             found["ecc_uncorrected"] -= self._ecc_before
@@ -134,4 +139,5 @@ class NvmlProbe:
         return Collected(device=state)
 
     def stop(self) -> None:
+        """End; nothing is measured after this."""
         self._backend.close()

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 def standard_probes(profiling_interval: int) -> list[Probe]:
-    """Every probe there is, in the order in which they are asked."""
+    """Return every probe there is, in the order in which they are asked."""
     from straggler.probes.cpu_wall import CpuWallProbe
     from straggler.probes.cuda_events import CudaEventsProbe
     from straggler.probes.cupti import CuptiProbe
@@ -24,7 +24,7 @@ def standard_probes(profiling_interval: int) -> list[Probe]:
 
 
 def choose(candidates: Sequence[Probe]) -> list[Probe]:
-    """Start those that can work here; say once which, and why the others cannot."""
+    """Start those that can work here; log once which, and why the others cannot."""
     chosen: list[Probe] = []
     refused: list[str] = []
     for probe in candidates:

@@ -1,4 +1,4 @@
-"""The same picture as one self-contained HTML file: no script, style, font or image from anywhere else.
+"""Heat map of a report log as one self-contained HTML file: no script, style, font or image from elsewhere.
 
 The matrix travels as one byte per rank and report (base64), so 10,000 ranks and 500 reports are 7 MB; a canvas
 draws it, binned by the slowest rank per pixel row, a click zooms into ranks, and what the pointer is on is told in

@@ -31,7 +31,7 @@ SCALE = 0.3
 
 @attrs.frozen
 class Picture:
-    """What both pictures show.
+    """The data of both pictures.
 
     Args:
         slowdown: Excess of each rank over its peers, shape ``(ranks, reports)``; NaN unknown.
@@ -86,7 +86,7 @@ def picture_of(records: Sequence[dict[str, Any]]) -> Picture:
 
 
 def bin_ranks(slowdown: Floats, rows: int = MAX_ROWS) -> tuple[Floats, int]:
-    """At most ``rows`` rows, each the slowest of its ranks.
+    """Reduce to at most ``rows`` rows, each the slowest of its ranks.
 
     Returns:
         The binned matrix (a bin is NaN only where all its ranks are), and how many ranks share a row.
@@ -156,7 +156,7 @@ def write_png(picture: Picture, path: str | os.PathLike[str]) -> Path:
 
 
 def _mark_slow(axes: Any, picture: Picture) -> None:
-    """A name beside the last report of each slow rank, as long as they do not cover each other."""
+    """Write a name beside the last report of each slow rank, as long as they do not overlap."""
     last: dict[int, int] = {}
     for rank, column, _ in picture.slow:
         last[rank] = max(column, last.get(rank, -1))

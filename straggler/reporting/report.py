@@ -1,4 +1,4 @@
-"""Report: the scores and verdicts of one window, built from arrays only when they are asked for.
+"""Report: the scores and verdicts of one window, built from arrays when they are asked for.
 
 At 10,000 ranks and 16 sections the dictionaries of nvidia-resiliency-ext have 160,000 entries; a report that nobody
 reads should not cost them.
@@ -27,7 +27,7 @@ __all__ = ["Report"]
 
 
 class Report:
-    """One report. On the gathering rank it holds all ranks, elsewhere this one.
+    """The scores and verdicts of one window: of all ranks on the gathering rank, elsewhere of this one.
 
     Scores are 0..1: 1.0 is as fast as the reference, 0.5 twice as slow. What is unknown has no entry; no score is
     NaN. With ``scoring="robust"`` the reference is the middle of the peers and a score is the average of the last
@@ -77,7 +77,7 @@ class Report:
 
     @property
     def missing_ranks(self) -> list[int]:
-        """Who did not answer, or not in time."""
+        """Ranks that did not answer, or not in time."""
         return [int(rank) for rank in np.flatnonzero(~self.gathered.present)]
 
     @functools.cached_property
@@ -179,7 +179,7 @@ class Report:
         return self._verdicts.lost_share(rank)
 
     def verdicts(self) -> list[Verdict]:
-        """Every verdict that is not OK, the slowest first. One of OK is left out: nothing wrong, nothing said."""
+        """Return every verdict that is not OK, the slowest first."""
         found = [self.verdict(rank) for rank in self._verdicts.candidates(self._only)]
         wrong = [verdict for verdict in found if verdict.state is not State.OK]
         return sorted(
@@ -187,13 +187,13 @@ class Report:
         )
 
     def stragglers(self) -> list[Verdict]:
-        """The verdicts that are SLOW, the slowest first."""
+        """Return the verdicts that are SLOW, the slowest first."""
         return [verdict for verdict in self.verdicts() if verdict.state is State.SLOW]
 
     def has_stragglers(self) -> bool:
-        """Whether any rank is SLOW."""
+        """Return whether any rank is SLOW."""
         return bool(self.stragglers())
 
     def table(self, rows: int = 10) -> str:
-        """The short table for people, see :func:`straggler.reporting.table.render`."""
+        """Return the short table for people, see :func:`straggler.reporting.table.render`."""
         return render(self, rows)

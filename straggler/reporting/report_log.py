@@ -1,4 +1,4 @@
-"""The log of reports: JSON lines, one per report, versioned, appended by rank 0.
+"""Log of reports: JSON lines, one per report, versioned, appended by rank 0.
 
 Scores are written as slowdown in per mille (1000 is as fast as the peers, null unknown), which keeps 10,000 ranks
 in 50 kB a report and is finer than any timing. Version 1::
@@ -47,7 +47,7 @@ class ReportLog:
         self._broken = False
 
     def append(self, report: Report) -> None:
-        """Write one line."""
+        """Append one line."""
         line = json.dumps(as_record(report), separators=(",", ":"), allow_nan=False) + "\n"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ class ReportLog:
 
 
 def as_record(report: Report) -> dict[str, Any]:
-    """One report as JSON values."""
+    """Return one report as JSON values."""
     nodes = [[node, len(list(run))] for node, run in groupby(report.gathered.nodes)]
     return {
         "format": FORMAT,
@@ -91,7 +91,7 @@ def as_record(report: Report) -> dict[str, Any]:
 
 
 def rank_slowdowns(report: Report) -> npt.NDArray[np.float64]:
-    """Each rank's excess in the row where it loses most time; NaN unknown. Shape ``(ranks,)``."""
+    """Return each rank's excess in the row where it loses most time; NaN unknown. Shape ``(ranks,)``."""
     scores = report.scores
     if scores.against_peers is None:
         if scores.relative is None or not len(scores.names):
@@ -108,7 +108,7 @@ def rank_slowdowns(report: Report) -> npt.NDArray[np.float64]:
 
 
 def _latest(window: RobustScores) -> npt.NDArray[np.float32]:
-    """This window alone, not the average that verdicts rest on: a picture has the time on an axis of its own."""
+    """Return the excess in this window alone, not the average of the last: a picture has an axis of time."""
     return window.recent[-1]
 
 
@@ -140,7 +140,7 @@ def _sections(report: Report) -> dict[str, dict[str, Any]]:
 
 
 def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """All reports of a file, in order.
+    """Read all reports of a file, in order.
 
     Raises:
         ReportLogError: The file is missing, empty, or a line is not a report of a known version.

@@ -1,4 +1,4 @@
-"""The short table for people: slowest ranks, sections and nodes, with a verdict each. Empty when all is well."""
+"""Table for people: the slowest ranks, sections and nodes, with a verdict each. Empty when all is well."""
 
 from __future__ import annotations
 
@@ -16,20 +16,33 @@ __all__ = ["Tabulated", "render"]
 
 
 class Tabulated(Protocol):
-    """What the table shows of a :class:`straggler.reporting.report.Report`, which draws itself with it."""
+    """Protocol of what the table shows of a :class:`straggler.reporting.report.Report`."""
 
     @property
-    def sequence(self) -> int: ...
+    def sequence(self) -> int:
+        """Number of the report."""
+
     @property
-    def world_size(self) -> int: ...
+    def world_size(self) -> int:
+        """Ranks in the job."""
+
     @property
-    def coverage(self) -> float: ...
+    def coverage(self) -> float:
+        """Share of the ranks that answered in time."""
+
     @property
-    def notes(self) -> Sequence[str]: ...
+    def notes(self) -> Sequence[str]:
+        """Sentences for people."""
+
     @property
-    def scores(self) -> Scores: ...
-    def verdicts(self) -> list[Verdict]: ...
-    def row_name(self, number: int) -> str: ...
+    def scores(self) -> Scores:
+        """The scores as arrays."""
+
+    def verdicts(self) -> list[Verdict]:
+        """Return every verdict that is not OK, the slowest first."""
+
+    def row_name(self, number: int) -> str:
+        """Return the name of a row."""
 
 
 def render(report: Tabulated, rows: int = 10) -> str:

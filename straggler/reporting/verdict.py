@@ -1,4 +1,4 @@
-"""Verdicts: what is said of a rank, and why.
+"""Verdict: the state of a rank, and the reason.
 
 A rank is SLOW when a row that is its own work is slow *and* the lost time matters to the job: at least
 ``MATERIAL_SHARE`` of all the time that was measured on it, waits included. A section of 50 microseconds may be 20 %
@@ -20,7 +20,7 @@ MATERIAL_SHARE = 0.01
 
 
 class State(enum.Enum):
-    """Of a rank, in one report."""
+    """A rank's state in one report."""
 
     OK = "OK"
     """It was compared, and nothing is wrong."""
@@ -35,7 +35,7 @@ class State(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class Verdict:
-    """What is said of one rank.
+    """The verdict on one rank.
 
     Args:
         rank: Which.
@@ -83,7 +83,7 @@ _THROTTLE = {
 
 
 def device_reasons(device: npt.NDArray[np.float64], peers: npt.NDArray[np.float64]) -> str:
-    """Say what a device's own state has to do with its rank being slow.
+    """Return what in a device's own state explains that its rank is slow.
 
     Args:
         device: The rank's ``window.STATE_FIELDS``, NaN where unknown.

@@ -15,7 +15,7 @@ Float32 = npt.NDArray[np.float32]
 
 
 class IndividualScorer(RobustScorer):
-    """Individual drift: each rank against its own first window, no peers needed and none accused.
+    """Scores each rank against its own first window, without peers.
 
     ``x`` is own median / own first median - 1; there is no level test. Where most of a row's ranks slow down
     together, the work has changed, not the ranks: their usual is taken anew.
@@ -37,10 +37,10 @@ class IndividualScorer(RobustScorer):
         return nothing, nothing
 
     def usual_seconds(self) -> Float32:
-        """What each rank usually takes, shape ``(rows, ranks)``; NaN before its first window."""
+        """Return what each rank usually takes, shape ``(rows, ranks)``; NaN before its first window."""
         return self._first * (np.float32(1.0) + self._history.usual)
 
     def reset_row(self, row: int) -> None:
-        """Take this row's usual anew, for all ranks."""
+        """Learn the usual of this row anew, for all ranks."""
         self._history.reset_row(row)
         self._first[row] = np.nan

@@ -1,4 +1,4 @@
-"""``scoring="minimum"``: the formulas of the model system, each in one place.
+"""``scoring="minimum"``: the formulas of nvidia-resiliency-ext, each in one place.
 
 * section score = reference median / own median;
 * GPU score = mean over a rank's kernels of (reference median / own median), weighted by the time spent in each
@@ -82,25 +82,25 @@ def _minimum_over_ranks(medians: Floats) -> Floats:
 
 
 class MinimumScorer:
-    """Holds what individual scores need: the best median of each rank so far."""
+    """Scores by minima; holds the best median of each rank so far."""
 
     def __init__(self) -> None:
         self._best: dict[str, dict[int, Floats]] = {}
 
     def relative_sections(self, medians_SR: Floats) -> Floats:
-        """Scores against the fastest rank."""
+        """Score sections against the fastest rank."""
         return section_scores(medians_SR, _minimum_over_ranks(medians_SR))
 
     def relative_gpu(self, medians_KR: Floats, totals_KR: Floats) -> Floats:
-        """Scores against the fastest rank, kernel by kernel."""
+        """Score GPUs against the fastest rank, kernel by kernel."""
         return gpu_scores(medians_KR, totals_KR, _minimum_over_ranks(medians_KR))
 
     def individual_sections(self, names: npt.NDArray[np.uint64], medians_SR: Floats) -> Floats:
-        """Scores against each rank's own best."""
+        """Score sections against each rank's own best."""
         return section_scores(medians_SR, self._own_best("section", names, medians_SR))
 
     def individual_gpu(self, names: npt.NDArray[np.uint64], medians_KR: Floats, totals_KR: Floats) -> Floats:
-        """Scores against each rank's own best, kernel by kernel."""
+        """Score GPUs against each rank's own best, kernel by kernel."""
         return gpu_scores(medians_KR, totals_KR, self._own_best("kernel", names, medians_KR))
 
     def _own_best(self, kind: str, names: npt.NDArray[np.uint64], medians: Floats) -> Floats:

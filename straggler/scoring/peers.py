@@ -22,7 +22,7 @@ Float32 = npt.NDArray[np.float32]
 
 
 class PeerGroups:
-    """Which ranks are peers.
+    """The ranks of each peer group.
 
     Args:
         keys: One integer per rank; equal keys are peers.
@@ -40,15 +40,15 @@ class PeerGroups:
 
     @classmethod
     def everybody(cls, ranks: int) -> PeerGroups:
-        """One group of all ranks."""
+        """Return one group of all ranks."""
         return cls(np.zeros(ranks, dtype=np.int64))
 
     def sizes(self) -> npt.NDArray[np.int64]:
-        """Ranks in each rank's group, shape ``(1,)`` with one group, else ``(ranks,)``."""
+        """Return the ranks in each rank's group, shape ``(1,)`` with one group, else ``(ranks,)``."""
         return np.asarray(self._sizes if self.count == 1 else self._sizes[self.member])
 
     def middle(self, values_SR: Float32, *, upper: bool = False, at_least: int = 1) -> Float32:
-        """The median of each group; of up to four peers the lower (or upper) one.
+        """Return the median of each group; of up to four peers the lower (or upper) one.
 
         Args:
             values_SR: Shape ``(rows, ranks)``; NaN is left out.
@@ -76,7 +76,7 @@ class PeerGroups:
 
 
 def _middle(values: Float32, upper: bool, at_least: int) -> Float32:
-    """Middle of each row; NaN left out."""
+    """Return the middle of each row; NaN left out."""
     rows, size = values.shape
     counts = size - np.count_nonzero(np.isnan(values), axis=1)
     found = np.full(rows, np.nan, dtype=values.dtype)
@@ -101,7 +101,7 @@ def _middle(values: Float32, upper: bool, at_least: int) -> Float32:
 
 
 def _neighbours(values: Float32, low: int) -> tuple[np.float32, np.float32]:
-    """The values that would be at ``low`` and ``low + 1`` if these were sorted; no NaN among them.
+    """Return the values that sorting would put at ``low`` and ``low + 1``; no NaN among them.
 
     Selection after Floyd and Rivest: two values of a sample enclose the wanted ones nearly always, and what lies
     between is few. A quarter of the time of ``np.partition``, which serves when the sample was not like the rest.

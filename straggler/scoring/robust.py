@@ -1,4 +1,4 @@
-"""Robust scoring, the default: compared with the middle of one's peers, and patient.
+"""Robust scoring, the default: against the median of one's peers, and only what persists.
 
 For every row (a section, an arrival, the GPU as a whole) and rank, with ``x`` = own median / reference - 1:
 
@@ -121,7 +121,7 @@ class RobustScorer:
         return peers.middle(medians, at_least=2)
 
     def _pooled(self, x: Float32, some_missing: bool) -> Float32:
-        """``x`` averaged over the last windows that have it."""
+        """Return ``x`` averaged over the last windows that have it."""
         last = [w for w in list(self._recent)[-self.settings.pool :] if w.shape == x.shape]
         pooled = last[0] + last[1] if len(last) > 1 else np.array(last[0])
         for window in last[2:]:
@@ -135,7 +135,7 @@ class RobustScorer:
         return pooled
 
     def _bar(self, peers: PeerGroups, pooled: Float32) -> tuple[Float32, Float32]:
-        """The level test's bar, and the spread it rests on; shape ``(rows, 1)`` or ``(rows, ranks)``."""
+        """Return the level test's bar and the spread it rests on; shape ``(rows, 1)`` or ``(rows, ranks)``."""
         comparisons = max(pooled.size, 1)
         z = statistics.NormalDist().inv_cdf(1.0 - min(self.settings.false_alarms / comparisons, 0.5))
         spread = np.float32(1.4826) * peers.middle(np.abs(pooled))
@@ -147,7 +147,7 @@ class RobustScorer:
     def _change_test(
         self, peers: PeerGroups, x: Float32, missing: Bools | None
     ) -> tuple[Float32 | None, Float32, Float32]:
-        """Drift from the usual, and the CUSUM's allowance and limit; advances the CUSUM."""
+        """Advance the CUSUM; return the drift from the usual, and the CUSUM's allowance and limit."""
         history = self._history
         settings = self.settings
         ready = history.learnt >= settings.learning_windows
@@ -195,7 +195,7 @@ class RobustScorer:
         history.bits &= (1 << self.settings.m) - 1
 
     def _judge(self, pooled: Float32, drift: Float32 | None, bar: Float32, allowance: Float32, limit: Float32) -> None:
-        """Who becomes SLOW, and who stops being it. Works on the suspects only."""
+        """Set and end SLOW. Works on the suspects only."""
         history = self._history
         level_bar = bar
         if drift is not None:

@@ -1,4 +1,4 @@
-"""What robust scoring says of one window."""
+"""Robust scores of one window."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEAST_NOISE = 0.005
 
 @attrs.frozen
 class RobustScores:
-    """What one window of timings says. Arrays have shape ``(rows, ranks)`` or are broadcastable to it.
+    """The robust scores of one window. Arrays have shape ``(rows, ranks)`` or are broadcastable to it.
 
     Args:
         names: Name hash of each row.
@@ -50,7 +50,7 @@ class RobustScores:
     number: int
 
     def beyond(self, threshold: float) -> npt.NDArray[np.bool_]:
-        """Who scored strictly below ``threshold`` in at least ``k`` of the last windows; UNKNOWN never."""
+        """Return who scored below ``threshold`` in at least ``k`` of the last windows; UNKNOWN never."""
         bar = np.float32(1.0 / threshold - 1.0) if threshold > 0.0 else np.float32(np.inf)
         count = np.zeros(self.state.shape, dtype=np.uint8)
         for x in self.recent:
@@ -58,7 +58,7 @@ class RobustScores:
         return np.asarray((count >= self.k) & (self.state != UNKNOWN) & (self.state != IMPLAUSIBLE))
 
     def confidence(self, row: int, rank: int) -> float:
-        """One minus the chance that any of so many healthy cells had looked like this one."""
+        """Return one minus the chance that any of so many healthy cells had looked like this one."""
         spread = max(float(_at(self.spread, row, rank)), 2 * LEAST_NOISE)
         sigmas = float(self.excess[row, rank]) / spread
         drift = float(self.drift[row, rank]) if self.drift.shape == self.excess.shape else float("nan")

@@ -34,7 +34,7 @@ Names = npt.NDArray[np.uint64]
 
 @attrs.frozen
 class Scores:
-    """What a report says, as arrays. Rows are sections and arrivals, in the order of ``names``.
+    """The scores behind a report, as arrays. Rows are sections and arrivals, in the order of ``names``.
 
     Args:
         names: Name hash of each row; an arrival's carries :data:`ARRIVAL_SALT`.
@@ -68,7 +68,7 @@ class Scores:
 
 
 class Scorer:
-    """Holds the scorers, and with them every rank's past. Lives on the rank that makes reports."""
+    """Runs the scorers, which hold every rank's past. Lives on the rank that makes reports."""
 
     def __init__(self, ranks: int, settings: DetectorSettings) -> None:
         self.ranks = ranks
@@ -168,7 +168,7 @@ def _only(rows: Floats, chosen: npt.NDArray[np.bool_], ranks: int) -> Floats:
 
 
 def _gpu_slowness(kernels: RowMatrix, peers: PeerGroups) -> Floats | None:
-    """1 / GPU score of each rank, against the middle of its peers; None without kernels."""
+    """Return 1 / GPU score of each rank, against the middle of its peers; None without kernels."""
     if not len(kernels.names):
         return None
     reference = peers.middle(kernels.med.astype(np.float32), at_least=2).astype(np.float64)
@@ -194,7 +194,7 @@ def _waited(gathered: GatheredWindows) -> Floats:
 def _settle_pairs(
     window: RobustScores, names: Names, seconds: Floats, peers: PeerGroups
 ) -> tuple[RobustScores, Floats, tuple[tuple[int, int], ...]]:
-    """Two peers who each take longer where the other takes less: one of them waits, and nothing tells which.
+    """Make two peers UNKNOWN of which one waits for the other, but nothing tells which.
 
     From three ranks on the waiting ones are the majority, hence the reference. Two cannot outvote each other, so
     where what one loses the other loses elsewhere, both are UNKNOWN rather than one of them wronged.

@@ -56,7 +56,7 @@ def evaluate(job: SimulatedJob, settings: RobustSettings | None = None) -> Confu
 
 
 def with_stragglers(job: SimulatedJob, share: float, slowdown: float, onset: int) -> SimulatedJob:
-    """The same job with so many of its ranks slowed from one window on, and ended after three reports of it."""
+    """Return a job of which some ranks are slowed from one window on, and that ends three reports later."""
     count = max(1, round(share * job.ranks))
     chosen = np.random.default_rng(job.seed + 1).choice(job.ranks, size=count, replace=False)
     slowdowns = tuple(SimulatedSlowdown(kind="slow_rank", rank=int(r), slowdown=slowdown, onset=onset) for r in chosen)
@@ -64,7 +64,7 @@ def with_stragglers(job: SimulatedJob, share: float, slowdown: float, onset: int
 
 
 def clean_windows(ranks: int, windows: int, jobs: int, **changes: object) -> int:
-    """False verdicts (healthy ranks named) in so many clean windows, spread over so many jobs."""
+    """Count false verdicts (healthy ranks named) in so many clean windows, spread over so many jobs."""
     total = Confusion(0, 0, 0)
     for seed in range(jobs):
         total += evaluate(SimulatedJob(ranks=ranks, windows=windows // jobs, seed=1000 + seed, **changes))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Reports of a simulated job: the simulator's timings through the whole judgement, to a log that can be drawn."""
+"""Reports of a simulated job: the simulator's timings through all of scoring, to a log that can be drawn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["reports", "write_log"]
 
 
 def reports(job: SimulatedJob, *, interval_seconds: float = 60.0) -> Iterator[Report]:
-    """Each window of a simulated job as a report."""
+    """Yield each window of a simulated job as a report."""
     names = NameTable()
     hashes = np.array(sorted(names.add(f"section {row}") for row in range(job.sections)), dtype=np.uint64)
     scorer = Scorer(job.ranks, DetectorSettings(scores_to_compute=["relative_perf_scores"]))

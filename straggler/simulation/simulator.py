@@ -1,4 +1,4 @@
-"""A simulator of a job's timings, with the truth beside them.
+"""Simulator of a job's timings with known truth.
 
 What a window's median is made of, per rank and section::
 
@@ -35,7 +35,7 @@ Float32 = npt.NDArray[np.float32]
 
 @attrs.frozen(kw_only=True)
 class SimulatedSlowdown:
-    """One thing that goes wrong.
+    """One deviation from healthy timings.
 
     Args:
         kind: ``slow_rank``: all sections; ``slow_node``: all ranks of a node; ``slow_link``: one section (the
@@ -104,7 +104,7 @@ class SimulatedJob:
 
 
 class Simulation:
-    """Iterate over a job's windows: medians in seconds, float32, shape ``(sections, ranks)``."""
+    """Iterator over a job's windows: medians in seconds, float32, shape ``(sections, ranks)``."""
 
     def __init__(self, job: SimulatedJob) -> None:
         self.job = job
@@ -168,7 +168,7 @@ def _ranks_of(slowdown: SimulatedSlowdown, job: SimulatedJob) -> slice:
 
 
 def truth(job: SimulatedJob) -> npt.NDArray[np.bool_]:
-    """Who should be named at the end of the job; a transient and a bogus clock should not. Shape ``(ranks,)``."""
+    """Return who should be named at the end of the job; a transient and a bogus clock should not."""
     slow = np.zeros(job.ranks, dtype=bool)
     for slowdown in job.slowdowns:
         if slowdown.kind not in ("transient", "bogus_clock"):

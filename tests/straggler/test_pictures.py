@@ -120,7 +120,7 @@ def test_the_command_says_what_is_wrong(capsys, tmp_path):
     assert "ranks is 1" in capsys.readouterr().err
 
 
-def test_the_command_marks_the_judgement(capsys, tmp_path):
+def test_the_command_evaluates_the_scoring(capsys, tmp_path):
     log = tmp_path / "s.jsonl"
     assert main(["simulate", "--ranks", "64", "--jobs", "2", "--log", str(log)]) == 0
     assert "F1 1.0000" in capsys.readouterr().out

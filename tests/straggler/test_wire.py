@@ -37,10 +37,10 @@ def test_the_hash_is_part_of_the_wire_format():
 
 def test_a_collision_is_said(monkeypatch, caplog):
     monkeypatch.setattr("straggler.measurement.name_table.hash_name", lambda name: 7)
-    book = NameTable()
-    book.add("one")
+    table = NameTable()
+    table.add("one")
     with caplog.at_level(logging.ERROR):
-        book.add("two")
+        table.add("two")
     assert "'one' and 'two' have the same hash" in caplog.text
 
 

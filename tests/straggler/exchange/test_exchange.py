@@ -83,8 +83,8 @@ def test_a_late_rank_is_taken_when_it_comes(store):
 def test_outcomes_reach_their_ranks(store):
     first, second = exchanges(store, 2)
     first.publish(0, {1: b"old"})
-    first.publish(1, {1: b"word of two parts"})
-    assert second.outcome(1) == b"word of two parts"
+    first.publish(1, {1: b"message of two parts"})
+    assert second.outcome(1) == b"message of two parts"
 
 
 def test_waiting_for_an_outcome_is_bounded(store):

@@ -236,7 +236,7 @@ def test_an_explicit_threshold_replaces_the_floor_even_at_the_defaults_value():
     assert report.identify_stragglers(section_rel_threshold=0.9)["straggler_sections_relative"] != {}
 
 
-def test_settings_reach_the_judgement():
+def test_settings_reach_the_scorer():
     loose = Played(4, settings=RobustSettings(ratio_floor=0.5, change_limit=9.0))
     assert loose.reports(5, {"fwd": [1, 1, 1, 1.3]}).stragglers() == []
 

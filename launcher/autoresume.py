@@ -89,7 +89,7 @@ class AutoResume:
         return by_signal(self._heard[0]), f"ended by {signal.Signals(self._heard[0]).name}; not run again"
 
     def _run_once(self) -> RunOutcome | None:
-        """One run; None where a signal has come before it began."""
+        """Run the launcher once; return None where a signal came before it began."""
         began, began_ns = time.monotonic(), time.monotonic_ns()
         environment = {**os.environ, FINISHED_FLAG_VARIABLE: self._options.flag_file}
         # A signal comes before there is a child, or once there is one to pass it to, but not between.
@@ -129,7 +129,7 @@ class AutoResume:
 
 
 def _live_and_die_with_us() -> None:
-    """In the child: a process group of its own, so that Ctrl-C comes once, through us; and no orphan."""
+    """Put the child into a process group of its own, so that Ctrl-C comes once, and let it die with its parent."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     os.setpgid(0, 0)
     die_with_parent(signal.SIGTERM)
@@ -139,7 +139,7 @@ def _live_and_die_with_us() -> None:
 
 
 def _log_folder(command: Sequence[str]) -> str:
-    """Where that launcher makes its log folders."""
+    """Return where that launcher makes its log folders."""
     for index, word in enumerate(command):
         name, has_value, value = word.partition("=")
         if name in ("--log-dir", "--log_dir"):
@@ -151,7 +151,7 @@ def _log_folder(command: Sequence[str]) -> str:
 
 
 def _summary(parent: str, launcher: int, began_ns: int) -> tuple[Reached, bool, bool]:
-    """How far a run came, whether a rank has asked for the end of the workload, and whether it failed in a step.
+    """Return how far a run came, whether a rank has asked for the end of the workload, and whether it failed in a step.
 
     Args:
         parent: The folder of log folders.
@@ -236,7 +236,7 @@ def _told(run: int, outcome: RunOutcome, flag: str) -> str:
 
 
 def announce(text: str) -> None:
-    """One line to standard error; a terminal that went away is no reason to stop."""
+    """Write one line to standard error; a terminal that went away is no reason to stop."""
     try:
         print(f"ft_autoresume: {text}", file=sys.stderr, flush=True)
     except (OSError, ValueError):

@@ -91,7 +91,7 @@ class RankMonitors:
         return self._process.pid
 
     def environment(self, local_rank: int) -> dict[str, str]:
-        """What a rank must have in its environment, besides what its process group needs.
+        """Return what a rank must have in its environment, besides what its process group needs.
 
         Args:
             local_rank: From 0, one process each.
@@ -132,7 +132,7 @@ class RankMonitors:
         return self._unread.pop(0)
 
     def incidents(self) -> list[Incident]:
-        """Every incident so far, oldest first."""
+        """Return every incident so far, oldest first."""
         return list(read_incidents(self.log_folder))
 
     def close(self) -> None:

@@ -88,7 +88,7 @@ class AfterShutdown:
         return said
 
     def unlimited(self, now_ns: int) -> str | None:
-        """What to say about ranks that nothing limits and that take long; None where there are none."""
+        """Return what to say about ranks that nothing limits and that take long; None where there are none."""
         if self._config.rank_exit_timeout is not None or self._config.unmonitored_notice_after is None:
             return None
         late = [n for n, since_ns in self._since_ns.items() if now_ns - since_ns >= NOTICE_SECONDS * NS_PER_SECOND]
@@ -133,7 +133,7 @@ class AfterShutdown:
         ]
 
     def _stack_of(self, pid: int) -> tuple[Thread, ...]:
-        """Where it stands; only py-spy tells, since it has stopped to answer."""
+        """Return where it stands; only py-spy tells, since it has stopped to answer."""
         py_spy = find_py_spy() if self._config.capture_stacks else None
         if py_spy is None:
             return ()
@@ -141,6 +141,6 @@ class AfterShutdown:
 
 
 def _is_ending(pid: int) -> bool:
-    """Whether it ends by itself already, which a signal would not change."""
+    """Return whether it ends by itself already, which a signal would not change."""
     look = look_at(pid)
     return look is None or look.exit_code is not None

@@ -44,7 +44,7 @@ class ControlSocket:
         return self._socket.fileno()
 
     def read(self) -> list[tuple[int, WorkloadControlRequest]]:
-        """Requests that have come, each with the rank that sent it; never waits, and leaves some for the next time."""
+        """Return the requests that have come, each with the rank that sent it; never wait, and leave some for later."""
         requests, self._left = self._left, []
         for _ in range(_MOST_AT_ONCE):
             try:

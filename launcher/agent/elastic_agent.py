@@ -96,7 +96,7 @@ class FaultTolerantAgent(QuietAgent):
         return self._rendezvous_handler.failures
 
     def last_words(self) -> list[str]:
-        """What to say about a job that has failed; no more about a job that ends otherwise."""
+        """Return what to say about a job that has failed; no more about a job that ends otherwise."""
         allowed = self._worker_group.spec.max_restarts
         incident, why = self._incidents.of_generation(self.generation), self.ended_because
         if why is None and incident is not None:
@@ -228,7 +228,7 @@ class FaultTolerantAgent(QuietAgent):
     # ---- ending -----------------------------------------------------------------------------------------
 
     def _failed(self, current: Generation, group: WorkerGroup) -> RunResult:
-        """A worker has failed: stop its peers, write down what is known, decide whether to go on."""
+        """Handle the failure of a worker: stop its peers, write down what is known, decide whether to go on."""
         with self._resources.events.gathering(), gathering():
             exits = self._note_failure(current, group)
         if self._remaining_restarts > 0:

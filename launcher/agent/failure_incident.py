@@ -87,7 +87,7 @@ def failure_incident(
     seen_ns: int,
     overstayed: Mapping[int, Overstayed],
 ) -> Incident:
-    """The incident of workers that exited.
+    """Return the incident of workers that exited.
 
     Args:
         group: The generation.
@@ -128,12 +128,12 @@ def failure_incident(
 
 
 def misses_py_spy(incident: Incident) -> bool:
-    """Whether there would be more to tell about a hang with py-spy, and nobody has chosen to do without it."""
+    """Return whether there would be more to tell about a hang with py-spy, and nobody has chosen to do without it."""
     return incident.kind == "hang" and find_py_spy() is None and not os.environ.get(PY_SPY_VARIABLE)
 
 
 def beyond_mending(incident: Incident) -> str | None:
-    """Why a restart could only end the same way: a culprit has raised an error in how the job was configured.
+    """Return why a restart could only end the same way: a culprit has raised an error in how the job was configured.
 
     Not to be asked where this configuration has been good enough for an earlier generation: then something else has
     changed, a file system for example, and may change back.
@@ -145,7 +145,7 @@ def beyond_mending(incident: Incident) -> str | None:
 
 
 def is_in_a_step(incident: Incident, views: Mapping[int, CellView]) -> bool:
-    """Whether a culprit has failed in a step, the first ones of a run included.
+    """Return whether a culprit has failed in a step, the first ones of a run included.
 
     Those have no section, so whoever has closed none but the one before them, ``setup``, is in one of them.
     """
@@ -154,7 +154,7 @@ def is_in_a_step(incident: Incident, views: Mapping[int, CellView]) -> bool:
 
 
 def is_same_again(before: Incident | None, now: Incident) -> bool:
-    """Whether the culprits raised what the culprits of the generation before raised, at the same iteration."""
+    """Return whether the culprits raised what the culprits of the generation before raised, at the same iteration."""
     if before is None or before.generation != now.generation - 1:
         return False
     raised = [
@@ -165,7 +165,7 @@ def is_same_again(before: Incident | None, now: Incident) -> bool:
 
 
 def has_reported(views: Mapping[int, CellView]) -> bool:
-    """Whether any rank has sent a heartbeat, used a section or reported an iteration."""
+    """Return whether any rank has sent a heartbeat, used a section or reported an iteration."""
     return any(_has_reported(view) for view in views.values())
 
 
@@ -197,7 +197,7 @@ def _report(rank: int, pid: int, view: CellView, known: Evidence, now_ns: int) -
 
 
 def _error_in_file(failure: ProcessFailure, view: CellView, at_ns: int) -> ErrorRecord | None:
-    """What a failed worker left in its error file (torch's ``@record``); its time and place are not in there."""
+    """Return what a failed worker left in its error file (torch's ``@record``); its time and place are not in there."""
     data = failure.error_file_data
     said = data.get("message") if isinstance(data, dict) else None
     if not isinstance(said, dict):

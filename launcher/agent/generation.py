@@ -71,15 +71,15 @@ class Generation:
     # ---- while it lives ---------------------------------------------------------------------------------
 
     def views(self) -> dict[int, CellView]:
-        """What every local rank's cell says, or said last."""
+        """Return what every local rank's cell says, or said last."""
         return self._last_views if self._is_over else self._cells.views()
 
     def errors(self) -> dict[int, ErrorRecord]:
-        """The exceptions that local ranks have put on record."""
+        """Return the exceptions that local ranks have put on record."""
         return self._cells.errors()
 
     def asked_ns(self) -> dict[int, int]:
-        """When a signal asked local ranks for their stacks, as far as they have answered."""
+        """Return when a signal asked local ranks for their stacks, as far as they have answered."""
         return self._cells.asked_ns()
 
     def mend(self) -> None:
@@ -246,7 +246,7 @@ class Generation:
         resources.events.write("stopped", generation=self.number)
 
     def _owner(self, local_rank: int) -> int | None:
-        """The pid of the process that reports for a local rank; None when none does, or where it has no pid here."""
+        """Return the pid of the process that reports for a local rank; None when none does, or it has no pid here."""
         view = self._cells.view(local_rank) if len(self._cells) else None
         if view is None or view.pid == 0 or view.pid_namespace not in (0, own_pid_namespace()):
             return None

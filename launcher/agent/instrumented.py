@@ -19,7 +19,7 @@ _LARGEST_BYTES = 1 << 20
 
 
 def names_the_client(command: Sequence[str]) -> bool:
-    """Whether the script of a command, or a module beside it that it imports, directly or not, imports our packages.
+    """Return whether the script of a command, or a module beside it that it imports, imports our packages.
 
     Files are found where Python would find the script's own modules: in its folder, and in the working folder for
     ``-m``. Installed packages are not searched. What is imported by other means (an entry point, a name in a
@@ -50,7 +50,7 @@ def names_the_client(command: Sequence[str]) -> bool:
 
 
 def script_of(command: Sequence[str]) -> tuple[str | None, str]:
-    """The script that a command runs, None where that cannot be told, and the folder that its modules lie in."""
+    """Return the script that a command runs, None where that cannot be told, and the folder that its modules lie in."""
     arguments = iter(command[1:])
     for argument in arguments:
         if argument == "-m":
@@ -73,7 +73,7 @@ def _read(path: str) -> bytes:
 
 
 def _imports(text: bytes) -> Iterator[str]:
-    """Every module that a text imports, wherever in it; of ``from a import b`` both ``a`` and ``a.b``."""
+    """Return every module that a text imports, wherever in it; of ``from a import b`` both ``a`` and ``a.b``."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -104,7 +104,7 @@ def _log_folder(job: LaunchJob, disk: Background) -> str:
 
 
 def _run_name(job: LaunchJob) -> str:
-    """What the log folder is called: as the user calls the run, or something that no other run has.
+    """Return what the log folder is called: as the user calls the run, or something that no other run has.
 
     Nodes that were given no name for the run, torchrun's is "none" then, have nothing to derive one from before they
     have met; each has a folder of its own.
@@ -184,7 +184,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _outcome(code: int | None, signalled: str | None) -> str:
-    """One word for programs: how a run has ended."""
+    """Return one word for programs: how a run has ended."""
     if signalled is not None:
         return f"ended by {signalled}"
     return {SUCCEEDED: "succeeded", None: "broken off"}.get(code, "failed")

@@ -60,7 +60,7 @@ class JobLimits:
         ]
 
     def environment(self) -> dict[str, str]:
-        """What tells the ranks of the next generation."""
+        """Return the variables that tell the ranks of the next generation."""
         return {RELAXED_VARIABLE: json.dumps(self._relaxed)} if self._relaxed else {}
 
     # ---- how long ranks take to initialise monitoring -----------------------------------------------------
@@ -83,7 +83,7 @@ class JobLimits:
                 self._longest_start_ns = max(self._longest_start_ns, at_ns - started_ns)
 
     def startup(self, local_rank: int, uses_client: bool, is_last: bool = False) -> StartupLimit | None:
-        """The limit that a local rank of the next generation is held to.
+        """Return the limit that a local rank of the next generation is held to.
 
         A configured one counts once something tells that the job uses the client at all; else it would kill a job that
         never meant to be monitored. Without one, a rank whose predecessor has initialised monitoring must do so, too.
@@ -124,7 +124,7 @@ class JobLimits:
 
 
 def unmonitored(ranks: Collection[int], is_everybody: bool, seconds: float) -> list[str]:
-    """What to say about ranks that have not initialised monitoring."""
+    """Return what to say about ranks that have not initialised monitoring."""
     names = ", ".join(map(str, sorted(ranks)))
     if not is_everybody:
         return [
@@ -142,7 +142,7 @@ def unmonitored(ranks: Collection[int], is_everybody: bool, seconds: float) -> l
 
 
 def spared(ranks: Collection[int], seconds: float, script: str) -> str:
-    """What to say about ranks that a configured startup limit would have hit."""
+    """Return what to say about ranks that a configured startup limit would have hit."""
     names = ", ".join(map(str, sorted(ranks)))
     return (
         f"rank {names} has not called init_workload_monitoring() within --ft-rank-startup-timeout {seconds:g}, and is "

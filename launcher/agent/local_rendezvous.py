@@ -48,7 +48,7 @@ class LocalRendezvous(RendezvousHandler):
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """A fresh store for the next generation's ranks; the agent, which has no peers, gets one in memory."""
+        """Return a fresh store for the next generation's ranks; the agent, which has no peers, gets one in memory."""
         self.generation += 1
         where = RendezvousStoreInfo(self._host, self._store_host.renew())
         return RendezvousInfo(HashStore(), 0, 1, where)

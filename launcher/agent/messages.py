@@ -25,7 +25,7 @@ __all__ = [
 
 
 def what_follows(taken: int, allowed: int) -> str:
-    """One line about what a failure leads to.
+    """Return one line about what a failure leads to.
 
     Args:
         taken: How many restarts there were before.
@@ -39,7 +39,7 @@ def what_follows(taken: int, allowed: int) -> str:
 
 
 def backing_off(failures: int, seconds: float) -> str:
-    """One line about a wait before a restart.
+    """Return one line about a wait before a restart.
 
     Args:
         failures: How many generations in a row failed early.
@@ -49,7 +49,7 @@ def backing_off(failures: int, seconds: float) -> str:
 
 
 def closing(incident: Incident | None, why: str | None) -> list[str]:
-    """The last words about a job that has failed: the incident that ended it, rather than whom we have killed since.
+    """Return the last lines about a job that has failed: about the incident that ended it, not later victims.
 
     Args:
         incident: The last generation's, None where it was ended without one.
@@ -64,7 +64,7 @@ def closing(incident: Incident | None, why: str | None) -> list[str]:
 
 
 def restarted(generation: int, workers: int, reason: tuple[str, int] | None) -> str:
-    """One line about a group that is back.
+    """Return one line about a group that is back.
 
     Args:
         generation: Its number.
@@ -76,7 +76,7 @@ def restarted(generation: int, workers: int, reason: tuple[str, int] | None) -> 
 
 
 def monitor_changed(change: str, reason: str) -> str:
-    """One line about the monitor: ``monitor_replaced``, ``monitor_lost`` or ``monitor_back``."""
+    """Return one line about the monitor: ``monitor_replaced``, ``monitor_lost`` or ``monitor_back``."""
     if change == "monitor_replaced":
         return f"the monitor {reason}; a new one watches on, training was not touched"
     if change == "monitor_lost":
@@ -89,7 +89,7 @@ def monitor_changed(change: str, reason: str) -> str:
 
 
 def ended_unprotected(since_ns: int) -> str:
-    """One line about a job at whose end no monitor had lived on since ``monitor_lost``."""
+    """Return one line about a job at whose end no monitor had lived on since ``monitor_lost``."""
     now_ns = time.monotonic_ns()
     return (
         f"PROTECTION WAS STILL OFF when the job ended, since {time_of_day(since_ns, now_ns)} "
@@ -98,12 +98,12 @@ def ended_unprotected(since_ns: int) -> str:
 
 
 def level_of(change: str) -> int:
-    """How loud a change of the monitor is told: that nobody is protected is heard at any ``log_level`` up to ERROR."""
+    """Return the level of a change of the monitor; that nobody is protected is an ERROR."""
     return ERROR if change == "monitor_lost" else WARNING
 
 
 def near_miss(miss: NearMiss, count: int) -> str:
-    """One line about a rank whose verdict was withdrawn; ``count`` is how many there were so far."""
+    """Return one line about a rank whose verdict was withdrawn; ``count`` is how many there were so far."""
     where = f"section '{miss.section}'" if miss.section is not None else miss.cause
     late = late_phrase(miss.late_seconds, miss.late_at_most_seconds)
     rank = f"near miss {count}: rank {miss.rank} (pid {miss.pid})"
@@ -122,7 +122,7 @@ def near_miss(miss: NearMiss, count: int) -> str:
 
 
 def stuck(rank: str, state: str, kill_timeout: float) -> str:
-    """One line about a rank that was killed and is not gone."""
+    """Return one line about a rank that was killed and is not gone."""
     return (
         f"{rank} was killed and is not gone ({state}): it counts as failed. It is waited for (--ft-kill-timeout "
         f"{kill_timeout:g}), then replaced all the same; what it holds (memory of a GPU, files, ports) stays held"
@@ -130,7 +130,7 @@ def stuck(rank: str, state: str, kill_timeout: float) -> str:
 
 
 def withdrawn(miss: NearMiss) -> str:
-    """One line about a rank that was to be terminated together with one that is overdue, as was said, and was not."""
+    """Return one line about a rank that was announced to be terminated with an overdue one, and was not."""
     return (
         f"withdrawn: rank {miss.rank} (pid {miss.pid}) was not overdue itself, and is not signalled after all; "
         "it is watched on"

@@ -144,7 +144,7 @@ class MonitorHandle:
             self._orders.send(self._orders.run_folders)
 
     def freezes(self, now_ns: int) -> list[Freeze]:
-        """When everybody here lost time, oldest first; decisions of the launcher's own must heed it, too."""
+        """Return when everybody here lost time, oldest first; decisions of the launcher's own must heed it, too."""
         return self._lost.freezes(now_ns)
 
     def read_reports(self) -> list[MonitorReport]:
@@ -222,7 +222,7 @@ class MonitorHandle:
                     self._orders.send_all()
 
     def _state(self) -> str | None:
-        """How the monitor has ended, ``stopped``, or None while it runs."""
+        """Return how the monitor has ended, ``stopped``, or None while it runs."""
         if self._process.returncode is not None:
             return "could not be started"
         try:

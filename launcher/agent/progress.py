@@ -48,7 +48,7 @@ NOTHING_REACHED = Reached()
 
 
 def reached_by(views: Iterable[CellView]) -> Reached:
-    """What the cells of some ranks say of how far these came."""
+    """Return what the cells of some ranks say of how far these came."""
     known = list(views)
     return Reached(
         iteration=_highest(view.iteration for view in known),
@@ -143,7 +143,7 @@ class Standstill:
 
 
 def may_have_failed_before(reached: Reached, *, in_a_step: bool) -> bool:
-    """Whether a failure may be one that comes again and again, if at the same iteration.
+    """Return whether a failure may be one that comes again and again, if at the same iteration.
 
     Not where it came between two steps: a job that counts within each epoch, and fails at the end of each, has saved
     one more each time. Nor where a checkpoint was saved first, as by a job that counts from 0 in each process.
@@ -214,7 +214,7 @@ class ProgressRule:
         )
 
     def doubt(self) -> str | None:
-        """Why the job is no longer judged, said once; None while it is."""
+        """Return why the job is no longer judged, said once; None while it is."""
         if not self._limit or self._has_told or not self._row.furthest.went_back:
             return None
         self._has_told = True

@@ -12,7 +12,7 @@ __all__ = ["find_py_spy"]
 
 
 def find_py_spy() -> str | None:
-    """The program named by ``FT_PY_SPY`` (``none``: do without), else the one beside this Python, else on the path."""
+    """Return the program named by ``FT_PY_SPY`` (``none``: do without), else that beside this Python, else on PATH."""
     named = os.environ.get(PY_SPY_VARIABLE)
     if named:
         return None if named == "none" else named

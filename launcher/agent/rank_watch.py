@@ -117,7 +117,7 @@ class RankWatch:
         return self._after_shutdown.killed
 
     def next_look_seconds(self) -> float | None:
-        """When :meth:`look_after_the_unmonitored` has something to do next; None when it never will."""
+        """Return when :meth:`look_after_the_unmonitored` has something to do next; None when it never will."""
         if len(self._monitored()) == len(self._cells):
             return self._after_shutdown.due_seconds
         config, elapsed = self._resources.config, (time.monotonic_ns() - self._started_ns) / NS_PER_SECOND

@@ -57,7 +57,7 @@ class GenerationRendezvous(Protocol):
     """Generations that ended in a failure; the same on all nodes after each round."""
 
     def ended_by_peer(self) -> str | None:
-        """Why another node has ended the job, None while it has not."""
+        """Return why another node has ended the job, None while it has not."""
 
     def end(self, why: str) -> None:
         """Tell the other nodes that the job has ended."""
@@ -152,7 +152,7 @@ class FreshStoreRendezvous(RendezvousHandler):
         return cast("dict[str, Any]", json.loads(store.get("agreed")))
 
     def _host(self, info: RendezvousInfo) -> str:
-        """Where ranks find the first node: at the address that the user gave, or as torch chooses it."""
+        """Return where ranks find the first node: at the address that the user gave, or as torch chooses it."""
         if self._is_static and info.bootstrap_store_info is not None:
             return info.bootstrap_store_info.master_addr
         return self._local_addr or socket.getfqdn()

@@ -77,7 +77,7 @@ class AgentResources:
         return self.upkeep.control
 
     def on_disk(self, what: str, call: Callable[[], T], otherwise: T) -> T:
-        """The result of what must touch a disk; ``otherwise`` where the disk does not answer or cannot be read."""
+        """Return the result of what must touch a disk; ``otherwise`` where it does not answer or fails."""
         try:
             return self.disk.call(call, _LONGEST_DISK_SECONDS)
         except (NotDoneError, OSError, ValueError, LookupError, TypeError) as error:
@@ -86,7 +86,7 @@ class AgentResources:
 
 
 def preload(config: FaultToleranceConfig) -> tuple[str, ...]:
-    """What a zygote imports: torch, what a rank needs of ours, and whatever ``--ft-preload`` names."""
+    """Return what a zygote imports: torch, what a rank needs of ours, and whatever ``--ft-preload`` names."""
     return (
         "torch",
         "torch.distributed",
@@ -106,6 +106,7 @@ def open_resources(
     signals: SignalInbox,
     disk: Background,
 ) -> Iterator[AgentResources]:
+    """Open a job's resources and close them when the block is left."""
     with contextlib.ExitStack() as stack:
         if hasattr(launch_config, "signals_to_handle"):  # torch's launch_agent sets it for the workers, too
             os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = launch_config.signals_to_handle

@@ -80,7 +80,7 @@ class SignalInbox:
             self._depth += 1
 
     def take_forwarded(self) -> list[signal.Signals]:
-        """Those that the ranks are to get, since the last time."""
+        """Return those that the ranks are to get, since the last time."""
         taken, self._to_forward = self._to_forward, []
         return taken
 

@@ -45,7 +45,7 @@ def complete(job: LaunchJob) -> None:
 
 
 def launch_config_of(job: LaunchJob, log_folder: str, workers: int) -> tuple[Any, str, list[str]]:
-    """Torch's own reading of the command line; its log folders go into ours, so that a run has one."""
+    """Return Torch's own reading of the command line; its log folders go into ours, so that a run has one."""
     arguments = job.arguments
     arguments.log_dir = os.path.join(log_folder, "workers")
     check_local_ranks(arguments, workers)
@@ -59,6 +59,7 @@ def launch_config_of(job: LaunchJob, log_folder: str, workers: int) -> tuple[Any
 
 
 def worker_spec_of(job: LaunchJob, launch_config: Any, entrypoint: str, arguments: list[str]) -> WorkerSpec:
+    """Return torch's description of the workers of a job."""
     metrics.initialize_metrics(MetricsConfig(launch_config.metrics_cfg))
     handler, master_addr, master_port = _rendezvous(job, launch_config)
     return WorkerSpec(
@@ -107,7 +108,7 @@ def _rendezvous(job: LaunchJob, launch_config: Any) -> tuple[RendezvousHandler, 
 
 
 def accepted_by(function: Any, **arguments: Any) -> dict[str, Any]:
-    """Those arguments that this version of torch knows; the options behind newer ones exist only in newer parsers."""
+    """Return those arguments that this version of torch knows; options of newer ones exist only there."""
     known = _parameters(function)
     return {name: value for name, value in arguments.items() if name in known}
 

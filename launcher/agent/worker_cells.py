@@ -51,7 +51,7 @@ class Cells:
         return len(self._cells)
 
     def view(self, local_rank: int) -> CellView:
-        """What a rank says; nothing where its cell is damaged, which is for the monitor to mend."""
+        """Return what a rank says; nothing where its cell is damaged, which is for the monitor to mend."""
         try:
             view = self._cells[local_rank].copy().view()
         except CellError:
@@ -59,11 +59,11 @@ class Cells:
         return _UNREADABLE if implausible(view, time.monotonic_ns()) else view
 
     def views(self) -> dict[int, CellView]:
-        """What every local rank says."""
+        """Return what every local rank says."""
         return {local_rank: self.view(local_rank) for local_rank in self._cells}
 
     def errors(self) -> dict[int, ErrorRecord]:
-        """The exceptions that local ranks have put on record."""
+        """Return the exceptions that local ranks have put on record."""
         errors = {}
         for local_rank, cell in self._cells.items():
             with contextlib.suppress(CellError):
@@ -73,7 +73,7 @@ class Cells:
         return errors
 
     def asked_ns(self) -> dict[int, int]:
-        """When a rank last wrote its stack, because a signal had asked for it; those that never did are missing."""
+        """Return when each rank last wrote its stack because a signal had asked for it; others are missing."""
         asked = {}
         offset_ns = time.time_ns() - time.monotonic_ns()
         for local_rank, cell in self._cells.items():
@@ -83,7 +83,7 @@ class Cells:
         return asked
 
     def stamps(self) -> dict[int, dict[str, int | None]]:
-        """When each rank reached its first line, its monitor and its first sign of life."""
+        """Return when each rank reached its first line, its monitor and its first sign of life."""
         stamps = {}
         for local_rank, cell in self._cells.items():
             with contextlib.suppress(CellError):

@@ -21,7 +21,7 @@ __all__ = ["log_line_prefix", "monitor_environment", "worker_environment"]
 
 
 def worker_environment(spec: WorkerSpec, group: WorkerGroup, worker: Worker, restart_count: int) -> dict[str, str]:
-    """The variables that torchrun sets for one worker (a test compares them with torchrun's).
+    """Return the variables that torchrun sets for one worker (a test compares them with torchrun's).
 
     Args:
         spec: The job on this node.
@@ -77,14 +77,14 @@ def monitor_environment(
 
 
 def log_line_prefix(template: str, spec: WorkerSpec, worker: Worker) -> str:
-    """Torchrun's ``TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE`` for one worker."""
+    """Return Torchrun's ``TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE`` for one worker."""
     return Template(template).safe_substitute(
         role_name=spec.role, rank=worker.global_rank, local_rank=worker.local_rank, hostname=socket.gethostname()
     )
 
 
 def _own_device(local_rank: int, variable: str) -> str:
-    """The one GPU that a worker sees under ``--virtual-local-rank``."""
+    """Return the one GPU that a worker sees under ``--virtual-local-rank``."""
     visible = os.environ.get(variable)
     if visible is None:
         return str(local_rank)

@@ -12,6 +12,7 @@ __all__ = ["make_parser"]
 
 
 def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="ft_autoresume",
         usage="ft_autoresume [options] -- ft_launcher ...",

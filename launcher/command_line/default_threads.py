@@ -57,7 +57,7 @@ def retract(workers: int) -> None:
 
 
 def _wanted(arguments: Sequence[str]) -> str:
-    """What ``--nproc-per-node`` says; what follows the script's name is the script's own business."""
+    """Return what ``--nproc-per-node`` says; what follows the script's name is the script's own business."""
     wanted = os.environ.get("PET_NPROC_PER_NODE", "1")
     rest = iter(arguments)
     for argument in rest:
@@ -76,7 +76,7 @@ def _is_flag(name: str) -> bool:
 
 
 def _workers(wanted: str) -> int:
-    """How many that will be; a guess for ``gpu`` and ``auto``, since counting devices takes torch."""
+    """Return how many that will be; a guess for ``gpu`` and ``auto``, since counting devices takes torch."""
     if wanted == "gpu":
         return _devices()
     if wanted == "auto":

@@ -55,7 +55,7 @@ def check_values(arguments: Any, most_nodes: int) -> None:
 
 
 def local_world_size(text: str) -> int:
-    """How many workers ``--nproc-per-node`` asks for.
+    """Return how many workers ``--nproc-per-node`` asks for.
 
     Raises:
         ConfigError: It is no number of workers that could run here.
@@ -107,7 +107,7 @@ def check_local_ranks(arguments: Any, workers: int) -> None:
 
 
 def exit_timeout(arguments: Any, environment: Mapping[str, str]) -> float:
-    """How long workers get between a request to end and SIGKILL, seconds.
+    """Return how long workers get between a request to end and SIGKILL, seconds.
 
     Args:
         arguments: What torchrun's parser made of the command line; older torch has no ``--shutdown-timeout``.
@@ -124,7 +124,7 @@ def exit_timeout(arguments: Any, environment: Mapping[str, str]) -> float:
 
 
 def problem_with_script(script: str) -> str | None:
-    """What is wrong with a file that Python is to run, as far as that can be told without running it.
+    """Return what is wrong with a file that Python is to run, as far as that can be told without running it.
 
     Returns:
         The problem and the fix; None where it may well run.

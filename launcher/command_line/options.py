@@ -163,7 +163,7 @@ def _nodes(text: str) -> tuple[int, int]:
 
 
 def _wanted_port(arguments: Any) -> int:
-    """A port is fixed only by ``--master-port``, or by the endpoint of the static backend, as with torchrun."""
+    """Return the port fixed by ``--master-port``, or by the endpoint of the static backend, as with torchrun."""
     if arguments.standalone or arguments.rdzv_backend != "static":
         return 0
     if arguments.rdzv_endpoint:

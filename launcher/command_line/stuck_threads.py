@@ -31,7 +31,7 @@ _LOOK_SECONDS = 0.05
 
 
 def stuck_threads(patience_seconds: float) -> list[int]:
-    """The threads that are in uninterruptible sleep now, and stay there for as long as this."""
+    """Return the threads that are in uninterruptible sleep now, and stay there for as long as this."""
     end = time.monotonic() + patience_seconds
     try:
         stuck = set(thread_ids())
@@ -43,7 +43,7 @@ def stuck_threads(patience_seconds: float) -> list[int]:
 
 
 def notice(stuck: list[int], exit_code: int) -> list[str]:
-    """What to say about them at the end; nothing where there are none."""
+    """Return what to say about them at the end; nothing where there are none."""
     if not stuck:
         return []
     names = {thread.native_id: thread.name for thread in threading.enumerate()}

@@ -15,12 +15,12 @@ NEWEST = (2, 15)
 
 
 def supported() -> str:
-    """The range, for people."""
+    """Return the range, for people."""
     return f"torch {_text(OLDEST)} to {_text(NEWEST)}"
 
 
 def installed_version() -> str | None:
-    """What is installed, without importing it; None when torch is missing, empty when it does not say."""
+    """Return what is installed, without importing it; None when torch is missing, empty when it does not say."""
     try:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -28,7 +28,7 @@ def installed_version() -> str | None:
 
 
 def problem_with(installed: str | None) -> str | None:
-    """Why the launcher cannot work with this version, None when it can.
+    """Return why the launcher cannot work with this version, None when it can.
 
     Args:
         installed: As :func:`installed_version` returns it.
@@ -45,7 +45,7 @@ def problem_with(installed: str | None) -> str | None:
 
 
 def warning_about(installed: str | None) -> str | None:
-    """What to say about a version that nobody has tried, None where it was.
+    """Return what to say about a version that nobody has tried, None where it was.
 
     Args:
         installed: As :func:`installed_version` returns it.
@@ -57,7 +57,7 @@ def warning_about(installed: str | None) -> str | None:
 
 
 def _parsed(version: str) -> tuple[int, int] | None:
-    """Major and minor; builds such as 2.6.0a0+ecf3bae.nv25.1 count as what they are to become."""
+    """Return major and minor; builds such as 2.6.0a0+ecf3bae.nv25.1 count as what they are to become."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return None if found is None else (int(found[1]), int(found[2]))
 

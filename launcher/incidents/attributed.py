@@ -43,14 +43,17 @@ class Attribution(NamedTuple):
 
 
 def hedged(named: Group, why: str) -> Attribution:
+    """Return an attribution to some ranks, marked as likely where one of them may wait for another."""
     if any(e.may_wait for e in named):
         why = f"likely: {why}; not certain, since it may wait for another rank there in a way that no stack shows"
     return Attribution(ranks_of(named), why)
 
 
 def times_phrase(count: int) -> str:
+    """Return ``once`` or the number of times."""
     return "once" if count == 1 else f"{count} times"
 
 
 def ranks_of(group: Group) -> tuple[int, ...]:
+    """Return the local ranks of a group."""
     return tuple(e.local_rank for e in group)

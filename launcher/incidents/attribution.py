@@ -123,7 +123,7 @@ def _for_the_store(count: int, size: int, has_others: bool) -> str:
 
 
 def _level(group: Group) -> str:
-    """What the sections say where they do not tell the ranks apart."""
+    """Return what the sections say where they do not tell the ranks apart."""
     shared = set.intersection(*(set(e.open_sections) for e in group))
     for section in sorted(shared):
         counts = {dict(e.closed).get(section, -1) for e in group}

@@ -67,7 +67,7 @@ class Child(NamedTuple):
         return self.place is not None if self.stack else self.stands_out
 
     def without_most(self) -> Child:
-        """With no more of its stack than where it stands."""
+        """Return the same with only the innermost part of its stack."""
         return self._replace(stack=(Thread("MainThread", False, False, (self.place,)),) if self.place else ())
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ class Child(NamedTuple):
 
 
 def children_of(pid: int, end: float) -> tuple[Child, ...]:
-    """The processes below one, its own children first; nothing where they may not be looked at.
+    """Return the processes below one, its own children first; nothing where they may not be looked at.
 
     Args:
         pid: Whose.
@@ -96,7 +96,7 @@ def children_of(pid: int, end: float) -> tuple[Child, ...]:
 
 
 def families_of(pids: Mapping[int, int], seconds: float) -> dict[int, tuple[Child, ...]]:
-    """The processes below several; each but the last may take half of what time is left, so that some is left for all.
+    """Return the processes below several; each but the last may take half of the time that is left.
 
     Args:
         pids: Key (say, a local rank) to process, those first that matter most.
@@ -134,7 +134,7 @@ def _has_work(worker: Child) -> bool:
 
 
 def most_telling(families: Mapping[int, Sequence[Child]]) -> list[Child]:
-    """The few whose stacks are worth taking: what is stuck or stopped, then what does not wait as most of them do."""
+    """Return the few whose stacks are worth taking: what is stuck or stopped, then what waits unlike most."""
     everybody = [child for family in families.values() for child in family if child.state not in "ZX"]
     alike = collections.Counter((child.name, child.kernel_wait) for child in everybody)
     everybody.sort(key=lambda child: (child.state not in "DTt", alike[child.name, child.kernel_wait]))
@@ -169,7 +169,7 @@ def _look(pid: int) -> Child | None:
 
 
 def _since_the_fork(frames: Iterable[Frame]) -> list[Frame]:
-    """Without what the parent was doing when it forked."""
+    """Return the stack without what the parent was doing when it forked."""
     own: list[Frame] = []
     for frame in frames:
         own.append(frame)

@@ -58,7 +58,7 @@ class Thread(NamedTuple):
 
 
 def main_thread(threads: tuple[Thread, ...]) -> Thread | None:
-    """The thread that runs the training loop: the one called MainThread, else the last one listed."""
+    """Return the thread that runs the training loop: the one called MainThread, else the last one listed."""
     for thread in threads:
         if thread.name == "MainThread":
             return thread
@@ -66,19 +66,19 @@ def main_thread(threads: tuple[Thread, ...]) -> Thread | None:
 
 
 def own_frame(threads: tuple[Thread, ...]) -> Frame | None:
-    """The innermost line of the user's own code in the main thread."""
+    """Return the innermost line of the user's own code in the main thread."""
     thread = main_thread(threads)
     return next((f for f in thread.frames if f.package == ""), None) if thread is not None else None
 
 
 def innermost_frame(threads: Sequence[Thread]) -> Frame | None:
-    """The innermost frame of the main thread."""
+    """Return the innermost frame of the main thread."""
     thread = main_thread(tuple(threads))
     return thread.frames[0] if thread is not None and thread.frames else None
 
 
 def is_a_wait_for_the_gpu(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> bool:
-    """Whether the innermost line may wait for a kernel: no Python frame shows that, so its source has to tell."""
+    """Return whether the innermost line may wait for a kernel; no Python frame shows that, so its source tells."""
     frame = innermost_frame(threads)
     if frame is None:
         return False
@@ -87,21 +87,21 @@ def is_a_wait_for_the_gpu(threads: Sequence[Thread], sources: Mapping[Frame, str
 
 
 def _name(thread: dict[str, Any]) -> str:
-    """The main thread has the process's number; its name is missing where threading was never imported."""
+    """Return a thread's name; the main thread, which has the process's number, may lack one."""
     if thread.get("os_thread_id") == thread.get("pid"):
         return "MainThread"
     return str(thread.get("thread_name") or f"thread {thread.get('os_thread_id')}")
 
 
 def of_the_worker(frames: Iterable[Frame]) -> tuple[Frame, ...]:
-    """Without the frames in which a warm worker was made: they are the launcher's, outermost, and tell nothing."""
+    """Return the frames without the outermost ones, in which the launcher made a warm worker."""
     return tuple(
         itertools.takewhile(lambda frame: not frame.path.endswith("launcher/zygote/worker_bootstrap.py"), frames)
     )
 
 
 def frame_of(function: str, path: str, line: int) -> Frame:
-    """A frame with its path shortened, and told what it belongs to."""
+    """Return a frame with its path shortened, and told what it belongs to."""
     if (match := _INSTALLED.match(path)) is not None:
         return Frame(function, match["file"], line, match["package"].removesuffix(".py"), path)
     if (match := _STANDARD_LIBRARY.match(path)) is not None:

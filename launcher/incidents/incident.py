@@ -130,7 +130,7 @@ class Incident(NamedTuple):
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Incident:
-        """The inverse of :meth:`to_json`."""
+        """Return the inverse of :meth:`to_json`."""
         facts = {key: value for key, value in document.items() if key != "version"}
         facts["ranks"] = tuple(
             RankReport(
@@ -152,7 +152,7 @@ class Incident(NamedTuple):
     # ---- for people -------------------------------------------------------------------------------------
 
     def story(self) -> list[str]:
-        """A few lines for the terminal: who, where, how long, the stack, what was done."""
+        """Return a few lines for the terminal: who, where, how long, the stack, what was done."""
         lines = []
         for number, rank in enumerate(self.speakers):
             lines.append(self._headline(rank))
@@ -175,7 +175,7 @@ class Incident(NamedTuple):
         return lines
 
     def headlines(self) -> list[str]:
-        """One line for each rank that is to blame (of all that failed where nobody is), with its error, and why."""
+        """Return one line for each culprit (for each failed rank without one), with its error, and why."""
         lines = [
             f"{self._headline(rank)}{f': {rank.message}' if rank.message else ''}"
             for rank in self.speakers[:MOST_STACKS]
@@ -186,7 +186,7 @@ class Incident(NamedTuple):
         return [*lines, f"why     {self.why}"]
 
     def report(self) -> list[str]:
-        """The whole of it: every stack, and every failed rank's traceback and last lines of standard error."""
+        """Return the whole of it: every stack, and every failed rank's traceback and last lines of standard error."""
         lines = [
             f"{self.kind} in generation {self.generation} on {self.node}, {self.wall_time}",
             *self.story()[:-1],
@@ -227,8 +227,7 @@ class Incident(NamedTuple):
 
     @property
     def overdue(self) -> tuple[RankReport, ...]:
-        """Whose limits have passed where another is to blame: the first few, those that were overdue by themselves
-        before those that were only due with them."""
+        """The first few overdue ranks that are not the culprit, those overdue by themselves before others."""
         victims = [rank for rank in self.condemned if rank not in self.speakers and rank.limit_seconds is not None]
         return tuple(sorted(victims, key=time_left)[:MOST_STACKS])
 
@@ -242,8 +241,10 @@ class Incident(NamedTuple):
 
 
 def _one_line_each(document: Mapping[str, Any]) -> str:
-    """JSON with a line for each fact and each rank: indented throughout, it is written by Python and not by C, which
-    takes five times as long, and the signal waits for it.
+    """Return JSON with a line for each fact and each rank.
+
+    Indented throughout, it would be written by Python and not by C, which takes five times as long, and the signal
+    waits for it.
     """
     facts = {key: json.dumps(value) for key, value in document.items()}
     facts["ranks"] = "[\n  " + ",\n  ".join(map(json.dumps, document["ranks"])) + "\n ]"

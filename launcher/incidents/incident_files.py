@@ -19,7 +19,7 @@ def read_incident(folder: str) -> Incident:
 
 
 def read_incidents(log_folder: str) -> Iterator[Incident]:
-    """Every incident of a run, oldest first.
+    """Return every incident of a run, oldest first.
 
     Args:
         log_folder: The run's log folder (``<--log-dir>/<run id>``).

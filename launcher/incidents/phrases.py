@@ -18,7 +18,7 @@ SHORT_STACK = 8
 
 
 def shortened(frames: Sequence[Frame]) -> list[Frame | int]:
-    """The innermost frames and the user's own innermost line; a number stands for so many left out.
+    """Return the innermost frames and the user's own innermost line; a number stands for so many left out.
 
     Our own frames are shown only where the stack ends in them: there it stands, and elsewhere they tell nothing.
     """
@@ -38,7 +38,7 @@ def shortened(frames: Sequence[Frame]) -> list[Frame | int]:
 
 
 def exit_phrase(code: int) -> str:
-    """How a process has ended; a negative code stands for a signal."""
+    """Return how a process has ended; a negative code stands for a signal."""
     if code < 0:
         try:
             return f"was killed by {signal.Signals(-code).name}"
@@ -48,7 +48,7 @@ def exit_phrase(code: int) -> str:
 
 
 def no_stack_phrase(code: int, has_told: bool, is_hang: bool) -> str | None:
-    """Why there is no stack of a process that has ended, and how there would be one the next time.
+    """Return why there is no stack of a process that has ended, and how there would be one the next time.
 
     Args:
         code: How it has ended; negative for a signal.
@@ -69,5 +69,5 @@ def no_stack_phrase(code: int, has_told: bool, is_hang: bool) -> str | None:
 
 
 def time_of_day(at_ns: int, now_ns: int) -> str:
-    """The local time, to the second, of a past instant of ``CLOCK_MONOTONIC``."""
+    """Return the local time, to the second, of a past instant of ``CLOCK_MONOTONIC``."""
     return time.strftime("%H:%M:%S", time.localtime(time.time() - (now_ns - at_ns) / 1e9))

@@ -61,7 +61,7 @@ def headline(rank: RankReport, kind: str, *, is_likely: bool, by_heartbeats: boo
 
 
 def _place(rank: RankReport, by_heartbeats: bool) -> str:
-    """Where one that is not overdue is; nothing where that is not known, as of one that only sends heartbeats."""
+    """Return where a rank that is not overdue is; nothing where that is not known."""
     if rank.unmonitored is not None:
         return f", {rank.unmonitored}"
     if rank.open_seconds is None or (rank.section is None and by_heartbeats):
@@ -100,7 +100,7 @@ def full_stack(stack: tuple[Thread, ...]) -> Iterator[str]:
 
 
 def telling_threads(stack: tuple[Thread, ...]) -> list[Thread]:
-    """Threads beside the main one that stand in the user's own code, the first few: one of them may be what hangs."""
+    """Return the first few threads beside the main one that stand in the user's own code: one of them may hang."""
     main = main_thread(stack)
     return [t for t in stack if t is not main and t.frames and t.frames[0].package == ""][:_MOST_THREADS]
 

@@ -52,6 +52,7 @@ _CAUSE = re.compile(r"^([\w.]+)(?::|$)", re.MULTILINE)
 
 
 def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
+    """Attribute a failure to the first rank that died or raised an error."""
     deaths = sorted((e for e in group if e.fatal_signal is not None), key=_when_noticed)
     raised = sorted((e for e in group if e.has_raised), key=_when_raised)
     if deaths and not (raised and _when_raised(raised[0]) < _when_noticed(deaths[0]) - NOTICED_LATE_NS):
@@ -103,7 +104,7 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
 
 
 def _may_be_of_another(error: ErrorRecord) -> bool:
-    """Whether a rank also raises it for what another one does: a wait that ended, or a check while they communicate."""
+    """Return whether a rank also raises it for what another one does, such as a wait that ended."""
     frames = _FRAME.findall(error.traceback)
     in_communication = bool(frames) and _OF_COMMUNICATION.search(frames[-1]) is not None
     is_end_of_wait = error.type in _GIVES_UP or not _GIVES_UP.isdisjoint(_CAUSE.findall(error.traceback))
@@ -116,12 +117,13 @@ def _failed_by(e: Evidence, time_ns: int) -> bool:
 
 
 def _exited_by_itself(e: Evidence) -> bool:
-    """Ended with something but 0, and not by an exception: one would have ended it with 1 and be on record."""
+    """Return whether it exited neither with 0 nor by an exception, which would be on record."""
     return e.exit_code not in (None, 0) and e.error is None and (e.exit_code != 1 or e.is_monitored)
 
 
 def left_early(group: Group) -> Attribution | None:
     # Who lost a peer shuts monitoring down on its way out, and was not the one to leave.
+    """Attribute a failure to ranks that shut monitoring down while others waited."""
     left = [e for e in group if e.has_left and not e.is_condemned and not e.is_victim]
     staying = [e for e in group if e not in left]
     held_up = [e for e in staying if e.is_victim or (e.is_condemned and e.waits)]

@@ -30,6 +30,7 @@ _LEAST_LEAD_NS = 1_000_000_000
 
 
 def cannot_run(group: Group) -> Attribution | None:
+    """Attribute a hang to processes that are stopped."""
     stopped = [e for e in group if e.state in ("T", "t") and e.exit_code is None]
     if not stopped:
         return None
@@ -48,6 +49,7 @@ def cannot_run(group: Group) -> Attribution | None:
 
 
 def not_begun(group: Group) -> Attribution | None:
+    """Attribute a hang to ranks that have not initialised monitoring, when others have."""
     late = [e for e in group if e.is_condemned and not e.has_begun]
     if not late or not any(e.has_begun for e in group):
         return None
@@ -55,6 +57,7 @@ def not_begun(group: Group) -> Attribution | None:
 
 
 def outside_collectives(group: Group) -> Attribution | None:
+    """Attribute a hang to ranks that stand outside any collective."""
     outside = [e for e in group if e.waits is False]
     if not outside:
         return None
@@ -78,7 +81,7 @@ def outside_collectives(group: Group) -> Attribution | None:
 
 
 def waits_elsewhere(group: Group) -> Attribution | None:
-    """All wait, a few of them in another place than most; a store that nobody can reach may be asked for anywhere."""
+    """Attribute a hang to the few that wait elsewhere than most, when all wait."""
     if len(group) < 3 or not all(e.waits and e.waits_at and not e.waits_for_store for e in group):
         return None
     place, count = Counter(e.waits_at for e in group).most_common(1)[0]
@@ -92,6 +95,7 @@ def waits_elsewhere(group: Group) -> Attribution | None:
 
 
 def is_behind(group: Group) -> Attribution | None:
+    """Attribute a hang to the ranks of the lowest iteration."""
     known = [e for e in group if e.iteration >= 0]
     iterations = {e.iteration for e in known}
     if len(iterations) < 2:
@@ -125,7 +129,7 @@ def stands_apart(group: Group) -> Attribution | None:
 
 
 def is_ahead(group: Group) -> Attribution | None:
-    """All wait; one has been through a section that the others wait in, so it was not in that collective with them.
+    """Attribute a hang to a rank that has left a section in which the others wait.
 
     Surer than counts of iterations: a rank that was given one batch more stands in a section that nobody has left.
     """

@@ -65,7 +65,7 @@ def from_inside(
 
 
 def _why_not_ask(state: str, has_file: bool, handles: bool) -> str:
-    """Why a process cannot be asked for its stack; empty where it can."""
+    """Return why a process cannot be asked for its stack; empty where it can."""
     if state in "ZX":
         return _GONE
     if state in "Tt":
@@ -100,7 +100,7 @@ def _size(path: str) -> int:
 
 
 def _answer(path: str, before: int) -> tuple[Thread, ...]:
-    """What was written since it was asked, once that is complete."""
+    """Return what was written since it was asked, once that is complete."""
     try:
         with open(path, "rb", opener=only_plain) as file:
             file.seek(before)

@@ -48,7 +48,7 @@ _WAITS_FOR_A_THREAD = ("threading.py", "selectors.py")
 
 
 def waits_for_peers(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> Frame | None:
-    """The frame in which a rank waits for others; None when it does not, or nothing is known.
+    """Return the frame in which a rank waits for others; None when it does not, or nothing is known.
 
     Args:
         threads: Its stacks.
@@ -58,7 +58,7 @@ def waits_for_peers(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> 
 
 
 def tells_no_wait(threads: Sequence[Thread], sources: Mapping[Frame, str], *, sleeps: bool = True) -> bool:
-    """Whether a stack in which :func:`waits_for_peers` finds no wait shows none in another way either.
+    """Return whether a stack in which :func:`waits_for_peers` finds no wait shows none in another way either.
 
     Args:
         threads: The rank's stacks.
@@ -77,7 +77,7 @@ def tells_no_wait(threads: Sequence[Thread], sources: Mapping[Frame, str], *, sl
 
 
 def may_wait_unseen(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> bool:
-    """Whether a rank may wait for others although its stack shows nothing of it, as nearly everywhere.
+    """Return whether a rank may wait for others although its stack shows nothing of it, as nearly everywhere.
 
     It surely does not in a sleep of a minute and more, which only a signal of another rank might end, or in a loop that
     does nothing. The other threads of the training may stand nowhere else, unless they wait for a thread.
@@ -93,18 +93,18 @@ def may_wait_unseen(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> 
 
 
 def is_entered_by_all(frame: Frame) -> bool:
-    """Whether that frame is a collective which nobody can leave before everybody has entered it."""
+    """Return whether that frame is a collective which nobody can leave before everybody has entered it."""
     is_collective = frame.file.endswith("torch/distributed/distributed_c10d.py")
     return is_collective and _ENTERED_BY_ALL.match(frame.function) is not None
 
 
 def is_for_the_store(frame: Frame) -> bool:
-    """Whether ``init_process_group()`` makes the store there, before there is a group that a collective could use."""
+    """Return whether ``init_process_group()`` makes the store there, before any group exists."""
     return frame.file.endswith("torch/distributed/rendezvous.py")
 
 
 def lines_that_tell(stacks: Sequence[Sequence[Thread]]) -> list[Frame]:
-    """The frames of several ranks whose source the functions of this module ask for, those of main threads first."""
+    """Return the frames of several ranks whose source this module asks for, those of main threads first."""
     mains = [innermost_frame(threads) for threads in stacks]
     others = [t.frames[0] for threads in stacks for t in threads if any(not frame.package for frame in t.frames)]
     return [frame for frame in dict.fromkeys((*mains, *others)) if frame is not None]
@@ -126,7 +126,7 @@ def _wait_of(thread: Thread | None, sources: Mapping[Frame, str]) -> Frame | Non
 
 
 def _threads_to_wait_for(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> list[Thread]:
-    """The training's other threads, where the main thread stands in a wait that one of them may have to end."""
+    """Return the training's other threads, where the main thread stands in a wait that one of them may have to end."""
     main, innermost = main_thread(tuple(threads)), innermost_frame(threads)
     if innermost is None or not (
         innermost.file.endswith(_WAITS_FOR_A_THREAD) or ".acquire(" in _code(innermost, sources)

@@ -25,7 +25,7 @@ class CellOwner(NamedTuple):
 
 
 def find_owner(view: CellView) -> tuple[int, int | None]:
-    """The owner's pid here, which differs where it runs in a PID namespace of its own, and its pidfd."""
+    """Return the owner's pid here, which differs where it runs in a PID namespace of its own, and its pidfd."""
     candidates = [view.pid]
     if view.pid_namespace not in (0, own_pid_namespace()):
         candidates = _known_elsewhere_as(view.pid)

@@ -43,7 +43,7 @@ _LONGEST_LOOK_AT_CHILDREN_SECONDS = 0.05
 def incident_whatever_happens(
     findings: Findings[RankMonitor], everybody: Sequence[RankMonitor], settings: MonitorSettings, reader: SourceReader
 ) -> Incident:
-    """What is known of a verdict; where collecting that fails, the verdict itself, and what has failed."""
+    """Return what is known of a verdict; where collecting that fails, the verdict itself, and what has failed."""
     try:
         return _incident(findings, everybody, settings, reader)
     except Exception as error:  # noqa: BLE001 - whatever it is, the verdict stands and has to be told
@@ -60,7 +60,7 @@ def incident_whatever_happens(
 
 
 def _bare_report(case: Case[RankMonitor], now_ns: int, why: str) -> RankReport:
-    """What the verdict itself says of a rank, which nothing has to be looked up for."""
+    """Return what the verdict itself says of a rank, which nothing has to be looked up for."""
     verdict, order = case.verdict, case.rank.order
     return RankReport(
         rank=order.rank,
@@ -79,7 +79,7 @@ def _bare_report(case: Case[RankMonitor], now_ns: int, why: str) -> RankReport:
 def _incident(
     findings: Findings[RankMonitor], everybody: Sequence[RankMonitor], settings: MonitorSettings, reader: SourceReader
 ) -> Incident:
-    """What is known of a verdict, stacks included."""
+    """Return what is known of a verdict, stacks included."""
     now_ns = findings.seen_ns
     doomed = {case.rank: case.verdict for case in findings.cases}
     late = [case.rank for case in findings.cases if case.is_late]
@@ -192,7 +192,7 @@ def _with_verdict(
 
 
 def trimmed(incident: Incident) -> Incident:
-    """With no more than a terminal is told, so that it fits into one message however many ranks there are."""
+    """Return with no more than a terminal is told, so that it fits into one message however many ranks there are."""
     told = [rank.local_rank for rank in incident.speakers[:MOST_STACKS]]
 
     def trim(rank: RankReport) -> RankReport:

@@ -55,7 +55,7 @@ class Freeze(NamedTuple):
 
 
 def moved_by_ns(since_ns: int, at_ns: int, freezes: Iterable[Freeze]) -> int:
-    """How much later a deadline is because of freezes while it was running.
+    """Return how much later a deadline is because of freezes while it was running.
 
     Args:
         since_ns: When it began to run.
@@ -85,7 +85,7 @@ def moved_by_ns(since_ns: int, at_ns: int, freezes: Iterable[Freeze]) -> int:
 
 
 def freezes_of(some: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> list[Freeze]:
-    """Where two witnesses were silent together, each with the moment that the last sleepers need to wake.
+    """Return where two witnesses were silent together, each with the moment that the last sleepers need to wake.
 
     Args:
         some: Gaps of one witness, as (last beat, next beat), oldest first.
@@ -160,7 +160,7 @@ class LostTime:
         return 0
 
     def last_beat_ns(self, witness: int) -> int:
-        """When a witness has last said that it runs; 0 when it never has."""
+        """Return when a witness has last said that it runs; 0 when it never has."""
         return self._words[_base(witness)]
 
     @property
@@ -193,7 +193,7 @@ class LostTime:
     # ---- the record -------------------------------------------------------------------------------------
 
     def freezes(self, now_ns: int) -> list[Freeze]:
-        """When everybody was frozen, oldest first; a freeze that is only just over counts already."""
+        """Return when everybody was frozen, oldest first; a freeze that is only just over counts already."""
         # The beats before the counts: whoever records a gap moves its beat last.
         open_gaps = [self._open_gap(witness, now_ns) for witness in (MONITOR, KEEPER)]
         counts = self._words[_base(MONITOR) + 1], self._words[_base(KEEPER) + 1]

@@ -122,7 +122,7 @@ class Monitor:
         return now_ns
 
     def _judged(self) -> list[RankMonitor]:
-        """Those whose limits count: of a generation that is being ended there are no more verdicts."""
+        """Return those whose limits count: of a generation that is being ended there are no more verdicts."""
         return [rank for rank in self._ranks.values() if rank.order.generation not in self._settled]
 
     # ---- acting -----------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class Monitor:
         self._handle_orders()
 
     def _kill_survivors(self, now_ns: int) -> None:
-        """A condemned rank that survives its termination signal is killed."""
+        """Kill condemned ranks that survive their termination signal."""
         for rank in self._ranks.values():
             if rank.kill_at_ns is not None and now_ns >= rank.kill_at_ns:
                 rank.kill_at_ns = None

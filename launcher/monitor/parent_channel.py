@@ -72,7 +72,7 @@ class ParentChannel:
             yield self._arrived.popleft()
 
     def is_being_ended(self, generation: int) -> bool:
-        """Whether the parent has said meanwhile that it ends a generation, which it does before it signals a rank."""
+        """Return whether the parent is ending a generation, which it says before it signals a rank."""
         self.read()
         return any(isinstance(each.order, Forget) and each.order.generation == generation for each in self._arrived)
 

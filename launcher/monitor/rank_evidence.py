@@ -35,13 +35,13 @@ def mistake_phrase(what: str, error: Exception) -> str:
 
 
 def started_at(view: CellView) -> float:
-    """When a rank's process was started, on ``time.time()``."""
+    """Return when a rank's process was started, on ``time.time()``."""
     since_boot: float = view.start_time / os.sysconf("SC_CLK_TCK")
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
 
 
 def can_be_asked(look: ProcessLook | None) -> bool:
-    """Whether there is a process that could be asked for its stacks."""
+    """Return whether there is a process that could be asked for its stacks."""
     return look is None or look.exit_code is None
 
 
@@ -91,6 +91,7 @@ def evidence_of_rank(
     stack: tuple[Thread, ...],
     sources: Mapping[Frame, str],
 ) -> Evidence:
+    """Return the evidence on one rank from its cell, its process and its stack."""
     later = look_at(rank.pid(view))
     has_gpu = uses_a_gpu(rank.pid(view))
     # It waits for a disk or a device, and not just in this moment.

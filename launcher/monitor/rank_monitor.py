@@ -52,7 +52,7 @@ class RankMonitor:
         self._noted: set[str] = set()
 
     def is_told_again(self, order: WatchOrder, descriptors: Sequence[int]) -> bool:
-        """Whether an order says what this monitor does already; if so, its descriptors are closed.
+        """Return whether an order says what this monitor does already; if so, its descriptors are closed.
 
         Args:
             order: Which.
@@ -67,7 +67,7 @@ class RankMonitor:
         return True
 
     def view(self) -> CellView | None:
-        """What the rank says now; None when its cell is damaged. One whose owner is known is put in order then."""
+        """Return what the rank says now; None when its cell is damaged. One of a known owner is mended then."""
         problem, view = self._read()
         if problem is not None:
             time.sleep(_SECOND_READ_SECONDS)  # the rank may have been storing
@@ -143,11 +143,11 @@ class RankMonitor:
             self.notes.append(text)
 
     def sight(self, view: CellView, now_ns: int, freezes: Sequence[Freeze] = ()) -> Sighting:
-        """What follows from it."""
+        """Return what follows from it."""
         return sight(view, now_ns, freezes, startup=self.order.startup, watched_since_ns=self._since_ns)
 
     def is_condemned(self, view: CellView) -> bool:
-        """Whether this very process has been condemned; its successor, if it has one, is watched anew."""
+        """Return whether this very process has been condemned; its successor, if it has one, is watched anew."""
         return self._condemned == (view.pid, view.start_time)
 
     def condemn(self, view: CellView) -> None:
@@ -159,11 +159,11 @@ class RankMonitor:
         self._condemned = None
 
     def is_watched(self, view: CellView) -> bool:
-        """Whether there is a process to be terminated, and it has not been condemned yet."""
+        """Return whether there is a process to be terminated, and it has not been condemned yet."""
         return not self.is_condemned(view) and not self.is_gone(view)
 
     def limit_origin(self, verdict: HangVerdict) -> LimitOrigin | None:
-        """Where the limit of a verdict comes from, as far as rank or launcher have said it."""
+        """Return where the limit of a verdict comes from, as far as rank or launcher have said it."""
         if verdict.cause != STARTUP:
             text = self._text(LIMITS_TEXT) or self._limits[1]
             return self._origin_of(text, verdict, verdict.limit_seconds)
@@ -174,8 +174,10 @@ class RankMonitor:
         return LimitOrigin(STARTUP, source, order.startup_origin, order.startup_advice or "")
 
     def basis(self, deadline: Deadline) -> str | None:
-        """What the limit of one of its deadlines rests on, for :mod:`launcher.monitor.withheld`; None also where
-        unknown."""
+        """Return what the limit of one of its deadlines rests on, for :mod:`launcher.monitor.withheld`.
+
+        None also where that is not known.
+        """
         if deadline.cause == STARTUP:
             return None if self.order.startup_is_learned else CONFIGURED
         seconds = (deadline.at_ns - deadline.since_ns) / 1e9
@@ -187,7 +189,7 @@ class RankMonitor:
         return origin_of(text, of.cause, of.section, seconds, has_beaten=of.since_ns != self._initialised_ns)
 
     def pidfd(self, view: CellView) -> int | None:
-        """The process to terminate: the one that initialised monitoring, else the worker that was started.
+        """Return the process to terminate: the one that initialised monitoring, else the worker that was started.
 
         They differ where the worker is a wrapper (a shell, numactl) around the training. None when it is gone.
         """
@@ -208,7 +210,7 @@ class RankMonitor:
         return self._owner
 
     def is_gone(self, view: CellView) -> bool:
-        """Whether there is nobody left to terminate."""
+        """Return whether there is nobody left to terminate."""
         if self._worker_pidfd is not None and has_exited(self._worker_pidfd):
             return True
         pidfd = self.pidfd(view)
@@ -217,20 +219,20 @@ class RankMonitor:
         return has_exited(pidfd)
 
     def pid(self, view: CellView) -> int:
-        """The number of that process, for people; 0 when it is not known yet."""
+        """Return the number of that process, for people; 0 when it is not known yet."""
         return self._found(view).pid if view.pid else self.order.pid
 
     def is_stopped(self, view: CellView) -> bool:
-        """Whether that process is stopped by a signal."""
+        """Return whether that process is stopped by a signal."""
         status = process_status(self.pid(view)) if self.pid(view) else None
         return status is not None and status.is_stopped
 
     def error(self) -> ErrorRecord | None:
-        """The exception that it has put on record, if any."""
+        """Return the exception that it has put on record, if any."""
         return parse_error(self._text(ERROR_TEXT))
 
     def sections_closed(self) -> dict[str, int]:
-        """How often it has closed each of its sections; empty where its cell cannot be read."""
+        """Return how often it has closed each of its sections; empty where its cell cannot be read."""
         try:
             return self._cell.copy().sections_closed()
         except CellError:

@@ -29,7 +29,7 @@ class Watched(Protocol):
     kill_at_ns: int | None
 
     def view(self) -> CellView | None:
-        """What the rank says now; None when it cannot be read."""
+        """Return what the rank says now; None when it cannot be read."""
 
     def sight(self, view: CellView, now_ns: int, freezes: Sequence[Freeze]) -> Sighting:
         """What follows from it."""
@@ -40,7 +40,7 @@ class Watched(Protocol):
         ...
 
     def basis(self, deadline: Deadline) -> str | None:
-        """What the limit of one of its deadlines rests on, for :mod:`launcher.monitor.withheld`."""
+        """Return what the limit of one of its deadlines rests on, for :mod:`launcher.monitor.withheld`."""
 
 
 R = TypeVar("R", bound=Watched)
@@ -85,7 +85,7 @@ class Case(Generic[R]):
         return verdict
 
     def is_answered_by(self, view: CellView | None) -> bool:
-        """Whether the rank has since met or closed everything that it was condemned for.
+        """Return whether the rank has since met or closed everything that it was condemned for.
 
         The words themselves are compared: a section that was closed and opened anew is another deadline.
         """
@@ -137,7 +137,7 @@ class Rounds(Generic[R]):
         """The smallest limit in force, of the ranks that were asked for last; 0 for none."""
 
     def time_until_next_look(self, ranks: Iterable[R], now_ns: int) -> int:
-        """How long to sleep: to the nearest deadline, and never past one that a rank may set meanwhile."""
+        """Return how long to sleep: to the nearest deadline, and never past one that a rank may set meanwhile."""
         freezes = self._freezes(now_ns)
         wake_ns = now_ns + LONGEST_SLEEP_NS
         smallest_ns = 0
@@ -217,7 +217,7 @@ class Rounds(Generic[R]):
         return stand, withdrawn
 
     def _see(self, ranks: Sequence[R]) -> Mapping[R, Sighting]:
-        """One snapshot of all ranks, judged as of one instant."""
+        """Take one snapshot of all ranks and judge it as of one instant."""
         views = [(rank, rank.view()) for rank in ranks]
         now_ns = self._clock()
         freezes = self._freezes(now_ns)
@@ -233,7 +233,7 @@ class Rounds(Generic[R]):
 
 
 def _in_force(view: CellView, otherwise: Iterable[Deadline]) -> list[Deadline]:
-    """The deadlines that run; a startup limit runs until the cell is claimed, and is in no cell."""
+    """Return the deadlines that run; a startup limit runs until the cell is claimed, and is in no cell."""
     if view.pid == 0 and view.state != SHUT_DOWN:
         return [*deadlines_in_force(view), *(d for d in otherwise if d.cause == "startup")]
     return deadlines_in_force(view)

@@ -128,7 +128,7 @@ def _without_who_waited(
 def _corrected(
     incident: Incident, standing: Standing, spared: Sequence[NearMiss], settings: MonitorSettings
 ) -> Incident:
-    """The incident without those that are spared; a peer that was not overdue is spoken of only where it was before."""
+    """Return the incident without those that are spared and peers that it did not speak of before."""
     if not spared:
         return incident
     said = {miss.local_rank: str(miss) for miss in spared if miss.was_late or miss.was_announced}

@@ -65,12 +65,12 @@ class HangVerdict(NamedTuple):
         return (self.deadline_ns - self.since_ns) / NS_PER_SECOND
 
     def open_seconds(self, now_ns: int) -> float:
-        """How long the rank has been silent at ``now_ns``."""
+        """Return how long the rank has been silent at ``now_ns``."""
         return (now_ns - self.since_ns) / NS_PER_SECOND
 
 
 def deadlines_in_force(view: CellView) -> list[Deadline]:
-    """Every deadline that is running and has an end."""
+    """Return every deadline that is running and has an end."""
     if view.state != WATCHED:
         return []
     running = [
@@ -109,7 +109,7 @@ class Sighting(NamedTuple):
         return min((at_ns for at_ns, _ in self.pending), default=NO_LIMIT)
 
     def due_by(self, instant_ns: int) -> tuple[Deadline, ...]:
-        """Deadlines that have passed, whether or not they are a verdict by themselves, or will have by then."""
+        """Return deadlines that have passed, whether or not they are a verdict by themselves, or will have by then."""
         return (*self.late, *self.held, *(deadline for at_ns, deadline in self.pending if at_ns <= instant_ns))
 
 
@@ -151,7 +151,7 @@ def sight(
 def judge(
     view: CellView, now_ns: int, freezes: Sequence[Freeze] = (), startup: Deadline | None = None
 ) -> HangVerdict | None:
-    """The verdict on one rank at one instant; for the arguments see :func:`sight`.
+    """Return the verdict on one rank at one instant; for the arguments see :func:`sight`.
 
     Returns:
         That of the deadline that passed first, or None when all is well.
@@ -160,7 +160,7 @@ def judge(
 
 
 def verdict_on(view: CellView, deadlines: Iterable[Deadline]) -> HangVerdict | None:
-    """Why a rank is terminated, given the deadlines that it has not met; None without any."""
+    """Return why a rank is terminated, given the deadlines that it has not met; None without any."""
     first = min(deadlines, key=lambda deadline: deadline.at_ns, default=None)
     if first is None:
         return None

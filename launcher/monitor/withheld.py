@@ -55,7 +55,7 @@ PATIENCE_NS = 3600 * 1_000_000_000
 
 class _Rank(Protocol):
     def basis(self, deadline: Deadline) -> str | None:
-        """What its limit rests on: ``CONFIGURED``, ``LEARNED`` alone, or None for neither or not known."""
+        """Return what its limit rests on: ``CONFIGURED``, ``LEARNED`` alone, or None for neither or not known."""
 
 
 R = TypeVar("R", bound=_Rank)
@@ -122,7 +122,7 @@ class Withheld(Generic[R]):
         return {rank: self.apply(rank, sighting, now_ns, freezes) for rank, sighting in sightings.items()}
 
     def had(self, rank: R, view: CellView, deadlines: Iterable[Deadline]) -> tuple[Deadline, ...]:
-        """Those of them that were withheld, and may be no longer."""
+        """Return those of them that were withheld, and may be no longer."""
         return tuple(deadline for deadline in deadlines if _key(rank, view, deadline) in self._holds)
 
     def apply(self, rank: R, sighting: Sighting, now_ns: int, freezes: Sequence[Freeze]) -> Sighting:
@@ -146,7 +146,7 @@ class Withheld(Generic[R]):
 
 
 def word(deadline: Deadline) -> Word:
-    """What tells a deadline from one that was set later in the same place."""
+    """Return what tells a deadline from one that was set later in the same place."""
     return deadline.cause, deadline.slot, deadline.at_ns
 
 
@@ -155,13 +155,13 @@ def _key(rank: R, view: CellView, deadline: Deadline) -> Key[R]:
 
 
 def _passes_ns(deadline: Deadline, anew_ns: int, freezes: Sequence[Freeze]) -> int:
-    """When a limit that runs anew from then on has passed, lost time included."""
+    """Return when a limit that runs anew from then on has passed, lost time included."""
     at_ns = anew_ns + deadline.at_ns - deadline.since_ns
     return at_ns + moved_by_ns(anew_ns, at_ns, freezes)
 
 
 def _new_hold(sightings: Mapping[R, Sighting], rank: R, deadline: Deadline, now_ns: int) -> _Hold[R] | None:
-    """What a deadline that has passed waits for; None where it is a verdict. A sign that is old brings no more time."""
+    """Return what a deadline that has passed waits for; None where it is a verdict. An old sign buys no time."""
     others = frozenset(
         _key(other, sighting.view, theirs)
         for other, sighting in sightings.items()
@@ -176,5 +176,5 @@ def _new_hold(sightings: Mapping[R, Sighting], rank: R, deadline: Deadline, now_
 
 
 def _sign_ns(view: CellView, now_ns: int) -> int:
-    """When a rank last gave a sign of progress; one that has shut monitoring down gives none, and may be at work."""
+    """Return when a rank last gave a sign of progress; one that has shut monitoring down gives none."""
     return now_ns if view.state == SHUT_DOWN else max(view.left_section_ns, view.last_heartbeat_ns)

@@ -38,7 +38,7 @@ class _Thread(threading.Thread):
 
 
 def place_of(native_id: int) -> str | None:
-    """The folder that a thread of this process, by the kernel's number, was started for; None for any other thread."""
+    """Return the folder that a thread of this process was started for; None for any other thread."""
     threads = [each for each in threading.enumerate() if each.native_id == native_id]
     return next((each.place for each in threads if isinstance(each, _Thread)), None)
 

@@ -74,7 +74,7 @@ def look_at(pid: int) -> ProcessLook | None:
 
 
 def kernel_wait(pid: int) -> str | None:
-    """The kernel function that a process sleeps in, where there is one and it may be read."""
+    """Return the kernel function that a process sleeps in, where there is one and it may be read."""
     return _read(f"/proc/{pid}/wchan").decode("utf-8", errors="replace").strip("0 \n") or None
 
 
@@ -89,7 +89,7 @@ def state_phrase(pid: int) -> str:
 
 
 def uses_a_gpu(pid: int) -> bool:
-    """Whether the process has a device of a GPU open."""
+    """Return whether the process has a device of a GPU open."""
     with contextlib.suppress(OSError):
         if not any(name.startswith(_GPU_DEVICES) for name in os.listdir("/dev")):
             return False  # the usual case on a machine without one; a process has many descriptors
@@ -98,13 +98,13 @@ def uses_a_gpu(pid: int) -> bool:
 
 
 def last_sign_ns(view: CellView) -> int:
-    """When a rank last opened or left a section or sent a heartbeat."""
+    """Return when a rank last opened or left a section or sent a heartbeat."""
     opened = (section.opened_ns for section in view.sections)
     return max(view.last_heartbeat_ns, view.left_section_ns, *opened, 0)
 
 
 def unmonitored(view: CellView) -> str | None:
-    """Why a rank's cell does not tell where the rank is, in words; None where it does."""
+    """Return why a rank's cell does not tell where the rank is, in words; None where it does."""
     if view.state == UNREADABLE:
         return "its monitor cell cannot be read"
     if view.state == SHUT_DOWN:
@@ -159,7 +159,7 @@ class Evidence(NamedTuple):
 
     @classmethod
     def of_cell(cls, local_rank: int, view: CellView, look: ProcessLook | None, error: ErrorRecord | None) -> Evidence:
-        """What cell and process tell."""
+        """Return what cell and process tell."""
         exit_code = look.exit_code if look is not None else None
         return cls(
             local_rank=local_rank,

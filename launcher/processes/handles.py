@@ -35,7 +35,7 @@ _LOOK_AGAIN_SECONDS = 0.02
 
 
 def open_pidfd(pid: int) -> int | None:
-    """A descriptor that stands for this very process, whatever becomes of its number; None when it is gone."""
+    """Return a descriptor that stands for this very process, whatever becomes of its number; None when it is gone."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
@@ -60,7 +60,7 @@ def send_signal(pidfd: int, number: int) -> bool:
 
 
 def has_exited(pidfd: int) -> bool:
-    """Whether the process has ended (it may still be a zombie)."""
+    """Return whether the process has ended (it may still be a zombie)."""
     return bool(wait_for_exit([pidfd], 0))
 
 
@@ -199,7 +199,7 @@ def become_subreaper() -> None:
 
 
 def is_subreaper() -> bool:
-    """Whether this process has called :func:`become_subreaper`; a fork of it has not."""
+    """Return whether this process has called :func:`become_subreaper`; a fork of it has not."""
     return _adopter == os.getpid()
 
 

@@ -60,7 +60,7 @@ class Orphans:
                 os.waitpid(pid, os.WNOHANG)
 
     def sessions(self, own: Collection[int]) -> set[int]:
-        """The sessions of those that are alive and that a rank has left."""
+        """Return the sessions of live processes that a rank has left."""
         found = set()
         self._given_up = {pid for pid in self._given_up if process_status(pid) is not None}
         for pid in self._adopted({*own, *self._given_up}):

@@ -60,7 +60,7 @@ def leave_mark(cell: str) -> None:
 
 
 def carries_limit(pid: int, marks: Collection[str]) -> bool:
-    """Whether a process has the limit of one of these run folders; never waits."""
+    """Return whether a process has the limit of one of these run folders; never waits."""
     try:
         return resource.prlimit(pid, _RLIMIT_LOCKS)[0] in {_limit(mark) for mark in marks}
     except OSError:  # gone, or not ours to look at
@@ -68,7 +68,7 @@ def carries_limit(pid: int, marks: Collection[str]) -> bool:
 
 
 def is_marked(pid: int, marks: Collection[str]) -> bool:
-    """Whether a rank of ours, or what it has started, is at the root of a process.
+    """Return whether a rank of ours, or what it has started, is at the root of a process.
 
     Args:
         pid: The process.

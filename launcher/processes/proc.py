@@ -116,7 +116,7 @@ def open_files(pid: int | None = None) -> Iterator[tuple[int, str]]:
 
 
 def state_of_thread(thread: int) -> str | None:
-    """State, as in :class:`ProcessStatus`, of a thread of this process; None when it has ended."""
+    """Return state, as in :class:`ProcessStatus`, of a thread of this process; None when it has ended."""
     try:
         return read_proc(f"/proc/self/task/{thread}/stat").rpartition(b")")[2].split()[0].decode()
     except OSError:
@@ -124,7 +124,7 @@ def state_of_thread(thread: int) -> str | None:
 
 
 def handles_signal(pid: int, number: int) -> bool:
-    """Whether a process has a handler of its own for a signal (SigCgt in proc(5))."""
+    """Return whether a process has a handler of its own for a signal (SigCgt in proc(5))."""
     try:
         return bool(int(status_of(pid)["SigCgt"], 16) >> (number - 1) & 1)
     except (KeyError, ValueError):
@@ -132,7 +132,7 @@ def handles_signal(pid: int, number: int) -> bool:
 
 
 def is_resource_tracker(pid: int) -> bool | None:
-    """Whether this is multiprocessing's helper that unlinks shared memory and semaphores when their last user is gone.
+    """Return whether this is multiprocessing's helper that unlinks shared memory after its last user.
 
     Its command line tells. To read that may wait for the process's memory, and for ever where a thread of it is stuck
     in the kernel: it is read of nothing that sleeps uninterruptibly or has a second thread, as a tracker has not.
@@ -153,7 +153,7 @@ def is_resource_tracker(pid: int) -> bool | None:
 
 
 def session_members(sessions: Collection[int]) -> list[int]:
-    """Live processes of the sessions; a zombie has ended, and is its parent's to collect."""
+    """Return live processes of the sessions; a zombie has ended, and is its parent's to collect."""
     if not sessions:
         return []
     looks = ((pid, process_status(pid)) for pid in all_pids())

@@ -19,7 +19,7 @@ _DESCRIPTORS_PER_WORKER = 3
 
 
 def shortage(error: BaseException) -> str | None:
-    """One line about what the system has refused: where, how much there is, and how to get more.
+    """Return one line about what the system has refused: where, how much there is, and how to get more.
 
     Returns:
         None where the error says nothing of that kind.
@@ -35,7 +35,7 @@ def shortage(error: BaseException) -> str | None:
 
 
 def explained(error: Exception) -> str:
-    """An error of ours in words; where no descriptor was left, with what helps: no other folder does."""
+    """Return an error of ours in words; where no descriptor was left, with what helps: no other folder does."""
     cause = error.__cause__
     if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
         return f"{str(error).partition('; ')[0]}; {_ADVICE[cause.errno](cause)}"
@@ -59,7 +59,7 @@ def too_few_descriptors(workers: int, open_now: int) -> str | None:
 
 
 def _place(error: BaseException) -> str:
-    """The innermost line of ours on its way."""
+    """Return the innermost line of ours on its way."""
     place, trace = "", error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code

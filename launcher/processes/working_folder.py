@@ -11,7 +11,7 @@ _DELETED = " (deleted)"  # as proc(5) shows it
 
 
 def working_folder() -> str | None:
-    """Its path; None where it was deleted, or may not be looked up."""
+    """Return its path; None where it was deleted, or may not be looked up."""
     try:
         return os.getcwd()
     except OSError:
@@ -19,18 +19,18 @@ def working_folder() -> str | None:
 
 
 def working_folder_phrase() -> str:
-    """Its path for people, also of one that was deleted."""
+    """Return its path for people, also of one that was deleted."""
     here = working_folder()
     return f"working folder {here}" if here is not None else f"working folder {_former()}, which was deleted"
 
 
 def completed(path: str) -> str:
-    """A path made absolute; as it is where it is relative and there is no working folder."""
+    """Return a path made absolute; as it is where it is relative and there is no working folder."""
     return path if working_folder() is None and not os.path.isabs(path) else os.path.abspath(path)
 
 
 def said_where_deleted() -> list[str]:
-    """What to say before a restart where the working folder was deleted; nothing else is ever said."""
+    """Return what to say before a restart where the working folder was deleted; nothing else is ever said."""
     if working_folder() is not None:
         return []
     return [

@@ -122,12 +122,12 @@ def finish(timeout_seconds: float = 1.0) -> None:
 
 
 def lost_lines() -> int:
-    """How many lines could not be written and were not reported yet."""
+    """Return how many lines could not be written and were not reported yet."""
     return _console.lost
 
 
 def threshold() -> int:
-    """The level below which nothing is printed."""
+    """Return the level below which nothing is printed."""
     return _console.threshold
 
 
@@ -140,7 +140,7 @@ def set_level(level: int) -> None:
 
 
 def _descriptor() -> int:
-    """That of ``sys.stderr`` as it is now; tests and notebooks put something else in its place."""
+    """Return the descriptor of ``sys.stderr`` as it is now; tests and notebooks replace it."""
     stream: Any = sys.stderr
     try:
         return int(stream.fileno())
@@ -171,7 +171,7 @@ def _write(descriptor: int, raw: bytes) -> int:
 
 
 def _write_waiting(descriptor: int, raw: bytes) -> None:
-    """In the thread: write all of it, however long that takes."""
+    """Write all of it, in the thread, however long that takes."""
     while raw:
         try:
             raw = raw[_write(descriptor, raw) :]
@@ -180,7 +180,7 @@ def _write_waiting(descriptor: int, raw: bytes) -> None:
 
 
 def _write_at_once(descriptor: int, raw: bytes, patience_seconds: float) -> None:
-    """Without a thread: write, but wait for room only briefly.
+    """Write without a thread, and wait for room only briefly.
 
     Raises:
         OSError: There was none.

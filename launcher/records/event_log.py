@@ -86,8 +86,7 @@ class EventLog:
             self.lost += 1
 
     def gathering(self) -> contextlib.AbstractContextManager[None]:
-        """Have what is logged meanwhile written in one go; see
-        :meth:`launcher.processes.background.Background.gathering`."""
+        """Have what is logged meanwhile written in one go; see :meth:`.background.Background.gathering`."""
         return self._background.gathering()
 
     def close(self) -> None:
@@ -165,7 +164,7 @@ def _new_file(path: str) -> int:
 
 
 def read_events(log_folder: str) -> list[dict[str, Any]]:
-    """The events of a run, of every node that wrote into this folder, oldest first.
+    """Return the events of a run, of every node that wrote into this folder, oldest first.
 
     On one machine the monotonic clock orders them. Between machines, whose monotonic clocks have nothing in common,
     the wall clock does, so that is as good as their clocks agree.
@@ -194,7 +193,7 @@ def _parsed(line: str) -> dict[str, Any] | None:
 
 
 def _epoch(event: dict[str, Any]) -> float:
-    """The wall clock, in seconds since 1970, at which the monotonic clock of an event stood at zero."""
+    """Return the wall clock, in seconds since 1970, at which the monotonic clock of an event stood at zero."""
     for form in ("%Y-%m-%dT%H:%M:%S.%f%z", "%Y-%m-%dT%H:%M:%S%z"):
         with contextlib.suppress(KeyError, TypeError, ValueError):
             return datetime.strptime(event["time"], form).timestamp() - float(event["t_ns"]) / 1e9
@@ -202,7 +201,7 @@ def _epoch(event: dict[str, Any]) -> float:
 
 
 def _boot() -> str:
-    """What tells this machine's monotonic clock from any other's."""
+    """Return what tells this machine's monotonic clock from any other's."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return file.read().strip()

@@ -42,7 +42,7 @@ def restore(log_folder: str) -> None:
 
 
 def _is_ours(path: str) -> bool:
-    """Whether it is a link to something beside it: nobody but us makes that under this name."""
+    """Return whether it is a link to something beside it: nobody but us makes that under this name."""
     try:
         return not os.path.dirname(os.readlink(path))
     except OSError:  # no link, or none at all

@@ -42,7 +42,7 @@ def make_log_folder(log_dir: str | None, run_id: str) -> str:
 
 
 def as_file_name(run_id: str) -> str:
-    """A run's name as the name of one file: no folders, none above, no longer than a file system takes."""
+    """Return a run's name as the name of one file: no folders, none above, no longer than a file system takes."""
     name = re.sub(r"[/\0]", "_", run_id)
     if name in ("", ".", ".."):
         name = name.replace(".", "_") or "_"
@@ -58,7 +58,7 @@ def remove_if_empty(log_folder: str) -> None:
 
 
 def new_run_id() -> str:
-    """A run's name for people: when it began, and something that makes it unique."""
+    """Return a run's name for people: when it began, and something that makes it unique."""
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
 
 

@@ -17,12 +17,15 @@ FOLDER_PREFIX = "ft_launcher-"
 
 
 class Home(NamedTuple):
+    """The private folder of a launcher and the descriptor of its lock."""
+
     path: str
     lock: int
 
 
 def make_home(path: str) -> Home:
     # Made under another name: a launcher that starts at the same moment must not sweep it before it is locked.
+    """Make a private folder and lock it."""
     parent, name = os.path.split(path)
     new = os.path.join(parent, f".{name}")
     try:
@@ -81,7 +84,7 @@ def put_in_place(new: str, path: str) -> None:
 
 
 def holds(path: str, raw: bytes) -> bool:
-    """Whether a path leads to a plain file with exactly this in it. Never waits for the other end of a pipe.
+    """Return whether a path leads to a plain file with exactly this in it. Never waits for the other end of a pipe.
 
     Raises:
         OSError: No descriptor is left to look with.
@@ -101,6 +104,7 @@ def holds(path: str, raw: bytes) -> bool:
 
 
 def is_private(path: str) -> bool:
+    """Return whether a path is a folder of this user that nobody else may enter."""
     status = os.lstat(path)
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 

@@ -51,7 +51,7 @@ def prune(log_folder: str, keep: int) -> list[str]:
 
 
 def _ended_at(path: str) -> int | None:
-    """When the file of events was written last, nanoseconds of wall-clock time; None where the folder must stay."""
+    """Return when the file of events was written last, wall-clock nanoseconds; None where the folder stays."""
     try:
         if not stat.S_ISDIR(os.lstat(path).st_mode):  # not through a link
             return None

@@ -75,11 +75,11 @@ class RunFolder:
         return self._write(name, text.encode("utf-8"))
 
     def file(self, name: str) -> str:
-        """The path of a file that :meth:`write` has written."""
+        """Return the path of a file that :meth:`write` has written."""
         return os.path.join(self.path, name)
 
     def cell(self, generation: int, local_rank: int) -> str:
-        """The path of a rank's cell; the generation is part of it, so that none is ever used twice."""
+        """Return the path of a rank's cell; the generation is part of it, so that none is ever used twice."""
         return os.path.join(self.path, "cells", f"{generation}-{local_rank}")
 
     def remove_cells(self, generation: int) -> None:
@@ -182,7 +182,7 @@ class RunFolder:
         return path
 
     def _is_whole(self, path: str) -> bool:
-        """Whether one of :attr:`parts` is what this object has made."""
+        """Return whether one of :attr:`parts` is what this object has made."""
         name = os.path.basename(path)
         if name in self._files:
             return holds(path, self._files[name])

@@ -78,7 +78,7 @@ class EndRequests:
                 os.close(pidfd)
 
     def _training(self, worker: WorkerProcess) -> tuple[int, int | None]:
-        """The process that trains: its pid, -1 where it is not known, and a pidfd where it is not the worker itself."""
+        """Return the pid of the process that trains, -1 where unknown, and a pidfd where it is not the worker."""
         owner = self._owner(worker.local_rank)
         if owner == worker.pid:
             return worker.pid, None

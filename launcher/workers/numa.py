@@ -16,7 +16,7 @@ _WRAP = "_maybe_wrap_command_args_with_numa_binding"
 
 
 def bound_to_numa_node(command: tuple[str, ...], local_rank: int, options: Any) -> tuple[str, ...]:
-    """The command, behind ``numactl`` where the options ask for it.
+    """Return the command, behind ``numactl`` where the options ask for it.
 
     Args:
         command: Program and arguments.

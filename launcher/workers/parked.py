@@ -147,11 +147,11 @@ class ParkedWorker:
         return self.stage is not Stage.STARTED
 
     def descriptors(self) -> list[int]:
-        """What becomes readable when there is something to hear."""
+        """Return what becomes readable when there is something to hear."""
         return [*([] if self.is_gone else [self.link.fileno()]), *([self.pidfd] if self.pidfd >= 0 else [])]
 
     def let_go(self) -> None:
-        """The process is somebody else's from now on; only the link stays."""
+        """Hand the process over to somebody else; only the link stays."""
         os.close(self.pidfd)
         self.pidfd = -1
 
@@ -180,7 +180,7 @@ class ParkedWorker:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped by a signal or by a debugger."""
+    """Return whether a process is stopped by a signal or by a debugger."""
     status = process_status(pid)
     return status is not None and status.state in "Tt"
 

@@ -27,7 +27,7 @@ class CannotStartError(ResilienceError):
 
 
 def problem_with(program: str) -> str | None:
-    """What is wrong with a program that ``--no-python`` names, as far as that can be told without starting it.
+    """Return what is wrong with a program that ``--no-python`` names, as far as that can be told without starting it.
 
     Args:
         program: A path, or a name that is looked up in ``PATH``.
@@ -48,7 +48,7 @@ def problem_with(program: str) -> str | None:
 
 
 def cannot_start(error: OSError, program: str) -> CannotStartError | None:
-    """What to say where starting a program has failed.
+    """Return what to say where starting a program has failed.
 
     Args:
         error: What the system said.

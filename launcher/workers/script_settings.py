@@ -40,12 +40,12 @@ class ImportSettings:
         return cls(found.values, why_not)
 
     def change(self, environment: Mapping[str, str]) -> bool:
-        """Whether an import of torch finds something else because of them."""
+        """Return whether an import of torch finds something else because of them."""
         names = [name for name in self.values if may_be_set_by_a_script(name)]
         return any(environment.get(name) != self.values[name] for name in names)
 
     def applied_to(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """An environment as it is when the script imports torch."""
+        """Return an environment as it is when the script imports torch."""
         merged = {**environment, **self.values}
         return {name: value for name, value in merged.items() if value is not None}
 
@@ -55,7 +55,7 @@ class ImportSettings:
         Args:
             found: Values that were not what the zygote's imports had found.
             applied: Names of those that the worker could still apply.
-            say: Told once.
+            announce: Called once with a line for people.
         """
         for name, value in found.items():
             if self._learned.setdefault(name, value) != value:

@@ -145,7 +145,7 @@ class _Walk:
             self._block(node.body if truth else node.orelse)
 
     def _truth(self, test: ast.expr) -> bool | None:
-        """Whether a condition holds, where the text and the environment tell."""
+        """Return whether a condition holds, where the text and the environment tell."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             inner = self._truth(test.operand)
             return None if inner is None else not inner
@@ -242,7 +242,7 @@ class _Walk:
         return self.found.values[name] if name in self.found.values else self._environment.get(name)
 
     def _text(self, node: ast.expr) -> str | None:
-        """The string that an expression gives, None where the text does not tell."""
+        """Return the string that an expression gives, None where the text does not tell."""
         if isinstance(node, ast.Constant):
             return node.value if isinstance(node.value, str) else None
         if isinstance(node, ast.Name):
@@ -257,14 +257,14 @@ class _Walk:
 
 
 def _is_environ(node: ast.expr) -> bool:
-    """Whether an expression is ``os.environ``, whatever ``os`` is called there."""
+    """Return whether an expression is ``os.environ``, whatever ``os`` is called there."""
     if isinstance(node, ast.Attribute):
         return node.attr == "environ"
     return isinstance(node, ast.Name) and node.id == "environ"
 
 
 def script_file(target: str, is_module: bool) -> str | None:
-    """The file that ``python target``, or ``python -m target``, runs first; None where none is found."""
+    """Return the file that ``python target``, or ``python -m target``, runs first; None where none is found."""
     if not is_module:
         return os.path.join(target, "__main__.py") if os.path.isdir(target) else target
     for folder in (working_folder() or "", *sys.path[1:]):

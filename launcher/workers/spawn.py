@@ -81,5 +81,5 @@ def spawn_worker(launch: Launch) -> int:
 
 
 def python_command() -> str:
-    """The interpreter that torchrun would start workers with."""
+    """Return the interpreter that torchrun would start workers with."""
     return os.getenv("PYTHON_EXEC", sys.executable)

@@ -126,7 +126,7 @@ class WarmStarter:
 
 
 def _order(launch: Launch, around: Mapping[str, str]) -> WorkerOrder | None:
-    """The launch as an order in the environment ``around``, None where only exec will do."""
+    """Return the launch as an order in the environment ``around``, None where only exec will do."""
     program, *arguments = launch.command
     if program != sys.executable or arguments[:1] != ["-u"] or launch.numa_options is not None:
         return None

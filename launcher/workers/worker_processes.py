@@ -92,11 +92,11 @@ class WorkerProcesses(QuietContext):
         return RunProcsResult(failures={w.local_rank: self.failure(w) for w in self.failed})
 
     def pids(self) -> dict[int, int]:
-        """Local rank to pid."""
+        """Return the pid of each local rank."""
         return {worker.local_rank: worker.pid for worker in self.workers.values()}
 
     def unreaped(self) -> set[int]:
-        """The pids of workers that run, or have ended and are still to be collected."""
+        """Return the pids of workers that run, or have ended and are still to be collected."""
         return {worker.pid for worker in self.workers.values() if worker.pidfd >= 0}
 
     def _close(self, death_sig: signal.Signals, timeout: int = 30) -> None:
@@ -122,7 +122,7 @@ class WorkerProcesses(QuietContext):
         return sorted(failed, key=lambda worker: worker.ended_ns or 0)
 
     def failure(self, worker: WorkerProcess, error_file: str | None = None) -> ProcessFailure:
-        """Torch's record of a failed worker, with what it left in its error file (another may be named).
+        """Return Torch's record of a failed worker, with what it left in its error file (another may be named).
 
         Raises:
             OSError: The error file cannot be read.
@@ -173,7 +173,7 @@ class WorkerProcesses(QuietContext):
             at_once: Local ranks that are not asked: condemned, stopped or overdue.
             spares_leftovers: Leave alone what workers that ended by themselves have left running.
             wait: How to wait for pidfds; the agent's own also hears signals.
-            is_insisted: Whether somebody wants it over now.
+            is_forced: Whether somebody wants it over now.
             is_hurried: Whether to wait no longer than a second for what was killed.
         """
         self.request_stop(death_signal, at_once)

@@ -150,7 +150,7 @@ class ZygoteHandle:
             self.asked_at = now
 
     def finds(self, environment: Mapping[str, str]) -> bool:
-        """Whether its imports found what imports in this environment would find."""
+        """Return whether its imports found what imports in this environment would find."""
         return import_environment(environment, self.reads) == self.import_time
 
     @property

@@ -89,7 +89,7 @@ class ImportGuard:
         return ModuleSpec(name, _Returned(wanted), is_package=hasattr(wanted, "__path__"))
 
     def differences(self) -> dict[str, str | None]:
-        """What an import would find now and did not find then; None for a variable that is gone."""
+        """Return what an import would find now and did not find then; None for a variable that is gone."""
         now = import_environment(os.environ, self._taken.reads)
         names = {name for name in now.keys() | self._before.keys() if now.get(name) != self._before.get(name)}
         return {
@@ -133,7 +133,7 @@ def _apply(differences: Mapping[str, str | None], torch: Any) -> list[str]:
 
 
 def _uses_torch(top: str) -> bool:
-    """Whether any module of a package holds something of torch's."""
+    """Return whether any module of a package holds something of torch's."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == top:
             for value in list(vars(module).values()):

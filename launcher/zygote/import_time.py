@@ -35,17 +35,17 @@ _AT_IMPORT_PREFIXES = (*_NATIVE_PREFIXES, *_INTERPRETER_PREFIXES)
 
 @functools.lru_cache(maxsize=4096)  # asked of the same names several times in each restart
 def is_read_at_import(name: str) -> bool:
-    """Whether a change of this variable after the import of torch or numpy would come too late."""
+    """Return whether a change of this variable after the import of torch or numpy would come too late."""
     return name.startswith(_AT_IMPORT_PREFIXES) and not name.startswith(_READ_LATER_PREFIXES)
 
 
 def may_be_set_by_a_script(name: str) -> bool:
-    """Whether a script that sets this variable before it imports torch changes what it imports."""
+    """Return whether a script that sets this variable before it imports torch changes what it imports."""
     return is_read_at_import(name) and not name.startswith(_INTERPRETER_PREFIXES)
 
 
 def import_environment(environment: Mapping[str, str], also: Collection[str] = ()) -> dict[str, str]:
-    """The part of an environment that is read at import.
+    """Return the part of an environment that is read at import.
 
     Args:
         environment: Names and values.

@@ -63,7 +63,7 @@ def forget_our_own_modules(first_path: str) -> None:
 
 
 def _names_in(path: str) -> list[str]:
-    """What lies in a folder or, at its top, in an archive."""
+    """Return what lies in a folder or, at its top, in an archive."""
     with contextlib.suppress(OSError):
         if os.path.isdir(path or "."):
             return os.listdir(path or ".")

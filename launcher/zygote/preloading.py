@@ -151,7 +151,7 @@ def _why_not_to_fork() -> str | None:
 
 
 def _is_poisoned() -> bool:
-    """Whether torch says, in a forked child, that a device cannot be used here."""
+    """Return whether torch says, in a forked child, that a device cannot be used here."""
     torch = sys.modules.get("torch")
     for name in ("cuda", "xpu", "mtia"):
         device = getattr(torch, name, None)

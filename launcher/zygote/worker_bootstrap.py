@@ -73,7 +73,7 @@ def run_as_main(handover: Handover) -> None:
 
 
 def _stamp_first_line() -> None:
-    """For the diary of the restart; a rank without a cell has no diary."""
+    """Record when the first line ran; a rank without a cell records nothing."""
     with contextlib.suppress(OSError):
         descriptor = os.open(os.environ.get(CELL_VARIABLE, ""), os.O_RDWR | os.O_CLOEXEC)
         os.pwrite(descriptor, time.monotonic_ns().to_bytes(8, sys.byteorder), FIRST_LINE * 8)
@@ -122,7 +122,7 @@ def _take_streams(order: WorkerOrder) -> None:
 
 
 def unbuffered(descriptor: int, like: Any) -> Any:
-    """A standard stream as ``python -u`` makes it."""
+    """Return a standard stream as ``python -u`` makes it."""
     raw = io.FileIO(descriptor, "wb", closefd=False)
     raw.name = {1: "<stdout>", 2: "<stderr>"}[descriptor]
     _kept_alive.append(like)
@@ -194,7 +194,7 @@ def _set_first_path(order: WorkerOrder) -> None:
 
 
 def _absolute(path: str) -> str:
-    """A path as the interpreter completes it: nothing is taken out of it, and it stays as it is in a deleted folder."""
+    """Return a path as the interpreter completes it: nothing is removed, and without a folder it stays as it is."""
     here = working_folder()
     if here is None or os.path.isabs(path):
         return path
@@ -202,7 +202,7 @@ def _absolute(path: str) -> str:
 
 
 def _is_container(path: str) -> bool:
-    """Whether this is a folder or an archive to import ``__main__`` from; noted where the interpreter notes it."""
+    """Return whether this is a folder or an archive to import ``__main__`` from, as the interpreter notes it."""
     sys.path_importer_cache[path] = None
     for hook in sys.path_hooks:
         with contextlib.suppress(ImportError):
@@ -248,7 +248,7 @@ def _run_script(path: str, main: types.ModuleType) -> None:
 
 
 def _run_module(name: str) -> None:
-    """What ``python -m`` itself calls."""
+    """Run a module as ``python -m`` does."""
     import runpy
 
     sys.argv[0] = "-m"

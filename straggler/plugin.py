@@ -215,13 +215,11 @@ class StragglerPlugin:
         A slow section counts where the rank loses ``MATERIAL_SHARE`` of its time: nobody's training is to be
         stopped for a line that rank 0 logs between two steps.
         """
-        found: set[StragglerId] = set()
-        for ids in report.find_stragglers(self._settings.thresholds).values():
-            if isinstance(ids, dict):
-                of_sections: set[StragglerId] = set().union(*ids.values())
-                found |= {known for known in of_sections if report.lost_share(known.rank) >= MATERIAL_SHARE}
-            else:
-                found |= ids
+        slow = report.find_stragglers(self._settings.thresholds)
+        found = slow["straggler_gpus_relative"] | slow["straggler_gpus_individual"]
+        for sections in (slow["straggler_sections_relative"], slow["straggler_sections_individual"]):
+            of_sections: set[StragglerId] = set().union(*sections.values())
+            found |= {known for known in of_sections if report.lost_share(known.rank) >= MATERIAL_SHARE}
         return found
 
     def persistent(self, report: Report) -> set[StragglerId]:

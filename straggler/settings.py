@@ -160,6 +160,21 @@ def _check_seconds(_: Any, attribute: attrs.Attribute[float], value: float) -> N
         raise ConfigError(f"{attribute.name} is {value!r}; expected seconds above 0")
 
 
+def _check_scoring(_: Any, attribute: attrs.Attribute[Scoring], value: Scoring) -> None:
+    if value not in SCORINGS:
+        raise ConfigError(f"{attribute.name} is {value!r}{nearest(str(value), SCORINGS)}")
+
+
+def _check_robust(_: Any, attribute: attrs.Attribute[RobustSettings], value: RobustSettings) -> None:
+    if not isinstance(value, RobustSettings):
+        raise ConfigError(f"{attribute.alias} is {value!r}; give RobustSettings(...)")
+
+
+def _check_top_k(_: Any, attribute: attrs.Attribute[int], value: int) -> None:
+    if value > _MOST_ROWS:
+        raise ConfigError(f"{attribute.name} is {value}; at most {_MOST_ROWS} rows of each kind are sent")
+
+
 @attrs.frozen(kw_only=True)
 class DetectorSettings:
     """What ``Detector.initialize`` is told, less the objects it is to work with.
@@ -181,32 +196,17 @@ class DetectorSettings:
         ConfigError: A setting is out of range; the message names it.
     """
 
-    scores_to_compute: tuple[str, ...] = attrs.field(default="all", converter=_to_scores)
+    scores_to_compute: tuple[str, ...] = attrs.field(default=SCORES, converter=_to_scores)
     gather_on_rank0: bool = attrs.field(default=True, validator=_check_flag)
     profiling_interval: int = attrs.field(default=1, validator=_check_count)
     report_time_interval: float = attrs.field(default=60.0, validator=_check_seconds)
     node_name: str = attrs.field(default=None, converter=_to_node_name)
-    scoring: Scoring = attrs.field(default="robust")
-    robust: RobustSettings = attrs.field(default=None, alias="settings", converter=_to_robust)
+    scoring: Scoring = attrs.field(default="robust", validator=_check_scoring)
+    robust: RobustSettings = attrs.field(default=None, alias="settings", converter=_to_robust, validator=_check_robust)
     peer_group: str = attrs.field(default=None, converter=_to_peer_group)
-    top_k: int = attrs.field(default=32, validator=_check_count)
+    top_k: int = attrs.field(default=32, validator=[_check_count, _check_top_k])
     report_bound_seconds: float = attrs.field(default=10.0, validator=_check_seconds)
     log_path: str | os.PathLike[str] | None = None
-
-    @scoring.validator
-    def _check_scoring(self, _: attrs.Attribute[Scoring], value: Scoring) -> None:
-        if value not in SCORINGS:
-            raise ConfigError(f"scoring is {value!r}{nearest(str(value), SCORINGS)}")
-
-    @robust.validator
-    def _check_robust(self, _: attrs.Attribute[RobustSettings], value: RobustSettings) -> None:
-        if not isinstance(value, RobustSettings):
-            raise ConfigError(f"settings is {value!r}; give RobustSettings(...)")
-
-    @top_k.validator
-    def _check_top_k(self, _: attrs.Attribute[int], value: int) -> None:
-        if value > _MOST_ROWS:
-            raise ConfigError(f"top_k is {value}; at most {_MOST_ROWS} rows of each kind are sent")
 
     @classmethod
     def from_arguments(cls, given: Mapping[str, Any], also_known: Sequence[str] = ()) -> DetectorSettings:

@@ -33,6 +33,7 @@ class Exchange(Protocol):
 
     def collect(self, sequence: int) -> list[bytes | None]:
         """Return every rank's window, on rank 0, in at most the bound."""
+        ...
 
     def note_late(self, ranks: Iterable[int]) -> None:
         """Note, on rank 0, who was missing in the report just made; they get a short grace next time."""
@@ -51,6 +52,7 @@ class Exchange(Protocol):
 
     def wanted_names(self) -> list[int]:
         """Return the hashes whose names rank 0 asks everybody for."""
+        ...
 
     def want_names(self, hashes: Iterable[int]) -> None:
         """Ask, on rank 0, for the names behind these hashes."""

@@ -31,15 +31,19 @@ class Store(Protocol):
 
     def get(self, key: str) -> bytes:
         """Return the value of a key; waits for it."""
+        ...
 
     def add(self, key: str, amount: int) -> int:
         """Add to a counter and return its new value."""
+        ...
 
     def check(self, keys: list[str]) -> bool:
         """Return whether all of these keys are set."""
+        ...
 
     def delete_key(self, key: str) -> bool:
         """Delete a key and return whether it was set."""
+        ...
 
 
 class _Helper:

@@ -44,6 +44,7 @@ class Probe(Protocol):
 
     def unavailable_because(self) -> str:
         """Return why it cannot work on this machine, ``""`` when it can; no side effects beyond imports."""
+        ...
 
     def start(self) -> None:
         """Begin; called once, after ``unavailable_because`` returned ``""``."""

@@ -33,9 +33,11 @@ class Event(Protocol):
 
     def query(self) -> bool:
         """Return whether the stream has reached the event."""
+        ...
 
-    def elapsed_time(self, end: Any) -> float:
+    def elapsed_time(self, end_event: Any, /) -> float:
         """Return the milliseconds from this event to another."""
+        ...
 
 
 class EventBackend(Protocol):
@@ -43,9 +45,11 @@ class EventBackend(Protocol):
 
     def unavailable_because(self) -> str:
         """Return why it cannot work on this machine, ``""`` when it can."""
+        ...
 
     def event(self) -> Event:
         """Make an event."""
+        ...
 
 
 class _TorchEvents:

@@ -44,6 +44,7 @@ class CuptiBackend(Protocol):
 
     def unavailable_because(self) -> str:
         """Return why it cannot work on this machine, ``""`` when it can."""
+        ...
 
     def register(self, deliver: Callable[[Iterable[KernelRecord]], None]) -> None:
         """Register what is called with each buffer of kernel records."""
@@ -59,6 +60,7 @@ class CuptiBackend(Protocol):
 
     def dropped(self) -> int:
         """Return the number of records lost since the last call."""
+        ...
 
 
 class _CuptiPython:

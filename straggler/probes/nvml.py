@@ -25,9 +25,11 @@ class NvmlBackend(Protocol):
 
     def unavailable_because(self) -> str:
         """Return why it cannot work on this machine, ``""`` when it can."""
+        ...
 
     def read(self) -> dict[str, float]:
         """Return the fields of ``STATE_FIELDS`` that are known now; never raises."""
+        ...
 
     def close(self) -> None:
         """End the connection to the driver."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-
 from typing import TypedDict
 
 import attrs
@@ -14,7 +13,7 @@ from straggler.scoring.robust_scores import SLOW, RobustScores
 from straggler.scoring.scorer import GPU_ROW, Scores
 from straggler.settings import Thresholds
 
-__all__ = ["Identification", "StragglerId"]
+__all__ = ["Identification", "StragglerId", "Stragglers"]
 
 
 @attrs.frozen(order=True)
@@ -28,6 +27,15 @@ class StragglerId:
 
     rank: int
     node: str
+
+
+class Stragglers(TypedDict):
+    """The slow ranks, by what says so; of sections by name, without empty ones."""
+
+    straggler_gpus_relative: set[StragglerId]
+    straggler_gpus_individual: set[StragglerId]
+    straggler_sections_relative: dict[str, set[StragglerId]]
+    straggler_sections_individual: dict[str, set[StragglerId]]
 
 
 @attrs.frozen

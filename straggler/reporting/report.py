@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from straggler.exchange.gathered import GatheredWindows
 from straggler.measurement.summary import Summary
-from straggler.reporting.identification import Identification, StragglerId
+from straggler.reporting.identification import Identification, Stragglers
 from straggler.reporting.rank_verdicts import RankVerdicts
 from straggler.reporting.row_names import RowNames
 from straggler.reporting.table import render
@@ -149,7 +149,7 @@ class Report:
             )
         )
 
-    def find_stragglers(self, thresholds: Thresholds) -> dict[str, set[StragglerId] | dict[str, set[StragglerId]]]:
+    def find_stragglers(self, thresholds: Thresholds) -> Stragglers:
         """Name the slow ranks as :meth:`identify_stragglers` does, by thresholds that are checked already.
 
         Args:

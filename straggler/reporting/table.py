@@ -21,28 +21,35 @@ class Tabulated(Protocol):
     @property
     def sequence(self) -> int:
         """Number of the report."""
+        ...
 
     @property
     def world_size(self) -> int:
         """Ranks in the job."""
+        ...
 
     @property
     def coverage(self) -> float:
         """Share of the ranks that answered in time."""
+        ...
 
     @property
     def notes(self) -> Sequence[str]:
         """Sentences for people."""
+        ...
 
     @property
     def scores(self) -> Scores:
         """The scores as arrays."""
+        ...
 
     def verdicts(self) -> list[Verdict]:
         """Return every verdict that is not OK, the slowest first."""
+        ...
 
     def row_name(self, number: int) -> str:
         """Return the name of a row."""
+        ...
 
 
 def render(report: Tabulated, rows: int = 10) -> str:

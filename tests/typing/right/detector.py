@@ -36,7 +36,7 @@ def train() -> None:
         slow: set[StragglerId] = report.identify_stragglers(gpu_rel_threshold=0.7)["straggler_gpus_relative"]
         verdict: Verdict = report.verdict(0)
         print(slow, verdict.state is State.SLOW, report.gpu_relative_perf_scores)
-    Detector.decide_with(decide)
+    Detector.set_decision_hook(decide)
     Detector.shutdown()
 
     own = Detector()

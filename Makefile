@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PARALLEL := -n 3 --dist loadscope --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup docs docs-browser demo test test-all test-rest chaos lint bench matrix clean
+.PHONY: help setup coverage docs docs-browser demo test test-all test-rest chaos lint bench matrix clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/'
@@ -41,6 +41,13 @@ lint: $(READY)  ## style, types and layers alone
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --config setup.cfg
 
+# Launchers, monitors and ranks are processes that end by os._exit or a signal: what end-to-end tests run is not counted.
+coverage: $(READY)  ## which lines and branches the unit tests run, as a table and in htmlcov/
+	$(BIN)/pytest -m 'not e2e and not long' $(PARALLEL) --cov --cov-report=term:skip-covered --cov-report=html \
+		tests/resilience_core tests/adapters tests/straggler tests/launcher $(PYTEST)
+	@test -z "$$GITHUB_STEP_SUMMARY" || \
+		$(BIN)/coverage report --format=markdown --skip-covered >> "$$GITHUB_STEP_SUMMARY"
+
 docs: $(READY)  ## the documentation site in site/; every warning and every broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --clean
 	@echo "built: site/index.html; to read it: $(BIN)/python -m http.server --directory site"
@@ -55,7 +62,7 @@ matrix: $(READY)  ## every version of torch, really installed; options: make mat
 	@$(BIN)/python -m tests.matrix $(MATRIX)
 
 clean:  ## what the targets have made
-	rm -rf $(VENV) .venv-peer demo_out ft_logs build site *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-peer demo_out ft_logs build site htmlcov .coverage *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 
 # torch first and alone: the rest resolves against the build that this machine's index offers.
 $(READY): setup.cfg pyproject.toml constraints.txt

@@ -22,6 +22,7 @@ def test_every_page_fits_and_the_search_works(tmp_path: Path) -> None:
     assert browser.check(tmp_path) == []
 
 
+@pytest.mark.long
 @pytest.mark.skipif(browser.missing() is not None, reason=str(browser.missing()))
 def test_a_page_that_is_too_wide_is_found(tmp_path: Path) -> None:
     page = '<body data-md-color-scheme="default"><main class="md-content md-typeset"><p style="width: 2000px">wide</p>'

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 from pathlib import Path
 
@@ -199,3 +200,28 @@ def fingerprint(model: DistributedDataParallel) -> str:
         digest.update(name.encode())
         digest.update(weight.contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+def tell(text: str) -> None:
+    """Print on one rank."""
+    if dist.get_rank() == 0:
+        print(text, flush=True)
+
+
+def leave_result(model: DistributedDataParallel, counts: Tensor, folder: Path) -> None:
+    """Leave ``result.json`` where a person or a test finds it.
+
+    Args:
+        model: As trained.
+        counts: Of this rank's test images: how many were recognised, and how many there are; shape ``(2,)``.
+        folder: Where to leave it.
+    """
+    dist.all_reduce(counts)
+    result = {
+        "accuracy": counts[0].item() / counts[1].item(),
+        "sha256": fingerprint(model),
+        "generation": int(os.environ.get("FT_RESTART_COUNT", "0")),
+    }
+    tell(f"done: accuracy {result['accuracy']:.2%}, SHA-256 of the weights {result['sha256']}")
+    if dist.get_rank() == 0:
+        (folder / "result.json").write_text(json.dumps(result) + "\n", encoding="utf-8")

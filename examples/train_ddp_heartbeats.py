@@ -10,7 +10,6 @@ a hang found, add for example ``--fault hang:rank=1,step=65``; ``resilience_core
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -59,7 +58,7 @@ class Heartbeats:
         if self._client.is_initialized and self._client.calculate_and_set_hb_timeouts(skip_if_not_ready=True):
             if dist.get_rank() == 0:
                 save_state(self._state_path, self._client.state_dict())
-            tell(f"heartbeat timeouts calculated: {self._client.hb_timeouts}")
+            digits.tell(f"heartbeat timeouts calculated: {self._client.hb_timeouts}")
 
     def end(self) -> None:
         """From here on this rank may take as long as it likes."""
@@ -93,7 +92,7 @@ def train(heartbeats: Heartbeats, faults: FaultInjector, stop: digits.StopFlag, 
     optimizer = digits.make_optimizer(model)
     checkpoint = options.out / "checkpoint.pt"
     loaded = digits.load_checkpoint(checkpoint, model, optimizer)
-    tell(f"training from step {loaded or 0} of {options.steps} on {dist.get_world_size()} rank(s)")
+    digits.tell(f"training from step {loaded or 0} of {options.steps} on {dist.get_world_size()} rank(s)")
 
     for iteration in range(loaded or 0, options.steps):
         faults.step_start(iteration=iteration)
@@ -102,9 +101,9 @@ def train(heartbeats: Heartbeats, faults: FaultInjector, stop: digits.StopFlag, 
         done = iteration + 1
         if done % options.save_every == 0 or done == options.steps or is_asked:
             digits.save_checkpoint(checkpoint, model, optimizer, done)
-            tell(f"step {done:4d}  loss {loss:.4f}  checkpoint saved")
+            digits.tell(f"step {done:4d}  loss {loss:.4f}  checkpoint saved")
         if is_asked:
-            tell(f"asked to stop: every rank stops after step {done}")
+            digits.tell(f"asked to stop: every rank stops after step {done}")
             return
     finish(heartbeats, model, data, options)
     # The slowest intervals, loading and saving, have been seen only by a run that did both.
@@ -118,26 +117,12 @@ def finish(
     data: digits.Digits,
     options: argparse.Namespace,
 ) -> None:
-    """Test, and leave the result where a person or a test finds it."""
+    """Test, and leave the result."""
     counts = torch.zeros(2, dtype=torch.int64)
     for batch in data.test_batches():
         counts += digits.count_correct(model, batch)
         heartbeats.beat(options.steps)
-    dist.all_reduce(counts)
-    result = {
-        "accuracy": counts[0].item() / counts[1].item(),
-        "sha256": digits.fingerprint(model),
-        "generation": int(os.environ.get("FT_RESTART_COUNT", "0")),
-    }
-    tell(f"done: accuracy {result['accuracy']:.2%}, SHA-256 of the weights {result['sha256']}")
-    if dist.get_rank() == 0:
-        (options.out / "result.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
-
-
-def tell(text: str) -> None:
-    """Print on one rank."""
-    if dist.get_rank() == 0:
-        print(text, flush=True)
+    digits.leave_result(model, counts, options.out)
 
 
 def parse_options() -> argparse.Namespace:

@@ -10,7 +10,6 @@ a hang found, add for example ``--fault hang:rank=1,step=65``; ``resilience_core
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import signal
@@ -58,7 +57,7 @@ def train(ft: FaultTolerance, stop: digits.StopFlag, options: argparse.Namespace
     loaded = digits.load_checkpoint(checkpoint, model, optimizer)
     if loaded is not None:
         ft.checkpoint_loaded(loaded)
-    tell(f"training from step {loaded or 0} of {options.steps} on {dist.get_world_size()} rank(s)")
+    digits.tell(f"training from step {loaded or 0} of {options.steps} on {dist.get_world_size()} rank(s)")
 
     for iteration in range(loaded or 0, options.steps):
         with ft.step(iteration):
@@ -67,9 +66,9 @@ def train(ft: FaultTolerance, stop: digits.StopFlag, options: argparse.Namespace
         if done % options.save_every == 0 or done == options.steps or is_asked:
             with ft.checkpoint(done):
                 digits.save_checkpoint(checkpoint, model, optimizer, done)
-            tell(f"step {done:4d}  loss {loss:.4f}  checkpoint saved")
+            digits.tell(f"step {done:4d}  loss {loss:.4f}  checkpoint saved")
         if is_asked:
-            tell(f"asked to stop: every rank stops after step {done}")
+            digits.tell(f"asked to stop: every rank stops after step {done}")
             ft.end_by_signal()
             return
     finish(ft, model, data, options)
@@ -81,26 +80,12 @@ def finish(
     data: digits.Digits,
     options: argparse.Namespace,
 ) -> None:
-    """Test, and leave the result where a person or a test finds it."""
+    """Test, and leave the result."""
     counts = torch.zeros(2, dtype=torch.int64)
     for index, batch in enumerate(data.test_batches()):
         with ft.eval_step(options.steps, index):
             counts += digits.count_correct(model, batch)
-    dist.all_reduce(counts)
-    result = {
-        "accuracy": counts[0].item() / counts[1].item(),
-        "sha256": digits.fingerprint(model),
-        "generation": int(os.environ.get("FT_RESTART_COUNT", "0")),
-    }
-    tell(f"done: accuracy {result['accuracy']:.2%}, SHA-256 of the weights {result['sha256']}")
-    if dist.get_rank() == 0:
-        (options.out / "result.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
-
-
-def tell(text: str) -> None:
-    """Print on one rank."""
-    if dist.get_rank() == 0:
-        print(text, flush=True)
+    digits.leave_result(model, counts, options.out)
 
 
 def parse_options() -> argparse.Namespace:

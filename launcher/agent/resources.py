@@ -29,6 +29,7 @@ from launcher.records.event_log import EventLog
 from launcher.records.run_folders import RunFolder
 from launcher.workers.script_settings import ImportSettings
 from launcher.workers.starters import SpawnStarter, WorkerStarter
+from launcher.workers.warm_pool import WarmPool
 from launcher.workers.warm_starter import WarmStarter
 from launcher.workers.zygote_handle import ZygoteHandle
 from resilience_core.config.schema import FaultToleranceConfig
@@ -128,7 +129,7 @@ def open_resources(
         stack.callback(monitor.close)
         starter: WorkerStarter = SpawnStarter()
         if zygote is not None:
-            starter = WarmStarter(zygote, preload(job.config), announce, settings)
+            starter = WarmStarter(WarmPool(zygote, preload(job.config), announce, settings), announce)
         stack.callback(starter.close)
         starter.ensure_ready(launch_config.nproc_per_node)
         logs = BoundedLogs(launch_config.logs_specs, disk, lambda: os.path.join(run_folder.path, "workers"), announce)

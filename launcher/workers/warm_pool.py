@@ -36,7 +36,7 @@ class WarmPool:
     Args:
         zygote: The first one.
         preload: What a new zygote must import.
-        say: Told once why warm start is not possible, and of every loss that was mended.
+        announce: Told once why warm start is not possible, and of every loss that was mended.
         settings: What the script sets before it imports torch.
         clock: Monotonic seconds.
     """
@@ -51,7 +51,7 @@ class WarmPool:
     ) -> None:
         self._zygote: ZygoteHandle | None = zygote
         self._preload = list(preload)
-        self._say = announce
+        self._announce = announce
         self._settings = ImportSettings() if settings is None else settings
         self._clock = clock
         self._environment: dict[str, str] = dict(os.environ)
@@ -168,7 +168,7 @@ class WarmPool:
         if not zygote.was_waited_for:
             zygote.was_waited_for = True
             what = "has not forked enough workers" if zygote.has_reported else "is still importing"
-            self._say(f"the zygote {what}; until it is ready, workers are spawned")
+            self._announce(f"the zygote {what}; until it is ready, workers are spawned")
 
     def hand_over(self, order: WorkerOrder) -> ParkedWorker | None:
         """Hand an order to a parked worker that can take it.
@@ -181,7 +181,7 @@ class WarmPool:
             fate = parked.fate
             if fate is None and parked.hand_over(order):
                 return parked
-            self._say(f"a parked worker {fate or 'did not take its order'}; another takes its place")
+            self._announce(f"a parked worker {fate or 'did not take its order'}; another takes its place")
             parked.discard()
         return None
 
@@ -216,7 +216,7 @@ class WarmPool:
     def _read_report(self, zygote: ZygoteHandle) -> None:
         if zygote.left_out:
             for name, why in zygote.left_out.items():
-                self._say(f"--ft-preload: '{name}' is left out: {why}")
+                self._announce(f"--ft-preload: '{name}' is left out: {why}")
                 self._preload.remove(name)
             self._make_zygote()
         elif zygote.unsafe is not None:
@@ -244,7 +244,7 @@ class WarmPool:
         (self._idle if parked in self._idle else self._making).remove(parked)
         parked.discard()
         if what is not None:
-            self._say(f"a parked worker {what}; another takes its place")
+            self._announce(f"a parked worker {what}; another takes its place")
 
     def _zygote_problem(self, is_due: bool, at_once: bool = False) -> str | None:
         assert self._zygote is not None
@@ -256,7 +256,7 @@ class WarmPool:
         if self._failures > _MOST_FAILURES:
             self.switch_off("the zygote does not come up")
             return
-        self._say(said)
+        self._announce(said)
         self._make_zygote()
 
     def _renew_environment(self) -> None:
@@ -285,7 +285,7 @@ class WarmPool:
         self._next_try = self._clock() + _RETRY_SECONDS
         if self._refused != why:
             self._refused = why
-            self._say(f"{why}; workers are spawned until {until}")
+            self._announce(f"{why}; workers are spawned until {until}")
 
     def _discard_parked(self) -> None:
         for parked in (*self._idle, *self._making):
@@ -295,5 +295,5 @@ class WarmPool:
     def switch_off(self, why: str) -> None:
         """Have no more parked workers, and say once why."""
         if not self._is_off:
-            self._say(f"warm start is off: {why}; workers are spawned instead (said once)")
+            self._announce(f"warm start is off: {why}; workers are spawned instead (said once)")
         self.close()

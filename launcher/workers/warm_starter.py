@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from launcher.workers.parked import ParkedWorker, Stage, wait_for_any
-from launcher.workers.script_settings import ImportSettings
 from launcher.workers.spawn import Launch
 from launcher.workers.starters import spawn_all
 from launcher.workers.warm_pool import PATIENCE_SECONDS, WarmPool
-from launcher.workers.zygote_handle import STARVED_SECONDS, ZygoteHandle
+from launcher.workers.zygote_handle import STARVED_SECONDS
 from launcher.zygote.protocol import WorkerOrder
 
 __all__ = ["WarmStarter"]
@@ -26,23 +25,16 @@ class WarmStarter:
     """Starts generations from a pool of parked workers.
 
     Args:
-        zygote: The first one.
-        preload: What a new zygote must import.
-        say: Told once why warm start is not possible, and of every loss that was mended.
-        settings: What the script sets before it imports torch.
+        pool: Where parked workers come from; the starter closes it.
+        announce: Told why a worker was spawned instead.
         clock: Monotonic seconds.
     """
 
     def __init__(
-        self,
-        zygote: ZygoteHandle,
-        preload: Sequence[str],
-        announce: Callable[[str], None],
-        settings: ImportSettings | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        self, pool: WarmPool, announce: Callable[[str], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._pool = WarmPool(zygote, preload, announce, settings, clock)
-        self._say = announce
+        self._pool = pool
+        self._announce = announce
         self._clock = clock
 
     def start_all(self, launches: Mapping[int, Launch]) -> dict[int, int]:
@@ -66,7 +58,7 @@ class WarmStarter:
                 del pids[local_rank]
             for why in sorted(set(late.values())):
                 ranks = ", ".join(str(local_rank) for local_rank in sorted(late) if late[local_rank] == why)
-                self._say(f"local rank(s) {ranks}: the parked worker {why}; spawned instead")
+                self._announce(f"local rank(s) {ranks}: the parked worker {why}; spawned instead")
             pids = spawn_all(launches, pids)
         return pids
 

@@ -18,6 +18,7 @@ from launcher.processes.handles import become_subreaper
 from launcher.workers.parked import ParkedWorker
 from launcher.workers.script_settings import ImportSettings
 from launcher.workers.spawn import Launch
+from launcher.workers.warm_pool import WarmPool
 from launcher.workers.warm_starter import WarmStarter
 from launcher.workers.zygote_handle import ZygoteHandle
 from launcher.zygote.protocol import ImportsDiffer
@@ -46,7 +47,8 @@ class Nursery:
 
     def open(self, preload=(), settings=None):
         zygote = ZygoteHandle.by_exec(preload, dict(os.environ))
-        self.starter = WarmStarter(zygote, preload, self.said.append, settings, self.clock)
+        pool = WarmPool(zygote, preload, self.said.append, settings, self.clock)
+        self.starter = WarmStarter(pool, self.said.append, self.clock)
         return self.starter
 
     def clock(self):

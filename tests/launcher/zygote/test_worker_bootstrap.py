@@ -17,6 +17,7 @@ import pytest
 
 from launcher.processes.handles import become_subreaper
 from launcher.workers.spawn import Launch
+from launcher.workers.warm_pool import WarmPool
 from launcher.workers.warm_starter import WarmStarter
 from launcher.workers.zygote_handle import ZygoteHandle
 
@@ -91,7 +92,7 @@ def starter_in(folder):
         patched.setattr("launcher.processes.handles._adopter", 0)  # put back at the end: other tests share this process
         become_subreaper()
         patched.chdir(folder)
-        starter = WarmStarter(ZygoteHandle.by_exec((), dict(os.environ)), (), pytest.fail)
+        starter = WarmStarter(WarmPool(ZygoteHandle.by_exec((), dict(os.environ)), (), pytest.fail), pytest.fail)
         yield starter
         starter.close()
     with contextlib.suppress(ChildProcessError):

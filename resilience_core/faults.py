@@ -217,6 +217,7 @@ class FaultInjector:
 
     @hookimpl(trylast=True)
     def setup(self, context: RunContext) -> None:
+        """Arm this rank's faults that belong to this generation."""
         self._context = context
         self._stop = threading.Event()
         self._due = []
@@ -233,6 +234,7 @@ class FaultInjector:
 
     @hookimpl(trylast=True)
     def step_start(self, iteration: int) -> None:
+        """Strike what is due by the clock, and what is to strike at this step."""
         now = time.monotonic()
         for due, fault in list(self._due):
             if now >= due:
@@ -242,14 +244,17 @@ class FaultInjector:
 
     @hookimpl(trylast=True)
     def eval_step_start(self, iteration: int) -> None:
+        """Strike what is to strike at this step of an evaluation."""
         self._reach("eval", iteration)
 
     @hookimpl(trylast=True)
     def checkpoint_start(self, iteration: int) -> None:
+        """Strike what is to strike while this checkpoint is saved."""
         self._reach("checkpoint", iteration)
 
     @hookimpl(trylast=True)
     def teardown(self) -> None:
+        """Disarm the faults; those that never came due are named in a warning."""
         self._stop.set()
         for fault in [*self._pending, *(fault for _, fault in self._due)]:
             logger.warning("the run is over and its simulated fault never came due: %s", fault)

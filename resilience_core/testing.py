@@ -108,42 +108,52 @@ class EventRecorder:
 
     @hookimpl
     def setup(self, context: RunContext) -> None:
+        """Record the event."""
         self.events.append(("setup", {"context": context}))
 
     @hookimpl
     def step_start(self, iteration: int) -> None:
+        """Record the event."""
         self.events.append(("step_start", {"iteration": iteration}))
 
     @hookimpl
     def step_end(self, iteration: int) -> None:
+        """Record the event."""
         self.events.append(("step_end", {"iteration": iteration}))
 
     @hookimpl
     def eval_step_start(self, iteration: int, eval_index: int) -> None:
+        """Record the event."""
         self.events.append(("eval_step_start", {"iteration": iteration, "eval_index": eval_index}))
 
     @hookimpl
     def eval_step_end(self, iteration: int, eval_index: int) -> None:
+        """Record the event."""
         self.events.append(("eval_step_end", {"iteration": iteration, "eval_index": eval_index}))
 
     @hookimpl
     def checkpoint_start(self, iteration: int, kind: CheckpointKind) -> None:
+        """Record the event."""
         self.events.append(("checkpoint_start", {"iteration": iteration, "kind": kind}))
 
     @hookimpl
     def checkpoint_end(self, iteration: int, kind: CheckpointKind, error: BaseException | None) -> None:
+        """Record the event."""
         self.events.append(("checkpoint_end", {"iteration": iteration, "kind": kind, "error": error}))
 
     @hookimpl
     def checkpoint_loaded(self, iteration: int, source: LoadSource) -> None:
+        """Record the event."""
         self.events.append(("checkpoint_loaded", {"iteration": iteration, "source": source}))
 
     @hookimpl
     def training_error(self, error: BaseException, iteration: int) -> None:
+        """Record the event."""
         self.events.append(("training_error", {"error": error, "iteration": iteration}))
 
     @hookimpl
     def teardown(self, reason: str) -> None:
+        """Record the event."""
         self.events.append(("teardown", {"reason": reason}))
 
 

@@ -39,6 +39,7 @@ class ExceptionPolicy:
 
     @hookimpl(tryfirst=True)
     def training_error(self, error: BaseException) -> None:
+        """Ask the policy about the exception, and hand its answer to the launcher."""
         answer = self._answer(error)
         if isinstance(answer, WorkloadAction):
             answer = WorkloadControlRequest(answer, f"{type(error).__name__}: {error}")

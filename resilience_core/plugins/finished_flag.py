@@ -57,6 +57,7 @@ class FinishedFlag:
 
     @hookimpl
     def setup(self, context: RunContext) -> None:
+        """Take away the file that an earlier run in this process has made."""
         # One rank of each node: the file may be on a disk that each node has for itself.
         self._makes_it = context.local_rank == 0
         self._has_trained = self.path in _made_here
@@ -66,14 +67,17 @@ class FinishedFlag:
 
     @hookimpl
     def step_end(self) -> None:
+        """Note that the run has trained."""
         self._has_trained = True
 
     @hookimpl
     def checkpoint_loaded(self) -> None:
+        """Note that there is a training to resume."""
         self._has_trained = True
 
     @hookimpl(trylast=True)
     def teardown(self, reason: str) -> None:
+        """Make the file where training is complete."""
         if reason != "completed" or not self._makes_it:
             return
         if not self._has_trained:

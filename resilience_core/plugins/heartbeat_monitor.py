@@ -48,47 +48,56 @@ class HeartbeatMonitor(MonitorPlugin):
 
     @hookimpl
     def setup(self, context: RunContext) -> None:
+        """Begin to be monitored, where there is a monitor."""
         self._finish()
         if self._watch.begin(context):
             self._beat, self._note = self._watch.client.send_heartbeat, self._watch.client.note_iteration
 
     @hookimpl
     def step_start(self, iteration: int) -> None:
+        """Tell the iteration."""
         self._note(iteration)
 
     @hookimpl
     def step_end(self) -> None:
+        """Send a heartbeat, unless a checkpoint is being saved."""
         self._watch.history.steps += 1
         if not self._saves_open:
             self._beat()
 
     @hookimpl
     def eval_step_end(self) -> None:
+        """Send a heartbeat, unless a checkpoint is being saved."""
         if not self._saves_open:
             self._beat()
 
     @hookimpl
     def checkpoint_start(self) -> None:
+        """Hold heartbeats back until the save has ended."""
         self._saves_open += 1
 
     @hookimpl
     def checkpoint_end(self, iteration: int, kind: CheckpointKind, error: BaseException | None) -> None:
+        """Tell that a checkpoint is complete."""
         if self._saves_open:
             self._saves_open -= 1
             self._watch.saved(iteration, kind, error)
 
     @hookimpl
     def checkpoint_loaded(self, iteration: int, source: LoadSource) -> None:
+        """Tell from which iteration training resumes."""
         self._watch.loaded(iteration, source)
 
     @hookimpl
     def training_error(self, error: BaseException) -> None:
+        """Keep the exception for the incident; nothing is learned from this run."""
         note_error(error)
         self._watch.history.has_failed = True
         self._saves_open = 0
 
     @hookimpl
     def teardown(self, reason: str) -> None:
+        """Learn timeouts at a clean end, and shut monitoring down."""
         if not self._watch.is_on:
             return
         # A signal is no clean end: the ranks need not have heard it at the same step.

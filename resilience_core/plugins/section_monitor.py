@@ -93,6 +93,7 @@ class SectionMonitor(MonitorPlugin):
 
     @hookimpl
     def setup(self, context: RunContext) -> None:
+        """Begin to be monitored, where there is a monitor, and open ``setup``."""
         self._finish()
         if not self._watch.begin(context):
             return
@@ -109,6 +110,7 @@ class SectionMonitor(MonitorPlugin):
 
     @hookimpl
     def step_start(self, iteration: int) -> None:
+        """Tell the iteration and open ``step``, except in warm-up steps."""
         if self._is_steady and not self._step_is_open:
             self._note(iteration)
             self._step_is_open = True
@@ -130,6 +132,7 @@ class SectionMonitor(MonitorPlugin):
 
     @hookimpl
     def step_end(self) -> None:
+        """Close ``step``."""
         if self._step_is_open:
             self._step_is_open = False
             try:
@@ -140,6 +143,7 @@ class SectionMonitor(MonitorPlugin):
 
     @hookimpl
     def eval_step_start(self, iteration: int, eval_index: int) -> None:
+        """Open ``step`` for a step of an evaluation, except in its warm-up steps."""
         if not self._watch.is_on:
             return
         self._close_setup()
@@ -157,12 +161,14 @@ class SectionMonitor(MonitorPlugin):
 
     @hookimpl
     def eval_step_end(self) -> None:
+        """Close ``step``."""
         if self._eval_is_open:
             self._eval_is_open = False
             self._close(STEP)
 
     @hookimpl
     def checkpoint_start(self) -> None:
+        """Open ``checkpointing``; a save inside another one belongs to it."""
         if not self._watch.is_on:
             return
         if not self._saves_open:
@@ -171,6 +177,7 @@ class SectionMonitor(MonitorPlugin):
 
     @hookimpl
     def checkpoint_end(self, iteration: int, kind: CheckpointKind, error: BaseException | None) -> None:
+        """Close ``checkpointing`` with the outermost save, and learn timeouts when asked."""
         if self._saves_open == 0:
             return
         self._saves_open -= 1
@@ -181,6 +188,7 @@ class SectionMonitor(MonitorPlugin):
 
     @hookimpl
     def checkpoint_loaded(self, iteration: int, source: LoadSource) -> None:
+        """Tell from which iteration training resumes."""
         self._watch.loaded(iteration, source)
 
     @hookimpl
@@ -192,6 +200,7 @@ class SectionMonitor(MonitorPlugin):
 
     @hookimpl
     def teardown(self, reason: str) -> None:
+        """Close what is open, learn timeouts at a clean end, and shut monitoring down."""
         if not self._watch.is_on:
             return
         # A signal is no clean end: the ranks need not have heard it at the same step.

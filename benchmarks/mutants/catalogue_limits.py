@@ -255,7 +255,7 @@ MUTANTS_OF_LIMITS = (
     ),
     Mutant(
         "names are not cut where their limits do not fit",
-        "resilience_core/monitoring/limit_messages.py",
+        "resilience_core/monitoring/limits_text.py",
         "rows = _cut(rows)",
         "pass",
         ("tests/resilience_core/monitoring/test_learned_limits.py",),
@@ -423,7 +423,7 @@ MUTANTS_OF_LIMITS = (
     ),
     Mutant(
         "a limit of sections that share a slot is told by digits that another kind has too",
-        "resilience_core/monitoring/limit_messages.py",
+        "resilience_core/monitoring/limits_text.py",
         " and not _have_one_in_common(fewer := _grouped(document, digits))",
         " and (fewer := _grouped(document, digits))",
         ("tests/resilience_core/monitoring/test_learned_limits.py",),
@@ -437,14 +437,14 @@ MUTANTS_OF_LIMITS = (
     ),
     Mutant(
         "of names that are the same where they are cut one limit is kept",
-        "resilience_core/monitoring/limit_messages.py",
+        "resilience_core/monitoring/limits_text.py",
         "same if len(same) > 1 else same[0] for",
         "same[0] for",
         ("tests/resilience_core/monitoring/test_learned_limits.py",),
     ),
     Mutant(
         "a path that does not fit is not cut",
-        "resilience_core/monitoring/limit_messages.py",
+        "resilience_core/monitoring/limits_text.py",
         '{**document, "state_file": _end_of(document["state_file"])}',
         "document",
         ("tests/resilience_core/monitoring/test_learned_limits.py",),

@@ -10,8 +10,9 @@ from typing import NamedTuple, Protocol
 
 from launcher.monitor.lost_time import Freeze
 from launcher.monitor.verdict import Deadline, Sighting, sight
-from resilience_core.monitoring.cell import CLOSED, WATCHED, CellView, OpenSection
-from resilience_core.monitoring.limit_messages import CONFIGURED, LEARNED
+from resilience_core.monitoring.cell_layout import CLOSED, WATCHED
+from resilience_core.monitoring.cell_view import CellView, OpenSection
+from resilience_core.monitoring.limit_kinds import CONFIGURED, LEARNED
 
 __all__ = ["MS", "NS", "Phase", "Rank", "Spans", "between", "slices"]
 

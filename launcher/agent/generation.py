@@ -22,7 +22,7 @@ from launcher.monitor.verdict import judge
 from launcher.processes.evidence import state_phrase
 from launcher.processes.handles import has_exited, send_signal
 from launcher.processes.proc import process_status
-from resilience_core.monitoring.cell import CellView
+from resilience_core.monitoring.cell_view import CellView
 from resilience_core.monitoring.error_record import ErrorRecord
 from resilience_core.system.clock import NS_PER_SECOND
 from resilience_core.system.proc import own_pid_namespace, process_start_time

@@ -15,7 +15,7 @@ from launcher.agent.resources import AgentResources
 from launcher.agent.worker_cells import Cells
 from launcher.monitor.messages import WatchOrder
 from launcher.workers.worker_processes import WorkerProcesses
-from resilience_core.monitoring.cell import SHUT_DOWN
+from resilience_core.monitoring.cell_layout import SHUT_DOWN
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["RankWatch"]

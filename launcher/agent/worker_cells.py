@@ -9,7 +9,9 @@ from collections.abc import Mapping
 
 from launcher.processes.evidence import UNREADABLE
 from launcher.records.run_folders import RunFolder
-from resilience_core.monitoring.cell import ERROR_TEXT, Cell, CellError, CellView, implausible
+from resilience_core.monitoring.cell import Cell, CellError
+from resilience_core.monitoring.cell_layout import ERROR_TEXT
+from resilience_core.monitoring.cell_view import CellView, implausible
 from resilience_core.monitoring.error_record import ErrorRecord, parse_error
 
 __all__ = ["Cells"]

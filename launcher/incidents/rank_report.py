@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from launcher.incidents.children import Child
 from launcher.incidents.frames import Frame, Thread
 from launcher.processes.evidence import Evidence, unmonitored
-from resilience_core.monitoring.cell import CellView
+from resilience_core.monitoring.cell_view import CellView
 from resilience_core.monitoring.error_record import ErrorRecord
 from resilience_core.system.clock import NS_PER_SECOND
 

@@ -31,7 +31,7 @@ from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.rounds import DUE_TOGETHER_NS, Case, Findings
 from launcher.monitor.verdict import SECTION, HangVerdict
 from launcher.processes.evidence import kernel_wait, look_at
-from resilience_core.monitoring.limit_messages import LEARNED
+from resilience_core.monitoring.limit_kinds import LEARNED
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = []

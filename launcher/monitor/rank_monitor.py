@@ -13,18 +13,12 @@ from launcher.monitor.verdict import STARTUP, Deadline, HangVerdict, Sighting, s
 from launcher.processes.handles import has_exited
 from launcher.processes.proc import process_status
 from launcher.records.console import DEBUG, announce
-from resilience_core.monitoring.cell import (
-    ERROR_TEXT,
-    INITIALISED,
-    LIMITS_TEXT,
-    Cell,
-    CellError,
-    CellView,
-    TextArea,
-    implausible,
-)
+from resilience_core.monitoring.cell import Cell, CellError
+from resilience_core.monitoring.cell_layout import ERROR_TEXT, INITIALISED, LIMITS_TEXT, TextArea
+from resilience_core.monitoring.cell_view import CellView, implausible
 from resilience_core.monitoring.error_record import ErrorRecord, parse_error
-from resilience_core.monitoring.limit_messages import CONFIGURED, LEARNED, LimitOrigin, origin_of
+from resilience_core.monitoring.limit_kinds import CONFIGURED, LEARNED
+from resilience_core.monitoring.limit_messages import LimitOrigin, origin_of
 from resilience_core.system.proc import own_pid_namespace
 
 __all__ = ["RankMonitor"]

@@ -12,7 +12,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from launcher.monitor.lost_time import Freeze
 from launcher.monitor.verdict import Deadline, HangVerdict, Sighting, deadlines_in_force, verdict_on
 from launcher.monitor.withheld import Withheld, word
-from resilience_core.monitoring.cell import SHUT_DOWN, UNUSED, CellView
+from resilience_core.monitoring.cell_layout import SHUT_DOWN, UNUSED
+from resilience_core.monitoring.cell_view import CellView
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["Case", "Findings", "Rounds", "Watched"]

@@ -20,7 +20,7 @@ from launcher.monitor.near_miss import Lateness, NearMiss, lateness
 from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.rounds import Case, Findings, Rounds
 from launcher.processes.handles import send_signal
-from resilience_core.monitoring.cell import CellView
+from resilience_core.monitoring.cell_view import CellView
 
 __all__ = ["Reporter", "terminate"]
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from launcher.monitor.lost_time import Freeze, moved_by_ns
-from resilience_core.monitoring.cell import CLOSED, NO_LIMIT, SHUT_DOWN, WATCHED, CellView
+from resilience_core.monitoring.cell_layout import CLOSED, NO_LIMIT, SHUT_DOWN, WATCHED
+from resilience_core.monitoring.cell_view import CellView
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = [

@@ -42,8 +42,9 @@ from typing import Generic, Protocol, TypeVar
 
 from launcher.monitor.lost_time import Freeze, moved_by_ns
 from launcher.monitor.verdict import HEARTBEAT, OUT_OF_SECTION, SECTION, Deadline, Sighting
-from resilience_core.monitoring.cell import SHUT_DOWN, CellView
-from resilience_core.monitoring.limit_messages import CONFIGURED, LEARNED
+from resilience_core.monitoring.cell_layout import SHUT_DOWN
+from resilience_core.monitoring.cell_view import CellView
+from resilience_core.monitoring.limit_kinds import CONFIGURED, LEARNED
 
 __all__ = ["PATIENCE_NS", "Withheld", "word"]
 

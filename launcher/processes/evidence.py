@@ -12,7 +12,8 @@ import signal
 from typing import NamedTuple
 
 from launcher.processes.proc import open_files, process_status, status_of
-from resilience_core.monitoring.cell import SHUT_DOWN, CellView
+from resilience_core.monitoring.cell_layout import SHUT_DOWN
+from resilience_core.monitoring.cell_view import CellView
 from resilience_core.monitoring.error_record import ErrorRecord
 from resilience_core.system.proc import read_proc
 

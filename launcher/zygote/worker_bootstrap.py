@@ -26,7 +26,7 @@ from launcher.zygote.import_guard import ImportGuard
 from launcher.zygote.module_survey import _kept_alive, _survey, forget_our_own_modules
 from launcher.zygote.protocol import Handover, Started, WorkerOrder, send_message
 from resilience_core.environment import CELL_VARIABLE
-from resilience_core.monitoring.cell import FIRST_LINE
+from resilience_core.monitoring.cell_layout import FIRST_LINE
 from resilience_core.monitoring.error_capture import leave_error
 from resilience_core.system.plain_files import only_plain
 

@@ -28,7 +28,8 @@ from resilience_core.environment import (
     RELAXED_VARIABLE,
 )
 from resilience_core.errors import RankMonitorClientError, SectionError, UnconfiguredSectionError
-from resilience_core.monitoring.cell import (
+from resilience_core.monitoring.cell import Cell, CellError
+from resilience_core.monitoring.cell_layout import (
     CELL_SIZE,
     CLOSED,
     FIRST_CLOSED,
@@ -54,14 +55,13 @@ from resilience_core.monitoring.cell import (
     UNUSED,
     WATCHED,
     WENT_BACK,
-    Cell,
-    CellError,
 )
 from resilience_core.monitoring.client_arguments import no_iteration, no_name, selected_names, unconfigured
 from resilience_core.monitoring.collectives import maxima, union_of_names
 from resilience_core.monitoring.error_capture import note_error, record_errors_in, stop_recording
 from resilience_core.monitoring.learned_limits import LearnedLimits, Seen, no_restart_is_left, relaxed_limits
-from resilience_core.monitoring.limit_messages import SharedOrigin, undercutting, write_limits
+from resilience_core.monitoring.limit_messages import undercutting
+from resilience_core.monitoring.limits_text import SharedOrigin, write_limits
 from resilience_core.monitoring.process_hooks import (
     allow_stack_dumps,
     answer_for_stacks,

@@ -15,7 +15,9 @@ from typing import Any
 
 from resilience_core.environment import CELL_VARIABLE
 from resilience_core.errors import ResilienceError
-from resilience_core.monitoring.cell import ERROR_TEXT, Cell, CellError, CellView
+from resilience_core.monitoring.cell import Cell, CellError
+from resilience_core.monitoring.cell_layout import ERROR_TEXT
+from resilience_core.monitoring.cell_view import CellView
 from resilience_core.monitoring.error_record import ErrorRecord, as_text, is_consequence, parse_error
 from resilience_core.monitoring.process_hooks import cut_off_clients
 

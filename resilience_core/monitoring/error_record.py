@@ -12,7 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from resilience_core.monitoring.cell import ERROR_TEXT, CellView
+from resilience_core.monitoring.cell_layout import ERROR_TEXT
+from resilience_core.monitoring.cell_view import CellView
 
 __all__ = [
     "ErrorRecord",

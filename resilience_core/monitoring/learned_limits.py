@@ -33,9 +33,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resilience_core.errors import TimeoutsNotReadyError
-from resilience_core.monitoring.cell import SHARED_SECTION, shown_name
+from resilience_core.monitoring.cell_layout import SHARED_SECTION, shown_name
 from resilience_core.monitoring.interval_evidence import NO_RESTART_FACTOR, Evidence
-from resilience_core.monitoring.limit_messages import (
+from resilience_core.monitoring.limit_kinds import (
     CONFIGURED,
     DEFAULT,
     FIRST_HEARTBEAT,
@@ -43,11 +43,10 @@ from resilience_core.monitoring.limit_messages import (
     LEARNED,
     OUT_OF_SECTION,
     RELAXATION,
-    SharedOrigin,
     section_kind,
     section_name,
-    shared_origin,
 )
+from resilience_core.monitoring.limits_text import SharedOrigin, shared_origin
 from resilience_core.monitoring.timeouts import (
     HeartbeatTimeouts,
     SectionTimeouts,

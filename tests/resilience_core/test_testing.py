@@ -165,10 +165,10 @@ def test_expectations_match_as_a_pattern_does(names: list[str], expected: list[A
     """The dots are those of a regular expression."""
     import re
 
-    from resilience_core.testing import _matches
+    from resilience_core._event_order import matches
 
     pattern = "".join(".*" if item is ... else item for item in expected)
-    assert _matches([(name, {}) for name in names], expected) is bool(re.fullmatch(pattern, "".join(names)))
+    assert matches([(name, {}) for name in names], expected) is bool(re.fullmatch(pattern, "".join(names)))
 
 
 def test_pytest_is_not_needed():

@@ -25,7 +25,9 @@ from launcher.monitor.messages import HangReport, MonitorReport, Spared
 from launcher.monitor.near_miss import NearMiss
 from launcher.workers.worker_processes import WorkerProcess
 from resilience_core import FaultToleranceConfig
-from resilience_core.monitoring.cell import ITERATION, Cell, CellView
+from resilience_core.monitoring.cell import Cell
+from resilience_core.monitoring.cell_layout import ITERATION
+from resilience_core.monitoring.cell_view import CellView
 
 S = 1_000_000_000
 

@@ -29,7 +29,9 @@ from launcher.incidents.rank_report import RankReport
 from launcher.processes.evidence import Evidence
 from launcher.records import console
 from launcher.workers.worker_processes import WorkerProcess
-from resilience_core.monitoring.cell import FIRST_CLOSED, LAST_HEARTBEAT, PID, STATE, WATCHED, Cell, CellView
+from resilience_core.monitoring.cell import Cell
+from resilience_core.monitoring.cell_layout import FIRST_CLOSED, LAST_HEARTBEAT, PID, STATE, WATCHED
+from resilience_core.monitoring.cell_view import CellView
 from resilience_core.monitoring.error_record import ErrorRecord
 from resilience_core.plugins.section_monitor import CHECKPOINTING, SETUP
 

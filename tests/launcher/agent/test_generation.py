@@ -30,7 +30,8 @@ from launcher.records.run_folders import RunFolder
 from launcher.workers.starters import SpawnStarter
 from resilience_core import FaultToleranceConfig
 from resilience_core.monitoring import cell
-from resilience_core.monitoring.cell import PID, SHUT_DOWN, START_TIME, STATE, WATCHED, Cell
+from resilience_core.monitoring.cell import Cell
+from resilience_core.monitoring.cell_layout import PID, SHUT_DOWN, START_TIME, STATE, WATCHED
 from resilience_core.system.proc import process_start_time as start_time
 
 S = 1_000_000_000

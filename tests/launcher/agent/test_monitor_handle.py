@@ -25,7 +25,8 @@ from launcher.monitor import keeping
 from launcher.monitor.messages import ORDERS, MissingParts, WatchOrder
 from launcher.processes.handles import wait_for_exit
 from resilience_core import FaultToleranceConfig
-from resilience_core.monitoring.cell import PID, START_TIME, STATE, WATCHED, Cell
+from resilience_core.monitoring.cell import Cell
+from resilience_core.monitoring.cell_layout import PID, START_TIME, STATE, WATCHED
 from resilience_core.system.proc import process_start_time
 
 PATIENCE = 180.0

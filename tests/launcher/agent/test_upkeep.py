@@ -20,7 +20,8 @@ from launcher.agent.upkeep import CONFIG_FILE, CONTROL_SOCKET, Upkeep
 from launcher.agent.worker_cells import Cells
 from launcher.records.log_folders import FolderError
 from launcher.records.run_folders import RunFolder
-from resilience_core.monitoring.cell import CELL_SIZE, ERROR_TEXT, FIRST_LINE, PID, STATE, WATCHED, Cell, CellError
+from resilience_core.monitoring.cell import Cell, CellError
+from resilience_core.monitoring.cell_layout import CELL_SIZE, ERROR_TEXT, FIRST_LINE, PID, STATE, WATCHED
 from resilience_core.monitoring.control import WorkloadAction, WorkloadControlRequest, send
 
 RANKS = {0: 4, 1: 5}

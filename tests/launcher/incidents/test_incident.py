@@ -17,7 +17,7 @@ from launcher.incidents.incident import Incident
 from launcher.incidents.incident_files import read_incident, read_incidents
 from launcher.incidents.phrases import SHORT_STACK, shortened
 from launcher.incidents.rank_report import RankReport
-from resilience_core.monitoring.cell import SHARED_SECTION
+from resilience_core.monitoring.cell_layout import SHARED_SECTION
 from resilience_core.monitoring.error_record import ErrorRecord
 
 texts = st.text(max_size=20)

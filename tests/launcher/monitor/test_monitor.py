@@ -31,7 +31,8 @@ from launcher.monitor.monitor import Monitor
 from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.rounds import LONGEST_SLEEP_NS
 from resilience_core import FaultToleranceConfig
-from resilience_core.monitoring.cell import HEARTBEAT, PID, SHUT_DOWN, SMALLEST_LIMIT, START_TIME, STATE, WATCHED, Cell
+from resilience_core.monitoring.cell import Cell
+from resilience_core.monitoring.cell_layout import HEARTBEAT, PID, SHUT_DOWN, SMALLEST_LIMIT, START_TIME, STATE, WATCHED
 from resilience_core.system.proc import process_start_time as start_time
 
 S = 1_000_000_000

@@ -9,7 +9,8 @@ import pytest
 
 from launcher.monitor.near_miss import Lateness, late_phrase, lateness
 from launcher.monitor.verdict import HangVerdict, deadlines_in_force, verdict_on
-from resilience_core.monitoring.cell import (
+from resilience_core.monitoring.cell import Cell
+from resilience_core.monitoring.cell_layout import (
     CLOSED,
     FIRST_CLOSED,
     HEARTBEAT,
@@ -21,9 +22,8 @@ from resilience_core.monitoring.cell import (
     SHUT_DOWN,
     STATE,
     WATCHED,
-    Cell,
-    CellView,
 )
+from resilience_core.monitoring.cell_view import CellView
 
 S = 1_000_000_000
 MS = 1_000_000

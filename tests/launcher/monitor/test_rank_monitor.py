@@ -21,7 +21,8 @@ from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.verdict import FRESH_MONITOR_DOUBT_NS, Deadline, HangVerdict
 from launcher.processes.handles import wait_for_exit
 from resilience_core import FaultToleranceConfig
-from resilience_core.monitoring.cell import (
+from resilience_core.monitoring.cell import Cell
+from resilience_core.monitoring.cell_layout import (
     FIRST_SECTION,
     HEARTBEAT,
     INITIALISED,
@@ -35,11 +36,11 @@ from resilience_core.monitoring.cell import (
     STATE,
     UNUSED,
     WATCHED,
-    Cell,
-    CellView,
 )
+from resilience_core.monitoring.cell_view import CellView
 from resilience_core.monitoring.learned_limits import LearnedLimits, Seen
-from resilience_core.monitoring.limit_messages import origin_of, write_limits
+from resilience_core.monitoring.limit_messages import origin_of
+from resilience_core.monitoring.limits_text import write_limits
 from resilience_core.system.proc import process_start_time
 
 S = 1_000_000_000

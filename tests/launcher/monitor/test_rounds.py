@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from launcher.monitor.lost_time import Freeze
 from launcher.monitor.rounds import DUE_TOGETHER_NS, LONGEST_SLEEP_NS, Rounds
 from launcher.monitor.verdict import Deadline, Sighting, sight
-from resilience_core.monitoring.cell import CLOSED, SHUT_DOWN, UNUSED, WATCHED, CellView, OpenSection
+from resilience_core.monitoring.cell_layout import CLOSED, SHUT_DOWN, UNUSED, WATCHED
+from resilience_core.monitoring.cell_view import CellView, OpenSection
 
 S = 1_000_000_000
 MS = 1_000_000

@@ -38,7 +38,8 @@ from launcher.monitor.termination import Reporter, terminate
 from launcher.processes.evidence import Evidence, ProcessLook, look_at
 from launcher.processes.handles import wait_for_exit
 from resilience_core import FaultToleranceConfig
-from resilience_core.monitoring.cell import (
+from resilience_core.monitoring.cell import Cell
+from resilience_core.monitoring.cell_layout import (
     CLOSED,
     FIRST_CLOSED,
     FIRST_SECTION,
@@ -50,11 +51,10 @@ from resilience_core.monitoring.cell import (
     START_TIME,
     STATE,
     WATCHED,
-    Cell,
 )
 from resilience_core.monitoring.error_record import ErrorRecord
 from resilience_core.monitoring.learned_limits import LearnedLimits, Seen
-from resilience_core.monitoring.limit_messages import write_limits
+from resilience_core.monitoring.limits_text import write_limits
 from resilience_core.system.proc import process_start_time
 
 S = 1_000_000_000

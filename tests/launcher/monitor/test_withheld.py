@@ -10,8 +10,9 @@ from launcher.monitor.lost_time import Freeze
 from launcher.monitor.rounds import LONGEST_SLEEP_NS, Case, Rounds
 from launcher.monitor.verdict import OUT_OF_SECTION, Deadline, Sighting, sight
 from launcher.monitor.withheld import PATIENCE_NS
-from resilience_core.monitoring.cell import CLOSED, NO_LIMIT, SHUT_DOWN, WATCHED, CellView, OpenSection
-from resilience_core.monitoring.limit_messages import CONFIGURED, LEARNED
+from resilience_core.monitoring.cell_layout import CLOSED, NO_LIMIT, SHUT_DOWN, WATCHED
+from resilience_core.monitoring.cell_view import CellView, OpenSection
+from resilience_core.monitoring.limit_kinds import CONFIGURED, LEARNED
 
 S = 1_000_000_000
 MS = 1_000_000

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from resilience_core.monitoring.cell import (
+from resilience_core.monitoring.cell import Cell, CellError
+from resilience_core.monitoring.cell_layout import (
     CELL_SIZE,
     CLOSED,
     ERROR_TEXT,
@@ -31,8 +32,6 @@ from resilience_core.monitoring.cell import (
     UNUSED,
     WATCHED,
     WENT_BACK,
-    Cell,
-    CellError,
     TextArea,
 )
 from resilience_core.system.proc import process_start_time

@@ -35,7 +35,8 @@ from resilience_core.environment import RELAXED_VARIABLE
 from resilience_core.errors import SectionError, TimeoutsNotReadyError
 from resilience_core.monitoring import client as client_module
 from resilience_core.monitoring import process_hooks
-from resilience_core.monitoring.cell import (
+from resilience_core.monitoring.cell import Cell
+from resilience_core.monitoring.cell_layout import (
     CLOSED,
     HEARTBEAT,
     LEFT_SECTION,
@@ -48,9 +49,8 @@ from resilience_core.monitoring.cell import (
     STACK_SIGNAL,
     UNUSED,
     WATCHED,
-    Cell,
-    implausible,
 )
+from resilience_core.monitoring.cell_view import implausible
 from resilience_core.monitoring.control import receive
 from resilience_core.monitoring.learned_limits import LearnedLimits
 from resilience_core.monitoring.limit_messages import origin_of

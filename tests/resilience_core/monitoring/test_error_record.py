@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from resilience_core.errors import ConfigError, SectionError
-from resilience_core.monitoring.cell import ERROR_TEXT, FIRST_SECTION, Cell
+from resilience_core.monitoring.cell import Cell
+from resilience_core.monitoring.cell_layout import ERROR_TEXT, FIRST_SECTION
 from resilience_core.monitoring.error_capture import leave_error, note_error, record_errors_in, stop_recording
 from resilience_core.monitoring.error_record import ErrorRecord, error_from_json, is_consequence, parse_error
 

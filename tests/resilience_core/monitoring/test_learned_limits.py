@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resilience_core import FaultToleranceConfig, RankMonitorClientError
-from resilience_core.monitoring.cell import LIMITS_TEXT, MAX_SECTIONS, NO_LIMIT, SHARED_SECTION, Cell, shown_name
+from resilience_core.monitoring.cell import Cell
+from resilience_core.monitoring.cell_layout import LIMITS_TEXT, MAX_SECTIONS, NO_LIMIT, SHARED_SECTION, shown_name
 from resilience_core.monitoring.interval_evidence import (
     ENOUGH_INTERVALS,
     ENOUGH_OF_ITS_OWN,
@@ -20,13 +21,9 @@ from resilience_core.monitoring.interval_evidence import (
     Evidence,
 )
 from resilience_core.monitoring.learned_limits import LearnedLimits, Seen, no_restart_is_left, relaxed_limits
-from resilience_core.monitoring.limit_messages import (
-    FIRST_HEARTBEAT,
-    HEARTBEAT,
-    OUT_OF_SECTION,
-    origin_of,
-    write_limits,
-)
+from resilience_core.monitoring.limit_kinds import FIRST_HEARTBEAT, HEARTBEAT, OUT_OF_SECTION
+from resilience_core.monitoring.limit_messages import origin_of
+from resilience_core.monitoring.limits_text import write_limits
 
 S = 1_000_000_000
 PLENTY = Seen(S // 10, ENOUGH_INTERVALS, int(ENOUGH_SECONDS * S))

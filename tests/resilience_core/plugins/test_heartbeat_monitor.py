@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from resilience_core import EventBus, HeartbeatMonitor, RankMonitorClient, RunContext
-from resilience_core.monitoring.cell import CLOSED, HEARTBEAT, NO_LIMIT, OUT_OF_SECTION
+from resilience_core.monitoring.cell_layout import CLOSED, HEARTBEAT, NO_LIMIT, OUT_OF_SECTION
 from resilience_core.plugins.state_file import load_state
 
 

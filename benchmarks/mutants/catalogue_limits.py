@@ -465,7 +465,7 @@ MUTANTS_OF_LIMITS = (
     ),
     Mutant(
         "sections that share a slot are told as never closed",
-        "resilience_core/monitoring/cell.py",
+        "resilience_core/monitoring/cell_view.py",
         "        named.pop(SHARED_SECTION, None)\n",
         "",
         ("tests/resilience_core/monitoring/test_client.py",),

@@ -264,14 +264,11 @@ class Cell:
         whole.close()
 
     def stamps(self) -> dict[str, int | None]:
-        """Return when the rank reached its first line, its monitor and its first sign of life; None for what is unknown."""
+        """Return when the rank reached its first line, its monitor and its first sign of life; None for unknown."""
         return stamps(self.words)
 
     def sections_closed(self) -> dict[str, int]:
-        """Return how often each section was closed, by name; of a cell that was put in order, since then.
-
-        Those that share a slot are not counted.
-        """
+        """Return how often each section was closed, by name; of a cell that was put in order, since then."""
         return sections_closed(self.words, self._name)
 
     def section_deadlines(self) -> list[int]:

@@ -85,11 +85,11 @@ class EventCallback(_Callback):  # type: ignore[misc, valid-type, unused-ignore]
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         if self._translator is not None:
-            self._translator.between_steps()
+            self._translator.end_open_steps()
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         if self._translator is not None:
-            self._translator.evaluation_begins()
+            self._translator.evaluation_start()
 
     def on_validation_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
@@ -135,7 +135,7 @@ def _disable_no_op_hooks(callback: EventCallback, translator: Translator, *, is_
         for name in disabled:
             attributes.pop(name, None)
 
-    translator.when_over(undo)
+    translator.add_cleanup(undo)
 
 
 def _context(trainer: Any) -> RunContext:

@@ -140,7 +140,7 @@ class FaultToleranceCallback(_TrainerCallback):  # type: ignore[misc, valid-type
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End a step that the Trainer has not ended."""
         if self._translator is not None:
-            self._translator.between_steps()
+            self._translator.end_open_steps()
 
 
 def protect(
@@ -216,7 +216,7 @@ def _wrap(trainer: Any, translator: Translator) -> None:
     translator.wrap_saving(trainer, "save_model")
 
     def evaluation_loop(original: Any, *arguments: Any, **named: Any) -> Any:
-        translator.evaluation_begins()
+        translator.evaluation_start()
         return original(*arguments, **named)
 
     def prediction_step(original: Any, *arguments: Any, **named: Any) -> Any:

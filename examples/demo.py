@@ -69,7 +69,7 @@ def train(title: str, out: Path, name: str, arguments: list[str]) -> dict[str, A
 
 
 def shown(path: Path) -> str:
-    """A path as a person in this folder would write it."""
+    """Return a path as a person in this folder would write it."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
@@ -88,7 +88,7 @@ def judge(undisturbed: dict[str, Any], disturbed: dict[str, Any]) -> int:
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("demo_out"), metavar="FOLDER", help="emptied first")
     parser.add_argument("--hang-rank", type=int, choices=(0, 1), default=1)

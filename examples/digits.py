@@ -56,7 +56,7 @@ class Digits:
         self._seed = seed
 
     def batch(self, iteration: int) -> tuple[Tensor, Tensor]:
-        """This rank's images, shape ``(BATCH_PER_RANK, 1, 8, 8)``, and labels of one training step."""
+        """Return this rank's images, shape ``(BATCH_PER_RANK, 1, 8, 8)``, and labels of one training step."""
         size = BATCH_PER_RANK * dist.get_world_size()
         per_epoch = TRAIN_IMAGES // size
         epoch, position = divmod(iteration, per_epoch)
@@ -73,7 +73,7 @@ class Digits:
 
 
 def make_model() -> DistributedDataParallel:
-    """The network, the same on every rank."""
+    """Return the network, the same on every rank."""
     return DistributedDataParallel(
         nn.Sequential(
             nn.Conv2d(1, 16, 3, padding=1),
@@ -105,7 +105,7 @@ class StopFlag:
         self.is_asked = False
 
     def ask(self, *_: object) -> None:
-        """A signal handler."""
+        """Note a signal; to be used as its handler."""
         self.is_asked = True
 
     def agree(self, metric: Tensor) -> tuple[Tensor, bool]:

@@ -56,7 +56,7 @@ class Network(torch.nn.Module):
 
 
 def make_trainer(options: argparse.Namespace) -> Trainer:
-    """A Trainer that saves and evaluates every so many steps."""
+    """Return a Trainer that saves and evaluates every so many steps."""
     order = torch.randperm(len(Digits()), generator=torch.Generator().manual_seed(1)).tolist()
     return Trainer(
         model=Network(),
@@ -85,13 +85,13 @@ def make_trainer(options: argparse.Namespace) -> Trainer:
 
 
 def last_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint that is complete: a rank that is killed while it saves leaves half of one."""
+    """Return the newest checkpoint that is complete: a rank that is killed while it saves leaves half of one."""
     complete = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
     return max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="checkpoints, result")
     parser.add_argument("--steps", type=int, default=80)

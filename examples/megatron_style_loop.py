@@ -156,21 +156,21 @@ class Training:
     # ---- the loop ---------------------------------------------------------------------------------------
 
     def next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """This rank's batch of the next iteration."""
+        """Return this rank's batch of the next iteration."""
         return self.data.batch(self.state.train_state.step)
 
     def forward(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """The loss."""
+        """Return the loss."""
         images, labels = batch
         return torch.nn.functional.cross_entropy(self.model(images), labels)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """The gradients, all-reduced by DDP."""
+        """Compute the gradients, which DDP all-reduces."""
         self.optimizer.zero_grad()
         loss.backward()
 
     def update(self) -> None:
-        """The optimizer."""
+        """Update the weights."""
         self.optimizer.step()
 
     def train_step(self) -> bool:
@@ -186,7 +186,7 @@ class Training:
         return is_asked
 
     def evaluate(self) -> float:
-        """The accuracy over all ranks' test images."""
+        """Return the accuracy over all ranks' test images."""
         counts = torch.zeros(2, dtype=torch.int64)
         for batch in self.data.test_batches():
             fault_tolerance.on_eval_step_start(self.state)
@@ -247,7 +247,7 @@ def run(config: Config, training_class: type[Training] = Training) -> None:
 
 
 def parse_config() -> Config:
-    """The command line, as Megatron-style configuration objects."""
+    """Parse the command line, as Megatron-style configuration objects."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--save", required=True, metavar="FOLDER", help="checkpoints, result, learned timeouts")
     parser.add_argument("--train-iters", type=int, default=80)

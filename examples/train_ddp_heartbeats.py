@@ -37,7 +37,7 @@ class Heartbeats:
         self._client = RankMonitorClient()
 
     def begin(self) -> None:
-        """The initial timeout starts to run; timeouts that an earlier job has calculated beat the configured ones."""
+        """Begin to be monitored; timeouts that an earlier job has calculated beat the configured ones."""
         try:
             self._client.init_workload_monitoring()
         except RankMonitorClientError as error:
@@ -48,7 +48,7 @@ class Heartbeats:
             self._client.load_state_dict(state)
 
     def beat(self, iteration: int) -> None:
-        """This rank is alive."""
+        """Say that this rank is alive."""
         if self._client.is_initialized:
             self._client.note_iteration(iteration)
             self._client.send_heartbeat()
@@ -126,7 +126,7 @@ def finish(
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="checkpoint, result, timeouts")
     parser.add_argument("--steps", type=int, default=220, help="training steps (default 220: ten epochs on two ranks)")

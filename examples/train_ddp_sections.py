@@ -89,7 +89,7 @@ def finish(
 
 
 def parse_options() -> argparse.Namespace:
-    """The command line; a fault that cannot be simulated is refused before anything starts."""
+    """Parse the command line; a fault that cannot be simulated is refused before anything starts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--out", type=Path, required=True, metavar="FOLDER", help="checkpoint, result, learned timeouts"

@@ -104,7 +104,7 @@ class Traits:
 
 
 def expected_trace(script: Script, traits: Traits | None = None) -> list[Item]:
-    """The events that a script must become, each with the arguments that matter.
+    """Return the events that a script must become, each with the arguments that matter.
 
     Args:
         script: The training.

@@ -157,5 +157,5 @@ class EventCalls:
 
 
 def describe(plugin: object) -> str:
-    """Module and class of a plugin, for messages."""
+    """Return the module and class of a plugin, for messages."""
     return f"{type(plugin).__module__}.{type(plugin).__qualname__}"

@@ -40,7 +40,7 @@ def _sigkill(_: float | None, __: int) -> None:
 
 
 def _sigstop(_: float | None, __: int) -> None:
-    """Returns when somebody sends SIGCONT."""
+    """Stop; go on when somebody sends SIGCONT."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -66,7 +66,7 @@ def _deadlock(seconds: float | None, _: int) -> None:
 
 
 def _gil(seconds: float | None, _: int) -> None:
-    """A C call that keeps the GIL: no other thread runs. Returns after ``seconds``, if there are any."""
+    """Keep the GIL in a C call, so that no other thread runs; for ``seconds``, if there are any."""
     libc = ctypes.PyDLL(None)
     deadline = time.monotonic() + (seconds or _FOREVER_SECONDS)
     while (left := deadline - time.monotonic()) > 0:
@@ -83,7 +83,7 @@ def _busy_loop(seconds: float | None, _: int) -> None:
 
 
 def _slow_step(seconds: float | None, _: int) -> None:
-    """Returns after ``seconds``."""
+    """Sleep for ``seconds``."""
     time.sleep(seconds or 0.0)
 
 

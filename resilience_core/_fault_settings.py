@@ -67,7 +67,7 @@ class Fault:
             raise ConfigError("simulated fault missing_collective strikes at a step, not after a delay")
 
     def struck_rank(self, world_size: int) -> int:
-        """The rank that it strikes; the same answer on every rank.
+        """Return the rank that it strikes; the same answer on every rank.
 
         Raises:
             ConfigError: There is no such rank.

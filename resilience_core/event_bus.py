@@ -112,7 +112,7 @@ class EventBus:
         return self._manager.is_registered(plugin)
 
     def plugins(self) -> list[object]:
-        """The registered plugins, in no promised order."""
+        """Return the registered plugins, in no promised order."""
         return [plugin for _, plugin in self._manager.list_name_plugin() if plugin is not None]
 
     def load_entry_points(self) -> int:

@@ -84,7 +84,9 @@ def _integer(variable: str, default: int) -> int:
 
 
 class TrainingEvents:
-    """Events that a training loop emits, in firing order::
+    """Events that a training loop emits.
+
+    In firing order::
 
         setup
         [checkpoint_loaded]

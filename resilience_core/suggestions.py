@@ -21,5 +21,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The one of some names that is most like another; None where none is."""
+    """Return the one of some names that is most like another; None where none is."""
     return next(iter(difflib.get_close_matches(name, sorted(set(known)), n=1)), None)

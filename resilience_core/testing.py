@@ -56,10 +56,11 @@ class FakeClock:
         self.now_ns = start_ns
 
     def __call__(self) -> int:
+        """Return the reading in nanoseconds."""
         return self.now_ns
 
     def monotonic(self) -> float:
-        """The reading in seconds."""
+        """Return the reading in seconds."""
         return self.now_ns / NS_PER_SECOND
 
     def advance(self, seconds: float = 0.0, *, ns: int = 0) -> int:
@@ -89,11 +90,11 @@ class EventRecorder:
         self.events: list[Event] = []
 
     def names(self) -> list[str]:
-        """The events' names, in order."""
+        """Return the events' names, in order."""
         return [name for name, _ in self.events]
 
     def of(self, name: str) -> list[dict[str, Any]]:
-        """The arguments of each event of that name, in order."""
+        """Return the arguments of each event of that name, in order."""
         return [arguments for event, arguments in self.events if event == name]
 
     def clear(self) -> None:

@@ -10,14 +10,14 @@ MUTANTS_OF_LIMITS = (
     # ---- which limit is in force ----
     Mutant(
         "learned limits are in force although they were switched off",
-        "resilience_core/monitoring/learned_limits.py",
+        "resilience_core/monitoring/limit_resolver.py",
         "        learned = self._learned_seconds() if self._is_used else {}\n",
         "        learned = self._learned_seconds()\n",
         ("tests/resilience_core/monitoring/test_learned_limits.py",),
     ),
     Mutant(
         "a default that nobody chose is taken for a person's word",
-        "resilience_core/monitoring/learned_limits.py",
+        "resilience_core/monitoring/limit_resolver.py",
         'config.is_given("rank_heartbeat_timeout"))',
         "True)",
         ("tests/resilience_core/monitoring/test_learned_limits.py",),
@@ -52,28 +52,28 @@ MUTANTS_OF_LIMITS = (
     ),
     Mutant(
         "verdicts of long ago make a limit endless",
-        "resilience_core/monitoring/learned_limits.py",
+        "resilience_core/monitoring/limit_resolver.py",
         "{kind: min(count, MOST_VERDICTS) for kind",
         "{kind: count for kind",
         ("tests/resilience_core/monitoring/test_learned_limits.py",),
     ),
     Mutant(
         "thin evidence ends a job that no restart could save",
-        "resilience_core/monitoring/learned_limits.py",
-        "        if is_thin and self._is_last and seconds <",
+        "resilience_core/monitoring/limit_resolver.py",
+        "        if is_thin and self.is_last and seconds <",
         "        if False and seconds <",
         ("tests/resilience_core/monitoring/test_learned_limits.py",),
     ),
     Mutant(
         "plenty of evidence does not count where no restart is left",
-        "resilience_core/monitoring/learned_limits.py",
-        "        if is_thin and self._is_last and seconds <",
-        "        if is_relax and self._is_last and seconds <",
+        "resilience_core/monitoring/limit_resolver.py",
+        "        if is_thin and self.is_last and seconds <",
+        "        if is_relax and self.is_last and seconds <",
         ("tests/resilience_core/monitoring/test_learned_limits.py",),
     ),
     Mutant(
         "a limit is the longer one though restarts are left",
-        "resilience_core/monitoring/learned_limits.py",
+        "resilience_core/monitoring/limit_resolver.py",
         """int(environment["TORCHELASTIC_RESTART_COUNT"]) >= int(""",
         """int(environment["TORCHELASTIC_RESTART_COUNT"]) >= 0 * int(""",
         ("tests/resilience_core/monitoring/test_learned_limits.py",),
@@ -269,8 +269,8 @@ MUTANTS_OF_LIMITS = (
     ),
     Mutant(
         "a verdict on sections that share a slot relaxes nothing",
-        "resilience_core/monitoring/learned_limits.py",
-        "            if name in self._shared:\n",
+        "resilience_core/monitoring/limit_resolver.py",
+        "            if name in self.shared:\n",
         "            if False:\n",
         ("tests/resilience_core/monitoring/test_learned_limits.py",),
     ),
@@ -304,7 +304,7 @@ MUTANTS_OF_LIMITS = (
     ),
     Mutant(
         "the floor does not count for what an earlier run has learned",
-        "resilience_core/monitoring/learned_limits.py",
+        "resilience_core/monitoring/limit_resolver.py",
         "            seconds = max(seconds, floor)  #",
         "            pass  #",
         ("tests/resilience_core/monitoring/test_learned_limits.py",),
@@ -430,9 +430,9 @@ MUTANTS_OF_LIMITS = (
     ),
     Mutant(
         "of verdicts under several names only the most count",
-        "resilience_core/monitoring/learned_limits.py",
-        "min(sum(self._relaxed.get(each, 0) for each in kinds), MOST_VERDICTS)",
-        "max(self._relaxed.get(each, 0) for each in kinds)",
+        "resilience_core/monitoring/limit_resolver.py",
+        "min(sum(self.relaxed.get(each, 0) for each in kinds), MOST_VERDICTS)",
+        "max(self.relaxed.get(each, 0) for each in kinds)",
         ("tests/resilience_core/monitoring/test_learned_limits.py",),
     ),
     Mutant(
@@ -451,7 +451,7 @@ MUTANTS_OF_LIMITS = (
     ),
     Mutant(
         "a verdict on a section whose name is cut relaxes nothing",
-        "resilience_core/monitoring/learned_limits.py",
+        "resilience_core/monitoring/limit_resolver.py",
         "            kinds.add(section_kind(shown_name(name)))\n",
         "",
         ("tests/resilience_core/monitoring/test_learned_limits.py",),
@@ -466,7 +466,7 @@ MUTANTS_OF_LIMITS = (
     Mutant(
         "sections that share a slot are told as never closed",
         "resilience_core/monitoring/cell_view.py",
-        "        named.pop(SHARED_SECTION, None)\n",
+        "    named.pop(SHARED_SECTION, None)\n",
         "",
         ("tests/resilience_core/monitoring/test_client.py",),
     ),

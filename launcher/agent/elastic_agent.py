@@ -62,8 +62,7 @@ class FaultTolerantAgent(QuietAgent):
         """What the next generation is started for, and when that was seen here."""
         self.ended_because: str | None = None
         """Why the job was ended although restarts were left; None otherwise."""
-        self.exit_code: int | None = None
-        """The exit code that goes with it."""
+        self.exit_code: int | None = None  # goes with it
         self.excludes_this_node_only = False
         """This node was asked to go while the others carry on."""
         self.ended_cleanly = False
@@ -251,8 +250,8 @@ class FaultTolerantAgent(QuietAgent):
             self._give_up(why, self._resources.config.no_restart_exit_code)
         else:
             doubt = self._policy.doubt() if self._remaining_restarts > 0 else None
-            follows = messages.what_follows(allowed - self._remaining_restarts, allowed)
-            announce(*filter(None, (follows, doubt)), *said_where_deleted())
+            said = messages.what_follows(allowed - self._remaining_restarts, allowed), doubt
+            announce(*filter(None, said), *said_where_deleted())
         return exits
 
     def _give_up(self, why: str, exit_code: int) -> None:

@@ -62,7 +62,7 @@ def worker_environment(spec: WorkerSpec, group: WorkerGroup, worker: Worker, res
 def monitor_environment(
     *, cell: str, config_file: str, control_socket: str | None, generation: int, launcher_pid: int, load_plugins: bool
 ) -> dict[str, str]:
-    """The variables by which a rank finds its monitor, and what it must know before it reads its configuration."""
+    """Return the variables by which a rank finds its monitor, and those it needs before it reads its configuration."""
     environment = {
         CELL_VARIABLE: cell,
         CONFIG_VARIABLE: config_file,

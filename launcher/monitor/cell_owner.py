@@ -37,6 +37,6 @@ def find_owner(view: CellView) -> tuple[int, int | None]:
 
 
 def _known_elsewhere_as(number: int) -> list[int]:
-    """Processes that have this number in a PID namespace below ours (proc(5), NSpid)."""
+    """Return the processes that have this number in a PID namespace below ours (proc(5), NSpid)."""
     numbers = ((pid, status_of(pid).get("NSpid", "").split()) for pid in all_pids())
     return [pid for pid, names in numbers if len(names) > 1 and int(names[-1]) == number]

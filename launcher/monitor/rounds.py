@@ -33,7 +33,7 @@ class Watched(Protocol):
         """Return what the rank says now; None when it cannot be read."""
 
     def sight(self, view: CellView, now_ns: int, freezes: Sequence[Freeze]) -> Sighting:
-        """What follows from it."""
+        """Return what follows from the snapshot."""
         ...
 
     def is_watched(self, view: CellView) -> bool:

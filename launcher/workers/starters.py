@@ -28,7 +28,7 @@ class WorkerStarter(Protocol):
         """Have so many ready for the next generation."""
 
     def descriptors(self) -> list[int]:
-        """What becomes readable when :meth:`maintain` has something to do."""
+        """Return what becomes readable when :meth:`maintain` has something to do."""
         ...
 
     def due_seconds(self) -> float | None:

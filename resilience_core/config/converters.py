@@ -95,7 +95,7 @@ def duration(value: float | str) -> float:
 
 
 def factor(value: float | str) -> float:
-    """A multiple, 1 or more: below 1 every healthy step would be overdue."""
+    """Read a multiple, 1 or more: below 1 every healthy step would be overdue."""
     ratio = _number(value, "give a number of 1 or more, for example 5")
     if not 1 <= ratio <= _LONGEST_SECONDS:
         raise ValueError("must be 1 or more: a smaller factor condemns steps that are no slower than usual")
@@ -103,12 +103,12 @@ def factor(value: float | str) -> float:
 
 
 def count(value: float | str) -> int:
-    """A whole number, 0 or more."""
+    """Read a whole number, 0 or more."""
     return _count(value, 0)
 
 
 def positive_count(value: float | str) -> int:
-    """A whole number, 1 or more."""
+    """Read a whole number, 1 or more."""
     return _count(value, 1)
 
 
@@ -127,7 +127,7 @@ def _count(value: float | str, at_least: int) -> int:
 
 
 def exit_code(value: float | str) -> int:
-    """A process's exit code for "something went wrong", 1 to 255."""
+    """Read a process's exit code for "something went wrong", 1 to 255."""
     code = _count(value, 1)
     if code > 255:
         raise ValueError("an exit code is a whole number from 1 to 255")
@@ -135,7 +135,7 @@ def exit_code(value: float | str) -> int:
 
 
 def boolean(value: bool | str) -> bool:
-    """``true`` or ``false``, also ``yes``, ``no``, ``on``, ``off``, ``1`` and ``0`` as text."""
+    """Read ``true`` or ``false``, also ``yes``, ``no``, ``on``, ``off``, ``1`` and ``0`` as text."""
     if isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -148,7 +148,7 @@ def boolean(value: bool | str) -> bool:
 
 
 def termination_signal(value: float | str) -> signal.Signals:
-    """A signal by name (``SIGTERM``, ``TERM``) or number, one that ends a process by default."""
+    """Read a signal by name (``SIGTERM``, ``TERM``) or number, one that ends a process by default."""
     names = {s.name: s for s in signal.Signals}
     found: signal.Signals | None = None
     if isinstance(value, str) and not value.strip().isdigit():
@@ -172,7 +172,7 @@ _LEVEL = "give a level of Python's logging by name, for example DEBUG or INFO, o
 
 
 def level(value: float | str) -> int:
-    """A level of the logging module, by name or number, as its number."""
+    """Read a level of the logging module, by name or number, as its number."""
     names = {"DEBUG", "INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL", "NOTSET"}
     if isinstance(value, str) and not value.strip().isdigit():
         word = value.strip().upper()
@@ -188,7 +188,7 @@ def level(value: float | str) -> int:
 
 
 def path(value: str | os.PathLike[str] | None) -> str | None:
-    """A file's path; ``null`` and nothing are none."""
+    """Read a file's path; ``null`` and nothing are none."""
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING):
@@ -201,7 +201,7 @@ def path(value: str | os.PathLike[str] | None) -> str | None:
 
 
 def folder(value: str | os.PathLike[str]) -> str:
-    """A folder's path; there must be one."""
+    """Read a folder's path; there must be one."""
     checked = path(value)
     if checked is None:
         raise ValueError("name a folder")
@@ -209,7 +209,7 @@ def folder(value: str | os.PathLike[str]) -> str:
 
 
 def learning(value: str | Literal[False]) -> str:
-    """What a learned limit may do: ``off``, ``relax`` or ``replace``."""
+    """Read what a learned limit may do: ``off``, ``relax`` or ``replace``."""
     if value is False:  # as YAML 1.1 reads the word without quotation marks
         return "off"
     return one_of(value, ("off", "relax", "replace"))
@@ -228,7 +228,7 @@ def one_of(value: object, choices: tuple[str, ...]) -> str:
 
 
 def modules(value: str | list[str] | tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """Module names as a list or as text with commas between; ``null`` and nothing are none."""
+    """Read module names as a list or as text with commas between; ``null`` and nothing are none."""
     if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING):
         return None
     names = value.split(",") if isinstance(value, str) else value

@@ -107,14 +107,14 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
 
 
 def why_ignored(key: str) -> str | None:
-    """The reason why a key of nvidia-resiliency-ext means nothing here; None when it is not one of them."""
+    """Return the reason why a key of nvidia-resiliency-ext means nothing here; None when it is not one of them."""
     if key in IGNORED_KEYS:
         return IGNORED_KEYS[key]
     return next((why for prefix, why in IGNORED_PREFIXES.items() if key.startswith(prefix)), None)
 
 
 def foreign_table() -> str:
-    """What means nothing here, as a Markdown table, for the documentation."""
+    """Return what means nothing here, as a Markdown table, for the documentation."""
     reasons: dict[str, list[str]] = {}
     for key, why in IGNORED_KEYS.items():
         reasons.setdefault(why, []).append(f"`{key}`")

@@ -138,7 +138,7 @@ class Cell:
 
     @classmethod
     def detached(cls) -> Cell:
-        """A cell in private memory that no monitor looks at."""
+        """Return a cell in private memory that no monitor looks at."""
         cell = cls._of(mmap.mmap(-1, CELL_SIZE))
         for word in UNKNOWN_AT_FIRST:
             cell.words[word] = -1

@@ -177,9 +177,10 @@ SHARED_SECTION = f"one of the sections beyond the {MAX_SECTIONS - 1}rd"
 
 
 def shown_name(name: str) -> str:
-    """What the monitor reads of a section's name: lone surrogates spelt out, and a long one cut."""
+    """Return what the monitor reads of a section's name: lone surrogates spelt out, and a long one cut."""
     return raw_name(name).rstrip(b"\0").decode("utf-8", errors="replace")
 
 
 def raw_name(name: str) -> bytes:
+    """Return the bytes of a section's name as the cell has them, without the zeros after it."""
     return name.encode("utf-8", errors="backslashreplace")[: NAME_SIZE - 1]

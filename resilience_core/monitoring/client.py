@@ -59,8 +59,9 @@ from resilience_core.monitoring.cell_layout import (
 from resilience_core.monitoring.client_arguments import no_iteration, no_name, selected_names, unconfigured
 from resilience_core.monitoring.collectives import maxima, union_of_names
 from resilience_core.monitoring.error_capture import note_error, record_errors_in, stop_recording
-from resilience_core.monitoring.learned_limits import LearnedLimits, Seen, no_restart_is_left, relaxed_limits
+from resilience_core.monitoring.learned_limits import LearnedLimits, Seen
 from resilience_core.monitoring.limit_messages import undercutting
+from resilience_core.monitoring.limit_resolver import no_restart_is_left, relaxed_limits
 from resilience_core.monitoring.limits_text import SharedOrigin, write_limits
 from resilience_core.monitoring.process_hooks import (
     allow_stack_dumps,

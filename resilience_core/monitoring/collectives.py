@@ -28,7 +28,7 @@ def is_distributed() -> bool:
 
 
 def maxima(values: Sequence[int]) -> list[int]:
-    """The maximum of each number over all ranks, on every rank. A collective: all ranks must call it.
+    """Return the maximum of each number over all ranks, on every rank. A collective: all ranks must call it.
 
     Args:
         values: As many on every rank; each fits into 64 bits.
@@ -79,7 +79,7 @@ def _number(text: str) -> int:
 
 
 def _device_of_the_group(torch: Any, distributed: Any) -> Any:
-    """A device on which the default group can run a collective.
+    """Return a device on which the default group can run a collective.
 
     A group made without naming a backend, or with ``cpu:gloo,cuda:nccl``, has one backend per device type; the
     CPU is preferred, since it is there in every state a GPU may be in.

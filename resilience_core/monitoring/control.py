@@ -72,7 +72,7 @@ class WorkloadControlRequest:
     description: str = attrs.field(default="", converter=_description)
 
     def to_json(self) -> str:
-        """The request as one JSON object."""
+        """Return the request as one JSON object."""
         return json.dumps({"action": self.action.value, "description": self.description})
 
     @classmethod

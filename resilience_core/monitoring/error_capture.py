@@ -174,7 +174,7 @@ def _first_seen(error: BaseException) -> tuple[int, str | None, int] | None:
 
 
 def _root(error: BaseException) -> BaseException:
-    """What it comes from: the exception noted first, or named by ``raise ... from``, or of a peer that was lost.
+    """Return what it comes from: the exception noted first, or named by ``raise ... from``, or of a peer that was lost.
 
     What a rank raises while it handles the loss of a peer, in a clean-up that fails or by ``sys.exit(1)``, comes from
     that loss, also where ``from None`` hides it.
@@ -198,7 +198,7 @@ def _tells_of_loss(error: BaseException) -> bool:
 
 
 def _leaves(error: BaseException) -> list[BaseException]:
-    """The exceptions of a group and of groups in it, or the one that is none; nothing where they are too many."""
+    """Return the exceptions of a group and of groups in it, or the one that is none; nothing for too many."""
     leaves: list[BaseException] = []
     pending = [error]
     for _ in range(_MOST_LEAVES):
@@ -214,7 +214,7 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """An exception, and what it was raised in the course of."""
+    """Return an exception, and what it was raised in the course of."""
     chain = [error]
     while len(chain) < _LONGEST_CHAIN and (following := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(following)

@@ -100,7 +100,7 @@ def parse_error(text: str | None) -> ErrorRecord | None:
 
 
 def error_from_json(document: Mapping[str, Any]) -> ErrorRecord:
-    """The inverse of ``_asdict()``; keys of another version are passed over.
+    """Return the inverse of ``_asdict()``; keys of another version are passed over.
 
     Raises:
         TypeError: It is no record.

@@ -117,7 +117,7 @@ class Evidence:
         )
 
     def protective(self, learned: float, floor: float) -> float:
-        """The learned limit as ``relax`` puts it in force, seconds: never below the floor that applies."""
+        """Return the learned limit as ``relax`` puts it in force, seconds: never below the floor that applies."""
         return max(learned, self.factor * self.longest, floor)
 
     def to_json(self) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class Evidence:
 
     @classmethod
     def from_json(cls, document: Any, place: str) -> Evidence:
-        """The inverse of :meth:`to_json`; keys of later versions are ignored.
+        """Return the inverse of :meth:`to_json`; keys of later versions are ignored.
 
         Raises:
             RankMonitorClientError: It is not that; the message names the place.

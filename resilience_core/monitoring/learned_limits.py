@@ -1,51 +1,24 @@
 """The limits of one rank: what was configured, what was learned, and which of the two is in force.
 
-``--ft-learned-limits`` decides how a learned limit and a configured one meet:
-
-* ``relax``, the default: a configured limit is a person's word and is never undercut; learning may only lengthen it,
-  where observation says that it is too short: where ``safety_factor`` times the longest interval seen is longer. Where
-  nothing was configured (``null``, or a default that nobody chose) the learned limit is in force, never below the
-  floor that its evidence earns (see :mod:`resilience_core.monitoring.interval_evidence`).
-  This is the default because the two ways to be wrong do not cost the same: a limit that is too long finds a hang some
-  seconds later, one that is too short kills a healthy job, at the same place in each generation, until no restart is
-  left.
-* ``replace``: what the documents of nvidia-resiliency-ext describe. A learned limit replaces the configured one,
-  ``safety_factor`` times the longest interval and never below ``learned_timeout_floor``, whatever it rests on.
-* ``off``: only configured limits. What is learned is still kept in the state, for a later run.
-
-A learned limit that has led to a verdict is four times as long in the generations that follow in this job, once more
-with each further verdict at the same place: a hang that repeats is still found, a limit that was wrong costs one or two
-restarts and not all of them. The launcher keeps the count and hands it to its ranks in ``FT_RELAXED_LIMITS``, so a
-state file cannot bring the short limit back.
-
-Where no restart is left, there is no generation that could follow with a longer limit: a verdict ends the job. There
-the floor that thin evidence earns is an hour by default (see :mod:`resilience_core.monitoring.interval_evidence`);
-whether one is left, a
-rank reads from torchrun's variables. Unknown, as under other launchers, counts as left. Configured limits, plenty of
-evidence and ``replace`` are as ever. The learned limit of a start, the launcher's, keeps the same rule.
+:mod:`~resilience_core.monitoring.limit_resolver` decides the latter; this module learns and remembers.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resilience_core.errors import TimeoutsNotReadyError
-from resilience_core.monitoring.cell_layout import SHARED_SECTION, shown_name
-from resilience_core.monitoring.interval_evidence import NO_RESTART_FACTOR, Evidence
+from resilience_core.monitoring.cell_layout import SHARED_SECTION
+from resilience_core.monitoring.interval_evidence import Evidence
 from resilience_core.monitoring.limit_kinds import (
-    CONFIGURED,
-    DEFAULT,
     FIRST_HEARTBEAT,
     HEARTBEAT,
-    LEARNED,
     OUT_OF_SECTION,
-    RELAXATION,
     section_kind,
-    section_name,
 )
+from resilience_core.monitoring.limit_resolver import LimitResolver
 from resilience_core.monitoring.limits_text import SharedOrigin, shared_origin
 from resilience_core.monitoring.timeouts import (
     HeartbeatTimeouts,
@@ -62,10 +35,7 @@ from resilience_core.system.clock import NS_PER_SECOND
 if TYPE_CHECKING:
     from resilience_core.config.schema import FaultToleranceConfig
 
-__all__ = ["LearnedLimits", "Seen", "no_restart_is_left", "relaxed_limits"]
-
-MOST_VERDICTS = 10
-"""How many verdicts make a limit longer; beyond it is a million times as long."""
+__all__ = ["LearnedLimits", "Seen"]
 
 
 class Seen(NamedTuple):
@@ -74,25 +44,6 @@ class Seen(NamedTuple):
     longest_ns: int
     intervals: int
     observed_ns: int
-
-
-def relaxed_limits(text: str | None) -> dict[str, int]:
-    """How many verdicts each learned limit has led to in this job, from the launcher's environment variable."""
-    try:
-        counts = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    if not isinstance(counts, dict):
-        return {}
-    return {kind: min(count, MOST_VERDICTS) for kind, count in counts.items() if isinstance(count, int) and count > 0}
-
-
-def no_restart_is_left(environment: Mapping[str, str]) -> bool:
-    """Whether the job ends with this generation, as torchrun's variables say; False where they are not set."""
-    try:
-        return int(environment["TORCHELASTIC_RESTART_COUNT"]) >= int(environment["TORCHELASTIC_MAX_RESTARTS"])
-    except (KeyError, ValueError):
-        return False
 
 
 class LearnedLimits:
@@ -183,12 +134,12 @@ class LearnedLimits:
         return section_kind(SHARED_SECTION) in self._relaxed
 
     def shared_origin(self, name: str) -> SharedOrigin | None:
-        """What is told of a section without a slot of its own; None where it has no limit."""
+        """Return what is told of a section without a slot of its own; None where it has no limit."""
         entry = self._entries().get(section_kind(name))
         return None if entry is None else shared_origin(self._config.learned_limits, entry)
 
     def summary(self) -> str:
-        """What was learned and what follows from it, in one line."""
+        """Say what was learned and what follows from it, in one line."""
         entries = self._entries()
         return "; ".join(self._told(kind, entries.get(kind)) for kind in self._learned_seconds())
 
@@ -227,23 +178,10 @@ class LearnedLimits:
             self._version = object()
 
     def _find_entries(self) -> dict[str, dict[str, Any]]:
-        config = self._config
-        configured: dict[str, tuple[float | None, bool]] = {
-            FIRST_HEARTBEAT: (config.initial_rank_heartbeat_timeout, config.is_given("initial_rank_heartbeat_timeout")),
-            HEARTBEAT: (config.rank_heartbeat_timeout, config.is_given("rank_heartbeat_timeout")),
-            OUT_OF_SECTION: (config.rank_out_of_section_timeout, True),
-        }
-        configured |= {section_kind(name): (limit, True) for name, limit in config.rank_section_timeouts.items()}
-        learned = self._learned_seconds() if self._is_used else {}
-        found = {}
-        for kind in [*configured, *(kind for kind in learned if kind not in configured)]:
-            limit, is_given = configured.get(kind, (None, True))
-            entry = self._learned_entry(kind, limit, is_given, learned[kind]) if kind in learned else None
-            if entry is None and limit is not None:
-                entry = {"seconds": limit, "source": CONFIGURED if is_given else DEFAULT}
-            if entry is not None:
-                found[kind] = entry
-        return found
+        resolver = LimitResolver(
+            self._config, self._evidence, self._own_intervals, self._relaxed, self._shared, self._is_last
+        )
+        return resolver.entries(self._learned_seconds() if self._is_used else {})
 
     def _learned_seconds(self) -> dict[str, float]:
         learned = {
@@ -255,58 +193,6 @@ class LearnedLimits:
             learned[FIRST_HEARTBEAT] = self._heartbeat.initial
             learned[HEARTBEAT] = self._heartbeat.subsequent
         return {kind: seconds for kind, seconds in learned.items() if seconds is not None}
-
-    def _learned_entry(
-        self, kind: str, configured: float | None, is_given: bool, seconds: float
-    ) -> dict[str, Any] | None:
-        """The limit that was learned, as the mode puts it in force; None where the configured one stays."""
-        is_relax = self._config.learned_limits == "relax"
-        evidence = self._evidence.get(kind, Evidence())
-        floor = self._config.learned_timeout_floor
-        relaxed = self._verdicts(kind)
-        is_thin = False
-        if is_relax and is_given and configured is not None:
-            # Floors stand in for a limit that nobody chose; this one is lengthened by what was observed alone.
-            observed = evidence.protective(seconds if seconds > floor else 0.0, floor=0.0)
-            if configured >= observed * RELAXATION**relaxed:
-                return None
-            floor, seconds = 0.0, observed
-        elif is_relax:
-            is_thin = evidence.is_thin(kind, self._own_intervals.get(kind, 0))
-            if is_thin:
-                floor = max(floor, self._config.thin_evidence_floor)
-            seconds = evidence.protective(seconds, floor)
-        else:
-            seconds = max(seconds, floor)  # one that an earlier run has learned may be shorter
-        seconds *= RELAXATION**relaxed
-        else_seconds = None
-        if is_thin and self._is_last and seconds < NO_RESTART_FACTOR * self._config.thin_evidence_floor:
-            else_seconds, seconds = seconds, NO_RESTART_FACTOR * self._config.thin_evidence_floor
-        return {
-            "seconds": seconds,
-            "source": LEARNED,
-            "configured": configured,
-            "is_default": not is_given,
-            "factor": evidence.factor,
-            "longest": evidence.longest,
-            "intervals": evidence.intervals,
-            "floor": floor,
-            "relaxed": relaxed,
-            "else_seconds": else_seconds,
-        }
-
-    def _verdicts(self, kind: str) -> int:
-        """How many verdicts a learned limit has led to; told by a name that may be cut, or that sections share.
-
-        Counted together: with each of them the launcher has announced a longer limit.
-        """
-        name = section_name(kind)
-        kinds = {kind}
-        if name is not None:
-            kinds.add(section_kind(shown_name(name)))
-            if name in self._shared:
-                kinds.add(section_kind(SHARED_SECTION))
-        return min(sum(self._relaxed.get(each, 0) for each in kinds), MOST_VERDICTS)
 
     # ---- learning ---------------------------------------------------------------------------------------
 
@@ -374,7 +260,7 @@ class LearnedLimits:
     # ---- from job to job --------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What was learned, with its evidence, as JSON types."""
+        """Return what was learned, with its evidence, as JSON types."""
         return timeouts_to_state(self._heartbeat, self._section, self._evidence)
 
     def load(self, state: Mapping[str, Any]) -> None:

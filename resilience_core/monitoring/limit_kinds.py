@@ -53,17 +53,17 @@ RELAXATION = 4
 
 
 def section_kind(name: str) -> str:
-    """The kind of a section's limit."""
+    """Return the kind of a section's limit."""
     return SECTION + name
 
 
 def section_name(kind: str) -> str | None:
-    """The section of a kind of limit; None of another kind."""
+    """Return the section of a kind of limit; None of another kind."""
     return kind.removeprefix(SECTION) if kind.startswith(SECTION) else None
 
 
 def option_for(kind: str) -> str:
-    """The option that sets a limit, with a placeholder for its value."""
+    """Return the option that sets a limit, with a placeholder for its value."""
     if kind.startswith(SECTION):
         return f"--ft-rank-section-timeouts {kind.removeprefix(SECTION)}:SECONDS"
     return {
@@ -74,6 +74,12 @@ def option_for(kind: str) -> str:
 
 
 def basis(mode: str, entry: Mapping[str, Any]) -> str | None:
+    """Return what a limit rests on: see ``LimitOrigin.basis``.
+
+    Args:
+        mode: The configuration's ``learned_limits``.
+        entry: Of a document of :class:`resilience_core.monitoring.learned_limits.LearnedLimits`.
+    """
     if mode == "replace" or entry["source"] == DEFAULT:
         return None
     if entry["source"] == LEARNED and (entry["configured"] is None or entry["is_default"]):

@@ -42,7 +42,7 @@ class LimitOrigin(NamedTuple):
 
 
 def undercutting(document: Mapping[str, Any]) -> str:
-    """The learned limits of a document that are shorter than what somebody has configured, in words; empty: none."""
+    """Say which learned limits of a document are shorter than what somebody has configured; empty: none."""
     return ", ".join(
         f"{kind} {_short(entry['seconds'])} s (configured {entry['configured']:g} s)"
         for kind, entry in document["limits"].items()

@@ -143,7 +143,7 @@ def stop_answering(file: TextIO) -> None:
 
 
 def log_and_leave(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """The exception hook of ``install_exception_hook``: say what happened and leave without tearing down.
+    """Say what happened and leave without tearing down: the exception hook of ``install_exception_hook``.
 
     An orderly interpreter exit may wait for ever, for instance in a collective library's destructor.
     """

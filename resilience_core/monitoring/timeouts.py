@@ -73,7 +73,7 @@ def learn_timeout(
     safety_factor: float,
     floor_seconds: float,
 ) -> float:
-    """The next timeout, from the longest interval that any rank saw since the last calculation.
+    """Return the next timeout, from the longest interval that any rank saw since the last calculation.
 
     Args:
         longest_seconds: The maximum over all ranks, seconds.
@@ -137,7 +137,7 @@ def learn_sections(
 def timeouts_to_state(
     heartbeat: HeartbeatTimeouts, section: SectionTimeouts, evidence: Mapping[str, Evidence] | None = None
 ) -> dict[str, Any]:
-    """The learned values, and only those, as JSON types; what they rest on beside them, where that is known."""
+    """Return the learned values, and only those, as JSON types; what they rest on beside them, where that is known."""
     learned_sections = sorted(section.calculated_sections)
     known = {kind: evidence[kind].to_json() for kind in sorted(evidence)} if evidence else None
     return {
@@ -159,7 +159,7 @@ def timeouts_to_state(
 
 
 def evidence_from_state(state: Mapping[str, Any]) -> dict[str, Evidence]:
-    """What the learned values of a state rest on; nothing for a state that was written before it was kept.
+    """Return what the learned values of a state rest on; nothing for a state that was written before it was kept.
 
     Raises:
         RankMonitorClientError: It does not have the shape that :func:`timeouts_to_state` gives it.

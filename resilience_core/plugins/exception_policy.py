@@ -65,7 +65,7 @@ class ExceptionPolicy:
 
 
 def check(policy: ExceptionHandling) -> ExceptionHandling:
-    """The policy, when it is one.
+    """Return the policy, when it is one.
 
     Raises:
         ConfigError: It is neither a function nor a table of exception types.

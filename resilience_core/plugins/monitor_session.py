@@ -66,12 +66,12 @@ class Watch:
         return True
 
     def loaded(self, iteration: int, source: LoadSource) -> None:
-        """A checkpoint was loaded; training resumes from ``iteration``."""
+        """Note that a checkpoint was loaded; training resumes from ``iteration``."""
         self.client.note_checkpoint_loaded(iteration)
         self.history.loaded(source)
 
     def saved(self, iteration: int, kind: CheckpointKind, error: BaseException | None) -> bool:
-        """Saving, finalizing or removing is over.
+        """Note that saving, finalizing or removing is over.
 
         Returns:
             Whether this was a save that something can be learned after.

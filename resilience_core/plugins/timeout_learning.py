@@ -62,17 +62,17 @@ class RunHistory:
     _steps_learned: int = attrs.field(default=0, init=False)
 
     def closed_setup(self) -> None:
-        """The ``setup`` section has been closed in good order."""
+        """Note that the ``setup`` section was closed in good order."""
         self._setup_is_new = True
 
     def loaded(self, source: LoadSource) -> None:
-        """A checkpoint was loaded."""
+        """Note that a checkpoint was loaded."""
         self.was_loaded = True
         if source == "persistent":
             self.was_loaded_persistent = True
 
     def saved(self, kind: CheckpointKind, error: BaseException | None) -> bool:
-        """Saving, finalizing or removing is over.
+        """Note that saving, finalizing or removing is over.
 
         Returns:
             Whether this was a save that something can be learned after.

@@ -41,7 +41,7 @@ def is_running(pid: int, start_time: int) -> bool:
 
 
 def stat_fields(pid: int) -> list[bytes] | None:
-    """The fields of proc(5) from the third, the state, on; None when there is no such process."""
+    """Return the fields of proc(5) from the third, the state, on; None when there is no such process."""
     # By another name for ourselves: /proc may be that of another PID namespace, in which our number is somebody else's.
     name = "self" if pid == os.getpid() else str(pid)
     try:
@@ -51,7 +51,7 @@ def stat_fields(pid: int) -> list[bytes] | None:
 
 
 def own_pid_namespace() -> int:
-    """The inode of this process's PID namespace; 0 when it cannot be told."""
+    """Return the inode of this process's PID namespace; 0 when it cannot be told."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:

@@ -20,9 +20,10 @@ from resilience_core.monitoring.interval_evidence import (
     MEMORY_SECONDS,
     Evidence,
 )
-from resilience_core.monitoring.learned_limits import LearnedLimits, Seen, no_restart_is_left, relaxed_limits
+from resilience_core.monitoring.learned_limits import LearnedLimits, Seen
 from resilience_core.monitoring.limit_kinds import FIRST_HEARTBEAT, HEARTBEAT, OUT_OF_SECTION
 from resilience_core.monitoring.limit_messages import origin_of
+from resilience_core.monitoring.limit_resolver import no_restart_is_left, relaxed_limits
 from resilience_core.monitoring.limits_text import write_limits
 
 S = 1_000_000_000

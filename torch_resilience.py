@@ -22,7 +22,7 @@ _HOME = os.path.dirname(os.path.realpath(__file__))
 
 
 def foreign_packages() -> dict[str, str]:
-    """The import names of ours that lead somewhere else, each with where.
+    """Return the import names of ours that lead somewhere else, each with where.
 
     Returns:
         Name to the file or folder found in its place, or ``missing``; empty when all is well.
@@ -31,7 +31,7 @@ def foreign_packages() -> dict[str, str]:
 
 
 def _found(name: str) -> str:
-    """The folder a package's name leads to; the file that is not ours, where it was overwritten in place."""
+    """Return the folder a package's name leads to; the file that is not ours, where it was overwritten in place."""
     loaded = sys.modules.get(name)
     spec = loaded.__spec__ if loaded is not None else importlib.util.find_spec(name)
     if spec is None:

@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 class Translator:
     """The events of one trainer, run after run.
 
-    Every method may be called at any time: outside of a run nothing is fired, an end without a start is passed
-    over, and a start whose predecessor had no end gives it one.
+    Every method may be called at any time: outside of a run nothing is fired, an end without a start is
+    passed over, and a start whose predecessor had no end gives it one.
 
     Args:
         framework: The word for ``RunContext.framework``.
@@ -77,8 +77,6 @@ class Translator:
         self._evals_begun = 0
         self._saves_open = 0
         self._save: tuple[int, CheckpointKind] = (0, "save")
-
-    # ---- one run of the loop ----------------------------------------------------------------------------
 
     def begin(self, context: RunContext, plugins: Iterable[object] = (), faults: Iterable[Fault] = ()) -> None:
         """Begin a run: subscribe its plugins and fire ``setup``. A run that was never ended ends here.
@@ -126,8 +124,7 @@ class Translator:
 
         Args:
             error: The exception.
-            reason: Why the run will have ended; ``exception`` when None, or ``signal`` for an interrupt from the
-                keyboard and ``stopped`` where a plugin asked for it.
+            reason: Why the run will have ended; as the exception tells when None.
         """
         if not self.is_running or self._has_raised:
             return
@@ -164,8 +161,6 @@ class Translator:
             self._forget_spans()
             self._plugins.remove()
             self._restore()
-
-    # ---- steps ------------------------------------------------------------------------------------------
 
     def step_start(self, iteration: int) -> None:
         """Begin a training step."""
@@ -228,8 +223,6 @@ class Translator:
             self.step_end()
             self.eval_step_end()
 
-    # ---- saves ------------------------------------------------------------------------------------------
-
     def checkpoint_start(self, kind: CheckpointKind = "save", iteration: int | None = None) -> None:
         """Begin saving; inside another save this is part of it.
 
@@ -283,11 +276,11 @@ class Translator:
         self.wrap(owner, method, around)
 
     def wrap(self, owner: object, method: str, around: Callable[..., Any]) -> None:
-        """Replace a method of one object until the run ends; outside of a run the original is called.
+        """Replace a method of one object, where it has one of that name, until the run ends.
 
         Args:
             owner: The object; its class is left alone.
-            method: The method's name; an object that has none of that name is left alone.
+            method: The method's name.
             around: Called with the original and the arguments.
         """
         undo = wrap_method(owner, method, around, lambda: self.is_running)
@@ -305,5 +298,4 @@ class Translator:
 
 _lock = threading.Lock()
 _translators: weakref.WeakKeyDictionary[Any, Translator] = weakref.WeakKeyDictionary()
-_running: weakref.WeakKeyDictionary[EventBus, Translator] = weakref.WeakKeyDictionary()
-"""Who began a run last on each bus, and may be in it still."""
+_running: weakref.WeakKeyDictionary[EventBus, Translator] = weakref.WeakKeyDictionary()  # who began last on each bus

@@ -266,9 +266,9 @@ MUTANTS = (
     ),
     Mutant(
         "a new section replaces that of a signal handler",
-        "resilience_core/monitoring/client.py",
-        "section = self._sections.setdefault(name, section)",
-        "self._sections[name] = section",
+        "resilience_core/monitoring/first_use.py",
+        "section = state.sections.setdefault(name, section)",
+        "state.sections[name] = section",
         ("tests/resilience_core/monitoring/test_client.py",),
     ),
     Mutant(

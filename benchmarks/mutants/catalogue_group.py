@@ -333,7 +333,7 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "a child that was forked in C closes what its parent has open",
         "resilience_core/monitoring/error_capture.py",
-        "        cut_off_clients()\n",
+        "        detach_clients()\n",
         "        pass\n",
         ("tests/resilience_core/monitoring/test_client.py",),
     ),
@@ -557,21 +557,21 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "an evaluation at the iteration of a step makes the job unjudged",
         "resilience_core/monitoring/client.py",
-        "            if iteration != before or not self._evaluated:",
+        "            if iteration != before or not self._state.was_evaluation:",
         "            if True:",
         ("tests/resilience_core/monitoring/test_client.py",),
     ),
     Mutant(
         "after an evaluation, iterations may stand still unnoticed",
         "resilience_core/monitoring/client.py",
-        "            self._evaluated = False\n\n    def note_evaluation",
+        "            self._state.was_evaluation = False\n\n    def note_evaluation",
         "\n    def note_evaluation",
         ("tests/resilience_core/monitoring/test_client.py",),
     ),
     Mutant(
         "the step after an evaluation at the same iteration makes the job unjudged",
         "resilience_core/monitoring/client.py",
-        "        self.note_iteration(iteration)\n        self._evaluated = True",
+        "        self.note_iteration(iteration)\n        self._state.was_evaluation = True",
         "        self.note_iteration(iteration)",
         ("tests/resilience_core/monitoring/test_client.py",),
     ),

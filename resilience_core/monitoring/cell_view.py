@@ -9,8 +9,8 @@ from resilience_core.monitoring.cell_layout import (
     CLOSED,
     FIRST_CLOSED,
     FIRST_LINE,
+    FIRST_REPORT,
     FIRST_SECTION,
-    FIRST_SIGN,
     HEARTBEAT,
     INITIALISED,
     ITERATION,
@@ -111,7 +111,7 @@ def read_view(words: memoryview, name_of: Callable[[int], str]) -> CellView:
 
 def stamps(words: memoryview) -> dict[str, int | None]:
     """Return when the rank reached its first line, its monitor and its first sign of life; None for what is unknown."""
-    names = {"first_line_ns": FIRST_LINE, "initialised_ns": INITIALISED, "first_sign_ns": FIRST_SIGN}
+    names = {"first_line_ns": FIRST_LINE, "initialised_ns": INITIALISED, "first_sign_ns": FIRST_REPORT}
     return {name: words[index] or None for name, index in names.items()}
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import operator
 import reprlib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 from resilience_core.errors import SectionError
 
-__all__ = ["no_iteration", "no_name", "selected_names", "unconfigured"]
+__all__ = ["no_iteration", "no_name", "refuse_copy", "selected_names", "unconfigured"]
 
 _LONGEST_SHOWN_BITS = 256
 
 
 def no_iteration(iteration: object) -> TypeError | ValueError:
-    """The error for an iteration that the cell has no word for."""
+    """Return the error for an iteration that the cell has no word for."""
     try:
         number = operator.index(iteration)  # type: ignore[arg-type]
     except TypeError:
@@ -28,7 +28,7 @@ def no_iteration(iteration: object) -> TypeError | ValueError:
 
 
 def no_name(call: str, name: object) -> SectionError:
-    """The error for a section whose name is no string, or an empty one."""
+    """Return the error for a section whose name is no string, or an empty one."""
     return SectionError(
         f"{call}: a section's name must be a string that is not empty, not {reprlib.repr(name)} "
         f"({type(name).__name__}); pass a name, for example 'step'"
@@ -36,7 +36,7 @@ def no_name(call: str, name: object) -> SectionError:
 
 
 def selected_names(selected_sections: object) -> list[str]:
-    """The names that a caller of ``calculate_and_set_section_timeouts`` has selected.
+    """Return the names that a caller of ``calculate_and_set_section_timeouts`` has selected.
 
     Raises:
         TypeError: They are no names.
@@ -54,7 +54,7 @@ def selected_names(selected_sections: object) -> list[str]:
 
 
 def unconfigured(name: str, configured: Iterable[str]) -> str:
-    """The error for a section that the configuration does not name although it names others."""
+    """Return the error for a section that the configuration does not name although it names others."""
     import difflib
 
     names = sorted(configured)
@@ -63,4 +63,16 @@ def unconfigured(name: str, configured: Iterable[str]) -> str:
     return (
         f"section '{name}' is used but not in rank_section_timeouts; {hint} Add '{name}' with a timeout in seconds, "
         "or null for no limit"
+    )
+
+
+def refuse_copy(self: object) -> NoReturn:
+    """Refuse to copy or pickle a client, as its ``__reduce__``: two would write the same words.
+
+    Raises:
+        TypeError: Always.
+    """
+    raise TypeError(
+        "a RankMonitorClient cannot be copied or pickled, since it belongs to the process that made it; leave it "
+        "out of what is copied, or make one in each process"
     )

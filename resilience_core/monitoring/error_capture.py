@@ -19,7 +19,7 @@ from resilience_core.monitoring.cell import Cell, CellError
 from resilience_core.monitoring.cell_layout import ERROR_TEXT
 from resilience_core.monitoring.cell_view import CellView
 from resilience_core.monitoring.error_record import ErrorRecord, as_text, is_consequence, parse_error
-from resilience_core.monitoring.process_hooks import cut_off_clients
+from resilience_core.monitoring.process_hooks import detach_clients
 
 __all__ = [
     "LONGEST_MESSAGE",
@@ -111,7 +111,7 @@ def note_error(error: BaseException, *, thread: str | None = None) -> None:
     if os.getpid() == _pid:
         _note(_cell, error, thread)
     else:  # what is left on its way out, and closed, is the parent's; a C library may have forked, unseen by Python
-        cut_off_clients()
+        detach_clients()
 
 
 def leave_error(error: BaseException, variable: str = CELL_VARIABLE) -> None:

@@ -25,12 +25,12 @@ from resilience_core.system.prctl import allow_tracer
 
 __all__ = [
     "allow_stack_dumps",
-    "answer_for_stacks",
-    "cut_off_clients",
-    "cut_off_in_children",
-    "log_and_leave",
+    "register_stack_dump",
+    "detach_clients",
+    "detach_in_forked_children",
+    "exit_on_uncaught_exception",
     "read_config",
-    "stop_answering",
+    "unregister_stack_dump",
     "wait_for_files",
 ]
 
@@ -39,28 +39,28 @@ logger = logging.getLogger(__name__)
 _LONGEST_WAIT_SECONDS = 2.0
 
 
-class _Cuttable(Protocol):
-    def cut_off(self) -> None:
+class _Detachable(Protocol):
+    def detach(self) -> None:
         """Go on without effect."""
 
 
-_clients: weakref.WeakSet[_Cuttable] = weakref.WeakSet()
+_clients: weakref.WeakSet[_Detachable] = weakref.WeakSet()
 _fork_hook: Callable[[], None] | None = None
 
 
-def cut_off_in_children(client: _Cuttable) -> None:
-    """Cut a client off in every process that is forked from this one."""
+def detach_in_forked_children(client: _Detachable) -> None:
+    """Detach a client from its cell in every process that is forked from this one."""
     global _fork_hook
     _clients.add(client)
     if _fork_hook is None:
-        _fork_hook = cut_off_clients
+        _fork_hook = detach_clients
         os.register_at_fork(after_in_child=_fork_hook)
 
 
-def cut_off_clients() -> None:
-    """Cut every client off, in a process that was forked from the one they belong to."""
+def detach_clients() -> None:
+    """Detach every client, in a process that was forked from the one they belong to."""
     for client in list(_clients):
-        client.cut_off()
+        client.detach()
 
 
 def wait_for_files(paths: Collection[str], launcher: int) -> None:
@@ -117,7 +117,7 @@ def allow_stack_dumps(launcher: int) -> None:
         allow_tracer(launcher)
 
 
-def answer_for_stacks(cell_path: str) -> TextIO | None:
+def register_stack_dump(cell_path: str) -> TextIO | None:
     """Write this process's stacks beside the cell when the monitor asks, where it cannot read them from outside.
 
     Returns:
@@ -136,13 +136,13 @@ def answer_for_stacks(cell_path: str) -> TextIO | None:
     return file
 
 
-def stop_answering(file: TextIO) -> None:
-    """Undo :func:`answer_for_stacks`."""
+def unregister_stack_dump(file: TextIO) -> None:
+    """Undo :func:`register_stack_dump`."""
     faulthandler.unregister(STACK_SIGNAL)
     file.close()
 
 
-def log_and_leave(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+def exit_on_uncaught_exception(kind: type[BaseException], error: BaseException, trace: Any) -> None:
     """Say what happened and leave without tearing down: the exception hook of ``install_exception_hook``.
 
     An orderly interpreter exit may wait for ever, for instance in a collective library's destructor.

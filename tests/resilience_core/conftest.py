@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from resilience_core import FaultToleranceConfig, RankMonitorClient
-from resilience_core.monitoring import client as client_module
+from resilience_core.monitoring import first_use
 from resilience_core.monitoring.cell import Cell
 
 FORKS = """
@@ -62,7 +62,7 @@ def run_ranks(tmp_path: Path) -> Callable[..., list[str]]:
 def rank_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Cell]]:
     """Make this process a monitored rank; returns the monitor's end of its cell."""
     cells = []
-    monkeypatch.setattr(client_module, "_warned", set())  # what this process has said once, a test hears again
+    monkeypatch.setattr(first_use, "_warned", set())  # what this process has said once, a test hears again
 
     def make(**settings: Any) -> Cell:
         path = tmp_path / f"cell{len(cells)}"

@@ -29,9 +29,10 @@ from launcher.processes.handles import wait_for_exit
 from launcher.records.run_folders import RunFolder
 from launcher.workers.starters import SpawnStarter
 from resilience_core import FaultToleranceConfig
-from resilience_core.monitoring import cell
+from resilience_core.monitoring import cell_layout
 from resilience_core.monitoring.cell import Cell
 from resilience_core.monitoring.cell_layout import PID, SHUT_DOWN, START_TIME, STATE, WATCHED
+from resilience_core.system.proc import own_pid_namespace
 from resilience_core.system.proc import process_start_time as start_time
 
 S = 1_000_000_000
@@ -106,10 +107,10 @@ class Made:
 
     def claim(self, local_rank: int, **words: int) -> None:
         """Have somebody report for a local rank; words of its cell, by their names in
-        ``resilience_core.monitoring.cell``."""
+        ``resilience_core.monitoring.cell_layout``."""
         opened = Cell(self.run_folder.cell(0, local_rank))
         for name, value in words.items():
-            opened.words[getattr(cell, name)] = value
+            opened.words[getattr(cell_layout, name)] = value
         opened.close()
 
     def end(self) -> list[int | None]:
@@ -238,7 +239,7 @@ def test_a_number_that_is_not_the_ranks_here_is_not_signalled(
 ) -> None:
     """A cell names its rank by number: given to somebody else by now, or counted in another namespace."""
     made, bystander = make(), spawn("print('ready', flush=True); input()")
-    namespace = cell.own_pid_namespace()
+    namespace = own_pid_namespace()
     words = {"PID": bystander.pid, "START_TIME": start_time(bystander.pid) or 0, "PID_NAMESPACE": namespace}
     made.claim(0, **{**words, **elsewhere})
     assert made.end() == [0, 0]

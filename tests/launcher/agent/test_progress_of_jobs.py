@@ -62,7 +62,7 @@ def test_a_job_that_saves_in_every_second_generation_is_not_given_up(job: Job, g
     first = before = without = 0  # where the generation begins, and where the one began that had saved that
     for generation in generations:
         cell, client = Cell.detached(), RankMonitorClient()
-        client._words = cell.words
+        client._state.words = cell.words
         loaded = job.told(job.tells_loaded, first, before) if first else None
         if loaded is not None:
             client.note_checkpoint_loaded(loaded)

@@ -25,7 +25,7 @@ from launcher.workers.torch_processes import check_error_file
 from resilience_core import FaultToleranceConfig
 from resilience_core.errors import StateFileError
 from resilience_core.monitoring.cell_layout import STACK_SIGNAL
-from resilience_core.monitoring.process_hooks import answer_for_stacks
+from resilience_core.monitoring.process_hooks import register_stack_dump
 from resilience_core.plugins.state_file import load_state
 from resilience_core.system.plain_files import only_plain
 
@@ -78,7 +78,7 @@ def incident(folder: str) -> Incident:
     [
         ("0-0.stack", lambda path: stacks_from_inside._answer(path, 0), ()),
         ("0-0.stack", stacks_from_inside._size, -1),
-        ("0-0.stack", lambda path: answer_for_stacks(path.removesuffix(".stack")), None),
+        ("0-0.stack", lambda path: register_stack_dump(path.removesuffix(".stack")), None),
         ("incident.json", lambda path: read_incident(os.path.dirname(path)), OSError),
         ("report.txt", lambda path: incident(os.path.dirname(path)).save(), OSError),
         (".incident.json", lambda path: incident(os.path.dirname(path)).save(), OSError),

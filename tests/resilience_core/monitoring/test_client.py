@@ -34,7 +34,7 @@ from resilience_core import (
 from resilience_core.environment import RELAXED_VARIABLE
 from resilience_core.errors import SectionError, TimeoutsNotReadyError
 from resilience_core.monitoring import client as client_module
-from resilience_core.monitoring import process_hooks
+from resilience_core.monitoring import connection, first_use, limits_in_force, process_hooks
 from resilience_core.monitoring.cell import Cell
 from resilience_core.monitoring.cell_layout import (
     CLOSED,
@@ -58,6 +58,8 @@ from resilience_core.monitoring.process_hooks import read_config
 from resilience_core.testing import FakeClock
 
 S = 1_000_000_000
+
+CLIENT_FILES = [module.__file__ for module in (client_module, connection, first_use, limits_in_force)]
 
 
 @pytest.fixture
@@ -179,7 +181,7 @@ def test_the_highest_iteration_of_checkpoints_is_kept_and_what_is_none_is_passed
     for iteration in [0, 40, 20, *none]:
         client.note_checkpoint_loaded(iteration)
         client.note_checkpoint_saved(iteration * 2 if isinstance(iteration, int) else iteration)
-    cell = client._cell
+    cell = client._state.cell
     assert cell is not None
     assert cell.view()[-3:] == (0, 40, 80)
 
@@ -692,11 +694,11 @@ def test_whatever_is_stored_beyond_the_slots_makes_sense_after_each_store(
 
     client.start_section("outer")
     clock.advance(5)  # it is overdue
-    words, client._words = client._words, Observed(client._words)  # type: ignore[assignment]
+    words, client._state.words = client._state.words, Observed(client._state.words)  # type: ignore[assignment]
     client.start_section("inner")
     client.end_section("inner")
     client.end_section("outer")
-    client._words = words
+    client._state.words = words
 
     assert len(said) > 10
     assert set(said) == {None}
@@ -744,12 +746,12 @@ class Told:
 
 def come_between(client: RankMonitorClient, call: Callable[[], object]) -> threading.Thread:
     """Let another thread make a call; returns when it has made it, or waits for what this thread is doing."""
-    client._lock = told = Told(client._lock)  # type: ignore[assignment]
+    client._state.lock = told = Told(client._state.lock)  # type: ignore[assignment]
     thread = threading.Thread(target=call)
     thread.start()
     while thread.is_alive() and not told.asked.wait(0.01):
         pass
-    client._lock = told.lock
+    client._state.lock = told.lock
     return thread
 
 
@@ -762,7 +764,7 @@ def test_two_threads_that_use_a_new_name_at_once_get_one_section(
     found: list[Any] = []
 
     def use() -> None:
-        found.append(client._new_section("io"))
+        found.append(client._first_use.section("io"))
 
     def meet(cell: Cell, name: str) -> int:
         if not threads:  # the first has found the name to be new
@@ -788,12 +790,12 @@ def test_a_first_call_while_a_state_is_loaded_switches_off_what_it_does_not_use(
     threads: list[threading.Thread] = []
     word = HEARTBEAT if first == "section" else OUT_OF_SECTION
     call = client.send_heartbeat if first == "heartbeat" else lambda: client.start_section("step")
-    words = client._words
-    client._words = Interrupted(  # type: ignore[assignment]
+    words = client._state.words
+    client._state.words = Interrupted(  # type: ignore[assignment]
         words, word, lambda: threads.append(come_between(client, call)), is_before=True
     )
     client.load_state_dict(loaded())
-    client._words = words
+    client._state.words = words
     threads[0].join()
 
     view = cell.view()
@@ -917,7 +919,7 @@ def interrupted(
 
     def trace(frame: types.FrameType, event: str, argument: object) -> Any:
         nonlocal reached
-        if frame.f_code.co_filename != client_module.__file__ or frame.f_code.co_name not in within:
+        if frame.f_code.co_filename not in CLIENT_FILES or frame.f_code.co_name not in within:
             return None
         if event == "line":
             reached += 1
@@ -961,7 +963,7 @@ def test_a_signal_handler_may_come_at_any_moment_of_the_initialisation(
                 client.shutdown_workload_monitoring()
             has_worked = True
 
-    within = {"init_workload_monitoring", "_start", "_put_limits_in_force", "_tell_limits"}
+    within = {"init_workload_monitoring", "open", "_begin", "begin", "apply", "_tell"}
     for _ in interrupted(client.init_workload_monitoring, within, handler):
         assert (cell.view().state == WATCHED) == client.is_initialized
         if what == "heartbeat" and has_worked:
@@ -1007,7 +1009,7 @@ def test_a_signal_handler_may_come_at_any_moment_of_a_first_use(
 
     client.load_state_dict(state)
     client.init_workload_monitoring()
-    within = {"_new_section", "_prepare_section", "_slot_for", "_new_slot", "_tell_limit_of", "_tell_limits"}
+    within = {"section", "_prepare_section", "_slot_for", "_new_slot", "tell_limit_of", "_tell"}
 
     def prepare() -> None:
         client.shutdown_workload_monitoring()
@@ -1020,12 +1022,12 @@ def test_a_signal_handler_may_come_at_any_moment_of_a_first_use(
     for _ in interrupted(lambda: client.start_section("step"), within, handler, prepare):
         if "step" not in client.open_sections:
             client.start_section("step")
-        opened = {name: section.deadline_word for name, section in client._open.items()}
+        opened = {name: section.deadline_word for name, section in client._state.open.items()}
         assert "other" in opened or (opened["step"] == NOT_SHOWN) == (first == MAX_SECTIONS - 1)
         for name, word in opened.items():
             assert client.section_timeouts is not None
             limit = client.section_timeouts.section[name] or 0
-            assert client._sections[name].limit_ns == limit * S
+            assert client._state.sections[name].limit_ns == limit * S
             shown = SHARED if word == NOT_SHOWN else name
             assert deadline(cell, shown) == clock() + (2 * S if shown == SHARED and len(opened) > 1 else limit * S)
             origin = origin_of(cell.read_text(LIMITS_TEXT), "section", shown, 2.0)
@@ -1034,7 +1036,7 @@ def test_a_signal_handler_may_come_at_any_moment_of_a_first_use(
         if what != "heartbeat":
             assert cell.view().heartbeat_ns == CLOSED
         client.end_section("step")
-        assert client._sections["step"].count == 1 + closings
+        assert client._state.sections["step"].count == 1 + closings
         closings = 0
 
 
@@ -1055,13 +1057,13 @@ def test_a_shutdown_while_another_thread_begins_a_section_is_told(
 ) -> None:
     """Also a signal handler's, which the lock lets through."""
     start(rank_section_timeouts={"io": 100})
-    slot_for = client._slot_for
+    slot_for = client._first_use._slot_for
 
     def shut_down_first(name: str) -> int:
         client.shutdown_workload_monitoring()
         return slot_for(name)
 
-    monkeypatch.setattr(client, "_slot_for", shut_down_first)
+    monkeypatch.setattr(client._first_use, "_slot_for", shut_down_first)
     with pytest.raises(RankMonitorClientError, match=r"start_section\(\) comes after shutdown_workload_monitoring\(\)"):
         client.start_section("io")
 
@@ -1175,9 +1177,9 @@ def test_a_first_use_costs_what_is_new(
     client.load_state_dict(state)
     found: list[str] = []
     written: list[str] = []
-    find_entries, write = LearnedLimits._find_entries, client_module.write_limits
+    find_entries, write = LearnedLimits._find_entries, limits_in_force.write_limits
     monkeypatch.setattr(LearnedLimits, "_find_entries", lambda self: found.append("") or find_entries(self))
-    monkeypatch.setattr(client_module, "write_limits", lambda *a: written.append("") or write(*a))
+    monkeypatch.setattr(limits_in_force, "write_limits", lambda *a: written.append("") or write(*a))
 
     for name in names:
         with client.section(name):
@@ -1210,7 +1212,7 @@ def test_a_child_is_not_held_up_by_what_another_thread_was_doing_when_it_was_for
     holds, ends = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with client._lock:
+        with client._state.lock:
             holds.set()
             ends.wait()
 
@@ -1327,7 +1329,7 @@ def test_a_first_heartbeat_is_one_after_limits_were_learned_from_the_others_too(
 ) -> None:
     """The collective gives what a peer has seen; this rank is late with its own first heartbeat."""
     cell = start(rank_section_timeouts={"step": 5}, rank_out_of_section_timeout=30, learned_limits="replace")
-    monkeypatch.setattr("resilience_core.monitoring.client.maxima", lambda values: [4 * S, 2 * S, 3, 9 * S])
+    monkeypatch.setattr("resilience_core.monitoring.limits_in_force.maxima", lambda values: [4 * S, 2 * S, 3, 9 * S])
     clock.advance(10)
     assert client.calculate_and_set_hb_timeouts()
     assert cell.view().out_of_section_ns != CLOSED
@@ -1537,12 +1539,12 @@ def test_what_another_thread_does_while_a_state_is_loaded_counts(
             if what != "close":
                 client.start_section(name)
 
-    words = client._words
-    slot = {"heartbeat": HEARTBEAT, "leave": OUT_OF_SECTION, "beyond": client._shared_word}
-    word = slot.get(what, client._sections["step"].deadline_word)
-    client._words = Interrupted(words, word, meanwhile, is_before)  # type: ignore[assignment]
+    words = client._state.words
+    slot = {"heartbeat": HEARTBEAT, "leave": OUT_OF_SECTION, "beyond": client._state.shared_word}
+    word = slot.get(what, client._state.sections["step"].deadline_word)
+    client._state.words = Interrupted(words, word, meanwhile, is_before)  # type: ignore[assignment]
     client.load_state_dict(loaded(section=12, out_of_section=12, heartbeat=12))
-    client._words = words
+    client._state.words = words
 
     step, beyond, out_of_section, heartbeat = due()
     expected = {
@@ -1717,9 +1719,9 @@ def test_a_shutdown_while_another_thread_is_in_a_call_does_not_raise_there(
         pass
     if call == "end_section":
         client.start_section("step")
-    words, word = client._words, {"send_heartbeat": HEARTBEAT, "end_section": LEFT_SECTION}
-    first_stored = word.get(call, client._sections["step"].opened_word)
-    client._words = Interrupted(  # type: ignore[assignment]
+    words, word = client._state.words, {"send_heartbeat": HEARTBEAT, "end_section": LEFT_SECTION}
+    first_stored = word.get(call, client._state.sections["step"].opened_word)
+    client._state.words = Interrupted(  # type: ignore[assignment]
         words, first_stored, client.shutdown_workload_monitoring, is_before=True
     )
     del words
@@ -1814,12 +1816,12 @@ def test_every_client_of_a_forked_process_is_cut_off(monkeypatch: pytest.MonkeyP
     class Recorded:
         is_cut_off = False
 
-        def cut_off(self) -> None:
+        def detach(self) -> None:
             self.is_cut_off = True
 
     clients = [Recorded() for _ in range(3)]
     monkeypatch.setattr(process_hooks, "_clients", weakref.WeakSet(clients))
-    process_hooks.cut_off_clients()
+    process_hooks.detach_clients()
     assert [client.is_cut_off for client in clients] == [True] * 3
 
 

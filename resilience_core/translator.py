@@ -2,7 +2,7 @@
 
 A framework calls back in its own words and at its own moments; the contract of the events asks for pairs, for one
 ``setup`` and one ``teardown`` around a run, for saves that nest, and for an iteration that counts on. The adapter
-says what happened, the translator keeps the contract. It decides nothing about sections or timeouts.
+says what happened, the translator keeps the contract. It decides nothing about limits.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Translator:
 
         Args:
             trainer: Whatever object stands for one training; it must be hashable and take weak references.
-            framework: As in the constructor.
-            on: As in the constructor; heeded at the first call.
+            framework: As in the constructor, this and the bus; heeded at the first call.
+            on: As there.
         """
         with _lock:
             found = _translators.get(trainer)
@@ -94,8 +94,7 @@ class Translator:
         if self.is_running:
             self.end("interrupted")
         simulated = [*faults, *simulated_faults(self.bus)]
-        before = _running.get(self.bus)
-        if before is not None and before.has_failed:
+        if (before := _running.get(self.bus)) is not None and before.has_failed:
             before.end()  # its framework was kept from saying so, most likely by an exception in its own handling
         self.completed_steps = 0
         self._reason = "completed"

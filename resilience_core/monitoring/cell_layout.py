@@ -7,24 +7,24 @@ Layout, native byte order, every number one aligned signed 64-bit word::
            2  the owner's start time in clock ticks since boot, so that a reused pid is told apart
            3  state: UNUSED, WATCHED or SHUT_DOWN
            4  smallest limit in force, ns (0: none); tells the monitor how often it must look
-           5  iteration, -1 when unknown                                   (story)
+           5  iteration, -1 when unknown                                   (shown)
            6  heartbeat: the deadline
            7  out of section: the deadline, heeded only while no section is open
-           8  when the last heartbeat was sent, or monitoring began        (story)
-           9  when the last section was left, or monitoring began          (story)
+           8  when the last heartbeat was sent, or monitoring began        (shown)
+           9  when the last section was left, or monitoring began          (shown)
           10  check and length of the LIMITS text                            (text)
-          11  global rank                                                  (story)
-          12  generation                                                   (story)
-          13  when a warm worker reached the script's first line              (story)
-          14  when monitoring was initialised                                (story)
-          15  when the first heartbeat was sent or the first section opened  (story)
+          11  global rank                                                  (shown)
+          12  generation                                                   (shown)
+          13  when a warm worker reached the script's first line              (shown)
+          14  when monitoring was initialised                                (shown)
+          15  when the first heartbeat was sent or the first section opened  (shown)
       16 + 2*slot   section: the deadline
-      17 + 2*slot   section: when it was opened                            (story)
+      17 + 2*slot   section: when it was opened                            (shown)
     16 + 2*MAX_SECTIONS   check and length of the ERROR text               (text)
     17 + 2*MAX_SECTIONS   inode of the owner's PID namespace (0: unknown), in which its pid is a pid
     byte NAMES_OFFSET + NAME_SIZE*slot   section's name, UTF-8, padded with zeros
     byte LIMITS_TEXT.offset, ERROR_TEXT.offset   the two texts, UTF-8
-    word FIRST_CLOSED + slot   how often the slot's section was closed     (story)
+    word FIRST_CLOSED + slot   how often the slot's section was closed     (shown)
     word NOT_COUNTED           the same of all sections that share a slot; it is read only whether it is 0
     words NOT_SHOWN            deadline and time of opening of the one that was last opened of these; nobody reads them
     word WENT_BACK             how often an iteration was no higher than the one before it, or the first one lower than
@@ -40,7 +40,7 @@ A deadline is an absolute ``CLOCK_MONOTONIC`` instant in nanoseconds; ``CLOSED``
 
 Why words and not a struct: ``struct.pack_into`` on a shared mapping is not atomic, one aligned 8-byte store
 through ``memoryview.cast("q")`` is. Every decision therefore rests on one word that says it all; the words
-marked *story* are only ever shown to people. On aarch64 the order between two stores is not kept, so the
+marked *shown* are only ever shown to people. On aarch64 the order between two stores is not kept, so the
 reader looks twice before it believes (see ``launcher.monitor.monitor``).
 
 A slot is in use while its deadline word is not ``CLOSED``. The name is stored before the first deadline, and no word

@@ -166,12 +166,11 @@ def check(site: Path, pictures: Path | None = None) -> list[str]:
     """Return what is wrong with a built site, one line each."""
     pages = sorted(str(path.relative_to(site)) for path in site.rglob("*.html") if path.name != "404.html")
     problems = []
-    with started(site) as (browser, address):
-        for device, (width, height) in WIDTHS.items():
-            for scheme, name in SCHEMES.items():
+    for device, (width, height) in WIDTHS.items():
+        for scheme, name in SCHEMES.items():
+            # A fresh profile for each: the theme keeps the scheme that it chose first, and stores it at any time.
+            with started(site) as (browser, address):
                 browser.emulate(width, height, scheme)
-                browser.go(address + "index.html")
-                browser.script("localStorage.clear()")  # where the theme keeps the scheme that it chose first
                 for page in pages:
                     browser.go(address + page)
                     problems += [f"{page}, {device}, {scheme}: {problem}" for problem in _seen(browser, name)]

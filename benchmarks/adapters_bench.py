@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 
 import adapters.lightning as ours
 from resilience_core import FaultToleranceConfig
-from resilience_core.monitoring.cell import Cell
+from resilience_core.protocol.cell import Cell
 
 LIMITS = {"rank_section_timeouts": {"setup": 600.0, "step": 600.0, "checkpointing": 600.0}}
 

@@ -1,4 +1,4 @@
-"""What the two measures of ``launcher.processes.marks`` and ``launcher.zygote.rehearsal`` cost, beside what was
+"""What the two measures of ``launcher.processes.process_marks`` and ``launcher.zygote.rehearsal`` cost, beside what was
 compared with each.
 
     python -m benchmarks.costs               some seconds
@@ -27,7 +27,7 @@ from pathlib import Path
 
 from benchmarks.__main__ import machine
 from launcher.processes.handles import become_subreaper
-from launcher.processes.marks import leave_mark
+from launcher.processes.process_marks import leave_mark
 from launcher.zygote.protocol import (
     Forked,
     Order,
@@ -40,7 +40,7 @@ from launcher.zygote.protocol import (
     send_message,
 )
 from resilience_core.environment import CELL_VARIABLE
-from resilience_core.monitoring.cell import Cell
+from resilience_core.protocol.cell import Cell
 
 _RLIMIT_LOCKS = 10
 _PRELOAD = "torch,torch.distributed,resilience_core.monitoring.client,resilience_core.config.schema"

@@ -72,7 +72,7 @@ class Launch:
         return sorted(notes, key=lambda note: note["t_ns"])
 
     def events(self) -> list[dict[str, Any]]:
-        """Our launcher's own diary."""
+        """Our launcher's own event log."""
         return read_events(str(self.folder / "logs" / "latest"))
 
 

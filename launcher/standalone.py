@@ -17,7 +17,7 @@ from launcher.records.log_folders import make_log_folder, new_run_id
 from launcher.records.run_folders import RunFolder
 from resilience_core.config.schema import FaultToleranceConfig
 from resilience_core.environment import CELL_VARIABLE, CONFIG_VARIABLE, LAUNCHER_VARIABLE, PLUGINS_VARIABLE
-from resilience_core.monitoring.cell import Cell
+from resilience_core.protocol.cell import Cell
 
 logger = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from resilience_core.hookspecs import RunContext as RunContext
     from resilience_core.hookspecs import hookimpl as hookimpl
     from resilience_core.monitoring.client import RankMonitorClient as RankMonitorClient
-    from resilience_core.monitoring.control import WorkloadAction as WorkloadAction
-    from resilience_core.monitoring.control import WorkloadControlRequest as WorkloadControlRequest
     from resilience_core.plugins.heartbeat_monitor import HeartbeatMonitor as HeartbeatMonitor
     from resilience_core.plugins.section_monitor import SectionMonitor as SectionMonitor
+    from resilience_core.protocol.control import WorkloadAction as WorkloadAction
+    from resilience_core.protocol.control import WorkloadControlRequest as WorkloadControlRequest
 
     __version__: str
 
@@ -37,8 +37,8 @@ _EXPORTS = {
     "SectionError": "errors",
     "SectionMonitor": "plugins.section_monitor",
     "StopTraining": "errors",
-    "WorkloadAction": "monitoring.control",
-    "WorkloadControlRequest": "monitoring.control",
+    "WorkloadAction": "protocol.control",
+    "WorkloadControlRequest": "protocol.control",
     "bus": "event_bus",
     "hookimpl": "hookspecs",
 }

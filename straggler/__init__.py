@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from straggler.measurement.summary import Statistic as Statistic
     from straggler.plugin import STRAGGLER_EXIT_CODE as STRAGGLER_EXIT_CODE
     from straggler.plugin import StragglerPlugin as StragglerPlugin
-    from straggler.probes.base import Probe as Probe
+    from straggler.probes.probe import Probe as Probe
     from straggler.reporting.identification import StragglerId as StragglerId
     from straggler.reporting.report import Report as Report
     from straggler.reporting.verdict import State as State
@@ -46,7 +46,7 @@ _EXPORTS = {
     "CallableId": "measurement.callables",
     "Detector": "detector",
     "DetectorError": "errors",
-    "Probe": "probes.base",
+    "Probe": "probes.probe",
     "Report": "reporting.report",
     "RobustSettings": "settings",
     "STRAGGLER_EXIT_CODE": "plugin",

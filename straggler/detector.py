@@ -23,8 +23,8 @@ from straggler.exchange.schedule import ReportSchedule
 from straggler.measurement.callables import CallableId, CallableWrapper
 from straggler.measurement.collectives import collective_counter
 from straggler.measurement.section import Section, SectionKind
-from straggler.probes.base import Probe
-from straggler.probes.registry import choose, standard_probes
+from straggler.probes.probe import Probe
+from straggler.probes.standard_probes import choose, standard_probes
 from straggler.reporter import Reporter
 from straggler.reporting.report import Report
 from straggler.section_registry import SectionRegistry

@@ -20,7 +20,7 @@ class SectionNameError(SectionError, ValueError):
 
 
 class WireError(ResilienceError, ValueError):
-    """What another rank sent is not a window of timings that this version understands."""
+    """What another rank sent is not a window of timings, or an answer to one, that this version understands."""
 
 
 class ReportLogError(ResilienceError, ValueError):

@@ -29,7 +29,7 @@ from typing import Any
 from resilience_core.environment import CONTROL_VARIABLE
 from resilience_core.errors import RankMonitorClientError, StopTraining
 from resilience_core.hookspecs import RunContext, hookimpl
-from resilience_core.monitoring.control import WorkloadAction, WorkloadControlRequest, send
+from resilience_core.protocol.control import WorkloadAction, WorkloadControlRequest, send
 from straggler.detector import Detector
 from straggler.errors import DetectorError
 from straggler.measurement.callables import CallableId

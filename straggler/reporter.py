@@ -6,19 +6,21 @@ A report of a rank that is not told the others' times still has its local summar
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from straggler.errors import WireError
 from straggler.exchange.exchange import Exchange
 from straggler.exchange.gathered import GatheredWindows, assemble
 from straggler.exchange.wire import encode
 from straggler.measurement.measured import STATE_FIELDS, Family, Measured, top_k
 from straggler.measurement.name_table import NameTable, hash_name
 from straggler.measurement.summary import Summary
-from straggler.probes.base import Collected, Probe
+from straggler.probes.probe import Collected, Probe
 from straggler.reporting.rank_messages import RankMessage, decode_for_rank, encode_for_ranks, unknown_scores
 from straggler.reporting.report import Report
 from straggler.reporting.report_log import ReportLog
@@ -26,6 +28,8 @@ from straggler.scoring.scorer import Scorer
 from straggler.settings import DetectorSettings
 
 __all__ = ["Reporter"]
+
+logger = logging.getLogger(__name__)
 
 _HISTORY = 64
 
@@ -74,12 +78,12 @@ class Reporter:
         self._answer_names()
         if self._scorer is not None:
             return self._report_of_all(sequence, collected, began)
+        problem = None
         if not self._gather or self.decide is not None:
-            message = self.exchange.outcome(sequence)
-            self.last_message = None if message is None else self._decode(message)
+            problem = self._take_message(self.exchange.outcome(sequence))
         if self._gather:
             return None
-        return self._report_of_one(sequence, collected, began, payload)
+        return self._report_of_one(sequence, collected, began, payload, problem)
 
     def hear(self) -> int | None:
         """Return the iteration at which the next report is announced, None while it is not.
@@ -173,14 +177,28 @@ class Reporter:
             self._log.append(report)
         return report
 
-    def _report_of_one(self, sequence: int, collected: Collected, began: float, payload: bytes) -> Report:
+    def _take_message(self, raw: bytes | None) -> str | None:
+        """Keep what rank 0 sent; return why there is nothing to keep, None where there is."""
+        self.last_message = None
+        if raw is None:
+            return "rank 0 did not answer within the bound"
+        try:
+            self.last_message = self._decode(raw)
+        except WireError as error:
+            logger.warning("straggler: %s; this rank does not know what rank 0 decided", error)
+            return str(error)
+        return None
+
+    def _report_of_one(
+        self, sequence: int, collected: Collected, began: float, payload: bytes, problem: str | None
+    ) -> Report:
         rank, ranks = self.exchange.rank, self.exchange.world_size
         own: list[bytes | None] = [None] * ranks
         own[rank] = payload
         notes = list(collected.notes)
         message = self.last_message
-        if message is None:
-            notes.append("rank 0 did not answer within the bound; this report has local times only")
+        if problem is not None:
+            notes.append(f"{problem}; this report has local times only")
         return Report(
             scores=unknown_scores(rank, ranks) if message is None or message.scores is None else message.scores,
             gathered=assemble(own, sequence, self._own_node()),

@@ -18,7 +18,7 @@ from resilience_core.suggestions import nearest
 from straggler.errors import SectionNameError
 from straggler.measurement.name_table import hash_name
 from straggler.measurement.section import KINDS, Section, SectionClock, SectionKind
-from straggler.probes.base import Probe
+from straggler.probes.probe import Probe
 
 __all__ = ["SectionRegistry"]
 

@@ -204,7 +204,7 @@ class Job:
         return [path for path in folders if not path.is_symlink()]
 
     def events(self, name: str | None = None) -> list[dict[str, Any]]:
-        """The diary so far; of one kind of event when named."""
+        """The event log so far; of one kind of event when named."""
         found: list[dict[str, Any]] = []
         for path in sorted(path for folder in self.log_folders for path in folder.glob("events*.jsonl")):
             found += [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]

@@ -49,13 +49,13 @@ def _own(job: Job, fault: Fault) -> None:
 
 
 def _kill_twice(job: Job, fault: Fault) -> None:
-    before = job.diary.generation
+    before = job.job_events.generation
     kill(job.rank_pid(fault.rank), signal.SIGKILL)
-    job.wait_for(lambda: job.diary.generation > before, "the next generation")
+    job.wait_for(lambda: job.job_events.generation > before, "the next generation")
     job.pause(fault.seconds / 10)
     second = fault.detail % job.plan.ranks
     job.expect(before + 1, second)
-    kill(job.diary.pids(before + 1)[second], signal.SIGKILL)
+    kill(job.job_events.pids(before + 1)[second], signal.SIGKILL)
 
 
 def _stop_rank_kill_monitor(job: Job, fault: Fault) -> None:
@@ -187,14 +187,14 @@ def _log_read_only(job: Job, fault: Fault) -> None:
     Of a log folder that was removed before, the launcher opens another one at its next line, and loses what it cannot
     write: there would be nothing to go by. So it gets a line to write first.
     """
-    if job.diary.is_removed:
+    if job.job_events.is_removed:
         _monitor(signal.SIGKILL)(job, fault)
-        job.wait_for(lambda: not job.diary.is_removed, "another file of events", seconds=_BOUND_SECONDS)
-    before = job.diary.generation
+        job.wait_for(lambda: not job.job_events.is_removed, "another file of events", seconds=_BOUND_SECONDS)
+    before = job.job_events.generation
     mount_tmpfs(job.logs, 1, read_only=True)
     try:
         kill(job.rank_pid(fault.rank), signal.SIGSTOP)
-        job.wait_for(lambda: job.diary.generation > before, "the next generation, with the log folder read-only")
+        job.wait_for(lambda: job.job_events.generation > before, "the next generation, with the log folder read-only")
     finally:
         unmount(job.logs)
 
@@ -220,12 +220,12 @@ def _pids_max(job: Job, fault: Fault) -> None:
 
 
 def _stderr_stopped(job: Job, fault: Fault) -> None:
-    before = job.diary.generation
+    before = job.job_events.generation
     job.output.stop_reading()
     try:
         kill(job.rank_pid(fault.rank), signal.SIGKILL)
         job.wait_for(
-            lambda: job.diary.generation > before,
+            lambda: job.job_events.generation > before,
             "the next generation while nobody reads the launcher's stderr",
             seconds=_BOUND_SECONDS,
         )

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.chaos.diary import Diary, contradiction, place_of
 from benchmarks.chaos.effects import EFFECTS, ImpossibleHereError
+from benchmarks.chaos.job_events import JobEvents, contradiction, place_of
 from benchmarks.chaos.plan import KINDS, Fault, Plan
 from benchmarks.chaos.surroundings import ControlGroup, Output, hide_py_spy, mount_tmpfs, processes, reap
 
@@ -69,7 +69,7 @@ class Job:
         self.freezer = ControlGroup("freezer", "freezer.state", "cgroup.freeze")
         self.pids = ControlGroup("pids", "pids.max", "pids.max")
         self.output = Output(folder / "output.txt")
-        self.diary = Diary(self.logs)
+        self.job_events = JobEvents(self.logs)
         self.exit_code: int | None = None
         self.violations: list[str] = []
         self.records: list[dict[str, Any]] = []
@@ -132,7 +132,7 @@ class Job:
         code = reap(self.launcher)
         if code is not None:
             self.exit_code = code
-        self.diary.read()
+        self.job_events.read()
         for core in self._temporary.glob("core*"):
             core.unlink(missing_ok=True)
         if self.exit_code is not None:
@@ -160,7 +160,7 @@ class Job:
 
     def rank_pid(self, rank: int) -> int:
         """The process of a rank now."""
-        return self.diary.pids(self.diary.generation)[rank]
+        return self.job_events.pids(self.job_events.generation)[rank]
 
     def named(self, name: str) -> list[int]:
         """Live processes of a name, oldest number first."""
@@ -197,7 +197,7 @@ class Job:
         self._judge_what_is_left()
         self.output.close()
         self._judge_incidents()
-        self.diary.close()
+        self.job_events.close()
         restarts = [record["restart_seconds"] for record in self.records if record["restart_seconds"] is not None]
         return {
             "seed": self.plan.seed,
@@ -208,7 +208,7 @@ class Job:
             "planned": len(self.plan.faults),
             "seconds": round(time.monotonic() - began, 1),
             "exit_code": self.exit_code,
-            "generations": self.diary.generation + 1,
+            "generations": self.job_events.generation + 1,
             "slowest_restart_seconds": max(restarts, default=None),
             "most_zombies": self._most_zombies,
             "digests": [self._digest(rank) for rank in range(self.plan.ranks)],
@@ -224,7 +224,7 @@ class Job:
         try:
             if not kind.in_script:
                 self.wait_for(lambda: self._is_at(fault), f"rank {fault.rank} to reach step {fault.step}")
-            generation = record["generation"] = self.diary.generation
+            generation = record["generation"] = self.job_events.generation
             if kind.hits_rank:
                 self.expect(generation, fault.rank)
             if kind.may_restart:
@@ -241,7 +241,7 @@ class Job:
             if kind.hits_rank:
                 wanted = max(self._expected) + 1
                 self.wait_for(
-                    lambda: self.diary.generation >= wanted and self._everybody_trains(), "the group to be back"
+                    lambda: self.job_events.generation >= wanted and self._everybody_trains(), "the group to be back"
                 )
             else:
                 self._settle(1.0 if kind.may_restart else 0.25)
@@ -263,7 +263,7 @@ class Job:
         def has_gone_on() -> bool:
             for rank, mark in marks.items():
                 place = place_of(self.folder, rank)
-                if place.generation != self.diary.generation:
+                if place.generation != self.job_events.generation:
                     return False
                 if place.count < (mark.count if place.generation == mark.generation else 0) + 5:
                     return False
@@ -273,11 +273,11 @@ class Job:
 
     def _is_at(self, fault: Fault) -> bool:
         place = place_of(self.folder, fault.rank)
-        return place.generation == self.diary.generation and place.step >= fault.step
+        return place.generation == self.job_events.generation and place.step >= fault.step
 
     def _everybody_trains(self) -> bool:
         places = [place_of(self.folder, rank) for rank in range(self.plan.ranks)]
-        return all(place.generation == self.diary.generation and place.count >= 2 for place in places)
+        return all(place.generation == self.job_events.generation and place.count >= 2 for place in places)
 
     def _open_gate(self, step: int) -> None:
         temporary = self.folder / "gate"
@@ -287,7 +287,7 @@ class Job:
 
     def _restart_seconds(self, generation: int, undone_ns: int) -> float | None:
         """From the trouble's being seen to the first line of the last rank of the next generation."""
-        seen_ns = self.diary.seen_ns(generation)
+        seen_ns = self.job_events.seen_ns(generation)
         lines = []
         for rank in range(self.plan.ranks):
             with contextlib.suppress(FileNotFoundError, ValueError):
@@ -315,10 +315,10 @@ class Job:
         return found + [str(path) for folder in (self.run_parent, self._temporary) for path in folder.iterdir()]
 
     def _judge_incidents(self) -> None:
-        self.diary.read()
+        self.job_events.read()
         by_generation = {record.get("generation"): record for record in self.records}
-        for generation in range(self.diary.generation + 1):
-            incidents = self.diary.incidents(generation)
+        for generation in range(self.job_events.generation + 1):
+            incidents = self.job_events.incidents(generation)
             named = {rank for event in incidents for rank in event["culprits"]}
             for event in incidents:
                 if (problem := contradiction(event)) is not None:
@@ -330,7 +330,7 @@ class Job:
                 score = "wrong" if named - {rank} else "right" if named else "none" if incidents else "no incident"
                 record["culprit"] = score if record["culprit"] in (None, "right") else record["culprit"]
                 is_enough = score == "right" or (score == "none" and KINDS[record["kind"]].cannot_be_told)
-                is_last = generation == self.diary.generation and self.exit_code != 0
+                is_last = generation == self.job_events.generation and self.exit_code != 0
                 if not is_enough and not is_last:
                     self._violation(f"culprit {score}: rank {rank} was hit, {sorted(named)} named", record)
             elif generation in self._tolerated:
@@ -357,7 +357,7 @@ class Job:
 
     def _keep_diagnosis(self) -> None:
         now = [f"{p.pid} (parent {p.parent}) {p.name} {p.state} {_waits_in(p.pid)}" for p in processes().values()]
-        events = [json.dumps(event) for event in self.diary.events[-12:]]
+        events = [json.dumps(event) for event in self.job_events.events[-12:]]
         text = "\n".join(["processes:", *now, "", "events:", *events, "", "output:", *self.output.tail(80)])
         (self.folder / "diagnosis.txt").write_text(text + "\n")
 

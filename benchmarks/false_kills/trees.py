@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.chaos.diary import Diary
+from benchmarks.chaos.job_events import JobEvents
 from benchmarks.chaos.surroundings import ControlGroup, processes, stop_all
 
 __all__ = ["MODES", "Overrun", "Tree"]
@@ -67,7 +67,7 @@ class Tree:
         else:
             command = ["-m", "benchmarks.false_kills.host", str(folder), str(ranks), mode, str(seconds)]
             command.append(json.dumps(config))
-        self.diary = Diary(folder / "logs")
+        self.job_events = JobEvents(folder / "logs")
         with (folder / "output.txt").open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, *command],
@@ -115,13 +115,15 @@ class Tree:
 
     def false_kills(self) -> list[str]:
         """Every incident, death and restart so far: there should be none."""
-        self.diary.read()
+        self.job_events.read()
         found = []
         for path in sorted(self.folder.glob("logs/*/incidents/*/report.txt")):
             if path.parts[len(self.folder.parts) + 1] == "latest":
                 continue
             found.append(f"incident: {' | '.join(path.read_text().splitlines()[1:3])}")
-        found += [f"restart: generation {e['generation']}" for e in self.diary.named("started") if e["generation"] > 0]
+        found += [
+            f"restart: generation {e['generation']}" for e in self.job_events.named("started") if e["generation"] > 0
+        ]
         if (self.folder / "deaths").exists():
             found += [f"death: rank {line}" for line in (self.folder / "deaths").read_text().splitlines()]
         if self.process.poll() not in (None, 0):
@@ -130,7 +132,7 @@ class Tree:
 
     def near_misses(self) -> int:
         """How often a verdict was withdrawn, as the launcher says."""
-        return len(self.diary.named("near_miss", "withdrawn"))
+        return len(self.job_events.named("near_miss", "withdrawn"))
 
     def overruns(self) -> list[Overrun]:
         """The steps that took notably long, less what they were frozen for."""

@@ -199,31 +199,31 @@ MUTANTS_OF_THE_GROUP = (
     # ---- when to look ----
     Mutant(
         "a limit that a rank sets between two looks is noticed half a second late",
-        "launcher/monitor/rounds.py",
+        "launcher/monitor/deadline_rules.py",
         "        if smallest_ns:\n            wake_ns",
         "        if False:\n            wake_ns",
-        ("tests/launcher/monitor/test_rounds.py",),
+        ("tests/launcher/monitor/test_deadline_rules.py",),
     ),
     Mutant(
         "a rank that has not started yet is under no limit",
-        "launcher/monitor/rounds.py",
+        "launcher/monitor/deadline_rules.py",
         "view.smallest_limit_ns if view.state != UNUSED else self._smallest_configured_ns",
         "view.smallest_limit_ns",
-        ("tests/launcher/monitor/test_rounds.py",),
+        ("tests/launcher/monitor/test_deadline_rules.py",),
     ),
     Mutant(
         "the largest limit in force says how often to look",
-        "launcher/monitor/rounds.py",
+        "launcher/monitor/deadline_rules.py",
         "            if limit_ns and (limit_ns < smallest_ns or not smallest_ns):\n",
         "            if limit_ns and limit_ns > smallest_ns:\n",
-        ("tests/launcher/monitor/test_rounds.py",),
+        ("tests/launcher/monitor/test_deadline_rules.py",),
     ),
     Mutant(
         "a cell that cannot be read spares its rank at the last look",
-        "launcher/monitor/rounds.py",
+        "launcher/monitor/deadline_rules.py",
         "        if view is None:\n            return False\n",
         "        if view is None:\n            return True\n",
-        ("tests/launcher/monitor/test_rounds.py",),
+        ("tests/launcher/monitor/test_deadline_rules.py",),
     ),
     # ---- the nodes ----
     Mutant(
@@ -280,7 +280,7 @@ MUTANTS_OF_THE_GROUP = (
     ),
     Mutant(
         "chores are never done",
-        "launcher/agent/chores.py",
+        "launcher/agent/periodic_tasks.py",
         "        if left_ns > 0:\n            return left_ns / NS_PER_SECOND\n        current.reap_orphans()\n",
         "        if True:\n            return abs(left_ns) / NS_PER_SECOND\n        current.reap_orphans()\n",
         ("tests/launcher/agent/test_elastic_agent.py",),
@@ -288,14 +288,14 @@ MUTANTS_OF_THE_GROUP = (
     # ---- what a failed rank has left ----
     Mutant(
         "a disk is touched before the peers are asked to end",
-        "launcher/agent/exits.py",
+        "launcher/agent/worker_exits.py",
         "    current.request_stop(signal.SIGTERM)\n    asked_ns",
         "    resources.on_disk('early', lambda: None, None)\n    current.request_stop(signal.SIGTERM)\n    asked_ns",
         ("tests/launcher/agent/test_elastic_agent.py",),
     ),
     Mutant(
         "ranks are looked at after they were asked to end",
-        "launcher/agent/exits.py",
+        "launcher/agent/worker_exits.py",
         "    known = failure_incident.look(group, processes, views, current.errors(), current.asked_ns())\n",
         "    current.request_stop(signal.SIGTERM)\n"
         "    known = failure_incident.look(group, processes, views, current.errors(), current.asked_ns())\n",
@@ -591,17 +591,17 @@ MUTANTS_OF_THE_GROUP = (
     ),
     Mutant(
         "a second run in a generation may count from 0 unnoticed",
-        "resilience_core/monitoring/cell.py",
+        "resilience_core/protocol/cell.py",
         "        if words[ITERATION] >= 0:",
         "        if False:",
-        ("tests/resilience_core/monitoring/test_cell.py",),
+        ("tests/resilience_core/protocol/test_cell.py",),
     ),
     Mutant(
         "a cell that was put in order forgets that iterations went back",
-        "resilience_core/monitoring/cell.py",
+        "resilience_core/protocol/cell.py",
         "        words[WENT_BACK], words[RESUMED_FROM], words[SAVED] = known.",
         "        words[0], words[RESUMED_FROM], words[SAVED] = known.",
-        ("tests/resilience_core/monitoring/test_cell.py",),
+        ("tests/resilience_core/protocol/test_cell.py",),
     ),
     Mutant(
         "a save that failed is progress",

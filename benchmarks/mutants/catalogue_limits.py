@@ -101,7 +101,7 @@ MUTANTS_OF_LIMITS = (
     ),
     Mutant(
         "it is not said why a limit that has passed was no verdict",
-        "launcher/monitor/rounds.py",
+        "launcher/monitor/deadline_rules.py",
         "is_late=False, held=sighting.held))",
         "is_late=False))",
         ("tests/launcher/monitor/test_termination.py",),
@@ -255,14 +255,14 @@ MUTANTS_OF_LIMITS = (
     ),
     Mutant(
         "names are not cut where their limits do not fit",
-        "resilience_core/monitoring/limits_text.py",
+        "resilience_core/protocol/limits_text.py",
         "rows = _cut(rows)",
         "pass",
         ("tests/resilience_core/monitoring/test_learned_limits.py",),
     ),
     Mutant(
         "a limit of sections that share a slot is taken for the first kind there is",
-        "resilience_core/monitoring/limit_messages.py",
+        "resilience_core/protocol/limit_messages.py",
         "groups[nearest.index(min(nearest))]",
         "groups[0]",
         ("tests/resilience_core/monitoring/test_learned_limits.py",),
@@ -423,7 +423,7 @@ MUTANTS_OF_LIMITS = (
     ),
     Mutant(
         "a limit of sections that share a slot is told by digits that another kind has too",
-        "resilience_core/monitoring/limits_text.py",
+        "resilience_core/protocol/limits_text.py",
         " and not _have_one_in_common(fewer := _grouped(document, digits))",
         " and (fewer := _grouped(document, digits))",
         ("tests/resilience_core/monitoring/test_learned_limits.py",),
@@ -437,14 +437,14 @@ MUTANTS_OF_LIMITS = (
     ),
     Mutant(
         "of names that are the same where they are cut one limit is kept",
-        "resilience_core/monitoring/limits_text.py",
+        "resilience_core/protocol/limits_text.py",
         "same if len(same) > 1 else same[0] for",
         "same[0] for",
         ("tests/resilience_core/monitoring/test_learned_limits.py",),
     ),
     Mutant(
         "a path that does not fit is not cut",
-        "resilience_core/monitoring/limits_text.py",
+        "resilience_core/protocol/limits_text.py",
         '{**document, "state_file": _end_of(document["state_file"])}',
         "document",
         ("tests/resilience_core/monitoring/test_learned_limits.py",),
@@ -465,7 +465,7 @@ MUTANTS_OF_LIMITS = (
     ),
     Mutant(
         "sections that share a slot are told as never closed",
-        "resilience_core/monitoring/cell_view.py",
+        "resilience_core/protocol/cell_view.py",
         "    named.pop(SHARED_SECTION, None)\n",
         "",
         ("tests/resilience_core/monitoring/test_client.py",),

@@ -6,8 +6,8 @@
 Nodes of eight ranks go through sections and the time between them; each limit is 1.5 times the longest true duration.
 Every half hour on average something happens to a node: freezes of everybody for 0.1 to 5 s (the processes wake one
 after the other), competition for the processors, garbage collections, monitors that are killed or stopped, most often
-in or just after a freeze. The rules run as in the monitor and in the launcher: ``Rounds``, ``sight``, ``LostTime`` in
-real shared memory, and ``Keeping``, which replaces monitors.
+in or just after a freeze. The rules run as in the monitor and in the launcher: ``DeadlineRules``, ``sight``,
+``LostTime`` in real shared memory, and ``Keeping``, which replaces monitors.
 
 What is skipped, and why that changes nothing: between two disturbances no rank is past a deadline, so no look can find
 one, and each beat of a witness only moves its last one. A disturbance in which no rank comes past a deadline is counted
@@ -16,7 +16,7 @@ with the number of steps; shorter intervals between disturbances cost as much mo
 
 In some disturbances all ranks but one wait, out of section and under a learned limit, for one that is in a section with
 a longer, configured one, or goes through many of them: nobody may be condemned for that
-(``launcher.monitor.withheld``).
+(``launcher.monitor.withheld_verdicts``).
 
 With ``--hangs``, one rank of a node hangs for ever in the middle of such a disturbance, and must be condemned within
 its limit, or the configured one of a peer that it waits for, and whatever was given back or nobody watched in. Ends

@@ -7,8 +7,8 @@ from collections import Counter
 from typing import NamedTuple
 
 from benchmarks.simulate_monitor.ranks import MS, NS, Spans, between
-from launcher.monitor.keeping import Keeping
 from launcher.monitor.lost_time import KEEPER, MONITOR, LostTime
+from launcher.monitor.replacement_rules import Keeping
 
 __all__ = ["Clock", "Plan", "ReplacedError"]
 

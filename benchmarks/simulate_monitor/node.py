@@ -10,8 +10,8 @@ from collections import Counter
 from benchmarks.simulate_monitor.clock import Clock, Plan, ReplacedError
 from benchmarks.simulate_monitor.ranks import LIMIT_FACTOR, MS, NS, Rank, Spans, between, slices
 from benchmarks.simulate_monitor.waits import LONGEST_LEARNED_NS, let_wait
+from launcher.monitor.deadline_rules import Case, DeadlineRules
 from launcher.monitor.lost_time import KEEPER, MONITOR, LostTime
-from launcher.monitor.rounds import Case, Rounds
 
 __all__ = ["Node", "Totals", "simulate"]
 
@@ -156,11 +156,11 @@ class Node:
             When the rank that hangs was condemned; None when it was not, or none hangs.
         """
         while True:
-            rounds = Rounds[Rank](clock.clock, clock.pause, self.lost.freezes, self.smallest_limit_ns)
+            rules = DeadlineRules[Rank](clock.clock, clock.pause, self.lost.freezes, self.smallest_limit_ns)
             try:
                 clock.clock()
                 while clock.now_ns < end_ns:
-                    if self._turn(clock, rounds, ranks, hung):
+                    if self._turn(clock, rules, ranks, hung):
                         return clock.now_ns
                 return None
             except ReplacedError:
@@ -169,24 +169,24 @@ class Node:
                 for rank in ranks:
                     rank.watched_since_ns = clock.now_ns
 
-    def _turn(self, clock: Clock, rounds: Rounds[Rank], ranks: list[Rank], hung: Rank | None) -> bool:
+    def _turn(self, clock: Clock, rules: DeadlineRules[Rank], ranks: list[Rank], hung: Rank | None) -> bool:
         now_ns = clock.clock()
-        look_at_ns = now_ns + rounds.time_until_next_look(ranks, now_ns)
-        beat_ns = self.lost.suit_limit(rounds.smallest_limit_ns)
+        look_at_ns = now_ns + rules.time_until_next_look(ranks, now_ns)
+        beat_ns = self.lost.suit_limit(rules.smallest_limit_ns)
         while True:
             # The monitor's epoll rounds up to milliseconds.
             clock.pause((min(beat_ns, max(0, look_at_ns - now_ns)) + 999_999) // MS * MS)
             now_ns = clock.clock()
             if now_ns >= look_at_ns:
                 break
-        findings = rounds.look(ranks)
+        findings = rules.look(ranks)
         if findings is None:
             return False
         self.lost.announce_work(findings.seen_ns + 3 * NS)
         clock.pause(between(self.chance, 5 * MS, 800 * MS))  # stacks, and the incident
-        standing, withdrawn = rounds.still_due(findings.cases)
+        standing, withdrawn = rules.still_due(findings.cases)
         self.totals.counts["verdicts withdrawn"] += len(withdrawn)
-        standing, _ = rounds.still_due(standing)
+        standing, _ = rules.still_due(standing)
         self.lost.announce_work(0)
         clock.clock()
         if hung is not None:

@@ -10,9 +10,9 @@ from typing import NamedTuple, Protocol
 
 from launcher.monitor.lost_time import Freeze
 from launcher.monitor.verdict import Deadline, Sighting, sight
-from resilience_core.monitoring.cell_layout import CLOSED, WATCHED
-from resilience_core.monitoring.cell_view import CellView, OpenSection
-from resilience_core.monitoring.limit_kinds import CONFIGURED, LEARNED
+from resilience_core.protocol.cell_layout import CLOSED, WATCHED
+from resilience_core.protocol.cell_view import CellView, OpenSection
+from resilience_core.protocol.limit_kinds import CONFIGURED, LEARNED
 
 __all__ = ["MS", "NS", "Phase", "Rank", "Spans", "between", "slices"]
 

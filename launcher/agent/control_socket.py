@@ -12,7 +12,7 @@ import time
 
 from launcher.records.log_folders import FolderError
 from launcher.records.private_folders import clear
-from resilience_core.monitoring.control import MAX_BYTES, ControlMessageError, WorkloadControlRequest, receive
+from resilience_core.protocol.control import MAX_BYTES, ControlMessageError, WorkloadControlRequest, receive
 
 __all__ = ["ControlSocket"]
 

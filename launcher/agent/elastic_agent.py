@@ -16,23 +16,23 @@ from typing import Any, cast
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 
-from launcher.agent import messages
-from launcher.agent.chores import Chores
-from launcher.agent.exits import Exits, collect_exits, save_incident
+from launcher.agent import announcements
 from launcher.agent.failure_incident import has_reported
 from launcher.agent.generation import Generation
 from launcher.agent.incident_log import IncidentLog
 from launcher.agent.monitor_reports import take_reports
+from launcher.agent.periodic_tasks import PeriodicTasks
 from launcher.agent.progress import Reached
 from launcher.agent.quiet_agent import QuietAgent
 from launcher.agent.rendezvous import GenerationRendezvous
 from launcher.agent.resources import AgentResources
 from launcher.agent.restart_policy import RestartPolicy
 from launcher.agent.waiting import forward_signals, wait_for
+from launcher.agent.worker_exits import Exits, collect_exits, save_incident
 from launcher.processes.exit_codes import FAILED
 from launcher.processes.working_folder import said_where_deleted
 from launcher.records.console import announce, gathering
-from resilience_core.monitoring.control import WorkloadAction, WorkloadControlRequest
+from resilience_core.protocol.control import WorkloadAction, WorkloadControlRequest
 
 __all__ = ["FaultTolerantAgent"]
 
@@ -56,7 +56,7 @@ class FaultTolerantAgent(QuietAgent):
         self._requests: list[tuple[int, WorkloadControlRequest]] = []
         self._policy = RestartPolicy(resources)
         self._incidents = IncidentLog(resources)
-        self._chores = Chores()
+        self._periodic_tasks = PeriodicTasks()
         self._failure_seen_ns = 0
         self._restart_reason: tuple[str, int] | None = None
         """What the next generation is started for, and when that was seen here."""
@@ -99,8 +99,8 @@ class FaultTolerantAgent(QuietAgent):
         allowed = self._worker_group.spec.max_restarts
         incident, why = self._incidents.of_generation(self.generation), self.ended_because
         if why is None and incident is not None:
-            why = messages.what_follows(allowed - self._remaining_restarts, allowed)
-        return messages.closing(incident, why)
+            why = announcements.what_follows(allowed - self._remaining_restarts, allowed)
+        return announcements.closing(incident, why)
 
     # ---- torch's seam -----------------------------------------------------------------------------------
 
@@ -115,9 +115,9 @@ class FaultTolerantAgent(QuietAgent):
         with self._resources.signals.deferred():
             restart_count = spec.max_restarts - self._remaining_restarts
             self._current = Generation(self.generation, worker_group, self._resources, restart_count)
-            self._chores.generation_started()
+            self._periodic_tasks.generation_started()
             if self.generation > 0:
-                announce(messages.restarted(self.generation, len(worker_group.workers), self._restart_reason))
+                announce(announcements.restarted(self.generation, len(worker_group.workers), self._restart_reason))
             self._restart_reason = None
             if self._has_event_log:
                 return dict(self._current.processes.pids())
@@ -191,7 +191,7 @@ class FaultTolerantAgent(QuietAgent):
     def _wait(self, current: Generation) -> None:
         """Wait until a worker ends, somebody speaks, a signal comes, or something else is due."""
         due = [self._rendezvous_handler.look_seconds] if self._rendezvous_handler.has_peers else []
-        if (settling_seconds := self._chores.settling_seconds()) is not None:
+        if (settling_seconds := self._periodic_tasks.settling_seconds()) is not None:
             due.append(settling_seconds)
             if settling_seconds == 0:
                 self._rendezvous_handler.prepare()
@@ -202,7 +202,7 @@ class FaultTolerantAgent(QuietAgent):
                 announce(*said)
             if seconds is not None:
                 due.append(seconds)
-        due.append(self._chores.do(current))
+        due.append(self._periodic_tasks.do(current))
         self._wait_for([worker.pidfd for worker in current.processes.running], min(due))
 
     def _wait_for(self, pidfds: Collection[int], timeout_seconds: float | None) -> set[int]:
@@ -250,7 +250,7 @@ class FaultTolerantAgent(QuietAgent):
             self._give_up(why, self._resources.config.no_restart_exit_code)
         else:
             doubt = self._policy.doubt() if self._remaining_restarts > 0 else None
-            said = messages.what_follows(allowed - self._remaining_restarts, allowed), doubt
+            said = announcements.what_follows(allowed - self._remaining_restarts, allowed), doubt
             announce(*filter(None, said), *said_where_deleted())
         return exits
 
@@ -268,7 +268,7 @@ class FaultTolerantAgent(QuietAgent):
         seconds = self._policy.crash_loop.backoff_seconds(lifetime_ns, has_reported=has_reported)
         if seconds is None:
             return
-        announce(messages.backing_off(self._policy.crash_loop.early_failures, seconds))
+        announce(announcements.backing_off(self._policy.crash_loop.early_failures, seconds))
         self._resources.events.write("backing_off", generation=current.number, seconds=seconds)
         current.stop(signal.SIGTERM, self._resources.config.failure_stop_timeout, self._wait_for)
         end = time.monotonic() + seconds

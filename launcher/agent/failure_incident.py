@@ -18,8 +18,8 @@ from launcher.incidents.rank_report import RankReport, rank_report
 from launcher.processes.evidence import Evidence, ProcessLook, look_at, uses_a_gpu
 from launcher.workers.worker_processes import WorkerProcess, WorkerProcesses
 from resilience_core.environment import PY_SPY_VARIABLE
-from resilience_core.monitoring.cell_view import CellView
-from resilience_core.monitoring.error_record import ErrorRecord, is_consequence
+from resilience_core.protocol.cell_view import CellView
+from resilience_core.protocol.error_record import ErrorRecord, is_consequence
 from resilience_core.system.plain_files import only_plain
 
 __all__ = [

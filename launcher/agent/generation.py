@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from torch.distributed.elastic.agent.server.api import WorkerGroup
 
 from launcher.agent.after_shutdown import Overstayed
-from launcher.agent.messages import stuck
+from launcher.agent.announcements import stuck
 from launcher.agent.rank_watch import RankWatch
 from launcher.agent.resources import AgentResources
 from launcher.agent.worker_launches import make_processes
@@ -22,8 +22,8 @@ from launcher.monitor.verdict import judge
 from launcher.processes.evidence import state_phrase
 from launcher.processes.handles import has_exited, send_signal
 from launcher.processes.proc import process_status
-from resilience_core.monitoring.cell_view import CellView
-from resilience_core.monitoring.error_record import ErrorRecord
+from resilience_core.protocol.cell_view import CellView
+from resilience_core.protocol.error_record import ErrorRecord
 from resilience_core.system.clock import NS_PER_SECOND
 from resilience_core.system.proc import own_pid_namespace, process_start_time
 
@@ -59,7 +59,9 @@ class Generation:
         """The monitor was told to judge it no more."""
         self._last_views: dict[int, CellView] = {}
         self._phases_told = False
-        self._cells = resources.upkeep.make_cells(number, {w.local_rank: w.global_rank for w in group.workers})
+        self._cells = resources.run_folder_keeper.make_cells(
+            number, {w.local_rank: w.global_rank for w in group.workers}
+        )
         self.processes = make_processes(
             number, group, resources, self._cells, restart_count, self._orphaned_sessions, self._owner
         )
@@ -84,7 +86,7 @@ class Generation:
 
     def mend(self) -> None:
         """Make anew what ranks find by path, where somebody has removed it."""
-        replaced = self._resources.upkeep.mend(None if self._is_over else self._cells)
+        replaced = self._resources.run_folder_keeper.mend(None if self._is_over else self._cells)
         if not self.is_being_ended:
             self._watch.repeat(replaced)
 

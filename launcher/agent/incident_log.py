@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from launcher.agent import failure_incident, messages
+from launcher.agent import announcements, failure_incident
 from launcher.agent.resources import AgentResources
 from launcher.incidents.incident import Incident
 from launcher.monitor.near_miss import NearMiss
 from launcher.records.console import announce
-from resilience_core.monitoring.control import WorkloadControlRequest
+from resilience_core.protocol.control import WorkloadControlRequest
 
 __all__ = ["IncidentLog"]
 
@@ -39,7 +39,7 @@ class IncidentLog:
         """
         is_same_again = failure_incident.is_same_again(self.last, incident)
         self.last = incident
-        announce(*incident.story(), *([f"  note    {problem}"] if problem else []))
+        announce(*incident.summary(), *([f"  note    {problem}"] if problem else []))
         self._resources.events.write(
             incident.kind,
             generation=incident.generation,
@@ -66,10 +66,10 @@ class IncidentLog:
         """
         if miss.was_late:
             self._near_misses += 1
-            announce(messages.near_miss(miss, self._near_misses))
+            announce(announcements.near_miss(miss, self._near_misses))
             self._resources.events.write("near_miss", generation=generation, count=self._near_misses, **miss._asdict())
         elif miss.was_announced:
-            announce(messages.withdrawn(miss))
+            announce(announcements.withdrawn(miss))
             self._resources.events.write("withdrawn", generation=generation, **miss._asdict())
 
     def tell_request(self, generation: int, rank: int, request: WorkloadControlRequest) -> str:

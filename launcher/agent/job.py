@@ -13,7 +13,7 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, get_error_handler
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 
-from launcher.agent import messages
+from launcher.agent import announcements
 from launcher.agent.elastic_agent import FaultTolerantAgent
 from launcher.agent.resources import AgentResources, open_resources
 from launcher.agent.signals import SignalInbox
@@ -153,7 +153,7 @@ def _supervise(agent: FaultTolerantAgent, spec: WorkerSpec, resources: AgentReso
         if not keeps_rendezvous_open:
             spec.rdzv_handler.shutdown()
         if (since_ns := resources.monitor.unprotected_since_ns) is not None:
-            announce(messages.ended_unprotected(since_ns), level=console.ERROR)
+            announce(announcements.ended_unprotected(since_ns), level=console.ERROR)
         unsaid = {"unsaid": console.lost_lines()} if console.lost_lines() else {}
         resources.events.write(
             "ended",

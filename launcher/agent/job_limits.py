@@ -16,7 +16,7 @@ from launcher.monitor.verdict import STARTUP
 from resilience_core.config.schema import FaultToleranceConfig
 from resilience_core.environment import RELAXED_VARIABLE
 from resilience_core.monitoring.interval_evidence import NO_RESTART_FACTOR
-from resilience_core.monitoring.limit_kinds import RELAXATION
+from resilience_core.protocol.limit_kinds import RELAXATION
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["JobLimits", "StartupLimit"]

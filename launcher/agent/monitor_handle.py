@@ -22,7 +22,6 @@ from collections.abc import Callable
 from launcher.agent.monitor_orders import OrderBook
 from launcher.agent.py_spy import find_py_spy
 from launcher.incidents.phrases import time_of_day
-from launcher.monitor.keeping import Keeping
 from launcher.monitor.lost_time import KEEPER, MONITOR, Freeze, LostTime
 from launcher.monitor.messages import (
     MESSAGE_SIZE,
@@ -34,11 +33,12 @@ from launcher.monitor.messages import (
     Stop,
     WatchOrder,
 )
+from launcher.monitor.replacement_rules import Keeping
 from launcher.processes.evidence import state_phrase
 from launcher.processes.message_format import MessageError
 from resilience_core.config.schema import FaultToleranceConfig
 from resilience_core.errors import ResilienceError
-from resilience_core.monitoring.cell import Cell
+from resilience_core.protocol.cell import Cell
 from resilience_core.system.installation import HOME
 
 __all__ = ["MonitorHandle", "MonitorStartError"]

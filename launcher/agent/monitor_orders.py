@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from launcher.monitor.messages import MESSAGE_SIZE, ORDERS, Forget, MonitorOrder, RunFolders, Watch, WatchOrder
 from launcher.processes.handles import open_pidfd
-from resilience_core.monitoring.cell import Cell
+from resilience_core.protocol.cell import Cell
 
 __all__ = ["OrderBook"]
 

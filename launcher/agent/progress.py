@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from resilience_core.config.schema import FaultToleranceConfig
-from resilience_core.monitoring.cell_view import CellView
+from resilience_core.protocol.cell_view import CellView
 from resilience_core.system.plain_files import only_plain
 
 __all__ = ["NOTHING_REACHED", "ProgressRule", "Reached", "Standstill", "may_have_failed_before", "reached_by"]

@@ -9,13 +9,13 @@ from typing import cast
 from torch.distributed.elastic.agent.server.api import WorkerGroup
 
 from launcher.agent.after_shutdown import AfterShutdown, Leaving, Overstayed
-from launcher.agent.instrumented import names_the_client, script_of
 from launcher.agent.job_limits import spared, unmonitored
 from launcher.agent.resources import AgentResources
+from launcher.agent.script_inspection import names_the_client, script_of
 from launcher.agent.worker_cells import Cells
 from launcher.monitor.messages import WatchOrder
 from launcher.workers.worker_processes import WorkerProcesses
-from resilience_core.monitoring.cell_layout import SHUT_DOWN
+from resilience_core.protocol.cell_layout import SHUT_DOWN
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["RankWatch"]

@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 import attrs
 from torch.distributed.elastic.multiprocessing import LogsSpecs
 
-from launcher.agent import messages
+from launcher.agent import announcements
 from launcher.agent.bounded_logs import BoundedLogs
 from launcher.agent.control_socket import ControlSocket
 from launcher.agent.job_limits import JobLimits
 from launcher.agent.monitor_handle import MonitorHandle
+from launcher.agent.run_folder_keeper import CONFIG_FILE, CONTROL_SOCKET, RunFolderKeeper
 from launcher.agent.signals import SignalInbox
-from launcher.agent.upkeep import CONFIG_FILE, CONTROL_SOCKET, Upkeep
 from launcher.command_line.options import LaunchJob
 from launcher.processes.background import Background, NotDoneError
 from launcher.processes.handles import is_subreaper
@@ -49,7 +49,7 @@ class AgentResources:
     """What an agent works with; made by ``launcher.agent.job``, closed by it."""
 
     config: FaultToleranceConfig
-    upkeep: Upkeep
+    run_folder_keeper: RunFolderKeeper
     log_folder: str
     monitor: MonitorHandle
     signals: SignalInbox
@@ -65,7 +65,7 @@ class AgentResources:
 
     orphans: Orphans | None = attrs.field(
         default=attrs.Factory(
-            lambda resources: Orphans(lambda: resources.upkeep.folder.paths) if is_subreaper() else None,
+            lambda resources: Orphans(lambda: resources.run_folder_keeper.folder.paths) if is_subreaper() else None,
             takes_self=True,
         ),
         init=False,
@@ -75,7 +75,7 @@ class AgentResources:
     @property
     def control(self) -> ControlSocket:
         """The launcher's ear for requests of ranks."""
-        return self.upkeep.control
+        return self.run_folder_keeper.control
 
     def on_disk(self, what: str, call: Callable[[], T], otherwise: T) -> T:
         """Return the result of what must touch a disk; ``otherwise`` where it does not answer or fails."""
@@ -120,7 +120,7 @@ def open_resources(
         run_folder.write(CONFIG_FILE, job.config.to_json())
 
         def on_change(change: str, reason: str) -> None:
-            announce(messages.monitor_changed(change, reason), level=messages.level_of(change))
+            announce(announcements.monitor_changed(change, reason), level=announcements.level_of(change))
             events.write(change, reason=reason)
 
         monitor = MonitorHandle(
@@ -144,7 +144,7 @@ def open_resources(
         )
         yield AgentResources(
             config=job.config,
-            upkeep=Upkeep(run_folder, control, monitor, events.write),
+            run_folder_keeper=RunFolderKeeper(run_folder, control, monitor, events.write),
             log_folder=log_folder,
             monitor=monitor,
             signals=signals,

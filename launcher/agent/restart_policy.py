@@ -10,7 +10,7 @@ from launcher.agent.crash_loop import CrashLoop
 from launcher.agent.progress import ProgressRule, Reached, reached_by
 from launcher.agent.resources import AgentResources
 from launcher.incidents.incident import Incident
-from resilience_core.monitoring.cell_view import CellView
+from resilience_core.protocol.cell_view import CellView
 
 __all__ = ["RestartPolicy"]
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 from launcher.processes.evidence import UNREADABLE
 from launcher.records.run_folders import RunFolder
-from resilience_core.monitoring.cell import Cell, CellError
-from resilience_core.monitoring.cell_layout import ERROR_TEXT
-from resilience_core.monitoring.cell_view import CellView, implausible
-from resilience_core.monitoring.error_record import ErrorRecord, parse_error
+from resilience_core.protocol.cell import Cell, CellError
+from resilience_core.protocol.cell_layout import ERROR_TEXT
+from resilience_core.protocol.cell_view import CellView, implausible
+from resilience_core.protocol.error_record import ErrorRecord, parse_error
 
 __all__ = ["Cells"]
 

@@ -48,7 +48,7 @@ def make_processes(
             **worker_environment(spec, group, worker, restart_count),
             **monitor_environment(
                 cell=cells[worker.local_rank].path,
-                config_file=resources.upkeep.config_file,
+                config_file=resources.run_folder_keeper.config_file,
                 control_socket=resources.control.path,
                 generation=number,
                 launcher_pid=os.getpid(),

@@ -26,7 +26,7 @@ from launcher.incidents.rank_phrases import (
     where,
 )
 from launcher.incidents.rank_report import RankReport, stack_from_json, stack_to_json
-from resilience_core.monitoring.error_record import error_from_json
+from resilience_core.protocol.error_record import error_from_json
 from resilience_core.system.plain_files import only_plain
 
 __all__ = ["MOST_CHILDREN", "MOST_STACKS", "Incident"]
@@ -151,7 +151,7 @@ class Incident(NamedTuple):
 
     # ---- for people -------------------------------------------------------------------------------------
 
-    def story(self) -> list[str]:
+    def summary(self) -> list[str]:
         """Return a few lines for the terminal: who, where, how long, the stack, what was done."""
         lines = []
         for number, rank in enumerate(self.speakers):
@@ -189,7 +189,7 @@ class Incident(NamedTuple):
         """Return the whole of it: every stack, and every failed rank's traceback and last lines of standard error."""
         lines = [
             f"{self.kind} in generation {self.generation} on {self.node}, {self.wall_time}",
-            *self.story()[:-1],
+            *self.summary()[:-1],
             "",
         ]
         if self.kind == "near_miss":

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from launcher.incidents.frames import Thread, main_thread
 from launcher.incidents.phrases import exit_phrase, shortened
 from launcher.incidents.rank_report import RankReport
-from resilience_core.monitoring.cell_layout import MAX_SECTIONS, SHARED_SECTION
+from resilience_core.protocol.cell_layout import MAX_SECTIONS, SHARED_SECTION
 
 __all__ = [
     "full_stack",

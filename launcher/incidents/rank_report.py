@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from launcher.incidents.children import Child
 from launcher.incidents.frames import Frame, Thread
 from launcher.processes.evidence import Evidence, unmonitored
-from resilience_core.monitoring.cell_view import CellView
-from resilience_core.monitoring.error_record import ErrorRecord
+from resilience_core.protocol.cell_view import CellView
+from resilience_core.protocol.error_record import ErrorRecord
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["RankReport", "rank_report", "stack_from_json", "stack_to_json"]
@@ -32,7 +32,7 @@ class RankReport(NamedTuple):
     """Where that limit comes from, and what switches it off."""
     limit_advice: str | None = None
     limit_learned: str | None = None
-    """The kind of that limit (``resilience_core.monitoring.limit_messages``) when it was learned and has led to this
+    """The kind of that limit (``resilience_core.protocol.limit_messages``) when it was learned and has led to this
     verdict; None for
     a rank that is only terminated together with one that was overdue."""
     iteration: int | None = None
@@ -56,7 +56,7 @@ class RankReport(NamedTuple):
     """Why nothing is known of where it is: it has not initialised monitoring, say."""
     was_withheld: bool = False
     """Its limit had passed before, and was no verdict while other ranks were within theirs
-    (``launcher.monitor.withheld``)."""
+    (``launcher.monitor.withheld_verdicts``)."""
 
 
 def rank_report(rank: int, pid: int, view: CellView, known: Evidence, now_ns: int) -> RankReport:

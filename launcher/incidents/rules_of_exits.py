@@ -15,7 +15,7 @@ from launcher.incidents.attributed import (
     ranks_of,
 )
 from launcher.processes.evidence import Evidence
-from resilience_core.monitoring.error_record import ErrorRecord
+from resilience_core.protocol.error_record import ErrorRecord
 
 __all__ = ["died_or_raised", "left_early"]
 

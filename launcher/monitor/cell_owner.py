@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from launcher.processes.handles import open_pidfd
 from launcher.processes.proc import all_pids, status_of
-from resilience_core.monitoring.cell_view import CellView
+from resilience_core.protocol.cell_view import CellView
 from resilience_core.system.proc import own_pid_namespace, process_start_time
 
 __all__ = []

@@ -18,6 +18,7 @@ from launcher.incidents.waits import (
     lines_that_tell,
     waits_for_peers,
 )
+from launcher.monitor.deadline_rules import DUE_TOGETHER_NS, Case, Findings
 from launcher.monitor.messages import MonitorSettings
 from launcher.monitor.rank_evidence import (
     can_be_asked,
@@ -28,10 +29,9 @@ from launcher.monitor.rank_evidence import (
     with_stacks,
 )
 from launcher.monitor.rank_monitor import RankMonitor
-from launcher.monitor.rounds import DUE_TOGETHER_NS, Case, Findings
 from launcher.monitor.verdict import SECTION, HangVerdict
 from launcher.processes.evidence import kernel_wait, look_at
-from resilience_core.monitoring.limit_kinds import LEARNED
+from resilience_core.protocol.limit_kinds import LEARNED
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = []

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from launcher.incidents.incident import Incident
 from launcher.incidents.incident_writer import SLOWEST_WRITE_SECONDS, IncidentWriter
 from launcher.incidents.source_lines import SourceReader
-from launcher.monitor.keeping import StoppedLauncher
+from launcher.monitor.deadline_rules import DeadlineRules, Findings
 from launcher.monitor.lost_time import MONITOR, LostTime
 from launcher.monitor.messages import (
     Forget,
@@ -39,7 +39,7 @@ from launcher.monitor.messages import (
 from launcher.monitor.near_miss import NearMiss
 from launcher.monitor.parent_channel import ParentChannel
 from launcher.monitor.rank_monitor import RankMonitor
-from launcher.monitor.rounds import Findings, Rounds
+from launcher.monitor.replacement_rules import StoppedLauncher
 from launcher.monitor.termination import Reporter, terminate
 from launcher.processes.background import Background
 from launcher.processes.handles import end_sessions, has_exited, send_signal
@@ -47,7 +47,7 @@ from launcher.processes.leftovers import end_marked
 from launcher.processes.proc import process_status
 from launcher.records import console
 from launcher.records.console import announce
-from resilience_core.monitoring.cell import Cell, CellError
+from resilience_core.protocol.cell import Cell, CellError
 from resilience_core.system.clock import NS_PER_SECOND
 from resilience_core.system.prctl import die_with_parent, set_process_name
 
@@ -79,7 +79,7 @@ class Monitor:
         self._lost = LostTime(settings.lost_time)
         self._writer = IncidentWriter(settings.log_folder)
         self._sources = SourceReader()
-        self._rounds: Rounds[RankMonitor] = Rounds(
+        self._rounds: DeadlineRules[RankMonitor] = DeadlineRules(
             self._clock,
             lambda ns: time.sleep(ns / NS_PER_SECOND),
             self._lost.freezes,

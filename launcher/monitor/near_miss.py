@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from launcher.monitor.verdict import HEARTBEAT, OUT_OF_SECTION, STARTUP, HangVerdict
-from resilience_core.monitoring.cell_layout import WATCHED
-from resilience_core.monitoring.cell_view import CellView
+from resilience_core.protocol.cell_layout import WATCHED
+from resilience_core.protocol.cell_view import CellView
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["Lateness", "NearMiss", "late_phrase", "lateness"]

@@ -84,12 +84,12 @@ class ParentChannel:
         return len(self._unsent)
 
     def tell(self, report: MonitorReport) -> None:
-        """Send a report, now or in one of the next rounds."""
+        """Send a report, now or in one of the next rules."""
         self._unsent.append(REPORTS.encode(report))
         self.send_unsent()
 
     def send_unsent(self) -> None:
-        """Send what the parent has room for; the rest waits for one of the next rounds."""
+        """Send what the parent has room for; the rest waits for one of the next rules."""
         while self._unsent:
             try:
                 self._socket.send(self._unsent[0], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)

@@ -21,8 +21,8 @@ from launcher.monitor.messages import MonitorSettings
 from launcher.monitor.rank_monitor import RankMonitor
 from launcher.processes.evidence import Evidence, ProcessLook, look_at, uses_a_gpu
 from launcher.records.console import DEBUG, announce
-from resilience_core.monitoring.cell_layout import STACK_SIGNAL
-from resilience_core.monitoring.cell_view import CellView
+from resilience_core.protocol.cell_layout import STACK_SIGNAL
+from resilience_core.protocol.cell_view import CellView
 
 __all__ = ["can_be_asked", "evidence_of_rank", "mistake_phrase", "stacks_of_ranks", "started_at", "with_stacks"]
 

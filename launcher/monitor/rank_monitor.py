@@ -13,12 +13,12 @@ from launcher.monitor.verdict import STARTUP, Deadline, HangVerdict, Sighting, s
 from launcher.processes.handles import has_exited
 from launcher.processes.proc import process_status
 from launcher.records.console import DEBUG, announce
-from resilience_core.monitoring.cell import Cell, CellError
-from resilience_core.monitoring.cell_layout import ERROR_TEXT, INITIALISED, LIMITS_TEXT, TextArea
-from resilience_core.monitoring.cell_view import CellView, implausible
-from resilience_core.monitoring.error_record import ErrorRecord, parse_error
-from resilience_core.monitoring.limit_kinds import CONFIGURED, LEARNED
-from resilience_core.monitoring.limit_messages import LimitOrigin, origin_of
+from resilience_core.protocol.cell import Cell, CellError
+from resilience_core.protocol.cell_layout import ERROR_TEXT, INITIALISED, LIMITS_TEXT, TextArea
+from resilience_core.protocol.cell_view import CellView, implausible
+from resilience_core.protocol.error_record import ErrorRecord, parse_error
+from resilience_core.protocol.limit_kinds import CONFIGURED, LEARNED
+from resilience_core.protocol.limit_messages import LimitOrigin, origin_of
 from resilience_core.system.proc import own_pid_namespace
 
 __all__ = ["RankMonitor"]
@@ -168,7 +168,7 @@ class RankMonitor:
         return LimitOrigin(STARTUP, source, order.startup_origin, order.startup_advice or "")
 
     def basis(self, deadline: Deadline) -> str | None:
-        """Return what the limit of one of its deadlines rests on, for :mod:`launcher.monitor.withheld`.
+        """Return what the limit of one of its deadlines rests on, for :mod:`launcher.monitor.withheld_verdicts`.
 
         None also where that is not known.
         """

@@ -14,13 +14,13 @@ from typing import NamedTuple
 from launcher.incidents.incident import Incident
 from launcher.incidents.incident_writer import IncidentWriter
 from launcher.incidents.source_lines import SourceReader
+from launcher.monitor.deadline_rules import Case, DeadlineRules, Findings
 from launcher.monitor.hang_incident import action_on, incident_whatever_happens, trimmed
 from launcher.monitor.messages import MonitorSettings
 from launcher.monitor.near_miss import Lateness, NearMiss, lateness
 from launcher.monitor.rank_monitor import RankMonitor
-from launcher.monitor.rounds import Case, Findings, Rounds
 from launcher.processes.handles import send_signal
-from resilience_core.monitoring.cell_view import CellView
+from resilience_core.protocol.cell_view import CellView
 
 __all__ = ["Reporter", "terminate"]
 
@@ -44,7 +44,7 @@ class Reporter(NamedTuple):
 def terminate(
     findings: Findings[RankMonitor],
     everybody: Sequence[RankMonitor],
-    rounds: Rounds[RankMonitor],
+    rules: DeadlineRules[RankMonitor],
     settings: MonitorSettings,
     writer: IncidentWriter,
     sources: SourceReader,
@@ -55,7 +55,7 @@ def terminate(
     Args:
         findings: Who is late, or due so soon that it is condemned together, and what all the ranks said.
         everybody: The local ranks of the generation; one that left early may be what the others wait for.
-        rounds: For the last look.
+        rules: For the last look.
         settings: The monitor's.
         writer: Of incidents.
         sources: For what stacks do not tell.
@@ -76,7 +76,7 @@ def terminate(
         problem: str | None = None
         if not (is_dropped := report.is_being_ended()):
             incident, problem = writer.write(incident)
-            standing, withdrawn = _without_who_waited(incident, *rounds.still_due(standing))
+            standing, withdrawn = _without_who_waited(incident, *rules.still_due(standing))
             if is_dropped := report.is_being_ended():
                 writer.discard()
         if is_dropped:
@@ -89,7 +89,7 @@ def terminate(
             report.incident(trimmed(told), announced, problem)
     finally:
         # Once more: telling takes time, too. From here to the signal there are only system calls.
-        standing, back = _without_who_waited(incident, *rounds.still_due(standing))
+        standing, back = _without_who_waited(incident, *rules.still_due(standing))
         number = signal.Signals(settings.config.rank_termination_signal)
         for case in standing:
             pidfd = case.rank.pidfd(case.view)

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from launcher.monitor.lost_time import Freeze, moved_by_ns
-from resilience_core.monitoring.cell_layout import CLOSED, NO_LIMIT, SHUT_DOWN, WATCHED
-from resilience_core.monitoring.cell_view import CellView
+from resilience_core.protocol.cell_layout import CLOSED, NO_LIMIT, SHUT_DOWN, WATCHED
+from resilience_core.protocol.cell_view import CellView
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = [
@@ -95,7 +95,7 @@ class Sighting(NamedTuple):
     pending: tuple[tuple[int, Deadline], ...]
     """The others, each with the instant at which it will have passed, lost time included."""
     held: tuple[Deadline, ...] = ()
-    """Deadlines that have passed and are no verdict by themselves (:mod:`launcher.monitor.withheld`)."""
+    """Deadlines that have passed and are no verdict by themselves (:mod:`launcher.monitor.withheld_verdicts`)."""
 
     @property
     def verdict(self) -> HangVerdict | None:

@@ -12,9 +12,9 @@ import signal
 from typing import NamedTuple
 
 from launcher.processes.proc import open_files, process_status, status_of
-from resilience_core.monitoring.cell_layout import SHUT_DOWN
-from resilience_core.monitoring.cell_view import CellView
-from resilience_core.monitoring.error_record import ErrorRecord
+from resilience_core.protocol.cell_layout import SHUT_DOWN
+from resilience_core.protocol.cell_view import CellView
+from resilience_core.protocol.error_record import ErrorRecord
 from resilience_core.system.proc import read_proc
 
 __all__ = [

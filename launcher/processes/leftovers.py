@@ -9,8 +9,8 @@ daemons, servers, commands started with ``start_new_session``. Four ways to find
 * *Adoption*: the launcher is a child subreaper (prctl(2)), so whatever loses its parent below it becomes its child.
   Once the workers are dead, all that they have left are children of the launcher, or below one; killed layer by
   layer, the list is empty in the end. One file to read where nothing was left. This is what the launcher does.
-* *Marks*, for when the launcher itself was killed and cannot adopt: :mod:`launcher.processes.marks`. The monitor
-  looks for them.
+* *Marks*, for when the launcher itself was killed and cannot adopt: :mod:`launcher.processes.process_marks`. The
+  monitor looks for them.
 * *A cgroup*: see there why not.
 """
 
@@ -22,8 +22,8 @@ import time
 from collections.abc import Callable, Collection
 
 from launcher.processes.handles import end_processes
-from launcher.processes.marks import carries_limit, is_marked
 from launcher.processes.proc import all_pids, child_pids, process_name, process_status
+from launcher.processes.process_marks import carries_limit, is_marked
 
 __all__ = ["Orphans", "end_marked"]
 

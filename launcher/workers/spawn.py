@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from launcher.processes.marks import leave_mark
+from launcher.processes.process_marks import leave_mark
 from launcher.workers.numa import bound_to_numa_node
 from launcher.workers.programs import cannot_start
 from resilience_core.environment import CELL_VARIABLE

@@ -20,14 +20,14 @@ import time
 import types
 from typing import Any
 
-from launcher.processes.marks import leave_mark
+from launcher.processes.process_marks import leave_mark
 from launcher.processes.working_folder import working_folder
 from launcher.zygote.import_guard import ImportGuard
 from launcher.zygote.module_survey import _kept_alive, _survey, forget_our_own_modules
 from launcher.zygote.protocol import Handover, Started, WorkerOrder, send_message
 from resilience_core.environment import CELL_VARIABLE
-from resilience_core.monitoring.cell_layout import FIRST_LINE
 from resilience_core.monitoring.error_capture import leave_error
+from resilience_core.protocol.cell_layout import FIRST_LINE
 from resilience_core.system.plain_files import only_plain
 
 __all__ = ["run_as_main", "name_process", "unbuffered"]
@@ -90,7 +90,7 @@ def _tell_that_it_starts(link: socket.socket) -> None:
 
 
 def _map_for_ever(cell: int) -> None:
-    """Map the cell: every fork inherits that, and is told by it (``launcher.processes.marks``).
+    """Map the cell: every fork inherits that, and is told by it (``launcher.processes.process_marks``).
 
     Not by Python's ``mmap``, which keeps a descriptor.
     """

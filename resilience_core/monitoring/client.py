@@ -12,7 +12,13 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 from resilience_core.errors import RankMonitorClientError, SectionError
-from resilience_core.monitoring.cell_layout import (
+from resilience_core.monitoring.client_arguments import no_iteration, refuse_copy
+from resilience_core.monitoring.client_state import ClientState
+from resilience_core.monitoring.connection import CellConnection
+from resilience_core.monitoring.first_use import FirstUse
+from resilience_core.monitoring.limits_in_force import LimitsInForce
+from resilience_core.monitoring.section_block import SectionBlock
+from resilience_core.protocol.cell_layout import (
     CLOSED,
     HEARTBEAT,
     ITERATION,
@@ -24,17 +30,11 @@ from resilience_core.monitoring.cell_layout import (
     RESUMED_FROM,
     WENT_BACK,
 )
-from resilience_core.monitoring.client_arguments import no_iteration, refuse_copy
-from resilience_core.monitoring.client_state import ClientState
-from resilience_core.monitoring.connection import CellConnection
-from resilience_core.monitoring.first_use import FirstUse
-from resilience_core.monitoring.limits_in_force import LimitsInForce
-from resilience_core.monitoring.section_block import SectionBlock
 
 if TYPE_CHECKING:
     from resilience_core.config.schema import FaultToleranceConfig
-    from resilience_core.monitoring.control import WorkloadControlRequest
     from resilience_core.monitoring.timeouts import HeartbeatTimeouts, SectionTimeouts
+    from resilience_core.protocol.control import WorkloadControlRequest
 
 __all__ = ["RankMonitorClient"]
 

@@ -11,8 +11,9 @@ import operator
 import threading
 
 from resilience_core.errors import RankMonitorClientError
-from resilience_core.monitoring.cell import Cell
-from resilience_core.monitoring.cell_layout import (
+from resilience_core.monitoring.learned_limits import Seen
+from resilience_core.protocol.cell import Cell
+from resilience_core.protocol.cell_layout import (
     CELL_SIZE,
     CLOSED,
     FIRST_CLOSED,
@@ -23,7 +24,6 @@ from resilience_core.monitoring.cell_layout import (
     RESUMED_FROM,
     SAVED,
 )
-from resilience_core.monitoring.learned_limits import Seen
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["ClientState", "Section", "deadline_after", "to_ns"]

@@ -13,19 +13,6 @@ import attrs
 
 from resilience_core.environment import CELL_VARIABLE, CONFIG_VARIABLE, CONTROL_VARIABLE, LAUNCHER_VARIABLE
 from resilience_core.errors import RankMonitorClientError
-from resilience_core.monitoring.cell import Cell, CellError
-from resilience_core.monitoring.cell_layout import (
-    HEARTBEAT,
-    INITIALISED,
-    LAST_HEARTBEAT,
-    LEFT_SECTION,
-    OUT_OF_SECTION,
-    SHARED_SECTION,
-    SHUT_DOWN,
-    STATE,
-    UNUSED,
-    WATCHED,
-)
 from resilience_core.monitoring.client_state import ClientState, deadline_after, to_ns
 from resilience_core.monitoring.error_capture import record_errors_in, stop_recording
 from resilience_core.monitoring.limits_in_force import LimitsInForce
@@ -39,11 +26,24 @@ from resilience_core.monitoring.process_hooks import (
     wait_for_files,
 )
 from resilience_core.monitoring.rank_logging import follow_log_level
+from resilience_core.protocol.cell import Cell, CellError
+from resilience_core.protocol.cell_layout import (
+    HEARTBEAT,
+    INITIALISED,
+    LAST_HEARTBEAT,
+    LEFT_SECTION,
+    OUT_OF_SECTION,
+    SHARED_SECTION,
+    SHUT_DOWN,
+    STATE,
+    UNUSED,
+    WATCHED,
+)
 from resilience_core.system.proc import process_start_time
 
 if TYPE_CHECKING:
     from resilience_core.config.schema import FaultToleranceConfig
-    from resilience_core.monitoring.control import WorkloadControlRequest
+    from resilience_core.protocol.control import WorkloadControlRequest
 
 __all__ = ["CellConnection"]
 
@@ -160,7 +160,7 @@ class CellConnection:
             RankMonitorClientError: Not initialised, or the launcher cannot be reached.
         """
         self._state.require_init("send_workload_control_request()")
-        from resilience_core.monitoring.control import send
+        from resilience_core.protocol.control import send
 
         path = os.environ.get(CONTROL_VARIABLE)
         if not path:

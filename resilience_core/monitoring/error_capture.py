@@ -15,11 +15,11 @@ from typing import Any
 
 from resilience_core.environment import CELL_VARIABLE
 from resilience_core.errors import ResilienceError
-from resilience_core.monitoring.cell import Cell, CellError
-from resilience_core.monitoring.cell_layout import ERROR_TEXT
-from resilience_core.monitoring.cell_view import CellView
-from resilience_core.monitoring.error_record import ErrorRecord, as_text, is_consequence, parse_error
 from resilience_core.monitoring.process_hooks import detach_clients
+from resilience_core.protocol.cell import Cell, CellError
+from resilience_core.protocol.cell_layout import ERROR_TEXT
+from resilience_core.protocol.cell_view import CellView
+from resilience_core.protocol.error_record import ErrorRecord, as_text, is_consequence, parse_error
 
 __all__ = [
     "LONGEST_MESSAGE",

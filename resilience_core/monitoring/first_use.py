@@ -6,8 +6,11 @@ import logging
 import time
 
 from resilience_core.errors import RankMonitorClientError, SectionError, UnconfiguredSectionError
-from resilience_core.monitoring.cell import CellError
-from resilience_core.monitoring.cell_layout import (
+from resilience_core.monitoring.client_arguments import no_name, unconfigured
+from resilience_core.monitoring.client_state import ClientState, Section
+from resilience_core.monitoring.limits_in_force import LimitsInForce
+from resilience_core.protocol.cell import CellError
+from resilience_core.protocol.cell_layout import (
     CLOSED,
     FIRST_REPORT,
     HEARTBEAT,
@@ -16,9 +19,6 @@ from resilience_core.monitoring.cell_layout import (
     NOT_SHOWN,
     OUT_OF_SECTION,
 )
-from resilience_core.monitoring.client_arguments import no_name, unconfigured
-from resilience_core.monitoring.client_state import ClientState, Section
-from resilience_core.monitoring.limits_in_force import LimitsInForce
 
 __all__ = ["FirstUse"]
 

@@ -30,7 +30,7 @@ from typing import Any
 import attrs
 
 from resilience_core.errors import RankMonitorClientError
-from resilience_core.monitoring.limit_kinds import FIRST_HEARTBEAT, HEARTBEAT, OUT_OF_SECTION
+from resilience_core.protocol.limit_kinds import FIRST_HEARTBEAT, HEARTBEAT, OUT_OF_SECTION
 
 __all__ = [
     "ENOUGH_INTERVALS",

@@ -10,16 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resilience_core.errors import TimeoutsNotReadyError
-from resilience_core.monitoring.cell_layout import SHARED_SECTION
 from resilience_core.monitoring.interval_evidence import Evidence
-from resilience_core.monitoring.limit_kinds import (
-    FIRST_HEARTBEAT,
-    HEARTBEAT,
-    OUT_OF_SECTION,
-    section_kind,
-)
 from resilience_core.monitoring.limit_resolver import LimitResolver
-from resilience_core.monitoring.limits_text import SharedOrigin, shared_origin
 from resilience_core.monitoring.timeouts import (
     HeartbeatTimeouts,
     SectionTimeouts,
@@ -30,6 +22,14 @@ from resilience_core.monitoring.timeouts import (
     timeouts_from_state,
     timeouts_to_state,
 )
+from resilience_core.protocol.cell_layout import SHARED_SECTION
+from resilience_core.protocol.limit_kinds import (
+    FIRST_HEARTBEAT,
+    HEARTBEAT,
+    OUT_OF_SECTION,
+    section_kind,
+)
+from resilience_core.protocol.limits_text import SharedOrigin, shared_origin
 from resilience_core.system.clock import NS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class LearnedLimits:
         )
 
     def document(self, names: Iterable[str] | None = None) -> dict[str, Any]:
-        """Where each limit in force comes from, for :mod:`resilience_core.monitoring.limit_messages`.
+        """Where each limit in force comes from, for :mod:`resilience_core.protocol.limit_messages`.
 
         Args:
             names: Of these sections, with a slot of their own, only, and those that share one apart; of all sections

@@ -33,9 +33,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from resilience_core.monitoring.cell_layout import SHARED_SECTION, shown_name
 from resilience_core.monitoring.interval_evidence import NO_RESTART_FACTOR, Evidence
-from resilience_core.monitoring.limit_kinds import (
+from resilience_core.protocol.cell_layout import SHARED_SECTION, shown_name
+from resilience_core.protocol.limit_kinds import (
     CONFIGURED,
     DEFAULT,
     FIRST_HEARTBEAT,

@@ -12,15 +12,11 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from resilience_core.environment import RELAXED_VARIABLE
-from resilience_core.monitoring.cell import Cell
-from resilience_core.monitoring.cell_layout import CLOSED, HEARTBEAT, LIMITS_TEXT, NOT_SHOWN, SMALLEST_LIMIT
 from resilience_core.monitoring.client_arguments import selected_names
 from resilience_core.monitoring.client_state import ClientState, Section, to_ns
 from resilience_core.monitoring.collectives import maxima, union_of_names
 from resilience_core.monitoring.learned_limits import LearnedLimits, Seen
-from resilience_core.monitoring.limit_messages import undercutting
 from resilience_core.monitoring.limit_resolver import no_restart_is_left, relaxed_limits
-from resilience_core.monitoring.limits_text import SharedOrigin, write_limits
 from resilience_core.monitoring.running_limits import limit_what_has_none, limit_what_is_running
 from resilience_core.monitoring.timeouts import (
     HeartbeatTimeouts,
@@ -28,6 +24,10 @@ from resilience_core.monitoring.timeouts import (
     evidence_from_state,
     timeouts_from_state,
 )
+from resilience_core.protocol.cell import Cell
+from resilience_core.protocol.cell_layout import CLOSED, HEARTBEAT, LIMITS_TEXT, NOT_SHOWN, SMALLEST_LIMIT
+from resilience_core.protocol.limit_messages import undercutting
+from resilience_core.protocol.limits_text import SharedOrigin, write_limits
 
 if TYPE_CHECKING:
     from resilience_core.config.schema import FaultToleranceConfig

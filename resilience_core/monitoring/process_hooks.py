@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from resilience_core.errors import ConfigError, RankMonitorClientError
-from resilience_core.monitoring.cell_layout import STACK_SIGNAL
+from resilience_core.protocol.cell_layout import STACK_SIGNAL
 
 if TYPE_CHECKING:
     from resilience_core.config.schema import FaultToleranceConfig

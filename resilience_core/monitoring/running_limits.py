@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from resilience_core.monitoring.cell_layout import (
+from resilience_core.monitoring.client_state import ClientState, Section, deadline_after
+from resilience_core.protocol.cell_layout import (
     CLOSED,
     HEARTBEAT,
     LAST_HEARTBEAT,
@@ -14,7 +15,6 @@ from resilience_core.monitoring.cell_layout import (
     NOT_SHOWN,
     OUT_OF_SECTION,
 )
-from resilience_core.monitoring.client_state import ClientState, Section, deadline_after
 
 __all__ = ["limit_what_has_none", "limit_what_is_running"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from resilience_core.errors import ConfigError
 from resilience_core.hookspecs import hookimpl
 from resilience_core.monitoring.client import RankMonitorClient
-from resilience_core.monitoring.control import WorkloadAction, WorkloadControlRequest
+from resilience_core.protocol.control import WorkloadAction, WorkloadControlRequest
 
 __all__ = ["ExceptionHandling", "ExceptionPolicy"]
 

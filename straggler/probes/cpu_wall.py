@@ -5,7 +5,7 @@ from __future__ import annotations
 from straggler.measurement.measured import Family, measured
 from straggler.measurement.section import Section
 from straggler.measurement.summary import Summary
-from straggler.probes.base import Collected
+from straggler.probes.probe import Collected
 
 __all__ = ["CpuWallProbe"]
 

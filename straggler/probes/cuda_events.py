@@ -18,7 +18,7 @@ import numpy as np
 
 from straggler.measurement.measured import Family, measured
 from straggler.measurement.section import Section
-from straggler.probes.base import Collected
+from straggler.probes.probe import Collected
 
 __all__ = ["MAX_PENDING", "CudaEventsProbe", "Event", "EventBackend"]
 

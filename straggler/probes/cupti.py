@@ -24,7 +24,7 @@ import numpy as np
 
 from straggler.measurement.measured import Family, is_ignored_kernel, measured
 from straggler.measurement.section import Section
-from straggler.probes.base import Collected
+from straggler.probes.probe import Collected
 
 __all__ = ["CuptiBackend", "CuptiError", "CuptiProbe", "KernelRecord"]
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from straggler.measurement.measured import STATE_FIELDS
 from straggler.measurement.section import Section
-from straggler.probes.base import Collected
+from straggler.probes.probe import Collected
 
 __all__ = ["HostCpuProbe"]
 

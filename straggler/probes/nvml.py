@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from straggler.measurement.measured import STATE_FIELDS
 from straggler.measurement.section import Section
-from straggler.probes.base import Collected
+from straggler.probes.probe import Collected
 
 __all__ = ["NvmlBackend", "NvmlProbe"]
 

@@ -1,4 +1,4 @@
-"""The messages that rank 0 sends back: JSON, one per rank, with what concerns that rank only.
+"""The messages that rank 0 sends back: JSON with a version, one per rank, with what concerns that rank only.
 
 Sent when every rank wants a report of its own (``gather_on_rank0=False``) or has to act on rank 0's decision.
 """
@@ -13,12 +13,14 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from straggler.errors import WireError
 from straggler.scoring.robust_scores import UNKNOWN, RobustScores
 from straggler.scoring.scorer import Scores
 
 __all__ = ["RankMessage", "decode_for_rank", "encode_for_ranks", "unknown_scores"]
 
-Float32 = npt.NDArray[np.float32]
+# Raised with every change of a field.
+VERSION = 1
 
 
 @attrs.frozen
@@ -43,7 +45,7 @@ def encode_for_ranks(scores: Scores, decision: Mapping[str, Any], ranks: int, *,
         ranks: Ranks in the job.
         details: Send each rank its own scores, too.
     """
-    common = {"decision": dict(decision)}
+    common = {"version": VERSION, "decision": dict(decision)}
     if not details:
         message = json.dumps(common).encode()
         return dict.fromkeys(range(ranks), message)
@@ -111,10 +113,25 @@ def decode_for_rank(message: bytes, rank: int, ranks: int) -> RankMessage:
         message: As :func:`encode_for_ranks` made it.
         rank: The rank that it was sent to.
         ranks: Ranks in the job.
+
+    Raises:
+        WireError: It is of another version, or no such message at all.
     """
-    plain = json.loads(message)
-    details = plain.get("scores")
-    return RankMessage(plain["decision"], None if details is None else _scores(details, rank, ranks))
+    try:
+        plain = json.loads(message)
+        version, decision, details = plain["version"], plain["decision"], plain.get("scores")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise WireError(f"rank 0 sent no message of a report: {message[:80]!r}") from None
+    if version != VERSION:
+        raise WireError(
+            f"rank 0 sent a message of version {version}, and this rank reads {VERSION}: mixed installations?"
+        )
+    if not isinstance(decision, dict):
+        raise WireError(f"rank 0 sent a decision that is {type(decision).__name__} and no mapping")
+    try:
+        return RankMessage(decision, None if details is None else _scores(details, rank, ranks))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, IndexError) as error:
+        raise WireError(f"rank 0 sent scores that do not fit: {type(error).__name__}: {error}") from error
 
 
 def unknown_scores(rank: int, ranks: int) -> Scores:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from resilience_core import FaultToleranceConfig, bus
-from resilience_core.monitoring.cell import Cell
+from resilience_core.protocol.cell import Cell
 from resilience_core.testing import EventRecorder
 
 sys.path.insert(0, str(Path(__file__).parent))  # for the scripted_* modules, since tests are no package

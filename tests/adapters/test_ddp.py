@@ -16,8 +16,8 @@ import adapters
 from adapters.ddp import FaultTolerance
 from resilience_core import EventBus, FaultToleranceConfig, HeartbeatMonitor, RunContext, StopTraining, hookimpl
 from resilience_core.errors import ConfigError, PluginError, UnconfiguredSectionError
-from resilience_core.monitoring.cell import Cell
 from resilience_core.plugins.state_file import load_state
+from resilience_core.protocol.cell import Cell
 from resilience_core.testing import EventRecorder, assert_conforms
 
 

@@ -15,9 +15,9 @@ import pytest
 
 from resilience_core import ConfigError, SectionError, WorkloadAction, WorkloadControlRequest
 from resilience_core.errors import PluginError
-from resilience_core.monitoring.cell import Cell
-from resilience_core.monitoring.control import receive
 from resilience_core.plugins.state_file import load_state
+from resilience_core.protocol.cell import Cell
+from resilience_core.protocol.control import receive
 from resilience_core.testing import EventRecorder, assert_conforms
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ from scripted_loops import megatron_state
 from adapters import megatron
 from resilience_core import ConfigError, RankMonitorClient, SectionError
 from resilience_core.errors import RankMonitorClientError
-from resilience_core.monitoring.cell import Cell
 from resilience_core.plugins import timeout_learning as learning
 from resilience_core.plugins.state_file import load_state
+from resilience_core.protocol.cell import Cell
 from resilience_core.testing import EventRecorder, assert_conforms
 
 LIMITS = {"rank_section_timeouts": {"setup": 60.0, "step": 60.0, "checkpointing": 60.0}}

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.chaos.diary import Diary, contradiction
 from benchmarks.chaos.effects import EFFECTS
 from benchmarks.chaos.job import Job
+from benchmarks.chaos.job_events import JobEvents, contradiction
 from benchmarks.chaos.plan import KINDS, make_plan
 from launcher.records.event_log import EventLog
 
@@ -47,32 +47,32 @@ def test_kinds_that_are_impossible_together_are_refused() -> None:
         make_plan(1, 5, ranks=2, worker_start="spawn", kinds=["parked-kill"])
 
 
-def test_a_diary_knows_when_nothing_can_be_read_any_more(tmp_path: Path) -> None:
+def test_the_followed_events_know_when_nothing_can_be_read_any_more(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    log, diary = EventLog(str(folder)), Diary(tmp_path)
+    log, events = EventLog(str(folder)), JobEvents(tmp_path)
     log.write("began")
-    diary.read()
-    assert not diary.is_removed
+    events.read()
+    assert not events.is_removed
 
     shutil.rmtree(folder)
-    diary.read()
-    assert diary.is_removed
+    events.read()
+    assert events.is_removed
 
     log.write("tick")
-    diary.read()
-    assert not diary.is_removed
-    assert [event["event"] for event in diary.events] == ["began", "lost", "tick"]
+    events.read()
+    assert not events.is_removed
+    assert [event["event"] for event in events.events] == ["began", "lost", "tick"]
     log.close()
-    diary.close()
+    events.close()
 
 
 def judged(events: list[dict[str, Any]], expected: dict[int, int], records: list[dict[str, Any]]) -> tuple[Any, Any]:
     """What a job that has had these events is found guilty of."""
     job = Job.__new__(Job)
     job.plan = make_plan(1, 1)
-    job.diary = Diary(Path("/nowhere"))
-    job.diary.events = [{"event": "started", "generation": g, "pids": {}} for g in range(3)] + events
+    job.job_events = JobEvents(Path("/nowhere"))
+    job.job_events.events = [{"event": "started", "generation": g, "pids": {}} for g in range(3)] + events
     job.violations, job.records, job.exit_code = [], records, 0
     job._expected, job._tolerated = expected, {}
     job._judge_incidents()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks import costs
-from launcher.processes import marks as marks_module
+from launcher.processes import process_marks as marks_module
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.simulate_monitor import node
 from benchmarks.simulate_monitor.node import simulate
-from launcher.monitor import lost_time, verdict, withheld
+from launcher.monitor import lost_time, verdict, withheld_verdicts
 
 
 def test_no_healthy_rank_is_killed_and_no_hang_is_missed() -> None:
@@ -35,11 +35,11 @@ def _beats_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _nothing_is_withheld(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(withheld.Withheld, "weigh", lambda self, sightings, *_: sightings)
+    monkeypatch.setattr(withheld_verdicts.WithheldVerdicts, "weigh", lambda self, sightings, *_: sightings)
 
 
 def _a_learned_limit_runs_anew_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(withheld, "PATIENCE_NS", 0)
+    monkeypatch.setattr(withheld_verdicts, "PATIENCE_NS", 0)
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,11 @@ def test_it_sees_a_verdict_that_is_withheld_for_ever(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(node, "_WAITS", 1.0)
     assert simulate(rank_hours=0, hangs=48, seed=1).missed == []
 
-    def hold(self: withheld.Withheld[object], rank: object, sighting: verdict.Sighting, *_: object) -> verdict.Sighting:
+    def hold(
+        self: withheld_verdicts.WithheldVerdicts[object], rank: object, sighting: verdict.Sighting, *_: object
+    ) -> verdict.Sighting:
         learned = tuple(each for each in sighting.late if each.cause == verdict.OUT_OF_SECTION)
         return sighting._replace(late=tuple(set(sighting.late) - set(learned)), held=learned)
 
-    monkeypatch.setattr(withheld.Withheld, "apply", hold)
+    monkeypatch.setattr(withheld_verdicts.WithheldVerdicts, "apply", hold)
     assert simulate(rank_hours=0, hangs=48, seed=1).missed != []

@@ -78,7 +78,7 @@ def test_a_hang_in_every_place(jobs: dict[str, tuple[Path, subprocess.Popen[byte
 
 
 def check(incident: Incident, place: str, section: str | None, culprit: int) -> None:
-    told = f"{place}: {incident.story()}"
+    told = f"{place}: {incident.summary()}"
     assert incident.kind == "hang", told
     assert incident.culprit is not None, told
     assert (incident.culprit.rank, incident.culprit.section) == (culprit, section), told

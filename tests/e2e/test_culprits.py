@@ -51,7 +51,7 @@ def test_the_rank_in_trouble_is_blamed_and_none_of_its_victims(
 
     assert job.wait(90) == 0
     (incident,) = job.incidents()
-    assert (incident.kind, [rank.rank for rank in incident.culprits]) == (kind, [1]), "\n".join(incident.story())
+    assert (incident.kind, [rank.rank for rank in incident.culprits]) == (kind, [1]), "\n".join(incident.summary())
     assert why in incident.why
     assert job.stdout.count("is done in generation 1") == 3
 
@@ -65,7 +65,7 @@ def test_peers_that_have_lost_no_more_than_a_thread_are_not_blamed(
 
     assert job.wait(90) == 0
     (incident,) = job.incidents()
-    assert (incident.kind, [rank.rank for rank in incident.culprits]) == (kind, [1]), "\n".join(incident.story())
+    assert (incident.kind, [rank.rank for rank in incident.culprits]) == (kind, [1]), "\n".join(incident.summary())
 
 
 @pytest.mark.long
@@ -91,7 +91,7 @@ def test_of_two_the_one_that_is_a_section_ahead_of_the_collective_it_skipped_is_
 
     assert job.wait(90) == 0
     (incident,) = job.incidents()
-    assert [rank.rank for rank in incident.culprits] == [1], "\n".join(incident.story())
+    assert [rank.rank for rank in incident.culprits] == [1], "\n".join(incident.summary())
     assert "likely: it has closed section 'step'" in incident.why
 
 
@@ -101,7 +101,7 @@ def test_an_exception_is_in_the_incident_with_type_traceback_section_and_step(tr
 
     assert job.wait(90) == 0
     (incident,) = job.incidents()
-    assert incident.culprit is not None, "\n".join(incident.story())
+    assert incident.culprit is not None, "\n".join(incident.summary())
     error = incident.culprit.error
     assert (incident.culprit.rank, error.type, error.message) == (1, "ValueError", "no such sample: 4711")
     assert (incident.culprit.section, incident.culprit.iteration) == ("step", 3)

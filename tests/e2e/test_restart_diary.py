@@ -1,4 +1,4 @@
-"""Every phase of a restart is in the diary, in the order in which it happened."""
+"""Every phase of a restart is in the event log, in the order in which it happened."""
 
 import pytest
 

@@ -15,14 +15,14 @@ import pytest
 from launcher.agent.progress import NOTHING_REACHED, Reached
 from launcher.agent.run_tally import RunOutcome, Tally
 
-# Plays a launcher: appends to a list of runs, leaves a diary as the launcher does, and does what its argument says.
+# Plays a launcher: appends to a list of runs, leaves a event log as the launcher does, and does what its argument says.
 FAKE_LAUNCHER = """
 import json, os, signal, sys, time
 runs = open("runs", "a+"); runs.write("x"); runs.flush(); runs.seek(0); run = len(runs.read())
 os.makedirs(f"ft_logs/{run}")
-diary = open(f"ft_logs/{run}/events.jsonl", "w", buffering=1)
+event log = open(f"ft_logs/{run}/events.jsonl", "w", buffering=1)
 def tell(event, **facts):
-    diary.write(json.dumps({"event": event, "t_ns": time.monotonic_ns(), **facts}) + chr(10))
+    event log.write(json.dumps({"event": event, "t_ns": time.monotonic_ns(), **facts}) + chr(10))
 tell("began", launcher=os.getpid())
 def finish():
     open(os.environ["FAULT_TOL_FINISHED_FLAG_FILE"], "w").close()

@@ -14,7 +14,7 @@ import pytest
 
 from resilience_core import FaultToleranceConfig, RankMonitorClient
 from resilience_core.monitoring import first_use
-from resilience_core.monitoring.cell import Cell
+from resilience_core.protocol.cell import Cell
 
 FORKS = """
 import ctypes, json, os, runpy, sys, traceback

@@ -43,7 +43,7 @@ def test_no_module_imports_a_framework():
 
 def test_the_cell_needs_the_standard_library_alone():
     """The monitor process imports it, and must stay small."""
-    assert not modules_after("import resilience_core.monitoring.cell") & {
+    assert not modules_after("import resilience_core.protocol.cell") & {
         "attr",
         "attrs",
         "pluggy",

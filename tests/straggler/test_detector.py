@@ -13,7 +13,7 @@ from straggler.exchange.exchange import LocalExchange
 from straggler.exchange.schedule import ReportSchedule
 from straggler.plugin_settings import DETECTOR_RESOURCES
 from straggler.probes.cpu_wall import CpuWallProbe
-from straggler.probes.registry import choose
+from straggler.probes.standard_probes import choose
 from straggler.reporter import Reporter
 from straggler.settings import DetectorSettings
 from straggler.testing import FakeCudaEvents
@@ -236,7 +236,7 @@ def test_the_choice_of_probes_is_said_once(caplog):
         def unavailable_because(self):
             return "no such thing here"
 
-    with caplog.at_level(logging.INFO, logger="straggler.probes.registry"):
+    with caplog.at_level(logging.INFO, logger="straggler.probes.standard_probes"):
         chosen = choose([CpuWallProbe(), Refused()])
     assert [probe.name for probe in chosen] == ["CPU wall time"]
     assert caplog.messages == ["straggler probes: CPU wall time; not refused (no such thing here)"]

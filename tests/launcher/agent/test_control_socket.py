@@ -15,7 +15,7 @@ import pytest
 
 from launcher.agent.control_socket import ControlSocket
 from launcher.records.log_folders import FolderError
-from resilience_core.monitoring.control import MAX_BYTES, WorkloadAction, WorkloadControlRequest, send
+from resilience_core.protocol.control import MAX_BYTES, WorkloadAction, WorkloadControlRequest, send
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ os.setgid(12345); os.setuid(12345)
 try:
     if sys.argv[2] == "outside":
         ours.connect(sys.argv[1])
-    ours.send(b'{"rank": 0, "action": "ShutdownWorkload", "description": "evil"}')
+    ours.send(b'{"version": 1, "rank": 0, "action": "ShutdownWorkload", "description": "evil"}')
 except PermissionError:
     sys.exit(13)
 """

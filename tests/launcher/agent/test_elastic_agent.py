@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec, WorkerState
 
-from launcher.agent import crash_loop, exits, failure_incident, incident_log
+from launcher.agent import crash_loop, failure_incident, incident_log, worker_exits
 from launcher.agent import elastic_agent as agent_module
 from launcher.agent.elastic_agent import FaultTolerantAgent
 from launcher.agent.local_rendezvous import LocalRendezvous
@@ -25,9 +25,9 @@ from launcher.monitor.messages import HangReport, MonitorReport, Spared
 from launcher.monitor.near_miss import NearMiss
 from launcher.workers.worker_processes import WorkerProcess
 from resilience_core import FaultToleranceConfig
-from resilience_core.monitoring.cell import Cell
-from resilience_core.monitoring.cell_layout import ITERATION
-from resilience_core.monitoring.cell_view import CellView
+from resilience_core.protocol.cell import Cell
+from resilience_core.protocol.cell_layout import ITERATION
+from resilience_core.protocol.cell_view import CellView
 
 S = 1_000_000_000
 
@@ -310,7 +310,7 @@ def test_a_name_server_is_asked_nothing_at_a_restart(monkeypatch: pytest.MonkeyP
     pids = {0: SimpleNamespace(pid=4711)}
     generation = SimpleNamespace(processes=SimpleNamespace(workers=pids, pids=lambda: {0: 4711}))
     monkeypatch.setattr(agent_module, "Generation", lambda *_: generation)
-    monkeypatch.setattr(agent_module.messages, "restarted", lambda *_: "restarted")
+    monkeypatch.setattr(agent_module.announcements, "restarted", lambda *_: "restarted")
 
     made.agent._initialize_workers(made.agent._worker_group)
 
@@ -346,7 +346,7 @@ def test_a_restart_is_timed_from_what_this_node_has_seen_of_it(monkeypatch: pyte
     workers = {0: SimpleNamespace(pid=4711)}
     started = SimpleNamespace(**{**vars(made.generation), "processes": SimpleNamespace(workers=workers, failed=[])})
     monkeypatch.setattr(agent_module, "Generation", lambda *_: started)
-    monkeypatch.setattr(agent_module.messages, "restarted", lambda *facts: reasons.append(facts[2]) or "restarted")
+    monkeypatch.setattr(agent_module.announcements, "restarted", lambda *facts: reasons.append(facts[2]) or "restarted")
     incident = Incident("failure", 3, "it ended with 1", "nothing", ())
     monkeypatch.setattr(failure_incident, "look", lambda *_: {})
     monkeypatch.setattr(failure_incident, "failure_incident", lambda *_: incident)
@@ -370,7 +370,7 @@ def test_a_restart_is_timed_from_what_this_node_has_seen_of_it(monkeypatch: pyte
 # ---- chores ---------------------------------------------------------------------------------------------
 
 
-class Chores:
+class PeriodicTasks:
     """A generation that notes its chores, and how soon it wants to be looked at again."""
 
     def __init__(self, next_look: float | None, has_logged_phases: bool = True) -> None:
@@ -397,16 +397,16 @@ def test_chores_are_done_when_they_are_due_and_not_at_every_wake_up(
     next_look: float | None, has_logged_phases: bool, seconds: float
 ) -> None:
     """What wakes the launcher most is a restart, when there is no time for them."""
-    made, generation = Made(), Chores(next_look, has_logged_phases)
+    made, generation = Made(), PeriodicTasks(next_look, has_logged_phases)
     agent: Any = made.agent
-    agent._chores.due_ns = time.monotonic_ns() + 3600 * S
-    assert agent._chores.do(generation) > 3500
+    agent._periodic_tasks.due_ns = time.monotonic_ns() + 3600 * S
+    assert agent._periodic_tasks.do(generation) > 3500
     assert generation.done == []
 
-    agent._chores.due_ns = 0
-    assert agent._chores.do(generation) == seconds
+    agent._periodic_tasks.due_ns = 0
+    assert agent._periodic_tasks.do(generation) == seconds
     assert generation.done == ["orphans", "phases", "look"]
-    assert 0 < agent._chores.due_ns - time.monotonic_ns() <= seconds * S
+    assert 0 < agent._periodic_tasks.due_ns - time.monotonic_ns() <= seconds * S
 
 
 def test_an_error_file_that_cannot_be_read_costs_no_other_rank_its_record() -> None:
@@ -418,4 +418,4 @@ def test_an_error_file_that_cannot_be_read_costs_no_other_rank_its_record() -> N
 
     processes: Any = Processes()
     failed = [WorkerProcess(local_rank, pid=9, pidfd=-1) for local_rank in range(3)]
-    assert exits._records(processes, failed) == {0: "the record of 0", 2: "the record of 2"}
+    assert worker_exits._records(processes, failed) == {0: "the record of 0", 2: "the record of 2"}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from launcher.agent.after_shutdown import Overstayed
+from launcher.agent.announcements import closing, level_of, monitor_changed, what_follows
 from launcher.agent.failure_incident import (
     NO_PY_SPY,
     beyond_mending,
@@ -22,18 +23,17 @@ from launcher.agent.failure_incident import (
     misses_py_spy,
     tail,
 )
-from launcher.agent.messages import closing, level_of, monitor_changed, what_follows
 from launcher.incidents.frames import Frame, Thread
 from launcher.incidents.incident import Incident
 from launcher.incidents.rank_report import RankReport
 from launcher.processes.evidence import Evidence
 from launcher.records import console
 from launcher.workers.worker_processes import WorkerProcess
-from resilience_core.monitoring.cell import Cell
-from resilience_core.monitoring.cell_layout import FIRST_CLOSED, LAST_HEARTBEAT, PID, STATE, WATCHED
-from resilience_core.monitoring.cell_view import CellView
-from resilience_core.monitoring.error_record import ErrorRecord
 from resilience_core.plugins.section_monitor import CHECKPOINTING, SETUP
+from resilience_core.protocol.cell import Cell
+from resilience_core.protocol.cell_layout import FIRST_CLOSED, LAST_HEARTBEAT, PID, STATE, WATCHED
+from resilience_core.protocol.cell_view import CellView
+from resilience_core.protocol.error_record import ErrorRecord
 
 OWN = ErrorRecord("ValueError", "bad batch\nmore of it")
 MISTAKE = ErrorRecord("resilience_core.errors.ConfigError", "no such option", is_permanent=True)

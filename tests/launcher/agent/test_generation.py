@@ -1,6 +1,6 @@
 """One generation: whom it does not wait for, whom it kills, and what becomes of a verdict that was withdrawn.
 
-Workers and cells are real; what a generation only passes things to (monitor, diary, control socket) is made up.
+Workers and cells are real; what a generation only passes things to (monitor, event log, control socket) is made up.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from launcher.processes.handles import wait_for_exit
 from launcher.records.run_folders import RunFolder
 from launcher.workers.starters import SpawnStarter
 from resilience_core import FaultToleranceConfig
-from resilience_core.monitoring import cell_layout
-from resilience_core.monitoring.cell import Cell
-from resilience_core.monitoring.cell_layout import PID, SHUT_DOWN, START_TIME, STATE, WATCHED
+from resilience_core.protocol import cell_layout
+from resilience_core.protocol.cell import Cell
+from resilience_core.protocol.cell_layout import PID, SHUT_DOWN, START_TIME, STATE, WATCHED
 from resilience_core.system.proc import own_pid_namespace
 from resilience_core.system.proc import process_start_time as start_time
 
@@ -65,7 +65,7 @@ class Made:
         rendezvous = SimpleNamespace(get_run_id=lambda: "test", use_agent_store=True)
         resources: Any = AgentResources(
             config=FaultToleranceConfig(**{"failure_stop_timeout": 0.1, **configured}),
-            upkeep=SimpleNamespace(  # type: ignore[arg-type]
+            run_folder_keeper=SimpleNamespace(  # type: ignore[arg-type]
                 control=SimpleNamespace(path=None),
                 config_file="",
                 make_cells=lambda number, ranks: Cells(self.run_folder, number, ranks),
@@ -107,7 +107,7 @@ class Made:
 
     def claim(self, local_rank: int, **words: int) -> None:
         """Have somebody report for a local rank; words of its cell, by their names in
-        ``resilience_core.monitoring.cell_layout``."""
+        ``resilience_core.protocol.cell_layout``."""
         opened = Cell(self.run_folder.cell(0, local_rank))
         for name, value in words.items():
             opened.words[getattr(cell_layout, name)] = value

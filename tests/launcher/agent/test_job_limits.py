@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.agent.instrumented import names_the_client, script_of
 from launcher.agent.job_limits import JobLimits
+from launcher.agent.script_inspection import names_the_client, script_of
 from launcher.incidents.incident import Incident
 from launcher.incidents.rank_report import RankReport
 from resilience_core import FaultToleranceConfig

@@ -21,12 +21,12 @@ import pytest
 
 from launcher.agent import monitor_handle as monitor_process
 from launcher.agent.monitor_handle import MonitorHandle
-from launcher.monitor import keeping
+from launcher.monitor import replacement_rules
 from launcher.monitor.messages import ORDERS, MissingParts, WatchOrder
 from launcher.processes.handles import wait_for_exit
 from resilience_core import FaultToleranceConfig
-from resilience_core.monitoring.cell import Cell
-from resilience_core.monitoring.cell_layout import PID, START_TIME, STATE, WATCHED
+from resilience_core.protocol.cell import Cell
+from resilience_core.protocol.cell_layout import PID, START_TIME, STATE, WATCHED
 from resilience_core.system.proc import process_start_time
 
 PATIENCE = 180.0
@@ -70,10 +70,10 @@ def first_missing(process: MonitorHandle) -> list[str]:
 def test_one_that_dies_again_and_again_leaves_the_node_unprotected_and_that_is_said(
     process: MonitorHandle, changes: queue.Queue[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "FIRST_PAUSE_NS", 100_000_000)
+    monkeypatch.setattr(replacement_rules, "FIRST_PAUSE_NS", 100_000_000)
     good = monitor_process._PROGRAM
     monkeypatch.setattr(monitor_process, "_PROGRAM", DIES_AT_ONCE)
-    monkeypatch.setattr(keeping, "MOST_SHORT_LIVES", 2)
+    monkeypatch.setattr(replacement_rules, "MOST_SHORT_LIVES", 2)
 
     os.kill(process.pid, signal.SIGKILL)
 
@@ -82,7 +82,7 @@ def test_one_that_dies_again_and_again_leaves_the_node_unprotected_and_that_is_s
     assert (change, reason) == ("monitor_lost", "ended (exit code 3)")
     # It is said once, and they go on being tried: as soon as one can live, it does.
     monkeypatch.setattr(monitor_process, "_PROGRAM", good)
-    monkeypatch.setattr(keeping, "SHORT_LIFE_NS", 1_000_000_000)
+    monkeypatch.setattr(replacement_rules, "SHORT_LIFE_NS", 1_000_000_000)
     assert changes.get(timeout=PATIENCE)[0] == "monitor_back"
     assert changes.empty()
 
@@ -113,7 +113,7 @@ def test_monitors_hit_in_quick_succession_come_back_say_so_and_find_who_hung_mea
     spawn: Callable[..., subprocess.Popen[str]],
     number: signal.Signals,
 ) -> None:
-    monkeypatch.setattr(keeping, "FIRST_PAUSE_NS", 100_000_000)
+    monkeypatch.setattr(replacement_rules, "FIRST_PAUSE_NS", 100_000_000)
     process = MonitorHandle(
         FaultToleranceConfig(capture_stacks=False),
         run_folder=str(tmp_path),
@@ -129,10 +129,10 @@ def test_monitors_hit_in_quick_succession_come_back_say_so_and_find_who_hung_mea
             os.kill(process.pid, number)
             told.append(changes.get(timeout=PATIENCE)[0])
         assert process.unprotected_since_ns is not None
-        assert len(told) >= keeping.MOST_SHORT_LIVES
+        assert len(told) >= replacement_rules.MOST_SHORT_LIVES
         hang(cell, rank.pid)
 
-        monkeypatch.setattr(keeping, "SHORT_LIFE_NS", 1_000_000_000)
+        monkeypatch.setattr(replacement_rules, "SHORT_LIFE_NS", 1_000_000_000)
         change, reason = changes.get(timeout=PATIENCE)
         assert change == "monitor_back"
         assert re.fullmatch(r"since \d\d:\d\d:\d\d, after it was off for \d+\.\d s", reason), reason
@@ -153,8 +153,8 @@ def hang(cell: Cell, pid: int) -> None:
 def test_where_none_can_be_started_protection_is_off_and_the_keeper_goes_on_trying(
     process: MonitorHandle, changes: queue.Queue[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "FIRST_PAUSE_NS", 100_000_000)
-    monkeypatch.setattr(keeping, "SHORT_LIFE_NS", 1_000_000_000)
+    monkeypatch.setattr(replacement_rules, "FIRST_PAUSE_NS", 100_000_000)
+    monkeypatch.setattr(replacement_rules, "SHORT_LIFE_NS", 1_000_000_000)
     with monkeypatch.context() as broken:
         broken.setattr(sys, "executable", "/no/python")
         os.kill(process.pid, signal.SIGKILL)
@@ -267,7 +267,7 @@ import os, select, signal, subprocess, sys, threading
 from launcher.agent import monitor_handle as monitor_process
 from launcher.monitor.messages import WatchOrder
 from resilience_core import FaultToleranceConfig
-from resilience_core.monitoring.cell import Cell
+from resilience_core.protocol.cell import Cell
 
 moment, run_folder, log_folder = sys.argv[1:]
 rank = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)

@@ -9,8 +9,8 @@ import pytest
 
 from launcher.agent.progress import NOTHING_REACHED, ProgressRule, Reached, Standstill, reached_by
 from resilience_core import FaultToleranceConfig
-from resilience_core.monitoring.cell import Cell
-from resilience_core.monitoring.cell_layout import ITERATION, RESUMED_FROM, SAVED, WENT_BACK
+from resilience_core.protocol.cell import Cell
+from resilience_core.protocol.cell_layout import ITERATION, RESUMED_FROM, SAVED, WENT_BACK
 
 
 def rule(**settings: object) -> ProgressRule:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from launcher.agent.progress import ProgressRule, reached_by
 from resilience_core import FaultToleranceConfig, RankMonitorClient
-from resilience_core.monitoring.cell import Cell
+from resilience_core.protocol.cell import Cell
 
 EPOCH = 10
 

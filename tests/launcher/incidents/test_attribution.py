@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from launcher.incidents.attribution import attribute
 from launcher.processes.evidence import Evidence
-from resilience_core.monitoring.error_record import ErrorRecord
+from resilience_core.protocol.error_record import ErrorRecord
 
 LOST_A_PEER = ErrorRecord("RuntimeError", "gloo/transport: Connection closed by peer", at_ns=5, is_consequence=True)
 OWN = ErrorRecord("ValueError", "bad batch", at_ns=10**12)

@@ -17,8 +17,8 @@ from launcher.incidents.incident import Incident
 from launcher.incidents.incident_files import read_incident, read_incidents
 from launcher.incidents.phrases import SHORT_STACK, shortened
 from launcher.incidents.rank_report import RankReport
-from resilience_core.monitoring.cell_layout import SHARED_SECTION
-from resilience_core.monitoring.error_record import ErrorRecord
+from resilience_core.protocol.cell_layout import SHARED_SECTION
+from resilience_core.protocol.error_record import ErrorRecord
 
 texts = st.text(max_size=20)
 frames = st.builds(Frame, texts, texts, st.integers(0, 10**6))
@@ -85,7 +85,7 @@ def test_an_incident_survives_json(incident: Incident) -> None:
 
 @given(incidents)
 def test_any_incident_can_be_told(incident: Incident) -> None:
-    assert incident.story()
+    assert incident.summary()
     assert len(incident.report()) > len(incident.ranks)
 
 
@@ -96,7 +96,7 @@ def test_a_child_that_a_rank_may_wait_for_is_told_and_the_report_has_all_of_them
     rank = HUNG._replace(children=(*stuck, idle))
     incident = HANG._replace(ranks=(VICTIM, rank))
 
-    told = [line for line in incident.story() if line.startswith("  child ")]
+    told = [line for line in incident.summary() if line.startswith("  child ")]
 
     phrase = "pid {} (pt_data_worker): state S in hrtimer_nanosleep, at load (data.py:7)"
     assert told == [f"  child   {phrase.format(5000)}", f"  child   {phrase.format(5001)}"]
@@ -152,7 +152,7 @@ def test_a_folder_that_cannot_be_written_is_the_callers_business(tmp_path: Path)
 def test_the_story_says_who_where_how_long_why_and_what_was_done() -> None:
     assert HANG.culprit == HUNG
     assert HANG.condemned == (HUNG,)
-    assert HANG.story() == [
+    assert HANG.summary() == [
         "rank 3 (pid 4711): section 'step' open for 184.200 s at iteration 1200; limit 180 s",
         "  stack   read (data.py:7)",
         "  stack   main (train.py:12)",
@@ -179,13 +179,13 @@ def test_of_one_that_has_raised_and_not_ended_yet_it_is_said_that_it_has() -> No
     raised = SLOW._replace(error=error, message=error.first_line(), section=None, stack=())
     incident = Incident("failure", 0, "2 ranks raised the same", "1 peer(s) asked to end", (raised,))
     said = "rank 1 (pid 17) raised ValueError, and has not ended yet, iteration 12"
-    assert incident.story()[:2] == [said, "  error   ValueError: bad argument"]
+    assert incident.summary()[:2] == [said, "  error   ValueError: bad argument"]
     assert incident.headlines()[0] == f"{said}: ValueError: bad argument"
 
 
 def test_where_another_is_to_blame_it_is_said_whose_limit_has_passed_and_where_it_comes_from() -> None:
     overdue = f"rank 0 (pid 15): out of section for 60.100 s at iteration 12; limit 60 s ({ORIGIN})"
-    assert HELD_UP.story() == [
+    assert HELD_UP.summary() == [
         "rank 1 (pid 17) holds the others up, iteration 12, in section 'step' for 70.500 s",
         "  stack   read (data.py:7)",
         "  stack   main (train.py:12)",
@@ -212,13 +212,13 @@ def test_where_one_that_is_not_overdue_is_is_said_where_it_is_known(
     facts: dict[str, Any], cause: str, said: str
 ) -> None:
     incident = HELD_UP._replace(ranks=(WAITING._replace(cause=cause), SLOW._replace(**facts)))
-    assert incident.story()[0] == f"rank 1 (pid 17) holds the others up, iteration 12{said}"
+    assert incident.summary()[0] == f"rank 1 (pid 17) holds the others up, iteration 12{said}"
 
 
 def test_who_is_only_likely_to_be_the_culprit_likely_holds_the_others_up() -> None:
     likely = HELD_UP._replace(why="likely: behind the others")
     said = "rank 1 (pid 17) likely holds the others up, iteration 12, in section 'step' for 70.500 s"
-    assert likely.story()[0] == likely.headlines()[0] == said
+    assert likely.summary()[0] == likely.headlines()[0] == said
 
 
 def test_who_was_overdue_by_itself_is_told_before_who_was_only_due_and_a_large_group_stays_few() -> None:
@@ -226,7 +226,7 @@ def test_who_was_overdue_by_itself_is_told_before_who_was_only_due_and_a_large_g
     many = HELD_UP._replace(ranks=(*(due._replace(rank=n) for n in range(2, 9)), WAITING, SLOW))
     assert [rank.rank for rank in many.overdue] == [0, 2, 3, 4]
     assert sum("overdue" in line for line in many.headlines()) == 1
-    assert sum(line.startswith("  peer") for line in many.story()) == 4
+    assert sum(line.startswith("  peer") for line in many.summary()) == 4
 
 
 def test_the_report_has_every_stack_and_the_option_to_raise_the_limit() -> None:
@@ -272,8 +272,8 @@ def test_a_failure_says_how_the_rank_ended(exit_code: int, said: str) -> None:
     rank = RankReport(0, 0, 9, is_culprit=True, cause="exit", section="step", iteration=4, exit_code=exit_code)
     incident = Incident("failure", 0, "exited first", "stop", (rank._replace(message="KeyError: 'x'"),))
 
-    assert incident.story()[0] == f"rank 0 (pid 9) {said}, iteration 4, in section 'step'"
-    assert "  error   KeyError: 'x'" in incident.story()
+    assert incident.summary()[0] == f"rank 0 (pid 9) {said}, iteration 4, in section 'step'"
+    assert "  error   KeyError: 'x'" in incident.summary()
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_each_cause_has_its_words_and_its_option(cause: str, silent: str, option
     rank = RankReport(0, 0, 9, True, True, cause, open_seconds=9.0, limit_seconds=5.0)
     incident = Incident("hang", 0, "why", "action", (rank,))
 
-    assert incident.story()[0] == f"rank 0 (pid 9): {silent}; limit 5 s"
+    assert incident.summary()[0] == f"rank 0 (pid 9): {silent}; limit 5 s"
     assert option in incident.report()[-1]
 
 
@@ -296,7 +296,7 @@ def test_a_failure_of_which_nobody_is_named_still_says_who_ended_and_how() -> No
     rank = RankReport(0, 0, 9, cause="exit", section="step", iteration=4, exit_code=1)
     incident = Incident("failure", 0, "it may be the cause, or have lost a peer", "stop", (rank, VICTIM))
 
-    assert incident.story()[0] == "rank 0 (pid 9) exited with code 1, iteration 4, in section 'step'"
+    assert incident.summary()[0] == "rank 0 (pid 9) exited with code 1, iteration 4, in section 'step'"
 
 
 @pytest.mark.parametrize(
@@ -314,14 +314,14 @@ def test_a_peer_is_said_to_be_what_it_is(facts: dict[str, Any], said: str) -> No
     peer = RankReport(0, 0, 8, iteration=4)._replace(**facts)
     incident = HANG._replace(ranks=(peer, HUNG))
 
-    assert [line for line in incident.story() if "peer" in line] == [f"  peer    rank 0 (pid 8): {said}"]
+    assert [line for line in incident.summary() if "peer" in line] == [f"  peer    rank 0 (pid 8): {said}"]
     assert f"--- rank 0 (pid 8): {said}" in incident.report()
 
 
 def test_each_rank_is_followed_by_its_own_stack() -> None:
     other = RankReport(2, 0, 4710, True, True, "section", "step", open_seconds=184.2, limit_seconds=180.0)
     other = other._replace(stack=(Thread("MainThread", True, False, (Frame("wait", "loader.py", 3),)),))
-    story = HANG._replace(ranks=(HUNG, other)).story()
+    story = HANG._replace(ranks=(HUNG, other)).summary()
 
     assert [line.split()[:2] for line in story[:5]] == [
         ["rank", "3"], ["stack", "read"], ["stack", "main"], ["rank", "2"], ["stack", "wait"],
@@ -359,7 +359,7 @@ def test_our_own_frames_are_shown_only_where_the_rank_stands_in_them() -> None:
 
 def test_who_would_have_been_late_a_moment_later_is_not_said_to_be_late() -> None:
     rank = HUNG._replace(open_seconds=0.995, limit_seconds=1.0)
-    assert HANG._replace(ranks=(rank,)).story()[0].endswith("limit 1 s, which would have passed 5 ms later")
+    assert HANG._replace(ranks=(rank,)).summary()[0].endswith("limit 1 s, which would have passed 5 ms later")
 
 
 def test_the_report_has_the_traceback_and_the_last_lines_of_standard_error() -> None:
@@ -378,12 +378,12 @@ def test_a_thread_in_code_of_its_own_is_told_beside_a_main_thread_that_is_innoce
     saver = Thread("saver", False, False, (Frame("write", "save.py", 3), Frame("run", "threading.py", 982, "python")))
     idle = Thread("pool", False, False, (Frame("get", "queue.py", 171, "python"), Frame("loop", "pool.py", 5)))
     rank = HUNG._replace(stack=(idle, saver, *STACK, *(saver._replace(name=f"saver-{n}") for n in range(5))))
-    told = HANG._replace(ranks=(VICTIM, rank)).story()
+    told = HANG._replace(ranks=(VICTIM, rank)).summary()
     assert [line for line in told if line.startswith("  thread")] == [
         "  thread  saver: write (save.py:3)",
         "  thread  saver-0: write (save.py:3)",
     ]
-    assert not any("  thread" in line for line in HANG.story())
+    assert not any("  thread" in line for line in HANG.summary())
 
 
 def test_a_near_miss_says_that_its_stacks_may_be_of_afterwards() -> None:

@@ -16,7 +16,7 @@ import pytest
 from launcher.incidents import stacks_from_inside
 from launcher.incidents.frames import Frame, Thread, frame_of, main_thread
 from launcher.incidents.stacks import take_stacks
-from resilience_core.monitoring.cell_layout import STACK_SIGNAL
+from resilience_core.protocol.cell_layout import STACK_SIGNAL
 
 PY_SPY = shutil.which("py-spy", path=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
 needs_py_spy = pytest.mark.skipif(PY_SPY is None, reason="py-spy is not installed (extra 'stacks')")

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from launcher.monitor import hang_incident
+from launcher.monitor.deadline_rules import LONGEST_SLEEP_NS
 from launcher.monitor.lost_time import LostTime
 from launcher.monitor.messages import (
     ORDERS,
@@ -29,10 +30,9 @@ from launcher.monitor.messages import (
 )
 from launcher.monitor.monitor import Monitor
 from launcher.monitor.rank_monitor import RankMonitor
-from launcher.monitor.rounds import LONGEST_SLEEP_NS
 from resilience_core import FaultToleranceConfig
-from resilience_core.monitoring.cell import Cell
-from resilience_core.monitoring.cell_layout import HEARTBEAT, PID, SHUT_DOWN, SMALLEST_LIMIT, START_TIME, STATE, WATCHED
+from resilience_core.protocol.cell import Cell
+from resilience_core.protocol.cell_layout import HEARTBEAT, PID, SHUT_DOWN, SMALLEST_LIMIT, START_TIME, STATE, WATCHED
 from resilience_core.system.proc import process_start_time as start_time
 
 S = 1_000_000_000

@@ -9,8 +9,8 @@ import pytest
 
 from launcher.monitor.near_miss import Lateness, late_phrase, lateness
 from launcher.monitor.verdict import HangVerdict, deadlines_in_force, verdict_on
-from resilience_core.monitoring.cell import Cell
-from resilience_core.monitoring.cell_layout import (
+from resilience_core.protocol.cell import Cell
+from resilience_core.protocol.cell_layout import (
     CLOSED,
     FIRST_CLOSED,
     HEARTBEAT,
@@ -23,7 +23,7 @@ from resilience_core.monitoring.cell_layout import (
     STATE,
     WATCHED,
 )
-from resilience_core.monitoring.cell_view import CellView
+from resilience_core.protocol.cell_view import CellView
 
 S = 1_000_000_000
 MS = 1_000_000

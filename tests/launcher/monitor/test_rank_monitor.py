@@ -21,8 +21,9 @@ from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.verdict import FRESH_MONITOR_DOUBT_NS, Deadline, HangVerdict
 from launcher.processes.handles import wait_for_exit
 from resilience_core import FaultToleranceConfig
-from resilience_core.monitoring.cell import Cell
-from resilience_core.monitoring.cell_layout import (
+from resilience_core.monitoring.learned_limits import LearnedLimits, Seen
+from resilience_core.protocol.cell import Cell
+from resilience_core.protocol.cell_layout import (
     FIRST_SECTION,
     HEARTBEAT,
     INITIALISED,
@@ -37,10 +38,9 @@ from resilience_core.monitoring.cell_layout import (
     UNUSED,
     WATCHED,
 )
-from resilience_core.monitoring.cell_view import CellView
-from resilience_core.monitoring.learned_limits import LearnedLimits, Seen
-from resilience_core.monitoring.limit_messages import origin_of
-from resilience_core.monitoring.limits_text import write_limits
+from resilience_core.protocol.cell_view import CellView
+from resilience_core.protocol.limit_messages import origin_of
+from resilience_core.protocol.limits_text import write_limits
 from resilience_core.system.proc import process_start_time
 
 S = 1_000_000_000

@@ -22,7 +22,7 @@ from launcher.monitor.verdict import judge
 from resilience_core import FaultToleranceConfig, RankMonitorClient
 from resilience_core.errors import SectionError
 from resilience_core.monitoring import client as client_module
-from resilience_core.monitoring.cell import Cell
+from resilience_core.protocol.cell import Cell
 from resilience_core.testing import FakeClock
 
 S = 1_000_000_000

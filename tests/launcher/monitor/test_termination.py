@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from launcher.agent import incident_log, monitor_reports
+from launcher.agent.announcements import near_miss
 from launcher.agent.job_limits import JobLimits
-from launcher.agent.messages import near_miss
 from launcher.incidents.attributed import Attribution
 from launcher.incidents.children import children_of
 from launcher.incidents.frames import Frame, Thread
@@ -30,16 +30,17 @@ from launcher.incidents.incident_writer import IncidentWriter
 from launcher.incidents.rank_report import RankReport
 from launcher.incidents.source_lines import SourceReader
 from launcher.monitor import hang_incident, rank_evidence, termination
+from launcher.monitor.deadline_rules import DeadlineRules
 from launcher.monitor.messages import MonitorConfig, MonitorReport, MonitorSettings, Spared, WatchOrder
 from launcher.monitor.near_miss import NearMiss
 from launcher.monitor.rank_monitor import RankMonitor
-from launcher.monitor.rounds import Rounds
 from launcher.monitor.termination import Reporter, terminate
 from launcher.processes.evidence import Evidence, ProcessLook, look_at
 from launcher.processes.handles import wait_for_exit
 from resilience_core import FaultToleranceConfig
-from resilience_core.monitoring.cell import Cell
-from resilience_core.monitoring.cell_layout import (
+from resilience_core.monitoring.learned_limits import LearnedLimits, Seen
+from resilience_core.protocol.cell import Cell
+from resilience_core.protocol.cell_layout import (
     CLOSED,
     FIRST_CLOSED,
     FIRST_SECTION,
@@ -52,9 +53,8 @@ from resilience_core.monitoring.cell_layout import (
     STATE,
     WATCHED,
 )
-from resilience_core.monitoring.error_record import ErrorRecord
-from resilience_core.monitoring.learned_limits import LearnedLimits, Seen
-from resilience_core.monitoring.limits_text import write_limits
+from resilience_core.protocol.error_record import ErrorRecord
+from resilience_core.protocol.limits_text import write_limits
 from resilience_core.system.proc import process_start_time
 
 S = 1_000_000_000
@@ -89,7 +89,9 @@ class Group:
             theirs = Cell.from_descriptor(os.dup(cell.descriptor))
             order = WatchOrder(0, number, number, cell.path)
             self.ranks.append(RankMonitor(order, theirs, None, now_ns - 60 * S))
-        self.rounds: Rounds[RankMonitor] = Rounds(time.monotonic_ns, lambda ns: time.sleep(ns / S), lambda _: [], 0)
+        self.rules: DeadlineRules[RankMonitor] = DeadlineRules(
+            time.monotonic_ns, lambda ns: time.sleep(ns / S), lambda _: [], 0
+        )
         self.stacks: dict[int, tuple[Frame, ...]] = {0: IN_C, 1: IN_COLLECTIVE}
         self.meanwhile: Callable[[], Any] = lambda: None
         self.is_being_ended: Callable[[], bool] = lambda: False
@@ -118,18 +120,18 @@ class Group:
     def have_due(self, number: int, seconds: float) -> None:
         """Let only the others be overdue, this one in so many seconds, on a clock that stands still until set."""
         self.now_ns = time.monotonic_ns()
-        self.rounds = Rounds(lambda: self.now_ns, lambda _: None, lambda _: [], 0)
+        self.rules = DeadlineRules(lambda: self.now_ns, lambda _: None, lambda _: [], 0)
         self.cells[number].words[FIRST_SECTION] = self.now_ns + int(seconds * S)
 
     def condemn(self) -> list[int]:
         """Look, condemn whoever is late, and return who was signalled."""
-        findings = self.rounds.look(self.ranks)
+        findings = self.rules.look(self.ranks)
         assert findings is not None
         config = FaultToleranceConfig(rank_termination_signal=self.number, stack_capture_timeout=180)
         settings = settings_of(config, self.owns_ranks)
         writer = IncidentWriter(str(self.folder))
         reporter = Reporter(self._hear, self.spared.extend, lambda: self.is_being_ended())
-        signalled = terminate(findings, self.ranks, self.rounds, settings, writer, SourceReader(), reporter)
+        signalled = terminate(findings, self.ranks, self.rules, settings, writer, SourceReader(), reporter)
         writer.finish(180)
         return [rank.order.local_rank for rank in signalled]
 
@@ -207,7 +209,7 @@ def test_what_a_hung_rank_may_wait_for_is_named_with_its_stack(
             (child, "sleep", "load (data.py:7)")
         ]
     assert len(written.ranks[0].children[0].stack[0].frames) == 2
-    assert f"  child   pid {child} (sleep): state " in "\n".join(told.story())
+    assert f"  child   pid {child} (sleep): state " in "\n".join(told.summary())
 
 
 def test_a_child_of_a_culprit_that_is_not_overdue_is_named(
@@ -229,7 +231,7 @@ def test_a_child_of_a_culprit_that_is_not_overdue_is_named(
     assert [rank.rank for rank in told.culprits] == [0]
     for incident in (told, read_incident(str(told.folder))):
         assert [(each.pid, each.is_awaited) for each in incident.ranks[0].children] == [(child, True)]
-    assert f"  child   pid {child} (sleep): state " in "\n".join(told.story())
+    assert f"  child   pid {child} (sleep): state " in "\n".join(told.summary())
 
 
 def test_a_wait_that_only_the_source_tells_of_is_one(
@@ -457,7 +459,7 @@ def test_a_rank_that_was_a_few_milliseconds_late_was_not_left_any_time(
 ) -> None:
     """A limit that was met anew milliseconds later is condemned together with the other's."""
     group.have_due(0, -seconds)
-    findings = Rounds(lambda: group.now_ns, lambda _: None, lambda _: [], 0).look(group.ranks)
+    findings = DeadlineRules(lambda: group.now_ns, lambda _: None, lambda _: [], 0).look(group.ranks)
     assert findings is not None
     for case in findings.cases:
         case.held = case.deadlines
@@ -476,7 +478,7 @@ def test_a_learned_limit_that_was_withheld_has_led_to_no_verdict(group: Group) -
     group.close(1)
     left_ns = group.now_ns - 2 * S
     group.cells[1].words[LEFT_SECTION], group.cells[1].words[OUT_OF_SECTION] = left_ns, left_ns + S
-    assert group.rounds.look(group.ranks) is None
+    assert group.rules.look(group.ranks) is None
 
     group.now_ns += S
     assert group.condemn() == [0, 1]
@@ -487,7 +489,7 @@ def test_a_learned_limit_that_was_withheld_has_led_to_no_verdict(group: Group) -
         (1, True, True, None),
     ]
     assert JobLimits(FaultToleranceConfig()).note_verdict(incident) == []
-    (overdue,) = [line for line in incident.story() if line.startswith("  overdue rank 1")]
+    (overdue,) = [line for line in incident.summary() if line.startswith("  overdue rank 1")]
     assert overdue.endswith(
         "switches it off), no verdict while another rank was within its limits, "
         "waits in all_reduce (torch/distributed/distributed_c10d.py:3000)"
@@ -660,7 +662,7 @@ def test_a_mistake_of_ours_while_evidence_is_collected_costs_no_verdict(
     assert [process.wait(60) for process in group.processes] == [-signal.SIGKILL] * 2
     ((incident, condemned, problem),) = group.incidents
     assert (list(condemned), problem, incident.culprits, incident.deadline_ns is None) == ([0, 1], None, (), False)
-    told = "\n".join(incident.story())
+    told = "\n".join(incident.summary())
     assert "rank 0 (pid" in told
     assert "section 'step' open for 3." in told
     assert "; limit 2 s" in told

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from launcher.monitor.lost_time import Freeze
 from launcher.monitor.verdict import HEARTBEAT, OUT_OF_SECTION, STARTUP, Deadline, deadlines_in_force, judge
-from resilience_core.monitoring.cell_layout import CLOSED, NO_LIMIT, SHUT_DOWN, UNUSED, WATCHED
-from resilience_core.monitoring.cell_view import CellView, OpenSection
+from resilience_core.protocol.cell_layout import CLOSED, NO_LIMIT, SHUT_DOWN, UNUSED, WATCHED
+from resilience_core.protocol.cell_view import CellView, OpenSection
 
 S = 1_000_000_000
 

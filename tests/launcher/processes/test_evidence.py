@@ -14,9 +14,9 @@ import pytest
 from launcher.agent.worker_cells import Cells
 from launcher.processes.evidence import Evidence, ProcessLook, last_sign_ns, look_at, unmonitored, uses_a_gpu
 from launcher.records.run_folders import RunFolder
-from resilience_core.monitoring.cell_layout import CLOSED, SHUT_DOWN, UNUSED, WATCHED
-from resilience_core.monitoring.cell_view import CellView, OpenSection
-from resilience_core.monitoring.error_record import ErrorRecord
+from resilience_core.protocol.cell_layout import CLOSED, SHUT_DOWN, UNUSED, WATCHED
+from resilience_core.protocol.cell_view import CellView, OpenSection
+from resilience_core.protocol.error_record import ErrorRecord
 
 WAITS = "print('ready', flush=True); input()"
 

@@ -12,8 +12,8 @@ import pytest
 
 from launcher.processes.handles import is_subreaper
 from launcher.processes.leftovers import end_marked
-from launcher.processes.marks import is_marked
 from launcher.processes.proc import process_status
+from launcher.processes.process_marks import is_marked
 
 HOME = Path(__file__).parents[3]
 WAITS = "print('ready', flush=True); input()"
@@ -23,7 +23,7 @@ NAMED = "open('/proc/self/comm', 'w').write('ft_monitor'); " + WAITS
 LAUNCHER = """
 import json, os, subprocess, sys
 from launcher.processes.leftovers import Orphans
-from launcher.processes.marks import leave_mark
+from launcher.processes.process_marks import leave_mark
 from launcher.processes.handles import become_subreaper, end_sessions
 
 become_subreaper()
@@ -144,7 +144,7 @@ def test_what_is_marked_is_ended_wherever_it_is(
     cell.parent.mkdir(parents=True)
     cell.write_bytes(bytes(mmap.PAGESIZE))
     maps = f"import mmap; file = open({str(cell)!r}, 'r+b'); m = mmap.mmap(file.fileno(), {mmap.PAGESIZE}); "
-    limit = f"import sys; sys.path.insert(0, {str(HOME)!r}); from launcher.processes.marks import leave_mark; "
+    limit = f"import sys; sys.path.insert(0, {str(HOME)!r}); from launcher.processes.process_marks import leave_mark; "
     limit += f"leave_mark({str(cell)!r}); "
     mapped, limited = spawn(maps + WAITS, session=True), spawn(limit + WAITS, session=True)
     monitor, other = spawn(maps + limit + NAMED), spawn(WAITS)

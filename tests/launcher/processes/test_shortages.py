@@ -19,7 +19,7 @@ from launcher.processes.shortages import explained, shortage, too_few_descriptor
 from launcher.records.console import DEBUG, ERROR
 from launcher.records.log_folders import FolderError
 from launcher.records.run_folders import RunFolder
-from resilience_core.monitoring.cell import CellError
+from resilience_core.protocol.cell import CellError
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent.instrumented import script_of
+from launcher.agent.script_inspection import script_of
 from launcher.command_line.option_values import problem_with_script
 from launcher.processes.working_folder import completed, said_where_deleted, working_folder
 from launcher.records.log_folders import FolderError, make_log_folder

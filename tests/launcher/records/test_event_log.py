@@ -1,4 +1,4 @@
-"""The run's diary: one line per event, there at once, in order of the monotonic clock."""
+"""The run's event log: one line per event, there at once, in order of the monotonic clock."""
 
 from __future__ import annotations
 

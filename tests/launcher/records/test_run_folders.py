@@ -20,7 +20,7 @@ from launcher.command_line.options import parse
 from launcher.processes.background import Background
 from launcher.records.log_folders import FolderError, as_file_name, make_log_folder, new_run_id
 from launcher.records.run_folders import RunFolder
-from resilience_core.monitoring.cell import Cell, CellError
+from resilience_core.protocol.cell import Cell, CellError
 
 is_root = os.getuid() == 0
 

@@ -24,9 +24,9 @@ from launcher.workers.spawn import Launch, spawn_worker
 from launcher.workers.torch_processes import check_error_file
 from resilience_core import FaultToleranceConfig
 from resilience_core.errors import StateFileError
-from resilience_core.monitoring.cell_layout import STACK_SIGNAL
 from resilience_core.monitoring.process_hooks import register_stack_dump
 from resilience_core.plugins.state_file import load_state
+from resilience_core.protocol.cell_layout import STACK_SIGNAL
 from resilience_core.system.plain_files import only_plain
 
 

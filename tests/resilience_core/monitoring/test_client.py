@@ -35,8 +35,10 @@ from resilience_core.environment import RELAXED_VARIABLE
 from resilience_core.errors import SectionError, TimeoutsNotReadyError
 from resilience_core.monitoring import client as client_module
 from resilience_core.monitoring import connection, first_use, limits_in_force, process_hooks
-from resilience_core.monitoring.cell import Cell
-from resilience_core.monitoring.cell_layout import (
+from resilience_core.monitoring.learned_limits import LearnedLimits
+from resilience_core.monitoring.process_hooks import read_config
+from resilience_core.protocol.cell import Cell
+from resilience_core.protocol.cell_layout import (
     CLOSED,
     HEARTBEAT,
     LEFT_SECTION,
@@ -50,11 +52,9 @@ from resilience_core.monitoring.cell_layout import (
     UNUSED,
     WATCHED,
 )
-from resilience_core.monitoring.cell_view import implausible
-from resilience_core.monitoring.control import receive
-from resilience_core.monitoring.learned_limits import LearnedLimits
-from resilience_core.monitoring.limit_messages import origin_of
-from resilience_core.monitoring.process_hooks import read_config
+from resilience_core.protocol.cell_view import implausible
+from resilience_core.protocol.control import receive
+from resilience_core.protocol.limit_messages import origin_of
 from resilience_core.testing import FakeClock
 
 S = 1_000_000_000

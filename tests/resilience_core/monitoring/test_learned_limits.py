@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resilience_core import FaultToleranceConfig, RankMonitorClientError
-from resilience_core.monitoring.cell import Cell
-from resilience_core.monitoring.cell_layout import LIMITS_TEXT, MAX_SECTIONS, NO_LIMIT, SHARED_SECTION, shown_name
 from resilience_core.monitoring.interval_evidence import (
     ENOUGH_INTERVALS,
     ENOUGH_OF_ITS_OWN,
@@ -21,10 +19,12 @@ from resilience_core.monitoring.interval_evidence import (
     Evidence,
 )
 from resilience_core.monitoring.learned_limits import LearnedLimits, Seen
-from resilience_core.monitoring.limit_kinds import FIRST_HEARTBEAT, HEARTBEAT, OUT_OF_SECTION
-from resilience_core.monitoring.limit_messages import origin_of
 from resilience_core.monitoring.limit_resolver import no_restart_is_left, relaxed_limits
-from resilience_core.monitoring.limits_text import write_limits
+from resilience_core.protocol.cell import Cell
+from resilience_core.protocol.cell_layout import LIMITS_TEXT, MAX_SECTIONS, NO_LIMIT, SHARED_SECTION, shown_name
+from resilience_core.protocol.limit_kinds import FIRST_HEARTBEAT, HEARTBEAT, OUT_OF_SECTION
+from resilience_core.protocol.limit_messages import origin_of
+from resilience_core.protocol.limits_text import write_limits
 
 S = 1_000_000_000
 PLENTY = Seen(S // 10, ENOUGH_INTERVALS, int(ENOUGH_SECONDS * S))

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from resilience_core import FaultToleranceConfig
-from resilience_core.monitoring.cell import Cell
+from resilience_core.protocol.cell import Cell
 
 PROGRAM = """
 import logging

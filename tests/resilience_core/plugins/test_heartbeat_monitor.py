@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from resilience_core import EventBus, HeartbeatMonitor, RankMonitorClient, RunContext
-from resilience_core.monitoring.cell_layout import CLOSED, HEARTBEAT, NO_LIMIT, OUT_OF_SECTION
 from resilience_core.plugins.state_file import load_state
+from resilience_core.protocol.cell_layout import CLOSED, HEARTBEAT, NO_LIMIT, OUT_OF_SECTION
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resilience_core import EventBus, FaultToleranceConfig, RankMonitorClient, RunContext, SectionMonitor
-from resilience_core.monitoring.cell import Cell
 from resilience_core.plugins.state_file import load_state, save_state
 from resilience_core.plugins.timeout_learning import MIN_STEPS_FOR_STEP_TIMEOUT, NUM_WARMUP_ITERATIONS, RunHistory
+from resilience_core.protocol.cell import Cell
 
 
 def test_the_constants_are_those_of_the_field():
@@ -386,13 +386,13 @@ def test_a_file_that_is_not_ours_is_said_and_left_alone(
     rank_environment: Callable[..., Any], recording_client: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     rank_environment()
-    (tmp_path / "s").write_text("my diary")
+    (tmp_path / "s").write_text("my event log")
     run = Run(recording_client, state_path=tmp_path / "s").begin()
     assert "s holds no JSON" in caplog.text
     run.steps(20)
     run.save()
     assert run.learned == ["setup+step+checkpointing"]
-    assert (tmp_path / "s").read_text() == "my diary"
+    assert (tmp_path / "s").read_text() == "my event log"
 
 
 def test_a_file_that_cannot_be_written_stops_nothing(

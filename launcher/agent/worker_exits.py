@@ -16,7 +16,7 @@ from launcher.agent.generation import Generation
 from launcher.agent.resources import AgentResources
 from launcher.incidents.incident import Incident
 from launcher.workers.worker_processes import WorkerProcess, WorkerProcesses
-from resilience_core.monitoring.cell_view import CellView
+from resilience_core.protocol.cell_view import CellView
 
 __all__ = ["Exits", "collect_exits", "save_incident"]
 

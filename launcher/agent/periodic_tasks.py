@@ -8,7 +8,7 @@ from launcher.agent.generation import Generation
 from launcher.records.console import announce
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["Chores"]
+__all__ = ["PeriodicTasks"]
 
 _CHORES_SECONDS = 1.0
 """How often orphans that have ended are collected and cells are looked at."""
@@ -19,7 +19,7 @@ _SETTLING_NS = NS_PER_SECOND // 4
 """How long a new generation has the machine to itself before its successors are parked, and chores are done."""
 
 
-class Chores:
+class PeriodicTasks:
     """When to do what, for one generation after the other."""
 
     def __init__(self) -> None:

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from launcher.agent.control_socket import ControlSocket
-from launcher.agent.upkeep import CONFIG_FILE, CONTROL_SOCKET, Upkeep
+from launcher.agent.run_folder_keeper import CONFIG_FILE, CONTROL_SOCKET, RunFolderKeeper
 from launcher.agent.worker_cells import Cells
 from launcher.records.log_folders import FolderError
 from launcher.records.run_folders import RunFolder
-from resilience_core.monitoring.cell import Cell, CellError
-from resilience_core.monitoring.cell_layout import CELL_SIZE, ERROR_TEXT, FIRST_LINE, PID, STATE, WATCHED
-from resilience_core.monitoring.control import WorkloadAction, WorkloadControlRequest, send
+from resilience_core.protocol.cell import Cell, CellError
+from resilience_core.protocol.cell_layout import CELL_SIZE, ERROR_TEXT, FIRST_LINE, PID, STATE, WATCHED
+from resilience_core.protocol.control import WorkloadAction, WorkloadControlRequest, send
 
 RANKS = {0: 4, 1: 5}
 
@@ -48,7 +48,7 @@ class World:
         self.monitor: Any = FakeMonitorProcess()
         self.events: list[str] = []
         self.facts: list[dict[str, Any]] = []
-        self.upkeep = Upkeep(self.folder, self.control, self.monitor, self._tell, [str(elsewhere)])
+        self.run_folder_keeper = RunFolderKeeper(self.folder, self.control, self.monitor, self._tell, [str(elsewhere)])
 
     def _tell(self, event: str, **facts: Any) -> None:
         self.events.append(event)
@@ -56,7 +56,7 @@ class World:
 
     def begin(self) -> World:
         """Leave a first generation behind."""
-        self.upkeep.make_cells(0, RANKS).drop()
+        self.run_folder_keeper.make_cells(0, RANKS).drop()
         return self
 
     def assert_whole(self) -> None:
@@ -114,12 +114,12 @@ def test_whatever_was_removed_is_made_anew_in_the_same_place(
     path = Path(world.folder.path, what)
     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    assert world.upkeep.mend(None) == []
+    assert world.run_folder_keeper.mend(None) == []
 
     world.assert_whole()
     assert world.events == ["run_folder_mended"]
     assert what in capfd.readouterr().err
-    assert world.upkeep.mend(None) == []
+    assert world.run_folder_keeper.mend(None) == []
     assert world.events == ["run_folder_mended"]
 
 
@@ -171,16 +171,18 @@ def test_whatever_was_damaged_is_made_anew_before_the_next_generation(
     world.begin()
     path = Path(world.folder.path, what)
     _damage(path, damage)
-    monkeypatch.setattr("launcher.agent.upkeep.time.sleep", pytest.fail)  # at once, not tried again and again
+    monkeypatch.setattr(
+        "launcher.agent.run_folder_keeper.time.sleep", pytest.fail
+    )  # at once, not tried again and again
 
-    world.upkeep.make_cells(1, RANKS).drop()
+    world.run_folder_keeper.make_cells(1, RANKS).drop()
 
     world.assert_whole()
     assert (world.events, world.facts[0]["missing"], world.facts[0]["damaged"]) == (
         ["run_folder_mended"], [], [str(path)]
     )  # fmt: skip
     assert f"somebody has damaged {what}; made anew" in capfd.readouterr().err
-    world.upkeep.make_cells(2, RANKS).drop()
+    world.run_folder_keeper.make_cells(2, RANKS).drop()
     assert len(world.events) == 1
 
 
@@ -194,7 +196,7 @@ def test_a_file_whose_place_cannot_be_cleared_costs_another_folder(world: World,
     if os.getuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
         pytest.skip("mounting a small tmpfs needs root")
     try:
-        world.upkeep.make_cells(1, RANKS).drop()
+        world.run_folder_keeper.make_cells(1, RANKS).drop()
         world.assert_whole()
         assert os.path.dirname(world.folder.path) == str(tmp_path / "there")
         assert world.events == ["run_folder_moved"]
@@ -214,7 +216,7 @@ def test_without_a_descriptor_to_look_with_nothing_is_said_to_be_damaged(
 
     with monkeypatch.context() as without:
         without.setattr("launcher.records.run_folders.os.open", refuse)
-        world.upkeep.mend(None)
+        world.run_folder_keeper.mend(None)
     assert "Too many open files" in (said := capfd.readouterr().err)
     assert "damaged" not in said
     assert world.events == []
@@ -222,13 +224,13 @@ def test_without_a_descriptor_to_look_with_nothing_is_said_to_be_damaged(
 
 
 def test_cells_that_nobody_has_opened_yet_are_replaced_and_the_others_go_on(world: World) -> None:
-    cells = world.upkeep.make_cells(3, RANKS)
+    cells = world.run_folder_keeper.make_cells(3, RANKS)
     opened = Cell(cells[0].path)
     opened.words[PID], opened.words[STATE], opened.words[FIRST_LINE] = os.getpid(), WATCHED, 7
     opened.write_text(ERROR_TEXT, "{}")
     shutil.rmtree(world.folder.path)
 
-    assert world.upkeep.mend(cells) == [1]
+    assert world.run_folder_keeper.mend(cells) == [1]
 
     assert cells.view(0).pid == os.getpid()
     assert not os.path.exists(cells[0].path)
@@ -237,13 +239,13 @@ def test_cells_that_nobody_has_opened_yet_are_replaced_and_the_others_go_on(worl
     assert {local_rank: view.pid for local_rank, view in cells.views().items()} == {0: os.getpid(), 1: 4711}
     assert (late.words[11], late.words[12]) == (RANKS[1], 3)
     assert cells.stamps()[0]["first_line_ns"] == 7
-    assert world.upkeep.mend(cells) == []
+    assert world.run_folder_keeper.mend(cells) == []
     cells.drop()
     assert os.listdir(Path(world.folder.path, "cells")) == []
 
 
 def test_a_cell_that_its_rank_claims_while_another_is_made_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = world.upkeep.make_cells(3, RANKS)
+    cells = world.run_folder_keeper.make_cells(3, RANKS)
     opened, create = Cell(cells[0].path), Cell.create
     shutil.rmtree(world.folder.path)
 
@@ -252,7 +254,7 @@ def test_a_cell_that_its_rank_claims_while_another_is_made_stays(world: World, m
         return create(path, **arguments)
 
     monkeypatch.setattr(Cell, "create", slow_create)
-    assert world.upkeep.mend(cells) == [1]
+    assert world.run_folder_keeper.mend(cells) == [1]
     assert cells.view(0).pid == 4711
     cells.drop()
 
@@ -261,7 +263,7 @@ def test_the_first_generation_is_refused_where_there_is_no_room(small: Callable[
     world = World(small(8 * CELL_SIZE), tmp_path)
     _fill(tmp_path / "small" / "filler")
     with pytest.raises(CellError, match=r"No space left.*--ft-run-dir"):
-        world.upkeep.make_cells(0, RANKS)
+        world.run_folder_keeper.make_cells(0, RANKS)
     assert world.folder.paths == [world.folder.path]
     world.control.close()
     world.folder.remove()
@@ -273,7 +275,7 @@ def test_a_place_where_another_ones_folder_stands_is_left(world: World, tmp_path
     os.mkdir(former, 0o777)
     os.chmod(former, 0o777)
 
-    cells = world.upkeep.make_cells(1, RANKS)
+    cells = world.run_folder_keeper.make_cells(1, RANKS)
 
     assert os.path.dirname(world.folder.path) == str(tmp_path / "there")
     assert world.monitor.folders == [former, world.folder.path]
@@ -293,9 +295,9 @@ def test_a_folder_that_is_full_for_a_moment_is_waited_for(
     world = World(parent, elsewhere).begin()
     filler = parent / "filler"
     _fill(filler)
-    monkeypatch.setattr("launcher.agent.upkeep.time.sleep", lambda seconds: filler.unlink(missing_ok=True))
+    monkeypatch.setattr("launcher.agent.run_folder_keeper.time.sleep", lambda seconds: filler.unlink(missing_ok=True))
 
-    cells = world.upkeep.make_cells(1, RANKS)
+    cells = world.run_folder_keeper.make_cells(1, RANKS)
 
     assert world.folder.paths == [os.path.dirname(os.path.dirname(cells[0].path))]
     assert world.events == []
@@ -313,7 +315,7 @@ def test_a_folder_that_stays_full_is_left_for_another(
     world = World(parent, elsewhere).begin()
     _fill(parent / "filler")
 
-    cells = world.upkeep.make_cells(1, RANKS)
+    cells = world.run_folder_keeper.make_cells(1, RANKS)
 
     world.assert_whole()
     assert os.path.dirname(world.folder.path) == str(elsewhere)
@@ -326,19 +328,19 @@ def test_a_folder_that_stays_full_is_left_for_another(
 
 
 def test_without_any_place_the_reason_is_said(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("launcher.agent.upkeep.LONGEST_TRY_SECONDS", 0)
+    monkeypatch.setattr("launcher.agent.run_folder_keeper.LONGEST_TRY_SECONDS", 0)
     world.begin()
     for name in ("here", "there"):
         shutil.rmtree(tmp_path / name)
     with pytest.raises(FolderError, match="there"):
-        world.upkeep.make_cells(1, RANKS)
-    assert world.upkeep.mend(None) == []  # nothing to be done; whoever runs, runs on
+        world.run_folder_keeper.make_cells(1, RANKS)
+    assert world.run_folder_keeper.mend(None) == []  # nothing to be done; whoever runs, runs on
     for name in ("here", "there"):
         (tmp_path / name).mkdir()
 
 
 def test_a_cell_that_was_cut_off_or_overwritten_ends_nobody_who_looks(world: World) -> None:
-    cells = world.upkeep.make_cells(0, RANKS)
+    cells = world.run_folder_keeper.make_cells(0, RANKS)
     cells[0].words[PID] = cells[1].words[PID] = 4711
     os.truncate(cells[0].path, 0)
 

@@ -20,6 +20,8 @@ from resilience_core.suggestions import nearest
 
 __all__ = ["MAX_BYTES", "ControlMessageError", "WorkloadAction", "WorkloadControlRequest", "receive", "send"]
 
+VERSION = 1
+"""Of a datagram; raised with every change of its keys."""
 MAX_BYTES = 4096
 """The longest datagram; a receiver should offer one byte more and refuse what fills it."""
 
@@ -143,7 +145,7 @@ def receive(datagram: bytes) -> tuple[int, WorkloadControlRequest]:
         text = datagram.decode("ascii")
     except UnicodeDecodeError as error:
         raise ControlMessageError(f"a control message is ASCII JSON, not {datagram[:32]!r}") from error
-    plain = _object(text, "a control message", {"rank", "action", "description"})
+    plain = _object(text, "a control message", {"version", "rank", "action", "description"}, version=VERSION)
     rank = plain["rank"]
     if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:
         raise ControlMessageError(f"rank is {rank!r} in a control message; expected a whole number from 0")
@@ -153,7 +155,7 @@ def receive(datagram: bytes) -> tuple[int, WorkloadControlRequest]:
 def _datagram(request: WorkloadControlRequest, rank: int) -> bytes:
     description = request.description
     while True:
-        plain = {"rank": rank, "action": request.action.value, "description": description}
+        plain = {"version": VERSION, "rank": rank, "action": request.action.value, "description": description}
         datagram = json.dumps(plain).encode("ascii")
         too_long = len(datagram) - MAX_BYTES
         if too_long <= 0:
@@ -163,11 +165,16 @@ def _datagram(request: WorkloadControlRequest, rank: int) -> bytes:
         description = description[:keep] + _CUT
 
 
-def _object(text: str, what: str, keys: set[str]) -> dict[str, Any]:
+def _object(text: str, what: str, keys: set[str], version: int | None = None) -> dict[str, Any]:
     try:
         plain = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ControlMessageError(f"{what} is JSON, not {text[:60]!r}") from error
+    if isinstance(plain, dict) and plain.get("version", version) != version:
+        raise ControlMessageError(
+            f"{what} has version {reprlib.repr(plain['version'])}, and version {version} is read here: "
+            "rank and launcher run different installations; start the job again"
+        )
     if not isinstance(plain, dict) or plain.keys() != keys:
         raise ControlMessageError(f"{what} has exactly {', '.join(sorted(keys))}, unlike {text[:60]!r}")
     return plain

@@ -42,11 +42,11 @@ from typing import Generic, Protocol, TypeVar
 
 from launcher.monitor.lost_time import Freeze, moved_by_ns
 from launcher.monitor.verdict import HEARTBEAT, OUT_OF_SECTION, SECTION, Deadline, Sighting
-from resilience_core.monitoring.cell_layout import SHUT_DOWN
-from resilience_core.monitoring.cell_view import CellView
-from resilience_core.monitoring.limit_kinds import CONFIGURED, LEARNED
+from resilience_core.protocol.cell_layout import SHUT_DOWN
+from resilience_core.protocol.cell_view import CellView
+from resilience_core.protocol.limit_kinds import CONFIGURED, LEARNED
 
-__all__ = ["PATIENCE_NS", "Withheld", "word"]
+__all__ = ["PATIENCE_NS", "WithheldVerdicts", "word"]
 
 _SPEAK_FOR_ITSELF = {(HEARTBEAT, SECTION), (OUT_OF_SECTION, HEARTBEAT)}
 """A learned limit that has passed, and the configured one of the same rank by which it is well all the same."""
@@ -77,7 +77,7 @@ class _Hold(Generic[R]):
         self.anew_ns = anew_ns
 
 
-class Withheld(Generic[R]):
+class WithheldVerdicts(Generic[R]):
     """Remembers, from look to look, what each deadline that is withheld waits for."""
 
     def __init__(self) -> None:

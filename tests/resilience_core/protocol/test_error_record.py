@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from resilience_core.errors import ConfigError, SectionError
-from resilience_core.monitoring.cell import Cell
-from resilience_core.monitoring.cell_layout import ERROR_TEXT, FIRST_SECTION
 from resilience_core.monitoring.error_capture import leave_error, note_error, record_errors_in, stop_recording
-from resilience_core.monitoring.error_record import ErrorRecord, error_from_json, is_consequence, parse_error
+from resilience_core.protocol.cell import Cell
+from resilience_core.protocol.cell_layout import ERROR_TEXT, FIRST_SECTION
+from resilience_core.protocol.error_record import ErrorRecord, error_from_json, is_consequence, parse_error
 
 
 @pytest.fixture
@@ -266,7 +266,7 @@ def test_after_stop_nothing_is_recorded_and_the_hooks_are_back(tmp_path: Path) -
 
 PROGRAM = """
 import os, threading
-from resilience_core.monitoring.cell import Cell
+from resilience_core.protocol.cell import Cell
 from resilience_core.monitoring.error_capture import (record_errors_in)
 record_errors_in(Cell(os.environ["FT_CELL"]))
 def fails():

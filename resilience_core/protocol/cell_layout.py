@@ -56,7 +56,7 @@ pays no system call, and nothing the monitor does (stop, die, be replaced) can r
 rank finds its cell by path; launcher and monitor hold a descriptor, so that a folder that was removed is no loss to
 them. They read and write by that descriptor, too, never through a mapping: to touch a page that somebody has cut off
 ends a process (SIGBUS). The kernel copies whole words, too, and what the monitor believes it has read twice. A cell
-that was damaged (``Cell.copy``, :func:`~resilience_core.monitoring.cell_view.implausible`) is put in order by the
+that was damaged (``Cell.copy``, :func:`~resilience_core.protocol.cell_view.implausible`) is put in order by the
 monitor (``Cell.restore``).
 
 What was open in it then is not put back, so where the cells of all ranks are damaged while one hangs, that hang is not

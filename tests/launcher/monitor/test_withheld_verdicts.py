@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from launcher.monitor.deadline_rules import LONGEST_SLEEP_NS, Case, DeadlineRules
 from launcher.monitor.lost_time import Freeze
-from launcher.monitor.rounds import LONGEST_SLEEP_NS, Case, Rounds
 from launcher.monitor.verdict import OUT_OF_SECTION, Deadline, Sighting, sight
-from launcher.monitor.withheld import PATIENCE_NS
-from resilience_core.monitoring.cell_layout import CLOSED, NO_LIMIT, SHUT_DOWN, WATCHED
-from resilience_core.monitoring.cell_view import CellView, OpenSection
-from resilience_core.monitoring.limit_kinds import CONFIGURED, LEARNED
+from launcher.monitor.withheld_verdicts import PATIENCE_NS
+from resilience_core.protocol.cell_layout import CLOSED, NO_LIMIT, SHUT_DOWN, WATCHED
+from resilience_core.protocol.cell_view import CellView, OpenSection
+from resilience_core.protocol.limit_kinds import CONFIGURED, LEARNED
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -62,7 +62,7 @@ class World:
         self.now = T
         self.freezes: list[Freeze] = []
         self.looks = 0
-        self.rounds: Rounds[Rank] = Rounds(lambda: self.now, self._pause, lambda _: self.freezes, 0)
+        self.rules: DeadlineRules[Rank] = DeadlineRules(lambda: self.now, self._pause, lambda _: self.freezes, 0)
         self.waiting, self.peer = Rank(self), Rank(self)
         self.ranks = [self.waiting, self.peer]
         self.waiting.close()
@@ -74,13 +74,13 @@ class World:
     def watch_until(self, at_ns: int, meanwhile: Callable[[], None] = lambda: None) -> list[Case[Rank]]:
         """Look as the monitor does, and return the first cases."""
         while self.now < at_ns:
-            sleep_ns = self.rounds.time_until_next_look(self.ranks, self.now)
+            sleep_ns = self.rules.time_until_next_look(self.ranks, self.now)
             assert sleep_ns <= LONGEST_SLEEP_NS
             self.now = min(self.now + max(sleep_ns, MS), at_ns)
             meanwhile()
             self.looks += 1
             assert self.looks < 20_000, "it does not sleep"
-            if (findings := self.rounds.look(self.ranks)) is not None:
+            if (findings := self.rules.look(self.ranks)) is not None:
                 return findings.cases
         return []
 
@@ -307,7 +307,7 @@ def test_a_peer_between_sections_under_a_configured_limit_is_waited_for(world: W
 def test_a_peer_that_is_late_and_comes_back_takes_the_one_that_waits_with_it(world: World) -> None:
     cases = world.watch_until(T + 2 * CONFIGURED_NS)
     world.peer.close()
-    standing, withdrawn = world.rounds.still_due(cases)
+    standing, withdrawn = world.rules.still_due(cases)
     assert standing == []
     assert {case.rank: case.was_late for case, _ in withdrawn} == {world.peer: True, world.waiting: False}
     assert world.watch_until(world.now + LEARNED_NS - S) == []

@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from resilience_core.monitoring.cell_layout import ERROR_TEXT
-from resilience_core.monitoring.cell_view import CellView
+from resilience_core.protocol.cell_layout import ERROR_TEXT
+from resilience_core.protocol.cell_view import CellView
 
 __all__ = [
     "ErrorRecord",

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from launcher.monitor.keeping import (
+from launcher.monitor.replacement_rules import (
     LONGEST_PAUSE_NS,
     MOST_SHORT_LIVES,
     SETTLING_NS,

@@ -9,10 +9,10 @@ import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Diary", "Place", "place_of"]
+__all__ = ["JobEvents", "Place", "place_of"]
 
 
-class Diary:
+class JobEvents:
     """Follows events.jsonl by descriptor, so that a removed or hidden log folder hides nothing that was written."""
 
     def __init__(self, logs: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from straggler.probes.base import Probe
+from straggler.probes.probe import Probe
 
 __all__ = ["choose", "logger", "standard_probes"]
 

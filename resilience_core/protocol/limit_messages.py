@@ -1,6 +1,6 @@
 """Where a limit comes from, in words, and what switches it off. Pure; the standard library only.
 
-The text that it is told by is that of :mod:`~resilience_core.monitoring.limits_text`.
+The text that it is told by is that of :mod:`~resilience_core.protocol.limits_text`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from resilience_core.monitoring.cell_layout import SHARED_SECTION, shown_name
-from resilience_core.monitoring.limit_kinds import (
+from resilience_core.protocol.cell_layout import SHARED_SECTION, shown_name
+from resilience_core.protocol.limit_kinds import (
     FIELDS,
     FIRST_HEARTBEAT,
     HEARTBEAT,

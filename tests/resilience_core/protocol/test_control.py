@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from resilience_core import RankMonitorClientError, WorkloadAction, WorkloadControlRequest
 from resilience_core.monitoring.client import RankMonitorClient
-from resilience_core.monitoring.control import MAX_BYTES, ControlMessageError, receive, send
+from resilience_core.protocol.control import MAX_BYTES, ControlMessageError, receive, send
 
 
 class Launcher:
@@ -55,7 +55,7 @@ def test_the_launcher_gets_what_a_rank_sends(launcher: Launcher, action: Workloa
 @given(st.text(st.characters(), min_size=MAX_BYTES // 12))
 def test_a_long_reason_is_shortened_and_says_so(description: str):
     """Whatever is in it (a character may take twelve bytes of JSON), it fits, and most of it is kept."""
-    from resilience_core.monitoring.control import _datagram
+    from resilience_core.protocol.control import _datagram
 
     datagram = _datagram(WorkloadControlRequest(WorkloadAction.Continue, description), 10**6)
     _, request = receive(datagram)
@@ -92,7 +92,7 @@ def test_a_request_that_makes_no_sense_is_refused(action: Any, description: Any,
         WorkloadControlRequest(action, description)
 
 
-GOOD = {"rank": 1, "action": "Continue", "description": ""}
+GOOD = {"version": 1, "rank": 1, "action": "Continue", "description": ""}
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,14 @@ GOOD = {"rank": 1, "action": "Continue", "description": ""}
     [
         (b"", r"is JSON, not ''"),
         (b"\x80\x04\x95", r"is ASCII JSON"),
-        (b"[]", r"has exactly action, description, rank"),
+        (b"[]", r"has exactly action, description, rank, version"),
         (json.dumps({**GOOD, "more": 1}).encode(), r"has exactly"),
         (json.dumps({"rank": 1}).encode(), r"has exactly"),
+        (
+            json.dumps({**GOOD, "version": 2, "urgency": 1}).encode(),
+            r"version 2, and version 1 is read .* start the job",
+        ),
+        (json.dumps({k: v for k, v in GOOD.items() if k != "version"}).encode(), r"has exactly"),
         (json.dumps({**GOOD, "rank": -1}).encode(), r"rank is -1"),
         (json.dumps({**GOOD, "rank": True}).encode(), r"rank is True"),
         (json.dumps({**GOOD, "rank": "1"}).encode(), r"rank is '1'"),

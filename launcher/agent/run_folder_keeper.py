@@ -18,9 +18,9 @@ from launcher.agent.worker_cells import Cells
 from launcher.records.console import announce
 from launcher.records.log_folders import FolderError
 from launcher.records.run_folders import RunFolder
-from resilience_core.monitoring.cell import CellError
+from resilience_core.protocol.cell import CellError
 
-__all__ = ["CONFIG_FILE", "CONTROL_SOCKET", "Upkeep"]
+__all__ = ["CONFIG_FILE", "CONTROL_SOCKET", "RunFolderKeeper"]
 
 CONFIG_FILE = "config.json"
 CONTROL_SOCKET = "control.sock"
@@ -29,7 +29,7 @@ LONGEST_TRY_SECONDS = 0.5
 _PAUSE_SECONDS = 0.02
 
 
-class Upkeep:
+class RunFolderKeeper:
     """One run folder and its contents.
 
     Args:

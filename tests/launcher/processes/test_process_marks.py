@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.processes.marks import carries_limit, is_marked
+from launcher.processes.process_marks import carries_limit, is_marked
 from launcher.workers.spawn import Launch, spawn_worker
 from resilience_core.environment import CELL_VARIABLE
 
@@ -20,7 +20,7 @@ WAITS = "print('ready', flush=True); input()"
 # In a process of its own: pytest's may not be marked.
 RANK = """
 import resource, subprocess, sys
-from launcher.processes.marks import carries_limit, leave_mark
+from launcher.processes.process_marks import carries_limit, leave_mark
 before = resource.getrlimit(10)
 leave_mark(sys.argv[1])
 after = resource.getrlimit(10)

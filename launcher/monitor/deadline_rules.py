@@ -11,12 +11,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from launcher.monitor.lost_time import Freeze
 from launcher.monitor.verdict import Deadline, HangVerdict, Sighting, deadlines_in_force, verdict_on
-from launcher.monitor.withheld import Withheld, word
-from resilience_core.monitoring.cell_layout import SHUT_DOWN, UNUSED
-from resilience_core.monitoring.cell_view import CellView
+from launcher.monitor.withheld_verdicts import WithheldVerdicts, word
+from resilience_core.protocol.cell_layout import SHUT_DOWN, UNUSED
+from resilience_core.protocol.cell_view import CellView
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["Case", "Findings", "Rounds", "Watched"]
+__all__ = ["Case", "Findings", "DeadlineRules", "Watched"]
 
 LONGEST_SLEEP_NS = NS_PER_SECOND // 2
 """How long a limit that was just learned may go unnoticed; costs two looks a second."""
@@ -41,7 +41,7 @@ class Watched(Protocol):
         ...
 
     def basis(self, deadline: Deadline) -> str | None:
-        """Return what the limit of one of its deadlines rests on, for :mod:`launcher.monitor.withheld`."""
+        """Return what the limit of one of its deadlines rests on, for :mod:`launcher.monitor.withheld_verdicts`."""
 
 
 R = TypeVar("R", bound=Watched)
@@ -57,7 +57,7 @@ class Case(Generic[R]):
         deadlines: What it has not met, or will not have met in a moment.
         is_late: Whether it is overdue by itself; else it is due together with one that is.
         held: Those of its deadlines that have passed before, and were no verdict then
-        (:mod:`launcher.monitor.withheld`).
+        (:mod:`launcher.monitor.withheld_verdicts`).
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Findings(Generic[R]):
         self.seen_ns = seen_ns
 
 
-class Rounds(Generic[R]):
+class DeadlineRules(Generic[R]):
     """Decides; touches nothing.
 
     Args:
@@ -133,7 +133,7 @@ class Rounds(Generic[R]):
         self._pause = pause
         self._freezes = freezes
         self._smallest_configured_ns = smallest_configured_ns
-        self._withheld: Withheld[R] = Withheld()
+        self._withheld: WithheldVerdicts[R] = WithheldVerdicts()
         self.smallest_limit_ns = 0
         """The smallest limit in force, of the ranks that were asked for last; 0 for none."""
 

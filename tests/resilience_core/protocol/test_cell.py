@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from resilience_core.monitoring.cell import Cell, CellError
-from resilience_core.monitoring.cell_layout import (
+from resilience_core.protocol.cell import Cell, CellError
+from resilience_core.protocol.cell_layout import (
     CELL_SIZE,
     CLOSED,
     ERROR_TEXT,
@@ -232,7 +232,7 @@ def test_a_detached_cell_is_nobodys(cell: Cell) -> None:
 
 HAMMER = """
 import sys
-from resilience_core.monitoring.cell import Cell
+from resilience_core.protocol.cell import Cell
 cell = Cell(sys.argv[1])
 words, low, high = cell.words, 0x0101010101010101, 0x7E7E7E7E7E7E7E7E
 word = cell.add_section("step")

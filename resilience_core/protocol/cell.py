@@ -1,7 +1,7 @@
 """The cell: one small file of shared memory per rank, written by the rank, read by its monitor.
 
-:mod:`~resilience_core.monitoring.cell_layout` says which number means what,
-:mod:`~resilience_core.monitoring.cell_view` what a reader makes of them.
+:mod:`~resilience_core.protocol.cell_layout` says which number means what,
+:mod:`~resilience_core.protocol.cell_view` what a reader makes of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from resilience_core.errors import ResilienceError
-from resilience_core.monitoring.cell_layout import (
+from resilience_core.protocol.cell_layout import (
     CELL_SIZE,
     CLOSED,
     ERROR_CHECK,
@@ -49,7 +49,7 @@ from resilience_core.monitoring.cell_layout import (
     TextArea,
     raw_name,
 )
-from resilience_core.monitoring.cell_view import CellView, read_view, section_deadlines, sections_closed, stamps
+from resilience_core.protocol.cell_view import CellView, read_view, section_deadlines, sections_closed, stamps
 from resilience_core.system.proc import is_running, own_pid_namespace
 
 __all__ = ["Cell", "CellError"]
@@ -213,7 +213,7 @@ class Cell:
     def copy(self) -> Cell:
         """Copy the file, by its descriptor, into memory of our own, which nobody can change meanwhile.
 
-        What is in it need not make sense: see :func:`~resilience_core.monitoring.cell_view.implausible`.
+        What is in it need not make sense: see :func:`~resilience_core.protocol.cell_view.implausible`.
 
         Returns:
             A cell to be read.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from resilience_core.monitoring.cell_layout import (
+from resilience_core.protocol.cell_layout import (
     CLOSED,
     FIRST_CLOSED,
     FIRST_LINE,

@@ -8,7 +8,7 @@ time (never on the hot path)::
      "shared": [["configured", "configured", [9.0, 20.0]]]}
 
 Each limit is a row of what ``FIELDS`` names; one that was not learned has the first two of them. What is shared are
-the sections without a slot of their own (see :mod:`resilience_core.monitoring.cell`): source and basis, with the
+the sections without a slot of their own (see :mod:`resilience_core.protocol.cell`): source and basis, with the
 limits in seconds
 that have both.
 
@@ -24,8 +24,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from resilience_core.monitoring.cell_layout import shown_name
-from resilience_core.monitoring.limit_kinds import FIELDS, basis, section_kind, section_name
+from resilience_core.protocol.cell_layout import shown_name
+from resilience_core.protocol.limit_kinds import FIELDS, basis, section_kind, section_name
 
 __all__ = ["SharedOrigin", "shared_origin", "write_limits"]
 

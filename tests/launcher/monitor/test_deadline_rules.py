@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from launcher.monitor.deadline_rules import DUE_TOGETHER_NS, LONGEST_SLEEP_NS, DeadlineRules
 from launcher.monitor.lost_time import Freeze
-from launcher.monitor.rounds import DUE_TOGETHER_NS, LONGEST_SLEEP_NS, Rounds
 from launcher.monitor.verdict import Deadline, Sighting, sight
-from resilience_core.monitoring.cell_layout import CLOSED, SHUT_DOWN, UNUSED, WATCHED
-from resilience_core.monitoring.cell_view import CellView, OpenSection
+from resilience_core.protocol.cell_layout import CLOSED, SHUT_DOWN, UNUSED, WATCHED
+from resilience_core.protocol.cell_view import CellView, OpenSection
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -59,7 +59,7 @@ class World:
         self.now = T
         self.freezes: list[Freeze] = []
         self.in_pause: Callable[[], None] = lambda: None
-        self.rounds: Rounds[Rank] = Rounds(
+        self.rules: DeadlineRules[Rank] = DeadlineRules(
             lambda: self.now, self.pause, lambda now_ns: self.freezes, smallest_configured_ns
         )
 
@@ -71,12 +71,12 @@ class World:
 def test_all_is_well_at_one_look() -> None:
     world = World()
     world.in_pause = lambda: (_ for _ in ()).throw(AssertionError("no second look is needed"))
-    assert world.rounds.look([Rank(T + 1), Rank()]) is None
+    assert world.rules.look([Rank(T + 1), Rank()]) is None
 
 
 def test_a_rank_that_is_late_twice_is_a_case_with_the_view_it_was_judged_by() -> None:
     world, late, well = World(), Rank(T), Rank(T + S)
-    findings = world.rounds.look([late, well])
+    findings = world.rules.look([late, well])
     assert findings is not None
     (case,) = findings.cases
     assert (case.rank, case.view, case.is_late) == (late, late.says, True)
@@ -87,7 +87,7 @@ def test_a_rank_that_is_late_twice_is_a_case_with_the_view_it_was_judged_by() ->
 def test_a_rank_that_closes_between_two_looks_is_not_late() -> None:
     world, rank = World(), Rank(T)
     world.in_pause = rank.close
-    assert world.rounds.look([rank]) is None
+    assert world.rules.look([rank]) is None
 
 
 def test_a_rank_that_is_late_with_something_else_at_the_second_look_is_not_believed_yet() -> None:
@@ -99,27 +99,27 @@ def test_a_rank_that_is_late_with_something_else_at_the_second_look_is_not_belie
         rank.open(T + MS, slot=1)
 
     world.in_pause = move_on
-    assert world.rounds.look([rank]) is None
+    assert world.rules.look([rank]) is None
     world.in_pause = lambda: None
-    assert world.rounds.look([rank]) is not None
+    assert world.rules.look([rank]) is not None
 
 
 def test_a_section_that_is_closed_and_opened_anew_between_two_looks_is_another_one() -> None:
     world, rank = World(), Rank(T)
     world.in_pause = lambda: rank.open(T + MS // 2, T + MS // 4)
-    assert world.rounds.look([rank]) is None
+    assert world.rules.look([rank]) is None
 
 
 def test_a_freeze_between_two_looks_is_heeded() -> None:
     world, rank = World(), Rank(T)
     world.in_pause = lambda: world.freezes.append(Freeze(T - MS, T + S))
-    assert world.rounds.look([rank]) is None
+    assert world.rules.look([rank]) is None
 
 
 def test_those_due_with_the_late_one_are_condemned_with_it_and_nobody_else() -> None:
     world = World()
     late, soon, later = Rank(T), Rank(T + DUE_TOGETHER_NS), Rank(T + DUE_TOGETHER_NS + 2 * MS)
-    findings = world.rounds.look([late, soon, later])
+    findings = world.rules.look([late, soon, later])
     assert findings is not None
     assert [(case.rank, case.is_late) for case in findings.cases] == [(late, True), (soon, False)]
 
@@ -128,7 +128,7 @@ def test_a_rank_whose_deadline_was_moved_is_not_condemned_with_others() -> None:
     world = World()
     world.freezes = [Freeze(T - 5 * S, T - 4 * S)]
     late, moved = Rank(T), Rank(T + MS, T - 6 * S)
-    findings = world.rounds.look([late, moved])
+    findings = world.rules.look([late, moved])
     assert findings is not None
     assert [case.rank for case in findings.cases] == [late]
 
@@ -137,7 +137,7 @@ def test_a_rank_whose_deadline_was_moved_is_not_condemned_with_others() -> None:
 
 
 def condemned(world: World, *ranks: Rank) -> list:  # type: ignore[type-arg]
-    findings = world.rounds.look(ranks)
+    findings = world.rules.look(ranks)
     assert findings is not None
     for case in findings.cases:
         case.rank.is_condemned = True
@@ -147,14 +147,14 @@ def condemned(world: World, *ranks: Rank) -> list:  # type: ignore[type-arg]
 def test_a_rank_that_is_still_silent_stands_condemned() -> None:
     world, rank = World(), Rank(T)
     cases = condemned(world, rank)
-    assert world.rounds.still_due(cases) == (cases, [])
+    assert world.rules.still_due(cases) == (cases, [])
 
 
 def test_a_rank_that_has_closed_what_was_overdue_is_spared() -> None:
     world, rank = World(), Rank(T)
     cases = condemned(world, rank)
     rank.close()
-    stand, withdrawn = world.rounds.still_due(cases)
+    stand, withdrawn = world.rules.still_due(cases)
     assert (stand, [case.rank for case, _ in withdrawn]) == ([], [rank])
 
 
@@ -162,7 +162,7 @@ def test_a_rank_that_is_in_the_next_instance_of_the_same_section_is_spared() -> 
     world, rank = World(), Rank(T)
     cases = condemned(world, rank)
     rank.open(T + 5 * S, T + 2 * MS)
-    assert world.rounds.still_due(cases)[0] == []
+    assert world.rules.still_due(cases)[0] == []
 
 
 def test_a_rank_that_closed_an_inner_section_but_not_the_overdue_outer_one_stands_condemned() -> None:
@@ -170,14 +170,14 @@ def test_a_rank_that_closed_an_inner_section_but_not_the_overdue_outer_one_stand
     rank.open(T, slot=1)
     cases = condemned(world, rank)
     rank.close(slot=1)
-    assert world.rounds.still_due(cases)[0] == cases
+    assert world.rules.still_due(cases)[0] == cases
 
 
 def test_one_of_several_that_is_back_is_spared_and_the_others_go() -> None:
     world, back, silent, soon = World(), Rank(T), Rank(T), Rank(T + 50 * MS)
     cases = condemned(world, back, silent, soon)
     back.close()
-    stand, withdrawn = world.rounds.still_due(cases)
+    stand, withdrawn = world.rules.still_due(cases)
     assert ([case.rank for case in stand], [case.rank for case, _ in withdrawn]) == ([silent, soon], [back])
 
 
@@ -185,7 +185,7 @@ def test_who_was_only_due_together_is_let_go_with_the_one_that_was_late() -> Non
     world, back, soon = World(), Rank(T), Rank(T + 50 * MS)
     cases = condemned(world, back, soon)
     back.close()
-    assert world.rounds.still_due(cases)[0] == []
+    assert world.rules.still_due(cases)[0] == []
 
 
 def test_who_was_due_together_and_is_overdue_by_now_goes_alone() -> None:
@@ -193,7 +193,7 @@ def test_who_was_due_together_and_is_overdue_by_now_goes_alone() -> None:
     cases = condemned(world, back, soon)
     back.close()
     world.now += 60 * MS
-    assert [case.rank for case in world.rounds.still_due(cases)[0]] == [soon]
+    assert [case.rank for case in world.rules.still_due(cases)[0]] == [soon]
 
 
 def test_a_rank_that_has_shut_down_or_was_taken_over_is_spared() -> None:
@@ -202,14 +202,14 @@ def test_a_rank_that_has_shut_down_or_was_taken_over_is_spared() -> None:
         cases = condemned(world, rank)
         assert rank.says is not None
         rank.says = rank.says._replace(**change)
-        assert world.rounds.still_due(cases)[0] == []
+        assert world.rules.still_due(cases)[0] == []
 
 
 def test_a_damaged_cell_is_no_excuse() -> None:
     world, rank = World(), Rank(T)
     cases = condemned(world, rank)
     rank.says = None
-    assert world.rounds.still_due(cases)[0] == cases
+    assert world.rules.still_due(cases)[0] == cases
 
 
 def test_a_rank_that_initialises_at_the_last_moment_is_spared_and_one_that_does_not_is_not() -> None:
@@ -218,9 +218,9 @@ def test_a_rank_that_initialises_at_the_last_moment_is_spared_and_one_that_does_
     rank.says = rank.says._replace(pid=0, start_time=0, state=UNUSED)
     rank.startup = Deadline("startup", None, -1, T, T - S)
     cases = condemned(world, rank)
-    assert world.rounds.still_due(cases)[0] == cases
+    assert world.rules.still_due(cases)[0] == cases
     rank.says = rank.says._replace(pid=4711, start_time=1)
-    assert world.rounds.still_due(cases)[0] == []
+    assert world.rules.still_due(cases)[0] == []
 
 
 # ---- how long to sleep ----------------------------------------------------------------------------------
@@ -228,21 +228,21 @@ def test_a_rank_that_initialises_at_the_last_moment_is_spared_and_one_that_does_
 
 def test_the_nearest_deadline_ends_the_sleep_lost_time_included() -> None:
     world = World()
-    assert world.rounds.time_until_next_look([Rank(T + 100 * MS), Rank()], T) == 100 * MS
+    assert world.rules.time_until_next_look([Rank(T + 100 * MS), Rank()], T) == 100 * MS
     world.freezes = [Freeze(T - 500 * MS, T - 300 * MS)]
-    assert world.rounds.time_until_next_look([Rank(T + 100 * MS), Rank()], T) == 300 * MS
+    assert world.rules.time_until_next_look([Rank(T + 100 * MS), Rank()], T) == 300 * MS
 
 
 def test_a_rank_that_cannot_be_read_or_is_condemned_does_not_wake_it() -> None:
     unreadable, gone = Rank(), Rank(T)
     unreadable.says, gone.is_condemned = None, True
-    assert World().rounds.time_until_next_look([unreadable, gone], T) == LONGEST_SLEEP_NS
+    assert World().rules.time_until_next_look([unreadable, gone], T) == LONGEST_SLEEP_NS
 
 
 def test_the_kill_of_a_survivor_ends_the_sleep() -> None:
     rank = Rank()
     rank.is_condemned, rank.kill_at_ns = True, T + 3 * MS
-    assert World().rounds.time_until_next_look([rank], T) == 3 * MS
+    assert World().rules.time_until_next_look([rank], T) == 3 * MS
 
 
 def test_no_limit_that_a_rank_may_set_meanwhile_is_slept_through() -> None:
@@ -263,6 +263,6 @@ def test_no_limit_that_a_rank_may_set_meanwhile_is_slept_through() -> None:
         ([slow, quick], 20 * MS),
         ([new], 15 * MS),
     ):
-        assert world.rounds.time_until_next_look(ranks, T) == half_ns
-        assert world.rounds.smallest_limit_ns == 2 * half_ns
-    assert world.rounds.time_until_next_look([Rank()], T) == LONGEST_SLEEP_NS
+        assert world.rules.time_until_next_look(ranks, T) == half_ns
+        assert world.rules.smallest_limit_ns == 2 * half_ns
+    assert world.rules.time_until_next_look([Rank()], T) == LONGEST_SLEEP_NS

@@ -66,8 +66,10 @@ clean:  ## what the targets have made
 
 # torch first and alone: the rest resolves against the build that this machine's index offers.
 $(READY): setup.cfg pyproject.toml constraints.txt
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
-		echo "a virtual environment cannot be made with $(PYTHON): is it Python 3.10 or newer, with the venv module?"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "$(PYTHON) does not make the environment of constraints.txt: it takes Python 3.11 or newer with the venv module;" \
+			"name another one: make setup PYTHON=python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV) (minutes at the first time: it downloads torch)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' constraints.txt)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'

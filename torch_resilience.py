@@ -1,11 +1,11 @@
-"""The door with a name of its own.
+"""Console entry points in a module with a unique name.
 
 The packages of this distribution have common names (``resilience_core``, ``adapters``, ``launcher``,
-``straggler``), and another distribution that installs one of them overwrites ours without a word. The commands
-``ft_launcher`` and ``ft_autoresume`` therefore start here, in a module that nobody else has, and look before they
-import.
+``straggler``), and pip lets another distribution overwrite one of them without a warning. The commands ``ft_launcher``
+and ``ft_autoresume`` therefore start here, in a module that no other distribution has, and check the packages before
+they import them.
 
-``python -m torch_resilience`` checks an installation and says what it found.
+``python -m torch_resilience`` checks an installation and prints the result.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ __all__ = ["PACKAGES", "autoresume", "foreign_packages", "main"]
 
 PACKAGES = ("resilience_core", "adapters", "straggler", "launcher")
 _HOME = os.path.dirname(os.path.realpath(__file__))
+_REFUSED = 2
+"""``launcher.processes.exit_codes.REFUSED``, which cannot be imported where ``launcher`` may be somebody else's."""
 
 
 def foreign_packages() -> dict[str, str]:
-    """Return the import names of ours that lead somewhere else, each with where.
+    """Return which of our import names lead to something else.
 
     Returns:
-        Name to the file or folder found in its place, or ``missing``; empty when all is well.
+        Name to the file or folder found in its place, or ``missing``; empty when every name leads to our package.
     """
     return {name: place for name in PACKAGES if (place := _found(name)) != os.path.join(_HOME, name)}
 
 
 def _found(name: str) -> str:
-    """Return the folder a package's name leads to; the file that is not ours, where it was overwritten in place."""
+    """Return the folder that a package's name leads to; the foreign file where it was overwritten in place."""
     loaded = sys.modules.get(name)
     spec = loaded.__spec__ if loaded is not None else importlib.util.find_spec(name)
     if spec is None:
@@ -45,13 +47,13 @@ def _found(name: str) -> str:
 
 
 def _is_ours(init_file: str) -> bool:
-    """Whether a package's ``__init__`` carries our signature; pip overwrites files in place without a word."""
+    """Return whether a package's ``__init__`` has our signature; pip overwrites files in place without a warning."""
     with open(init_file, encoding="utf-8", errors="replace") as file:
         return '__distribution__ = "torch-resilience"' in file.read()
 
 
 def explain(foreign: dict[str, str]) -> str:
-    """One message for people: what is shadowed, by what, and what to do."""
+    """Return a message for people: which names are taken, by what, and what to do."""
     found = "\n".join(
         f"  {name}: expected {os.path.join(_HOME, name)}, found {place}" for name, place in foreign.items()
     )
@@ -82,10 +84,10 @@ def _refuse_foreign(command: str) -> None:
     foreign = foreign_packages()
     if foreign:
         print(f"{command}: error: {explain(foreign)}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(_REFUSED)
 
 
 if __name__ == "__main__":
     _foreign = foreign_packages()
     print(explain(_foreign) if _foreign else f"torch-resilience is sound: {', '.join(PACKAGES)} in {_HOME}")
-    sys.exit(2 if _foreign else 0)
+    sys.exit(_REFUSED if _foreign else 0)

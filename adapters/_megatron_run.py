@@ -9,7 +9,7 @@ from resilience_core.monitoring.client import RankMonitorClient
 from resilience_core.plugins.section_monitor import SectionMonitor
 from resilience_core.translator import Translator
 
-__all__ = ["MegatronRun", "add_run", "find_run", "remove_run"]
+__all__ = ["MegatronRun", "add_run", "all_runs", "find_run", "remove_run"]
 
 
 class MegatronRun(NamedTuple):
@@ -27,6 +27,11 @@ def add_run(global_state: Any, run: MegatronRun) -> None:
     """Let a run belong to a global state; its ``rank_monitor_client`` is set."""
     _runs[run.translator.client] = run
     global_state.rank_monitor_client = run.translator.client
+
+
+def all_runs() -> list[MegatronRun]:
+    """Return the runs that have neither been shut down nor aborted, the one that began last at the end."""
+    return list(_runs.values())
 
 
 def find_run(global_state: Any) -> MegatronRun | None:

@@ -15,35 +15,27 @@ The loop says where it is with ``with`` blocks; everything else is decided behin
                     save(model, optimizer)
 
 Under ``ft_launcher`` each block is a section with a limit; under ``torchrun`` or plain ``python`` the same script
-runs unchanged and says once that nobody watches. No ``torch`` is imported here.
+runs unchanged and logs once that it is not monitored. No ``torch`` is imported here.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Literal
 
-from resilience_core.errors import ConfigError, PluginError, StopTraining
+from resilience_core.errors import PluginError
 from resilience_core.event_bus import EventBus
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext
 from resilience_core.monitoring.client import RankMonitorClient
-from resilience_core.monitoring.error_capture import note_error
-from resilience_core.plugins.finished_flag import FinishedFlag
 from resilience_core.plugins.heartbeat_monitor import HeartbeatMonitor
 from resilience_core.plugins.section_monitor import SETUP, STEP, SectionMonitor
-from resilience_core.suggestions import nearest
+from resilience_core.run_listeners import listeners, make_monitor
 from resilience_core.translator import Translator
 
 __all__ = ["FaultTolerance"]
-
-_MONITORS: dict[str, Callable[..., SectionMonitor | HeartbeatMonitor]] = {
-    "sections": partial(SectionMonitor, required=(SETUP, STEP)),  # no section of a checkpoint: a loop need not save
-    "heartbeats": HeartbeatMonitor,
-}
 
 
 class FaultTolerance:
@@ -81,13 +73,13 @@ class FaultTolerance:
         client: RankMonitorClient | None = None,
         bus: EventBus | None = None,
     ) -> None:
-        if api not in _MONITORS:
-            raise ConfigError(f"there is no api {api!r}{nearest(str(api), _MONITORS)}")
-        self._translator = Translator("ddp", bus)
-        if client is not None:
-            self._translator.client = client
-        self._monitor = _MONITORS[api](
-            self._translator.client, state_path=state_path, calculate_timeouts=calculate_timeouts
+        self._translator = Translator("ddp", bus, client=client)
+        self._monitor = make_monitor(
+            api,
+            self._translator.client,
+            state_path=state_path,
+            calculate_timeouts=calculate_timeouts,
+            required=(SETUP, STEP),  # no section of a checkpoint: a loop need not save
         )
         self._step = _Step(self._translator)
         self._asynchronous_saves = asynchronous_saves
@@ -120,15 +112,12 @@ class FaultTolerance:
             ConfigError: ``FT_SIMULATED_FAULTS`` cannot be used, or ``FAULT_TOL_FINISHED_FLAG_FILE`` with autoresume.
         """
         self._refuse_a_second_monitor()
-        plugins: list[object] = [self._monitor, FinishedFlag()] if self._autoresume else [self._monitor]
+        plugins = listeners(self._monitor, self._translator.client, autoresume=self._autoresume)
         if context is None:
             context = RunContext.from_environment(framework="ddp", asynchronous_saves=self._asynchronous_saves)
         try:
             self._translator.begin(context, plugins)
             yield
-        except StopTraining:
-            self._translator.stopped("stopped")
-            raise
         except BaseException as error:
             self._translator.failed(error)
             raise
@@ -207,10 +196,8 @@ class _Step:
         self._translator.step_start(self.iteration)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if error is not None:
-            note_error(error)  # while the section is still open
         # After an exception, too: whoever catches it and goes on must not be taken for a rank stuck in a step.
-        self._translator.step_end(is_complete=error is None)
+        self._translator.step_end(error)
 
 
 class _EvalStep:
@@ -225,9 +212,7 @@ class _EvalStep:
         self._translator.eval_step_start(self._iteration, self._eval_index)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if error is not None:
-            note_error(error)
-        self._translator.eval_step_end()
+        self._translator.eval_step_end(error)
 
 
 class _Checkpoint:
@@ -242,6 +227,4 @@ class _Checkpoint:
         self._translator.checkpoint_start(self._kind, self._iteration)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if error is not None:
-            note_error(error)
         self._translator.checkpoint_end(error=error)

@@ -18,14 +18,11 @@ import os
 from typing import Any, Literal
 
 from adapters._optional import first_installed
-from resilience_core.errors import ConfigError, PluginError
+from resilience_core.errors import PluginError
 from resilience_core.faults import Fault, fault_from_params
 from resilience_core.hookspecs import RunContext
-from resilience_core.plugins.exception_policy import ExceptionHandling, ExceptionPolicy, check
-from resilience_core.plugins.finished_flag import FinishedFlag
-from resilience_core.plugins.heartbeat_monitor import HeartbeatMonitor
-from resilience_core.plugins.section_monitor import SectionMonitor
-from resilience_core.suggestions import nearest
+from resilience_core.plugins.exception_policy import ExceptionHandling, check
+from resilience_core.run_listeners import check_api, listeners, make_monitor
 from resilience_core.translator import Translator, state_path_in
 
 __all__ = ["FaultToleranceCallback", "protect"]
@@ -33,11 +30,6 @@ __all__ = ["FaultToleranceCallback", "protect"]
 _TrainerCallback: type[Any] = first_installed(
     "transformers", adapter="adapters.huggingface", install="transformers accelerate"
 ).TrainerCallback
-
-_MONITORS: dict[str, type[SectionMonitor] | type[HeartbeatMonitor]] = {
-    "sections": SectionMonitor,
-    "heartbeats": HeartbeatMonitor,
-}
 
 
 class FaultToleranceCallback(_TrainerCallback):  # type: ignore[misc, valid-type, unused-ignore]
@@ -72,8 +64,7 @@ class FaultToleranceCallback(_TrainerCallback):  # type: ignore[misc, valid-type
         exc_handling_policy: ExceptionHandling | None = None,
         simulated_fault_params: Any | None = None,
     ) -> None:
-        if api not in _MONITORS:
-            raise ConfigError(f"api is {api!r}; it must be sections or heartbeats{nearest(str(api), _MONITORS)}")
+        check_api(api)
         self.calculate_timeouts = calculate_timeouts
         self.autoresume = autoresume
         self.exp_dir = exp_dir
@@ -108,14 +99,10 @@ class FaultToleranceCallback(_TrainerCallback):  # type: ignore[misc, valid-type
 
     def _plugins(self, trainer: Any, translator: Translator) -> list[object]:
         state_path = state_path_in(self.exp_dir, os.path.join(trainer.args.output_dir, "ft_state"))
-        plugins: list[object] = [
-            _MONITORS[self.api](translator.client, state_path=state_path, calculate_timeouts=self.calculate_timeouts)
-        ]
-        if self.autoresume:
-            plugins.append(FinishedFlag())
-        if self._policy is not None:
-            plugins.append(ExceptionPolicy(self._policy, translator.client))
-        return plugins
+        monitor = make_monitor(
+            self.api, translator.client, state_path=state_path, calculate_timeouts=self.calculate_timeouts
+        )
+        return listeners(monitor, translator.client, autoresume=self.autoresume, exception_policy=self._policy)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Tell which step a resumed run begins at."""

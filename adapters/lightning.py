@@ -14,24 +14,23 @@ from __future__ import annotations
 import logging
 import os
 import pathlib
+from functools import partial
 from typing import Any
 
 from adapters._lightning_hooks import EventCallback
 from resilience_core.faults import Fault, fault_from_params
-from resilience_core.plugins.exception_policy import ExceptionHandling, ExceptionPolicy, check
-from resilience_core.plugins.finished_flag import FinishedFlag
-from resilience_core.plugins.heartbeat_monitor import HeartbeatMonitor
-from resilience_core.plugins.section_monitor import SectionMonitor
+from resilience_core.plugins.exception_policy import ExceptionHandling, check
+from resilience_core.run_listeners import listeners, make_monitor
 from resilience_core.translator import Translator, state_path_in
 from straggler.measurement.callables import CallableId
 from straggler.plugin import StragglerPlugin
-from straggler.plugin_settings import PluginSettings
 
 __all__ = ["FaultToleranceCallback", "FaultToleranceSectionsCallback", "StragglerDetectionCallback"]
 
 
 class _FaultTolerance(EventCallback):
-    _monitor_class: type[SectionMonitor] | type[HeartbeatMonitor]
+    _api: str
+    _exc_handling_policy: ExceptionHandling | None = None
 
     def __init__(
         self,
@@ -54,10 +53,12 @@ class _FaultTolerance(EventCallback):
         default = "" if self.exp_dir is not None else os.path.join(trainer.log_dir or os.curdir, "ft_state")
         state_path = state_path_in(self.exp_dir, default)
         self.logger.info("timeouts %s in %s", "are learned and kept" if self.calculate_timeouts else "kept", state_path)
-        monitor = self._monitor_class(
-            translator.client, state_path=state_path, calculate_timeouts=self.calculate_timeouts
+        monitor = make_monitor(
+            self._api, translator.client, state_path=state_path, calculate_timeouts=self.calculate_timeouts
         )
-        return [monitor, FinishedFlag()] if self.autoresume else [monitor]
+        return listeners(
+            monitor, translator.client, autoresume=self.autoresume, exception_policy=self._exc_handling_policy
+        )
 
     def _faults(self) -> tuple[Fault, ...]:
         return self._simulated
@@ -86,7 +87,7 @@ class FaultToleranceCallback(_FaultTolerance):
             does not exist, or ``autoresume`` is on and ``FAULT_TOL_FINISHED_FLAG_FILE`` is not set.
     """
 
-    _monitor_class = HeartbeatMonitor
+    _api = "heartbeats"
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class FaultToleranceSectionsCallback(_FaultTolerance):
         SectionError: From ``fit``, before training starts: the configuration names sections, but not these three.
     """
 
-    _monitor_class = SectionMonitor
+    _api = "sections"
 
     def __init__(
         self,
@@ -135,12 +136,6 @@ class FaultToleranceSectionsCallback(_FaultTolerance):
     ) -> None:
         super().__init__(autoresume, calculate_timeouts, simulated_fault_params, exp_dir, logger_name)
         self._exc_handling_policy = None if exc_handling_policy is None else check(exc_handling_policy)
-
-    def _plugins(self, trainer: Any, translator: Translator) -> list[object]:
-        plugins = super()._plugins(trainer, translator)
-        if self._exc_handling_policy is not None:
-            plugins.append(ExceptionPolicy(self._exc_handling_policy, translator.client))
-        return plugins
 
 
 class StragglerDetectionCallback(EventCallback):
@@ -172,7 +167,8 @@ class StragglerDetectionCallback(EventCallback):
         logger_name: str | None = "nemo_logger.StragglerDetectionCallback",
     ) -> None:
         super().__init__()
-        self._settings = PluginSettings.from_arguments(
+        self._make_plugin = partial(
+            StragglerPlugin,
             report_time_interval=report_time_interval,
             calc_relative_gpu_perf=calc_relative_gpu_perf,
             calc_individual_gpu_perf=calc_individual_gpu_perf,
@@ -180,10 +176,11 @@ class StragglerDetectionCallback(EventCallback):
             gpu_relative_perf_threshold=gpu_relative_perf_threshold,
             gpu_individual_perf_threshold=gpu_individual_perf_threshold,
             stop_if_detected=stop_if_detected,
+            logger_name=logger_name,
         )
-        self._logger_name = logger_name
+        self._make_plugin()  # raises here, and not from fit, where a setting cannot be used
 
     def _plugins(self, trainer: Any, translator: Translator) -> list[object]:
-        plugin = StragglerPlugin.from_settings(self._settings, logger_name=self._logger_name)
+        plugin = self._make_plugin()
         plugin.time_callables([CallableId(trainer.lightning_module, "training_step")])
         return [plugin]

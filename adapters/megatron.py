@@ -24,7 +24,7 @@ import os
 import sys
 from typing import Any
 
-from adapters._megatron_run import MegatronRun, add_run, find_run, remove_run
+from adapters._megatron_run import MegatronRun, add_run, all_runs, find_run, remove_run
 from adapters._megatron_state import (
     MegatronSettings,
     completed_steps,
@@ -36,9 +36,9 @@ from adapters._megatron_state import (
 )
 from resilience_core.faults import FaultInjector, fault_from_params
 from resilience_core.hookspecs import RunContext
-from resilience_core.plugins.finished_flag import FinishedFlag
 from resilience_core.plugins.section_monitor import SectionMonitor
 from resilience_core.plugins.timeout_learning import MIN_STEPS_FOR_STEP_TIMEOUT, NUM_WARMUP_ITERATIONS
+from resilience_core.run_listeners import listeners
 from resilience_core.translator import Translator
 
 __all__ = [
@@ -75,7 +75,11 @@ def setup(config: Any, global_state: Any) -> None:
         SectionError: The configured sections are not those of this module.
     """
     settings = MegatronSettings.from_config(config)
-    flags = [FinishedFlag()] if settings.autoresume else []
+    translator = Translator("megatron")
+    monitor = SectionMonitor(
+        translator.client, state_path=settings.state_path, calculate_timeouts=settings.calculate_timeouts
+    )
+    plugins = listeners(monitor, translator.client, autoresume=settings.autoresume)
     if global_state.rank_monitor_client is not None:
         shutdown(global_state)
     context = RunContext.from_environment(
@@ -83,13 +87,9 @@ def setup(config: Any, global_state: Any) -> None:
     )
     if context.rank == 0:
         os.makedirs(settings.folder, exist_ok=True)
-    translator = Translator("megatron")
-    monitor = SectionMonitor(
-        translator.client, state_path=settings.state_path, calculate_timeouts=settings.calculate_timeouts
-    )
     mirror_start(global_state, settings)
     try:
-        translator.begin(context, [monitor, *flags])
+        translator.begin(context, plugins)
     except BaseException:
         translator.end("exception")
         raise
@@ -241,6 +241,8 @@ def abort(global_state: Any) -> None:
 def maybe_setup_simulated_fault(config: Any) -> None:
     """Hang or kill a rank after a while, if the configuration asks for it; for tests.
 
+    After :func:`setup` the fault belongs to the run that began last, and its end disarms it.
+
     Args:
         config: The fault tolerance configuration: ``simulate_fault``, ``simulated_fault_type`` (``random``,
             ``rank_hung`` or ``rank_killed``), ``simulated_fault_rank`` (None: any) and
@@ -260,7 +262,10 @@ def maybe_setup_simulated_fault(config: Any) -> None:
             "rank_to_fail": config.simulated_fault_rank,
         }
     )
-    FaultInjector(fault).setup(context=RunContext.from_environment(framework="megatron"))
+    if runs := all_runs():
+        runs[-1].translator.simulate([fault])
+    else:  # no run, no events: a fault that is due by the clock strikes all the same
+        FaultInjector(fault).setup(context=RunContext.from_environment(framework="megatron"))
 
 
 def _load_state_if_exists(global_state: Any) -> None:

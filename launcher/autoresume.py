@@ -19,7 +19,6 @@ import sys
 import time
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any
 
 from launcher.agent.progress import NOTHING_REACHED, Reached
 from launcher.agent.run_tally import RunOutcome, Tally
@@ -27,12 +26,19 @@ from launcher.command_line.autoresume_options import make_parser
 from launcher.incidents.incident_files import read_incidents
 from launcher.processes.exit_codes import FAILED, REFUSED, SUCCEEDED, by_signal
 from launcher.processes.working_folder import completed
-from launcher.records.event_log import read_events
+from launcher.records import console
+from launcher.records.console import ERROR, INFO, announce
+from launcher.records.format_versions import UnknownVersionError
+from launcher.records.log_records import take_over_logging, warn_once
+from launcher.records.run_events import Began, Ended, OtherEvent, Requested, RunEvent, typed_events
+from resilience_core.config.converters import level
 from resilience_core.environment import FINISHED_FLAG_VARIABLE
+from resilience_core.protocol.control import WorkloadAction
 from resilience_core.system.prctl import die_with_parent
 
 __all__ = ["main"]
 
+_END_OF_THE_WORKLOAD = WorkloadAction.ShutdownWorkload.value
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -61,14 +67,16 @@ class AutoResume:
             signal.signal(number, self._on_signal)
         if os.path.exists(flag):
             announce(
-                f"training is complete already: {flag} exists. Delete it, or name another --flag-file, to train anew"
+                f"training is complete already: {flag} exists. Delete it, or name another --flag-file, to train anew",
+                level=INFO,
             )
             return SUCCEEDED
         code, why = self._loop(flag)
         tally = self._tally
         announce(
             f"{why} after {tally.runs} run(s), {tally.failures} failed, {time.monotonic() - began:.0f} s; "
-            f"last iteration {'unknown' if tally.best is None else tally.best}"
+            f"last iteration {'unknown' if tally.best is None else tally.best}",
+            level=INFO if code == SUCCEEDED else ERROR,
         )
         return code
 
@@ -112,7 +120,7 @@ class AutoResume:
         if self._tally.failures_in_a_row:
             seconds = self._options.backoff * 2.0 ** min(self._tally.failures_in_a_row - 1, 30)
             seconds = min(seconds, self._options.max_backoff)
-            announce(f"the next run begins in {seconds:g} s")
+            announce(f"the next run begins in {seconds:g} s", level=INFO)
             # A handler that comes in the moment before a call that waits does not end it; what is blocked waits for us.
             signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
             try:
@@ -140,14 +148,33 @@ def _live_and_die_with_us() -> None:
 
 def _log_folder(command: Sequence[str]) -> str:
     """Return where that launcher makes its log folders."""
+    return _value_of(command, "log_dir") or "ft_logs"
+
+
+def _log_level(command: Sequence[str]) -> int:
+    """Return the ``log_level`` on that launcher's command line; INFO where there is none, or none that is valid."""
+    text = _value_of(command, "ft_log_level", "ft_param_log_level")
+    try:
+        return level(text) if text else INFO
+    except ValueError:  # the launcher refuses it, and says why
+        return INFO
+
+
+def _value_of(command: Sequence[str], *options: str) -> str | None:
+    """Return the value of an option of that launcher, in whichever spelling; None where it is not given.
+
+    Args:
+        command: The launcher's command line.
+        options: The option's names, without leading dashes and with underscores.
+    """
     for index, word in enumerate(command):
         name, has_value, value = word.partition("=")
-        if name in ("--log-dir", "--log_dir"):
+        if name.startswith("--") and name[2:].replace("-", "_") in options:
             if has_value:
                 return value
             if index + 1 < len(command):
                 return command[index + 1]
-    return "ft_logs"
+    return None
 
 
 def _summary(parent: str, launcher: int, began_ns: int) -> tuple[Reached, bool, bool]:
@@ -158,33 +185,33 @@ def _summary(parent: str, launcher: int, began_ns: int) -> tuple[Reached, bool, 
         launcher: The launcher's pid; where the command wraps it, the newest run since ``began_ns`` is taken.
         began_ns: ``CLOCK_MONOTONIC`` when the command was started.
     """
-    runs: list[tuple[bool, int, str, list[dict[str, Any]]]] = []
+    runs: list[tuple[bool, int, str, list[RunEvent]]] = []
     for name in os.listdir(parent) if os.path.isdir(parent) else ():
         folder = os.path.join(parent, name)
         try:
-            events = read_events(folder)
+            events = typed_events(folder)
+        except UnknownVersionError as error:
+            warn_once(f"what a run has reached is not known: {error}")
+            continue
         except (OSError, ValueError):  # not a run's folder, or one that is being written
             continue
         # One folder may hold several runs of one id.
-        starts = [event for event in events if event["event"] == "began" and event["t_ns"] >= began_ns]
+        starts = [event for event in events if isinstance(event, Began) and event.t_ns >= began_ns]
         if starts:
             last = starts[-1]
-            events = [event for event in events if event["t_ns"] >= last["t_ns"]]
-            runs.append((last.get("launcher") == launcher, last["t_ns"], folder, events))
+            events = [event for event in events if event.t_ns >= last.t_ns]
+            runs.append((last.launcher == launcher, last.t_ns, folder, events))
     if not runs:
         return NOTHING_REACHED, False, False
-    _, _, folder, events = max(runs)
-    reported = [event["iteration"] for event in events if isinstance(event.get("iteration"), int)]
+    _, _, folder, events = max(runs, key=lambda run: run[:2])
+    iterations = [event.iteration for event in events if isinstance(event, (Ended, OtherEvent))]
+    reported = [iteration for iteration in iterations if iteration is not None]
     incidents = [incident for incident in read_incidents(folder) if incident.seen_ns >= began_ns]
     reported += [rank.iteration for incident in incidents for rank in incident.ranks if rank.iteration is not None]
-    is_final = any(event["event"] == "request" and event.get("action") == "ShutdownWorkload" for event in events)
-    ended = next((event for event in events if event["event"] == "ended"), {})
-    reached = Reached(
-        iteration=max(reported, default=None),
-        resumed_from=ended.get("resumed_from"),
-        saved=ended.get("saved"),
-        went_back=bool(ended.get("went_back")),
-    )
+    is_final = any(isinstance(e, Requested) and e.action == _END_OF_THE_WORKLOAD for e in events)
+    reached = Reached(iteration=max(reported, default=None))
+    if (ended := next((event for event in events if isinstance(event, Ended)), None)) is not None:
+        reached = reached._replace(resumed_from=ended.resumed_from, saved=ended.saved, went_back=ended.went_back)
     return reached, is_final, bool(incidents) and incidents[-1].is_in_a_step
 
 
@@ -197,32 +224,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: Arguments without the program's name; those of the process when None.
     """
+    console.set_prefix("ft_autoresume")
+    try:
+        return _main(list(sys.argv[1:] if argv is None else argv))
+    finally:
+        console.finish()
+
+
+def _main(arguments: list[str]) -> int:
     parser = make_parser()
-    arguments = list(sys.argv[1:] if argv is None else argv)
     if "--" not in arguments:
         if {"-h", "--help", "--version"} & set(arguments):
             parser.parse_args(arguments)
-        print("ft_autoresume: error: write the launcher's command after '--'", file=sys.stderr)
-        return REFUSED
+        return _refused("write the launcher's command after '--'")
     split = arguments.index("--")
     options = parser.parse_args(arguments[:split])
     options.command = arguments[split + 1 :]
     options.flag_file = completed(options.flag_file or os.environ.get(FINISHED_FLAG_VARIABLE) or "ft_finished")
     if not options.command:
-        print("ft_autoresume: error: there is no command after '--'", file=sys.stderr)
-        return REFUSED
+        return _refused("there is no command after '--'")
     folder = os.path.dirname(options.flag_file)
     if not os.path.isdir(folder):
-        print(f"ft_autoresume: error: {options.flag_file}: there is no folder {folder}; make it", file=sys.stderr)
-        return REFUSED
+        return _refused(f"{options.flag_file}: there is no folder {folder}; make it")
     if os.path.isdir(options.flag_file):
-        print(f"ft_autoresume: error: {options.flag_file} is a folder; name a file with --flag-file", file=sys.stderr)
-        return REFUSED
+        return _refused(f"{options.flag_file} is a folder; name a file with --flag-file")
+    take_over_logging(_log_level(options.command))
     try:
         return AutoResume(options).run()
     except OSError as error:
-        print(f"ft_autoresume: error: {options.command[0]} cannot be run: {error.strerror}", file=sys.stderr)
-        return REFUSED
+        return _refused(f"{options.command[0]} cannot be run: {error.strerror}")
+
+
+def _refused(why: str) -> int:
+    announce(f"error: {why}", level=ERROR)
+    return REFUSED
 
 
 def _told(run: int, outcome: RunOutcome, flag: str) -> str:
@@ -233,11 +268,3 @@ def _told(run: int, outcome: RunOutcome, flag: str) -> str:
         f"run {run} ended with {outcome.exit_code} after {outcome.seconds:.1f} s, {reached}; "
         f"training is not complete{missed}"
     )
-
-
-def announce(text: str) -> None:
-    """Write one line to standard error; a terminal that went away is no reason to stop."""
-    try:
-        print(f"ft_autoresume: {text}", file=sys.stderr, flush=True)
-    except (OSError, ValueError):
-        pass

@@ -16,13 +16,13 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from launcher.command_line import early_signals
-from launcher.command_line.stuck_threads import let_go_of_others, notice, stuck_threads
 from launcher.processes import streams
 from launcher.processes.exit_codes import FAILED, REFUSED
 from launcher.processes.shortages import (  # here: later there may be no descriptor left to import it with
     explained,
     shortage,
 )
+from launcher.processes.stuck_threads import let_go_of_others, notice, stuck_threads
 from launcher.records.console import DEBUG, ERROR, announce, finish
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def console_main() -> None:
     Everything of ours is flushed and closed by then. Tearing down an interpreter that has imported torch takes a
     quarter of a second in which a finished job would still hold its machines.
 
-    This also returns in every warm worker, to become one: they are forked further down, and nothing that stands
-    around this call may be left to run when they end.
+    This function also returns in each warm worker, which is forked further down the call stack. So nothing around a
+    call of it may have anything left to do.
     """
     streams.open_missing_descriptors()
     early_signals.watch()

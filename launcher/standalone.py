@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import select
 import time
 from types import TracebackType
 
+from launcher.agent import announcements
 from launcher.agent.monitor_handle import MonitorHandle
 from launcher.incidents.incident import Incident
 from launcher.incidents.incident_files import read_incident, read_incidents
 from launcher.monitor.messages import HangReport, WatchOrder
+from launcher.records import console
 from launcher.records.log_folders import make_log_folder, new_run_id
 from launcher.records.run_folders import RunFolder
 from resilience_core.config.schema import FaultToleranceConfig
 from resilience_core.environment import CELL_VARIABLE, CONFIG_VARIABLE, LAUNCHER_VARIABLE, PLUGINS_VARIABLE
 from resilience_core.protocol.cell import Cell
-
-logger = logging.getLogger(__name__)
 
 __all__ = ["RankMonitors", "start_monitor"]
 
@@ -62,6 +61,7 @@ class RankMonitors:
     ) -> None:
         if num_ranks < 1:
             raise ValueError(f"num_ranks is {num_ranks}; give at least 1")
+        console.set_level(config.log_level)
         self.num_ranks = num_ranks
         self._load_plugins = config.load_plugins
         with contextlib.ExitStack() as stack:
@@ -76,7 +76,7 @@ class RankMonitors:
                 run_folder=self._run_folder.path,
                 log_folder=self.log_folder,
                 owns_ranks=False,
-                on_change=_log_change,
+                on_change=_tell_change,
             )
             stack.callback(self._process.close)
             for local_rank, cell in enumerate(cells):
@@ -151,10 +151,5 @@ class RankMonitors:
         return self._run_folder.cell(0, local_rank)
 
 
-def _log_change(change: str, reason: str) -> None:
-    if change == "monitor_lost":
-        logger.error("the ranks are not protected: one monitor after the other ends, the last one %s", reason)
-    elif change == "monitor_back":
-        logger.warning("the ranks are protected again %s", reason)
-    else:
-        logger.warning("%s: the monitor %s", change, reason)
+def _tell_change(change: str, reason: str) -> None:
+    console.announce(announcements.monitor_changed(change, reason), level=announcements.level_of(change))

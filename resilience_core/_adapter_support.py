@@ -1,18 +1,26 @@
-"""What a run of the translator needs: its plugins, its simulated faults, replaced methods, and where state is kept."""
+"""Parts of the translator: a run's plugins, simulated faults, cleanups, and the path of its state file."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from resilience_core.environment import FAULTS_VARIABLE
 from resilience_core.errors import ConfigError, PluginError, StopTraining
 from resilience_core.event_bus import EventBus
 from resilience_core.faults import Fault, FaultInjector, parse_faults
+from resilience_core.hookspecs import RunContext
 
-__all__ = ["STATE_FILE_NAME", "RunPlugins", "reason_of", "simulated_faults", "state_path_in", "wrap_method"]
+__all__ = [
+    "STATE_FILE_NAME",
+    "Cleanups",
+    "RunPlugins",
+    "reason_of",
+    "simulated_faults",
+    "state_path_in",
+]
 
 STATE_FILE_NAME = "ft_state.json"
 """Learned timeouts are kept under this name in whatever folder an adapter is given."""
@@ -30,13 +38,36 @@ class RunPlugins:
     def __init__(self, bus: EventBus) -> None:
         self._bus = bus
         self._added: list[object] = []
+        self._context = RunContext()
 
-    def add(self, plugin: object) -> None:
-        """Subscribe a plugin.
+    def begin(self, context: RunContext, plugins: Iterable[object], faults: Sequence[Fault]) -> None:
+        """Subscribe the plugins of a run and, where there are any, its simulated faults; all of them or none.
+
+        Args:
+            context: Who this rank is.
+            plugins: Any listeners.
+            faults: Simulated ones.
 
         Raises:
             PluginError: The bus has a monitor of the same kind already.
         """
+        self._context = context
+        try:
+            for plugin in plugins:
+                self._add(plugin)
+            if faults:
+                self._add(FaultInjector(*faults))
+        except BaseException:
+            self.remove()
+            raise
+
+    def simulate(self, faults: Iterable[Fault]) -> None:
+        """Subscribe simulated faults after ``setup`` was fired."""
+        injector = FaultInjector(*faults)
+        self._add(injector)
+        injector.setup(context=self._context)
+
+    def _add(self, plugin: object) -> None:
         for other in self._bus.plugins():
             if hasattr(plugin, "client") and type(other) is type(plugin):
                 raise PluginError(
@@ -59,7 +90,7 @@ def simulated_faults(bus: EventBus) -> tuple[Fault, ...]:
         ConfigError: The variable cannot be used.
     """
     if any(isinstance(plugin, FaultInjector) for plugin in bus.plugins()):
-        return ()  # whoever has installed them has them strike once, not twice
+        return ()  # installed already, and must not strike twice
     return tuple(parse_faults(os.environ.get(FAULTS_VARIABLE, "")))
 
 
@@ -70,7 +101,36 @@ def reason_of(error: BaseException) -> str:
     return "signal" if isinstance(error, KeyboardInterrupt) else "exception"
 
 
-def wrap_method(
+class Cleanups:
+    """What is to be called when a run ends, what was added last first."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def add(self, undo: Callable[[], None]) -> None:
+        """Add a function that takes no arguments."""
+        self._undo.append(undo)
+
+    def wrap(self, owner: object, method: str, around: Callable[..., Any], is_active: Callable[[], bool]) -> None:
+        """Replace a method of one object, where it has one of that name; the cleanup puts it back.
+
+        Args:
+            owner: The object.
+            method: The method's name.
+            around: Called with the original and the arguments.
+            is_active: Asked at each call; the original alone is called where it says no.
+        """
+        undo = _wrap_method(owner, method, around, is_active)
+        if undo is not None:
+            self._undo.append(undo)
+
+    def run(self) -> None:
+        """Call all of them, and forget them."""
+        while self._undo:
+            self._undo.pop()()
+
+
+def _wrap_method(
     owner: object, method: str, around: Callable[..., Any], is_active: Callable[[], bool]
 ) -> Callable[[], None] | None:
     """Replace a method of one object; its class is left alone.

@@ -48,7 +48,7 @@ class Script:
     at: int | None = None
 
     def act(self, update: int) -> None:
-        """To be called within each step, where the forward pass is: the script's trouble, if it is due.
+        """Raise the script's exception or signal if it is due; to be called within each step, as the forward pass is.
 
         Args:
             update: Updates completed so far.

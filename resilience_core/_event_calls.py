@@ -24,6 +24,7 @@ from resilience_core.hookspecs import (
     TrainingEvents,
     hookimpl,
 )
+from resilience_core.suggestions import nearest
 
 __all__ = [
     "CheckpointEnd",
@@ -36,6 +37,7 @@ __all__ = [
     "Teardown",
     "TrainingError",
     "describe",
+    "why_unusable",
 ]
 
 _PASSED_TO_TRAINING = (SectionError, StopTraining)
@@ -97,7 +99,11 @@ class EventCalls:
         return self._flat(event, f"*, {signature}", inner)
 
     def _flat(self, event: str, signature: str, implementations: list[pluggy.HookImpl]) -> Callable[..., None]:
-        namespace: dict[str, Any] = {"_passed": _PASSED_TO_TRAINING, "_log": self._log_listener_error}
+        namespace: dict[str, Any] = {
+            "_passed": _PASSED_TO_TRAINING,
+            "_log": self._log_listener_error,
+            "_log_end": self._log_end,
+        }
         lines = [f"def {event}({signature}):"]
         if implementations:
             lines.append("    raised = None")
@@ -111,6 +117,11 @@ class EventCalls:
                 "        raised = raised or passed",
                 "    except Exception as error:",
                 f"        _log({event!r}, _name{number}, error)",
+                "    except KeyboardInterrupt:",
+                "        raise",
+                "    except BaseException as error:",
+                f"        _log_end({event!r}, _name{number}, error)",
+                "        raise",
             ]
         lines += ["    if raised is not None:", "        raise raised"] if implementations else ["    return None"]
         exec("\n".join(lines), namespace)
@@ -155,7 +166,50 @@ class EventCalls:
                 exc_info=error,
             )
 
+    def _log_end(self, event: str, plugin_name: str, error: BaseException) -> None:
+        """Name the listener in which an exit was raised.
+
+        The exit is passed on: it may stem from a signal handler that ran meanwhile, and must then end the process.
+        """
+        if (event, plugin_name) not in self._already_logged:
+            self._already_logged.add((event, plugin_name))
+            self._logger.error(
+                "%s was raised while plugin %s handled %s, and is passed on to the training, which it may end",
+                type(error).__name__,
+                plugin_name,
+                event,
+                exc_info=error,
+            )
+
 
 def describe(plugin: object) -> str:
     """Return the module and class of a plugin, for messages."""
     return f"{type(plugin).__module__}.{type(plugin).__qualname__}"
+
+
+def why_unusable(implementation: pluggy.HookImpl, caller: pluggy.HookCaller) -> str | None:
+    """Return why a hook would be called in vain, or with other arguments than it wants; None where it is usable.
+
+    Args:
+        implementation: One listener of an event.
+        caller: The event.
+    """
+    function = implementation.function
+    parameters = inspect.signature(function).parameters.values()
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return "it is an async function, and nothing awaits it; make it a plain one"
+    if inspect.isgeneratorfunction(function) and not (implementation.wrapper or implementation.hookwrapper):
+        return "it is a generator, whose body nothing runs; remove the yield, or mark it with hookimpl(wrapper=True)"
+    if any(each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL) for each in parameters):
+        return f"*args and **kwargs stay empty; name the arguments that it wants, of {', '.join(_arguments(caller))}"
+    if any(each.kind is each.KEYWORD_ONLY for each in parameters):
+        return "its arguments are keyword-only and are passed by position; remove the *"
+    for name in implementation.kwargnames:
+        if name not in _arguments(caller):
+            hint = nearest(name, _arguments(caller))
+            return f"the event has no argument '{name}', which would always have its default{hint}"
+    return None
+
+
+def _arguments(caller: pluggy.HookCaller) -> tuple[str, ...]:
+    return tuple(caller.spec.argnames) if caller.spec is not None else ()

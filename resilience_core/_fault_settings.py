@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
@@ -26,6 +26,27 @@ _LASTING = frozenset({"deadlock", "gil", "busy_loop", "slow_step"})
 _POINTS = ("step", "eval", "checkpoint", "setup")
 
 
+def _accepted_by(check: Callable[[Any], Any]) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
+    """Make a validator of attrs that refuses what a function refuses, or would change."""
+
+    def validate(_: Any, field: attrs.Attribute[Any], value: Any) -> None:
+        try:
+            checked = check(value)
+        except ValueError as error:
+            raise ConfigError(f"Fault(...): {field.name} is {value!r}: {error}") from None
+        if checked != value:
+            raise ConfigError(f"Fault(...): {field.name} is {value!r}; write {checked!r}")
+
+    return validate
+
+
+def _point(value: object) -> str:
+    return values.one_of(value, _POINTS)
+
+
+_count_or_none: Callable[[Any, Any, Any], None] = attrs.validators.optional(_accepted_by(values.count))
+
+
 @attrs.frozen(kw_only=True)
 class Fault:
     """One fault, checked.
@@ -40,21 +61,24 @@ class Fault:
         seconds: How long it lasts; None is for ever.
         code: Exit code of ``exit``.
         seed: Decides whatever is left to chance.
+
+    Raises:
+        ConfigError: A value cannot be used, or the values do not fit together.
     """
 
     kind: str
-    rank: int | None = None
-    step: int | None = None
-    at: str = "step"
-    delay: float = 0.0
-    generation: int | None = 0
-    seconds: float | None = None
-    code: int = 1
+    rank: int | None = attrs.field(default=None, validator=_count_or_none)
+    step: int | None = attrs.field(default=None, validator=_count_or_none)
+    at: str = attrs.field(default="step", validator=_accepted_by(_point))
+    delay: float = attrs.field(default=0.0, validator=_accepted_by(values.duration))
+    generation: int | None = attrs.field(default=0, validator=_count_or_none)
+    seconds: float | None = attrs.field(default=None, validator=_accepted_by(values.timeout))
+    code: int = attrs.field(default=1, validator=_accepted_by(values.exit_code))
     seed: int = 0
 
     def __attrs_post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ConfigError(f"simulated fault '{self.kind}' is not known{nearest(self.kind, KINDS)}")
+            raise ConfigError(f"simulated fault '{self.kind}' is not known{nearest(str(self.kind), KINDS)}")
         if self.seconds is not None and self.kind not in _LASTING:
             raise ConfigError(f"simulated fault {self.kind} lasts no 'seconds'; leave them out")
         if self.kind == "slow_step" and self.seconds is None:
@@ -82,7 +106,7 @@ class Fault:
 _KEYS: dict[str, Any] = {
     "rank": values.count,
     "step": values.count,
-    "at": lambda text: values.one_of(text, _POINTS),
+    "at": _point,
     "delay": values.duration,
     "generation": lambda text: None if text.strip() == "any" else values.count(text),
     "seconds": values.timeout,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "PREFIX",
     "CELL_VARIABLE",
     "CONFIG_VARIABLE",
     "CONTROL_VARIABLE",
@@ -16,6 +17,8 @@ __all__ = [
     "RESTART_COUNT_VARIABLE",
 ]
 
+PREFIX = "FT_"
+"""The prefix of our variables, except :data:`FINISHED_FLAG_VARIABLE`."""
 CELL_VARIABLE = "FT_CELL"
 """The path of the rank's cell."""
 CONFIG_VARIABLE = "FT_CONFIG_FILE"
@@ -26,7 +29,7 @@ LAUNCHER_VARIABLE = "FT_LAUNCHER_PID"
 RESTART_COUNT_VARIABLE = "FT_RESTART_COUNT"
 """Which generation this is, from 0."""
 RELAXED_VARIABLE = "FT_RELAXED_LIMITS"
-"""What the job's earlier generations taught about its learned limits, as JSON."""
+"""How many verdicts each learned limit has led to in earlier generations of the job, as JSON."""
 FAULTS_VARIABLE = "FT_SIMULATED_FAULTS"
 FINISHED_FLAG_VARIABLE = "FAULT_TOL_FINISHED_FLAG_FILE"
 """The path of the file that tells ``ft_autoresume`` that training is complete; the name is nvidia-resiliency-ext's."""

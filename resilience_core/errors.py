@@ -21,7 +21,7 @@ class ResilienceError(Exception):
     """Base of everything raised on purpose by this project."""
 
     is_permanent: ClassVar[bool] = False
-    """A restart cannot mend it: the launcher ends the job instead of trying again."""
+    """A restart cannot fix it: the launcher ends the job instead of trying again."""
 
 
 class ConfigError(ResilienceError, ValueError):
@@ -43,8 +43,8 @@ class RankMonitorClientError(ResilienceError):
 class SectionError(RankMonitorClientError):
     """A mistake in the training code: a section opened twice, closed unopened, or not configured.
 
-    The event bus lets this one through to the training code, since hiding it would switch protection off
-    in silence.
+    The event bus raises this one to the training code, since hiding it would silently switch protection
+    off.
     """
 
 
@@ -63,17 +63,23 @@ class StateFileError(ResilienceError):
 
 
 class StopTraining(ResilienceError, SystemExit):
-    """Raised by a bus plugin to end training in an orderly way; the bus lets it through.
+    """Raised by a bus plugin to end training on purpose; the bus lets it through.
 
-    Where nothing catches it the process ends with ``exit_code``, as with ``sys.exit``, whatever the framework is.
+    When it leaves the loop, the launcher is asked to end the job, which it does without a restart, with the reason and
+    with exit code 1. Ranks that are still busy get SIGTERM and the usual time to end, so whatever all ranks are to
+    save has to be saved, on every rank, before this is raised. Without a launcher the reason is logged, and the
+    process ends with ``exit_code``, as with ``sys.exit``, where nothing catches the exception.
 
     Args:
         reason: One sentence for people: who asked, and why.
         exit_code: What the process should exit with when nothing else decides.
+        is_final: Whether the job should end, too. Otherwise the launcher handles the end of this process as any other:
+            it restarts the group unless ``exit_code`` is 0.
     """
 
-    def __init__(self, reason: str, exit_code: int = 1) -> None:
+    def __init__(self, reason: str, exit_code: int = 1, *, is_final: bool = True) -> None:
         super().__init__(reason)
         self.reason = reason
         self.exit_code = exit_code
+        self.is_final = is_final
         self.code = exit_code

@@ -8,7 +8,6 @@ to it.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import logging
 import threading
@@ -26,10 +25,12 @@ from resilience_core._event_calls import (
     Teardown,
     TrainingError,
     describe,
+    why_unusable,
 )
 from resilience_core.errors import PluginError
 from resilience_core.hookspecs import PROJECT_NAME, TrainingEvents
 from resilience_core.plugins.installed import installed_plugins, is_switched_on, register_installed
+from resilience_core.suggestions import suggestion
 
 __all__ = ["EVENTS", "EventBus", "bus"]
 
@@ -92,6 +93,7 @@ class EventBus:
                 self.check_pending()
                 if registered is not None:
                     self._refuse_deaf(plugin)
+                    self._refuse_what_cannot_be_called(plugin)
             except PluginError:
                 self._forget(plugin)
                 raise
@@ -147,8 +149,7 @@ class EventBus:
             for implementation in caller.get_hookimpls():
                 if implementation.optionalhook:
                     continue
-                nearest = difflib.get_close_matches(name, EVENTS, n=1)
-                hint = f"; did you mean '{nearest[0]}'?" if nearest else f"; events are: {', '.join(EVENTS)}"
+                hint = suggestion(name, EVENTS) or f"; events are: {', '.join(EVENTS)}"
                 raise PluginError(f"plugin {describe(implementation.plugin)} has an unknown hook '{name}'{hint}")
 
     def _refuse_deaf(self, plugin: object) -> None:
@@ -160,6 +161,12 @@ class EventBus:
             f"plugin {describe(plugin)} would hear nothing: none of its methods is marked with "
             f"@resilience_core.hookimpl{of_an_event}"
         )
+
+    def _refuse_what_cannot_be_called(self, plugin: object) -> None:
+        for caller in self._manager.get_hookcallers(plugin) or ():
+            for implementation in caller.get_hookimpls():
+                if implementation.plugin is plugin and (why := why_unusable(implementation, caller)):
+                    raise PluginError(f"plugin {describe(plugin)} would not hear '{caller.name}': {why}")
 
     def _forget(self, plugin: object) -> None:
         if self._manager.is_registered(plugin):
@@ -175,6 +182,11 @@ def _refuse_class(plugin: object) -> None:
     if inspect.isclass(plugin):
         name = plugin.__qualname__
         raise PluginError(f"plugin {plugin.__module__}.{name} is a class; register an instance of it: {name}(...)")
+    if plugin is None:
+        raise PluginError("the plugin is None; register an object with methods marked by @resilience_core.hookimpl")
+    if inspect.isfunction(plugin):
+        name = f"{plugin.__module__}.{plugin.__qualname__}"
+        raise PluginError(f"plugin {name} is a function, which is not called; register what it returns: {name}(...)")
 
 
 def _first_line(error: Exception) -> str:

@@ -81,7 +81,7 @@ class FaultInjector:
 
     @hookimpl(trylast=True)
     def step_start(self, iteration: int) -> None:
-        """Strike what is due by the clock, and what is to strike at this step."""
+        """Run the faults that are due by the clock, and those of this step."""
         now = time.monotonic()
         for due, fault in list(self._due):
             if now >= due:
@@ -91,12 +91,12 @@ class FaultInjector:
 
     @hookimpl(trylast=True)
     def eval_step_start(self, iteration: int) -> None:
-        """Strike what is to strike at this step of an evaluation."""
+        """Run the faults of this step of an evaluation."""
         self._reach("eval", iteration)
 
     @hookimpl(trylast=True)
     def checkpoint_start(self, iteration: int) -> None:
-        """Strike what is to strike while this checkpoint is saved."""
+        """Run the faults of the save of this checkpoint."""
         self._reach("checkpoint", iteration)
 
     @hookimpl(trylast=True)

@@ -144,7 +144,7 @@ class TrainingEvents:
 
     @hookspec
     def checkpoint_start(self, iteration: int, kind: CheckpointKind) -> None:
-        """Saving is about to begin: gather, write and barrier all lie behind this event.
+        """Saving is about to begin: gather, write and barrier follow this event.
 
         Args:
             iteration: Training steps completed so far.

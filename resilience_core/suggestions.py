@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 __all__ = ["closest", "nearest", "suggestion"]
@@ -22,4 +21,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def closest(name: str, known: Iterable[str]) -> str | None:
     """Return the one of some names that is most like another; None where none is."""
+    import difflib  # on the way to a message only, so that a rank need not pay for it
+
     return next(iter(difflib.get_close_matches(name, sorted(set(known)), n=1)), None)

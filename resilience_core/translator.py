@@ -1,14 +1,13 @@
-"""Translator: what every adapter of a framework would otherwise write again.
+"""Translator: the part that all adapters of frameworks have in common.
 
-A framework calls back in its own words and at its own moments; the contract of the events asks for pairs, for one
-``setup`` and one ``teardown`` around a run, for saves that nest, and for an iteration that counts on. The adapter
-says what happened, the translator keeps the contract. It decides nothing about limits.
+Each framework has callbacks of its own. The contract of the events asks for starts and ends in pairs, one ``setup`` and
+one ``teardown`` around a run, saves that nest, and an iteration that counts on. The adapter tells what happened, and
+the translator keeps the contract. It decides nothing about limits.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -16,21 +15,20 @@ from typing import Any
 
 from resilience_core._adapter_support import (
     STATE_FILE_NAME,
+    Cleanups,
     RunPlugins,
     reason_of,
     simulated_faults,
     state_path_in,
-    wrap_method,
 )
 from resilience_core.event_bus import EventBus
 from resilience_core.event_bus import bus as default_bus
-from resilience_core.faults import Fault, FaultInjector
+from resilience_core.faults import Fault
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext
 from resilience_core.monitoring.client import RankMonitorClient
+from resilience_core.monitoring.error_capture import note_error
 
 __all__ = ["STATE_FILE_NAME", "Translator", "state_path_in"]
-
-logger = logging.getLogger(__name__)
 
 
 class Translator:
@@ -42,18 +40,19 @@ class Translator:
     Args:
         framework: The word for ``RunContext.framework``.
         on: The bus; the process's default one when None.
+        client: The rank's client; one of its own when None.
     """
 
-    def __init__(self, framework: str, on: EventBus | None = None) -> None:
+    def __init__(self, framework: str, on: EventBus | None = None, *, client: RankMonitorClient | None = None) -> None:
         self.framework = framework
         self.bus = default_bus() if on is None else on
-        self.client = RankMonitorClient()
+        self.client = RankMonitorClient() if client is None else client
         self.is_running = False
         self.completed_steps = 0
         self._reason = "completed"
         self._has_raised = False
         self._plugins = RunPlugins(self.bus)
-        self._undo: list[Callable[[], None]] = []
+        self._cleanups = Cleanups()
         self._forget_spans()
 
     @classmethod
@@ -100,17 +99,15 @@ class Translator:
         self._reason = "completed"
         self._has_raised = False
         self._forget_spans()
-        try:
-            for plugin in plugins:
-                self._plugins.add(plugin)
-            if simulated:
-                self._plugins.add(FaultInjector(*simulated))
-        except BaseException:
-            self._plugins.remove()
-            raise
+        self._plugins.begin(context, plugins, simulated)
         self.is_running = True
         _running[self.bus] = self
         self.bus.setup(context=context)
+
+    def simulate(self, faults: Iterable[Fault]) -> None:
+        """Add simulated faults to a run that has begun; :meth:`begin` takes those that are known before."""
+        if self.is_running:
+            self._plugins.simulate(faults)
 
     def loaded(self, iteration: int, source: LoadSource = "persistent") -> None:
         """Say that a checkpoint was loaded; training resumes from ``iteration``."""
@@ -150,7 +147,7 @@ class Translator:
                 ``completed``.
         """
         if not self.is_running:
-            self._restore()
+            self._cleanups.run()
             return
         try:
             self.end_open_steps()
@@ -159,7 +156,7 @@ class Translator:
             self.is_running = False
             self._forget_spans()
             self._plugins.remove()
-            self._restore()
+            self._cleanups.run()
 
     def step_start(self, iteration: int) -> None:
         """Begin a training step."""
@@ -173,12 +170,16 @@ class Translator:
         self._step = self.completed_steps = iteration
         self.bus.step_start(iteration=iteration)
 
-    def step_end(self, *, is_complete: bool = True) -> None:
+    def step_end(self, error: BaseException | None = None, *, is_complete: bool = True) -> None:
         """End the training step that began last.
 
         Args:
-            is_complete: False where an exception leaves it, so that it does not count.
+            error: The exception that leaves it, so that it does not count.
+            is_complete: False where it does not count for another reason.
         """
+        if error is not None:
+            note_error(error)  # while the section is still open
+            is_complete = False
         iteration = self._step
         if iteration is None:
             return
@@ -208,8 +209,10 @@ class Translator:
         self._evals_begun = index + 1
         self.bus.eval_step_start(iteration=iteration, eval_index=index)
 
-    def eval_step_end(self) -> None:
-        """End the evaluation step that began last."""
+    def eval_step_end(self, error: BaseException | None = None) -> None:
+        """End the evaluation step that began last; with the exception that leaves it, if one does."""
+        if error is not None:
+            note_error(error)
         if self._eval is None:
             return
         iteration, index = self._eval
@@ -244,6 +247,8 @@ class Translator:
             kind: What it was, where the framework says so only now; as it began when None.
             error: What went wrong, or None.
         """
+        if error is not None:
+            note_error(error)
         if not self._saves_open:
             return
         self._saves_open -= 1
@@ -282,17 +287,11 @@ class Translator:
             method: The method's name.
             around: Called with the original and the arguments.
         """
-        undo = wrap_method(owner, method, around, lambda: self.is_running)
-        if undo is not None:
-            self._undo.append(undo)
+        self._cleanups.wrap(owner, method, around, lambda: self.is_running)
 
     def add_cleanup(self, undo: Callable[[], None]) -> None:
-        """Have this called when the run ends, however it ends; the last one first."""
-        self._undo.append(undo)
-
-    def _restore(self) -> None:
-        while self._undo:
-            self._undo.pop()()
+        """Call this when the run ends, however it ends; what was added last is called first."""
+        self._cleanups.add(undo)
 
 
 _lock = threading.Lock()

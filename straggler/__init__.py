@@ -1,6 +1,6 @@
-"""Stragglers: find the slow rank, and say how sure.
+"""Straggler detection: find the slow ranks, and tell with which confidence.
 
-One subscriber of the event bus among others, and usable alone::
+Works as a plugin of the event bus, or alone::
 
     from straggler import Detector
 

@@ -1,10 +1,10 @@
 """Detector: the API of nvidia-resiliency-ext, as an instance; the class-level calls act on a default one.
 
 ``Detector.initialize(...)`` makes the process's default detector ready, ``Detector().initialize(...)`` one of your
-own. Every method works both ways; one descriptor is all there is to it.
+own. Every method works on the class and on an instance, through one descriptor.
 
 ``generate_report`` is collective in the sense that every rank has to call it the same number of times. It is not
-a collective operation: nobody waits for anybody beyond ``report_bound_seconds``.
+a collective operation: no rank waits for another longer than ``report_bound_seconds``.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Detector:
         self._schedule: ReportSchedule | None = None
         self._wrapper = CallableWrapper(self._section_named)
         self._probes: list[Probe] = []
-        # Found in the instance, the hot call is spared the descriptor.
+        # Kept in the instance, so that the hot call does not go through the descriptor.
         self.__dict__["detection_section"] = self.detection_section
 
     @classmethod

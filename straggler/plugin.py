@@ -1,16 +1,16 @@
 """StragglerPlugin: the detector as a plugin of the event bus, with all policy.
 
-An adapter constructs it, registers it and translates nothing else: when to report, what to log, when to stop and
-with which exit code are decided here. In a Lightning callback::
+An adapter constructs and registers it. When to report, what to log, when to stop and with which exit code is decided
+here. In a Lightning callback::
 
     plugin = StragglerPlugin(report_time_interval=300.0, stop_if_detected=True, save_checkpoint=save)
-    bus.register(plugin)
+    bus().register(plugin)
     plugin.time_callables([CallableId(pl_module, "training_step")])   # a rank's own work, seen from outside
 
 **What it measures by itself**: the training step, from ``step_start`` to ``step_end``, and what lies between two
 steps. With more than one rank the step is synchronous: it contains collectives, all ranks leave it together, and
-its duration condemns nobody; the time from there to the next ``step_start`` is each rank's own. Sections of the
-user's, wrapped callables and GPU probes add to that.
+its duration is not scored; the time from there to the next ``step_start`` is each rank's own. User-defined
+sections, wrapped callables and GPU probes add to that.
 
 **Stopping** acts on persistent verdicts only. Rank 0 decides, every rank learns the decision within the same
 report (so that all stop at the same step), ``save_checkpoint`` is called on every rank, and ``StopTraining`` with
@@ -31,18 +31,19 @@ from resilience_core.errors import RankMonitorClientError, StopTraining
 from resilience_core.hookspecs import RunContext, hookimpl
 from resilience_core.protocol.control import WorkloadAction, WorkloadControlRequest, send
 from straggler.detector import Detector
-from straggler.errors import DetectorError
+from straggler.errors import DetectorError, WireError
 from straggler.measurement.callables import CallableId
 from straggler.measurement.section import Section
 from straggler.plugin_settings import DETECTOR_RESOURCES, PluginSettings
 from straggler.reporting.identification import StragglerId
 from straggler.reporting.report import Report
+from straggler.reporting.stop_decision import StopDecision
 from straggler.reporting.verdict import MATERIAL_SHARE
 
 __all__ = ["STRAGGLER_EXIT_CODE", "StragglerPlugin"]
 
 STRAGGLER_EXIT_CODE = 79
-"""What a process ends with that was stopped for a straggler; in no other use here, nor by a shell or a signal."""
+"""The exit code of a process that was stopped for a straggler; no shell, signal or other part uses it."""
 
 _PERSIST = 3
 
@@ -91,7 +92,7 @@ class StragglerPlugin:
         **settings: Any,
     ) -> None:
         resources = {name: settings.pop(name) for name in DETECTOR_RESOURCES if name in settings}
-        checked = PluginSettings.from_arguments(
+        self._settings = PluginSettings.from_arguments(
             report_time_interval=report_time_interval,
             calc_relative_gpu_perf=calc_relative_gpu_perf,
             calc_individual_gpu_perf=calc_individual_gpu_perf,
@@ -104,39 +105,6 @@ class StragglerPlugin:
             exclude_node=exclude_node,
             detector=settings,
         )
-        self._set_up(checked, logger_name, save_checkpoint, on_report, detector, resources)
-
-    @classmethod
-    def from_settings(
-        cls,
-        settings: PluginSettings,
-        *,
-        logger_name: str | None = None,
-        save_checkpoint: Callable[[], object] | None = None,
-        on_report: Callable[[Report], object] | None = None,
-    ) -> StragglerPlugin:
-        """Make a plugin, with a detector of its own, from settings that are checked already.
-
-        Args:
-            settings: Of the plugin and its detector.
-            logger_name: As in the constructor, this and the others.
-            save_checkpoint: As there.
-            on_report: As there.
-        """
-        made = cls.__new__(cls)
-        made._set_up(settings, logger_name, save_checkpoint, on_report, None, {})
-        return made
-
-    def _set_up(
-        self,
-        settings: PluginSettings,
-        logger_name: str | None,
-        save_checkpoint: Callable[[], object] | None,
-        on_report: Callable[[Report], object] | None,
-        detector: Detector | None,
-        resources: Mapping[str, Any],
-    ) -> None:
-        self._settings = settings
         self._resources = resources
         self.detector = detector if detector is not None else Detector()
         self._save = save_checkpoint
@@ -241,26 +209,31 @@ class StragglerPlugin:
         """Decide, on rank 0, whether to stop, and for whom."""
         slow = sorted(self.persistent(report))
         if not slow or 2 * len(slow) > report.world_size > 2:
-            # Most ranks slow at once is no straggler but the job; stopping it would mend nothing.
+            # Where most ranks are slow, the job itself is slow; stopping it would not help.
             return {}
         verdicts = "; ".join(str(report.verdict(s.rank)) for s in slow[:4])
-        return {"stop": verdicts, "ranks": [s.rank for s in slow]}
+        return StopDecision(verdicts, tuple(s.rank for s in slow)).as_json()
 
     def _stop_if_decided(self) -> None:
-        decision = self.detector.last_decision()
-        if "stop" not in decision:
+        try:
+            decision = StopDecision.from_json(self.detector.last_decision(), self._context.world_size)
+        except WireError as error:
+            self._logger.warning("straggler: %s; this rank does not stop", error)
             return
-        reason = f"stopped for a persistent straggler: {decision['stop']}"
-        if self._settings.exclude_node and self._context.rank in decision["ranks"]:
+        if decision is None:
+            return
+        reason = f"stopped for a persistent straggler: {decision.verdicts}"
+        if self._settings.exclude_node and self._context.rank in decision.ranks:
             self._ask_to_leave_node_out(reason)
         if self._save is not None:
             self._save()
-        raise StopTraining(reason, exit_code=STRAGGLER_EXIT_CODE)
+        # Where the slow rank's node is left out, the others go on in the next generation.
+        raise StopTraining(reason, exit_code=STRAGGLER_EXIT_CODE, is_final=not self._settings.exclude_node)
 
     def _ask_to_leave_node_out(self, reason: str) -> None:
         path = os.environ.get(CONTROL_VARIABLE, "")
         if not path:
-            self._logger.warning("no launcher to ask to leave this node out (FT_CONTROL_SOCKET is not set)")
+            self._logger.warning("no launcher to ask to leave this node out (%s is not set)", CONTROL_VARIABLE)
             return
         try:
             send(WorkloadControlRequest(WorkloadAction.ExcludeThisNode, reason), path, self._context.rank)
@@ -269,7 +242,7 @@ class StragglerPlugin:
 
     def _tell(self, report: Report) -> None:
         table = report.table()
-        # The same UNKNOWN at every report would be noise; what is slow is said every time.
+        # What is slow is logged at every report; a table without it only when it has changed.
         said = table.partition("\n")[2]
         if table and (report.has_stragglers() or said != self._said):
             self._logger.warning("%s", table)

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from resilience_core.errors import ConfigError
+from straggler.setting_checks import check_flag, check_type, check_whole
 from straggler.settings import DEFAULT_THRESHOLD, SCORES, DetectorSettings, Thresholds
 
 __all__ = ["DETECTOR_RESOURCES", "PluginSettings"]
@@ -16,14 +17,19 @@ DETECTOR_RESOURCES = ("probes", "store", "exchange")
 """Arguments of ``Detector.initialize`` that are objects to work with and no settings."""
 
 
+def _check_exclude_node(instance: PluginSettings, _: attrs.Attribute[bool], value: bool) -> None:
+    if value and not instance.stop_if_detected:
+        raise ConfigError("exclude_node=True needs stop_if_detected=True: a node is left out when its job ends")
+
+
 @attrs.frozen(kw_only=True)
 class PluginSettings:
-    """What ``StragglerPlugin`` is told, less the objects and functions it is to work with.
+    """The arguments of ``StragglerPlugin``, except the objects and functions that it works with.
 
     Args:
         detector: Settings of its detector.
         thresholds: Scores below which a rank is a straggler.
-        scores_to_log: How many best and worst scores to log at each report.
+        num_gpu_perf_scores_to_log: Kept as ``scores_to_log``: how many best and worst scores to log at each report.
         stop_if_detected: End training when a straggler persists.
         exclude_node: Before stopping, ask the launcher to leave the slow rank's node out.
 
@@ -31,18 +37,11 @@ class PluginSettings:
         ConfigError: A setting is out of range, or two of them contradict each other.
     """
 
-    detector: DetectorSettings
-    thresholds: Thresholds = attrs.field(factory=Thresholds)
-    scores_to_log: int = 0
-    stop_if_detected: bool = False
-    exclude_node: bool = False
-
-    def __attrs_post_init__(self) -> None:
-        count = self.scores_to_log
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise ConfigError(f"num_gpu_perf_scores_to_log is {count!r}; expected a whole number from 0")
-        if self.exclude_node and not self.stop_if_detected:
-            raise ConfigError("exclude_node=True needs stop_if_detected=True: a node is left out when its job ends")
+    detector: DetectorSettings = attrs.field(validator=check_type(DetectorSettings))
+    thresholds: Thresholds = attrs.field(factory=Thresholds, validator=check_type(Thresholds))
+    scores_to_log: int = attrs.field(default=0, alias="num_gpu_perf_scores_to_log", validator=check_whole(0))
+    stop_if_detected: bool = attrs.field(default=False, validator=check_flag)
+    exclude_node: bool = attrs.field(default=False, validator=[check_flag, _check_exclude_node])
 
     @classmethod
     def from_arguments(
@@ -78,8 +77,11 @@ class PluginSettings:
         Raises:
             ConfigError: A setting is out of range or not known, or nothing is to be computed.
         """
-        asked = (calc_relative_gpu_perf, calc_individual_gpu_perf)
-        scores = [score for score, is_asked in zip(SCORES, asked, strict=True) if is_asked]
+        flags = {"calc_relative_gpu_perf": calc_relative_gpu_perf, "calc_individual_gpu_perf": calc_individual_gpu_perf}
+        for name, flag in flags.items():
+            if not isinstance(flag, bool):
+                raise ConfigError(f"{name} is {flag!r}; expected True or False")
+        scores = [score for score, is_asked in zip(SCORES, flags.values(), strict=True) if is_asked]
         if not scores:
             raise ConfigError(
                 "calc_relative_gpu_perf and calc_individual_gpu_perf are both False: nothing would be computed; "
@@ -98,7 +100,7 @@ class PluginSettings:
                 section_rel_threshold=_given(section_relative_perf_threshold),
                 section_indiv_threshold=_given(section_individual_perf_threshold),
             ),
-            scores_to_log=num_gpu_perf_scores_to_log,
+            num_gpu_perf_scores_to_log=num_gpu_perf_scores_to_log,
             stop_if_detected=stop_if_detected,
             exclude_node=exclude_node,
         )

@@ -1,7 +1,7 @@
-"""Reporter: one report from beginning to end, on any rank.
+"""Reporter: makes one report, on any rank.
 
-Every rank: collect from the probes, keep the top K, send. Rank 0 as well: take what came, line up, judge, answer.
-A report of a rank that is not told the others' times still has its local summaries.
+Every rank collects from the probes, keeps the top K rows and sends them. Rank 0 also gathers what arrived, scores it
+and answers. A rank that gets no answer still reports its local summaries.
 """
 
 from __future__ import annotations
@@ -88,8 +88,7 @@ class Reporter:
     def hear(self) -> int | None:
         """Return the iteration at which the next report is announced, None while it is not.
 
-        A rank that once missed a report (an exception of its own, say) is one number behind; it catches up here
-        instead of being out of date for ever.
+        A rank that once missed a report (an exception of its own, say) is one number behind, and catches up here.
         """
         plan = self.exchange.announced()
         if plan is None or plan[0] < self.sequence:
@@ -98,8 +97,10 @@ class Reporter:
         return iteration
 
     def close(self) -> None:
-        """Close the exchange; nothing is sent after this."""
+        """Close the exchange and the log; nothing is sent or written after this."""
         self.exchange.close()
+        if self._log is not None:
+            self._log.close()
 
     def _collect(self) -> Collected:
         everything = Collected()
@@ -130,18 +131,18 @@ class Reporter:
     def _answer_names(self) -> None:
         if self.exchange.rank == 0 or self.exchange.world_size == 1:
             return
-        for number in self.exchange.wanted_names():
-            name = self._names.find(number)
-            if name is not None:
-                self.exchange.tell_name(number, name)
+        wanted = {number: self._names.find(number) for number in self.exchange.wanted_names()}
+        known = {number: name for number, name in wanted.items() if name is not None}
+        if known:
+            self.exchange.tell_names(known)
 
     def _learn_names(self, gathered: GatheredWindows) -> None:
         numbers = [int(n) for block in gathered.blocks.values() for n in block.names.tolist()]
         unknown = [number for number in numbers if number not in self._names]
-        for number in unknown:
-            name = self.exchange.name_of(number)
-            if name is not None:
-                self._names.add(name)
+        if not unknown:
+            return
+        for name in self.exchange.names_of(unknown).values():
+            self._names.add(name)
         still = [number for number in unknown if number not in self._names]
         if still:
             self.exchange.want_names(still)

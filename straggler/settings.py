@@ -1,17 +1,18 @@
-"""The settings of straggler detection: each is checked once, when it is made, and handed on whole."""
+"""The settings of straggler detection, checked when they are made."""
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import attrs
 
 from resilience_core.errors import ConfigError
 from resilience_core.suggestions import nearest
+from straggler.setting_checks import check_flag, check_number, check_seconds, check_type, check_whole
 
 __all__ = ["DEFAULT_THRESHOLD", "SCORES", "SCORINGS", "DetectorSettings", "RobustSettings", "Scoring", "Thresholds"]
 
@@ -24,7 +25,7 @@ _MOST_ROWS = 4096
 
 
 class _Default(float):
-    """A threshold that nobody asked for, told apart by its type from one that was given."""
+    """A threshold that the user has not given; the type tells it from one that is equal and was given."""
 
     def __repr__(self) -> str:
         return f"{float(self):g}"
@@ -33,9 +34,16 @@ class _Default(float):
 DEFAULT_THRESHOLD: float = _Default(0.75)
 
 
+def _check_m_holds_k(instance: RobustSettings, _: attrs.Attribute[int], value: int) -> None:
+    if instance.k > value:
+        raise ConfigError(
+            f"RobustSettings.k is {instance.k}, of the last m = {value} windows; expected k to be at most m"
+        )
+
+
 @attrs.frozen(kw_only=True)
 class RobustSettings:
-    """What SLOW means. The defaults are those the simulator was passed with.
+    """What SLOW means. The defaults were evaluated on the simulator.
 
     Args:
         ratio_floor: Slower than the peers by less than this is never SLOW (0.07: 7 %).
@@ -49,40 +57,22 @@ class RobustSettings:
         min_samples: Samples in a window below which it says nothing.
         implausible: Share of the peers' time below which a measurement is not believed.
         false_alarms: Chance of a false alarm per job, were the spread normal.
+
+    Raises:
+        ConfigError: One is out of range; the message names it.
     """
 
-    ratio_floor: float = attrs.field(default=0.07)
-    change_floor: float = attrs.field(default=0.03)
-    change_limit: float = attrs.field(default=0.09)
-    k: int = attrs.field(default=3)
-    m: int = attrs.field(default=4)
-    pool: int = attrs.field(default=3)
-    learning_windows: int = attrs.field(default=8)
-    release_windows: int = attrs.field(default=2)
-    min_samples: int = attrs.field(default=3)
-    implausible: float = attrs.field(default=0.65)
-    false_alarms: float = attrs.field(default=0.01)
-
-    def __attrs_post_init__(self) -> None:
-        ranges: dict[str, tuple[float, float]] = {
-            "ratio_floor": (0.001, 100.0),
-            "change_floor": (0.001, 100.0),
-            "change_limit": (0.001, 100.0),
-            "k": (1, 8),
-            "m": (1, 8),
-            "pool": (1, 8),
-            "learning_windows": (2, 1000),
-            "release_windows": (1, 1000),
-            "min_samples": (1, 10**6),
-            "implausible": (0.0, 1.0),
-            "false_alarms": (1e-12, 0.5),
-        }
-        for name, (low, high) in ranges.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-                raise ConfigError(f"RobustSettings.{name} is {value!r}; expected {low:g} to {high:g}")
-        if self.k > self.m:
-            raise ConfigError(f"RobustSettings.k is {self.k}, of the last m = {self.m} windows; k is at most m")
+    ratio_floor: float = attrs.field(default=0.07, validator=check_number(0.001, 100.0))
+    change_floor: float = attrs.field(default=0.03, validator=check_number(0.001, 100.0))
+    change_limit: float = attrs.field(default=0.09, validator=check_number(0.001, 100.0))
+    k: int = attrs.field(default=3, validator=check_whole(1, 8))
+    m: int = attrs.field(default=4, validator=[check_whole(1, 8), _check_m_holds_k])
+    pool: int = attrs.field(default=3, validator=check_whole(1, 8))
+    learning_windows: int = attrs.field(default=8, validator=check_whole(2, 1000))
+    release_windows: int = attrs.field(default=2, validator=check_whole(1, 1000))
+    min_samples: int = attrs.field(default=3, validator=check_whole(1, 10**6))
+    implausible: float = attrs.field(default=0.65, validator=check_number(0.0, 1.0))
+    false_alarms: float = attrs.field(default=0.01, validator=check_number(1e-12, 0.5))
 
 
 def _check_threshold(_: Thresholds, attribute: attrs.Attribute[float], value: float) -> None:
@@ -113,7 +103,7 @@ class Thresholds:
 
     @staticmethod
     def is_default(threshold: float) -> bool:
-        """Return whether this threshold was not given by anybody."""
+        """Return whether the user has not given this threshold."""
         return isinstance(threshold, _Default)
 
 
@@ -145,19 +135,12 @@ def _to_robust(given: RobustSettings | None) -> RobustSettings:
     return RobustSettings() if given is None else given
 
 
-def _check_flag(_: Any, attribute: attrs.Attribute[bool], value: bool) -> None:
-    if not isinstance(value, bool):
-        raise ConfigError(f"{attribute.name} is {value!r}; expected True or False")
-
-
-def _check_count(_: Any, attribute: attrs.Attribute[int], value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{attribute.name} is {value!r}; expected a whole number from 1")
-
-
-def _check_seconds(_: Any, attribute: attrs.Attribute[float], value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
-        raise ConfigError(f"{attribute.name} is {value!r}; expected seconds above 0")
+def _to_path(given: object) -> Path | None:
+    if given is None or isinstance(given, Path):
+        return given
+    if isinstance(given, (str, os.PathLike)) and isinstance(path := os.fspath(given), str):
+        return Path(path)
+    raise ConfigError(f'DetectorSettings.log_path is {given!r}; expected a path, for example "reports.jsonl", or None')
 
 
 def _check_scoring(_: Any, attribute: attrs.Attribute[Scoring], value: Scoring) -> None:
@@ -165,19 +148,9 @@ def _check_scoring(_: Any, attribute: attrs.Attribute[Scoring], value: Scoring) 
         raise ConfigError(f"{attribute.name} is {value!r}{nearest(str(value), SCORINGS)}")
 
 
-def _check_robust(_: Any, attribute: attrs.Attribute[RobustSettings], value: RobustSettings) -> None:
-    if not isinstance(value, RobustSettings):
-        raise ConfigError(f"{attribute.alias} is {value!r}; give RobustSettings(...)")
-
-
-def _check_top_k(_: Any, attribute: attrs.Attribute[int], value: int) -> None:
-    if value > _MOST_ROWS:
-        raise ConfigError(f"{attribute.name} is {value}; at most {_MOST_ROWS} rows of each kind are sent")
-
-
 @attrs.frozen(kw_only=True)
 class DetectorSettings:
-    """What ``Detector.initialize`` is told, less the objects it is to work with.
+    """The arguments of ``Detector.initialize``, except the objects that it works with.
 
     Args:
         scores_to_compute: ``"all"`` or a list of :data:`SCORES`; kept as a tuple.
@@ -197,16 +170,18 @@ class DetectorSettings:
     """
 
     scores_to_compute: tuple[str, ...] = attrs.field(default=SCORES, converter=_to_scores)
-    gather_on_rank0: bool = attrs.field(default=True, validator=_check_flag)
-    profiling_interval: int = attrs.field(default=1, validator=_check_count)
-    report_time_interval: float = attrs.field(default=60.0, validator=_check_seconds)
+    gather_on_rank0: bool = attrs.field(default=True, validator=check_flag)
+    profiling_interval: int = attrs.field(default=1, validator=check_whole(1))
+    report_time_interval: float = attrs.field(default=60.0, validator=check_seconds)
     node_name: str = attrs.field(default=None, converter=_to_node_name)
     scoring: Scoring = attrs.field(default="robust", validator=_check_scoring)
-    robust: RobustSettings = attrs.field(default=None, alias="settings", converter=_to_robust, validator=_check_robust)
+    robust: RobustSettings = attrs.field(
+        default=None, alias="settings", converter=_to_robust, validator=check_type(RobustSettings)
+    )
     peer_group: str = attrs.field(default=None, converter=_to_peer_group)
-    top_k: int = attrs.field(default=32, validator=[_check_count, _check_top_k])
-    report_bound_seconds: float = attrs.field(default=10.0, validator=_check_seconds)
-    log_path: str | os.PathLike[str] | None = None
+    top_k: int = attrs.field(default=32, validator=check_whole(1, _MOST_ROWS))
+    report_bound_seconds: float = attrs.field(default=10.0, validator=check_seconds)
+    log_path: Path | None = attrs.field(default=None, converter=_to_path)
 
     @classmethod
     def from_arguments(cls, given: Mapping[str, Any], also_known: Sequence[str] = ()) -> DetectorSettings:

@@ -1,7 +1,4 @@
-"""Stand-ins for what a test machine lacks: a GPU, its driver, a job of many ranks.
-
-Each says in its name that it is not the real thing.
-"""
+"""Test doubles for a GPU, its driver and a job of many ranks; their names begin with Fake or Recorded."""
 
 from __future__ import annotations
 
@@ -111,7 +108,7 @@ class FakeNvmlBackend:
     """A device that says what the test wants.
 
     Args:
-        **state: Fields of ``window.STATE_FIELDS``.
+        **state: Fields of ``measured.STATE_FIELDS``.
     """
 
     def __init__(self, **state: float) -> None:
@@ -152,6 +149,6 @@ class RecordedWindowsExchange(LocalExchange):
         """Return this rank's window and the others'."""
         return [*super().collect(sequence), *self._others(sequence)]
 
-    def name_of(self, number: int) -> str | None:
-        """Return the name behind a hash, if the other ranks know it."""
-        return self._names.get(number)
+    def names_of(self, hashes: Iterable[int]) -> dict[int, str]:
+        """Return the names behind these hashes, as far as the other ranks know them."""
+        return {number: self._names[number] for number in hashes if number in self._names}

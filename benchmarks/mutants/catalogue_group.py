@@ -35,8 +35,8 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "whoever was given the number of a dead rank is asked to end in its place",
         "launcher/agent/generation.py",
-        'status.state not in "ZX" and process_start_time(view.pid) == view.start_time',
-        'status.state not in "ZX"',
+        "not status.has_ended and process_start_time(view.pid) == view.start_time",
+        "not status.has_ended",
         ("tests/launcher/agent/test_generation.py",),
     ),
     Mutant(
@@ -620,7 +620,7 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "the next job does not hear that iterations went back",
         "launcher/autoresume.py",
-        'went_back=bool(ended.get("went_back"))',
+        "went_back=ended.went_back",
         "went_back=False",
         ("tests/launcher/test_autoresume.py",),
     ),

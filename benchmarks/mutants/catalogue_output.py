@@ -16,10 +16,10 @@ MUTANTS_OF_OUTPUT = (
     ),
     Mutant(
         "a launcher that a file system keeps keeps its ports as well",
-        "launcher/command_line/stuck_threads.py",
+        "launcher/processes/stuck_threads.py",
         '.startswith("socket:"):',
         '.startswith("no socket:"):',
-        ("tests/launcher/command_line/test_stuck_threads.py",),
+        ("tests/launcher/processes/test_stuck_threads.py",),
     ),
     Mutant(
         "events go on into a file that was removed",
@@ -27,6 +27,20 @@ MUTANTS_OF_OUTPUT = (
         "            if os.fstat(self._descriptor).st_nlink == 0:\n",
         "            if False:\n",
         ("tests/launcher/records/test_event_log.py",),
+    ),
+    Mutant(
+        "events of an unknown version are read as if they were of ours",
+        "launcher/records/event_log.py",
+        'check_version(path, events[0].get("version", 1), _FORMAT_VERSION)',
+        "pass",
+        ("tests/launcher/records/test_event_log.py",),
+    ),
+    Mutant(
+        "an incident of an unknown version is read as if it were of ours",
+        "launcher/incidents/incident.py",
+        'check_version("the incident", document.get("version"), FORMAT_VERSION)',
+        "pass",
+        ("tests/launcher/incidents/test_incident.py",),
     ),
     Mutant(
         "runs without a name share a log folder",
@@ -38,8 +52,8 @@ MUTANTS_OF_OUTPUT = (
     Mutant(
         "an installed plugin that leaves while it is imported ends the training",
         "resilience_core/plugins/installed.py",
-        "        except (Exception, SystemExit) as error:",
-        "        except ImportError as error:",
+        "        except BaseException as error:\n",
+        "        except ImportError as error:\n",
         ("tests/resilience_core/plugins/test_installed.py",),
     ),
     Mutant(

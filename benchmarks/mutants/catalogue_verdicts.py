@@ -134,7 +134,7 @@ MUTANTS_OF_VERDICTS = (
         ("tests/launcher/monitor/test_termination.py",),
     ),
     Mutant(
-        "any one word that was met acquits of all",
+        "any one word that was met withdraws of all",
         "launcher/monitor/deadline_rules.py",
         "not set(map(word, self.deadlines)).intersection(",
         "not set(map(word, self.deadlines)).issubset(",
@@ -480,7 +480,7 @@ MUTANTS_OF_VERDICTS = (
         "children are looked at of those ranks alone that are overdue",
         "launcher/monitor/hang_incident.py",
         "        {r.order.local_rank: pid for r in by_suspicion if (pid := r.pid(views[r]))},",
-        "        {r.order.local_rank: pid for r in by_suspicion if r in doomed and (pid := r.pid(views[r]))},",
+        "        {r.order.local_rank: pid for r in by_suspicion if r in verdicts and (pid := r.pid(views[r]))},",
         ("tests/launcher/monitor/test_termination.py",),
     ),
     Mutant(

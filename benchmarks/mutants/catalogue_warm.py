@@ -80,8 +80,8 @@ MUTANTS_OF_WARM_WORKERS = (
     Mutant(
         "an incident that cannot be put into words costs the thread that writes them",
         "launcher/incidents/incident_writer.py",
-        "            except Exception as error:  # noqa: BLE001 - whatever it is, it costs the file alone\n",
-        "            except UnicodeError as error:\n",
+        "    except Exception as error:  # noqa: BLE001 - whatever it is, it costs the file alone\n",
+        "    except UnicodeError as error:\n",
         ("tests/launcher/monitor/test_termination.py",),
     ),
     Mutant(

@@ -7,7 +7,7 @@ Nodes of eight ranks go through sections and the time between them; each limit i
 Every half hour on average something happens to a node: freezes of everybody for 0.1 to 5 s (the processes wake one
 after the other), competition for the processors, garbage collections, monitors that are killed or stopped, most often
 in or just after a freeze. The rules run as in the monitor and in the launcher: ``DeadlineRules``, ``sight``,
-``LostTime`` in real shared memory, and ``Keeping``, which replaces monitors.
+``LostTime`` in real shared memory, and ``ReplacementRules``, which replaces monitors.
 
 What is skipped, and why that changes nothing: between two disturbances no rank is past a deadline, so no look can find
 one, and each beat of a witness only moves its last one. A disturbance in which no rank comes past a deadline is counted

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from benchmarks.simulate_monitor.ranks import MS, NS, Spans, between
 from launcher.monitor.lost_time import KEEPER, MONITOR, LostTime
-from launcher.monitor.replacement_rules import Keeping
+from launcher.monitor.replacement_rules import ReplacementRules
 
 __all__ = ["Clock", "Plan", "ReplacedError"]
 
@@ -40,8 +40,8 @@ class Clock:
         self._chance, self._lost, self._counts, self.plan = chance, lost, counts, plan
         self.monitor = plan.monitor
         self.keeper_ns = start_ns + between(self._chance, _KEEPER_LOOK_NS)
-        self._keeping = Keeping(start_ns - 3600 * NS)
-        self._keeping.what_is_wrong(start_ns, None, start_ns, 0)
+        self._replacement = ReplacementRules(start_ns - 3600 * NS)
+        self._replacement.what_is_wrong(start_ns, None, start_ns, 0)
         self._deaths = list(plan.deaths)
         self._dead: tuple[int, str] | None = None
         self.replaced_ns: int | None = None
@@ -77,9 +77,9 @@ class Clock:
             if self._dead is not None and self._dead[0] <= now_ns:
                 state = self._dead[1]
             beat_ns = lost.last_beat_ns(MONITOR)
-            if self.replaced_ns is None and self._keeping.what_is_wrong(now_ns, state, beat_ns, lost.busy_until_ns):
-                self._keeping.ended(now_ns)
-                self._keeping.started(now_ns)
+            if self.replaced_ns is None and self._replacement.what_is_wrong(now_ns, state, beat_ns, lost.busy_until_ns):
+                self._replacement.ended(now_ns)
+                self._replacement.started(now_ns)
                 self._dead = None
                 self.replaced_ns = now_ns
                 self._counts["monitors replaced"] += 1

@@ -1,7 +1,7 @@
-"""Where a generation's workers log: torch's own layout, made within a bound, elsewhere if need be.
+"""Make the folders that a generation's workers log to: torch's layout, within a bound, elsewhere where that fails.
 
 torch makes new folders for every generation, on the launcher's main thread. A log folder whose file system hangs
-or is full would so stand in the way of the restart.
+or is full would delay the restart.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _LONGEST_LAST_WAIT_SECONDS = 1.0
 
 
 class BoundedLogs(LogsSpecs):
-    """Another ``LogsSpecs``, asked from a thread.
+    """A ``LogsSpecs`` that has another one make the folders, in a thread.
 
     Args:
-        inner: What is asked.
+        inner: The other one.
         background: The thread.
         instead: Names a folder for the generations that the log folder cannot take.
-        say: Told once when that happens.
+        announce: Told once when that happens.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class BoundedLogs(LogsSpecs):
         self._inner = inner
         self._background = background
         self._instead = instead
-        self._say = announce
+        self._announce = announce
         self._has_said = False
         self._made: set[str] = set()
 
@@ -63,7 +63,7 @@ class BoundedLogs(LogsSpecs):
             if not self._has_said:
                 self._has_said = True
                 why = getattr(error, "strerror", None) or error
-                self._say(
+                self._announce(
                     f"no folders for the workers' logs can be made under {self.root_log_dir} ({why}); until they can, "
                     f"workers write to the launcher's own output and error files go to {folder} (said once)"
                 )

@@ -1,4 +1,4 @@
-"""The launcher's ear for workload control requests: a datagram socket in the run folder."""
+"""The socket at which the launcher takes workload control requests: datagrams, in the run folder."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ logger = logging.getLogger(__name__)
 
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid: struct ucred of unix(7)
 _MOST_AT_ONCE = 64
-"""Whoever sends without end must not keep the launcher from its other duties; the rest is read at the next turn."""
+"""A sender that never pauses must not block the launcher's other work; the rest is read at the next turn."""
 _MOST_COMPLAINTS = 5
 _COMPLAINTS_SECONDS = 60.0
 
 
 class ControlSocket:
-    """Bound in the run folder, which nobody else may enter; what comes from another user is dropped all the same.
+    """A socket in the run folder, which no other user may enter; requests of other users are dropped nevertheless.
 
     Raises:
         FolderError: It cannot listen there.
@@ -71,7 +71,7 @@ class ControlSocket:
         return stat.S_ISSOCK(status.st_mode) and status.st_ino == self._inode
 
     def move(self, path: str) -> None:
-        """Listen at another path, or at the same one anew; whatever is found there is taken away.
+        """Listen at another path, or again at the same one; whatever is there is removed.
 
         Raises:
             FolderError: It cannot listen there; it goes on as it was.
@@ -92,7 +92,7 @@ class ControlSocket:
             os.unlink(self.path)
 
     def _complain(self, text: str) -> None:
-        """Log a few words a minute, and how many there were beyond."""
+        """Log the first complaints of each minute, and later the number of the others."""
         now = time.monotonic()
         if now >= self._complaints_end:
             if self._complaints > _MOST_COMPLAINTS:
@@ -105,16 +105,16 @@ class ControlSocket:
 
 
 def _bound(path: str) -> tuple[socket.socket, int]:
-    ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    ear.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-    ear.setblocking(False)
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    bound.setblocking(False)
     try:
-        ear.bind(path)
+        bound.bind(path)
         inode = os.lstat(path).st_ino
     except OSError as error:  # a path beyond 107 bytes has no strerror
-        ear.close()
+        bound.close()
         raise FolderError(
             f"cannot listen at {path}: {error.strerror or error}; name another, shorter folder in memory with "
             "--ft-run-dir"
         ) from error
-    return ear, inode
+    return bound, inode

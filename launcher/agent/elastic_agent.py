@@ -254,12 +254,12 @@ class FaultTolerantAgent(QuietAgent):
             announce(*filter(None, said), *said_where_deleted())
         return exits
 
-    def _give_up(self, why: str, exit_code: int) -> None:
+    def _give_up(self, why: str, exit_code: int, *, is_told: bool = False) -> None:
         self.ended_because = why
         self.exit_code = exit_code
         self._remaining_restarts = 0
         self._resources.events.write("given_up", generation=self.generation, why=why)
-        announce(f"giving up: {why}")
+        announce(*([] if is_told else [f"giving up: {why}"]))
         self._rendezvous_handler.end(why)
 
     def _crash_loop_backoff(self, current: Generation, has_reported: bool) -> None:
@@ -291,7 +291,7 @@ class FaultTolerantAgent(QuietAgent):
         if request.action is WorkloadAction.Continue:
             return None
         if request.action is WorkloadAction.ShutdownWorkload or not self._rendezvous_handler.has_peers:
-            self._give_up(said, FAILED)
+            self._give_up(said, FAILED, is_told=True)
         else:
             self.ended_because = said
             self.exit_code = FAILED

@@ -18,7 +18,6 @@ from launcher.agent.announcements import stuck
 from launcher.agent.rank_watch import RankWatch
 from launcher.agent.resources import AgentResources
 from launcher.agent.worker_launches import make_processes
-from launcher.monitor.verdict import judge
 from launcher.processes.evidence import state_phrase
 from launcher.processes.handles import has_exited, send_signal
 from launcher.processes.proc import process_status
@@ -33,8 +32,6 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_PHASES_SECONDS = 60.0
 _LONGEST_LAST_KILL_SECONDS = 5.0
-_EVIDENCE_SECONDS = 0.25
-"""How often is looked whether a rank has initialised monitoring, where a startup limit waits for that."""
 
 
 class Generation:
@@ -134,7 +131,7 @@ class Generation:
             self._condemned_ns[local_rank] = time.monotonic_ns()
             self.processes.condemned.add(local_rank)
 
-    def acquit(self, local_rank: int) -> None:
+    def withdraw(self, local_rank: int) -> None:
         """Note that the monitor has spared a rank after all."""
         self.processes.condemned.discard(local_rank)
 
@@ -200,7 +197,7 @@ class Generation:
     def request_stop(self, death_signal: signal.Signals) -> None:
         """Signal the workers that still run, without waiting; those that would not answer are killed."""
         self.stop_judging()
-        self.processes.request_stop(death_signal, self.condemned | self._overdue())
+        self.processes.request_stop(death_signal, self.condemned)
 
     def stop(
         self,
@@ -211,6 +208,10 @@ class Generation:
         is_last: bool = False,
     ) -> None:
         """End every worker, whatever the workers started, and all traces; a second call does nothing.
+
+        Condemned ranks are killed, all others are asked and may save. Who is condemned is the monitor's decision alone:
+        it knows which passed deadlines are no verdict (learned limits that wait for a peer, lost time, a monitor that
+        has just started), and whoever it had no time to condemn is asked, which costs at most ``timeout_seconds``.
 
         Args:
             death_signal: What to ask with.
@@ -229,7 +230,7 @@ class Generation:
             timeout_seconds,
             kill_seconds=min(config.kill_timeout, _LONGEST_LAST_KILL_SECONDS) if is_last else config.kill_timeout,
             rest_seconds=config.failure_stop_timeout if is_last else 0.0,
-            at_once=self.condemned | self._overdue(),
+            at_once=self.condemned,
             spares_leftovers=spares_leftovers,
             wait=wait,
             is_forced=lambda: resources.signals.is_forced,
@@ -253,14 +254,5 @@ class Generation:
         if view is None or view.pid == 0 or view.pid_namespace not in (0, own_pid_namespace()):
             return None
         status = process_status(view.pid)
-        is_it = status is not None and status.state not in "ZX" and process_start_time(view.pid) == view.start_time
+        is_it = status is not None and not status.has_ended and process_start_time(view.pid) == view.start_time
         return view.pid if is_it else None
-
-    def _overdue(self) -> set[int]:
-        now_ns = time.monotonic_ns()
-        freezes = self._resources.monitor.freezes(now_ns)  # after a thaw everybody seems late, and would lose its save
-        return {
-            worker.local_rank
-            for worker in self.processes.running
-            if judge(self._cells.view(worker.local_rank), now_ns, freezes) is not None
-        }

@@ -1,4 +1,4 @@
-"""Furnish a run, let the agent work, and put everything away again, whatever happens."""
+"""Open what a job needs, run the agent, and close all of it again, also when the agent fails."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from launcher.command_line.option_values import exit_timeout, local_world_size
 from launcher.command_line.options import LaunchJob
 from launcher.processes.background import Background, NotDoneError
 from launcher.processes.exit_codes import FAILED, SUCCEEDED, by_signal
+from launcher.processes.proc import descriptors
 from launcher.processes.shortages import explained, too_few_descriptors
 from launcher.processes.working_folder import completed
 from launcher.records import console, latest
@@ -59,7 +60,7 @@ def run(job: LaunchJob, zygote: ZygoteHandle | None = None, settings: ImportSett
         ResilienceError: It could not be started.
     """
     workers = local_world_size(job.arguments.nproc_per_node)
-    if (problem := too_few_descriptors(workers, len(os.listdir("/proc/self/fd")) - 1)) is not None:
+    if (problem := too_few_descriptors(workers, len(descriptors()) - 1)) is not None:
         raise ConfigError(problem)
     console.start()
     take_over_logging(job.config.log_level)
@@ -135,8 +136,9 @@ def _supervise(agent: FaultTolerantAgent, spec: WorkerSpec, resources: AgentReso
         # The rendezvous stays open: other nodes may go on, or this one may come back.
         keeps_rendezvous_open = True
         torch_events.record(agent.get_event_failed(), destination)
-        code, signalled = (0 if agent.ended_cleanly else 1), ended.sigval.name
-        announce(f"ended by {ended.sigval.name}; {'every worker' if code == 0 else 'not every worker'} ended with 0")
+        code, signalled = (SUCCEEDED if agent.ended_cleanly else FAILED), ended.sigval.name
+        who = "every worker" if agent.ended_cleanly else "not every worker"
+        announce(f"ended by {ended.sigval.name}; {who} ended with 0")
         return code
     except ResilienceError as error:
         if not agent.has_started:
@@ -168,7 +170,7 @@ def _supervise(agent: FaultTolerantAgent, spec: WorkerSpec, resources: AgentReso
 
 
 def _disagreed(error: Exception, endpoint: str = "") -> int:
-    """Say that there is no group of nodes; the endpoint where it was not even reached."""
+    """Announce that the nodes could not agree, with the endpoint where given, and return the exit code."""
     inner = error.__cause__ or error.__context__
     because = f" ({_first_line(inner)})" if inner is not None and str(inner) else ""
     lines = [f"the nodes could not agree: {_first_line(error)}{because}"]
@@ -204,11 +206,8 @@ def _exit_code(agent: FaultTolerantAgent, spec: WorkerSpec, result: RunResult | 
 
 
 def _leave_error_file(failure: ChildFailedError, culprits: Collection[int]) -> None:
-    """Hand the culprit's failure on to whoever started us and set TORCHELASTIC_ERROR_FILE; torchrun takes the first."""
+    """Write the culprit's failure to ``TORCHELASTIC_ERROR_FILE``, where set; torchrun writes the first failure."""
     _, first = failure.get_first_failure()
     first = next((failure.failures[rank] for rank in culprits if rank in failure.failures), first)
     if os.environ.get("TORCHELASTIC_ERROR_FILE") and first.error_file and os.path.isfile(first.error_file):
         get_error_handler().dump_error_file(first.error_file, first.exitcode)
-
-
-# ---- furnishing -----------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ environment and make those limits longer), and how long ranks took to initialise
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
@@ -17,9 +16,10 @@ from resilience_core.config.schema import FaultToleranceConfig
 from resilience_core.environment import RELAXED_VARIABLE
 from resilience_core.monitoring.interval_evidence import NO_RESTART_FACTOR
 from resilience_core.protocol.limit_kinds import RELAXATION
+from resilience_core.protocol.verdict_counts import write_verdicts
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["JobLimits", "StartupLimit"]
+__all__ = ["JobLimits", "StartupLimit", "spared", "unmonitored"]
 
 
 class StartupLimit(NamedTuple):
@@ -61,7 +61,7 @@ class JobLimits:
 
     def environment(self) -> dict[str, str]:
         """Return the variables that tell the ranks of the next generation."""
-        return {RELAXED_VARIABLE: json.dumps(self._relaxed)} if self._relaxed else {}
+        return {RELAXED_VARIABLE: write_verdicts(self._relaxed)} if self._relaxed else {}
 
     # ---- how long ranks take to initialise monitoring -----------------------------------------------------
 

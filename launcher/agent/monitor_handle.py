@@ -33,7 +33,7 @@ from launcher.monitor.messages import (
     Stop,
     WatchOrder,
 )
-from launcher.monitor.replacement_rules import Keeping
+from launcher.monitor.replacement_rules import ReplacementRules
 from launcher.processes.evidence import state_phrase
 from launcher.processes.message_format import MessageError
 from resilience_core.config.schema import FaultToleranceConfig
@@ -90,7 +90,7 @@ class MonitorHandle:
         self._orders = OrderBook(self.channel, RunFolders((run_folder,), ()))
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self._keeping = Keeping(time.monotonic_ns())
+        self._replacement = ReplacementRules(time.monotonic_ns())
         self._left_behind: list[subprocess.Popen[bytes]] = []
         self._process = self._start()
         self._keeper = threading.Thread(target=self._keep_alive, name="ft_monitor_keeper", daemon=True)
@@ -109,7 +109,7 @@ class MonitorHandle:
     @property
     def unprotected_since_ns(self) -> int | None:
         """Since when one monitor after the other has ended (``monitor_lost``); None while one watches."""
-        return self._keeping.off_since_ns
+        return self._replacement.off_since_ns
 
     def watch(self, order: WatchOrder, cell: Cell, *, is_session_leader: bool = False) -> None:
         """Have a rank watched from now on.
@@ -165,6 +165,7 @@ class MonitorHandle:
     def close(self) -> None:
         """End the monitor and wait for it."""
         self._closing.set()
+        # Bounded already: one turn starts at most two monitors and waits ``_LONGEST_END_SECONDS`` for the former one.
         self._keeper.join()
         with self._lock:
             self._orders.send(Stop())
@@ -191,7 +192,7 @@ class MonitorHandle:
             owns_ranks=self._owns_ranks,
             py_spy=find_py_spy(),
         )
-        self._keeping.started(time.monotonic_ns())
+        self._replacement.started(time.monotonic_ns())
         try:
             return subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _PROGRAM, HOME, settings.to_text()],
@@ -208,12 +209,12 @@ class MonitorHandle:
             now_ns = time.monotonic_ns()
             self._lost.beat(KEEPER, now_ns)
             state = self._state()
-            reason = self._keeping.what_is_wrong(
+            reason = self._replacement.what_is_wrong(
                 now_ns, state, self._lost.last_beat_ns(MONITOR), self._lost.busy_until_ns
             )
             if reason is not None:
                 self._replace(reason, now_ns)
-            elif (recovery := self._keeping.recovered(now_ns, state)) is not None:
+            elif (recovery := self._replacement.recovered(now_ns, state)) is not None:
                 off_seconds = (recovery.on_ns - recovery.off_ns) / 1e9
                 since = time_of_day(recovery.on_ns, now_ns)
                 self._tell_change("monitor_back", f"since {since}, after it was off for {off_seconds:.1f} s")
@@ -236,7 +237,7 @@ class MonitorHandle:
         return f"ended ({'signal' if state.si_code != os.CLD_EXITED else 'exit code'} {state.si_status})"
 
     def _replace(self, reason: str, now_ns: int) -> None:
-        change = self._keeping.ended(now_ns)
+        change = self._replacement.ended(now_ns)
         with self._lock:
             former = self._process
             self._left_behind.append(former)  # until it is gone it is no process that a rank has left

@@ -33,7 +33,7 @@ def take_reports(
         elif isinstance(report, Spared):
             for miss in report.near_misses:
                 if report.generation == current.number:
-                    current.acquit(miss.local_rank)
+                    current.withdraw(miss.local_rank)
                 incidents.tell_spared(report.generation, miss)
         elif isinstance(report, LauncherStopped):
             resources.events.write("launcher_stopped", seen_ns=report.seen_ns)

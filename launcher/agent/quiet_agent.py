@@ -1,4 +1,4 @@
-"""Torch's ``SimpleElasticAgent`` without the events that it makes for an event log that goes nowhere."""
+"""Torch's ``SimpleElasticAgent`` without events where no event log was chosen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["QuietAgent"]
 
 
 class QuietAgent(SimpleElasticAgent):
-    """Asks the resolver for nothing unless somebody has chosen an event log."""
+    """An agent that makes no event, and so asks no resolver, unless an event log was chosen."""
 
     @contextlib.contextmanager
     def record_duration(self, state: str) -> Iterator[None]:

@@ -39,7 +39,7 @@ from torch.distributed.elastic.rendezvous import (
 
 from launcher.agent.store_host import StoreHost
 
-__all__ = ["FreshStoreRendezvous", "GenerationRendezvous"]
+__all__ = ["LOOK_SECONDS", "FreshStoreRendezvous", "GenerationRendezvous"]
 
 
 LOOK_SECONDS = 0.1

@@ -34,7 +34,7 @@ from launcher.workers.warm_starter import WarmStarter
 from launcher.workers.zygote_handle import ZygoteHandle
 from resilience_core.config.schema import FaultToleranceConfig
 
-__all__ = ["AgentResources", "T", "open_resources", "preload"]
+__all__ = ["AgentResources", "open_resources", "preload"]
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class AgentResources:
 
     @property
     def control(self) -> ControlSocket:
-        """The launcher's ear for requests of ranks."""
+        """The socket at which the launcher takes requests of ranks."""
         return self.run_folder_keeper.control
 
     def on_disk(self, what: str, call: Callable[[], T], otherwise: T) -> T:

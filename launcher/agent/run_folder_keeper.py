@@ -1,8 +1,8 @@
-"""Keeps what ranks find by path: the run folder, the configuration and the control socket in it, and their cells.
+"""Keep what ranks find by path: the run folder, the configuration and the control socket in it, and their cells.
 
 Somebody may remove all that, damage it, or fill the file system, while the job runs. The monitor looks twice a second
 whether it is there, and before each generation all of it is compared with what it should be; what is missing or
-damaged is made anew in the same place, and where that cannot be, the next generation gets another.
+damaged is made again in the same place, and where that fails, the next generation gets another place.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class RunFolderKeeper:
     def make_cells(self, generation: int, ranks: Mapping[int, int]) -> Cells:
         """Make the cells of a generation, elsewhere if they cannot be made in the run folder for a while.
 
-        Not the first ones: a job that begins in a place that cannot be used is better told so.
+        The first ones are not made elsewhere: where the run folder cannot be used at all, the job is refused.
 
         Args:
             generation: Whose.

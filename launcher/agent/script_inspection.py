@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from launcher.processes.working_folder import completed, working_folder
+from launcher.workers.script_text import module_files
 from resilience_core.system.plain_files import only_plain
 
 __all__ = ["names_the_client", "script_of"]
@@ -38,11 +39,11 @@ def names_the_client(command: Sequence[str]) -> bool:
             names = list(_imports(text))
         except (SyntaxError, ValueError, RecursionError):
             if _OURS.search(text):
-                return True  # no Python, perhaps a shell around it; it names us all the same
+                return True  # not Python, perhaps a shell script around it, but it names our packages
             continue
         if not _PACKAGES.isdisjoint(name.partition(".")[0] for name in names):
             return True
-        for path in _files(names, folder):
+        for path in (path for name in names for path in module_files(name, folder)):
             if path not in seen:
                 seen.add(path)
                 waiting.append(path)
@@ -56,7 +57,8 @@ def script_of(command: Sequence[str]) -> tuple[str | None, str]:
         if argument == "-m":
             name = next(arguments, "")
             here = working_folder() or ""
-            return next(_files([name, f"{name}.__main__"], here), None), here
+            files = (path for module in (name, f"{name}.__main__") for path in module_files(module, here))
+            return next(files, None), here
         if argument == "-c":
             return None, ""
         if not argument.startswith("-") and os.path.isfile(argument):
@@ -81,9 +83,3 @@ def _imports(text: bytes) -> Iterator[str]:
             module = node.module or ""
             yield module
             yield from (f"{module}.{alias.name}".lstrip(".") for alias in node.names)
-
-
-def _files(names: Sequence[str], folder: str) -> Iterator[str]:
-    for name in names:
-        stem = os.path.join(folder, *name.split("."))
-        yield from (path for path in (f"{stem}.py", os.path.join(stem, "__init__.py")) if os.path.isfile(path))

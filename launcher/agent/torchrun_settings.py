@@ -22,7 +22,7 @@ from launcher.records.log_folders import new_run_id
 from launcher.workers.spawn import python_command
 from resilience_core.errors import ConfigError
 
-__all__ = ["accepted_by", "complete", "launch_config_of", "worker_spec_of"]
+__all__ = ["UNNAMED_RUN", "accepted_by", "complete", "launch_config_of", "worker_spec_of"]
 
 UNNAMED_RUN = "none"
 """What torchrun calls a run without ``--rdzv-id``."""

@@ -1,8 +1,8 @@
-"""Addresses that the user gives (``--master-addr``, ``--local-addr``): what is none is refused, what has no name told.
+"""Check addresses that the user gives: refuse malformed ones, and warn of names that cannot be resolved.
 
-A name that cannot be resolved here, now, may be one all the same: another node may know it, and a cluster often
-publishes a name only when its node is up. torch therefore goes on trying until its timeout, and so does a job of ours;
-it is a warning. An error is only what no resolver can ever make sense of.
+These are ``--master-addr`` and ``--local-addr``. A name that this node cannot resolve now may still be valid: another
+node may know it, and a cluster often publishes a name only when its node is up. torch therefore goes on trying until
+its timeout, so this is a warning. An error is only what no resolver can accept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NAME = re.compile(r"[\w.-]+")
 
 
 def check_addresses(given: Mapping[str, str]) -> None:
-    """Refuse what is neither an address nor a name, wherever it is looked for.
+    """Refuse what is neither an address nor a name.
 
     Args:
         given: Options and their values.

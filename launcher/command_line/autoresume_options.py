@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
+from collections.abc import Callable
+from typing import TypeVar
 
 from launcher.processes.exit_codes import NO_RESTART, REFUSED
+from resilience_core import __version__
+from resilience_core.config import converters
 from resilience_core.environment import FINISHED_FLAG_VARIABLE
 
 __all__ = ["make_parser"]
+
+T = TypeVar("T")
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -39,7 +44,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="runs in a row without progress, judged as by --ft-max-no-progress-cycles, after which to give up; "
         "0: no limit (default 3)",
     )
-    parser.add_argument("--version", action="version", version=f"ft_autoresume {_version()}")
+    parser.add_argument("--version", action="version", version=f"ft_autoresume {__version__}")
     parser.add_argument(
         "--backoff", type=_seconds, default=1.0, metavar="SECONDS", help="wait after a failure; doubles (default 1)"
     )
@@ -57,25 +62,19 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _version() -> str:
-    try:
-        return importlib.metadata.version("torch-resilience")
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
-
-
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text}: a count is not negative")
-    return value
+    return _converted(converters.count, text)
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text}: expected seconds, not negative")
-    return value
+    return _converted(converters.duration, text)
+
+
+def _converted(convert: Callable[[str], T], text: str) -> T:
+    try:
+        return convert(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
 
 
 def _codes(text: str) -> tuple[int, ...]:

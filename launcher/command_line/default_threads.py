@@ -57,7 +57,7 @@ def retract(workers: int) -> None:
 
 
 def _wanted(arguments: Sequence[str]) -> str:
-    """Return what ``--nproc-per-node`` says; what follows the script's name is the script's own business."""
+    """Return the value of ``--nproc-per-node``; options after the script's name are the script's own."""
     wanted = os.environ.get("PET_NPROC_PER_NODE", "1")
     rest = iter(arguments)
     for argument in rest:

@@ -1,7 +1,7 @@
 """Signals that come while the launcher is still importing: one line, an exit code, no traceback.
 
-Nothing has been made by then that would have to be put away: a zygote follows its launcher to death. Standard
-library only, since this is in place before anything else is imported.
+By then nothing exists that needs clean-up: a zygote is killed when its launcher dies. This module is imported before
+torch, and imports nothing that takes long.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def watch() -> None:
 
 
 def leave() -> None:
-    """Put back what was there, where nobody else has taken over meanwhile."""
+    """Restore the former handlers, except where another one was installed meanwhile."""
     for number, handler in _before.items():
         if signal.getsignal(number) == _end:
             signal.signal(number, handler)

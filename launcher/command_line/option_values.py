@@ -1,4 +1,4 @@
-"""Values of torchrun's options that torch would take without a word, or refuse in terms of its own."""
+"""Check values of torchrun's options that torch would accept silently, or refuse with an unclear message."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from torch.distributed import run as torchrun
 
+from launcher.processes.proc import largest_pid
 from launcher.processes.working_folder import working_folder_phrase
 from resilience_core.errors import ConfigError
 
@@ -70,7 +71,7 @@ def local_world_size(text: str) -> int:
         ) from None
     if number < 1:
         raise ConfigError(f"--nproc-per-node {text}: must be 1 or more")
-    if (most := _most_processes()) is not None and number > most:
+    if (most := largest_pid()) is not None and number > most:
         raise ConfigError(f"--nproc-per-node {text}: there can be {most} processes on this machine (kernel.pid_max)")
     return number
 
@@ -175,11 +176,3 @@ def _seconds(place: str, raw: object) -> float:
     if not 0 <= seconds <= _LARGEST_WAIT_SECONDS:
         raise ConfigError(f"{place} is {raw}: must be a number of seconds, 0 or more")
     return seconds
-
-
-def _most_processes() -> int | None:
-    try:
-        with open("/proc/sys/kernel/pid_max", encoding="ascii") as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return None

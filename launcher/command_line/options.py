@@ -1,9 +1,8 @@
-"""From the command line to what is to be run. Nothing is started here, nothing is left behind."""
+"""Parse and check ft_launcher's command line. This module starts nothing and changes nothing outside its result."""
 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -20,6 +19,7 @@ from launcher.command_line.addresses import check_addresses
 from launcher.command_line.option_values import check_values, problem_with_script
 from launcher.processes.exit_codes import EXPLANATION
 from launcher.workers.programs import problem_with
+from resilience_core import __version__
 from resilience_core.config import cli_options as config_options
 from resilience_core.config.schema import FaultToleranceConfig
 from resilience_core.errors import ConfigError
@@ -113,11 +113,7 @@ example:
 
 
 def _versions() -> str:
-    try:
-        ours = importlib.metadata.version("torch-resilience")
-    except importlib.metadata.PackageNotFoundError:
-        ours = "(not installed)"
-    return f"ft_launcher {ours}, torch {torch.__version__}, Python {platform.python_version()}"
+    return f"ft_launcher {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
 
 
 def _lay_out_help(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,9 @@ __all__ = [
     "innermost_frame",
     "is_a_wait_for_the_gpu",
     "main_thread",
+    "of_the_worker",
     "own_frame",
+    "thread_name",
 ]
 
 _WAITS_FOR_A_GPU = re.compile(
@@ -86,7 +88,7 @@ def is_a_wait_for_the_gpu(threads: Sequence[Thread], sources: Mapping[Frame, str
     return not source or bool(_WAITS_FOR_A_GPU.search(source))
 
 
-def _name(thread: dict[str, Any]) -> str:
+def thread_name(thread: dict[str, Any]) -> str:
     """Return a thread's name; the main thread, which has the process's number, may lack one."""
     if thread.get("os_thread_id") == thread.get("pid"):
         return "MainThread"

@@ -26,6 +26,7 @@ from launcher.incidents.rank_phrases import (
     where,
 )
 from launcher.incidents.rank_report import RankReport, stack_from_json, stack_to_json
+from launcher.records.format_versions import check_version
 from resilience_core.protocol.error_record import error_from_json
 from resilience_core.system.plain_files import only_plain
 
@@ -33,9 +34,9 @@ __all__ = ["MOST_CHILDREN", "MOST_STACKS", "Incident"]
 
 FORMAT_VERSION = 1
 MOST_STACKS = 4
-"""Of how many ranks a stack is told on a terminal, at most; the report has all of them."""
+"""The number of ranks whose stack is shown on a terminal, at most; the report has all of them."""
 MOST_CHILDREN = 2
-"""How many processes that a rank may wait for are told on a terminal, at most."""
+"""The number of processes that a rank may wait for that are shown on a terminal, at most."""
 _NOT_OF_A_STEP = (None, "setup", "checkpointing")
 """Sections that no step is in. Named as in ``resilience_core.plugins.section_monitor``, which takes long to import."""
 _TAKEN_ABOUT_THEN = (
@@ -107,7 +108,7 @@ class Incident(NamedTuple):
         path = os.path.join(self.folder, "report.txt")
         with open(path, "w", encoding="utf-8", errors="backslashreplace", opener=only_plain) as file:
             file.write("\n".join(self.report()) + "\n")
-        # Written last and renamed into place: whoever finds incident.json finds all of it.
+        # Written last and renamed into place: a reader that finds incident.json finds all of it.
         temporary = os.path.join(self.folder, ".incident.json")
         with open(temporary, "w", encoding="utf-8", opener=only_plain) as file:
             file.write(_one_line_each(self.to_json()))
@@ -130,7 +131,12 @@ class Incident(NamedTuple):
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Incident:
-        """Return the inverse of :meth:`to_json`."""
+        """Return the inverse of :meth:`to_json`.
+
+        Raises:
+            UnknownVersionError: The document is of another version than this release writes.
+        """
+        check_version("the incident", document.get("version"), FORMAT_VERSION)
         facts = {key: value for key, value in document.items() if key != "version"}
         facts["ranks"] = tuple(
             RankReport(

@@ -1,27 +1,33 @@
-"""Writes incidents in a thread that is there before anything goes wrong, so that no disk stands before a signal.
+"""Writes incidents in a thread that is started before anything goes wrong, so that the signal waits for no disk.
 
 The thread is started with the monitor: at a verdict there may be no room for another one (``pids.max``). A file system
-that hangs costs the wait for the first file, not the kill. Where not even that thread could be had, what is to be
-written waits until the signal has been sent.
+that hangs costs the wait for the first file, not the kill. Where the system refused the thread, what is to be written
+waits until the signal has been sent.
 """
 
 from __future__ import annotations
 
-import contextlib
-import queue
+import collections
+import os
 import shutil
 import threading
 from collections.abc import Callable
 
 from launcher.incidents.incident import Incident
+from launcher.processes.background import Background
+from launcher.records.console import announce
 
 __all__ = ["SLOWEST_WRITE_SECONDS", "IncidentWriter"]
 
 SLOWEST_WRITE_SECONDS = 0.5
+_MOST_WAITING = 1000
+"""How many incidents, corrections and withdrawals may wait for a file system that hangs."""
 
 
 class IncidentWriter:
     """Makes and changes incident folders, in order, each within a bound.
+
+    What cannot be written costs its files alone: never the thread, and never the next incident.
 
     Args:
         log_folder: Incidents go to ``incidents`` in here, withdrawn verdicts to ``near_misses``.
@@ -29,12 +35,10 @@ class IncidentWriter:
 
     def __init__(self, log_folder: str) -> None:
         self._log_folder = log_folder
-        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        try:
-            threading.Thread(target=self._work, name="ft_incidents", daemon=True).start()
-            self._has_thread = True
-        except RuntimeError:  # no room for a thread
-            self._has_thread = False
+        self._background = Background("ft_incidents", _MOST_WAITING, log_folder)
+        self._background.start()
+        self._after_the_signal: collections.deque[Callable[[], object]] = collections.deque()
+        """What has no thread to be done by."""
         self._newest: Incident | None = None
         """The incident written last, with its folder; the caller of :meth:`write` is not told that if it was slow."""
 
@@ -48,19 +52,19 @@ class IncidentWriter:
         parent = self._log_folder + "/incidents"
         done = threading.Event()
 
+        def write() -> None:
+            self._newest = incident.write(parent)
+
         def job() -> None:
             self._newest = None
-            try:
-                self._newest = incident.write(parent)
-                outcome.append((self._newest, None))
-            except OSError as error:
-                outcome.append((incident, f"cannot write the incident under {parent}: {error.strerror}"))
-            except Exception as error:  # noqa: BLE001 - whatever it is, it costs the file alone
-                outcome.append((incident, f"cannot write the incident under {parent}: {error!r}; please report that"))
+            problem = _problem(f"cannot write the incident under {parent}", write)
+            outcome.append((self._newest or incident, problem))
             done.set()
 
-        self._jobs.put(job)
-        if not self._has_thread:
+        # Not Background.call(), which hands over nothing while a file system hangs: it may answer later.
+        if not self._submit(job):
+            return incident, f"the incident is not written under {parent}: {_MOST_WAITING} writes wait there already"
+        if not self._background.is_started:
             return incident, f"no thread could be started; the incident is written under {parent} after the signal"
         if not done.wait(SLOWEST_WRITE_SECONDS):
             return incident, f"writing the incident under {parent} takes longer than {SLOWEST_WRITE_SECONDS} s"
@@ -70,43 +74,65 @@ class IncidentWriter:
         """Write the incident that was written last once more, without waiting: part of it was withdrawn."""
 
         def job() -> None:
-            if (newest := self._newest) is None:
-                return
-            with contextlib.suppress(Exception):
-                incident._replace(folder=newest.folder, wall_time=newest.wall_time, node=newest.node).save()
+            if (newest := self._newest) is not None:
+                right = incident._replace(folder=newest.folder, wall_time=newest.wall_time, node=newest.node)
+                _try(f"{newest.folder} names ranks that were spared, and cannot be corrected", right.save)
 
-        self._jobs.put(job)
+        self._submit(job)
 
     def withdraw(self, incident: Incident) -> None:
         """Turn the incident that was written last into a near miss, without waiting: nobody was terminated."""
+        parent = self._log_folder + "/near_misses"
+
+        def write() -> None:
+            incident._replace(kind="near_miss").write(parent)
 
         def job() -> None:
-            with contextlib.suppress(Exception):
-                incident._replace(kind="near_miss").write(self._log_folder + "/near_misses")
+            _try(f"cannot write the near miss under {parent}", write)
             self._remove_newest()
 
-        self._jobs.put(job)
+        self._submit(job)
 
     def discard(self) -> None:
         """Remove the incident that was written last, without waiting: its generation ends for another reason."""
-        self._jobs.put(self._remove_newest)
+        self._submit(self._remove_newest)
 
     def _remove_newest(self) -> None:
-        if self._newest is not None and self._newest.folder is not None:
-            shutil.rmtree(self._newest.folder, ignore_errors=True)
+        newest, self._newest = self._newest, None
+        if newest is not None and (folder := newest.folder) is not None and os.path.lexists(folder):
+            _try(f"nobody was terminated, but {folder} cannot be removed", lambda: shutil.rmtree(folder))
 
     def catch_up(self) -> None:
-        """Do what had to wait for the signal; where there is a thread it is its business."""
-        while not self._has_thread and not self._jobs.empty():
-            self._jobs.get()()
+        """Do what had to wait for the signal; where there is a thread, that does it."""
+        while self._after_the_signal:
+            self._after_the_signal.popleft()()
 
     def finish(self, timeout_seconds: float) -> None:
-        """Wait until all is written, but not for long."""
-        done = threading.Event()
-        self._jobs.put(done.set)
+        """Wait until all is written, for a bounded time."""
         self.catch_up()
-        done.wait(timeout_seconds)
+        self._background.flush(timeout_seconds)
 
-    def _work(self) -> None:
-        while True:
-            self._jobs.get()()
+    def _submit(self, job: Callable[[], object]) -> bool:
+        """Hand over a job, which must not raise, and return whether there was room for it."""
+        if self._background.is_started:
+            return self._background.submit(job)
+        self._after_the_signal.append(job)
+        return True
+
+
+def _try(failure: str, action: Callable[[], object]) -> None:
+    """Do something, and announce it where it fails: what lies on the disk then is not true."""
+    problem = _problem(failure, action)
+    if problem is not None:
+        announce(problem)
+
+
+def _problem(failure: str, action: Callable[[], object]) -> str | None:
+    """Do something; return what has failed and why, None where nothing has."""
+    try:
+        action()
+    except OSError as error:
+        return f"{failure}: {error.strerror}"
+    except Exception as error:  # noqa: BLE001 - whatever it is, it costs the file alone
+        return f"{failure}: {error!r}; please report that"
+    return None

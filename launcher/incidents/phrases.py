@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 
 from launcher.incidents.frames import OURS, Frame
+from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["SHORT_STACK", "exit_phrase", "no_stack_phrase", "shortened", "time_of_day"]
 
@@ -70,4 +71,4 @@ def no_stack_phrase(code: int, has_told: bool, is_hang: bool) -> str | None:
 
 def time_of_day(at_ns: int, now_ns: int) -> str:
     """Return the local time, to the second, of a past instant of ``CLOCK_MONOTONIC``."""
-    return time.strftime("%H:%M:%S", time.localtime(time.time() - (now_ns - at_ns) / 1e9))
+    return time.strftime("%H:%M:%S", time.localtime(time.time() - (now_ns - at_ns) / NS_PER_SECOND))

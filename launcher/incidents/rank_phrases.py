@@ -8,6 +8,7 @@ from launcher.incidents.frames import Thread, main_thread
 from launcher.incidents.phrases import exit_phrase, shortened
 from launcher.incidents.rank_report import RankReport
 from resilience_core.protocol.cell_layout import MAX_SECTIONS, SHARED_SECTION
+from resilience_core.protocol.limit_kinds import option_for, section_kind
 
 __all__ = [
     "full_stack",
@@ -80,14 +81,9 @@ def limit_advice(ranks: Sequence[RankReport]) -> str | None:
                 "If this is legitimately slow, raise its limit (--ft-rank-section-timeouts). Which section it is "
                 f"can be told of {MAX_SECTIONS - 1} names only: use fewer"
             )
-        option = {
-            "section": f"--ft-rank-section-timeouts {rank.section}:SECONDS",
-            "out of section": "--ft-rank-out-of-section-timeout SECONDS",
-            "heartbeat": "--ft-rank-heartbeat-timeout SECONDS",
-            "startup": "--ft-rank-startup-timeout SECONDS",
-        }.get(rank.cause or "")
-        if option:
-            return f"If this is legitimately slow, raise the limit: {option}"
+        if rank.cause in ("section", "out of section", "heartbeat", "startup"):
+            kind = section_kind(rank.section or "") if rank.cause == "section" else rank.cause
+            return f"If this is legitimately slow, raise the limit: {option_for(kind)}"
     return None
 
 

@@ -12,6 +12,7 @@ from launcher.incidents.attributed import (
     ranks_of,
     times_phrase,
 )
+from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = [
     "cannot_run",
@@ -25,7 +26,7 @@ __all__ = [
     "waits_elsewhere",
 ]
 
-_LEAST_LEAD_NS = 1_000_000_000
+_LEAST_LEAD_NS = NS_PER_SECOND
 """By how much ranks may be apart without one of them being held up."""
 
 
@@ -109,9 +110,10 @@ def is_behind(group: Group) -> Attribution | None:
 
 
 def stands_apart(group: Group) -> Attribution | None:
-    """Of all but one it is not seen that they wait (a loop until a file is there, a thread), but they stand alike.
+    """Name the one rank whose stack differs when all others are at the same line but not visibly waiting.
 
-    They may also be stuck by themselves, all of them in the same thing, while the one waits for them in such a way.
+    The others may wait in a way that no stack shows (a loop until a file exists, a thread). They may also be stuck by
+    themselves, all in the same call, while the one rank waits for them in such a way.
     """
     places = Counter(e.stands_at for e in group)
     (place, count), *_ = places.most_common(1)
@@ -155,10 +157,10 @@ def is_ahead(group: Group) -> Attribution | None:
 
 
 def is_overdue_alone(group: Group) -> Attribution | None:
-    """Who is held up by another stops soon after it; most have gone on long after these few.
+    """Name the few ranks that went silent long before the majority; a rank blocked by another stops shortly after it.
 
-    One alone that has gone on longer may as well be the culprit, which was late for what the others wait in. And so may
-    one of several that are a little late: limits are made to be far longer than what is usual.
+    A single rank that went on for longer than the rest may itself be the culprit, late for what the others wait in. The
+    same holds for one of several that are a little late, since limits are far longer than the usual duration.
     """
     condemned = [e for e in group if e.is_condemned]
     others = [e for e in group if not e.is_condemned]
@@ -168,12 +170,13 @@ def is_overdue_alone(group: Group) -> Attribution | None:
     silent_ns = max(e.last_sign_ns for e in group) - latest
     least_ns = max(_LEAST_LEAD_NS, *(e.limit_ns // 2 for e in condemned))
     if all(e.last_sign_ns - latest > silent_ns // 2 for e in others) and silent_ns > least_ns:
-        return Attribution(ranks_of(condemned), f"silent while the others went on for {silent_ns / 1e9:.1f} s")
+        seconds = silent_ns / NS_PER_SECOND
+        return Attribution(ranks_of(condemned), f"silent while the others went on for {seconds:.1f} s")
     return None
 
 
 def is_busy_alone(group: Group) -> Attribution | None:
-    """Of some nothing is known but that they use the processor, while everybody else sleeps."""
+    """Name the only rank that uses the CPU while all others sleep."""
     busy = [e for e in group if e.is_busy]
     if len(busy) != 1 or any(e.is_busy is None for e in group) or busy[0].waits:
         return None

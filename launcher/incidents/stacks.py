@@ -16,7 +16,7 @@ import signal
 import time
 from collections.abc import Mapping
 
-from launcher.incidents.frames import Thread, _name, frame_of, of_the_worker
+from launcher.incidents.frames import Thread, frame_of, of_the_worker, thread_name
 from launcher.incidents.stacks_from_inside import from_inside
 from launcher.processes.handles import send_signal, wait_for_exit
 from launcher.processes.proc import process_status
@@ -121,7 +121,7 @@ def _parse_json(raw: bytes) -> tuple[Thread, ...]:
         return ()
     return tuple(
         Thread(
-            name=_name(thread),
+            name=thread_name(thread),
             is_active=bool(thread.get("active")),
             holds_gil=bool(thread.get("owns_gil")),
             frames=of_the_worker(

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 from launcher.incidents.frames import Thread, frame_of, of_the_worker
 from launcher.processes.handles import open_pidfd, send_signal, wait_for_exit
-from launcher.processes.proc import handles_signal, open_files, process_status
+from launcher.processes.proc import descriptor_path, handles_signal, open_files, process_status
 from resilience_core.system.plain_files import only_plain
 
-__all__ = []
+__all__ = ["from_inside"]
 
 _GONE = "the process had ended before anybody could look at it"
 _FAULTHANDLER_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
@@ -22,10 +22,16 @@ _FAULTHANDLER_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in 
 def from_inside(
     asked: Mapping[int, tuple[int, str]], number: int, end: float, why: dict[int, str]
 ) -> dict[int, tuple[Thread, ...]]:
-    """Ask all of them at one moment, then read the answers as they come.
+    """Ask all processes for their stacks at the same moment, then read the answers as they come.
 
-    The signal may wake a C call that returns on EINTR; whoever waits for that process then goes on. Each handles its
-    signal before it goes on, so all signals are sent in one go: what has to be found out first is found out before.
+    The signal may wake a C call that returns on EINTR, and a process that waits for that one then goes on, too. Each
+    process handles its signal before it goes on, so all signals are sent in one go, after everything else is looked up.
+
+    Args:
+        asked: Key (say, a local rank) to pid and the file in which that process answers.
+        number: The signal.
+        end: When to stop waiting, on ``time.monotonic()``.
+        why: Filled in: why there is no stack of a key.
     """
     found: dict[int, tuple[Thread, ...]] = {}
     waiting: dict[int, tuple[int, str, int]] = {}
@@ -85,7 +91,7 @@ def _where_it_writes(pid: int, path: str) -> str:
     try:
         for descriptor, name in open_files(pid):
             if os.path.basename(name) == removed:
-                return f"/proc/{pid}/fd/{descriptor}"
+                return descriptor_path(descriptor, pid)
     except OSError:  # gone, or not ours to look at
         pass
     return path

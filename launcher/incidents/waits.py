@@ -3,7 +3,7 @@
 A collective is a frame of torch. What waits in C (``Work.wait``, ``Store.get``) is no frame of Python, so the source of
 the innermost line has to tell. Hardly any other line proves that nobody is waited for: a name may be a bound method, a
 loop may poll, a lock may be shared with another rank or let go by the callback of a future, and a file, a pipe or a
-child process may be what another rank is to fill or to end. Whoever draws conclusions from where a rank stands has to
+child process may be what another rank is to fill or to end. Code that draws conclusions from where a rank stands has to
 say so.
 """
 

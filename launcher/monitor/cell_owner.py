@@ -10,7 +10,7 @@ from launcher.processes.proc import all_pids, status_of
 from resilience_core.protocol.cell_view import CellView
 from resilience_core.system.proc import own_pid_namespace, process_start_time
 
-__all__ = []
+__all__ = ["CellOwner", "find_owner"]
 
 
 class CellOwner(NamedTuple):

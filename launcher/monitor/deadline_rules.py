@@ -16,7 +16,7 @@ from resilience_core.protocol.cell_layout import SHUT_DOWN, UNUSED
 from resilience_core.protocol.cell_view import CellView
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["Case", "Findings", "DeadlineRules", "Watched"]
+__all__ = ["DUE_TOGETHER_NS", "Case", "DeadlineRules", "Findings", "Watched"]
 
 LONGEST_SLEEP_NS = NS_PER_SECOND // 2
 """How long a limit that was just learned may go unnoticed; costs two looks a second."""

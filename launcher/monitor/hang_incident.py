@@ -34,7 +34,7 @@ from launcher.processes.evidence import kernel_wait, look_at
 from resilience_core.protocol.limit_kinds import LEARNED
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = []
+__all__ = ["action_on", "incident_whatever_happens", "trimmed"]
 
 _MOST_FRAMES = 50
 _LONGEST_LOOK_AT_CHILDREN_SECONDS = 0.05
@@ -81,7 +81,7 @@ def _incident(
 ) -> Incident:
     """Return what is known of a verdict, stacks included."""
     now_ns = findings.seen_ns
-    doomed = {case.rank: case.verdict for case in findings.cases}
+    verdicts = {case.rank: case.verdict for case in findings.cases}
     late = [case.rank for case in findings.cases if case.is_late]
     # A few milliseconds are no time that it was left: those that are late together are condemned together.
     withheld = [
@@ -98,12 +98,12 @@ def _incident(
     reasons: dict[int, str] = {}
     alive = {r: views[r] for r in group if can_be_asked(looks[r])}
     # The culprit need not be overdue itself: then it is one of those that are not, which therefore come first.
-    by_suspicion = sorted(alive, key=lambda rank: rank in doomed)
+    by_suspicion = sorted(alive, key=lambda rank: rank in verdicts)
     families = families_of(
         {r.order.local_rank: pid for r in by_suspicion if (pid := r.pid(views[r]))}, _LONGEST_LOOK_AT_CHILDREN_SECONDS
     )
     asked = time.monotonic_ns()
-    stacks = stacks_of_ranks(list(doomed), alive, most_telling(families), settings, reasons)
+    stacks = stacks_of_ranks(list(verdicts), alive, most_telling(families), settings, reasons)
     ours = [stacks.get(rank.order.local_rank, ()) for rank in group]
     began = min((started_at(view) for rank in group if (view := views[rank]).start_time), default=math.inf)
     sources = reader.lines(lines_that_tell(ours), settings.config.stack_capture_timeout, began)
@@ -111,11 +111,11 @@ def _incident(
         rank: evidence_of_rank(rank, views[rank], looks[rank], stack, sources)
         for rank, stack in zip(group, ours, strict=True)
     }
-    limits = {rank: int(verdict.limit_seconds * NS_PER_SECOND) for rank, verdict in doomed.items()}
+    limits = {rank: int(verdict.limit_seconds * NS_PER_SECOND) for rank, verdict in verdicts.items()}
     found = attribute(
         [
             evidence[rank]._replace(
-                is_condemned=rank in doomed,
+                is_condemned=rank in verdicts,
                 limit_ns=limits.get(rank, 0),
                 asked_ns=asked if any(t.was_asked for t in stacks.get(rank.order.local_rank, ())) else 0,
             )
@@ -127,9 +127,9 @@ def _incident(
     for rank in group:
         number, known = rank.order.local_rank, evidence[rank]
         is_culprit = number in found.local_ranks
-        family = families.get(number, ()) if is_culprit or rank in doomed else ()
+        family = families.get(number, ()) if is_culprit or rank in verdicts else ()
         report = rank_report(rank.order.rank, rank.pid(views[rank]), views[rank], known, now_ns)
-        if (verdict := doomed.get(rank)) is not None:
+        if (verdict := verdicts.get(rank)) is not None:
             report = _with_verdict(report, rank, verdict, now_ns, was_late=rank in late)
         stack = stacks.get(number, ())
         waits_in = waits_for_peers(stack, sources)
@@ -149,7 +149,7 @@ def _incident(
         kind="hang",
         generation=findings.cases[0].rank.order.generation,
         why=found.why,
-        action=action_on(list(doomed), reports, settings),
+        action=action_on(list(verdicts), reports, settings),
         ranks=tuple(reports),
         deadline_ns=min((case.verdict.deadline_ns for case in findings.cases if case.is_late), default=None),
         seen_ns=now_ns,
@@ -157,6 +157,7 @@ def _incident(
 
 
 def action_on(condemned: Sequence[RankMonitor], ranks: Sequence[RankReport], settings: MonitorSettings) -> str:
+    """Return one sentence about what is done: who is signalled, and who else has to end the culprit."""
     number = signal.Signals(settings.config.rank_termination_signal)
     numbers = [rank.order.rank for rank in condemned]
     action = f"{number.name} to rank {', '.join(map(str, numbers))}"
@@ -171,7 +172,7 @@ def action_on(condemned: Sequence[RankMonitor], ranks: Sequence[RankReport], set
         action += f"; {names} is not signalled: whoever started it has to end it"
     elif others:
         action += f"; {names} are not signalled: whoever started them has to end them"
-    return f"{action}; to start it again is the business of whoever started it"
+    return f"{action}; restarting it is up to whoever started it"
 
 
 def _with_verdict(

@@ -42,6 +42,7 @@ from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.replacement_rules import StoppedLauncher
 from launcher.monitor.termination import Reporter, terminate
 from launcher.processes.background import Background
+from launcher.processes.exit_codes import SUCCEEDED
 from launcher.processes.handles import end_sessions, has_exited, send_signal
 from launcher.processes.leftovers import end_marked
 from launcher.processes.proc import process_status
@@ -79,7 +80,7 @@ class Monitor:
         self._lost = LostTime(settings.lost_time)
         self._writer = IncidentWriter(settings.log_folder)
         self._sources = SourceReader()
-        self._rounds: DeadlineRules[RankMonitor] = DeadlineRules(
+        self._rules: DeadlineRules[RankMonitor] = DeadlineRules(
             self._clock,
             lambda ns: time.sleep(ns / NS_PER_SECOND),
             self._lost.freezes,
@@ -94,17 +95,17 @@ class Monitor:
         self._clock()
         while not self._told_to_stop and self._parent_is_alive:
             now_ns = self._clock()
-            look_at_ns = now_ns + self._rounds.time_until_next_look(self._judged(), now_ns)
+            look_at_ns = now_ns + self._rules.time_until_next_look(self._judged(), now_ns)
             kills_ns = [rank.kill_at_ns for rank in self._ranks.values() if rank.kill_at_ns is not None]
             look_at_ns = min([look_at_ns, *kills_ns])
-            beat_ns = self._lost.suit_limit(self._rounds.smallest_limit_ns)
+            beat_ns = self._lost.suit_limit(self._rules.smallest_limit_ns)
             while not self._listen(min(beat_ns, look_at_ns - now_ns)):
                 now_ns = self._clock()
                 if now_ns >= look_at_ns:
                     break
             now_ns = self._clock()
             self._kill_survivors(now_ns)
-            findings = self._rounds.look(self._judged())
+            findings = self._rules.look(self._judged())
             if findings is not None:
                 self._condemn(findings)
             self._look_for_parts(now_ns)
@@ -143,7 +144,7 @@ class Monitor:
 
         reporter = Reporter(tell_incident, tell_near_misses, lambda: self._channel.is_being_ended(generation))
         everybody = [rank for rank in self._ranks.values() if rank.order.generation == generation]
-        signalled = terminate(findings, everybody, self._rounds, self._settings, self._writer, self._sources, reporter)
+        signalled = terminate(findings, everybody, self._rules, self._settings, self._writer, self._sources, reporter)
         self._lost.announce_work(0)
         if signalled:
             signalled_ns = self._clock()
@@ -293,4 +294,4 @@ def main(settings_text: str) -> None:
     Monitor(settings).run()
     console.finish(0.1)
     # Nothing here needs an interpreter's orderly end, and the launcher waits for ours.
-    os._exit(0)
+    os._exit(SUCCEEDED)

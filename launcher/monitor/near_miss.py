@@ -9,7 +9,7 @@ from resilience_core.protocol.cell_layout import WATCHED
 from resilience_core.protocol.cell_view import CellView
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["Lateness", "NearMiss", "late_phrase", "lateness"]
+__all__ = ["Lateness", "NearMiss", "announced", "lateness", "withdrawn"]
 
 
 class NearMiss(NamedTuple):
@@ -39,14 +39,58 @@ class NearMiss(NamedTuple):
     """Whether the launcher has been told that it would be signalled."""
 
     def __str__(self) -> str:
-        where = f"section '{self.section}'" if self.section is not None else self.cause
+        """Return why it was spared, as the report of its incident says."""
         if not self.was_late:
-            return f"rank {self.rank} (pid {self.pid}) was not overdue itself: {where}, limit {self.limit_seconds:g} s"
+            return f"{self._who} was not overdue itself: {self._what}"
         if self.waited_for is not None:
-            return f"rank {self.rank} (pid {self.pid}) waited for rank {self.waited_for}, which came back: {where}"
-        late = late_phrase(self.late_seconds, self.late_at_most_seconds)
+            return f"{self._who} waited for rank {self.waited_for}, which came back: {self._where}"
         asked = ", perhaps because a signal asked it for its stack" if self.was_asked else ""
-        return f"rank {self.rank} (pid {self.pid}) came back{late}{asked}: {where}, limit {self.limit_seconds:g} s"
+        return f"{self._who} came back{self._late}{asked}: {self._what}"
+
+    @property
+    def _who(self) -> str:
+        return f"rank {self.rank} (pid {self.pid})"
+
+    @property
+    def _where(self) -> str:
+        return f"section '{self.section}'" if self.section is not None else self.cause
+
+    @property
+    def _what(self) -> str:
+        return f"{self._where}, limit {self.limit_seconds:g} s"
+
+    @property
+    def _late(self) -> str:
+        if self.late_seconds is not None:
+            return f" {self.late_seconds * 1000:.1f} ms late"
+        known = self.late_at_most_seconds
+        return "" if known is None else f" at most {known * 1000:.1f} ms late"
+
+
+def announced(miss: NearMiss, count: int) -> str:
+    """Return one line about a rank whose verdict was withdrawn, for people at a terminal.
+
+    Args:
+        miss: Which.
+        count: How many there were so far, this one included.
+    """
+    rank, limit = f"near miss {count}: {miss._who}", f"({miss._what})"
+    if miss.waited_for is not None:
+        return f"{rank} waits for rank {miss.waited_for}, which came back {limit}; it was spared, and is still watched"
+    if miss.was_asked:
+        return (
+            f"{rank} came back{miss._late} {limit} when a signal asked it for its stack; it was spared. Either the "
+            "limit is too close to what is normal, or it was stuck in a call that any signal ends"
+        )
+    return (
+        f"{rank} came back{miss._late} {limit} before it was signalled; it was spared. The limit is too close to what "
+        "is normal"
+    )
+
+
+def withdrawn(miss: NearMiss) -> str:
+    """Return one line about a rank that was announced to be terminated with an overdue one, and was not."""
+    return f"withdrawn: {miss._who} was not overdue itself, and is not signalled after all; it is still watched"
 
 
 class Lateness(NamedTuple):
@@ -56,13 +100,6 @@ class Lateness(NamedTuple):
     """Exactly."""
     at_most_seconds: float | None = None
     """The same, or an upper bound where it is not known exactly."""
-
-
-def late_phrase(seconds: float | None, at_most_seconds: float | None) -> str:
-    """Say how late a rank came back; empty where nothing is known."""
-    if seconds is not None:
-        return f" {seconds * 1000:.1f} ms late"
-    return "" if at_most_seconds is None else f" at most {at_most_seconds * 1000:.1f} ms late"
 
 
 def lateness(before: CellView, verdict: HangVerdict, after: CellView, seen_ns: int) -> Lateness:

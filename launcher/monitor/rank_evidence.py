@@ -47,7 +47,7 @@ def can_be_asked(look: ProcessLook | None) -> bool:
 
 
 def stacks_of_ranks(
-    doomed: Sequence[RankMonitor],
+    verdicts: Sequence[RankMonitor],
     views: dict[RankMonitor, CellView],
     children: Sequence[Child],
     settings: MonitorSettings,
@@ -58,7 +58,7 @@ def stacks_of_ranks(
         reasons.update((rank.order.local_rank, "none was taken (--ft-capture-stacks false)") for rank in views)
         return {}
     # The launcher ends every rank once one is condemned, so none has anything left to be disturbed in.
-    may_be_asked = views if settings.owns_ranks else doomed
+    may_be_asked = views if settings.owns_ranks else verdicts
     try:
         return take_stacks(
             {

@@ -148,7 +148,7 @@ class RankMonitor:
         """Expect nothing more from this process than its end."""
         self._condemned = (view.pid, view.start_time)
 
-    def acquit(self) -> None:
+    def withdraw(self) -> None:
         """Watch it on: the verdict was withdrawn."""
         self._condemned = None
 

@@ -1,4 +1,4 @@
-"""When a monitor is to be replaced: the keeper's rules, pure. ``launcher.agent.monitor_handle`` carries them out."""
+"""When a monitor is to be replaced. Pure; ``launcher.agent.monitor_handle`` carries it out in the launcher."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["Keeping", "Recovery", "StoppedLauncher"]
+__all__ = ["ReplacementRules", "Recovery", "StoppedLauncher"]
 
 OVERSLEPT_NS = NS_PER_SECOND * 3 // 10
-"""Longer than the keeper's longest sleep: it has not run itself."""
+"""Longer than the longest sleep of the thread that looks: the launcher itself has not run."""
 SETTLING_NS = NS_PER_SECOND
-"""A whole tree that was stopped or frozen wakes one by one; the others get so long after the keeper's own waking."""
+"""A whole tree that was stopped or frozen wakes one by one; the monitor gets so long after the launcher has woken."""
 STUCK_NS = 3 * NS_PER_SECOND
 """The monitor beats at least twice a second, except while it is busy, which it announces."""
 SHORT_LIFE_NS = 5 * NS_PER_SECOND
@@ -31,8 +31,8 @@ class Recovery(NamedTuple):
     """When the monitor that lives on was started."""
 
 
-class Keeping:
-    """Judges one monitor after the other.
+class ReplacementRules:
+    """Decide about one monitor after the other.
 
     Args:
         now_ns: ``CLOCK_MONOTONIC``.
@@ -80,7 +80,7 @@ class Keeping:
         return None
 
     def ended(self, now_ns: int) -> str | None:
-        """Note that a monitor is gone, and be it because it was stuck.
+        """Record that a monitor has ended, including one that was stuck.
 
         Returns:
             What to tell: ``monitor_replaced``, or ``monitor_lost`` when one after the other has died young; None when
@@ -124,7 +124,7 @@ class Keeping:
 
 
 class StoppedLauncher:
-    """Judges the launcher, as its monitor sees it: one that is stopped restarts nothing, and cannot say so itself."""
+    """Decide whether the launcher is stopped: it then restarts nothing and cannot say so, so its monitor does."""
 
     def __init__(self) -> None:
         self._since_ns: int | None = None

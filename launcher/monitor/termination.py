@@ -82,7 +82,7 @@ def terminate(
         if is_dropped:
             standing = withdrawn = ()
             for case in findings.cases:
-                case.rank.acquit()
+                case.rank.withdraw()
         if standing:
             announced = [case.rank.order.local_rank for case in standing]
             told = _corrected(incident, standing, _near_misses(incident, withdrawn, ()), settings)
@@ -100,7 +100,7 @@ def terminate(
     withdrawn = [*withdrawn, *back]
     if withdrawn and incident is not None:
         for case, _ in withdrawn:
-            case.rank.acquit()
+            case.rank.withdraw()
         spared = _near_misses(incident, withdrawn, announced)
         corrected = _corrected(incident, standing, spared, settings)
         if standing:

@@ -1,4 +1,4 @@
-"""judge(cell, now) -> Verdict. Pure: no clock, no process, no I/O.
+"""sight(view, now) -> Sighting, and the verdict on it. Pure: no clock, no process, no I/O.
 
 Every running deadline is judged by itself: an expired outer section is a verdict even while a younger inner one
 still has time. Out-of-section time is a deadline like any other, heeded only while no section is open.
@@ -24,7 +24,6 @@ __all__ = [
     "Sighting",
     "HangVerdict",
     "deadlines_in_force",
-    "judge",
     "sight",
     "verdict_on",
 ]
@@ -147,17 +146,6 @@ def sight(
             pending.append((at_ns, deadline))
     late.sort(key=lambda deadline: deadline.at_ns)
     return Sighting(view, tuple(late), tuple(pending))
-
-
-def judge(
-    view: CellView, now_ns: int, freezes: Sequence[Freeze] = (), startup: Deadline | None = None
-) -> HangVerdict | None:
-    """Return the verdict on one rank at one instant; for the arguments see :func:`sight`.
-
-    Returns:
-        That of the deadline that passed first, or None when all is well.
-    """
-    return sight(view, now_ns, freezes, startup=startup).verdict
 
 
 def verdict_on(view: CellView, deadlines: Iterable[Deadline]) -> HangVerdict | None:

@@ -8,9 +8,8 @@ Two ways were sketched:
 * *A thread with a bounded queue*: whatever blocks, blocks there. What a slow reader has not taken yet waits in
   memory, up to a bound, and only what is beyond it is lost, counted, and reported later.
 
-The thread is what is built. It is started early, while there is no lack of processes yet, but after the zygote
-was forked, since a process with threads is not to be forked. The first way serves before that, and wherever a
-thread cannot be had.
+The thread was chosen. It is started early, while the system still grants threads, but after the zygote was forked,
+since a process with threads must not be forked. The first way is used before that, and where no thread can be started.
 
 Standard library only: the monitor uses it, too.
 """
@@ -47,7 +46,7 @@ class Background:
     """One thread and the calls that wait for it.
 
     Args:
-        name: The thread's.
+        name: Of the thread.
         room: How much may wait; the unit is the caller's, most often bytes.
         place: The folder that the calls touch, where it is one; for messages.
     """
@@ -98,8 +97,8 @@ class Background:
     def gathering(self) -> Iterator[None]:
         """Wake the thread once for all that is handed over meanwhile, unless somebody waits for a result.
 
-        A thread that is woken for each line takes the interpreter, and one of the processors, from whoever writes
-        the lines; while ranks die and are started anew both are short.
+        A thread that is woken for each line takes the interpreter's lock and a processor from the caller, which needs
+        both to start ranks again.
         """
         with self._changed:
             self._gathering += 1
@@ -112,7 +111,7 @@ class Background:
                     self._changed.notify_all()
 
     def call(self, function: Callable[[], T], timeout_seconds: float) -> T:
-        """Have a function called and wait for its result, but not for long.
+        """Call a function in the thread, and return its result within a bound.
 
         Raises:
             NotDoneError: It was not done in time, or what came before it has been stuck for as long already, so

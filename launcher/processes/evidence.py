@@ -1,4 +1,4 @@
-"""What can be known about a local rank without disturbing it: its process (proc(5)), its cell, its last words.
+"""Collect what is known about a local rank without disturbing it: process (proc(5)), cell, exception on record.
 
 Monitor and launcher both collect it; ``launcher.incidents.attribution`` draws the conclusions. Nothing here waits or
 raises.
@@ -11,11 +11,11 @@ import os
 import signal
 from typing import NamedTuple
 
-from launcher.processes.proc import open_files, process_status, status_of
+from launcher.processes.proc import open_files, process_status, status_of, wait_channel
 from resilience_core.protocol.cell_layout import SHUT_DOWN
 from resilience_core.protocol.cell_view import CellView
 from resilience_core.protocol.error_record import ErrorRecord
-from resilience_core.system.proc import read_proc
+from resilience_core.system.proc import ENDED_STATES, STOPPED_STATES
 
 __all__ = [
     "UNREADABLE",
@@ -50,12 +50,12 @@ class ProcessLook(NamedTuple):
     @property
     def is_stopped(self) -> bool:
         """Stopped by a signal or by a tracer."""
-        return self.state in ("T", "t")
+        return self.state in STOPPED_STATES
 
     @property
     def exit_code(self) -> int | None:
         """Once it is ending: its exit code, negative for a signal."""
-        if not (self.is_exiting or self.is_dumping_core or self.state in ("Z", "X")):
+        if not (self.is_exiting or self.is_dumping_core or self.state in ENDED_STATES):
             return None
         number = self.exit_status & 0x7F
         return -number if number else self.exit_status >> 8
@@ -76,7 +76,7 @@ def look_at(pid: int) -> ProcessLook | None:
 
 def kernel_wait(pid: int) -> str | None:
     """Return the kernel function that a process sleeps in, where there is one and it may be read."""
-    return _read(f"/proc/{pid}/wchan").decode("utf-8", errors="replace").strip("0 \n") or None
+    return wait_channel(pid)
 
 
 def state_phrase(pid: int) -> str:
@@ -217,10 +217,3 @@ class Evidence(NamedTuple):
             if number not in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT):
                 return number
         return None
-
-
-def _read(path: str) -> bytes:
-    try:
-        return read_proc(path)
-    except OSError:
-        return b""

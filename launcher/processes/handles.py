@@ -13,6 +13,7 @@ from launcher.processes.proc import is_resource_tracker, session_members
 from resilience_core.system import prctl
 
 __all__ = [
+    "KillDeadline",
     "become_subreaper",
     "is_subreaper",
     "end_processes",
@@ -30,12 +31,38 @@ _LONGEST_ROUND_SECONDS = 1.0
 _LONGEST_UNLINK_SECONDS = 1.0
 """What a resource tracker gets to unlink what nobody uses any more, once all others are gone; it takes milliseconds.
 
-As long it is looked again at what may be one, each time after ``_LOOK_AGAIN_SECONDS``."""
+For the same time, possible trackers are rechecked every ``_LOOK_AGAIN_SECONDS``."""
 _LOOK_AGAIN_SECONDS = 0.02
 
 
+class KillDeadline:
+    """The time until which to wait for processes that were killed.
+
+    Args:
+        timeout_seconds: From now on.
+        is_hurried: Whether to wait no longer than a second. Asked at each look until it is true once.
+    """
+
+    def __init__(self, timeout_seconds: float, is_hurried: Callable[[], bool]) -> None:
+        self._end = time.monotonic() + timeout_seconds
+        self._is_hurried = is_hurried
+        self._is_shortened = False
+
+    def seconds_left(self) -> float:
+        """Return for how long to wait yet; 0 or less once the time is up."""
+        if not self._is_shortened and self._is_hurried():
+            self._is_shortened = True
+            self._end = min(self._end, time.monotonic() + _HURRIED_SECONDS)
+        return self._end - time.monotonic()
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() >= self._end
+
+
 def open_pidfd(pid: int) -> int | None:
-    """Return a descriptor that stands for this very process, whatever becomes of its number; None when it is gone."""
+    """Return a pidfd, which refers to this process even after its pid is reused; None when the process is gone."""
     try:
         return os.pidfd_open(pid)
     except ProcessLookupError:
@@ -87,9 +114,9 @@ def end_sessions(
 ) -> set[int]:
     """Kill every process of these sessions and wait until none is left.
 
-    A worker is the leader of a session of its own, so this reaches what it started (DataLoader workers, forked
-    children, shells), also what outlived it. Last of all a resource tracker of multiprocessing: it gets a moment, since
-    shared memory with a name stays for ever where it is killed with the others.
+    Each worker leads a session of its own, so this reaches what it started (DataLoader workers, forked children,
+    shells), also what outlived it. A resource tracker of multiprocessing is killed last, after up to a second: killed
+    with the others, it would leave named shared memory behind.
 
     Args:
         sessions: Session numbers; that of the caller is left alone.
@@ -159,7 +186,7 @@ def end_processes(
     Returns:
         The pids that were still there when time was up, or that may not be signalled.
     """
-    end = time.monotonic() + timeout_seconds
+    deadline = KillDeadline(timeout_seconds, is_hurried)
     out_of_reach: set[int] = set()  # another user's: a program with the set-user-ID bit
     while found := set(find()) - out_of_reach:
         pidfds = {pidfd: pid for pid in found if (pidfd := open_pidfd(pid)) is not None}
@@ -170,10 +197,7 @@ def end_processes(
                     out_of_reach.add(pid)
                     pending.discard(pidfd)
             while pending:
-                if is_hurried():
-                    end = min(end, time.monotonic() + _HURRIED_SECONDS)
-                    is_hurried = _is_not  # the bound stands
-                if (left := end - time.monotonic()) <= 0:
+                if (left := deadline.seconds_left()) <= 0:
                     break
                 ended = wait(pending, min(left, _LONGEST_ROUND_SECONDS))
                 pending -= ended
@@ -182,13 +206,9 @@ def end_processes(
         finally:
             for pidfd in pidfds:
                 os.close(pidfd)
-        if time.monotonic() >= end:
+        if deadline.has_passed:
             return set(find())
     return out_of_reach
-
-
-def _is_not() -> bool:
-    return False
 
 
 def become_subreaper() -> None:

@@ -1,8 +1,8 @@
 """What workers have started and left: adopted by the launcher, or found by its marks. Standard library only.
 
-Sessions reach most of what a worker has started (``launcher.processes.handles``), but not what has made a session of
-its own:
-daemons, servers, commands started with ``start_new_session``. Four ways to find those were compared:
+Sessions reach most of what a worker has started (``launcher.processes.handles``), but not processes that have made a
+session of their own: daemons, servers, commands started with ``start_new_session``. Four ways to find those were
+compared:
 
 * *The tree below each worker, read before it is killed*: what has lost its parent already is not in it, and it costs
   a file per thread of every worker, in each restart.
@@ -11,7 +11,7 @@ daemons, servers, commands started with ``start_new_session``. Four ways to find
   layer, the list is empty in the end. One file to read where nothing was left. This is what the launcher does.
 * *Marks*, for when the launcher itself was killed and cannot adopt: :mod:`launcher.processes.process_marks`. The
   monitor looks for them.
-* *A cgroup*: see there why not.
+* *A cgroup*: rejected, for the reasons given there.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from launcher.processes.process_marks import carries_limit, is_marked
 __all__ = ["Orphans", "end_marked"]
 
 _GO_BY_THEMSELVES = ("ft_monitor", "ft_parked", "ft_zygote")
-"""These follow their launcher, ours or one that a rank has started, when it dies; a monitor has to tidy up first."""
+"""Processes that end by themselves when their launcher dies, this one or one that a rank has started."""
 
 
 class Orphans:
     """What this process has adopted. Only for one that has called :func:`launcher.processes.handles.become_subreaper`.
 
-    A process that somebody has asked for by name (a shell in the container of a launcher that is its first process)
-    may be adopted as well; there only what is marked is taken for a rank's.
+    Where the launcher is the first process of a container, it adopts others as well, such as what a shell in the
+    container has left; there only a marked process counts as a rank's.
 
     Args:
         marks: The run folders of this job, as of now.
@@ -72,7 +72,7 @@ class Orphans:
         return found
 
     def _adopted(self, own: Collection[int]) -> list[int]:
-        # Orphans come to the first thread that lives. What other threads of ours have started is theirs to wait for.
+        # The kernel gives orphans to the first thread that lives. Other threads collect what they have started.
         children = child_pids(os.getpid(), [os.getpid()])
         session = os.getsid(0)
         # Workers are leaders of sessions, so that nothing below them can be in ours; a helper of torch's may be.
@@ -94,7 +94,7 @@ def end_marked(marks: Collection[str], timeout_seconds: float) -> set[int]:
         The pids that were still there when time was up.
     """
     end = time.monotonic() + timeout_seconds
-    # First what is found without a look at its memory, which may take for ever with a process that is stuck.
+    # First those that are found without reading their memory, which may never return where a process is stuck.
     left = end_processes(lambda: _found(lambda pid: carries_limit(pid, marks)), timeout_seconds)
     seconds = max(0.0, end - time.monotonic())
     return left | end_processes(lambda: _found(lambda pid: pid not in left and is_marked(pid, marks)), seconds)

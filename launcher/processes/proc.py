@@ -1,4 +1,7 @@
-"""What proc(5) says of processes, their threads and their descriptors. The one place of the launcher that reads it."""
+"""Read proc(5): processes, their threads and their descriptors. All of the launcher reads it through this module.
+
+A test in ``tests/repository`` lists the exceptions.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,30 @@ import os
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from resilience_core.system.proc import read_proc, stat_fields
+from resilience_core.system.proc import ENDED_STATES, STOPPED_STATES, read_proc, stat_fields
 
 __all__ = [
     "ProcessStatus",
     "all_pids",
+    "boot_id",
     "child_pids",
+    "descriptor_path",
+    "descriptors",
+    "environment_entries",
     "handles_signal",
     "is_resource_tracker",
+    "largest_pid",
+    "link_to_working_folder",
+    "memory_map",
     "open_files",
     "process_name",
     "process_status",
+    "runs_our_program",
     "session_members",
     "state_of_thread",
     "status_of",
     "thread_ids",
+    "wait_channel",
 ]
 
 
@@ -38,13 +50,18 @@ class ProcessStatus(NamedTuple):
 
     @property
     def is_stopped(self) -> bool:
-        """Stopped by a signal; it will not answer until it is continued."""
-        return self.state == "T"
+        """Stopped by a signal or by a tracer; it answers nothing until it is continued."""
+        return self.state in STOPPED_STATES
+
+    @property
+    def is_traced(self) -> bool:
+        """Stopped by a tracer: a debugger for as long as its user wants, a profiler such as py-spy for milliseconds."""
+        return self.state == "t"
 
     @property
     def has_ended(self) -> bool:
-        """A zombie; it is its parent's to collect."""
-        return self.state in ("Z", "X")
+        """A zombie, which its parent has yet to collect, or dead."""
+        return self.state in ENDED_STATES
 
 
 def all_pids() -> list[int]:
@@ -84,6 +101,61 @@ def status_of(pid: int) -> dict[str, str]:
     return {name: value.strip() for name, _, value in (line.partition(":") for line in text.splitlines())}
 
 
+def wait_channel(pid: int) -> str | None:
+    """Read the kernel function that a process sleeps in; None where there is none, or it may not be read."""
+    try:
+        return read_proc(f"/proc/{pid}/wchan").decode("utf-8", errors="replace").strip("0 \n") or None
+    except OSError:
+        return None
+
+
+def environment_entries(pid: int) -> list[bytes]:
+    """Read what a process was started with, as ``NAME=value``. May wait for the process's memory.
+
+    Raises:
+        OSError: There is no such process, or it may not be looked at.
+    """
+    with open(f"/proc/{pid}/environ", "rb") as file:  # may be longer than one read
+        return file.read().split(b"\0")
+
+
+def memory_map(pid: int) -> bytes:
+    """Read what a process has mapped, one mapping a line. May wait for the process's memory.
+
+    Raises:
+        OSError: There is no such process, or it may not be looked at.
+    """
+    with open(f"/proc/{pid}/maps", "rb") as file:  # may be longer than one read
+        return file.read()
+
+
+def runs_our_program(pid: int) -> bool:
+    """Return whether a process runs the same executable file as this one.
+
+    Raises:
+        OSError: There is no such process, it has none (a kernel thread), or it may not be looked at.
+    """
+    return os.readlink(f"/proc/{pid}/exe") == os.readlink("/proc/self/exe")
+
+
+def link_to_working_folder() -> str:
+    """Read the path of this process's working folder; one that was deleted ends with `` (deleted)``.
+
+    Raises:
+        OSError: proc(5) is not mounted.
+    """
+    return os.readlink("/proc/self/cwd")
+
+
+def largest_pid() -> int | None:
+    """Read how many process numbers this machine has (kernel.pid_max); None where that is not shown."""
+    try:
+        with open("/proc/sys/kernel/pid_max", encoding="ascii") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
+
+
 def thread_ids(pid: int | None = None) -> list[int]:
     """List the threads of a process, native ones included; those of this one when it is None.
 
@@ -101,6 +173,15 @@ def child_pids(pid: int, threads: Collection[int]) -> list[int]:
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:  # may be longer than one read
                 found += map(int, file.read().split())
     return found
+
+
+def descriptors() -> list[int]:
+    """List the descriptors of this process; the one that is used for the listing is among them.
+
+    Raises:
+        OSError: They cannot be listed.
+    """
+    return [int(name) for name in os.listdir("/proc/self/fd")]
 
 
 def open_files(pid: int | None = None) -> Iterator[tuple[int, str]]:
@@ -134,8 +215,9 @@ def handles_signal(pid: int, number: int) -> bool:
 def is_resource_tracker(pid: int) -> bool | None:
     """Return whether this is multiprocessing's helper that unlinks shared memory after its last user.
 
-    Its command line tells. To read that may wait for the process's memory, and for ever where a thread of it is stuck
-    in the kernel: it is read of nothing that sleeps uninterruptibly or has a second thread, as a tracker has not.
+    Its command line tells. Reading that may wait for the process's memory, and never returns where a thread of it is
+    stuck in the kernel. So it is not read where the process sleeps uninterruptibly or has a second thread, which a
+    tracker has not.
 
     Returns:
         None: it cannot be told now. Its only thread sleeps uninterruptibly, as while its program is read from a disk,
@@ -158,3 +240,16 @@ def session_members(sessions: Collection[int]) -> list[int]:
         return []
     looks = ((pid, process_status(pid)) for pid in all_pids())
     return [pid for pid, look in looks if look is not None and look.session in sessions and not look.has_ended]
+
+
+def boot_id() -> str | None:
+    """Read what identifies this start of the machine, and so its monotonic clock; None where it is not shown."""
+    try:
+        return read_proc("/proc/sys/kernel/random/boot_id").decode("ascii", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def descriptor_path(descriptor: int, pid: int | None = None) -> str:
+    """Return a path by which what a descriptor refers to can be opened anew; of this process when ``pid`` is None."""
+    return f"/proc/{'self' if pid is None else pid}/fd/{descriptor}"

@@ -1,8 +1,7 @@
 """Marks that a rank carries, and whatever it starts, so that it is found when its launcher is gone. No torch.
 
-While the launcher lives it adopts what ranks leave (``launcher.processes.leftovers``), and needs no marks unless it
-is the first
-process of a container. When it was killed, the monitor looks through /proc for these:
+While the launcher lives it adopts what ranks leave (``launcher.processes.leftovers``), and needs no marks unless it is
+the first process of a container. When it was killed, the monitor looks through /proc for these:
 
 * *A variable in the environment* that names the run folder. ``env -i`` takes it away, and the environment of a fork of
   a warm worker, as /proc shows it, is that of the launcher.
@@ -39,16 +38,20 @@ import os
 import resource
 from collections.abc import Collection
 
+from launcher.processes.proc import environment_entries, memory_map, runs_our_program
+from resilience_core.environment import PREFIX
+
 __all__ = ["carries_limit", "is_marked", "leave_mark"]
 
 _RLIMIT_LOCKS = 10  # on all architectures; ``resource`` has no name for it
 _PRIME = 2**61 - 1
+_PREFIX = PREFIX.encode()
 
 
 def leave_mark(cell: str) -> None:
     """Set the limit for this process and whatever it will start.
 
-    Nothing is done where it may not be set: below a hard limit, or on a system that lets nobody set it.
+    Do nothing where it may not be set: below a hard limit, or on a system that lets nobody set it.
 
     Args:
         cell: The path of the rank's cell, ``<run folder>/cells/<name>``; empty for none.
@@ -68,24 +71,22 @@ def carries_limit(pid: int, marks: Collection[str]) -> bool:
 
 
 def is_marked(pid: int, marks: Collection[str]) -> bool:
-    """Return whether a rank of ours, or what it has started, is at the root of a process.
+    """Return whether a process is a rank of this job, or was started by one.
 
     Args:
         pid: The process.
-        marks: The run folders of a job, which variables of every rank name, and in which their cells are.
+        marks: The run folders of a job; variables of each rank name them, and its cell is in one.
     """
     if carries_limit(pid, marks):
         return True
     folders = {os.fsencode(path) for mark in marks for path in (mark, os.path.realpath(mark))}
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            ours = [entry for entry in file.read().split(b"\0") if entry.startswith(b"FT_")]
+        ours = [entry for entry in environment_entries(pid) if entry.startswith(_PREFIX)]
         if any(b"=" + folder + b"/" in entry for entry in ours for folder in folders):
             return True
-        if os.readlink(f"/proc/{pid}/exe") != os.readlink("/proc/self/exe"):  # no fork of a warm worker
+        if not runs_our_program(pid):  # no fork of a warm worker
             return False
-        with open(f"/proc/{pid}/maps", "rb") as file:
-            maps = file.read()
+        maps = memory_map(pid)
         return any(b" " + folder + b"/cells/" in maps for folder in folders)
     except OSError:  # gone, a kernel thread, or not ours to look at
         return False

@@ -1,4 +1,4 @@
-"""What the system has refused: processes, descriptors, memory, room; no mistake of ours, and told in one line."""
+"""Explain in one line what the system has refused: processes, descriptors, memory or disk space."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["explained", "shortage", "too_few_descriptors"]
 
 _ENOUGH_DESCRIPTORS = 1024
 _LAUNCHERS_OWN_DESCRIPTORS = 22
-"""Run folder, log, control socket, monitor, store, and what is open for a moment; measured, and no more than that."""
+"""Run folder, log, control socket, monitor, store, and files that are open briefly, as measured."""
 _DESCRIPTORS_PER_WORKER = 3
 """Its cell (two) and its process; what its connections to the store need comes on top."""
 
@@ -35,7 +35,7 @@ def shortage(error: BaseException) -> str | None:
 
 
 def explained(error: Exception) -> str:
-    """Return an error of ours in words; where no descriptor was left, with what helps: no other folder does."""
+    """Return an error of ours in words; where no descriptor was left, with advice on that instead of on folders."""
     cause = error.__cause__
     if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
         return f"{str(error).partition('; ')[0]}; {_ADVICE[cause.errno](cause)}"
@@ -43,9 +43,9 @@ def explained(error: Exception) -> str:
 
 
 def too_few_descriptors(workers: int, open_now: int) -> str | None:
-    """Say that so many workers cannot be started for want of descriptors; None where they may well be.
+    """Return why so many workers cannot be started: too few descriptors. None where there are enough.
 
-    Below this it depends on the limit's very value what fails first, and some of it is torch's, which waits for ever.
+    With fewer, the exact limit decides what fails first, and some of torch's calls then wait without end.
 
     Args:
         workers: How many there are to be on this node.
@@ -59,7 +59,7 @@ def too_few_descriptors(workers: int, open_now: int) -> str | None:
 
 
 def _place(error: BaseException) -> str:
-    """Return the innermost line of ours on its way."""
+    """Return the innermost line of our own code in the traceback of an error."""
     place, trace = "", error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code

@@ -1,10 +1,12 @@
-"""Standard descriptors of the launcher's own process, made sure of at its start and left in good order at its end."""
+"""Open missing standard descriptors when the launcher starts, and flush its standard streams when it ends."""
 
 from __future__ import annotations
 
 import os
 import sys
 import threading
+
+from launcher.processes.proc import descriptors
 
 __all__ = ["flush_standard_streams", "open_descriptors", "open_missing_descriptors"]
 
@@ -31,8 +33,9 @@ def open_missing_descriptors() -> None:
 
 def open_descriptors() -> list[int]:
     """List the descriptors beyond the standard ones."""
-    listed = [int(name) for name in os.listdir("/proc/self/fd")]
-    return [descriptor for descriptor in listed if descriptor > 2 and _is_open(descriptor)]  # one did the listing
+    return [
+        descriptor for descriptor in descriptors() if descriptor > 2 and _is_open(descriptor)
+    ]  # one did the listing
 
 
 def _is_open(descriptor: int) -> bool:
@@ -44,7 +47,7 @@ def _is_open(descriptor: int) -> bool:
 
 
 def flush_standard_streams(timeout_seconds: float) -> None:
-    """Flush what is buffered; a pipe that nobody reads is given up on after a while."""
+    """Flush standard output and error; give up after ``timeout_seconds`` where nobody reads the pipe."""
 
     def flush() -> None:
         for stream in (sys.stdout, sys.stderr):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 
+from launcher.processes.proc import link_to_working_folder
+
 __all__ = ["completed", "said_where_deleted", "working_folder", "working_folder_phrase"]
 
 _DELETED = " (deleted)"  # as proc(5) shows it
@@ -30,7 +32,7 @@ def completed(path: str) -> str:
 
 
 def said_where_deleted() -> list[str]:
-    """Return what to say before a restart where the working folder was deleted; nothing else is ever said."""
+    """Return a note for people before a restart, where the working folder was deleted; otherwise no line."""
     if working_folder() is not None:
         return []
     return [
@@ -41,5 +43,5 @@ def said_where_deleted() -> list[str]:
 
 def _former() -> str:
     with contextlib.suppress(OSError):
-        return os.readlink("/proc/self/cwd").removesuffix(_DELETED)
+        return link_to_working_folder().removesuffix(_DELETED)
     return "of this job"

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from launcher.processes.background import Background
+from launcher.processes.proc import descriptor_path
 
 __all__ = [
     "DEBUG",
@@ -28,6 +29,7 @@ __all__ = [
     "lost_lines",
     "announce",
     "set_level",
+    "set_prefix",
     "start",
     "threshold",
 ]
@@ -47,6 +49,7 @@ class _Console:
     def __init__(self) -> None:
         self.background = Background("ft_console", _ROOM_BYTES)
         self.threshold = INFO
+        self.prefix = "ft_launcher"
         self._dropped = 0  # there was no room for them
         self._told = 0  # their number is on its way
         self._failed = 0  # the system refused them
@@ -74,7 +77,7 @@ class _Console:
             self._told += failed
         lost = dropped + failed
         if lost:
-            raw = b"ft_launcher: %d line(s) could not be written here\n" % lost + raw
+            raw = f"{self.prefix}: {lost} line(s) could not be written here\n".encode() + raw
         try:
             if self.background.is_started:
                 _write_waiting(_descriptor(), raw)
@@ -97,11 +100,11 @@ def announce(*lines: str, level: int = WARNING) -> None:
 
     Args:
         lines: Without the prefix and the line's end.
-        level: As in ``logging``; below the configured ``log_level`` nothing is printed. What is told in the normal
-            course of things is INFO; whoever names no level is heard.
+        level: As in ``logging``; below the configured ``log_level`` nothing is printed. INFO is for what happens in
+            every run.
     """
     if level >= _console.threshold:
-        _console.announce("".join(f"ft_launcher: {line.translate(_CONTROLS)}\n" for line in lines), len(lines))
+        _console.announce("".join(f"{_console.prefix}: {line.translate(_CONTROLS)}\n" for line in lines), len(lines))
 
 
 def start() -> None:
@@ -134,6 +137,11 @@ def threshold() -> int:
 def set_level(level: int) -> None:
     """Print nothing below this level from now on."""
     _console.threshold = level
+
+
+def set_prefix(prefix: str) -> None:
+    """Begin every line with this from now on: the name of the command that speaks, ``ft_launcher`` at first."""
+    _console.prefix = prefix
 
 
 # ---- descriptors ----------------------------------------------------------------------------------------
@@ -196,7 +204,7 @@ def _write_at_once(descriptor: int, raw: bytes, patience_seconds: float) -> None
             # An open file of our own: O_NONBLOCK on the one that we share with the ranks would be theirs, too.
             with contextlib.suppress(OSError):
                 flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-                descriptor = ours = os.open(f"/proc/self/fd/{descriptor}", flags)
+                descriptor = ours = os.open(descriptor_path(descriptor), flags)
     try:
         while raw:
             if ours >= 0 or write is _send:

@@ -16,14 +16,19 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from launcher.processes.background import Background, NotDoneError
+from launcher.processes.proc import boot_id
 from launcher.records.console import announce
+from launcher.records.format_versions import check_version
 from launcher.records.log_folders import FolderError
+from resilience_core.system.clock import NS_PER_SECOND
 from resilience_core.system.plain_files import only_plain
 
 __all__ = ["EventLog", "read_events"]
 
 logger = logging.getLogger(__name__)
 
+_FORMAT_VERSION = 1
+"""To be raised when an event or a field that :mod:`launcher.records.run_events` reads changes its meaning."""
 _ROOM_BYTES = 1 << 20
 _LONGEST_START_SECONDS = 30.0
 _LONGEST_END_SECONDS = 1.0
@@ -33,14 +38,14 @@ class EventLog:
     """Appends to ``events.jsonl`` in the run's log folder.
 
     Every line has ``event``, ``t_ns`` (``CLOCK_MONOTONIC``, comparable with the incidents and among each other)
-    and ``time`` (for people); the first one also ``node`` and ``boot``, which tells whose monotonic clock it is. A
-    log folder that stops taking lines is reported once and never stops the job; where it takes them again, an event
-    ``lost`` says how many are missing. A file that somebody has removed is made anew, and its lines are counted as
-    missing.
+    and ``time`` (for people); the first one also ``version``, that of the format, and ``node`` and ``boot``, which tell
+    whose monotonic clock it is. A log folder that stops taking lines is reported once and never stops the job; when it
+    takes them again, an event ``lost`` says how many are missing. A file that was removed is made anew, and its lines
+    are counted as missing.
 
     Args:
         log_folder: Where.
-        background: What writes; without one, whoever calls :meth:`write` does.
+        background: What writes; without one, each call of :meth:`write` writes itself.
         on_made_anew: Called, by what writes, when the file was made anew.
 
     Raises:
@@ -80,7 +85,7 @@ class EventLog:
         logger.debug("event %s %s", event, facts)
         if self._is_first:
             self._is_first = False
-            facts = {**facts, **_whose_clock()}
+            facts = {**facts, **_about_the_file()}
         raw = _line(event, at_ns, facts)
         if not self._background.submit(lambda: self._append(raw), len(raw)):
             self.lost += 1
@@ -107,8 +112,8 @@ class EventLog:
                 self._make_anew()
             lost = self.lost
             if lost:
-                whose = {} if self._in_file else _whose_clock()
-                raw = _line("lost", None, {"lines": lost, **whose}) + raw
+                about = {} if self._in_file else _about_the_file()
+                raw = _line("lost", None, {"lines": lost, **about}) + raw
             if self._is_torn:
                 raw = b"\n" + raw
             written = os.write(self._descriptor, raw)
@@ -142,8 +147,10 @@ class EventLog:
         self._on_made_anew()
 
 
-def _whose_clock() -> dict[str, str]:
-    return {"node": os.uname().nodename, "boot": _boot()}
+def _about_the_file() -> dict[str, Any]:
+    """Return what the first line of a file says of all its lines: their format, and whose monotonic clock it is."""
+    node = os.uname().nodename
+    return {"version": _FORMAT_VERSION, "node": node, "boot": boot_id() or node}
 
 
 def _line(event: str, at_ns: int | None, facts: dict[str, Any]) -> bytes:
@@ -167,20 +174,27 @@ def read_events(log_folder: str) -> list[dict[str, Any]]:
     """Return the events of a run, of every node that wrote into this folder, oldest first.
 
     On one machine the monotonic clock orders them. Between machines, whose monotonic clocks have nothing in common,
-    the wall clock does, so that is as good as their clocks agree.
+    the wall clock does, so the order is as good as their clocks agree.
+
+    Raises:
+        OSError: The folder or a file cannot be read.
+        UnknownVersionError: Another release of torch-resilience has written a file. The whole folder is refused:
+            without the events of one node a run that goes on may seem to have ended, and be removed (``prune``).
     """
     files = []
     for name in sorted(os.listdir(log_folder)):
         if name.startswith("events") and name.endswith(".jsonl"):
-            with open(os.path.join(log_folder, name), encoding="utf-8", opener=only_plain) as file:
+            path = os.path.join(log_folder, name)
+            with open(path, encoding="utf-8", opener=only_plain) as file:
                 # The last line may be on its way; one in the middle was torn by a disk that was full.
                 events = [event for line in file if line.endswith("\n") if (event := _parsed(line)) is not None]
             if events:
+                check_version(path, events[0].get("version", 1), _FORMAT_VERSION)  # the first release wrote none
                 files.append((events[0].get("boot", name), events))
     epochs: dict[str, float] = {}  # when each machine's monotonic clock began
     for boot, events in files:
         epochs.setdefault(boot, _epoch(events[0]))
-    dated = [(epochs[boot] + event["t_ns"] / 1e9, event) for boot, events in files for event in events]
+    dated = [(epochs[boot] + event["t_ns"] / NS_PER_SECOND, event) for boot, events in files for event in events]
     return [event for _, event in sorted(dated, key=lambda pair: pair[0])]
 
 
@@ -196,14 +210,5 @@ def _epoch(event: dict[str, Any]) -> float:
     """Return the wall clock, in seconds since 1970, at which the monotonic clock of an event stood at zero."""
     for form in ("%Y-%m-%dT%H:%M:%S.%f%z", "%Y-%m-%dT%H:%M:%S%z"):
         with contextlib.suppress(KeyError, TypeError, ValueError):
-            return datetime.strptime(event["time"], form).timestamp() - float(event["t_ns"]) / 1e9
+            return datetime.strptime(event["time"], form).timestamp() - float(event["t_ns"]) / NS_PER_SECOND
     return 0.0
-
-
-def _boot() -> str:
-    """Return what tells this machine's monotonic clock from any other's."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return os.uname().nodename

@@ -14,7 +14,7 @@ from launcher.processes.working_folder import completed, working_folder_phrase
 from launcher.records import latest
 from resilience_core.errors import ResilienceError
 
-__all__ = ["FolderError", "as_file_name", "make_log_folder", "new_run_id", "remove_if_empty"]
+__all__ = ["FolderError", "as_file_name", "check_parent", "make_log_folder", "new_run_id", "remove_if_empty"]
 
 _LONGEST_NAME_BYTES = 200
 
@@ -63,6 +63,12 @@ def new_run_id() -> str:
 
 
 def check_parent(parent: str) -> None:
+    """Refuse a folder in which another user could replace what we make there.
+
+    Raises:
+        OSError: It is no folder, belongs to another user than this one and root, or others may write to it and it has
+            no sticky bit.
+    """
     status = os.stat(parent)
     if not stat.S_ISDIR(status.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, "not a folder")

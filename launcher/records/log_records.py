@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 
 from launcher.records import console
 
-__all__ = ["take_over_logging"]
+__all__ = ["take_over_logging", "warn_once"]
+
+logger = logging.getLogger(__name__)
 
 
 class _Handler(logging.Handler):
@@ -39,3 +42,9 @@ def take_over_logging(level: int | str) -> None:
         handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
         root.addHandler(handler)
         logging.captureWarnings(True)
+
+
+@functools.lru_cache(maxsize=1024)
+def warn_once(text: str) -> None:
+    """Log a warning, and nothing when the same text is given again in this process."""
+    logger.warning(text)

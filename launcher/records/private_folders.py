@@ -11,7 +11,17 @@ import shutil
 import stat
 from typing import NamedTuple
 
-__all__ = ["Home", "clear", "holds", "is_private", "make_home", "make_lock", "put_in_place", "remove_stale"]
+__all__ = [
+    "FOLDER_PREFIX",
+    "Home",
+    "clear",
+    "holds",
+    "is_private",
+    "make_home",
+    "make_lock",
+    "put_in_place",
+    "remove_stale",
+]
 
 FOLDER_PREFIX = "ft_launcher-"
 

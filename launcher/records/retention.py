@@ -12,7 +12,7 @@ import stat
 import threading
 
 from launcher.records.console import INFO, announce
-from launcher.records.event_log import read_events
+from launcher.records.run_events import Began, Ended, typed_events
 
 __all__ = ["prune", "prune_in_background"]
 
@@ -56,10 +56,10 @@ def _ended_at(path: str) -> int | None:
         if not stat.S_ISDIR(os.lstat(path).st_mode):  # not through a link
             return None
         written = os.stat(os.path.join(path, "events.jsonl")).st_mtime_ns
-        names = [event["event"] for event in read_events(path)]
-    except (OSError, ValueError, KeyError, TypeError):
+        events = typed_events(path)
+    except (OSError, ValueError, TypeError):  # not ours, damaged, or of an unknown version
         return None
-    began, ended = names.count("began"), names.count("ended")
+    began, ended = (sum(isinstance(event, kind) for event in events) for kind in (Began, Ended))
     return written if 0 < began <= ended else None
 
 

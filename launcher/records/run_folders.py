@@ -64,7 +64,7 @@ class RunFolder:
         return [os.path.join(self.path, name) for name in ("lock", "cells", *self._files)]
 
     def write(self, name: str, text: str) -> str:
-        """Write a small file that only its owner may read; whoever opens it finds all of it.
+        """Write a small file that only its owner may read; a reader never finds part of it.
 
         Returns:
             Its path.

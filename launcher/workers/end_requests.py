@@ -30,7 +30,7 @@ class WorkerProcess:
 
 
 class EndRequests:
-    """What the workers of one generation were asked.
+    """The requests to end that were sent to the workers of one generation.
 
     Args:
         launches: By local rank.
@@ -63,8 +63,7 @@ class EndRequests:
         for worker in running:
             self.were_sent = True
             target, pidfd = self._training(worker)
-            stopped = [status for pid in {worker.pid, target} if (status := process_status(pid)) and status.is_stopped]
-            if worker.local_rank in at_once or stopped:
+            if worker.local_rank in at_once or any(_is_stopped_by_signal(pid) for pid in {worker.pid, target}):
                 send_signal(worker.pidfd, signal.SIGKILL)
             elif pidfd is not None:
                 send_signal(pidfd, death_signal)
@@ -92,7 +91,7 @@ class EndRequests:
         return (worker.pid if is_python else -1), None
 
     def ask_wrappers(self, running: Collection[WorkerProcess], death_signal: signal.Signals) -> None:
-        """Signal what is around a training that has ended and goes on by itself."""
+        """Signal wrappers that still run although the training inside them has ended."""
         by_rank = {worker.local_rank: worker for worker in running}
         for local_rank, pidfd in list(self._wrapped.items()):
             if local_rank in self._outlived:
@@ -107,6 +106,12 @@ class EndRequests:
         for pidfd in self._wrapped.values():
             os.close(pidfd)
         self._wrapped = {}
+
+
+def _is_stopped_by_signal(pid: int) -> bool:
+    # One that a tracer has stopped is asked: a profiler lets it go on in milliseconds, and it may still save.
+    status = process_status(pid)
+    return status is not None and status.is_stopped and not status.is_traced
 
 
 def ask_group(pid: int, death_signal: signal.Signals) -> None:

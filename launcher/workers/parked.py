@@ -1,4 +1,4 @@
-"""The launcher's hold on one warm worker: while it is made, while it waits, and until it has imported torch."""
+"""Control one warm worker from the launcher, from its fork until it has imported torch."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class ParkedWorker:
     def __attrs_post_init__(self) -> None:
         self.link.setblocking(False)
 
-    def hear(self) -> None:
-        """Take whatever it has said."""
+    def receive(self) -> None:
+        """Read all messages that have arrived from it."""
         while not self.is_gone:
             try:
                 packet = receive_message(self.link)
@@ -98,7 +98,7 @@ class ParkedWorker:
         """Send the order.
 
         Returns:
-            Whether it could be sent; what becomes of it is another question.
+            Whether it could be sent; the worker may still fail to take it.
         """
         try:
             file = order_to_file(order)
@@ -122,7 +122,7 @@ class ParkedWorker:
         return self.pid > 0 and is_stopped(self.pid)
 
     @property
-    def fate(self) -> str | None:
+    def why_lost(self) -> str | None:
         """What keeps it from ever starting, in words; None while nothing does."""
         if not self.has_exited:
             return "is stopped" if self.is_stopped else None
@@ -136,22 +136,22 @@ class ParkedWorker:
         return status is not None and status.state in "RD"
 
     def refuse(self) -> bool:
-        """Hear no more of it. From now on it ends when it says that it starts, instead of starting.
+        """Close the receiving end: where the worker would report that it starts, it exits instead.
 
         Returns:
-            Whether that is in time: it has not said so before.
+            Whether that was in time: the worker had not reported before.
         """
         with contextlib.suppress(OSError):
             self.link.shutdown(socket.SHUT_RD)
-        self.hear()
+        self.receive()
         return self.stage is not Stage.STARTED
 
     def descriptors(self) -> list[int]:
-        """Return what becomes readable when there is something to hear."""
+        """Return what becomes readable when a message has arrived, or the process has ended."""
         return [*([] if self.is_gone else [self.link.fileno()]), *([self.pidfd] if self.pidfd >= 0 else [])]
 
     def let_go(self) -> None:
-        """Hand the process over to somebody else; only the link stays."""
+        """Close the pidfd, since the process is collected elsewhere from now on; only the link stays."""
         os.close(self.pidfd)
         self.pidfd = -1
 
@@ -162,7 +162,7 @@ class ParkedWorker:
 
     def discard(self) -> None:
         """End it, if it is known which process it is."""
-        self.hear()
+        self.receive()
         if self.pidfd >= 0:
             end_process(self.pid, self.pidfd)
             self.pidfd = -1
@@ -182,7 +182,7 @@ class ParkedWorker:
 def is_stopped(pid: int) -> bool:
     """Return whether a process is stopped by a signal or by a debugger."""
     status = process_status(pid)
-    return status is not None and status.state in "Tt"
+    return status is not None and status.is_stopped
 
 
 def end_process(pid: int, pidfd: int) -> None:

@@ -1,4 +1,4 @@
-"""Warm workers that run: heard until they have imported torch, for what they found set then."""
+"""Read from running warm workers which settings they found when they imported torch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class RunningWorkers:
     """The links to the workers of the present generation; their processes are somebody else's.
 
     Args:
-        settings: What the script sets before it imports torch, corrected by what is heard.
-        say: Told once of each correction.
+        settings: What the script sets before it imports torch, corrected by what workers report.
+        announce: Told once of each correction.
     """
 
     def __init__(self, settings: ImportSettings, announce: Callable[[str], None]) -> None:
         self._settings = settings
-        self._say = announce
+        self._announce = announce
         self._workers: list[ParkedWorker] = []
 
     def add(self, worker: ParkedWorker) -> None:
@@ -28,17 +28,17 @@ class RunningWorkers:
         self._workers.append(worker)
         worker.let_go()
 
-    def hear(self) -> bool:
-        """Take what the workers have said, and let go of those that have no more to say.
+    def receive(self) -> bool:
+        """Read what the workers have sent, and close the links to those that have closed theirs.
 
         Returns:
             Whether there was a correction.
         """
         was_corrected = False
         for worker in self._workers:
-            worker.hear()
+            worker.receive()
             for found in worker.imports:
-                self._settings.learn(found.differences, found.applied, self._say)
+                self._settings.learn(found.differences, found.applied, self._announce)
                 was_corrected = True
             worker.imports.clear()
         for worker in [worker for worker in self._workers if worker.is_gone]:
@@ -47,7 +47,7 @@ class RunningWorkers:
         return was_corrected
 
     def drop(self) -> None:
-        """Listen no more: the generation is over."""
+        """Close all links: the generation is over."""
         for worker in self._workers:
             worker.close()
         self._workers = []

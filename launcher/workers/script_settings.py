@@ -50,7 +50,7 @@ class ImportSettings:
         return {name: value for name, value in merged.items() if value is not None}
 
     def learn(self, found: Mapping[str, str | None], applied: Sequence[str], announce: Callable[[str], None]) -> None:
-        """Take a worker's word for what was set when it imported torch, and was not as expected.
+        """Record what a worker found set when it imported torch, where that was not as expected.
 
         Args:
             found: Values that were not what the zygote's imports had found.

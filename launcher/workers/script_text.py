@@ -18,7 +18,7 @@ import attrs
 from launcher.processes.working_folder import completed, working_folder
 from resilience_core.system.plain_files import only_plain
 
-__all__ = ["SetByText", "read_script", "script_file"]
+__all__ = ["SetByText", "module_files", "read_script", "script_file"]
 
 _DEEPEST = 8
 _LARGEST_FILE = 1 << 20
@@ -31,7 +31,7 @@ class SetByText:
     values: dict[str, str | None] = attrs.field(factory=dict)
     """By name; None for a variable that is taken out."""
     untold: dict[str, str] = attrs.field(factory=dict)
-    """Names that are set perhaps, or to a value that is not told, with file and line."""
+    """Names that may be set, or to an unknown value, with file and line."""
 
 
 class _TorchIsImportedError(Exception):
@@ -184,10 +184,8 @@ class _Walk:
         if name.partition(".")[0] == "torch":
             raise _TorchIsImportedError
         for end in range(1, name.count(".") + 2):
-            stem = os.path.join(self._folder, *name.split(".")[:end])
-            for path in (stem + ".py", os.path.join(stem, "__init__.py")):
-                if os.path.isfile(path):
-                    self.file(path)
+            for path in module_files(".".join(name.split(".")[:end]), self._folder):
+                self.file(path)
 
     # ---- expressions ------------------------------------------------------------------------------------
 
@@ -273,3 +271,14 @@ def script_file(target: str, is_module: bool) -> str | None:
             if os.path.isfile(path):
                 return path
     return None
+
+
+def module_files(name: str, folder: str) -> list[str]:
+    """Return the files that an import of a module would run, as far as they are in a folder: a module or a package.
+
+    Args:
+        name: Dotted, as in an ``import`` statement.
+        folder: A place of ``sys.path``.
+    """
+    stem = os.path.join(folder, *name.split("."))
+    return [path for path in (f"{stem}.py", os.path.join(stem, "__init__.py")) if os.path.isfile(path)]

@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 
+from launcher.processes.exit_codes import LOST_PARENT
 from launcher.processes.process_marks import leave_mark
 from launcher.workers.numa import bound_to_numa_node
 from launcher.workers.programs import cannot_start
@@ -52,10 +53,10 @@ def spawn_worker(launch: Launch) -> int:
     parent = os.getpid()
 
     def arm() -> None:
-        # The second belt: should the launcher be killed, the kernel kills the worker even if no monitor lives.
+        # When the launcher is killed, the kernel kills the worker, even where no monitor lives to do so.
         prctl.die_with_parent(signal.SIGKILL)
         if os.getppid() != parent:
-            os._exit(1)
+            os._exit(LOST_PARENT)
         leave_mark(launch.environment.get(CELL_VARIABLE, ""))
 
     with contextlib.ExitStack() as files:

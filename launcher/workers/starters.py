@@ -35,14 +35,14 @@ class WorkerStarter(Protocol):
         """In how many seconds :meth:`maintain` has something to do that no descriptor tells of; None for never."""
 
     def maintain(self) -> None:
-        """Mend what was lost."""
+        """Replace what was lost."""
 
     def children(self) -> set[int]:
         """Pids that are this starter's to collect."""
         ...
 
     def close(self) -> None:
-        """End whatever idles."""
+        """End processes that wait for an order."""
 
 
 class SpawnStarter:
@@ -53,7 +53,7 @@ class SpawnStarter:
         return spawn_all(launches, {})
 
     def ensure_ready(self, count: int) -> None:
-        """See :class:`WorkerStarter`; there is nothing to be had ahead."""
+        """See :class:`WorkerStarter`; nothing can be prepared."""
 
     def descriptors(self) -> list[int]:
         """See :class:`WorkerStarter`."""

@@ -1,8 +1,8 @@
 """torch's ``PContext`` without the signal handlers that its ``start`` installs; the same for every version of torch.
 
-How the lines of ``--tee`` are followed is torch's own business and differs between versions; only its public
-``start`` begins it. That also takes over the signals of the process, which belong to the launcher, and whatever comes
-between must neither be lost nor raise in the middle of a start.
+How torch follows the lines of ``--tee`` differs between its versions, and only its public ``start`` begins it.
+``start`` also replaces the process's signal handlers, which are the launcher's. A signal that comes meanwhile must
+neither be lost nor raise in the middle of a start.
 """
 
 from __future__ import annotations

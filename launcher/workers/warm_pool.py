@@ -1,4 +1,4 @@
-"""Parked workers and the zygote that forks them: kept ready, replaced where they are lost.
+"""Keep parked workers and the zygote that forks them ready, and replace those that are lost.
 
 Every part may be killed, stopped or stuck. Each loss is seen at the latest at the next look (``_LOOK_SECONDS``), or
 when a generation starts. Nothing waits without a bound.
@@ -36,7 +36,7 @@ class WarmPool:
     Args:
         zygote: The first one.
         preload: What a new zygote must import.
-        announce: Told once why warm start is not possible, and of every loss that was mended.
+        announce: Called once with why warm start is not possible, and with each loss that was replaced.
         settings: What the script sets before it imports torch.
         clock: Monotonic seconds.
     """
@@ -60,7 +60,7 @@ class WarmPool:
         self._running = RunningWorkers(self._settings, announce)
         self._wanted = 0
         self._failures = 0
-        self._stillborn = 0  # in a row
+        self._lost_unready = 0  # parked workers in a row that ended before they were ready
         self._has_started = False
         self._is_off = False
         self._next_look = 0.0
@@ -68,7 +68,7 @@ class WarmPool:
         self._next_try = 0.0
 
     def ensure_ready(self, count: int) -> None:
-        """Have so many workers parked; without waiting for it."""
+        """Ask for as many parked workers as are missing, without waiting for them."""
         self._wanted = count
         zygote = self._zygote
         if zygote is not None and zygote.has_reported and self._clock() >= self._next_try:
@@ -89,8 +89,8 @@ class WarmPool:
         return None if self._is_off else max(0.0, self._next_look - self._clock())
 
     def maintain(self) -> None:
-        """Take what zygote and workers have said, and replace what is lost or stopped."""
-        self._hear()
+        """Read what zygote and workers have sent, and replace what is lost or stopped."""
+        self._receive()
         self._drop_lost_workers()
         if self._zygote is not None and self._zygote.has_reported and not self._zygote.finds(self._environment):
             self._renew_environment()
@@ -112,10 +112,10 @@ class WarmPool:
         return own | ({self._zygote.pid} if self._zygote is not None else set())
 
     def close(self) -> None:
-        """End the zygote and every parked worker; those that run are let alone."""
+        """End the zygote and every parked worker, and none of those that run."""
         self._is_off = True
         self._wanted = 0
-        self._running.hear()
+        self._running.receive()
         if self._zygote is not None:
             self._making += self._zygote.close()
             self._zygote = None
@@ -123,13 +123,13 @@ class WarmPool:
         self._running.drop()
 
     def gather(self, count: int, environment: Mapping[str, str]) -> None:
-        """Have so many parked workers for a generation, or be content with fewer when time is up.
+        """Wait for so many parked workers for a generation, and return with fewer when the time is up.
 
         Args:
             count: How many.
             environment: The variables of one of the workers; what is read at import is the same for all.
         """
-        self._hear()
+        self._receive()
         self._running.drop()
         self._gather(count, environment)
         self._has_started = True
@@ -140,7 +140,7 @@ class WarmPool:
         seconds = PATIENCE_SECONDS if self._has_started else _FIRST_IMPORT_SECONDS
         end = self._clock() + seconds
         while True:
-            self._hear()
+            self._receive()
             self._drop_lost_workers()
             zygote = self._zygote
             if zygote is None:
@@ -178,37 +178,37 @@ class WarmPool:
         """
         while self._idle:
             parked = self._idle.pop(0)
-            fate = parked.fate
-            if fate is None and parked.hand_over(order):
+            why_lost = parked.why_lost
+            if why_lost is None and parked.hand_over(order):
                 return parked
-            self._announce(f"a parked worker {fate or 'did not take its order'}; another takes its place")
+            self._announce(f"a parked worker {why_lost or 'did not take its order'}; another takes its place")
             parked.discard()
         return None
 
     def let_run(self, parked: ParkedWorker) -> None:
-        """Note that a worker has started: its process is somebody else's, and its imports are heard."""
+        """Note that a worker has started: its process is collected elsewhere, and its report on imports is read."""
         self._running.add(parked)
 
-    # ---- what the others say ----------------------------------------------------------------------------
+    # ---- messages ---------------------------------------------------------------------------------------
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         if self._zygote is not None:
             had_reported = self._zygote.has_reported
-            self._making += self._zygote.hear(self._clock())
+            self._making += self._zygote.receive(self._clock())
             if self._zygote.refused is not None:
                 self._was_refused(f"a parked worker cannot be forked: {self._zygote.refused}")
                 self._zygote.refused = None
             if self._zygote.has_reported and not had_reported:
                 self._read_report(self._zygote)
         for parked in self._making:
-            parked.hear()
+            parked.receive()
         for parked in [parked for parked in self._making if parked.stage is Stage.PARKED]:
             self._making.remove(parked)
             self._idle.append(parked)
-            self._failures, self._stillborn, self._refused = 0, 0, None
+            self._failures, self._lost_unready, self._refused = 0, 0, None
         for parked in self._idle:
-            parked.hear()
-        if self._running.hear():
+            parked.receive()
+        if self._running.receive():
             self._environment = self._settings.applied_to(self._environment)
         if self._settings.why_not is not None:
             self.switch_off(self._settings.why_not)
@@ -226,8 +226,8 @@ class WarmPool:
 
     def _drop_lost_workers(self) -> None:
         for parked in [p for p in (*self._idle, *self._making) if p.has_exited]:
-            self._stillborn += parked in self._making
-            if self._stillborn <= _MOST_FAILURES:
+            self._lost_unready += parked in self._making
+            if self._lost_unready <= _MOST_FAILURES:
                 self._drop(parked, "was lost")
             else:  # with too few descriptors, say; not hundreds of them a minute
                 self._drop(parked)
@@ -251,7 +251,7 @@ class WarmPool:
         return self._zygote.problem(self._clock(), bool(self._making), is_due=is_due, at_once=at_once)
 
     def _replace_zygote(self, said: str) -> None:
-        """Make a new one; not for ever, where none of them brings a worker about."""
+        """Make a new one; switch off after several in a row that have produced no worker."""
         self._failures += 1
         if self._failures > _MOST_FAILURES:
             self.switch_off("the zygote does not come up")
@@ -281,7 +281,7 @@ class WarmPool:
             self._was_refused(f"a zygote cannot be started: {error.strerror}")
 
     def _was_refused(self, why: str, until: str = "it can") -> None:
-        """Try again later; say it when it is news."""
+        """Try again later, and announce a reason that is new."""
         self._next_try = self._clock() + _RETRY_SECONDS
         if self._refused != why:
             self._refused = why

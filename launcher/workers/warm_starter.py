@@ -1,4 +1,4 @@
-"""Workers from parked processes that a zygote has forked ahead; spawned ones wherever that cannot be had in time.
+"""Start workers from parked processes that a zygote has forked ahead, and spawn those that are not ready in time.
 
 A worker that is lost, stopped or late costs at most a second when a generation starts, and is spawned. The parked ones
 are kept by :class:`launcher.workers.warm_pool.WarmPool`.
@@ -97,7 +97,7 @@ class WarmStarter:
         late = {}
         while pending:
             for local_rank, parked in list(pending.items()):
-                parked.hear()
+                parked.receive()
                 if parked.stage is Stage.STARTED:
                     self._pool.let_run(parked)
                     del pending[local_rank]
@@ -109,7 +109,7 @@ class WarmStarter:
         return late
 
     def _why_lost(self, parked: ParkedWorker, seconds: float) -> str | None:
-        why = parked.fate
+        why = parked.why_lost
         if why is not None:
             why = f"{why} before the script began"
         elif seconds > (limit := STARVED_SECONDS if parked.is_runnable else PATIENCE_SECONDS):

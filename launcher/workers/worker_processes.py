@@ -18,7 +18,7 @@ from torch.distributed.elastic.multiprocessing.api import RunProcsResult
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from launcher.processes.evidence import state_phrase
-from launcher.processes.handles import end_sessions, let_end, send_signal, wait_for_exit
+from launcher.processes.handles import KillDeadline, end_sessions, let_end, send_signal, wait_for_exit
 from launcher.processes.proc import handles_signal, session_members
 from launcher.workers.end_requests import EndRequests, WorkerProcess, ask_group
 from launcher.workers.spawn import Launch
@@ -29,7 +29,6 @@ __all__ = ["StartWorkers", "WorkerProcess", "WorkerProcesses"]
 
 logger = logging.getLogger(__name__)
 
-_HURRIED_SECONDS = 1.0
 _WRAPPER_SECONDS = 0.5
 """How often is looked whether a wrapper has outlived the training inside it: once is fine, twice is not."""
 
@@ -137,8 +136,8 @@ class WorkerProcesses(QuietContext):
     def collect_exits(self) -> list[WorkerProcess]:
         """Note who has ended since the last look.
 
-        The processes stay zombies until the generation is stopped: so long their numbers, which are also the
-        numbers of their sessions, cannot be given to anybody else.
+        The processes stay zombies until the generation is stopped. Until then their pids, which are also the
+        numbers of their sessions, cannot be reused.
         """
         ended = []
         for worker in self._unended:
@@ -205,7 +204,7 @@ class WorkerProcesses(QuietContext):
         seconds: float,
         wait: Callable[[Collection[int], float], set[int]],
     ) -> None:
-        """Ask what workers that have ended have left, and wait for it a little."""
+        """Ask the process groups of ended workers to end, and wait for up to ``seconds``."""
         for worker in self.workers.values():
             ask_group(worker.pid, death_signal)
         let_end(session_members([worker.pid for worker in self.workers.values()]), seconds, wait)
@@ -227,7 +226,7 @@ class WorkerProcesses(QuietContext):
         for worker in self.running:
             logger.warning("local rank %s (pid %s) did not end when asked; killed", worker.local_rank, worker.pid)
             send_signal(worker.pidfd, signal.SIGKILL)
-        end = time.monotonic() + seconds
+        deadline = KillDeadline(seconds, is_hurried)
         left = end_sessions(
             [worker.pid for worker in self.workers.values()],
             seconds,
@@ -238,10 +237,7 @@ class WorkerProcesses(QuietContext):
         self.collect_exits()
         # A process whose first thread is a zombie is in no session any more, but is not gone before the others are.
         while waited_for := [w for w in self._unended if w.pid not in left]:
-            if is_hurried():
-                end = min(end, time.monotonic() + _HURRIED_SECONDS)
-                is_hurried = _is_not  # the bound stands
-            if (seconds_left := end - time.monotonic()) <= 0:
+            if (seconds_left := deadline.seconds_left()) <= 0:
                 left |= {worker.pid for worker in waited_for}
                 break
             wait([worker.pidfd for worker in waited_for], seconds_left)
@@ -264,10 +260,6 @@ class WorkerProcesses(QuietContext):
                     os.waitpid(worker.pid, 0)
                 os.close(worker.pidfd)
                 worker.pidfd = -1
-
-
-def _is_not() -> bool:
-    return False
 
 
 prctl.load()  # a child between fork and exec must not

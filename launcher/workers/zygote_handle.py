@@ -1,9 +1,8 @@
-"""The launcher's hold on a zygote: made by fork or by exec, listened to, ended."""
+"""Start a zygote by fork or by exec, read its messages, and end it."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import signal
@@ -18,7 +17,17 @@ from launcher.processes.handles import has_exited
 from launcher.processes.message_format import MessageError
 from launcher.workers.parked import ParkedWorker, end_process, is_stopped
 from launcher.zygote.import_time import import_environment, is_read_at_import
-from launcher.zygote.protocol import Handover, Park, Refused, ZygoteReport, packet_pair, receive_message, send_message
+from launcher.zygote.protocol import (
+    SETTINGS,
+    Handover,
+    Park,
+    Refused,
+    ZygoteReport,
+    ZygoteSettings,
+    packet_pair,
+    receive_message,
+    send_message,
+)
 from launcher.zygote.zygote import serve
 from resilience_core.system.installation import HOME
 
@@ -39,7 +48,7 @@ _PROGRAM = (
 
 @attrs.define(eq=False)
 class ZygoteHandle:
-    """The launcher's hold on a zygote process. No method of an instance blocks for longer than a kill takes."""
+    """A zygote process, as the launcher controls it. No method of an instance blocks for longer than a kill takes."""
 
     channel: socket.socket
     pid: int
@@ -49,8 +58,6 @@ class ZygoteHandle:
     is_closed: bool = False
     was_seen_stopped: bool = False
     was_waited_for: bool = False
-    has_parked: bool = False
-    """A worker of its making has reported: it works."""
     unsafe: str | None = None
     left_out: dict[str, str] = attrs.field(factory=dict)
     import_time: dict[str, str] = attrs.field(factory=dict)
@@ -83,7 +90,7 @@ class ZygoteHandle:
         pid = os.fork()
         if pid == 0:
             ours.close()
-            os.setsid()  # a Ctrl-C at the terminal is the launcher's business
+            os.setsid()  # a Ctrl-C at the terminal is for the launcher alone
             return serve(theirs, launcher, preload, inherited)
         theirs.close()
         return cls(ours, pid, os.pidfd_open(pid))
@@ -100,9 +107,9 @@ class ZygoteHandle:
         merged = {**inherited, **import_time}
         ours, theirs = packet_pair()
         with theirs:
-            settings = {"channel": theirs.fileno(), "launcher": os.getpid(), "preload": list(preload)}
+            settings = SETTINGS.encode(ZygoteSettings(theirs.fileno(), os.getpid(), tuple(preload)))
             process = subprocess.Popen(
-                [sys.executable, "-u", "-c", _PROGRAM, HOME, json.dumps(settings)],
+                [sys.executable, "-u", "-c", _PROGRAM, HOME, settings.decode()],
                 env={name: value for name, value in merged.items() if value is not None},
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
@@ -110,8 +117,8 @@ class ZygoteHandle:
         process.returncode = 0  # collected by us
         return cls(ours, process.pid, os.pidfd_open(process.pid))
 
-    def hear(self, now: float) -> list[ParkedWorker]:
-        """Take whatever it has said: its report, and workers that it has forked.
+    def receive(self, now: float) -> list[ParkedWorker]:
+        """Read what it has sent: its report, and workers that it has forked.
 
         Args:
             now: Monotonic seconds.
@@ -164,7 +171,7 @@ class ZygoteHandle:
         return is_stopped(self.pid)
 
     def problem(self, now: float, has_unready: bool, *, is_due: bool, at_once: bool) -> str | None:
-        """Say what is wrong with it; a stopped one is believed at the second look, or at once.
+        """Return what is wrong with it. A stop counts when two looks in a row find it, or one with ``at_once``.
 
         Args:
             now: Monotonic seconds.
@@ -184,7 +191,7 @@ class ZygoteHandle:
         return None
 
     def close(self) -> list[ParkedWorker]:
-        """End the process, and what it has forked and nobody has heard of; collect it.
+        """Kill the process and its forks that have not reported yet, and collect it.
 
         Returns:
             Workers that it has sent and nobody has taken yet; none where it was closed before.
@@ -195,7 +202,7 @@ class ZygoteHandle:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         end_process(self.pid, self.pidfd)
-        found = self.hear(self.asked_at)
+        found = self.receive(self.asked_at)
         self.channel.close()
         return found
 

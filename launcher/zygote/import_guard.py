@@ -1,10 +1,10 @@
-"""In a warm worker: torch is there already, and what the script set before it imported torch must still count.
+"""Apply what a script sets before it imports torch, in a warm worker, where torch is imported already.
 
-A fresh interpreter reads a good many environment variables while it imports torch. A warm worker's torch was
-imported in the zygote. So the worker hides it (takes it out of ``sys.modules``) until the script imports it, and
-compares at that very moment what a real import would find with what the zygote found. Where the two differ, what
-can still be applied is applied, and the launcher is told, so that from the next generation on workers come from a
-zygote that was started with these values (or are spawned, where ranks differ), and people are told.
+A new interpreter reads many environment variables while it imports torch. A warm worker's torch was imported in the
+zygote. So the worker hides torch (takes it out of ``sys.modules``) until the script imports it, and then compares what
+an import would find with what the zygote found. Where the two differ, the worker applies what it still can, and tells
+the launcher. From the next generation on, workers come from a zygote that was started with these values, or are
+spawned where ranks differ. The launcher announces that.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class TakenImport:
 
 
 class ImportGuard:
-    """A finder that comes first and is there until torch is imported.
+    """A finder at the front of ``sys.meta_path`` until torch is imported.
 
     Args:
         taken: What to hide.
         before: What the zygote's imports found.
         ignored: Variables that the imports themselves set.
-        link: To the launcher; closed when there is nothing left to say.
+        link: To the launcher; closed after the last message.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ImportGuard:
         self._hidden: dict[str, ModuleType] = {}
 
     def install(self) -> None:
-        """Hide what is to be hidden."""
+        """Take the modules out of ``sys.modules``, and wait for their import."""
         self._hidden = {name: sys.modules.pop(name) for name in self._taken.names if name in sys.modules}
         sys.meta_path.insert(0, self)
 
@@ -114,7 +114,7 @@ class _Returned(Loader):
 
 
 def _apply(differences: Mapping[str, str | None], torch: Any) -> list[str]:
-    """Apply late what torch lets us apply late.
+    """Apply those settings that torch still takes after it was imported.
 
     Returns:
         The names of what counts from now on.

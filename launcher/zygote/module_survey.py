@@ -1,4 +1,4 @@
-"""Which modules a warm worker has imported that its script must import anew."""
+"""Find out which of a warm worker's modules its script must import again."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import attrs
 from launcher.zygote.import_guard import TakenImport
 from launcher.zygote.preloading import Preloading
 
-__all__ = ["survey"]
+__all__ = ["forget_our_own_modules", "found", "kept_alive", "survey"]
 
 _OURS = ("launcher", "torch_resilience")
-_kept_alive: list[Any] = []
+kept_alive: list[Any] = []
+"""What a worker no longer uses and must not destroy: other modules may still refer to its contents."""
 
 
 def survey(environment_before: Mapping[str, str], import_time: Mapping[str, str], preloading: Preloading) -> None:
@@ -27,16 +28,16 @@ def survey(environment_before: Mapping[str, str], import_time: Mapping[str, str]
         import_time: The part of it that was read by them.
         preloading: What is known about them.
 
-    Merely looking at two thousand module names writes their reference counts, and so copies the pages that the
-    worker shares with the zygote: ten milliseconds that would stand in the way of every restart.
+    To look at two thousand module names writes their reference counts, and so copies pages that a worker shares with
+    the zygote. In the worker, that would add ten milliseconds to every restart.
     """
     names = list(sys.modules)
-    _survey.ours = [name for name in names if name.partition(".")[0] in _OURS]
-    _survey.set_at_import = {name for name in os.environ if os.environ[name] != environment_before.get(name)}
-    _survey.tops = frozenset(name.partition(".")[0] for name in names)
-    _survey.import_time = dict(import_time)
-    _survey.ignored = frozenset(_survey.set_at_import)
-    _survey.taken = TakenImport.survey(preloading)
+    found.ours = [name for name in names if name.partition(".")[0] in _OURS]
+    found.set_at_import = {name for name in os.environ if os.environ[name] != environment_before.get(name)}
+    found.tops = frozenset(name.partition(".")[0] for name in names)
+    found.import_time = dict(import_time)
+    found.ignored = frozenset(found.set_at_import)
+    found.taken = TakenImport.survey(preloading)
 
 
 @attrs.define
@@ -52,14 +53,14 @@ class _Survey:
 
 
 def forget_our_own_modules(first_path: str) -> None:
-    """Let the worker's own folder win: a file there may have the name of a module that is loaded already."""
-    for name in _survey.ours:
-        _kept_alive.append(sys.modules.pop(name, None))
+    """Forget our own modules, and each loaded module that a file in the script's folder would replace."""
+    for name in found.ours:
+        kept_alive.append(sys.modules.pop(name, None))
     beside = {name.partition(".")[0] for name in _names_in(first_path)}
-    shadowed = {top for top in beside & _survey.tops if _comes_from_elsewhere(top, first_path)}
+    shadowed = {top for top in beside & found.tops if _comes_from_elsewhere(top, first_path)}
     if shadowed:
         for name in [name for name in sys.modules if name.partition(".")[0] in shadowed]:
-            _kept_alive.append(sys.modules.pop(name))
+            kept_alive.append(sys.modules.pop(name))
 
 
 def _names_in(path: str) -> list[str]:
@@ -88,4 +89,5 @@ def _comes_from_elsewhere(top: str, folder: str) -> bool:
     return not origin.startswith(os.path.join(folder, "")) and any(map(os.path.exists, candidates))
 
 
-_survey = _Survey()
+found = _Survey()
+"""What :func:`survey` has noted in this process."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import select
 import signal
 import sys
 import warnings
@@ -25,6 +24,8 @@ from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
+from launcher.processes.exit_codes import HAS_USED_A_DEVICE, MAY_BE_FORKED
+from launcher.processes.handles import wait_for_exit
 from launcher.processes.proc import thread_ids
 from launcher.zygote.protocol import ZygoteReport
 from resilience_core.environment import CELL_VARIABLE, RESTART_COUNT_VARIABLE
@@ -40,8 +41,8 @@ PER_WORKER = frozenset(
 )
 """Variables whose values are not known before a generation starts."""
 
-_BAD_FORK = 3
-_LONGEST_PROBE_SECONDS = 3
+_LONGEST_PROBE_SECONDS = 3.0
+_LONGEST_KILL_SECONDS = 1.0
 _ALWAYS = ("torch", "resilience_core")
 _MAPPINGS = ("os", "_collections_abc", "collections.abc")
 
@@ -131,26 +132,26 @@ def _why_not_to_fork() -> str | None:
         warnings.simplefilter("ignore", DeprecationWarning)  # about the very threads that are being counted
         probe = os.fork()
     if probe == 0:
-        os._exit(_BAD_FORK if _is_poisoned() else 0)
+        os._exit(HAS_USED_A_DEVICE if _has_used_a_device() else MAY_BE_FORKED)
     left = len(thread_ids()) - 1
     pidfd = os.pidfd_open(probe)
-    poller = select.poll()
-    poller.register(pidfd, select.POLLIN)
-    has_ended = bool(poller.poll(_LONGEST_PROBE_SECONDS * 1000))
-    os.close(pidfd)
+    has_ended = bool(wait_for_exit([pidfd], _LONGEST_PROBE_SECONDS))
     if not has_ended:
         os.kill(probe, signal.SIGKILL)
-    status = os.waitstatus_to_exitcode(os.waitpid(probe, 0)[1])
+        wait_for_exit([pidfd], _LONGEST_KILL_SECONDS)
+    os.close(pidfd)
+    # Does not wait: one that was killed and sleeps uninterruptibly is nobody's to collect, and this zygote is not used.
+    status = os.waitstatus_to_exitcode(os.waitpid(probe, os.WNOHANG)[1])
     if not has_ended:
         return "a forked process does not get through the fork handlers of the preloaded modules (os.register_at_fork)"
     if left > 0:
         return f"a preloaded module started {left} thread(s)"
-    if status == _BAD_FORK:
+    if status == HAS_USED_A_DEVICE:
         return "a preloaded module has used a device (CUDA or another), which forked workers then could not"
     return None
 
 
-def _is_poisoned() -> bool:
+def _has_used_a_device() -> bool:
     """Return whether torch says, in a forked child, that a device cannot be used here."""
     torch = sys.modules.get("torch")
     for name in ("cuda", "xpu", "mtia"):

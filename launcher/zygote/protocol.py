@@ -7,7 +7,6 @@ socket takes, travels as the descriptor of a file in memory.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 from collections.abc import Sequence
@@ -19,6 +18,8 @@ from launcher.processes.message_format import MessageFormat
 
 __all__ = [
     "MESSAGES",
+    "ORDERS",
+    "SETTINGS",
     "Forked",
     "Handover",
     "ImportsDiffer",
@@ -31,6 +32,7 @@ __all__ = [
     "WorkerOrder",
     "ZygoteMessage",
     "ZygoteReport",
+    "ZygoteSettings",
     "order_from_file",
     "order_to_file",
     "packet_pair",
@@ -39,10 +41,22 @@ __all__ = [
 ]
 
 _LARGEST_PACKET = 1 << 17
+_VERSION = 2
+
+
+class ZygoteSettings(NamedTuple):
+    """What a zygote that is started as a new interpreter gets as its argument."""
+
+    channel: int
+    """The zygote's end of the socket pair, inherited."""
+    launcher: int
+    """The pid of the process that becomes the parent of its workers."""
+    preload: tuple[str, ...]
+    """Modules to import first."""
 
 
 class WorkerOrder(NamedTuple):
-    """What a parked worker is to become; travels as JSON."""
+    """What a parked worker is to become; travels in a file in memory."""
 
     argv: tuple[str, ...]
     """``sys.argv``: the script, or the module's name, and its arguments."""
@@ -124,14 +138,19 @@ class ImportsDiffer(NamedTuple):
     differences: dict[str, str | None]
     """By name; None for a variable that is gone."""
     applied: tuple[str, ...]
-    """Those that count all the same."""
+    """Those that the worker could still apply."""
 
 
 ZygoteMessage = Union[Park, Order, ZygoteReport, Parked, Refused, Forked, Started, ImportsDiffer]  # noqa: UP007
 
 MESSAGES: MessageFormat[ZygoteMessage] = MessageFormat(
-    1, (Park, Order, ZygoteReport, Parked, Refused, Forked, Started, ImportsDiffer)
+    _VERSION, (Park, Order, ZygoteReport, Parked, Refused, Forked, Started, ImportsDiffer)
 )
+"""What travels on the sockets."""
+ORDERS: MessageFormat[WorkerOrder] = MessageFormat(_VERSION, (WorkerOrder,))
+"""What travels in the files that are sent beside :class:`Order`."""
+SETTINGS: MessageFormat[ZygoteSettings] = MessageFormat(_VERSION, (ZygoteSettings,))
+"""What travels as an argument of a command line."""
 
 
 class Packet(NamedTuple):
@@ -180,13 +199,16 @@ def order_to_file(order: WorkerOrder) -> int:
     """
     descriptor = os.memfd_create("ft_order", os.MFD_CLOEXEC)
     with open(descriptor, "wb", closefd=False) as file:
-        file.write(json.dumps(order._asdict()).encode("utf-8"))
+        file.write(ORDERS.encode(order))
     return descriptor
 
 
 def order_from_file(descriptor: int) -> WorkerOrder:
-    """Read an order and close its descriptor."""
-    with open(descriptor, "rb") as file:
+    """Read an order and close its descriptor.
+
+    Raises:
+        MessageError: It is no order, or of another version.
+    """
+    with open(descriptor, "rb", buffering=0) as file:
         file.seek(0)
-        order = json.load(file)
-    return WorkerOrder(**{**order, "argv": tuple(order["argv"])})
+        return ORDERS.decode(file.read())

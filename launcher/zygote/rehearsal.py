@@ -1,9 +1,9 @@
 """What a parked worker does while it waits, so that becoming a worker takes less time.
 
 After a fork, memory is shared with the zygote until it is written to, and in CPython whatever is used is written to:
-its reference count. Each page (4 KiB) then costs a fault and a copy, microseconds, and the way from the order to the
-script's first line goes over some 600 of them, that to a process group over 450 more. Those that can be known are
-copied ahead, while the generation before trains.
+its reference count. Each page (4 KiB) then costs a fault and a copy, which take microseconds. Between the order and
+the script's first line some 600 pages are copied, and 450 more until a process group is formed. Those that are known
+in advance are copied while the previous generation still trains.
 
 Three ways were compared (two busy cores, torch 2.13). Processor time from the order to the first line is what
 ``python -m benchmarks.costs`` gave on 2026-11-22 (medians of 60, load 9). The rest was noted by hand on 2026-11-21, in

@@ -1,7 +1,7 @@
-"""A forked process becomes a worker that cannot tell it from one started by ``python -u script``.
+"""Turn a forked process into a worker in which a script finds what ``python -u script`` would give it.
 
-What a fresh interpreter would have is put in place: environment, descriptors, standard streams, ``sys.argv``,
-``sys.path``, ``__main__``, random state. What cannot be had: the command line that ``ps`` shows is the launcher's.
+Environment, descriptors, standard streams, ``sys.argv``, ``sys.path``, ``__main__`` and random state are set as a new
+interpreter sets them. One difference stays: ``ps`` shows the launcher's command line.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ import time
 import types
 from typing import Any
 
+from launcher.processes.exit_codes import NO_SCRIPT, REPLACED, UNCAUGHT_EXCEPTION
 from launcher.processes.process_marks import leave_mark
 from launcher.processes.working_folder import working_folder
 from launcher.zygote.import_guard import ImportGuard
-from launcher.zygote.module_survey import _kept_alive, _survey, forget_our_own_modules
+from launcher.zygote.module_survey import forget_our_own_modules, found, kept_alive
 from launcher.zygote.protocol import Handover, Started, WorkerOrder, send_message
 from resilience_core.environment import CELL_VARIABLE
 from resilience_core.monitoring.error_capture import leave_error
 from resilience_core.protocol.cell_layout import FIRST_LINE
 from resilience_core.system.plain_files import only_plain
+from resilience_core.system.prctl import set_process_name
 
-__all__ = ["run_as_main", "name_process", "unbuffered"]
+__all__ = ["run_as_main", "unbuffered"]
 
 _libc = ctypes.CDLL(None)
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -43,20 +45,20 @@ _TORCHS_FIXED_SEED = 67280421310721
 def run_as_main(handover: Handover) -> None:
     """Run what was ordered as ``__main__``; return, or exit, as a fresh interpreter would.
 
-    The launcher is told right before the script's first line: a worker of which it does not hear that in time is
+    The worker reports to the launcher right before the script's first line. A worker that does not report in time is
     replaced.
 
     Must be called from the outermost frames of the process, outside any ``with`` or ``try``: whatever stands
     around the call ends with the worker.
     """
     order = handover.order
-    name_process(os.path.basename(sys.executable))
+    set_process_name(os.path.basename(sys.executable))
     _take_environment(order.environment)
     _take_streams(order)
     _renew_random_state()
     _renew_thread_number()
     main = _install_main(order)
-    guard = ImportGuard(_survey.taken, _survey.import_time, _survey.ignored, handover.link)
+    guard = ImportGuard(found.taken, found.import_time, found.ignored, handover.link)
     leave_mark(os.environ.get(CELL_VARIABLE, ""))
     _stamp_first_line()
     _tell_that_it_starts(handover.link)
@@ -86,28 +88,22 @@ def _tell_that_it_starts(link: socket.socket) -> None:
     try:
         send_message(link, Started())
     except OSError:
-        os._exit(1)
+        os._exit(REPLACED)
 
 
 def _map_for_ever(cell: int) -> None:
-    """Map the cell: every fork inherits that, and is told by it (``launcher.processes.process_marks``).
+    """Map the cell: every fork inherits the mapping, and is found by it (``launcher.processes.process_marks``).
 
     Not by Python's ``mmap``, which keeps a descriptor.
     """
     _libc.mmap(None, mmap.PAGESIZE, mmap.PROT_READ, mmap.MAP_SHARED, cell, 0)
 
 
-def name_process(name: str) -> None:
-    """Set what ``ps`` and ``top`` call this process (the first 15 letters of it)."""
-    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
-        file.write(name)
-
-
 def _take_environment(environment: dict[str, str]) -> None:
-    for name in set(os.environ) - set(environment) - _survey.set_at_import:
+    for name in set(os.environ) - set(environment) - found.set_at_import:
         del os.environ[name]
     for name, value in environment.items():
-        if os.environ.get(name) != value and name not in _survey.set_at_import:
+        if os.environ.get(name) != value and name not in found.set_at_import:
             os.environ[name] = value
 
 
@@ -125,7 +121,7 @@ def unbuffered(descriptor: int, like: Any) -> Any:
     """Return a standard stream as ``python -u`` makes it."""
     raw = io.FileIO(descriptor, "wb", closefd=False)
     raw.name = {1: "<stdout>", 2: "<stderr>"}[descriptor]
-    _kept_alive.append(like)
+    kept_alive.append(like)
     stream = io.TextIOWrapper(
         raw,
         encoding=like.encoding if like is not None else "utf-8",
@@ -166,7 +162,7 @@ def _install_main(order: WorkerOrder) -> types.ModuleType:
     sys.orig_argv = [sys.executable, "-u", *(["-m"] if order.is_module else []), *order.argv]
     _set_first_path(order)
     forget_our_own_modules(sys.path[0])
-    _kept_alive.append(sys.modules["__main__"])
+    kept_alive.append(sys.modules["__main__"])
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = main
@@ -194,7 +190,7 @@ def _set_first_path(order: WorkerOrder) -> None:
 
 
 def _absolute(path: str) -> str:
-    """Return a path as the interpreter completes it: nothing is removed, and without a folder it stays as it is."""
+    """Return an absolute path as the interpreter makes it: not normalised, and relative where there is no folder."""
     here = working_folder()
     if here is None or os.path.isabs(path):
         return path
@@ -234,7 +230,7 @@ def _run_script(path: str, main: types.ModuleType) -> None:
         print(
             f"{sys.executable}: can't open file {absolute!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr
         )
-        sys.exit(2)
+        sys.exit(NO_SCRIPT)
     with file:
         source = file.read()
     if path.endswith(".pyc"):
@@ -266,4 +262,4 @@ def _end_as_uncaught(error: BaseException) -> None:
         sys.stdout.flush()
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
-    sys.exit(1)
+    sys.exit(UNCAUGHT_EXCEPTION)

@@ -7,8 +7,7 @@ Sketched, measured and chosen:
 * *Parked workers*: the zygote forks the next generation's workers while the present one trains; each is already
   the leader of its session and a child of the launcher, and blocks in one read. A restart then costs one message
   per worker. Idle, a parked worker owns some megabytes, since it rehearses (:mod:`launcher.zygote.rehearsal`). This
-  is what
-  is built; on demand is the same code asked late.
+  was chosen; a fork on demand is the same code, asked later.
 
 The zygote is forked from the launcher itself, right after the launcher's own import of torch, before it has a
 thread, a socket or a signal handler. So torch is imported once, which is why the first generation is early, too.
@@ -29,7 +28,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import gc
-import json
 import os
 import signal
 import socket
@@ -38,10 +36,13 @@ import time
 import warnings
 from collections.abc import Collection, Sequence
 
+from launcher.processes.exit_codes import FORK_REFUSED, FORKED, LOST_PARENT, NO_LONGER_NEEDED, UNREADABLE_ORDER
+from launcher.processes.message_format import MessageError
 from launcher.zygote.import_time import import_environment
 from launcher.zygote.module_survey import survey
 from launcher.zygote.preloading import Preloading
 from launcher.zygote.protocol import (
+    SETTINGS,
     Forked,
     Handover,
     Park,
@@ -54,17 +55,20 @@ from launcher.zygote.protocol import (
     send_message,
 )
 from launcher.zygote.rehearsal import rehearse
-from launcher.zygote.worker_bootstrap import name_process, run_as_main
+from launcher.zygote.worker_bootstrap import run_as_main
 from resilience_core.system.distributions import distributions_with
-from resilience_core.system.prctl import die_with_parent
+from resilience_core.system.prctl import die_with_parent, set_process_name
 
 __all__ = ["serve"]
 
 _FIRST_HIGH_DESCRIPTOR = 512
+_LONGEST_ADOPTION_SECONDS = 10.0
+"""How long the process between zygote and worker may take to exit; it takes microseconds, unless it is stopped."""
+_ADOPTION_LOOK_SECONDS = 0.0002
 
 
 def serve(channel: socket.socket, launcher_pid: int, preload: Sequence[str], inherited: Collection[int]) -> Handover:
-    """Be the zygote: fork parked workers whenever the launcher asks for some.
+    """Run as the zygote: fork parked workers whenever the launcher asks for some.
 
     Args:
         channel: To the launcher; its end is the zygote's end.
@@ -76,7 +80,7 @@ def serve(channel: socket.socket, launcher_pid: int, preload: Sequence[str], inh
         Only in a worker: what it is to become.
     """
     _follow_to_death(launcher_pid)
-    name_process("ft_zygote")
+    set_process_name("ft_zygote")
     for descriptor in set(inherited) - {channel.fileno()}:
         with contextlib.suppress(OSError):
             os.close(descriptor)
@@ -93,7 +97,7 @@ def serve(channel: socket.socket, launcher_pid: int, preload: Sequence[str], inh
     while True:
         request = receive_message(channel)
         if request is None:
-            os._exit(0)
+            os._exit(NO_LONGER_NEEDED)
         for _ in range(request.message.workers if isinstance(request.message, Park) else 0):
             try:
                 handover = _park_one(channel, launcher_pid)
@@ -119,11 +123,13 @@ def _park_one(channel: socket.socket, launcher_pid: int) -> Handover | None:
                 middle = os.getpid()
                 if (worker := _forked_or_ended()) != 0:
                     _tell(theirs, Forked(worker))  # so that it can be ended, however early it stops
-                    os._exit(0)
+                    os._exit(FORKED)
                 channel.close()
                 ours.close()
                 link = socket.socket(fileno=theirs.detach())
                 return _wait_for_order(link, middle, launcher_pid)
+        # Without a bound here: the launcher kills this zygote's process group, which the process in the middle is in,
+        # when no worker has come for ``STARVED_SECONDS`` (launcher.workers.zygote_handle).
         with contextlib.suppress(ChildProcessError):  # a preloaded module may have set SIGCHLD to be ignored
             if (refused := os.waitstatus_to_exitcode(os.waitpid(middle, 0)[1])) > 0:
                 raise OSError(refused, os.strerror(refused))
@@ -132,25 +138,28 @@ def _park_one(channel: socket.socket, launcher_pid: int) -> Handover | None:
 
 
 def _forked_or_ended() -> int:
-    """Fork; where that cannot be done, end with the reason's number."""
+    """Fork; where that cannot be done, exit with the errno."""
     try:
         return os.fork()
     except OSError as error:
-        os._exit(error.errno or 1)
+        os._exit(error.errno or FORK_REFUSED)
 
 
 def _tell(channel: socket.socket, message: ZygoteMessage, descriptors: Sequence[int] = ()) -> None:
     try:
         send_message(channel, message, descriptors)
     except OSError:  # the launcher has closed its end
-        os._exit(0)
+        os._exit(NO_LONGER_NEEDED)
 
 
 def _wait_for_order(link: socket.socket, middle: int, launcher_pid: int) -> Handover:
     os.setsid()
-    name_process("ft_parked")
+    set_process_name("ft_parked")
+    end = time.monotonic() + _LONGEST_ADOPTION_SECONDS
     while os.getppid() == middle:  # until the process in the middle has exited; no event tells
-        time.sleep(0.0002)
+        if time.monotonic() >= end:
+            os._exit(LOST_PARENT)
+        time.sleep(_ADOPTION_LOOK_SECONDS)
     _follow_to_death(launcher_pid)
     link = _out_of_the_way(link)
     rehearse()
@@ -160,12 +169,16 @@ def _wait_for_order(link: socket.socket, middle: int, launcher_pid: int) -> Hand
     except OSError:  # the zygote died before it could hand the other end on
         packet = None
     if packet is None or not packet.descriptors:
-        os._exit(0)
-    return Handover(order_from_file(packet.descriptors[0]), link)
+        os._exit(NO_LONGER_NEEDED)
+    try:
+        return Handover(order_from_file(packet.descriptors[0]), link)
+    except MessageError as error:
+        print(f"ft_launcher's parked worker cannot read its order: {error}", file=sys.stderr, flush=True)
+        os._exit(UNREADABLE_ORDER)
 
 
 def _out_of_the_way(link: socket.socket) -> socket.socket:
-    """Leave the low numbers to the script: it finds those that a spawned worker finds."""
+    """Move the link to a high descriptor, so that the script's files get the same numbers as in a spawned worker."""
     try:
         moved = fcntl.fcntl(link.fileno(), fcntl.F_DUPFD_CLOEXEC, _FIRST_HIGH_DESCRIPTOR)
     except OSError:  # so few descriptors are allowed
@@ -177,17 +190,20 @@ def _out_of_the_way(link: socket.socket) -> socket.socket:
 def _follow_to_death(parent: int) -> None:
     die_with_parent(signal.SIGKILL)
     if os.getppid() != parent:
-        os._exit(1)
+        os._exit(LOST_PARENT)
 
 
 def main(home: str | None) -> None:
-    """Be a zygote of its own making: started by exec, where the launcher can no longer be forked.
+    """Run as a zygote that was started by exec, since the launcher could no longer be forked.
 
     Args:
         home: Where our own modules were found, if that is no place where a worker would look for any.
     """
-    settings = json.loads(sys.argv[1])
-    handover = serve(socket.socket(fileno=settings["channel"]), settings["launcher"], settings["preload"], ())
+    try:
+        settings = SETTINGS.decode(sys.argv[1].encode())
+    except MessageError as error:
+        sys.exit(f"ft_launcher's zygote cannot read its settings: {error}")
+    handover = serve(socket.socket(fileno=settings.channel), settings.launcher, settings.preload, ())
     if home is not None:
         sys.path.remove(home)
     run_as_main(handover)

@@ -4,8 +4,8 @@ Each function takes whatever a person wrote and returns the value to use, or rai
 *fix* alone; the caller knows the place and the value and puts them in front. Text is accepted wherever it can
 mean only one thing, because the command line has nothing but text (and YAML 1.1 reads ``6e2`` as text).
 
-The type of a parameter is what type checkers let a user pass to the field. A file may hold anything, so what is
-outside of it is refused at run time, too.
+The type of a parameter is what type checkers let a user pass to the field. A file may hold anything, so other
+types are refused at run time, too.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import attrs
 
+from resilience_core.protocol.limit_kinds import MODES
 from resilience_core.suggestions import nearest
 
 __all__ = [
@@ -53,7 +54,7 @@ _NO_LIMIT = "write null for no limit"
 # A deadline is a 64-bit count of nanoseconds, and its largest value means "without limit".
 _LONGEST_SECONDS = 1e9
 
-# Not one of these ends a process by default, so a hung rank would be "terminated" and stay.
+# None of these signals ends a process by default, so a hung rank would survive its termination.
 _HARMLESS = frozenset(
     {"SIGCHLD", "SIGCONT", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGURG", "SIGWINCH", "SIGCLD"}
 )
@@ -97,8 +98,10 @@ def duration(value: float | str) -> float:
 def factor(value: float | str) -> float:
     """Read a multiple, 1 or more: below 1 every healthy step would be overdue."""
     ratio = _number(value, "give a number of 1 or more, for example 5")
-    if not 1 <= ratio <= _LONGEST_SECONDS:
+    if ratio < 1:
         raise ValueError("must be 1 or more: a smaller factor condemns steps that are no slower than usual")
+    if ratio > _LONGEST_SECONDS:
+        raise ValueError(f"must be at most {_LONGEST_SECONDS:.0f}")
     return ratio
 
 
@@ -127,7 +130,7 @@ def _count(value: float | str, at_least: int) -> int:
 
 
 def exit_code(value: float | str) -> int:
-    """Read a process's exit code for "something went wrong", 1 to 255."""
+    """Read the exit code of a process that has failed, 1 to 255."""
     code = _count(value, 1)
     if code > 255:
         raise ValueError("an exit code is a whole number from 1 to 255")
@@ -212,7 +215,7 @@ def learning(value: str | Literal[False]) -> str:
     """Read what a learned limit may do: ``off``, ``relax`` or ``replace``."""
     if value is False:  # as YAML 1.1 reads the word without quotation marks
         return "off"
-    return one_of(value, ("off", "relax", "replace"))
+    return one_of(value, MODES)
 
 
 def start_method(value: str) -> str:
@@ -276,6 +279,8 @@ def _pairs(text: str) -> dict[str, str]:
 def _number(value: object, fix: str) -> float:
     # A bool is an int to Python, but nobody means one second by `true`.
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(fix)
+    if isinstance(value, str) and "_" in value:  # Python would take 1_0 for 10
         raise ValueError(fix)
     try:
         number = float(value)

@@ -1,4 +1,4 @@
-"""Settings that say when a rank is overdue: the limits, and how they are learned."""
+"""Settings for when a rank is overdue: the limits, and how they are learned."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ class LimitSettings:
     rank_section_timeouts: Mapping[str, float | None] = attrs.field(
         factory=_no_sections,
         converter=values.sections,
+        hash=False,  # a mapping has none; equal configurations have equal hashes without it
         metadata=described(
             "NAME:SECONDS,...",
             "Longest time that each section may stay open, as setup:600,step:180,checkpointing:420. Once any is "
@@ -109,8 +110,8 @@ class LimitSettings:
         converter=values.duration,
         metadata=described(
             "SECONDS",
-            "With learned_limits relax, no learned timeout is shorter that rests on fewer than 300 intervals, less "
-            "than an hour, or another run's observation alone, nor any of heartbeats or out-of-section time; where no "
-            "restart is left, none of these is shorter than 60 times as long. 0 switches it off.",
+            "With learned_limits relax: minimum for learned timeouts that rest on fewer than 300 intervals, less than "
+            "an hour, or only another run, and for those of heartbeats and out-of-section time; 60 times as long if "
+            "no restart is left. 0 switches it off.",
         ),
     )

@@ -1,8 +1,8 @@
 """What nvidia-resiliency-ext 0.3 to 0.7 has and this project has not: its other options and configuration keys.
 
 A command line or a file written for it is accepted. What has a counterpart here is mapped to it; everything else is
-answered with one warning that says why it means nothing here, so that nobody believes a protection to be on that is
-not there. ``tests/resilience_core/recorded_nvidia_options.py`` is the list by version.
+answered with one warning that says why it has no effect here, so that nobody relies on a protection that does not
+exist. ``tests/resilience_core/recorded_nvidia_options.py`` is the list by version.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Settings that say what becomes of a rank that is overdue or has failed, of its peers, and of the job."""
+"""Settings for ending ranks that are overdue or have failed, and for restarting or ending the job."""
 
 from __future__ import annotations
 
@@ -76,11 +76,11 @@ class RestartSettings:
             "COUNT",
             "Generations in a row without progress after which the job ends for good; 0: never. Progress is a new "
             "highest iteration, or a checkpoint, saved or loaded, that is newer than that of the generation before, "
-            "as the events report them; or that of checkpoint_iteration_file alone. A generation counts that shows "
-            "none and fails where the row of such failures began: within two iterations where it has loaded a "
-            "checkpoint; where none is reported, in a step, at the same iteration. Not judged are a generation "
-            "without any iteration, and a job whose iterations go back or stand still within a generation (counted "
-            "within each epoch, or the numbers of epochs, for example) or begin below the checkpoint that was loaded.",
+            "as the events report them; or that of checkpoint_iteration_file alone. A generation counts as no progress "
+            "if it fails near the iteration where the series began: within two iterations if it has loaded a "
+            "checkpoint; if no checkpoint is reported, in a step of the same iteration. The following are not judged: "
+            "a generation without any iteration; a job whose iterations decrease or repeat within a generation (for "
+            "example numbers within an epoch, or of epochs) or begin below the checkpoint that was loaded.",
         ),
     )
     min_progress_iterations: int = attrs.field(

@@ -1,8 +1,8 @@
 """FaultToleranceConfig: every setting of the toolkit, checked once, at construction.
 
 Three ways in (Python, a YAML file, the command line) and one check. A value that cannot be used is a
-:class:`ConfigError` that names the place, the value and the fix; a key that is not known is one too. Nothing
-falls back to a default in silence: misspelt protection that is off is the worst bug this project could ship.
+:class:`ConfigError` that names the place, the value and the fix; so is an unknown key. Nothing falls back to a
+default silently: a misspelt setting must not switch protection off unnoticed.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ from resilience_core.config.nvrx_keys import why_ignored
 from resilience_core.config.restarts import RestartSettings
 from resilience_core.config.setting import (
     Setting,
+    checked_and_documented,
     convert,
     described,
     name_in_errors,
-    refusing_unknown,
     settings_of,
     unknown_key,
 )
 from resilience_core.errors import ConfigError
 
 __all__ = ["FaultToleranceConfig", "settings"]
+
+VERSION = 1
+"""Of the JSON that the launcher hands over; raised when the meaning of a setting changes."""
 
 
 def _names(names: Iterable[str]) -> frozenset[str]:
@@ -41,6 +44,7 @@ def _texts(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(texts)
 
 
+@checked_and_documented
 @attrs.frozen(kw_only=True, field_transformer=name_in_errors)
 class FaultToleranceConfig(RestartSettings, LimitSettings):
     """How ranks are watched, terminated and restarted. All durations in seconds; None means no limit.
@@ -163,9 +167,15 @@ class FaultToleranceConfig(RestartSettings, LimitSettings):
             warnings.append(f"key '{entry.key}' in {entry.place} is ignored: {why}")
         return cls(**converted, given=frozenset(converted), warnings=tuple(warnings))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle and copy by the settings; a read-only mapping can do neither by itself."""
+        plain = {field.name: getattr(self, field.name) for field in attrs.fields(type(self))}
+        plain["rank_section_timeouts"] = dict(self.rank_section_timeouts)
+        return _unpickled, (type(self), plain)
+
     def to_json(self) -> str:
         """All settings as one plain JSON object, for ranks and for the monitor; signals as numbers."""
-        plain: dict[str, Any] = {"given": sorted(self.given)}
+        plain: dict[str, Any] = {"version": VERSION, "given": sorted(self.given)}
         for setting in settings():
             value = getattr(self, setting.name)
             plain[setting.name] = dict(value) if isinstance(value, Mapping) else value
@@ -184,6 +194,12 @@ class FaultToleranceConfig(RestartSettings, LimitSettings):
             raise ConfigError(f"configuration handed over is not JSON: {error}") from error
         if not isinstance(plain, dict):
             raise ConfigError(f"configuration handed over is a {type(plain).__name__}, not an object")
+        version = plain.pop("version", None)
+        if type(version) is not int or version != VERSION:
+            raise ConfigError(
+                f"configuration handed over has version {version!r}, and version {VERSION} is read here: launcher and "
+                "rank run different installations; use one for both"
+            )
         given = plain.pop("given", None)
         entries = (values.Entry(str(key), value, "the JSON handed over") for key, value in plain.items())
         config = cls.from_entries(entries)
@@ -193,16 +209,13 @@ class FaultToleranceConfig(RestartSettings, LimitSettings):
         return attrs.evolve(config, given=frozenset(given))
 
 
+def _unpickled(cls: type[FaultToleranceConfig], plain: dict[str, Any]) -> FaultToleranceConfig:
+    return cls(**plain)
+
+
 def settings() -> tuple[Setting, ...]:
     """Every setting of :class:`FaultToleranceConfig`, in the order of the fields."""
     return _SETTINGS
 
 
 _SETTINGS = settings_of(FaultToleranceConfig)
-setattr(FaultToleranceConfig, "__init__", refusing_unknown(FaultToleranceConfig))  # noqa: B010 - mypy
-
-# One text for the option's help, the documentation and help(FaultToleranceConfig).
-_arguments = "".join(f"        {s.name}: {s.meaning} [{s.metavar}]\n" for s in _SETTINGS)
-FaultToleranceConfig.__doc__ = (FaultToleranceConfig.__doc__ or "").replace(
-    "\n    Raises:", f"\n    Args:\n{_arguments}\n    Raises:"
-)

@@ -1,4 +1,4 @@
-"""What a field of the configuration is: its converter, its unit, its meaning; and how its errors name it.
+"""Metadata of the configuration's fields: converter, unit, meaning, and the name in errors.
 
 The class that holds the fields is in :mod:`resilience_core.config.schema`. Its converters are plain functions that
 raise ``ValueError`` with the fix, so that type checkers read what a field accepts from them; what is added here names
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
@@ -17,7 +17,17 @@ from resilience_core.config.nvrx_keys import why_ignored
 from resilience_core.errors import ConfigError
 from resilience_core.suggestions import nearest
 
-__all__ = ["Setting", "convert", "described", "name_in_errors", "refusing_unknown", "settings_of", "unknown_key"]
+__all__ = [
+    "Setting",
+    "checked_and_documented",
+    "convert",
+    "described",
+    "name_in_errors",
+    "settings_of",
+    "unknown_key",
+]
+
+T = TypeVar("T")
 
 
 @attrs.frozen
@@ -86,11 +96,23 @@ def unknown_key(key: str, place: str, known: Iterable[str]) -> ConfigError:
     return ConfigError(f"unknown key '{key}' in {place}{nearest(key, known)}")
 
 
-def refusing_unknown(cls: type) -> Callable[..., None]:
-    """Make an ``__init__`` that refuses a keyword that is no setting as a file is refused, not with Python's error."""
+def checked_and_documented(cls: type[T]) -> type[T]:
+    """Complete a class of settings; a class decorator that type checkers need not see through.
+
+    A keyword that is no setting is refused as in a file, not with Python's error. The docstring gets the settings with
+    their meanings, so that an option's help, the documentation and ``help()`` have one text.
+    """
+    settings = settings_of(cls)
+    setattr(cls, "__init__", _refusing_unknown(cls, settings))  # noqa: B010 - mypy allows no other assignment
+    arguments = "".join(f"        {s.name}: {s.meaning} [{s.metavar}]\n" for s in settings)
+    cls.__doc__ = (cls.__doc__ or "").replace("\n    Raises:", f"\n    Args:\n{arguments}\n    Raises:")
+    return cls
+
+
+def _refusing_unknown(cls: type, settings: Iterable[Setting]) -> Callable[..., None]:
     construct: Callable[..., None] = cls.__init__  # type: ignore[misc]
     names = {field.name for field in attrs.fields(cls)}
-    known = [setting.name for setting in settings_of(cls)]
+    known = [setting.name for setting in settings]
 
     @functools.wraps(construct)
     def checked(self: object, *args: Any, **given: Any) -> None:

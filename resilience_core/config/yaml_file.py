@@ -7,6 +7,7 @@ of two equal keys win in silence.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterator
 
 import yaml
@@ -19,6 +20,26 @@ __all__ = ["SECTION", "read_section"]
 
 SECTION = "fault_tolerance"
 _LARGEST_BYTES = 1 << 20
+_DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+
+
+class _Loader(yaml.SafeLoader):
+    """Read numbers as the command line does: YAML 1.1 takes ``0600`` for 384, ``1:30`` for 90 and ``1_0`` for 10.
+
+    Those are handed on as they are written, for the check that all ways of configuration share.
+    """
+
+    def _integer(self, node: yaml.ScalarNode) -> int | str:
+        text: str = self.construct_scalar(node)
+        return int(text) if _DECIMAL.fullmatch(text) and len(text) < 400 else text
+
+    def _float(self, node: yaml.ScalarNode) -> float | str:
+        text: str = self.construct_scalar(node)
+        return text if ":" in text or "_" in text else self.construct_yaml_float(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader._integer)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader._float)
 
 
 def read_section(path: str | os.PathLike[str], known: Collection[str]) -> tuple[list[Entry], list[str]]:
@@ -38,7 +59,7 @@ def read_section(path: str | os.PathLike[str], known: Collection[str]) -> tuple[
     name = os.fspath(path)
     text = _text(name)
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
     except yaml.YAMLError as error:  # a character that YAML does not allow
         raise ConfigError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
     try:

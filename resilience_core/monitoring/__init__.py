@@ -1,6 +1,6 @@
 """A rank's side of the monitoring: the client, its cell, and the limits that it is under.
 
-``RankMonitorClient`` is one class with the hot path in it, and collaborators for what is done now and then:
+``RankMonitorClient`` is one class with the hot path in it, and collaborators for everything that is done rarely:
 
 ========================  ============================================================================================
 :mod:`.client_state`      what the client remembers between two calls, in slots: words, sections, intervals
@@ -11,8 +11,8 @@
 :mod:`.section_block`     the ``with`` block
 ========================  ============================================================================================
 
-The other shape that was drawn has one collaborator for each concern, heartbeats and sections among them, and a client
-that only forwards. It reads as well, but each event pays one more Python call, a tenth of what a section event costs.
+The alternative is one collaborator for each concern, heartbeats and sections among them, and a client that only
+forwards. It is as readable, but costs each event one more Python call, a tenth of what a section event costs.
 So the three calls that run in each step stay in the client and work on the state record directly; everything that
 they do once, or in case of an error, is a call to a collaborator.
 """

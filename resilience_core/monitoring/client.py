@@ -185,8 +185,8 @@ class RankMonitorClient:
     def note_iteration(self, iteration: int) -> None:
         """Report which iteration this is, counted from the beginning of training, through restarts.
 
-        The launcher tells from it whether a job that fails again and again gets on (``max_no_progress_cycles``), unless
-        numbers repeat, or begin below the checkpoint that was loaded: they may be those of epochs, for example.
+        The launcher uses it to judge whether a job that fails repeatedly makes progress (``max_no_progress_cycles``),
+        unless numbers repeat or begin below the checkpoint that was loaded, as numbers of epochs do, for example.
         One that is no whole number is a ``TypeError``; one that does not fit into 64 bits is a ``ValueError``.
         """
         words = self._state.words
@@ -207,11 +207,11 @@ class RankMonitorClient:
         self._state.was_evaluation = True
 
     def note_checkpoint_loaded(self, iteration: int) -> None:
-        """Report that training resumes from this iteration; what is no whole number of 64 bits is passed over."""
+        """Report that training resumes from this iteration; what is no whole number of 64 bits is ignored."""
         self._state.note_loaded(iteration)
 
     def note_checkpoint_saved(self, iteration: int) -> None:
-        """Report that a checkpoint of this iteration is complete; what is no whole number of 64 bits is passed over."""
+        """Report that a checkpoint of this iteration is complete; what is no whole number of 64 bits is ignored."""
         self._state.note_saved(iteration)
 
     @property
@@ -246,8 +246,8 @@ class RankMonitorClient:
     ) -> bool:
         """Learn section timeouts from the longest intervals any rank saw. A collective.
 
-        A new limit applies from the next time its section is opened. That of the time between sections applies at once,
-        counted from now, where no limit was running: else a hang in the interval that is open would not be found.
+        A new limit applies from the next time its section is opened. The out-of-section limit applies at once, counted
+        from now, if none was running: otherwise a hang in the interval that is open would not be found.
 
         Args:
             selected_sections: Names to learn; all that any rank has used when None. Others keep theirs.
@@ -258,7 +258,7 @@ class RankMonitorClient:
             Whether timeouts were calculated; the same on every rank.
 
         Raises:
-            TypeError: What is selected are no names.
+            TypeError: ``selected_sections`` holds a value that is no name.
             TimeoutsNotReadyError: A selected section was never closed on any rank, or nothing was seen at all.
         """
         return self._limits.learn_sections(selected_sections, calc_out_of_section, skip_if_not_ready)

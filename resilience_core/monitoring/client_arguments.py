@@ -1,4 +1,4 @@
-"""What a wrong argument of the client is answered with: the call, the value and the fix. Never on the hot path."""
+"""Errors for wrong arguments of the client; each names the call, the value and the fix. Never on the hot path."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from resilience_core.errors import SectionError
+from resilience_core.suggestions import suggestion
 
 __all__ = ["no_iteration", "no_name", "refuse_copy", "selected_names", "unconfigured"]
 
@@ -55,13 +56,10 @@ def selected_names(selected_sections: object) -> list[str]:
 
 def unconfigured(name: str, configured: Iterable[str]) -> str:
     """Return the error for a section that the configuration does not name although it names others."""
-    import difflib
-
     names = sorted(configured)
-    nearest = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean '{nearest[0]}'?" if nearest else f"configured: {', '.join(names)}."
+    hint = suggestion(name, names) or f"; configured: {', '.join(names)}."
     return (
-        f"section '{name}' is used but not in rank_section_timeouts; {hint} Add '{name}' with a timeout in seconds, "
+        f"section '{name}' is used but not in rank_section_timeouts{hint} Add '{name}' with a timeout in seconds, "
         "or null for no limit"
     )
 

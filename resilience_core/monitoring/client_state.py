@@ -128,7 +128,7 @@ class ClientState:
         self._reset_intervals(now)
 
     def end(self) -> None:
-        """Write where nobody reads from now on; what was observed stays.
+        """Write to private memory from now on; the observed intervals are kept.
 
         The cell is not unmapped: another thread may be in a call, whose stores must not raise. They mean nothing until
         this cell is initialised again.
@@ -219,7 +219,7 @@ class ClientState:
     def share_deadline(self) -> None:
         """Show the first that is due of the open sections without a slot of their own.
 
-        Look again after each store, so that the last of several threads leaves what is true.
+        Check again after each store, so that the last of several threads leaves the correct value.
         """
         words, deadline_word = self.words, self.shared_word
         while (words[deadline_word + 1], words[deadline_word]) != (shown := self._first_shared()):
@@ -229,7 +229,7 @@ class ClientState:
     def _first_shared(self) -> tuple[int, int]:
         """Return when the first that is due was opened, and its deadline; ``CLOSED`` once none is open."""
         shared = [each for each in list(self.open.values()) if each.deadline_word == NOT_SHOWN]
-        # One that another thread is just opening, which says so next, still has what was due the last time.
+        # One that another thread is just opening still has its previous deadline; that thread stores the new one next.
         due = [each.due for each in shared if each.due[0] == each.opened_ns]
         return min(due, key=lambda pair: pair[1]) if due else (self.words[self.shared_word + 1], CLOSED)
 

@@ -1,7 +1,7 @@
-"""What all ranks of the job have seen, agreed with all-reduces of fixed size and whatever backend the group has.
+"""Maxima and unions over all ranks, by all-reduces of fixed size with whatever backend the group has.
 
-Nothing that is exchanged grows with the number of ranks: a maximum over 81,920 ranks costs each of them what it costs
-with two. ``torch`` is never imported here: where the training has not imported it, there is no group to ask.
+The messages do not grow with the number of ranks. ``torch`` is never imported here: where the training has not imported
+it, there is no group to ask.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def union_of_names(names: Iterable[str]) -> list[str]:
 
 
 def _number(text: str) -> int:
-    """62 bits that stand for a text, never 0; two texts with one number are as good as impossible."""
+    """62 bits that stand for a text, never 0; that two texts have the same number is practically impossible."""
     import hashlib
 
     return (int.from_bytes(hashlib.blake2b(text.encode(*_TEXT), digest_size=8).digest(), "big") >> 2) + 1

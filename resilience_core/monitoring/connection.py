@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import weakref
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, TextIO
 
 import attrs
@@ -15,6 +16,7 @@ from resilience_core.environment import CELL_VARIABLE, CONFIG_VARIABLE, CONTROL_
 from resilience_core.errors import RankMonitorClientError
 from resilience_core.monitoring.client_state import ClientState, deadline_after, to_ns
 from resilience_core.monitoring.error_capture import record_errors_in, stop_recording
+from resilience_core.monitoring.limit_resolver import relaxed_limits
 from resilience_core.monitoring.limits_in_force import LimitsInForce
 from resilience_core.monitoring.process_hooks import (
     allow_stack_dumps,
@@ -28,11 +30,13 @@ from resilience_core.monitoring.process_hooks import (
 from resilience_core.monitoring.rank_logging import follow_log_level
 from resilience_core.protocol.cell import Cell, CellError
 from resilience_core.protocol.cell_layout import (
+    GENERATION,
     HEARTBEAT,
     INITIALISED,
     LAST_HEARTBEAT,
     LEFT_SECTION,
     OUT_OF_SECTION,
+    RANK,
     SHARED_SECTION,
     SHUT_DOWN,
     STATE,
@@ -93,16 +97,23 @@ class CellConnection:
         self._was_detached = False
         self._pid = os.getpid()
         _connections.add(self)
-        # Before the lock is taken, which a child that is forked meanwhile would wait for.
+        # Before the lock is taken: a child that is forked while it is held would wait for it.
         detach_in_forked_children(self)
+        relaxed = relaxed_limits(os.environ)
         with self._state.lock:
             try:
-                self._begin(cell, time.monotonic_ns())
+                self._begin(cell, time.monotonic_ns(), relaxed)
             except BaseException:  # a signal handler's, for instance: whoever catches it may begin again
                 cell.words[STATE] = UNUSED
                 self._state.give_up()
                 raise
         self._install_hooks(cell)
+        words = cell.words
+        logger.debug(
+            "pid %d is monitored through %s as rank %d, generation %d",
+            *(self._pid, cell.path, words[RANK], words[GENERATION]),
+        )
+        self._limits.log()
 
     def _refuse_second(self) -> None:
         if self._state.cell is not None:
@@ -133,10 +144,10 @@ class CellConnection:
             self._config = attrs.evolve(config, num_warmup_iterations=num_warmup_iters)
         return cell
 
-    def _begin(self, cell: Cell, now: int) -> None:
+    def _begin(self, cell: Cell, now: int, relaxed: Mapping[str, int]) -> None:
         state, limits = self._state, self._limits
         state.begin(cell, cell.add_section(SHARED_SECTION), now)
-        limits.begin(self.config, cell)
+        limits.begin(self.config, cell, relaxed)
         words = state.words
         words[LAST_HEARTBEAT] = words[LEFT_SECTION] = now
         words[HEARTBEAT] = deadline_after(now, to_ns(limits.heartbeat_timeouts.initial))
@@ -179,19 +190,21 @@ class CellConnection:
             if state.cell is None:
                 return
             state.words[STATE] = SHUT_DOWN
+            used = len(state.sections)
             self._limits.end()
             state.end()
         stop_recording()
         if self._stack_file is not None:
             unregister_stack_dump(self._stack_file)
             self._stack_file = None
+        logger.debug("pid %d is not monitored any more; it used %d sections", os.getpid(), used)
 
     def _close_in_unseen_child(self) -> None:
         """Handle a shutdown in a process that a C library has forked, unseen by Python."""
         if sys.exc_info()[0] is not None:
-            self.detach()  # it only ends, and its parent trains on
+            self.detach()  # it is only exiting, and its parent goes on training
             return
-        # It has stored what it did as if it were its parent, which could be killed for what was closed behind its back.
+        # Its stores went into the cell of its parent, which could be killed because of a section closed here.
         logger.warning(
             "process %d, which a C library has forked from rank process %d, has left the training loop: that rank is "
             "not watched any more. End such a process with os._exit()",

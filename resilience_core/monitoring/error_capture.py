@@ -110,7 +110,7 @@ def note_error(error: BaseException, *, thread: str | None = None) -> None:
         return
     if os.getpid() == _pid:
         _note(_cell, error, thread)
-    else:  # what is left on its way out, and closed, is the parent's; a C library may have forked, unseen by Python
+    else:  # sections closed on the way out are the parent's; a C library has forked, unseen by Python
         detach_clients()
 
 
@@ -188,7 +188,7 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _tells_of_loss(error: BaseException) -> bool:
-    """Whether it says no more than that a peer was lost; a group of exceptions does so if all of them do."""
+    """Whether it only says that a peer was lost; a group of exceptions does so if all of them do."""
     leaves = _leaves(error)
     if len(leaves) == 1 and leaves[0] is error:
         return is_consequence(_type_name(error), _message(error))

@@ -1,4 +1,4 @@
-"""The first use of either API, or of a section's name: whatever may fail fails here, and not in a later call."""
+"""The first use of either API, or of a section's name: whatever can fail fails here, not in a later call."""
 
 from __future__ import annotations
 
@@ -56,6 +56,10 @@ class FirstUse:
             self._note_first_report()
             if not state.has_used_section:
                 state.words[OUT_OF_SECTION] = CLOSED
+            limit = self._limits.heartbeat_timeouts.subsequent
+        logger.debug(
+            "first heartbeat: %s", "no limit for the next" if limit is None else f"the next is due within {limit:.4g} s"
+        )
 
     def section(self, name: str) -> Section:
         """Return the section of a name that was not used before, or that another thread uses for the first time, too.
@@ -71,11 +75,13 @@ class FirstUse:
                 raise no_name("start_section()", name)
             if limits.config.names_sections and name not in limits.config.rank_section_timeouts:
                 raise UnconfiguredSectionError(unconfigured(name, limits.config.rank_section_timeouts))
-            has_timeout = name in limits.section_timeouts.section
+            timeouts = limits.section_timeouts.section
             section = state.sections.get(name)
             if section is None:  # else another thread was first
                 section = self._prepare_section(name)
-        if not has_timeout:
+        limit = timeouts.get(name)
+        logger.debug("first use of section '%s': %s", name, "no limit" if limit is None else f"limit {limit:.4g} s")
+        if name not in timeouts:
             _warn_once(
                 "section '%s' has no timeout: the configuration names no sections, so they are measured without a "
                 "limit until timeouts are calculated (said once)",
@@ -106,7 +112,7 @@ class FirstUse:
             self._state.words[FIRST_REPORT] = time.monotonic_ns()
 
     def _prepare_section(self, name: str) -> Section:
-        """Make a section that was not used before; only once it is ready do other threads and later calls find it.
+        """Make a section that was not used before; other threads and later calls find it only when it is complete.
 
         A signal handler may raise anywhere in it, or use the client itself.
         """

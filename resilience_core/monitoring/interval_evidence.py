@@ -1,7 +1,7 @@
 """How much is known about an interval, and what follows from it for a learned limit. Pure: no clock, no torch.
 
-Learned limits protect, they do not kill. A limit that is five times the longest interval seen is right only if the
-longest that there is has been seen. Three things speak against that, and each keeps the generous floor
+A learned limit must not end a healthy rank. Five times the longest observed interval is safe only if the longest
+possible interval has been observed. In three cases that is doubtful, and each of them keeps the generous floor
 (``thin_evidence_floor``, 60 s) in force:
 
 * *Little evidence*: fewer than 300 intervals, or less than an hour of observation, all runs of the state file
@@ -9,17 +9,16 @@ longest that there is has been seen. Three things speak against that, and each k
 * *Another run's evidence*: a state file outlives the run that wrote it, and the next may train a larger model. It
   counts once this process has seen 100 intervals of its own and learned from them, too.
 * *Rare intervals*: out-of-section time and heartbeat intervals span whatever the loop does between its steps: the
-  start of DataLoader workers once per epoch, metrics, an export at the end. No number of ordinary intervals tells how
-  long the next rare one takes, so these keep the floor whatever was seen.
+  start of DataLoader workers once per epoch, metrics, an export at the end. Ordinary intervals, however many, do not
+  tell how long the next rare one takes, so these limits always keep the floor.
 
-Where no restart is left, a verdict does not cost a restart but the job, and thin evidence must not cost that: the
-generous floor is :data:`NO_RESTART_FACTOR` times as long then, an hour by default. A hang is still found, by that
-limit, and the job would have ended anyway; whoever wants it found sooner configures the limit, or a shorter floor. Four
-times the floor, as after a verdict, was not chosen: an evaluation of five minutes between two sections would still end
-the job. Nor is the verdict left out: a job that hangs would then hang for ever.
+If no restart is left, a wrong verdict ends the job. The generous floor is then :data:`NO_RESTART_FACTOR` times as long,
+an hour by default. A hang is still found within that limit; to have it found sooner, configure the limit or a shorter
+floor. Four times the floor, as after a verdict, would not be enough: an evaluation of five minutes between two sections
+would still end the job. Without any verdict, a job that hangs would hang for ever.
 
-And a long interval that was seen is not forgotten with the next few updates, in which it could not recur: for a day of
-observation the limit is no shorter than the factor times the longest interval of that day.
+A long interval is remembered although the next few updates do not contain one: for a day of observation the limit is no
+shorter than the factor times the longest interval of that day.
 """
 
 from __future__ import annotations
@@ -50,11 +49,10 @@ ENOUGH_OF_ITS_OWN = 100
 MEMORY_SECONDS = 24 * 3600.0
 """Observation time for which the longest interval is remembered."""
 NO_RESTART_FACTOR = 60
-"""How many times longer the generous floor is where no restart is left: an hour, as long as evidence must be not to be
-thin."""
+"""How many times longer the generous floor is if no restart is left; with the default floor, :data:`ENOUGH_SECONDS`."""
 
 LARGEST_NUMBER = 1e12
-"""The largest that is believed of a number in a state."""
+"""The largest number that a state may hold."""
 LONGEST_SHOWN = 200
 """Characters of a value in a message."""
 

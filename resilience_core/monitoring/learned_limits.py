@@ -23,13 +23,13 @@ from resilience_core.monitoring.timeouts import (
     timeouts_to_state,
 )
 from resilience_core.protocol.cell_layout import SHARED_SECTION
+from resilience_core.protocol.limit_entry import LimitEntry, LimitsDocument, SharedOrigin
 from resilience_core.protocol.limit_kinds import (
     FIRST_HEARTBEAT,
     HEARTBEAT,
     OUT_OF_SECTION,
     section_kind,
 )
-from resilience_core.protocol.limits_text import SharedOrigin, shared_origin
 from resilience_core.system.clock import NS_PER_SECOND
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Seen(NamedTuple):
 
 
 class LearnedLimits:
-    """What is learned and what is in force; knows neither clock nor group.
+    """The limits that were learned and those in force; uses neither clock nor process group.
 
     Args:
         config: The configured limits and the rules.
@@ -74,8 +74,8 @@ class LearnedLimits:
         self._own_intervals: dict[str, int] = {}
         self._shared: set[str] = set()
         self._version = object()
-        """Another object after each change: what was found meanwhile, on another thread, is found again."""
-        self._found: tuple[object, dict[str, dict[str, Any]]] = (None, {})
+        """Another object after each change, so that entries computed meanwhile on another thread are computed again."""
+        self._found: tuple[object, dict[str, LimitEntry]] = (None, {})
 
     # ---- in force ---------------------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class LearnedLimits:
             is_out_of_section_calculated=self._is_used and self._section.is_out_of_section_calculated,
         )
 
-    def document(self, names: Iterable[str] | None = None) -> dict[str, Any]:
+    def document(self, names: Iterable[str] | None = None) -> LimitsDocument:
         """Where each limit in force comes from, for :mod:`resilience_core.protocol.limit_messages`.
 
         Args:
@@ -115,13 +115,13 @@ class LearnedLimits:
         general = (FIRST_HEARTBEAT, HEARTBEAT, OUT_OF_SECTION)
         kinds = list(entries) if names is None else [*general, *map(section_kind, names)]
         shared = () if names is None else map(section_kind, sorted(self._shared))
-        return {
-            "mode": self._config.learned_limits,
-            "state_file": self.state_file,
-            "names_sections": self._config.names_sections,
-            "limits": {kind: entries[kind] for kind in kinds if kind in entries},
-            "shared": {kind: entries[kind] for kind in shared if kind in entries},
-        }
+        return LimitsDocument(
+            self._config.learned_limits,
+            self.state_file,
+            self._config.names_sections,
+            {kind: entries[kind] for kind in kinds if kind in entries},
+            {kind: entries[kind] for kind in shared if kind in entries},
+        )
 
     def share(self, name: str) -> None:
         """Note that a section has no slot of its own: a verdict of any of these relaxes the limits of all of them."""
@@ -136,34 +136,38 @@ class LearnedLimits:
     def shared_origin(self, name: str) -> SharedOrigin | None:
         """Return what is told of a section without a slot of its own; None where it has no limit."""
         entry = self._entries().get(section_kind(name))
-        return None if entry is None else shared_origin(self._config.learned_limits, entry)
+        return None if entry is None else entry.shared_origin(self._config.learned_limits)
 
     def summary(self) -> str:
         """Say what was learned and what follows from it, in one line."""
         entries = self._entries()
         return "; ".join(self._told(kind, entries.get(kind)) for kind in self._learned_seconds())
 
+    def in_words(self) -> str:
+        """Return every limit in force with its source, in one line."""
+        return "; ".join(f"{kind} {e.seconds:.4g} s ({e.source})" for kind, e in self._entries().items()) or "none"
+
     def spared(self) -> dict[str, str]:
         """Which learned limits in force are longer because no restart is left, by kind; each in words."""
         return {
-            kind: f"{kind} {entry['seconds']:.4g} s (else {entry['else_seconds']:.4g} s)"
+            kind: f"{kind} {entry.seconds:.4g} s (else {entry.else_seconds:.4g} s)"
             for kind, entry in self._entries().items()
-            if entry.get("else_seconds") is not None
+            if entry.else_seconds is not None
         }
 
-    def _told(self, kind: str, entry: Mapping[str, Any] | None) -> str:
+    def _told(self, kind: str, entry: LimitEntry | None) -> str:
         evidence = self._evidence.get(kind)
         seen = f"longest {evidence.longest:.3g} s of {evidence.intervals}, " if evidence is not None else ""
         return f"{kind}: {seen}" + (
-            f"limit {entry['seconds']:.4g} s ({entry['source']})" if entry is not None else "no limit"
+            f"limit {entry.seconds:.4g} s ({entry.source})" if entry is not None else "no limit"
         )
 
     @property
     def _is_used(self) -> bool:
         return self._config.learned_limits != "off"
 
-    def _entries(self) -> dict[str, dict[str, Any]]:
-        """Every limit in force, by kind, as the cell's document has it."""
+    def _entries(self) -> dict[str, LimitEntry]:
+        """Every limit in force, by kind."""
         version, found = self._version, self._found
         if found[0] is not version:
             self._found = found = (version, self._find_entries())
@@ -177,7 +181,7 @@ class LearnedLimits:
         finally:
             self._version = object()
 
-    def _find_entries(self) -> dict[str, dict[str, Any]]:
+    def _find_entries(self) -> dict[str, LimitEntry]:
         resolver = LimitResolver(
             self._config, self._evidence, self._own_intervals, self._relaxed, self._shared, self._is_last
         )
@@ -275,8 +279,8 @@ class LearnedLimits:
             self._evidence |= evidence
 
 
-def _seconds(entry: Mapping[str, Any] | None) -> float | None:
-    return None if entry is None else float(entry["seconds"])
+def _seconds(entry: LimitEntry | None) -> float | None:
+    return None if entry is None else entry.seconds
 
 
 def _not_ready(what: str, skip: bool) -> bool:

@@ -1,22 +1,22 @@
 """The limits of one client: put in force, learned together with the other ranks, kept and loaded.
 
-:class:`LearnedLimits` decides which limit is in force, in seconds. What is here turns that into the nanoseconds that
+:class:`LearnedLimits` decides which limit is in force, in seconds. This module turns it into the nanoseconds that
 the hot path reads, brings intervals that are running under new limits, and tells the monitor where each comes from.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from resilience_core.environment import RELAXED_VARIABLE
 from resilience_core.monitoring.client_arguments import selected_names
 from resilience_core.monitoring.client_state import ClientState, Section, to_ns
 from resilience_core.monitoring.collectives import maxima, union_of_names
 from resilience_core.monitoring.learned_limits import LearnedLimits, Seen
-from resilience_core.monitoring.limit_resolver import no_restart_is_left, relaxed_limits
+from resilience_core.monitoring.limit_resolver import no_restart_is_left
 from resilience_core.monitoring.running_limits import limit_what_has_none, limit_what_is_running
 from resilience_core.monitoring.timeouts import (
     HeartbeatTimeouts,
@@ -26,13 +26,16 @@ from resilience_core.monitoring.timeouts import (
 )
 from resilience_core.protocol.cell import Cell
 from resilience_core.protocol.cell_layout import CLOSED, HEARTBEAT, LIMITS_TEXT, NOT_SHOWN, SMALLEST_LIMIT
+from resilience_core.protocol.limit_entry import SharedOrigin
 from resilience_core.protocol.limit_messages import undercutting
-from resilience_core.protocol.limits_text import SharedOrigin, write_limits
+from resilience_core.protocol.limits_text import write_limits
 
 if TYPE_CHECKING:
     from resilience_core.config.schema import FaultToleranceConfig
 
 __all__ = ["LimitsInForce"]
+
+logger = logging.getLogger(__name__)
 
 
 class LimitsInForce:
@@ -51,14 +54,20 @@ class LimitsInForce:
         self._tellings = 0
         self._told_of_shared: set[SharedOrigin] = set()
 
-    def begin(self, config: FaultToleranceConfig, cell: Cell) -> None:
-        """Put the limits of a configuration in force, and what was learned before over them."""
+    def begin(self, config: FaultToleranceConfig, cell: Cell, relaxed: Mapping[str, int]) -> None:
+        """Put the limits of a configuration in force, and those that were learned before on top of them.
+
+        Args:
+            config: The configuration.
+            cell: The cell, in which it is left where the limits come from.
+            relaxed: Verdicts that each learned limit has led to in this job.
+        """
         self.config = config
         self.slots = {}
         self._told_of_shared = set()
         self._limits = LearnedLimits(
             config,
-            relaxed_limits(os.environ.get(RELAXED_VARIABLE)),
+            relaxed,
             self._state_file,
             is_last=no_restart_is_left(os.environ),
         )
@@ -113,7 +122,7 @@ class LimitsInForce:
                 self.apply()  # its limit has just grown
                 return
             if self._limits.shared_origin(section.name) in self._told_of_shared:
-                return  # which spares a job that makes up names the time to write the text with each of them
+                return  # a job that makes up names need not write the text for each of them
         if self._state.cell is not None:
             self._tell(self._state.cell)
 
@@ -121,7 +130,7 @@ class LimitsInForce:
         """Leave in the cell where the limits in force come from, of all sections that have a slot."""
         self._tellings += 1
         telling = None
-        while telling != self._tellings:  # a signal handler has told others in between: again, so that none is missing
+        while telling != self._tellings:  # a signal handler has written a text in between: write again
             telling = self._tellings
             slots = list(self.slots.items())
             named = [name for name, slot in slots if slot != NOT_SHOWN]
@@ -155,7 +164,7 @@ class LimitsInForce:
         """Learn section timeouts from the longest intervals any rank saw. A collective.
 
         Raises:
-            TypeError: What is selected are no names.
+            TypeError: ``selected_sections`` holds a value that is no name.
             TimeoutsNotReadyError: A selected section was never closed on any rank, or nothing was seen at all.
         """
         self._state.require_init("calculate_and_set_section_timeouts()")
@@ -163,7 +172,7 @@ class LimitsInForce:
         now = time.monotonic_ns()
         used = {name for name, section in list(state.sections.items()) if section.count}
         selected = None if selected_sections is None else selected_names(selected_sections)
-        # What was agreed before is asked for again, so that ranks with different names agree at once the next time.
+        # Names agreed on before are included, so that ranks with different names agree at once the next time.
         names = union_of_names(used | self._known_names if selected is None else selected)
         rows = [*(state.seen_of_section(name, now) for name in names), state.seen_of_gaps(now)]
         agreed = maxima([number for row in rows for number in row])
@@ -185,6 +194,7 @@ class LimitsInForce:
         with self._state.lock:
             self.apply()
             limit_what_has_none(self._state)
+        self.log()
 
     # ---- in words ---------------------------------------------------------------------------------------
 
@@ -192,6 +202,11 @@ class LimitsInForce:
         """Return what was learned, from how much, and which limits follow from it, in one line."""
         self._state.require_init("learned_summary()")
         return self._limits.summary()
+
+    def log(self) -> None:
+        """Log which limits are in force at DEBUG. Call it without the lock, which is held for no output."""
+        if logger.isEnabledFor(logging.DEBUG):
+            logger.debug("limits in force (learned_limits %s): %s", self.config.learned_limits, self._limits.in_words())
 
     def undercut(self) -> str:
         """Return which learned limits in force are shorter than the configured ones; empty where none is."""
@@ -238,3 +253,4 @@ class LimitsInForce:
             self._limits.load(state)
             self.apply()
             limit_what_is_running(self._state, to_ns(self.heartbeat_timeouts.initial))
+        self.log()

@@ -1,4 +1,4 @@
-"""What monitoring needs of the rank's process as a whole: fork, ptrace, faulthandler, the last words."""
+"""What monitoring needs of the rank's process as a whole: fork, ptrace, faulthandler, the exception hook."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 from resilience_core.system.plain_files import only_plain
 from resilience_core.system.prctl import allow_tracer
+from resilience_core.system.proc import is_listed, restricts_ptrace
 
 __all__ = [
+    "UNCAUGHT_EXIT_CODE",
     "allow_stack_dumps",
     "register_stack_dump",
     "detach_clients",
@@ -37,6 +39,9 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _LONGEST_WAIT_SECONDS = 2.0
+
+UNCAUGHT_EXIT_CODE = 1
+"""What a rank exits with after an uncaught exception under ``install_exception_hook``; Python's own code."""
 
 
 class _Detachable(Protocol):
@@ -64,10 +69,10 @@ def detach_clients() -> None:
 
 
 def wait_for_files(paths: Collection[str], launcher: int) -> None:
-    """Wait a moment for files that somebody has removed: a launcher that lives makes them anew within a second."""
+    """Wait briefly for files that somebody has removed: a running launcher makes them anew within a second."""
     end = time.monotonic() + _LONGEST_WAIT_SECONDS
     while not all(map(os.path.exists, paths)) and launcher and time.monotonic() < end:
-        if not os.path.exists(f"/proc/{launcher}"):
+        if not is_listed(launcher):
             return
         time.sleep(0.01)
 
@@ -80,7 +85,7 @@ def read_config(path: str, variable: str) -> FaultToleranceConfig:
         variable: The environment variable that says so, for messages.
 
     Raises:
-        RankMonitorClientError: It is gone, or somebody has damaged it. No ConfigError: a restart does mend that.
+        RankMonitorClientError: It is gone, or somebody has damaged it. Not a ConfigError, since a restart fixes it.
     """
     from resilience_core.config.schema import FaultToleranceConfig
 
@@ -108,12 +113,7 @@ def read_config(path: str, variable: str) -> FaultToleranceConfig:
 
 def allow_stack_dumps(launcher: int) -> None:
     """Let the launcher's descendants read this process's stacks where Yama restricts ptrace (ptrace_scope 1)."""
-    try:
-        with open("/proc/sys/kernel/yama/ptrace_scope", "rb") as file:
-            restricted = file.read().strip() == b"1"
-    except OSError:
-        return
-    if restricted and launcher:
+    if launcher and restricts_ptrace():
         allow_tracer(launcher)
 
 
@@ -129,7 +129,7 @@ def register_stack_dump(cell_path: str) -> TextIO | None:
     except OSError as error:
         logger.warning("no stacks of this rank can be had without py-spy: %s: %s", error.filename, error.strerror)
         return None
-    # What is restored when it stops answering: asked a moment too late, it must not be killed by the question.
+    # unregister_stack_dump() restores this: a request that comes a moment too late must not kill the process.
     if threading.current_thread() is threading.main_thread() and signal.getsignal(STACK_SIGNAL) == signal.SIG_DFL:
         signal.signal(STACK_SIGNAL, signal.SIG_IGN)
     faulthandler.register(STACK_SIGNAL, file=file, all_threads=True, chain=False)
@@ -143,11 +143,11 @@ def unregister_stack_dump(file: TextIO) -> None:
 
 
 def exit_on_uncaught_exception(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """Say what happened and leave without tearing down: the exception hook of ``install_exception_hook``.
+    """Print the traceback and exit without teardown: the exception hook of ``install_exception_hook``.
 
     An orderly interpreter exit may wait for ever, for instance in a collective library's destructor.
     """
     sys.stderr.write("".join(traceback.format_exception(kind, error, trace)))
     sys.stderr.flush()
     sys.stdout.flush()
-    os._exit(1)
+    os._exit(UNCAUGHT_EXIT_CODE)

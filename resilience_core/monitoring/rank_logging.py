@@ -1,9 +1,9 @@
-"""``log_level`` in a rank, without a fight with the training's own logging.
+"""``log_level`` in a rank, which never overrides the training's own logging.
 
 Three rules. A logger of ours that the training has given a level keeps it. Where the training has configured logging
 (the root logger has handlers), our records go there; our loggers then get the level only if somebody chose one, since
 the default must not open a log that was meant for warnings. Where nobody has configured logging, Python shows warnings
-alone, whatever a level says; there our loggers get the level and one handler on standard error, which falls silent as
+alone, whatever a level says; there our loggers get the level and one handler on standard error, which stops writing as
 soon as the root logger has a handler of its own.
 """
 
@@ -25,7 +25,7 @@ class _UnlessConfigured(logging.Handler):
             return
         try:
             sys.stderr.write(f"{record.levelname} {record.name}: {record.getMessage()}\n")
-        except (OSError, ValueError):  # a stream that was closed is no reason to disturb training
+        except (OSError, ValueError):  # a closed stream must not disturb training
             pass
 
 

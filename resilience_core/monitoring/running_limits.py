@@ -30,9 +30,9 @@ def limit_what_has_none(state: ClientState) -> None:
 
 
 def limit_what_is_running(state: ClientState, initial_heartbeat_ns: int | None) -> None:
-    """Let loaded limits apply to what is running: longer ones from its beginning, shorter ones from now on.
+    """Apply loaded limits to running intervals: longer ones from their beginning, shorter ones from now on.
 
-    So nothing expires by being loaded, and what hangs is not put off by loading again.
+    So loading expires no interval, and loading again does not postpone the deadline of one that hangs.
 
     Args:
         state: The client's, with the new limits.
@@ -42,7 +42,7 @@ def limit_what_is_running(state: ClientState, initial_heartbeat_ns: int | None) 
     words = state.words
 
     def due(present: int, began_ns: int, limit_ns: int | None) -> int:
-        # Closed, of an open section: another thread is just opening it.
+        # An open section whose word is CLOSED is just being opened by another thread.
         present = NO_LIMIT if present == CLOSED else present
         return max(deadline_after(began_ns, limit_ns), min(present, deadline_after(now, limit_ns)))
 

@@ -1,8 +1,8 @@
 """Observed intervals become timeouts. Pure: no clock, no torch, no rank.
 
 ``timeout = safety_factor x longest interval``, never below the floor. Where the timeout in force was itself
-learned the two are averaged, so that one slow step neither stays for ever nor vanishes at once; where it came
-from the configuration it is replaced.
+learned the two are averaged, so that one slow step neither counts for ever nor is forgotten at once; where it
+came from the configuration it is replaced.
 """
 
 from __future__ import annotations

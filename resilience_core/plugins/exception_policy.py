@@ -1,4 +1,4 @@
-"""ExceptionPolicy: an exception that leaves training becomes a word to the launcher."""
+"""ExceptionPolicy: an exception that leaves training becomes a request to the launcher."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from resilience_core.hookspecs import hookimpl
 from resilience_core.monitoring.client import RankMonitorClient
 from resilience_core.protocol.control import WorkloadAction, WorkloadControlRequest
 
-__all__ = ["ExceptionHandling", "ExceptionPolicy"]
+__all__ = ["ExceptionHandling", "ExceptionPolicy", "check"]
 
 Answer = WorkloadControlRequest | WorkloadAction | None
 
@@ -39,7 +39,7 @@ class ExceptionPolicy:
 
     @hookimpl(tryfirst=True)
     def training_error(self, error: BaseException) -> None:
-        """Ask the policy about the exception, and hand its answer to the launcher."""
+        """Ask the policy about the exception, and send its answer to the launcher."""
         answer = self._answer(error)
         if isinstance(answer, WorkloadAction):
             answer = WorkloadControlRequest(answer, f"{type(error).__name__}: {error}")

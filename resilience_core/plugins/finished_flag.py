@@ -1,7 +1,7 @@
-"""The finished flag: an empty file that tells whoever runs jobs in a row that no further one is needed.
+"""The finished flag: an empty file that tells a series of jobs that no further one is needed.
 
 ``FAULT_TOL_FINISHED_FLAG_FILE`` names it. ``ft_autoresume``, or a batch script, sets the variable, runs the
-launcher, and looks whether the file has come into being.
+launcher, and checks whether the file exists.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _made_here: set[str] = set()
 class FinishedFlag:
     """A bus plugin: makes the file when training is complete, which is when its loop has ended by itself.
 
-    A run that made no step is complete only if it was resumed: the checkpoint was the last one. Without that, an
-    empty dataset would pass for a finished training.
+    A run that made no step is complete only if it was resumed from what must be the last checkpoint. Otherwise an
+    empty dataset would count as a finished training.
 
-    A further run in the same process takes the file away as it begins, and makes it again at its end: where it failed,
-    the first one would pass for the whole training.
+    A further run in the same process removes the file when it begins, and makes it again at its end. Otherwise, if that
+    run failed, the file of the first one would count for the whole training.
 
     Raises:
         ConfigError: The variable is not set, or names a file that nobody can make.
@@ -57,7 +57,7 @@ class FinishedFlag:
 
     @hookimpl
     def setup(self, context: RunContext) -> None:
-        """Take away the file that an earlier run in this process has made."""
+        """Remove the file that an earlier run in this process has made."""
         # One rank of each node: the file may be on a disk that each node has for itself.
         self._makes_it = context.local_rank == 0
         self._has_trained = self.path in _made_here

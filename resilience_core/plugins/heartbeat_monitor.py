@@ -12,7 +12,7 @@ from collections.abc import Callable
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext, hookimpl
 from resilience_core.monitoring.client import RankMonitorClient
 from resilience_core.monitoring.error_capture import note_error
-from resilience_core.plugins.monitor_session import MonitorPlugin, Watch
+from resilience_core.plugins.monitor_session import MonitorPlugin, MonitorSession
 
 __all__ = ["HeartbeatMonitor"]
 
@@ -41,7 +41,7 @@ class HeartbeatMonitor(MonitorPlugin):
         state_path: str | os.PathLike[str] | None = None,
         calculate_timeouts: bool = False,
     ) -> None:
-        self._watch = Watch(client, state_path, calculate_timeouts)
+        self._session = MonitorSession(client, state_path, calculate_timeouts)
         self._beat: Callable[[], None] = _nothing
         self._note: Callable[[int], None] = _nothing
         self._saves_open = 0
@@ -50,8 +50,8 @@ class HeartbeatMonitor(MonitorPlugin):
     def setup(self, context: RunContext) -> None:
         """Begin to be monitored, where there is a monitor."""
         self._finish()
-        if self._watch.begin(context):
-            self._beat, self._note = self._watch.client.send_heartbeat, self._watch.client.note_iteration
+        if self._session.start(context):
+            self._beat, self._note = self._session.client.send_heartbeat, self._session.client.note_iteration
 
     @hookimpl
     def step_start(self, iteration: int) -> None:
@@ -61,7 +61,7 @@ class HeartbeatMonitor(MonitorPlugin):
     @hookimpl
     def step_end(self) -> None:
         """Send a heartbeat, unless a checkpoint is being saved."""
-        self._watch.history.steps += 1
+        self._session.history.steps += 1
         if not self._saves_open:
             self._beat()
 
@@ -81,33 +81,33 @@ class HeartbeatMonitor(MonitorPlugin):
         """Tell that a checkpoint is complete."""
         if self._saves_open:
             self._saves_open -= 1
-            self._watch.saved(iteration, kind, error)
+            self._session.saved(iteration, kind, error)
 
     @hookimpl
     def checkpoint_loaded(self, iteration: int, source: LoadSource) -> None:
         """Tell from which iteration training resumes."""
-        self._watch.loaded(iteration, source)
+        self._session.loaded(iteration, source)
 
     @hookimpl
     def training_error(self, error: BaseException) -> None:
         """Keep the exception for the incident; nothing is learned from this run."""
         note_error(error)
-        self._watch.history.has_failed = True
+        self._session.failed(error)
         self._saves_open = 0
 
     @hookimpl
     def teardown(self, reason: str) -> None:
         """Learn timeouts at a clean end, and shut monitoring down."""
-        if not self._watch.is_on:
+        if not self._session.is_active:
             return
         # A signal is no clean end: the ranks need not have heard it at the same step.
         try:
             if reason == "completed" and not self._saves_open:
-                self._watch.learner.end_of_heartbeats(self._watch.client, self._watch.history)
+                self._session.learner.end_of_heartbeats(self._session.client, self._session.history)
         finally:
             self._finish()
 
     def _finish(self) -> None:
-        self._watch.end()
+        self._session.stop()
         self._beat = self._note = _nothing
         self._saves_open = 0

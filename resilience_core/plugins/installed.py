@@ -1,7 +1,7 @@
 """Plugins that installed distributions offer: entry points of the group ``resilience``.
 
-A plugin that cannot be loaded is warned of and left out, since training does not depend on it. What was loaded is
-said at the first ``setup``, when the rank's log level is in force.
+A plugin that cannot be loaded is left out with a warning, since training does not depend on it. What was loaded is
+logged at the first ``setup``, when the rank's log level is in force.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ class _Announcement:
     def setup(self, context: RunContext) -> None:
         """Log the line; the monitor's listener has brought the log level by now."""
         level = logging.INFO if context.local_rank == 0 else logging.DEBUG
+        if level == logging.INFO and not logger.hasHandlers():
+            level = logging.WARNING  # nobody has configured logging (plain python): INFO would be seen by nobody
         names = ", ".join(map(str, self._loaded))
         logger.log(level, "loaded plugins: %s; %s=0 or load_plugins: false loads none", names, PLUGINS_VARIABLE)
         self._unregister(self)
@@ -93,7 +95,9 @@ def register_installed(register: Callable[[object, str], str], unregister: Calla
     for plugin in found:
         try:
             register(plugin.load(), plugin.name)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
             logger.warning(
                 "plugin %s of %s %s (%s) was not loaded, and training goes on without it: %s: %s",
                 *(plugin.name, plugin.distribution, plugin.version, plugin.entry_point.value),
@@ -107,13 +111,18 @@ def register_installed(register: Callable[[object, str], str], unregister: Calla
 
 
 def installed_plugins() -> list[InstalledPlugin]:
-    """Find the entry points of the group, by distribution and name."""
-    found = []
+    """Find the entry points of the group, by distribution and name; warn of a distribution that cannot be read."""
+    found: list[InstalledPlugin] = []
     for name in distributions_with(PROJECT_NAME):
-        distribution = importlib.metadata.distribution(name)  # the one that an import would find
-        found += [
-            InstalledPlugin(entry.name, distribution.metadata["Name"], distribution.version, entry)
-            for entry in distribution.entry_points
-            if entry.group == PROJECT_NAME
-        ]
+        try:
+            distribution = importlib.metadata.distribution(name)  # the one that an import would find
+            offered = [
+                InstalledPlugin(entry.name, distribution.metadata["Name"], distribution.version, entry)
+                for entry in distribution.entry_points
+                if entry.group == PROJECT_NAME
+            ]
+        except Exception as error:  # noqa: BLE001 - whatever a damaged file leads to
+            logger.warning("no plugin of %s was loaded: its entry points cannot be read: %r", name, error)
+            continue
+        found += offered
     return found

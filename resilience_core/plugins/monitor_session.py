@@ -6,23 +6,24 @@ import logging
 import os
 import weakref
 
-from resilience_core.errors import RankMonitorClientError
+from resilience_core.errors import RankMonitorClientError, StopTraining
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext
 from resilience_core.monitoring.client import RankMonitorClient
 from resilience_core.plugins.timeout_learning import RunHistory, TimeoutLearner
+from resilience_core.protocol.control import WorkloadAction, WorkloadControlRequest
 
-__all__ = ["MonitorPlugin", "Watch"]
+__all__ = ["MonitorPlugin", "MonitorSession"]
 
 logger = logging.getLogger(__name__)
 
 
-class Watch:
+class MonitorSession:
     """A client's life around one run of the loop, with its history and its learner.
 
     Args:
         client: The client to use; one of its own when None. One that somebody else initialised is used as it is
-            and left so: whoever initialised it shuts it down. Watches that share a client share its life, too: the
-            first begins it, the last ends it.
+            and left so: whoever initialised it shuts it down. Sessions that share a client share its lifetime:
+            the first initialises it, the last shuts it down.
         state_path: Where learned timeouts are kept.
         calculate_timeouts: Learn timeouts.
     """
@@ -36,14 +37,14 @@ class Watch:
         self.client = RankMonitorClient() if client is None else client
         self.history = RunHistory()
         self.learner = TimeoutLearner(state_path, calculate_timeouts)
-        self.is_on = False
+        self.is_active = False
         self._is_ours = False
 
-    def begin(self, context: RunContext) -> bool:
+    def start(self, context: RunContext) -> bool:
         """Begin to be monitored, where there is a monitor.
 
         Returns:
-            Whether there is one. Without one, why is logged once, and training goes on unprotected.
+            Whether there is one. If not, the reason is logged once, and training goes on unprotected.
         """
         client = self.client
         if not client.is_initialized:
@@ -54,15 +55,15 @@ class Watch:
                     _refused.add(client)
                     logger.warning("training goes on without a rank monitor: %s", error)
                 return False
-            _watches[client] = 0
-        self._is_ours = client in _watches
+            _sessions[client] = 0
+        self._is_ours = client in _sessions
         if self._is_ours:
-            _watches[client] += 1
+            _sessions[client] += 1
         self.history = RunHistory(
             warmup_iterations=client.cfg.num_warmup_iterations, asynchronous_saves=context.asynchronous_saves
         )
         self.learner.begin(client, context)
-        self.is_on = True
+        self.is_active = True
         return True
 
     def loaded(self, iteration: int, source: LoadSource) -> None:
@@ -80,45 +81,64 @@ class Watch:
             self.client.note_checkpoint_saved(iteration)
         return self.history.saved(kind, error)
 
-    def end(self) -> None:
-        """Shut down what :meth:`begin` has started; more than once is no error."""
-        if self.is_on and self._is_ours:
-            left = _watches.get(self.client, 1) - 1
+    def failed(self, error: BaseException) -> None:
+        """Note that an exception is leaving the loop: nothing is learned from this run.
+
+        Where it is :class:`StopTraining`, the launcher is asked to end the job: a restart would only come to the same
+        end. What cannot be asked is logged, so that the reason is seen in any case.
+        """
+        self.history.has_failed = True
+        if isinstance(error, StopTraining) and error.is_final:
+            self._ask_to_end_the_job(f"training is stopped: {error.reason}")
+
+    def _ask_to_end_the_job(self, reason: str) -> None:
+        if not self.is_active:
+            logger.warning("%s", reason)
+            return
+        try:
+            self.client.send_workload_control_request(WorkloadControlRequest(WorkloadAction.ShutdownWorkload, reason))
+        except RankMonitorClientError as error:
+            logger.warning("%s (the launcher was not asked to end the job: %s)", reason, error)
+
+    def stop(self) -> None:
+        """Shut down what :meth:`start` has started; more than once is no error."""
+        if self.is_active and self._is_ours:
+            left = _sessions.get(self.client, 1) - 1
             if left > 0:
-                _watches[self.client] = left
+                _sessions[self.client] = left
             else:
-                _watches.pop(self.client, None)
+                _sessions.pop(self.client, None)
                 self.client.shutdown_workload_monitoring()
-        self.is_on = False
+        self.is_active = False
 
 
-_watches: weakref.WeakKeyDictionary[RankMonitorClient, int] = weakref.WeakKeyDictionary()
-"""How many watches live on a client that one of them has initialised."""
+_sessions: weakref.WeakKeyDictionary[RankMonitorClient, int] = weakref.WeakKeyDictionary()
+"""How many sessions use a client that one of them has initialised."""
 
 _refused: weakref.WeakSet[RankMonitorClient] = weakref.WeakSet()
 """Clients that found no monitor, which is said once for each."""
 
 
 class MonitorPlugin:
-    """What a person can reach of a monitor of the event bus, whichever API it uses."""
+    """The public attributes of a monitor of the event bus, whichever API it uses."""
 
-    _watch: Watch
+    _session: MonitorSession
 
     @property
     def client(self) -> RankMonitorClient:
         """The client that is used."""
-        return self._watch.client
+        return self._session.client
 
     @property
     def history(self) -> RunHistory:
         """What the run has seen so far."""
-        return self._watch.history
+        return self._session.history
 
     @property
     def state_path(self) -> str | os.PathLike[str] | None:
         """The file of learned timeouts."""
-        return self._watch.learner.state_path
+        return self._session.learner.state_path
 
     @state_path.setter
     def state_path(self, path: str | os.PathLike[str] | None) -> None:
-        self._watch.learner.state_path = path
+        self._session.learner.state_path = path

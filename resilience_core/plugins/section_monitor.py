@@ -15,7 +15,7 @@ from resilience_core.errors import SectionError, UnconfiguredSectionError
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext, hookimpl
 from resilience_core.monitoring.client import RankMonitorClient
 from resilience_core.monitoring.error_capture import note_error
-from resilience_core.plugins.monitor_session import MonitorPlugin, Watch
+from resilience_core.plugins.monitor_session import MonitorPlugin, MonitorSession
 from resilience_core.suggestions import suggestion
 
 __all__ = ["CHECKPOINTING", "SECTIONS", "SETUP", "STEP", "SectionMonitor"]
@@ -40,8 +40,8 @@ class SectionMonitor(MonitorPlugin):
         state_path: A file that keeps learned timeouts from job to job. It may also be set as the attribute
             ``state_path`` at any time before ``setup``.
         calculate_timeouts: Learn timeouts from what is observed.
-        required: Which sections a configuration that names any must name before training starts. Whoever cannot know
-            whether a run will open one (a loop need not save) leaves it out; then it is refused where it is opened.
+        required: Which sections a configuration that names any must name before training starts. Leave out a
+            section that a run may never open (a loop need not save); it is refused where it is opened.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class SectionMonitor(MonitorPlugin):
         calculate_timeouts: bool = False,
         required: Collection[str] = SECTIONS,
     ) -> None:
-        self._watch = Watch(client, state_path, calculate_timeouts)
+        self._session = MonitorSession(client, state_path, calculate_timeouts)
         self._required = required
         self._start: Callable[[str], None] = _nothing
         self._end: Callable[[str], None] = _nothing
@@ -74,35 +74,35 @@ class SectionMonitor(MonitorPlugin):
 
     def load_timeouts(self) -> None:
         """Read ``state_path`` once more; ``setup`` does so by itself."""
-        if self._watch.is_on:
-            self._watch.learner.load(self._watch.client)
+        if self._session.is_active:
+            self._session.learner.load(self._session.client)
 
     def learn(self, sections: Iterable[str], *, out_of_section: bool = False) -> None:
         """Learn these timeouts now and keep them, whatever the rules say. A collective, on all ranks or on none."""
-        if self._watch.is_on:
-            self._watch.learner.learn_sections(
-                self._watch.client, self._watch.history, list(sections), out_of_section=out_of_section
+        if self._session.is_active:
+            self._session.learner.learn_sections(
+                self._session.client, self._session.history, list(sections), out_of_section=out_of_section
             )
 
     def learn_what_may_be(self, *, at_the_end: bool = False) -> None:
         """Learn what the rules allow now; saves and ``teardown`` do so by themselves. A collective."""
-        if not self._watch.is_on:
+        if not self._session.is_active:
             return
-        learner = self._watch.learner
-        (learner.end_of_sections if at_the_end else learner.after_save)(self._watch.client, self._watch.history)
+        learner = self._session.learner
+        (learner.end_of_sections if at_the_end else learner.after_save)(self._session.client, self._session.history)
 
     @hookimpl
     def setup(self, context: RunContext) -> None:
         """Begin to be monitored, where there is a monitor, and open ``setup``."""
         self._finish()
-        if not self._watch.begin(context):
+        if not self._session.start(context):
             return
-        client = self._watch.client
+        client = self._session.client
         try:
             _check_names(client, self._required, context.rank)
             client.start_section(SETUP)
         except SectionError:
-            self._watch.end()
+            self._session.stop()
             raise
         self._start, self._end, self._note = client.start_section, client.end_section, client.note_iteration
         self._note_evaluation = client.note_evaluation
@@ -115,7 +115,7 @@ class SectionMonitor(MonitorPlugin):
             self._note(iteration)
             self._step_is_open = True
             self._start(STEP)
-        elif self._watch.is_on:
+        elif self._session.is_active:
             self._unsteady_step_start(iteration)
 
     def _unsteady_step_start(self, iteration: int) -> None:
@@ -123,7 +123,7 @@ class SectionMonitor(MonitorPlugin):
         self._close_step()  # a framework that skips a batch may leave out its end
         self._evals_begun = 0
         self._note(iteration)
-        warmup = self._watch.history.warmup_iterations
+        warmup = self._session.history.warmup_iterations
         if self._steps_begun >= warmup:
             self._is_steady = True
             self._step_is_open = True
@@ -139,12 +139,12 @@ class SectionMonitor(MonitorPlugin):
                 self._end(STEP)
             except SectionError:
                 pass  # the training code called end_all_sections(), as it may
-        self._watch.history.steps += 1
+        self._session.history.steps += 1
 
     @hookimpl
     def eval_step_start(self, iteration: int, eval_index: int) -> None:
         """Open ``step`` for a step of an evaluation, except in its warm-up steps."""
-        if not self._watch.is_on:
+        if not self._session.is_active:
             return
         self._close_setup()
         self._is_steady = False
@@ -154,7 +154,7 @@ class SectionMonitor(MonitorPlugin):
         self._last_eval_index = eval_index
         self.eval_step_end()
         # An evaluation inside a training step is covered by that step.
-        if self._evals_begun >= self._watch.history.warmup_iterations and not self._step_is_open:
+        if self._evals_begun >= self._session.history.warmup_iterations and not self._step_is_open:
             self._eval_is_open = True
             self._start(STEP)
         self._evals_begun += 1
@@ -169,7 +169,7 @@ class SectionMonitor(MonitorPlugin):
     @hookimpl
     def checkpoint_start(self) -> None:
         """Open ``checkpointing``; a save inside another one belongs to it."""
-        if not self._watch.is_on:
+        if not self._session.is_active:
             return
         if not self._saves_open:
             self._start(CHECKPOINTING)
@@ -183,32 +183,32 @@ class SectionMonitor(MonitorPlugin):
         self._saves_open -= 1
         if self._saves_open == 0:
             self._close(CHECKPOINTING)
-        if self._watch.saved(iteration, kind, error) and self._saves_open == 0:
-            self._watch.learner.after_save(self._watch.client, self._watch.history)
+        if self._session.saved(iteration, kind, error) and self._saves_open == 0:
+            self._session.learner.after_save(self._session.client, self._session.history)
 
     @hookimpl
     def checkpoint_loaded(self, iteration: int, source: LoadSource) -> None:
         """Tell from which iteration training resumes."""
-        self._watch.loaded(iteration, source)
+        self._session.loaded(iteration, source)
 
     @hookimpl
     def training_error(self, error: BaseException) -> None:
         """Close what is open and stay connected: a framework may save while it handles the exception."""
         note_error(error)  # while the section in which it was raised is still open
-        self._watch.history.has_failed = True
+        self._session.failed(error)
         self._close_all()
 
     @hookimpl
     def teardown(self, reason: str) -> None:
         """Close what is open, learn timeouts at a clean end, and shut monitoring down."""
-        if not self._watch.is_on:
+        if not self._session.is_active:
             return
         # A signal is no clean end: the ranks need not have heard it at the same step.
         is_clean = reason == "completed" and not self._saves_open
         try:
             self._close_all()
             if is_clean:
-                self._watch.learner.end_of_sections(self._watch.client, self._watch.history)
+                self._session.learner.end_of_sections(self._session.client, self._session.history)
         finally:
             self._finish()
 
@@ -216,7 +216,7 @@ class SectionMonitor(MonitorPlugin):
         if self._setup_is_open:
             self._setup_is_open = False
             self._close(SETUP)
-            self._watch.history.closed_setup()
+            self._session.history.closed_setup()
 
     def _close_step(self) -> None:
         if self._step_is_open or self._eval_is_open:
@@ -238,7 +238,7 @@ class SectionMonitor(MonitorPlugin):
             pass  # the training code called end_all_sections(), as it may
 
     def _finish(self) -> None:
-        self._watch.end()
+        self._session.stop()
         self._start = self._end = self._note = self._note_evaluation = _nothing
         self._reset()
 

@@ -1,6 +1,6 @@
 """Learned timeouts in a file: JSON, replaced atomically.
 
-Whoever is killed while writing leaves the old file whole; a reader sees the old state or the new one.
+A process that is killed while writing leaves the old file intact; a reader sees the old state or the new one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What may be learned when: the one place that decides it, for every adapter and both monitors.
+"""The rules of what may be learned when, for every adapter and both monitors.
 
 Sections are learned after each save and at the clean end of a run: ``setup`` once a persistent checkpoint has
 been loaded (without one it says nothing about how long a resume takes), ``step`` after 16 training steps,
@@ -153,7 +153,7 @@ class TimeoutLearner:
         try:
             state = load_state(self.state_path)
         except StateFileError as error:
-            # Perhaps not ours at all: it is left as it is, and training goes on with the configured timeouts.
+            # It may be somebody else's file, so it is not overwritten, and the configured timeouts apply.
             self._may_write = False
             logger.error("%s. Configured timeouts apply, and what is learned will not be saved", error)
             return
@@ -184,8 +184,9 @@ class TimeoutLearner:
         if news := {kind: said for kind, said in client.spared_limits().items() if kind not in self._told_spared}:
             self._told_spared.update(news)
             logger.info(
-                "no restart is left, so learned limits that rest on little evidence are longer, lest a wrong one ends "
-                "the job: %s. To have hangs found sooner, configure these limits, or allow a restart (said once)",
+                "no restart is left, so learned limits that rest on little evidence are longer, since a wrong one "
+                "would end the job: %s. To have hangs found sooner, configure these limits, or allow a restart "
+                "(said once)",
                 ", ".join(news.values()),
             )
 

@@ -63,7 +63,7 @@ class Cell:
     """A cell. ``words`` is the word view of a mapped one; ranks store into it directly on the hot path.
 
     ``descriptor`` is that of the file where this object was made by :meth:`create` or :meth:`from_descriptor`; -1
-    where it was opened by path, as a rank does, whose descriptors are the training's own affair, and for a copy.
+    for a copy, and where it was opened by path, as in a rank, whose descriptors belong to the training.
     """
 
     __slots__ = ("_map", "_slots", "descriptor", "path", "words")
@@ -93,9 +93,9 @@ class Cell:
 
     @classmethod
     def from_descriptor(cls, descriptor: int) -> Cell:
-        """Hold a cell that somebody else has opened; its descriptor is this object's from now on.
+        """Make a cell of an open descriptor, which this object owns from now on.
 
-        It is not mapped, and what is in it is not checked: see :meth:`copy`.
+        The file is not mapped, and its contents are not checked: see :meth:`copy`.
         """
         return cls._of(b"", descriptor)
 
@@ -145,7 +145,7 @@ class Cell:
         return cell
 
     def claim(self, pid: int, start_time: int) -> None:
-        """Make ``pid`` the owner, and begin anew: what an earlier owner has left open is forgotten.
+        """Make ``pid`` the owner, and reset the cell: what an earlier owner has left open is dropped.
 
         Raises:
             CellError: Another live process owns it.
@@ -159,7 +159,7 @@ class Cell:
                 f"pid {owner} is monitored through {self.path} already; one process per rank may call "
                 "init_workload_monitoring()"
             )
-        # While it is not WATCHED nothing in the cell is heeded, so the rest may be cleared in any order.
+        # The monitor ignores a cell that is not WATCHED, so the rest may be cleared in any order.
         words[STATE] = UNUSED
         words[SMALLEST_LIMIT] = words[LIMITS_CHECK] = words[ERROR_CHECK] = 0
         words[HEARTBEAT] = words[OUT_OF_SECTION] = CLOSED
@@ -233,7 +233,7 @@ class Cell:
         return copy
 
     def restore(self, known: CellView, names: Mapping[int, str], limits: str | None = None) -> None:
-        """Put a damaged cell in order: nothing is open in it, and what its owner stores next counts again.
+        """Repair a damaged cell: nothing is open in it, and what its owner stores next counts again.
 
         Args:
             known: What it said when it was last in order.
@@ -258,7 +258,7 @@ class Cell:
         words[WENT_BACK], words[RESUMED_FROM], words[SAVED] = known.went_back, known.resumed_from, known.saved
         words[PID], words[START_TIME] = known.pid, known.start_time
         words[0] = MAGIC
-        # Its state is still UNUSED, in which nothing is heeded; the true one is stored when all the rest is there.
+        # Its state is still UNUSED, so the monitor ignores it; the true state is stored when all the rest is there.
         os.pwrite(self.descriptor, words.tobytes(), 0)
         os.pwrite(self.descriptor, _raw(known.state), STATE * 8)
         whole.close()

@@ -32,16 +32,16 @@ Layout, native byte order, every number one aligned signed 64-bit word::
     word RESUMED_FROM          the highest iteration of a checkpoint that was loaded, -1 when none was
     word SAVED                 the highest iteration of a checkpoint that was saved, -1 when none was
 
-The last three tell, with the iteration, whether the job gets on (see ``launcher.agent.progress``). They hold for the
-generation, so a new owner leaves them as they are.
+The last three tell, with the iteration, whether the job makes progress (see ``launcher.agent.progress``). They hold
+for the generation, so a new owner leaves them as they are.
 
 A deadline is an absolute ``CLOCK_MONOTONIC`` instant in nanoseconds; ``CLOSED`` (0) when it is not running,
 ``NO_LIMIT`` (the largest word) when it is open without limit.
 
 Why words and not a struct: ``struct.pack_into`` on a shared mapping is not atomic, one aligned 8-byte store
-through ``memoryview.cast("q")`` is. Every decision therefore rests on one word that says it all; the words
-marked *shown* are only ever shown to people. On aarch64 the order between two stores is not kept, so the
-reader looks twice before it believes (see ``launcher.monitor.monitor``).
+through ``memoryview.cast("q")`` is. Every decision therefore rests on a single word; the words
+marked *shown* are shown to people only. aarch64 does not keep the order of two stores, so the reader acts only
+on what it has read twice (see ``launcher.monitor.monitor``).
 
 A slot is in use while its deadline word is not ``CLOSED``. The name is stored before the first deadline, and no word
 counts the slots, so two threads that use new names at the same moment cannot undo each other's store.
@@ -55,14 +55,14 @@ Why a file on tmpfs and not a memfd or a message: a path survives wrappers that 
 pays no system call, and nothing the monitor does (stop, die, be replaced) can reach the training process. Only the
 rank finds its cell by path; launcher and monitor hold a descriptor, so that a folder that was removed is no loss to
 them. They read and write by that descriptor, too, never through a mapping: to touch a page that somebody has cut off
-ends a process (SIGBUS). The kernel copies whole words, too, and what the monitor believes it has read twice. A cell
-that was damaged (``Cell.copy``, :func:`~resilience_core.protocol.cell_view.implausible`) is put in order by the
-monitor (``Cell.restore``).
+ends a process (SIGBUS). The kernel also copies whole words, and the monitor acts only on values it has read
+twice. The monitor repairs (``Cell.restore``) a cell that was damaged (``Cell.copy``,
+:func:`~resilience_core.protocol.cell_view.implausible`).
 
-What was open in it then is not put back, so where the cells of all ranks are damaged while one hangs, that hang is not
-found. A monitor that gives each of these ranks the longest limit that it may be under to give a sign was built and
-tried (found in 3 of 3), and left out: which limit that is, and whether the rank had shut monitoring down since the last
-look, was in the cell. To be wrong in that ends a healthy rank; the other takes two faults at once.
+Intervals that were open in a damaged cell are not restored. If the cells of all ranks are damaged while one of them
+hangs, that hang is not found. A monitor that gives each such rank the longest limit it may be under was built, and
+found the hang in 3 of 3 trials. It was left out, since only the cell held that limit, and whether the rank had shut
+monitoring down meanwhile. A wrong guess would kill a healthy rank; the missed hang needs two simultaneous faults.
 """
 
 from __future__ import annotations

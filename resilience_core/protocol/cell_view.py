@@ -33,12 +33,14 @@ from resilience_core.protocol.cell_layout import (
     WATCHED,
     WENT_BACK,
 )
+from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["CellView", "OpenSection", "implausible", "read_view", "section_deadlines", "sections_closed", "stamps"]
 
 _LARGEST_PID = 1 << 22  # PID_MAX_LIMIT of Linux
 
-_SKEW_NS = 1_000_000_000
+_SKEW_NS = NS_PER_SECOND
+"""How far in the future an instant of a cell may lie."""
 
 
 class OpenSection(NamedTuple):

@@ -1,7 +1,7 @@
-"""WorkloadControlRequest: a rank's word to its launcher.
+"""WorkloadControlRequest: what a rank asks of its launcher.
 
 One JSON datagram to a unix socket that the launcher owns: it arrives whole or not at all, needs no connection
-that could break in mid-word, and nothing in it can be executed.
+that could break within a message, and nothing in it can be executed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class WorkloadAction(enum.Enum):
     """What a rank asks of its launcher."""
 
     Continue = "Continue"
-    """Nothing is to be done; the word is logged."""
+    """Do nothing; the request is logged."""
     ExcludeThisNode = "ExcludeThisNode"
     """This node should leave the job; on one node that ends it."""
     ShutdownWorkload = "ShutdownWorkload"
@@ -94,8 +94,8 @@ class WorkloadControlRequest:
 def send(request: WorkloadControlRequest, path: str, rank: int, *, timeout_seconds: float = 1.0) -> None:
     """Send one request to the launcher that listens at ``path``.
 
-    A description that does not fit into one datagram is shortened, and says so: a request must not fail for
-    the length of its reason.
+    A description that does not fit into one datagram is shortened, and says so: a long reason must not
+    make the request fail.
 
     Args:
         request: What is asked.

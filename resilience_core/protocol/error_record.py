@@ -1,14 +1,15 @@
 """What a rank leaves when an exception leaves its loop: type, message, traceback, and where it was raised.
 
 The record goes into the rank's cell, where monitor and launcher find it before the process has ended: a rank that
-raises and then takes seconds to tear down is known for what it is while its peers already fail or hang for want of
-it. Recording happens on the error path only and never raises into training.
+raises and takes seconds to tear down is known as the cause while its peers, which wait for it, already fail or hang.
+Recording happens on the error path only and never raises into training.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import reprlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -16,12 +17,16 @@ from resilience_core.protocol.cell_layout import ERROR_TEXT
 from resilience_core.protocol.cell_view import CellView
 
 __all__ = [
+    "VERSION",
     "ErrorRecord",
     "as_text",
     "error_from_json",
     "is_consequence",
     "parse_error",
 ]
+
+VERSION = 1
+"""Of the text in a cell; raised with every change of its keys."""
 
 _CONSEQUENCES = re.compile(
     r"gloo/transport/|Connection (closed|reset) by peer|Broken pipe|monitoredBarrier"
@@ -45,9 +50,9 @@ class ErrorRecord(NamedTuple):
     noted_ns: int = 0
     """When it was noted last, on its way out."""
     is_consequence: bool = False
-    """It only says that a peer was lost or did not answer: the mark of a victim."""
+    """It only says that a peer was lost or did not answer, so this rank is a victim."""
     is_permanent: bool = False
-    """A restart cannot mend it: a mistake in how the job was configured."""
+    """A restart cannot fix it: a mistake in how the job was configured."""
     thread: str | None = None
     """The thread that it ended, where that is not the main thread."""
 
@@ -64,7 +69,7 @@ class ErrorRecord(NamedTuple):
 
 
 def is_consequence(kind: str, message: str) -> bool:
-    """Whether an exception of torch's communication says no more than that a peer was lost or did not answer."""
+    """Whether an exception of torch's communication only says that a peer was lost or did not answer."""
     return (kind == "RuntimeError" or kind.startswith("torch.")) and bool(_CONSEQUENCES.search(message))
 
 
@@ -74,10 +79,14 @@ def is_consequence(kind: str, message: str) -> bool:
 def as_text(record: ErrorRecord) -> str:
     """As JSON that fits into the cell; a traceback that is too long loses its middle."""
     for room in (12_000, 6_000, 2_000, 0):
-        text = json.dumps(record._replace(traceback=_without_middle(record.traceback, room))._asdict())
+        text = _json(record._replace(traceback=_without_middle(record.traceback, room)))
         if len(text) <= ERROR_TEXT.size:
             return text
-    return json.dumps(record._replace(traceback="", message=record.message[:200])._asdict())
+    return _json(record._replace(traceback="", message=record.message[:200]))
+
+
+def _json(record: ErrorRecord) -> str:
+    return json.dumps({"version": VERSION, **record._asdict()})
 
 
 def _without_middle(text: str, room: int) -> str:
@@ -89,24 +98,41 @@ def _without_middle(text: str, room: int) -> str:
 # ---- in monitor and launcher ----------------------------------------------------------------------------
 
 
+_TEXT, _TEXT_OR_NONE, _NUMBER, _TRUTH = (str,), (str, type(None)), (int,), (bool,)
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "type": _TEXT,
+    "message": _TEXT,
+    "traceback": _TEXT,
+    "section": _TEXT_OR_NONE,
+    "iteration": (int, type(None)),
+    "at_ns": _NUMBER,
+    "noted_ns": _NUMBER,
+    "is_consequence": _TRUTH,
+    "is_permanent": _TRUTH,
+    "thread": _TEXT_OR_NONE,
+}
+
+
 def parse_error(text: str | None) -> ErrorRecord | None:
-    """Read a record; None when there is none, or it is not one."""
-    if not text:
-        return None
+    """Read the text of a cell; None if there is none, or if it is not what :func:`as_text` of this version writes."""
     try:
-        return error_from_json(json.loads(text))
-    except (ValueError, TypeError, AttributeError):
+        plain = json.loads(text or "null")
+        if not isinstance(plain, dict) or type(plain.get("version")) is not int or plain["version"] != VERSION:
+            return None
+        return error_from_json(plain)
+    except (ValueError, TypeError, RecursionError):
         return None
 
 
 def error_from_json(document: Mapping[str, Any]) -> ErrorRecord:
-    """Return the inverse of ``_asdict()``; keys of another version are passed over.
+    """Return the inverse of ``_asdict()``; keys that are not known are ignored.
 
     Raises:
-        TypeError: It is no record.
+        TypeError: It is no record: a key is missing, or a value has the wrong type.
     """
     record = ErrorRecord(**{key: document[key] for key in ErrorRecord._fields if key in document})
-    for value, kind in ((record.type, str), (record.message, str), (record.traceback, str), (record.at_ns, int)):
-        if not isinstance(value, kind):
-            raise TypeError(f"{value!r} is not of type {kind.__name__}")
+    for name, value in record._asdict().items():
+        if type(value) not in _TYPES[name]:
+            raise TypeError(f"{name} is {reprlib.repr(value)}, a {type(value).__name__}")
     return record

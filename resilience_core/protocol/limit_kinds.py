@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 __all__ = [
     "CONFIGURED",
     "DEFAULT",
-    "FIELDS",
     "FIRST_HEARTBEAT",
     "HEARTBEAT",
     "LEARNED",
+    "MODES",
+    "MOST_VERDICTS",
     "OUT_OF_SECTION",
     "RELAXATION",
     "SECTION",
-    "basis",
     "option_for",
     "section_kind",
     "section_name",
@@ -29,27 +26,20 @@ OUT_OF_SECTION = "out of section"
 
 SECTION = "section "
 
-FIELDS = (
-    "seconds",
-    "source",
-    "configured",
-    "is_default",
-    "factor",
-    "longest",
-    "intervals",
-    "floor",
-    "relaxed",
-    "else_seconds",
-)
-
 LEARNED = "learned"
 
 CONFIGURED = "configured"
 
 DEFAULT = "default"
 
+MODES = ("off", "relax", "replace")
+"""What ``learned_limits`` may be."""
+
 RELAXATION = 4
 """How many times longer a learned limit becomes with each verdict that it leads to."""
+
+MOST_VERDICTS = 10
+"""How many verdicts make a limit longer; after these it is a million times as long."""
 
 
 def section_kind(name: str) -> str:
@@ -71,17 +61,3 @@ def option_for(kind: str) -> str:
         HEARTBEAT: "--ft-rank-heartbeat-timeout SECONDS",
         OUT_OF_SECTION: "--ft-rank-out-of-section-timeout SECONDS",
     }.get(kind, "--ft-rank-startup-timeout SECONDS")
-
-
-def basis(mode: str, entry: Mapping[str, Any]) -> str | None:
-    """Return what a limit rests on: see ``LimitOrigin.basis``.
-
-    Args:
-        mode: The configuration's ``learned_limits``.
-        entry: Of a document of :class:`resilience_core.monitoring.learned_limits.LearnedLimits`.
-    """
-    if mode == "replace" or entry["source"] == DEFAULT:
-        return None
-    if entry["source"] == LEARNED and (entry["configured"] is None or entry["is_default"]):
-        return LEARNED
-    return CONFIGURED

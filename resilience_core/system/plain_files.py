@@ -1,4 +1,4 @@
-"""Opening by path where somebody may have put a pipe or a terminal: what is opened never waits for the other end."""
+"""Open files by path without waiting for the other end, where somebody may have put a pipe or a terminal."""
 
 from __future__ import annotations
 

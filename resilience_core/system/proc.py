@@ -5,12 +5,21 @@ from __future__ import annotations
 import os
 
 __all__ = [
+    "is_listed",
+    "ENDED_STATES",
+    "STOPPED_STATES",
     "is_running",
     "own_pid_namespace",
     "process_start_time",
     "read_proc",
+    "restricts_ptrace",
     "stat_fields",
 ]
+
+ENDED_STATES = frozenset({"Z", "X"})
+"""The states of proc(5) in which a process or thread runs no more: zombie, and dead."""
+STOPPED_STATES = frozenset({"T", "t"})
+"""The states of proc(5) in which one runs nothing until it is continued: stopped by a signal, and by a tracer."""
 
 
 def read_proc(path: str) -> bytes:
@@ -37,17 +46,30 @@ def process_start_time(pid: int) -> int | None:
 def is_running(pid: int, start_time: int) -> bool:
     """Whether this very process is there and has not ended; one whose parent has not waited for it yet has."""
     fields = stat_fields(pid)
-    return fields is not None and int(fields[19]) == start_time and fields[0] not in (b"Z", b"X")
+    return fields is not None and int(fields[19]) == start_time and fields[0].decode() not in ENDED_STATES
 
 
 def stat_fields(pid: int) -> list[bytes] | None:
     """Return the fields of proc(5) from the third, the state, on; None when there is no such process."""
-    # By another name for ourselves: /proc may be that of another PID namespace, in which our number is somebody else's.
+    # 'self' for this process: /proc may be that of another PID namespace, where our number is another process's.
     name = "self" if pid == os.getpid() else str(pid)
     try:
         return read_proc(f"/proc/{name}/stat").rpartition(b")")[2].split()
     except OSError:  # none, or one that we may not look at (hidepid)
         return None
+
+
+def is_listed(pid: int) -> bool:
+    """Whether there is a process of this number, also one that has ended and whose parent has not waited for it."""
+    return os.path.exists(f"/proc/{pid}")
+
+
+def restricts_ptrace() -> bool:
+    """Whether Yama lets a process be traced by its ancestors only (``ptrace_scope`` 1); False where that is unknown."""
+    try:
+        return read_proc("/proc/sys/kernel/yama/ptrace_scope").strip() == b"1"
+    except OSError:
+        return False
 
 
 def own_pid_namespace() -> int:

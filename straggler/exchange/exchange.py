@@ -1,22 +1,22 @@
 """Exchange: one window per rank to rank 0, within a time bound.
 
-Why a store and no collective: a collective waits for every rank, so the one rank that died or hangs, the very
-thing a straggler report should tell of, would hang the report of all others. Through the store that every
-process group has anyway, each rank leaves its window and goes; rank 0 takes what is there when all have come or
-when the bound has passed, and who is missing is UNKNOWN, with the coverage said.
+Why a store and no collective: a collective waits for every rank, so one rank that died or hangs would hang the
+report of all others, and a report has to name just such a rank. Every process group has a store: each rank writes its
+window there and continues. Rank 0 reads what is there when all ranks have written or when the bound has passed. A
+rank that is missing is UNKNOWN, and the report states the coverage.
 
 Cost per report: a rank writes one value and adds one to a counter (O(K)); rank 0 reads N values (O(N)). One key
-per rank is overwritten for ever (the report's number is inside the window, so a late one is recognised); only the
+per rank is overwritten at each report (the report's number is inside the window, so a late one is recognised); only the
 counter is new each time, and the last one is deleted.
 
 Every call to the store is made on a helper thread and waited for with a limit: the server of the store lives in
-some process too, and if that one is stopped, a call never returns. Then the exchange is broken until the call
-comes back; it says so once, reports go on with this rank's own times, and training is not held up a second time.
+some process too, and if that process is stopped, a call never returns. Until the call returns, no other is made: one
+warning is logged, reports have this rank's own times only, and training does not wait a second time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 __all__ = ["Exchange", "LocalExchange", "connect"]
@@ -57,11 +57,12 @@ class Exchange(Protocol):
     def want_names(self, hashes: Iterable[int]) -> None:
         """Ask, on rank 0, for the names behind these hashes."""
 
-    def tell_name(self, number: int, name: str) -> None:
-        """Tell rank 0 the name behind a hash."""
+    def tell_names(self, names: Mapping[int, str]) -> None:
+        """Tell rank 0 the names behind these hashes, in at most the bound for all of them."""
 
-    def name_of(self, number: int) -> str | None:
-        """Return the name behind a hash, on rank 0, if a rank has told it."""
+    def names_of(self, hashes: Iterable[int]) -> dict[int, str]:
+        """Return the names behind these hashes, on rank 0, as far as ranks have told them, in at most the bound."""
+        ...
 
     def close(self) -> None:
         """Stop the helper thread; nothing is sent after this."""
@@ -112,13 +113,13 @@ class LocalExchange:
         """Do nothing: there are no other ranks."""
         return
 
-    def tell_name(self, number: int, name: str) -> None:
+    def tell_names(self, names: Mapping[int, str]) -> None:
         """Do nothing: there are no other ranks."""
         return
 
-    def name_of(self, number: int) -> str | None:
-        """Return None: there are no other ranks."""
-        return None
+    def names_of(self, hashes: Iterable[int]) -> dict[int, str]:
+        """Return nothing: there are no other ranks."""
+        return {}
 
     def close(self) -> None:
         """Do nothing: there is no helper thread."""

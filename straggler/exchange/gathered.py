@@ -1,7 +1,7 @@
 """Gathered windows: from one window per rank to one matrix per kind of time.
 
-Only rank 0 does this, once a report: O(ranks x rows), in numpy. A cell that a rank did not report is NaN here and
-nowhere later: scores leave such a rank out, verdicts call it UNKNOWN.
+Only rank 0 does this, once a report: O(ranks x rows), in numpy. A cell that a rank did not report is NaN
+here; scores leave such a rank out, and its verdict is UNKNOWN.
 """
 
 from __future__ import annotations

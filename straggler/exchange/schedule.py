@@ -2,8 +2,9 @@
 
 Rank 0's clock decides. When its interval has elapsed it announces an iteration two ahead; the others ask for that
 announcement only once nine tenths of their own interval have passed, and not more often than a hundredth of it.
-In a synchronous job nobody is more than one iteration ahead, so all meet the announced one; a rank that hears too
-late reports at once, and its window is a few steps longer than the others', which medians do not mind.
+In a synchronous job no rank is more than one iteration ahead, so all ranks reach the announced iteration. A rank that
+reads the announcement too late reports at once; its window is a few steps longer than the others', which changes
+its medians little.
 """
 
 from __future__ import annotations

@@ -6,16 +6,13 @@ See :mod:`straggler.exchange.exchange` for why, and for what it costs.
 from __future__ import annotations
 
 import json
-import logging
-import queue
-import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["Store", "StoreExchange"]
+from straggler.exchange.bounded_calls import BoundedCalls
 
-logger = logging.getLogger(__name__)
+__all__ = ["Store", "StoreExchange"]
 
 T = TypeVar("T")
 
@@ -46,55 +43,6 @@ class Store(Protocol):
         ...
 
 
-class _Helper:
-    """Runs store calls on a daemon thread, each waited for with a limit."""
-
-    def __init__(self) -> None:
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._stuck: threading.Event | None = None
-        self._thread = threading.Thread(target=self._run, name="straggler-exchange", daemon=True)
-        self._thread.start()
-        self._said = False
-
-    def call(self, what: str, function: Callable[[], T], limit_seconds: float) -> T | None:
-        if self._stuck is not None and not self._stuck.is_set():
-            return None
-        done = threading.Event()
-        result: list[T] = []
-
-        def work() -> None:
-            try:
-                result.append(function())
-            except Exception as error:  # noqa: BLE001 - torch raises several types for a store that is gone
-                self._say(f"{what} failed ({type(error).__name__}: {error})")
-            finally:
-                done.set()
-
-        self._work.put(work)
-        if not done.wait(limit_seconds):
-            self._stuck = done
-            self._say(
-                f"{what} took more than {limit_seconds:g} s: the process that serves the store is stopped or gone"
-            )
-            return None
-        if result:
-            self._stuck = None
-            return result[0]
-        return None
-
-    def close(self) -> None:
-        self._work.put(None)
-
-    def _say(self, message: str) -> None:
-        if not self._said:
-            self._said = True
-            logger.warning("straggler report: %s; reports go on without the others (said once)", message)
-
-    def _run(self) -> None:
-        while (work := self._work.get()) is not None:
-            work()
-
-
 class StoreExchange:
     """Windows through a ``torch.distributed`` store.
 
@@ -112,7 +60,7 @@ class StoreExchange:
         self.world_size = world_size
         self._bound = bound_seconds
         self._prefix = prefix
-        self._helper = _Helper()
+        self._helper = BoundedCalls()
         self._store: Store = (
             self._helper.call("cloning the store", lambda: _own_connection(store), bound_seconds) or store
         )
@@ -147,8 +95,8 @@ class StoreExchange:
             now = time.monotonic()
             if came >= self.world_size or now >= deadline or (grace is not None and now >= grace):
                 break
-            # Ranks that were missing last time have probably not come back: they get a short grace, once all
-            # the others are here, instead of the whole bound at every report.
+            # Ranks that were missing last time are probably still missing: once all others are here, wait for
+            # them a tenth of a second, and not the whole bound at every report.
             if grace is None and self._late and came >= self.world_size - len(self._late):
                 grace = now + min(_GRACE_SECONDS, self._bound)
             time.sleep(pause)
@@ -168,7 +116,7 @@ class StoreExchange:
         self._late = set(ranks)
 
     def _existing(self, ranks: list[int]) -> list[int]:
-        """Return which of these ranks have ever left a window, in log N questions for one that has not."""
+        """Return which of these ranks have ever left a window; log N calls to the store for each that has not."""
         if not ranks:
             return []
         if self._store.check([self._key("window", rank) for rank in ranks]):
@@ -258,17 +206,35 @@ class StoreExchange:
 
         self._helper.call("asking for names", work, self._bound)
 
-    def tell_name(self, number: int, name: str) -> None:
-        """Tell rank 0 the name behind a hash."""
-        self._helper.call("telling a name", lambda: self._store.set(self._key("name", number), name), self._bound)
+    def tell_names(self, names: Mapping[int, str]) -> None:
+        """Tell rank 0 the names behind these hashes, in at most the bound; rank 0 asks again for what is left."""
 
-    def name_of(self, number: int) -> str | None:
-        """Return the name behind a hash, on rank 0, if a rank has told it."""
-        return self._helper.call("reading a name", lambda: self._name_of(number), self._bound)
+        def work() -> None:
+            for number, name in self._while_there_is_time(names.items()):
+                self._store.set(self._key("name", number), name)
 
-    def _name_of(self, number: int) -> str | None:
-        key = self._key("name", number)
-        return self._store.get(key).decode("utf-8", "replace") if self._store.check([key]) else None
+        self._helper.call("telling names", work, self._bound)
+
+    def names_of(self, hashes: Iterable[int]) -> dict[int, str]:
+        """Return the names behind these hashes, on rank 0, as far as ranks have told them, in at most the bound."""
+        found: dict[int, str] = {}
+
+        def work() -> None:
+            for number in self._while_there_is_time(hashes):
+                key = self._key("name", number)
+                if self._store.check([key]):
+                    found[number] = self._store.get(key).decode("utf-8", "replace")
+
+        self._helper.call("reading names", work, self._bound)
+        return dict(found)  # a copy: a call that comes back late may still add to the original
+
+    def _while_there_is_time(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield the items until half the bound is over, so that a slow store is told from one that hangs."""
+        deadline = time.monotonic() + 0.5 * self._bound
+        for item in items:
+            if time.monotonic() >= deadline:
+                return
+            yield item
 
     def close(self) -> None:
         """Stop the helper thread; nothing is sent after this."""

@@ -1,17 +1,17 @@
-"""Sections: the CPU wall time of marked code, and the cheapest path through this package.
+"""Sections: the CPU wall time of marked code. Entering and leaving one is this package's hot path.
 
 One :class:`Section` object per name is the context manager itself, reused at every entry, so that entering and
 leaving costs two clock readings, one dictionary entry per open thread and one append; nothing is allocated per
 entry but the integer.
 
-**Who waits.** In a synchronous job the victims of a slow rank wait for it inside a collective, so a section that
-contains one is long on exactly the wrong ranks. Whether it contains one is not asked of the user: on the first
-entries, and on every 64th after that, the section reads the sequence number of the process group before and
-after. If it moved in most of them (not in one: some frameworks talk in their second forward and never again),
-the section is *synchronous*: its duration is a wait and condemns nobody. What is scored instead is the
-*arrival*: the time from the last release (the end of any synchronous section, which all ranks leave together) to
-the next arrival. Both ends are on one rank's clock, so no clocks need to agree; whoever has the longest such gap
-arrives last, and is the one the others wait for. ``kind="wait"`` or ``"work"`` overrules.
+**Waiting.** In a synchronous job the other ranks wait for a slow rank inside a collective, so a section that
+contains a collective is long on the fast ranks. The section finds out by itself whether it contains one: on the
+first entries, and on every 64th after that, it reads the sequence number of the process group before and after.
+If the number changed in most of them (in one is not enough: some frameworks communicate in their second forward
+only), the section is *synchronous*: its duration is a wait and is not scored. The *arrival* is scored instead: the
+time from the last release (the end of any synchronous section, which all ranks leave together) to the next
+arrival. One rank's clock measures both ends, so clocks need not agree. The rank with the longest gap arrives last,
+and the others wait for it. ``kind="wait"`` or ``kind="work"`` sets this by hand.
 
 **Threads.** A section may be open on several threads at once, each with its own start. Closing it on a thread
 that did not open it is an error. Entered again by the thread that has it open (recursion), only the outermost
@@ -30,6 +30,7 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from resilience_core.system.clock import NS_PER_SECOND
 from straggler.errors import SectionUseError
 
 __all__ = ["KINDS", "MAX_SAMPLES", "Section", "SectionClock", "SectionKind", "SectionTimer"]
@@ -221,4 +222,4 @@ class Section:
 
 
 def _seconds(nanoseconds: collections.deque[int]) -> npt.NDArray[np.float64]:
-    return np.array(nanoseconds, dtype=np.float64) * 1e-9
+    return np.array(nanoseconds, dtype=np.float64) / NS_PER_SECOND

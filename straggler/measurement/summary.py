@@ -1,7 +1,7 @@
 """Statistic and the one definition of each.
 
-CPU sections, CUDA events and kernels all pass through :func:`summarise`; there is no second formula anywhere,
-so that a median of one probe means what the median of another does.
+CPU sections, CUDA events and kernels are all summarised by :func:`summarise`, so that the medians of two probes
+can be compared.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def summarise(seconds: Sequence[float] | npt.NDArray[np.float64]) -> Summary:
 def robust_spread(seconds: npt.NDArray[np.float64]) -> float:
     """Return the samples' noise: 1.4826 x the median absolute deviation, which no single outlier moves.
 
-    Not a :class:`Statistic`: it travels beside them because STD answers a tenfold outlier with tenfold doubt.
+    It is sent beside the statistics because one tenfold outlier makes STD useless as a measure of noise.
     """
     if seconds.size < 2:
         return 0.0

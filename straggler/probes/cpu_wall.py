@@ -1,23 +1,21 @@
-"""CPU wall time: what every machine has. The sections themselves hold the samples; this hands them over."""
+"""CPU wall time of sections, available on every machine. The sections hold the samples; the probe collects them."""
 
 from __future__ import annotations
 
 from straggler.measurement.measured import Family, measured
 from straggler.measurement.section import Section
-from straggler.measurement.summary import Summary
 from straggler.probes.probe import Collected
 
 __all__ = ["CpuWallProbe"]
 
 
 class CpuWallProbe:
-    """Rows of sections and arrivals."""
+    """Makes the rows of sections and arrivals."""
 
     name = "CPU wall time"
 
     def __init__(self) -> None:
         self._sections: list[Section] = []
-        self.summaries: dict[str, Summary] = {}
 
     def unavailable_because(self) -> str:
         """Return why it cannot work on this machine, ``""`` when it can."""
@@ -34,13 +32,11 @@ class CpuWallProbe:
     def collect(self) -> Collected:
         """Hand over what came since the last call."""
         collected = Collected()
-        self.summaries = {}
         for section in self._sections:
             seconds, arrivals = section.drain()
             row = measured(Family.SECTION, section.name, seconds, synchronous=section.synchronous)
             if row is not None:
                 collected.rows.append(row)
-                self.summaries[section.name] = row.summary
             gap = measured(Family.ARRIVAL, section.name, arrivals)
             if gap is not None and section.synchronous:
                 collected.rows.append(gap)

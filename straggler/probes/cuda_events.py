@@ -1,10 +1,10 @@
 """CUDA events around a section: its GPU time, without any profiler.
 
-Two events are recorded per measured entry on the current stream; whether they are over is asked at the report, so
-that nothing ever waits for the GPU. Pairs that are still running then stay for the next window. Events are
-reused, and at most ``MAX_PENDING`` pairs per section wait; what exceeds that is counted as dropped.
+Two events are recorded per measured entry on the current stream. The report asks which of them are complete, so that
+no code waits for the GPU; pairs that are not complete stay for the next window. Events are reused. At most
+``MAX_PENDING`` pairs per section are kept; further ones are counted as dropped.
 
-Where CUPTI cannot be had, these rows are what the GPU score is made of, one per section, called ``cuda:<section>``.
+Where CUPTI is not available, these rows are what the GPU score is made of, one per section, called ``cuda:<section>``.
 Sections that contain a collective are left out: their GPU time is a wait too.
 """
 

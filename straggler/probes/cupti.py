@@ -2,14 +2,14 @@
 
 The binding makes one Python object per record, so it samples: kernel activity is on during one measured entry in
 ``sample_every`` of each section, and off otherwise. Records arrive on a thread of CUPTI's own; they are only
-appended there, and summarised at the report. Buffers that CUPTI drops are counted and said.
+appended there, and summarised at the report. Records that CUPTI drops are counted and reported.
 
 CUPTI knows one subscriber per process. Another one (a profiler) is detected when activity is first switched on,
-and while ``torch.profiler`` runs this probe keeps still; both are said in the report. After ``MAX_FAILURES``
-errors it switches itself off: a probe must not be what slows the job.
+and while ``torch.profiler`` runs this probe records nothing; the report notes both. After ``MAX_FAILURES`` errors
+the probe switches itself off, so that it does not slow the job.
 
 Collective kernels (``nccl*``) last as long as the last rank takes to come. They are left out of scores and summed
-into one row of waiting, which tells the victims.
+into one row of waiting, which shows the ranks that wait.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from resilience_core.system.clock import NS_PER_SECOND
 from straggler.measurement.measured import Family, is_ignored_kernel, measured
 from straggler.measurement.section import Section
 from straggler.probes.probe import Collected
 
-__all__ = ["CuptiBackend", "CuptiError", "CuptiProbe", "KernelRecord"]
+__all__ = ["MAX_FAILURES", "CuptiBackend", "CuptiError", "CuptiProbe", "KernelRecord"]
 
 KernelRecord = tuple[str, int, int]
 """Name, start and end in nanoseconds."""
@@ -234,7 +235,7 @@ class CuptiProbe:
         waits: list[float] = []
         for name, start, end in records:
             if end > start:
-                (waits if is_ignored_kernel(name) else seconds[name]).append((end - start) * 1e-9)
+                (waits if is_ignored_kernel(name) else seconds[name]).append((end - start) / NS_PER_SECOND)
         for name, durations in seconds.items():
             row = measured(Family.KERNEL, name, np.array(durations))
             if row is not None:

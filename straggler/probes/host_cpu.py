@@ -2,8 +2,8 @@
 
 Read once per report, from ``/proc/thread-self/schedstat`` (second number: nanoseconds this thread was ready and
 waited, Documentation/scheduler/sched-stats) and from ``cpu.stat`` of the process's own cgroup (v1
-``throttled_time`` in nanoseconds, v2 ``throttled_usec``). Evidence beside the verdict, never a score: a rank that
-waits for a core is as slow as one that computes longer, and the person who has to mend it wants to know which.
+``throttled_time`` in nanoseconds, v2 ``throttled_usec``). These are reasons in a verdict and never scores: a rank
+that waits for a core and a rank that computes longer are equally slow, but have different remedies.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from resilience_core.system.clock import NS_PER_SECOND
 from straggler.measurement.measured import STATE_FIELDS
 from straggler.measurement.section import Section
 from straggler.probes.probe import Collected
@@ -57,7 +58,7 @@ class HostCpuProbe:
         state = np.full(len(STATE_FIELDS), np.nan)
         for place, counters in ((_WAITED, waited), (_THROTTLED, throttled)):
             for key, seconds in counters.items():
-                # Of another thread or another group than last time nothing is known yet.
+                # Nothing is known yet of a thread or a group that is not the one of last time.
                 if key in self._before and elapsed > 0.0:
                     # A group may be throttled on several cores at once.
                     state[place] = min(max(seconds - self._before[key], 0.0) / elapsed, 1.0)
@@ -72,7 +73,7 @@ class HostCpuProbe:
         """Return the seconds this thread has waited for a core, by thread; empty where that is not told."""
         try:
             word = (self._proc / "thread-self" / "schedstat").read_text().split()
-            return {f"thread {threading.get_native_id()}": int(word[1]) * 1e-9}
+            return {f"thread {threading.get_native_id()}": int(word[1]) / NS_PER_SECOND}
         except (OSError, ValueError, IndexError):
             return {}
 
@@ -92,7 +93,7 @@ class HostCpuProbe:
                 if "throttled_usec" in told:
                     return {str(file): int(told["throttled_usec"]) * 1e-6}
                 if "throttled_time" in told:
-                    return {str(file): int(told["throttled_time"]) * 1e-9}
+                    return {str(file): int(told["throttled_time"]) / NS_PER_SECOND}
             except (OSError, ValueError):  # a group that is not mounted here, or has no such file
                 continue
         return {}

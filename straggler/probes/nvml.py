@@ -1,7 +1,7 @@
-"""NVML: what the device says of itself, read once per report, so that a verdict can say *because*.
+"""NVML: the state of the device, read once per report, so that a verdict can give a reason.
 
 Through ``pynvml`` (distribution ``nvidia-ml-py``, extra ``gpu``). A field that this device or driver does not
-know is NaN. Uncorrected ECC errors are those since the probe started: old scars explain nothing.
+know is NaN. Uncorrected ECC errors are counted from the start of the probe: older ones explain nothing.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ class Collected:
 
     Args:
         rows: Summarised samples since the last report.
-        device: ``window.STATE_FIELDS``, NaN where the probe does not know; None from one that knows none of them.
+        device: One value for each of ``measured.STATE_FIELDS``, NaN where the probe does not know it; None from a
+            probe that knows none of them.
         dropped: Records lost since the last report.
         notes: Sentences for the report, for people.
     """

@@ -1,4 +1,4 @@
-"""The probes there are, and the choice among them."""
+"""The list of all probes, and the choice of those that work on this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from straggler.probes.probe import Probe
 
-__all__ = ["choose", "logger", "standard_probes"]
+__all__ = ["choose", "standard_probes"]
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ def standard_probes(profiling_interval: int) -> list[Probe]:
 
 
 def choose(candidates: Sequence[Probe]) -> list[Probe]:
-    """Start those that can work here; log once which, and why the others cannot."""
+    """Start the probes that work on this machine, return them, and log the reason why each other one does not."""
     chosen: list[Probe] = []
     refused: list[str] = []
     for probe in candidates:

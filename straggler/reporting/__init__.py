@@ -1,1 +1,1 @@
-"""What is said of the scores: reports, verdicts, tables, logs, pictures."""
+"""From scores to reports, verdicts, tables, logs and pictures."""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from straggler.errors import ReportLogError
 
-__all__ = ["Picture", "bin_ranks", "picture_of", "write_png"]
+__all__ = ["SCALE", "Picture", "bin_ranks", "picture_of", "write_png"]
 
 Floats = npt.NDArray[np.float64]
 

@@ -17,7 +17,7 @@ from straggler.errors import WireError
 from straggler.scoring.robust_scores import UNKNOWN, RobustScores
 from straggler.scoring.scorer import Scores
 
-__all__ = ["RankMessage", "decode_for_rank", "encode_for_ranks", "unknown_scores"]
+__all__ = ["VERSION", "RankMessage", "decode_for_rank", "encode_for_ranks", "unknown_scores"]
 
 # Raised with every change of a field.
 VERSION = 1

@@ -1,4 +1,4 @@
-"""From the scores of one report to a verdict on each rank; made for the ranks that are asked for only."""
+"""Verdicts on the ranks of one report, each made when it is asked for."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class RankVerdicts:
         weight = np.where(np.isnan(excess), 0.0, self.scores.seconds[:, rank])
         over = np.maximum(np.nan_to_num(excess), 0.0)
         lost = over / (1.0 + over) * weight / max(float(self.scores.measured[rank]), 1e-12)
-        # Kernels are sampled, so their seconds are no measure of their weight; all of the GPU is.
+        # Kernels are sampled, so their seconds do not tell their share of the time: count the GPU in full.
         return np.where(window.names == np.uint64(GPU_ROW), over, lost), weight
 
     def lost_share(self, rank: int) -> float:

@@ -1,7 +1,7 @@
 """Report: the scores and verdicts of one window, built from arrays when they are asked for.
 
-At 10,000 ranks and 16 sections the dictionaries of nvidia-resiliency-ext have 160,000 entries; a report that nobody
-reads should not cost them.
+At 10,000 ranks and 16 sections the dictionaries of nvidia-resiliency-ext have 160,000 entries; they are built only
+when they are read.
 """
 
 from __future__ import annotations

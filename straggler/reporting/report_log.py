@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from straggler.errors import ReportLogError
+from straggler.reporting.background_lines import BackgroundLines
 from straggler.scoring.robust_scores import SLOW, RobustScores
 
 if TYPE_CHECKING:
@@ -38,25 +39,31 @@ logger = logging.getLogger(__name__)
 FORMAT = "straggler-report"
 VERSION = 1
 
+_MOST_WAITING = 64
+
 
 class ReportLog:
-    """Appends reports to a file; one that cannot be written is said once and never stops training."""
+    """Appends reports to a file; a file system that fails or hangs never stops training.
+
+    Args:
+        path: The file; it and its folder are made with the first report.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._broken = False
+        self._lines = BackgroundLines(self.path, "reports", _MOST_WAITING)
 
     def append(self, report: Report) -> None:
-        """Append one line."""
-        line = json.dumps(as_record(report), separators=(",", ":"), allow_nan=False) + "\n"
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(line)
-        except OSError as error:
-            if not self._broken:
-                logger.warning("straggler reports cannot be written to %s: %s (said once)", self.path, error)
-            self._broken = True
+        """Hand over a report; a thread writes its line."""
+        self._lines.append(json.dumps(as_record(report), separators=(",", ":"), allow_nan=False) + "\n")
+
+    def flush(self, limit_seconds: float) -> bool:
+        """Wait until every report is written, at most for so many seconds; return whether that is so."""
+        return self._lines.flush(limit_seconds)
+
+    def close(self) -> None:
+        """Write what waits, within 2 seconds, and end the thread."""
+        self._lines.close()
 
 
 def as_record(report: Report) -> dict[str, Any]:

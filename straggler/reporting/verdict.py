@@ -2,8 +2,8 @@
 
 A rank is SLOW when a row that is its own work is slow *and* the lost time matters to the job: at least
 ``MATERIAL_SHARE`` of all the time that was measured on it, waits included. A section of 50 microseconds may be 20 %
-slow for ever, and rank 0 may write a line of a log between two steps that nobody else writes: such rows stay in the
-section tables and out of the verdict. The ``gpu`` row stands for all the GPU does, and always matters.
+slow in every report, and rank 0 alone may write a line of a log between two steps: such rows are in the section
+tables and not in the verdict. The ``gpu`` row covers all the work of the GPU, and always matters.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def device_reasons(device: npt.NDArray[np.float64], peers: npt.NDArray[np.float6
     """Return what in a device's own state explains that its rank is slow.
 
     Args:
-        device: The rank's ``window.STATE_FIELDS``, NaN where unknown.
+        device: The rank's ``measured.STATE_FIELDS``, NaN where unknown.
         peers: The same of its peers, shape ``(peers, fields)``.
 
     Returns:

@@ -116,7 +116,7 @@ class RowHistory:
         return aligned
 
     def reset_row(self, row: int) -> None:
-        """Forget what was learned of a row and what was held against its ranks."""
+        """Forget what was learned of a row, and every suspicion of its ranks."""
         for memory in (self.usual, self.learnt, self.cusum, self.bits, self.slow, self.calm):
             memory[row] = 0
 

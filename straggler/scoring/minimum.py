@@ -14,7 +14,7 @@ rank alone has scores 1.0 there. A rank with no kernel has no GPU score. No scor
 means unknown.
 
 Known weakness, and why it is not the default: a minimum is an extreme value. With no straggler at all the median
-score sinks as ranks are added, and one rank with a bogus fast clock makes everybody else a straggler.
+score sinks as ranks are added, and one rank with a bogus fast clock makes every other rank a straggler.
 """
 
 from __future__ import annotations

@@ -1,32 +1,32 @@
-"""Robust scoring, the default: against the median of one's peers, and only what persists.
+"""Robust scoring, the default: each rank against the median of its peers, over several windows.
 
 For every row (a section, an arrival, the GPU as a whole) and rank, with ``x`` = own median / reference - 1:
 
-**Reference**: the median of the peer group (the ranks that do the same work). No minority can move it: one rank
-with a bogus clock condemns nobody, unlike a minimum. Of two or four ranks it is the *lower* of the middle two, so
-that of two ranks the faster one is the reference. Two ranks cannot outvote each other: a bogus fast one of two is
-believed; from three on it is not.
+**Reference**: the median of the peer group (the ranks that do the same work). No minority can move it: unlike a
+minimum, one rank with a bogus clock makes no other rank SLOW. Of two or four ranks it is the *lower* of the middle
+two, so that of two ranks the faster one is the reference. A bogus fast clock is believed of one of two ranks, and
+not from three ranks on.
 
 **Level test**, against the peers: ``x`` averaged over the last ``pool`` windows is at least
 ``max(ratio_floor, z x spread)``, where the spread is 1.4826 x MAD over the group (with a
 prior of 2.5 % that counts as much as six ranks), and z grows with the number of
-comparisons (1 % chance of one false alarm over all ranks and rows if the spread were normal). A fleet that is
-heterogeneous by nature raises its own bar. Once a rank's own past is known, the bar is half as high again.
+comparisons (1 % chance of one false alarm over all ranks and rows if the spread were normal). The more the
+machines of a job differ, the higher is its bar. Once a rank's own past is known, the bar is half as high again.
 
 **Change test**, against one's own past: each rank's usual ``x`` is learned (a running mean that stands still
 while the rank is suspect, so that slowness does not become the norm), and a one-sided CUSUM of
 ``x - usual - allowance`` raises an alarm at ``limit``. Allowance and limit are the larger of a floor and 2, resp.
 6, times the measured noise. This is what finds a 10 % slowdown in a fleet whose ranks differ by nature by 2 %:
 without a past, the slowest of 10,000 healthy ranks looks like it. It needs ``learning_windows`` windows first. A
-slowdown of the whole job moves the reference too and accuses nobody.
+slowdown of the whole job moves the reference too and makes no rank SLOW.
 
 **Persistence**: SLOW only if at least ``k`` of the last ``m`` windows were near or over the bar, each for itself,
-and no two windows alone can raise the CUSUM to its limit; so one or two awful windows (a garbage collection, a
-checkpoint) are nothing, and a steady straggler is named by the third. **Hysteresis**: SLOW ends after
+and no two windows alone can raise the CUSUM to its limit; so one or two slow windows (a garbage collection, a
+checkpoint) have no effect, and a steady straggler is SLOW in the third. **Hysteresis**: SLOW ends after
 ``release_windows`` windows in a row under half the bar.
 
 **UNKNOWN**: no sample, fewer than ``min_samples`` of them, no peer, or ``implausible``: steadily below a share of
-everybody's time that no healthy machine reaches. Never a number in disguise.
+the peers' time that no healthy machine reaches. UNKNOWN has no score.
 
 The matrices are float32 and held section-major; a window costs about a dozen passes over them and three
 selections. Everything that is slow in numpy (gathers, where, boolean indexing) happens on the few suspects only.
@@ -139,7 +139,7 @@ class RobustScorer:
         comparisons = max(pooled.size, 1)
         z = statistics.NormalDist().inv_cdf(1.0 - min(self.settings.false_alarms / comparisons, 0.5))
         spread = np.float32(1.4826) * peers.middle(np.abs(pooled))
-        # Of a few ranks the spread cannot be measured well: what fleets usually show counts for as many again.
+        # A few ranks do not show the spread well: a prior of what is usual counts as much as some more ranks.
         sizes = peers.sizes().astype(np.float32)
         spread = np.sqrt((sizes * spread**2 + _PRIOR_RANKS * np.float32(_PRIOR_SPREAD) ** 2) / (sizes + _PRIOR_RANKS))
         return np.fmax(np.float32(self.settings.ratio_floor), np.float32(z) * spread), spread
@@ -169,7 +169,7 @@ class RobustScorer:
         limit = np.fmax(np.float32(settings.change_limit), 6 * noise)
         held = None if missing is None else history.cusum[missing]
         was_zero = history.cusum == 0.0
-        # Clipped, so that it takes three windows to reach the limit, however awful two of them are.
+        # Clipped, so that it takes three windows to reach the limit, however slow two of them are.
         history.cusum += np.minimum(drift, allowance + np.float32(_CLIP) * limit)
         history.cusum -= allowance
         np.fmax(history.cusum, np.float32(0.0), out=history.cusum)
@@ -216,7 +216,7 @@ class RobustScorer:
             change, allowed = drift.flat[slow], np.broadcast_to(allowance, pooled.shape).flat[slow]
             usual_again = (change <= allowed) & (level < bars)
             still = (still & ~usual_again) | (change > allowed)
-        # Missing is neither slow nor well: the count stands still.
+        # A missing window is neither slow nor healthy: the count does not change.
         calm = np.where(np.isnan(level), history.calm.flat[slow], np.where(still, 0, history.calm.flat[slow] + 1))
         history.calm.flat[slow] = np.minimum(calm, 255)
         well = slow[calm >= self.settings.release_windows]

@@ -2,8 +2,8 @@
 
 Which rows are scored: sections that are a rank's own work, arrivals (a rank's own work before a synchronous
 section), and one row ``gpu``, the mean slowdown over kernels weighted by time spent. Durations of synchronous
-sections and of collective kernels are waits: whoever has long ones is a victim. They are kept for the story and
-never scored.
+sections and of collective kernels are waits: a rank with long ones waits for another. They are reported and never
+scored.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _waited(gathered: GatheredWindows) -> Floats:
     present = gathered.present
     waits = np.zeros(gathered.world_size)
     for total in (*sections.total[sections.synchronous], *gpu.total):
-        # What everybody spends there is the work itself; what exceeds the least is waiting for the last to come.
+        # The least of all ranks is the collective itself; what exceeds it is waiting for the last rank to arrive.
         waits[present] += total[present] - total[present].min()
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.where(gathered.elapsed > 0.0, np.minimum(waits / gathered.elapsed, 1.0), np.nan))
@@ -196,8 +196,8 @@ def _settle_pairs(
 ) -> tuple[RobustScores, Floats, tuple[tuple[int, int], ...]]:
     """Make two peers UNKNOWN of which one waits for the other, but nothing tells which.
 
-    From three ranks on the waiting ones are the majority, hence the reference. Two cannot outvote each other, so
-    where what one loses the other loses elsewhere, both are UNKNOWN rather than one of them wronged.
+    From three ranks on the waiting ones are the majority, and so the reference. Of two ranks there is no majority:
+    where each is slower than the other in some row, both are UNKNOWN, since one of the verdicts would be false.
     """
     place = {name: row for row, name in enumerate(names.tolist())}
     aligned = np.zeros((len(window.names), seconds.shape[1]))

@@ -18,6 +18,8 @@ from straggler.simulation.simulator import SimulatedJob, Simulation
 
 __all__ = ["reports", "write_log"]
 
+_WRITE_SECONDS = 10.0
+
 
 def reports(job: SimulatedJob, *, interval_seconds: float = 60.0) -> Iterator[Report]:
     """Yield each window of a simulated job as a report."""
@@ -61,3 +63,5 @@ def write_log(job: SimulatedJob, path: str | os.PathLike[str]) -> None:
     log = ReportLog(path)
     for report in reports(job):
         log.append(report)
+        log.flush(_WRITE_SECONDS)
+    log.close()

@@ -16,6 +16,7 @@ it as the largest deviation.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import attrs
@@ -24,13 +25,43 @@ import numpy.typing as npt
 
 from resilience_core.errors import ConfigError
 from resilience_core.suggestions import nearest
+from straggler.setting_checks import check_flag, check_number, check_whole, refuse
 
 __all__ = ["SLOWDOWN_KINDS", "SimulatedSlowdown", "SlowdownKind", "SimulatedJob", "Simulation", "truth"]
 
 SlowdownKind = Literal["slow_rank", "slow_node", "slow_link", "drift", "transient", "bogus_clock"]
 SLOWDOWN_KINDS: tuple[SlowdownKind, ...] = ("slow_rank", "slow_node", "slow_link", "drift", "transient", "bogus_clock")
+SpreadShape = Literal["normal", "uniform"]
+SPREAD_SHAPES: tuple[SpreadShape, ...] = ("normal", "uniform")
 
 Float32 = npt.NDArray[np.float32]
+
+
+def _check_kind(_: object, attribute: attrs.Attribute[SlowdownKind], value: SlowdownKind) -> None:
+    if value not in SLOWDOWN_KINDS:
+        raise ConfigError(f"kind of slowdown is {value!r}{nearest(str(value), SLOWDOWN_KINDS)}")
+
+
+def _check_shape(_: object, attribute: attrs.Attribute[SpreadShape], value: SpreadShape) -> None:
+    if value not in SPREAD_SHAPES:
+        raise ConfigError(f"SimulatedJob.spread_shape is {value!r}{nearest(str(value), SPREAD_SHAPES)}")
+
+
+def _to_tuple(given: Iterable[SimulatedSlowdown]) -> tuple[SimulatedSlowdown, ...]:
+    try:
+        return tuple(given)
+    except TypeError:
+        raise ConfigError(f"SimulatedJob.slowdowns is {given!r}; expected a tuple of SimulatedSlowdown(...)") from None
+
+
+def _check_slowdowns(
+    instance: SimulatedJob, attribute: attrs.Attribute[tuple[SimulatedSlowdown, ...]], value: tuple[object, ...]
+) -> None:
+    for slowdown in value:
+        if not isinstance(slowdown, SimulatedSlowdown):
+            raise refuse(instance, attribute, value, "SimulatedSlowdown(...) each")
+        if slowdown.rank >= instance.ranks:
+            raise ConfigError(f"a slowdown is on rank {slowdown.rank}; expected a rank from 0 to {instance.ranks - 1}")
 
 
 @attrs.frozen(kw_only=True)
@@ -47,15 +78,11 @@ class SimulatedSlowdown:
         windows: See ``kind``.
     """
 
-    kind: SlowdownKind
-    rank: int
-    slowdown: float = 0.1
-    onset: int = 0
-    windows: int = 2
-
-    def __attrs_post_init__(self) -> None:
-        if self.kind not in SLOWDOWN_KINDS:
-            raise ConfigError(f"kind of slowdown is {self.kind!r}{nearest(str(self.kind), SLOWDOWN_KINDS)}")
+    kind: SlowdownKind = attrs.field(validator=_check_kind)
+    rank: int = attrs.field(validator=check_whole(0))
+    slowdown: float = attrs.field(default=0.1, validator=check_number(-1.0, 1e6))
+    onset: int = attrs.field(default=0, validator=check_whole(0))
+    windows: int = attrs.field(default=2, validator=check_whole(1))
 
 
 @attrs.frozen(kw_only=True)
@@ -75,32 +102,25 @@ class SimulatedJob:
         ranks_per_node: For nodes.
         slowdowns: What goes wrong.
         exact: Draw every sample; None: while a window has at most a million of them.
-        seed: Equal seeds, equal timings.
+        seed: Equal seeds give equal timings.
+
+    Raises:
+        ConfigError: A setting is out of range; the message names it.
     """
 
-    ranks: int = 512
-    sections: int = 4
-    windows: int = 12
-    noise: float = 0.05
-    samples: int = 20
-    spread: float = 0.02
-    spread_shape: Literal["normal", "uniform"] = "normal"
-    section_spread: float = 0.0
-    outliers: float = 0.001
-    ranks_per_node: int = 8
-    slowdowns: tuple[SimulatedSlowdown, ...] = ()
-    exact: bool | None = None
-    seed: int = 0
-
-    def __attrs_post_init__(self) -> None:
-        if not 2 <= self.ranks <= 1_000_000:
-            raise ConfigError(f"ranks is {self.ranks}; a simulated job has 2 to 1,000,000")
-        for name in ("sections", "windows", "samples", "ranks_per_node"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; expected at least 1")
-        for slowdown in self.slowdowns:
-            if not 0 <= slowdown.rank < self.ranks:
-                raise ConfigError(f"a slowdown is on rank {slowdown.rank}; ranks are 0 to {self.ranks - 1}")
+    ranks: int = attrs.field(default=512, validator=check_whole(2, 1_000_000))
+    sections: int = attrs.field(default=4, validator=check_whole(1))
+    windows: int = attrs.field(default=12, validator=check_whole(1))
+    noise: float = attrs.field(default=0.05, validator=check_number(0.0, 1e6))
+    samples: int = attrs.field(default=20, validator=check_whole(1))
+    spread: float = attrs.field(default=0.02, validator=check_number(0.0, 1e6))
+    spread_shape: SpreadShape = attrs.field(default="normal", validator=_check_shape)
+    section_spread: float = attrs.field(default=0.0, validator=check_number(0.0, 1e6))
+    outliers: float = attrs.field(default=0.001, validator=check_number(0.0, 1.0))
+    ranks_per_node: int = attrs.field(default=8, validator=check_whole(1))
+    slowdowns: tuple[SimulatedSlowdown, ...] = attrs.field(default=(), converter=_to_tuple, validator=_check_slowdowns)
+    exact: bool | None = attrs.field(default=None, validator=attrs.validators.optional(check_flag))
+    seed: int = attrs.field(default=0, validator=check_whole(0))
 
 
 class Simulation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import attrs
 import pytest
 import scripted_loops
 
-from resilience_core.testing import SCRIPTS, Event, Script, Traits, check_adapter, expected_trace
+from resilience_core import StopTraining, bus, hookimpl
+from resilience_core.testing import SCRIPTS, Event, EventRecorder, Script, Traits, check_adapter, expected_trace
 
 README = Path(__file__).parents[2] / "docs" / "adapters.md"
 
@@ -77,6 +79,58 @@ def test_huggingface(tmp_path: Path, ddp_traces: dict[str, list[Event]]) -> None
 
     for name in EQUAL[:2]:
         assert plain(traces[name]) == plain(ddp_traces[name])
+
+
+class Stopper:
+    """Asks for the end of training in the second step."""
+
+    @hookimpl
+    def step_end(self, iteration: int) -> None:
+        if iteration == 1:
+            raise StopTraining("rank 3 is slow", exit_code=79)
+
+
+def trainings() -> dict[str, Callable[[Script, Path], None]]:
+    """Every adapter, imported where it is used: not every environment has every framework."""
+
+    def lightning(script: Script, folder: Path) -> None:
+        import scripted_lightning
+
+        from adapters.lightning import FaultToleranceSectionsCallback
+
+        callbacks = [FaultToleranceSectionsCallback(False, False, exp_dir=folder)]
+        scripted_lightning.train(script, folder, "lightning.pytorch", callbacks)
+
+    def huggingface(script: Script, folder: Path) -> None:
+        import scripted_huggingface
+
+        from adapters.huggingface import FaultToleranceCallback
+
+        scripted_huggingface.train(script, folder, [FaultToleranceCallback(exp_dir=folder)])
+
+    return {
+        "ddp": scripted_loops.train_ddp,
+        "megatron": scripted_loops.train_megatron,
+        "lightning": lightning,
+        "huggingface": huggingface,
+    }
+
+
+@pytest.mark.parametrize("framework", ["ddp", "megatron", "lightning", "huggingface"])
+def test_stop_training_leaves_every_loop_as_an_exception_and_ends_it_as_stopped(
+    framework: str, tmp_path: Path, recorder: EventRecorder
+) -> None:
+    stopper = Stopper()
+    bus().register(stopper)
+    try:
+        with pytest.raises(StopTraining, match="rank 3 is slow"):
+            trainings()[framework](SCRIPTS[0], tmp_path)
+    finally:
+        bus().unregister(stopper)
+
+    assert recorder.names()[-3:] == ["step_end", "training_error", "teardown"]
+    assert isinstance(recorder.of("training_error")[0]["error"], StopTraining)
+    assert recorder.of("teardown") == [{"reason": "stopped"}]
 
 
 def test_an_adapter_that_leaves_out_an_event_is_found(tmp_path: Path) -> None:

@@ -173,7 +173,9 @@ def test_a_save_that_fails_ends_with_its_error(bus: EventBus, recorder: EventRec
 
 
 @pytest.mark.usefixtures("no_monitor")
-def test_stop_training_is_no_error(bus: EventBus, recorder: EventRecorder) -> None:
+def test_stop_training_leaves_the_loop_as_an_exception_and_ends_it_as_stopped(
+    bus: EventBus, recorder: EventRecorder
+) -> None:
     class Stopper:
         @hookimpl
         def step_end(self, iteration: int) -> None:
@@ -193,7 +195,7 @@ def test_stop_training_is_no_error(bus: EventBus, recorder: EventRecorder) -> No
         loop()
 
     assert recorder.of("step_start") == [{"iteration": 0}, {"iteration": 1}]
-    assert recorder.of("training_error") == []
+    assert [str(fired["error"]) for fired in recorder.of("training_error")] == ["a straggler was found"]
     assert recorder.of("teardown") == [{"reason": "stopped"}]
 
 

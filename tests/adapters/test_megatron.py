@@ -15,7 +15,7 @@ import pytest
 from scripted_loops import megatron_state
 
 from adapters import megatron
-from resilience_core import ConfigError, RankMonitorClient, SectionError
+from resilience_core import ConfigError, RankMonitorClient, SectionError, bus
 from resilience_core.errors import RankMonitorClientError
 from resilience_core.plugins import timeout_learning as learning
 from resilience_core.plugins.state_file import load_state
@@ -304,6 +304,16 @@ def test_a_simulated_fault_kills_the_rank() -> None:
         f"megatron.maybe_setup_simulated_fault(SimpleNamespace(**{vars(fault())!r}))\nthreading.Event().wait()\n"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=180).returncode == -9
+
+
+def test_a_simulated_fault_belongs_to_the_run(state: Any, caplog: pytest.LogCaptureFixture) -> None:
+    megatron.setup(state.cfg, state)
+    megatron.maybe_setup_simulated_fault(fault(simulated_fault_type="exception", simulated_fault_base_delay=600.0))
+    assert [type(plugin).__name__ for plugin in bus().plugins()].count("FaultInjector") == 1
+
+    megatron.shutdown(state)
+
+    assert "its simulated fault never came due" in caplog.text
 
 
 # ---- who needs what -------------------------------------------------------------------------------------

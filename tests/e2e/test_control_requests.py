@@ -19,6 +19,7 @@ def test_on_one_node_the_job_ends_with_1_and_says_who_asked(launch: Callable[...
     assert len(job.events("started")) == 1
     (request,) = job.events("request")
     assert (request["rank"], request["action"], request["why"]) == (1, action, "the disk is on fire")
+    assert job.stderr.count("the disk is on fire") == 2, "once when it is asked, once at the end"
     assert "Traceback" not in job.stderr
 
 
@@ -28,3 +29,16 @@ def test_continue_is_only_told(launch: Callable[..., Any]) -> None:
     assert job.wait() == 0
     assert "rank 1 requests Continue: all is well" in job.stderr
     assert len(job.events("request")) == 1
+
+
+@pytest.mark.parametrize("ranks", ["0,1", "1"])
+def test_training_that_is_stopped_on_purpose_is_not_restarted_and_says_why(
+    launch: Callable[..., Any], ranks: str
+) -> None:
+    job = launch("stops_on_purpose.py", ranks, options=["--max-restarts", 5])
+
+    assert job.wait() == 1
+    assert "requests ShutdownWorkload: training is stopped: the loss is low enough" in job.stderr
+    assert len(job.events("started")) == 1
+    assert job.events("failure") == []
+    assert "Traceback" not in job.stderr

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
@@ -15,14 +17,14 @@ import pytest
 from launcher.agent.progress import NOTHING_REACHED, Reached
 from launcher.agent.run_tally import RunOutcome, Tally
 
-# Plays a launcher: appends to a list of runs, leaves a event log as the launcher does, and does what its argument says.
+# Plays a launcher: appends to a list of runs, leaves an event log as a launcher does, and does what its argument says.
 FAKE_LAUNCHER = """
 import json, os, signal, sys, time
 runs = open("runs", "a+"); runs.write("x"); runs.flush(); runs.seek(0); run = len(runs.read())
 os.makedirs(f"ft_logs/{run}")
-event log = open(f"ft_logs/{run}/events.jsonl", "w", buffering=1)
+log = open(f"ft_logs/{run}/events.jsonl", "w", buffering=1)
 def tell(event, **facts):
-    event log.write(json.dumps({"event": event, "t_ns": time.monotonic_ns(), **facts}) + chr(10))
+    log.write(json.dumps({"event": event, "t_ns": time.monotonic_ns(), **facts}) + chr(10))
 tell("began", launcher=os.getpid())
 def finish():
     open(os.environ["FAULT_TOL_FINISHED_FLAG_FILE"], "w").close()
@@ -34,16 +36,18 @@ exec(sys.argv[1])
 class Runner:
     folder: Path
 
-    def start(self, script: str, *options: str) -> subprocess.Popen[str]:
+    def start(
+        self, script: str, *options: str, launcher_options: Sequence[str] = (), stderr: int = subprocess.PIPE
+    ) -> subprocess.Popen[str]:
         command = [
             *(sys.executable, "-c", "import torch_resilience; torch_resilience.autoresume()"),
             *("--backoff", "0", "--flag-file", "flag", *options, "--"),
-            *(sys.executable, "-c", FAKE_LAUNCHER, script),
+            *(sys.executable, "-c", FAKE_LAUNCHER, script, *launcher_options),
         ]
-        return subprocess.Popen(command, cwd=self.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen(command, cwd=self.folder, stderr=stderr, stdout=subprocess.PIPE, text=True)
 
-    def run(self, script: str, *options: str) -> tuple[int, str]:
-        process = self.start(script, *options)
+    def run(self, script: str, *options: str, launcher_options: Sequence[str] = ()) -> tuple[int, str]:
+        process = self.start(script, *options, launcher_options=launcher_options)
         return_text = process.communicate(timeout=180)[1]
         return process.returncode, return_text
 
@@ -114,6 +118,52 @@ def test_what_a_rank_has_asked_for_is_heeded(runner: Runner) -> None:
     code, said = runner.run("tell('request', action='ShutdownWorkload')\nsys.exit(1)")
     assert (code, runner.runs) == (1, 1)
     assert "a rank has asked for the end of the workload" in said
+
+
+def test_a_run_of_an_unknown_version_is_said_once(runner: Runner) -> None:
+    newer = runner.folder / "ft_logs" / "newer"
+    newer.mkdir(parents=True)
+    (newer / "events.jsonl").write_text('{"event": "began", "t_ns": 1, "version": 99}\n')
+    code, said = runner.run("tell('ended', iteration=run)\nsys.exit(1)", "--max-failures", "3")
+    assert (code, runner.runs) == (1, 3)
+    assert "last iteration 3" in said
+    assert said.count(f"what a run has reached is not known: {newer.relative_to(runner.folder)}/events.jsonl has") == 1
+
+
+@pytest.mark.parametrize(
+    ("level", "heard"),
+    [
+        ("ERROR", ["given up"]),
+        ("WARNING", ["run 1 ended", "run 2 ended", "given up"]),
+        ("30", ["run 1 ended", "run 2 ended", "given up"]),
+        ("nonsense", ["run 1 ended", "the next run", "run 2 ended", "given up"]),
+    ],
+)
+@pytest.mark.parametrize("spelling", ["--ft-log-level={}", "--ft_param_log_level {}"])
+def test_the_log_level_of_the_launcher_is_that_of_its_runner(
+    runner: Runner, level: str, heard: list[str], spelling: str
+) -> None:
+    options = spelling.format(level).split()
+    code, said = runner.run("sys.exit(1)", "--max-failures", "2", launcher_options=options)
+    assert code == 1
+    assert [
+        line.partition(": ")[2][: len(words)] for line, words in zip(said.splitlines(), heard, strict=True)
+    ] == heard
+    assert all(line.startswith("ft_autoresume: ") for line in said.splitlines())
+
+
+def test_a_standard_error_that_nobody_reads_holds_up_nobody(runner: Runner) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while os.write(writer, b"x" * 4096):
+            pass
+    os.set_blocking(writer, True)
+    with runner.start("sys.exit(1)", "--max-failures", "2", stderr=writer) as process:
+        assert process.wait(timeout=180) == 1
+    assert runner.runs == 2
+    for descriptor in (reader, writer):
+        os.close(descriptor)
 
 
 @pytest.mark.parametrize("final", [2, 93])
@@ -191,7 +241,9 @@ def test_a_job_does_not_outlive_us(runner: Runner) -> None:
         (["--flag-file", "no/such/flag", "--", "x"], "there is no folder"),
         (["--", "no-such-launcher-anywhere"], "cannot be run"),
         (["--max-failure", "3", "--", "x"], "unrecognized arguments"),
-        (["--max-failures", "-1", "--", "x"], "not negative"),
+        (["--max-failures", "-1", "--", "x"], "-1: must be a whole number of 0 or more"),
+        (["--max-failures", "x", "--", "x"], "x: give a whole number of 0 or more"),
+        (["--backoff", "nan", "--", "x"], "nan: give seconds as a number"),
         (["--final-exit-codes", "2,x", "--", "x"], "'x' is no exit code; give numbers from 0 to 255"),
         (["--final-exit-codes", "256", "--", "x"], "'256' is no exit code"),
         (["--flag-file", ".", "--", "x"], "is a folder"),

@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from launcher import RankMonitors, start_monitor
+from launcher.records import console
 from resilience_core import FaultToleranceConfig
 
 HANGS = """
@@ -122,6 +124,41 @@ def test_a_rank_in_a_pid_namespace_of_its_own_is_found_under_its_number_here(mon
         (rank,) = incident.condemned
         assert rank.rank == 0
         assert rank.pid not in (0, 1, shell.pid)
+
+
+@pytest.mark.parametrize(
+    ("level", "says"), [("ERROR", []), ("WARNING", ["replaced"]), ("DEBUG", ["watched", "replaced"])]
+)
+def test_it_says_as_much_as_log_level_allows(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], level: str, says: list[str]
+) -> None:
+    config = FaultToleranceConfig(log_level=level)
+    lines = {"watched": "DEBUG monitor: rank 0 is watched: ", "replaced": "ended (signal 9); a new one has taken over"}
+    try:
+        with (
+            start_monitor(config, 1, log_dir=str(tmp_path / "logs"), run_dir="/dev/shm") as monitors,
+            start_rank(monitors, 0, WELL) as rank,
+        ):
+            heard = _wait_for(capfd, [lines[word] for word in says if word == "watched"])
+            first = monitors.pid
+            os.kill(first, signal.SIGKILL)
+            while monitors.pid == first:
+                time.sleep(0.01)
+            heard += _wait_for(capfd, [lines[word] for word in says if word == "replaced"])
+            rank.communicate("\n", timeout=180)
+        heard += capfd.readouterr().err
+    finally:
+        console.set_level(console.INFO)
+    assert [word for word, line in lines.items() if line in heard] == says
+
+
+def _wait_for(capfd: pytest.CaptureFixture[str], lines: list[str]) -> str:
+    """Return what is said until all of the lines were."""
+    heard, end = "", time.monotonic() + 60
+    while not all(line in heard for line in lines) and time.monotonic() < end:
+        time.sleep(0.01)
+        heard += capfd.readouterr().err
+    return heard
 
 
 def test_no_incident_is_a_timeout(monitors: RankMonitors) -> None:

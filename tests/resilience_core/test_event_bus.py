@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -414,3 +415,75 @@ def test_an_installed_plugin_is_held_to_the_same(plugin: object, monkeypatch: py
     with pytest.raises(PluginError, match="would hear nothing"):
         bus.load_entry_points()
     assert bus.plugins() == []
+
+
+@pytest.mark.parametrize("exit_type", [SystemExit, GeneratorExit])
+def test_an_exit_in_a_listener_is_passed_on_and_names_the_plugin(
+    exit_type: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Exits:
+        @hookimpl
+        def step_start(self) -> None:
+            raise exit_type
+
+    events = EventBus()
+    events.register(Exits())
+    with pytest.raises(exit_type):
+        events.step_start(iteration=0)
+    assert f"{exit_type.__name__} was raised while plugin" in caplog.text
+    assert "Exits handled step_start" in caplog.text
+
+
+@pytest.mark.parametrize(("plugin", "says"), [(lambda: None, "is a function"), (None, "is None")])
+def test_a_factory_and_none_are_refused_with_the_reason(plugin: object, says: str) -> None:
+    with pytest.raises(PluginError, match=says):
+        EventBus().register(plugin, "p")
+
+
+class Generator:
+    @hookimpl
+    def step_start(self, iteration: int) -> Iterator[None]:
+        yield
+
+
+class Coroutine:
+    @hookimpl
+    async def step_start(self, iteration: int) -> None: ...
+
+
+class Keywords:
+    @hookimpl
+    def step_start(self, **facts: int) -> None: ...
+
+
+class Positional:
+    @hookimpl
+    def step_start(self, *facts: int) -> None: ...
+
+
+class KeywordOnly:
+    @hookimpl
+    def step_start(self, *, iteration: int) -> None: ...
+
+
+class Misspelt:
+    @hookimpl
+    def step_start(self, iteratoin: int = 5) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("plugin", "told"),
+    [
+        (Generator(), r"would not hear 'step_start': it is a generator.*hookimpl\(wrapper=True\)"),
+        (Coroutine(), r"'step_start': it is an async function"),
+        (Keywords(), r"'step_start': \*args and \*\*kwargs stay empty; name .* of iteration"),
+        (Positional(), r"'step_start': \*args and \*\*kwargs stay empty"),
+        (KeywordOnly(), r"'step_start': its arguments are keyword-only .* remove the \*"),
+        (Misspelt(), r"'step_start': the event has no argument 'iteratoin'.*did you mean 'iteration'"),
+    ],
+)
+def test_a_hook_that_would_be_called_in_vain_is_refused(plugin: object, told: str) -> None:
+    bus = EventBus()
+    with pytest.raises(PluginError, match=told):
+        bus.register(plugin)
+    assert not bus.is_registered(plugin)

@@ -51,6 +51,29 @@ def test_other_names_that_people_know(alias: str, kind: str):
 
 
 @pytest.mark.parametrize(
+    ("given_", "message"),
+    [
+        ({"at": "stpe"}, r"Fault\(\.\.\.\): at is 'stpe': must be one of: step, eval, checkpoint, setup"),
+        ({"at": "STEP"}, r"at is 'STEP'; write 'step'"),
+        ({"rank": -1}, r"rank is -1: must be a whole number of 0 or more"),
+        ({"rank": "1"}, r"rank is '1'; write 1"),
+        ({"rank": True}, r"rank is True: give a whole number"),
+        ({"step": 2.5}, r"step is 2\.5: must be a whole number"),
+        ({"generation": -1}, r"generation is -1: must be a whole number of 0 or more"),
+        ({"generation": "any"}, r"generation is 'any': give a whole number"),
+        ({"delay": -1.0}, r"delay is -1\.0: must be between 0 and"),
+        ({"delay": float("nan")}, r"delay is nan: give seconds"),
+        ({"kind": "gil", "seconds": 0}, r"seconds is 0: a timeout must be above 0"),
+        ({"code": 256}, r"code is 256: an exit code is a whole number from 1 to 255"),
+        ({"kind": 7}, r"simulated fault '7' is not known"),
+    ],
+)
+def test_a_fault_that_would_never_strike_is_refused_with_its_field_and_value(given_: dict[str, Any], message: str):
+    with pytest.raises(ConfigError, match=message):
+        Fault(**{"kind": "exit", "step": 1, **given_})
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("sigkil:step=1", r"'sigkil' in 'sigkil:step=1' is not known; did you mean 'sigkill'"),

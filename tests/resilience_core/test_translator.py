@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resilience_core import EventBus, RunContext, SectionMonitor, StopTraining
+from resilience_core import EventBus, RankMonitorClient, RunContext, SectionMonitor, StopTraining, hookimpl
 from resilience_core.errors import PluginError
+from resilience_core.faults import FaultInjector, fault_from_params
 from resilience_core.testing import EventRecorder, assert_conforms, violations
 from resilience_core.translator import Translator, state_path_in
 
@@ -157,3 +158,63 @@ def test_one_translator_for_a_trainer() -> None:
 def test_state_path(tmp_path: Any) -> None:
     assert state_path_in(None, "default") == "default/ft_state.json"
     assert state_path_in(tmp_path, "default") == str(tmp_path / "ft_state.json")
+
+
+def test_the_translator_takes_a_client() -> None:
+    bus = EventBus()
+    client = RankMonitorClient()
+
+    assert Translator("test", bus, client=client).client is client
+
+
+@pytest.mark.parametrize("where", ["step", "eval_step", "checkpoint"])
+def test_an_exception_is_noted_where_it_leaves_a_block(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    bus = EventBus()
+    order: list[object] = []
+    monkeypatch.setattr("resilience_core.translator.note_error", order.append)
+
+    class Listener:
+        @hookimpl
+        def step_end(self) -> None:
+            order.append("step")
+
+        @hookimpl
+        def eval_step_end(self) -> None:
+            order.append("eval_step")
+
+        @hookimpl
+        def checkpoint_end(self) -> None:
+            order.append("checkpoint")
+
+    translator, error = Translator("test", bus), ValueError("in the block")
+    translator.begin(CONTEXT, [Listener()])
+    if where == "step":
+        translator.step_start(3)
+        translator.step_end(error)
+    elif where == "eval_step":
+        translator.eval_step_start()
+        translator.eval_step_end(error)
+    else:
+        translator.checkpoint_start()
+        translator.checkpoint_end(error=error)
+
+    assert order == [error, where]
+    assert translator.completed_steps == (3 if where == "step" else 0)
+    translator.end()
+
+
+def test_faults_that_are_added_to_a_run_are_disarmed_by_its_end() -> None:
+    bus = EventBus()
+    translator = Translator("test", bus)
+    fault = fault_from_params({"fault_type": "rank_hung", "base_delay": 600.0, "rand_delay": 0.0, "rank_to_fail": 0})
+    translator.simulate([fault])
+    assert bus.plugins() == []
+    translator.begin(CONTEXT)
+
+    translator.simulate([fault])
+
+    (injector,) = bus.plugins()
+    assert isinstance(injector, FaultInjector)
+    translator.end()
+    assert bus.plugins() == []
+    assert injector._stop.is_set()

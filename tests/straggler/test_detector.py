@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+from pathlib import Path
 
 import attrs
 import pytest
@@ -108,7 +109,9 @@ def test_use_before_initialize_is_an_error_that_says_what_to_do(call):
         ({"top_k": 0}, "top_k"),
         ({"top_k": 10**6}, "top_k"),
         ({"gather_on_rank0": 1}, "gather_on_rank0"),
-        ({"settings": {"k": 3}}, "RobustSettings"),
+        ({"settings": {"k": 3}}, r"expected RobustSettings\(\.\.\.\)"),
+        ({"log_path": 5}, "log_path is 5; expected a path"),
+        ({"log_path": b"reports.jsonl"}, "log_path is b'reports.jsonl'; expected a path"),
     ],
 )
 def test_bad_settings_are_refused_and_leave_nothing_behind(setting, said):
@@ -162,6 +165,12 @@ def test_the_defaults_of_initialize_are_those_of_the_settings():
     given = {name: parameter.default for name, parameter in signature.items() if name not in DETECTOR_RESOURCES}
     assert DetectorSettings(**given) == DetectorSettings()
     assert set(given) == {field.alias for field in attrs.fields(DetectorSettings)}
+
+
+@pytest.mark.parametrize("given", ["reports.jsonl", Path("reports.jsonl")])
+def test_the_log_path_becomes_a_path(given):
+    assert DetectorSettings(log_path=given).log_path == Path("reports.jsonl")
+    assert DetectorSettings().log_path is None
 
 
 def test_settings_are_frozen_and_go_to_a_detector_whole():

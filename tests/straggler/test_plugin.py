@@ -1,5 +1,6 @@
 """The bus plugin: when it reports, what it says, and when it stops."""
 
+import json
 import logging
 
 import pytest
@@ -10,6 +11,7 @@ from straggler.exchange.wire import encode
 from straggler.measurement.measured import Family, Measured
 from straggler.measurement.name_table import hash_name
 from straggler.measurement.summary import summarise
+from straggler.reporting.stop_decision import StopDecision
 from straggler.testing import RecordedWindowsExchange
 
 
@@ -116,6 +118,42 @@ def test_the_slow_rank_asks_its_launcher_to_leave_the_node_out(monkeypatch):
     assert asked == [("ExcludeThisNode", 3)]
 
 
+@pytest.mark.parametrize(
+    "decision",
+    [
+        {"stop": 7, "ranks": [3]},
+        {"stop": "rank 3"},
+        {"stop": "rank 3", "ranks": []},
+        {"stop": "rank 3", "ranks": ["3"]},
+        {"stop": "rank 3", "ranks": [4]},
+        {"stop": "rank 3", "ranks": [True]},
+    ],
+)
+def test_a_decision_that_cannot_be_read_stops_no_rank_and_is_said(decision, caplog):
+    made = plugin(stop_if_detected=True)
+    made._context = RunContext(rank=3, world_size=4)
+    made.detector = type("Told", (), {"last_decision": lambda self: decision})()
+    made._stop_if_decided()
+    assert "rank 0 sent a decision whose" in caplog.text
+    assert "this rank does not stop" in caplog.text
+
+
+def test_a_decision_comes_back_as_it_was_sent():
+    decision = StopDecision("rank 3 on node-3: SLOW", (3,))
+    assert StopDecision.from_json(json.loads(json.dumps(decision.as_json())), 4) == decision
+    assert StopDecision.from_json({"a hook of the user's": 1}, 4) is None
+
+
+def test_the_constructor_of_a_subclass_is_run():
+    class Louder(StragglerPlugin):
+        def __init__(self, *, loudness, **settings):
+            super().__init__(**settings)
+            self.loudness = loudness
+
+    assert Louder(loudness=11, stop_if_detected=True).loudness == 11
+    assert not hasattr(StragglerPlugin, "from_settings")
+
+
 def test_reports_reach_a_frameworks_loggers():
     reports = []
     train(plugin(1.5, on_report=reports.append), 2 * STEPS_A_REPORT)
@@ -163,6 +201,10 @@ def test_it_measures_steps_and_callables_by_itself():
         ({"report_time_interval": 0.0}, "report_time_interval"),
         ({"exclude_node": True}, "stop_if_detected"),
         ({"scorng": "minimum"}, "did you mean 'scoring'"),
+        ({"num_gpu_perf_scores_to_log": 1.5}, "num_gpu_perf_scores_to_log is 1.5; expected a whole number from 0"),
+        ({"stop_if_detected": "no"}, "stop_if_detected is 'no'; expected True or False"),
+        ({"exclude_node": "no", "stop_if_detected": True}, "exclude_node is 'no'; expected True or False"),
+        ({"calc_relative_gpu_perf": "no"}, "calc_relative_gpu_perf is 'no'; expected True or False"),
     ],
 )
 def test_an_invalid_combination_is_refused_when_it_is_made(setting, said):

@@ -1,4 +1,4 @@
-"""The launcher's ear: requests of its own user's ranks, and of nobody else; nothing that is sent can hurt it."""
+"""The control socket: requests of its own user's ranks, and of nobody else; nothing that is sent can hurt it."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from resilience_core.protocol.control import MAX_BYTES, WorkloadAction, Workload
 
 
 @pytest.fixture
-def ear(tmp_path: Path) -> Iterator[ControlSocket]:
-    ear = ControlSocket(str(tmp_path / "control.sock"))
-    yield ear
-    ear.close()
+def control(tmp_path: Path) -> Iterator[ControlSocket]:
+    control = ControlSocket(str(tmp_path / "control.sock"))
+    yield control
+    control.close()
 
 
-def test_requests_are_read_in_order_with_who_sent_them(ear: ControlSocket) -> None:
+def test_requests_are_read_in_order_with_who_sent_them(control: ControlSocket) -> None:
     sent = [(rank, WorkloadControlRequest(action, f"because {rank}")) for rank, action in enumerate(WorkloadAction)]
     for rank, request in sent:
-        send(request, ear.path, rank)
+        send(request, control.path, rank)
 
-    assert ear.read() == sent
-    assert ear.read() == []
+    assert control.read() == sent
+    assert control.read() == []
 
 
 JUNK = (b"", b"junk", b"{}", b"[1]", b"\xff" * 9, b"{" * 4000, b"x" * (MAX_BYTES + 1), b'{"rank": -1}')
@@ -39,42 +39,42 @@ JUNK = (b"", b"junk", b"{}", b"[1]", b"\xff" * 9, b"{" * 4000, b"x" * (MAX_BYTES
 
 @pytest.mark.parametrize("junk", JUNK)
 def test_what_is_no_request_is_dropped_with_a_word(
-    ear: ControlSocket, junk: bytes, caplog: pytest.LogCaptureFixture
+    control: ControlSocket, junk: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _send_raw(ear, junk)
-    send(WorkloadControlRequest(WorkloadAction.Continue), ear.path, 0)
+    _send_raw(control, junk)
+    send(WorkloadControlRequest(WorkloadAction.Continue), control.path, 0)
 
-    assert len(ear.read()) == 1
+    assert len(control.read()) == 1
     assert ["was dropped" in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_words_about_what_is_dropped_are_few_and_the_rest_is_counted(
-    ear: ControlSocket, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    control: ControlSocket, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
     monkeypatch.setattr("launcher.agent.control_socket.time.monotonic", lambda: now)
     for _ in range(100):
-        _send_raw(ear, b"junk")
-        assert ear.read() == []
+        _send_raw(control, b"junk")
+        assert control.read() == []
     assert len(caplog.records) == 5
     assert "only counted" in caplog.records[-1].getMessage()
 
     now += 61
-    _send_raw(ear, b"junk")
-    assert ear.read() == []
+    _send_raw(control, b"junk")
+    assert control.read() == []
     assert [record.getMessage().partition(":")[0] for record in caplog.records[5:]] == [
         "95 more control requests were dropped",
         "a control request was dropped",
     ]
 
 
-def test_nobody_who_sends_without_end_keeps_the_launcher_from_its_other_duties(ear: ControlSocket) -> None:
+def test_nobody_who_sends_without_end_keeps_the_launcher_from_its_other_duties(control: ControlSocket) -> None:
     """Each read ends, however fast the sender is."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
-        client.connect(ear.path)
-        taken = FakeEndlessSocket(ear._socket)
-        ear._socket = taken  # type: ignore[assignment]
-        assert ear.read() == []
+        client.connect(control.path)
+        taken = FakeEndlessSocket(control._socket)
+        control._socket = taken  # type: ignore[assignment]
+        assert control.read() == []
     assert 0 < taken.count <= 1000
 
 
@@ -90,17 +90,17 @@ class FakeEndlessSocket:
         return b"junk", [(1, 2, struct.pack("iII", 1, os.getuid(), 0))], 0, None
 
 
-def test_one_whose_socket_was_removed_listens_anew_and_loses_nothing(ear: ControlSocket) -> None:
-    send(WorkloadControlRequest(WorkloadAction.Continue, "before"), ear.path, 0)
-    os.unlink(ear.path)
-    ear.move(ear.path)
-    send(WorkloadControlRequest(WorkloadAction.Continue, "after"), ear.path, 0)
-    assert [request.description for _, request in ear.read()] == ["before", "after"]
+def test_one_whose_socket_was_removed_listens_anew_and_loses_nothing(control: ControlSocket) -> None:
+    send(WorkloadControlRequest(WorkloadAction.Continue, "before"), control.path, 0)
+    os.unlink(control.path)
+    control.move(control.path)
+    send(WorkloadControlRequest(WorkloadAction.Continue, "after"), control.path, 0)
+    assert [request.description for _, request in control.read()] == ["before", "after"]
 
 
-def _send_raw(ear: ControlSocket, raw: bytes) -> None:
+def _send_raw(control: ControlSocket, raw: bytes) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
-        client.connect(ear.path)
+        client.connect(control.path)
         client.send(raw)
 
 
@@ -123,26 +123,26 @@ except PermissionError:
 def test_another_user_can_neither_connect_nor_be_heard(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "run"
     folder.mkdir(mode=0o700)
-    ear = ControlSocket(str(folder / "control.sock"))
+    control = ControlSocket(str(folder / "control.sock"))
 
     codes = [
-        subprocess.run([sys.executable, "-c", AS_ANOTHER_USER, ear.path, where], check=False).returncode
+        subprocess.run([sys.executable, "-c", AS_ANOTHER_USER, control.path, where], check=False).returncode
         for where in ("outside", "inside")
     ]
 
     assert codes == [13, 0]
-    assert ear.read() == []
+    assert control.read() == []
     assert [record.getMessage() for record in caplog.records] == ["a control request from uid 12345 was dropped"]
-    ear.close()
+    control.close()
 
 
-def test_it_goes_with_its_owner(ear: ControlSocket) -> None:
-    assert stat.S_ISSOCK(os.stat(ear.path).st_mode)
-    ear.close()
-    assert not os.path.exists(ear.path)
+def test_it_goes_with_its_owner(control: ControlSocket) -> None:
+    assert stat.S_ISSOCK(os.stat(control.path).st_mode)
+    control.close()
+    assert not os.path.exists(control.path)
 
 
-def test_a_place_where_it_cannot_listen_is_one_clear_error(tmp_path: Path, ear: ControlSocket) -> None:
-    for path in (str(tmp_path / "gone" / "c"), str(tmp_path / ("deep" * 40)), ear.path):
+def test_a_place_where_it_cannot_listen_is_one_clear_error(tmp_path: Path, control: ControlSocket) -> None:
+    for path in (str(tmp_path / "gone" / "c"), str(tmp_path / ("deep" * 40)), control.path):
         with pytest.raises(FolderError, match=r"cannot listen at .*--ft-run-dir"):
             ControlSocket(path)

@@ -70,7 +70,7 @@ class Made:
             condemn=self.condemned.update,
             is_being_ended=False,
             stop_judging=self.stop_judging,
-            acquit=self.condemned.discard,
+            withdraw=self.condemned.discard,
             processes=SimpleNamespace(failed=[], running=[], collect_exits=lambda: None, pids=dict, stderrs={}),
             views=dict,
             errors=dict,

@@ -23,7 +23,6 @@ from launcher.agent import after_shutdown
 from launcher.agent.generation import Generation
 from launcher.agent.resources import AgentResources
 from launcher.agent.worker_cells import Cells
-from launcher.monitor.lost_time import Freeze
 from launcher.monitor.rank_monitor import WatchOrder
 from launcher.processes.handles import wait_for_exit
 from launcher.records.run_folders import RunFolder
@@ -51,7 +50,6 @@ class Made:
         self, folder: Path, max_restarts: int = 3, start_seconds: int | None = None, **configured: Any
     ) -> None:
         self.folder = folder
-        self.freezes: list[Freeze] = []
         self.orders: list[WatchOrder] = []
         self.forgotten: list[int] = []
         self.mended: list[int] = []
@@ -60,7 +58,7 @@ class Made:
             pids={os.getpid(), 4_194_305},  # the second was left behind: no pid is as large
             watch=lambda order, *_, **__: self.orders.append(order),
             forget=lambda number, **_: self.forgotten.append(number),
-            freezes=lambda _: self.freezes,
+            freezes=lambda _: [],
         )
         rendezvous = SimpleNamespace(get_run_id=lambda: "test", use_agent_store=True)
         resources: Any = AgentResources(
@@ -133,18 +131,26 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Made]]:
         each.run_folder.remove()
 
 
-def test_who_is_overdue_or_condemned_is_not_waited_for_at_the_end(make: Callable[..., Made]) -> None:
-    made, now_ns = make(), time.monotonic_ns()
-    made.open_section(0, now_ns - 2 * S, now_ns - S)
-    made.open_section(1, now_ns, now_ns + 600 * S)
+def test_who_is_condemned_is_not_waited_for_at_the_end(make: Callable[..., Made]) -> None:
+    made = make()
+    made.generation.condemn([0])
     assert made.end() == [-signal.SIGKILL, 0]
 
 
-def test_who_was_frozen_with_everybody_is_not_overdue_and_may_save(make: Callable[..., Made]) -> None:
+def test_who_is_late_but_not_condemned_is_asked_and_may_save(make: Callable[..., Made]) -> None:
+    # The monitor withholds verdicts: on a learned limit while a peer has a configured one left, or on lost time.
     made, now_ns = make(), time.monotonic_ns()
-    made.open_section(0, now_ns - 700 * S, now_ns - S)
-    made.freezes = [Freeze(now_ns - 650 * S, now_ns - 2 * S)]
+    made.open_section(0, now_ns - 2 * S, now_ns - S)
+    made.open_section(1, now_ns, now_ns + 600 * S)
     assert made.end() == [0, 0]
+
+
+def test_who_is_condemned_is_killed_when_the_stop_is_only_requested(make: Callable[..., Made]) -> None:
+    made, now_ns = make(), time.monotonic_ns()
+    made.generation.condemn([0])
+    made.open_section(1, now_ns - 2 * S, now_ns - S)
+    made.generation.request_stop(signal.SIGTERM)
+    assert made.end() == [-signal.SIGKILL, 0]
 
 
 def test_a_worker_that_lives_on_around_a_condemned_rank_is_killed_in_time(make: Callable[..., Made]) -> None:
@@ -194,7 +200,7 @@ def test_a_condemned_worker_that_is_not_gone_when_it_was_killed_has_failed(
 def test_a_verdict_that_was_withdrawn_is_none(make: Callable[..., Made]) -> None:
     made = make()
     made.generation.condemn([0, 1])
-    made.generation.acquit(1)
+    made.generation.withdraw(1)
     assert made.generation.condemned == {0}
     assert made.end() == [-signal.SIGKILL, 0]
     assert [worker.local_rank for worker in made.generation.processes.failed] == [0]

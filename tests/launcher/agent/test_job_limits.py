@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from launcher.agent.script_inspection import names_the_client, script_of
 from launcher.incidents.incident import Incident
 from launcher.incidents.rank_report import RankReport
 from resilience_core import FaultToleranceConfig
+from resilience_core.protocol.verdict_counts import read_verdicts
 
 S = 1_000_000_000
 
@@ -33,7 +33,7 @@ def test_learned_limits_that_led_to_a_verdict_are_told_to_the_next_generation() 
     limits.note_verdict(verdict("section step", ranks=3))
     said = limits.note_verdict(verdict("section step"))
 
-    assert json.loads(limits.environment()["FT_RELAXED_LIMITS"]) == {"section step": 2}
+    assert read_verdicts(limits.environment()["FT_RELAXED_LIMITS"]) == {"section step": 2}
     assert "at least 16 times as long" in said[0]
 
 

@@ -17,6 +17,7 @@ from launcher.incidents.incident import Incident
 from launcher.incidents.incident_files import read_incident, read_incidents
 from launcher.incidents.phrases import SHORT_STACK, shortened
 from launcher.incidents.rank_report import RankReport
+from launcher.records.format_versions import UnknownVersionError
 from resilience_core.protocol.cell_layout import SHARED_SECTION
 from resilience_core.protocol.error_record import ErrorRecord
 
@@ -140,6 +141,32 @@ def test_a_half_written_incident_is_not_there(tmp_path: Path) -> None:
 
 def test_where_there_is_none_there_is_none(tmp_path: Path) -> None:
     assert list(read_incidents(str(tmp_path / "nowhere"))) == []
+
+
+def _of_the_next_version(folder: str) -> None:
+    path = Path(folder, "incident.json")
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({**document, "version": 99, "what_is_new": 1}))
+
+
+def test_an_incident_of_an_unknown_version_is_refused(tmp_path: Path) -> None:
+    written = Incident("hang", 0, "why", "action", ()).write(str(tmp_path / "incidents"))
+    assert written.folder is not None
+    _of_the_next_version(written.folder)
+    with pytest.raises(UnknownVersionError, match="the incident has version 99, and this torch-resilience reads"):
+        read_incident(written.folder)
+    with pytest.raises(UnknownVersionError, match="version None"):
+        Incident.from_json({})
+
+
+def test_an_incident_of_an_unknown_version_is_left_out_and_that_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = (Incident("hang", n, "why", "action", ()).write(str(tmp_path / "incidents")) for n in range(2))
+    _of_the_next_version(str(first.folder))
+    for _ in range(2):
+        assert list(read_incidents(str(tmp_path))) == [second]
+    assert [record.getMessage().partition(": ")[0] for record in caplog.records] == [f"{first.folder} is left out"]
 
 
 def test_a_folder_that_cannot_be_written_is_the_callers_business(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def monitor(
 
 
 def sleep(monitor: Monitor, now_ns: int) -> int:
-    return monitor._rounds.time_until_next_look(list(monitor._ranks.values()), now_ns)
+    return monitor._rules.time_until_next_look(list(monitor._ranks.values()), now_ns)
 
 
 def own(cell: Cell, smallest_limit_ns: int = 0) -> None:
@@ -248,7 +248,7 @@ def test_while_it_takes_stacks_it_has_announced_not_to_beat(
         return []
 
     monkeypatch.setattr("launcher.monitor.monitor.terminate", fake_condemn)
-    findings = watching._rounds.look(list(watching._ranks.values()))
+    findings = watching._rules.look(list(watching._ranks.values()))
     assert findings is not None
     watching._condemn(findings)
     assert announced[0] >= 7 * S
@@ -285,7 +285,7 @@ class Hung:
 
     def judge(self) -> None:
         """What the monitor's loop does when it has slept."""
-        findings = self.watcher._rounds.look(self.watcher._judged())
+        findings = self.watcher._rules.look(self.watcher._judged())
         if findings is not None:
             self.watcher._condemn(findings)
         self.watcher._writer.finish(60)
@@ -332,7 +332,7 @@ def test_where_the_launcher_ends_all_a_second_rank_that_is_late_is_no_second_inc
     if owns_ranks:
         assert sleep(hung.watcher, time.monotonic_ns()) == 0  # it would look all the time
         ranks = hung.watcher._judged()
-        assert hung.watcher._rounds.time_until_next_look(ranks, time.monotonic_ns()) == LONGEST_SLEEP_NS
+        assert hung.watcher._rules.time_until_next_look(ranks, time.monotonic_ns()) == LONGEST_SLEEP_NS
         assert hung.processes[1].poll() is None  # the launcher's business
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.monitor.near_miss import Lateness, late_phrase, lateness
+from launcher.monitor.near_miss import Lateness, NearMiss, announced, lateness
 from launcher.monitor.verdict import HangVerdict, deadlines_in_force, verdict_on
 from resilience_core.protocol.cell import Cell
 from resilience_core.protocol.cell_layout import (
@@ -153,4 +153,5 @@ def test_who_has_shut_down_was_back_when_it_was_seen_and_of_another_process_noth
     [((0.0152, 0.0152), " 15.2 ms late"), ((None, 0.1146), " at most 114.6 ms late"), ((None, None), "")],
 )
 def test_an_upper_bound_is_told_as_one(late: tuple[float | None, float | None], said: str) -> None:
-    assert late_phrase(*late) == said
+    miss = NearMiss(1, 1, 4711, "section", "step", 2.0, *late)
+    assert announced(miss, 1).startswith("near miss 1: rank 1 (pid 4711) came back" + said + " (")

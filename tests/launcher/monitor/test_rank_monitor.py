@@ -373,7 +373,7 @@ def test_random_bytes_anywhere_neither_end_the_monitor_nor_condemn_the_rank(cell
     whole = cell.copy().words.tobytes()
     rank = monitor(cell)
     for _ in range(40):
-        rank.acquit()
+        rank.withdraw()
         os.pwrite(cell.descriptor, whole, 0)
         cell.words[step + 1], cell.words[step] = T, T + 60 * S
         assert rank.is_watched(seen(rank))

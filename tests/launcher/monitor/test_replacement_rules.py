@@ -12,7 +12,7 @@ from launcher.monitor.replacement_rules import (
     SETTLING_NS,
     SHORT_LIFE_NS,
     STUCK_NS,
-    Keeping,
+    ReplacementRules,
     StoppedLauncher,
 )
 
@@ -26,14 +26,14 @@ class Life:
 
     def __init__(self) -> None:
         self.now = T
-        self.keeping = Keeping(self.now)
+        self.rules = ReplacementRules(self.now)
         self.beat: int | None = None
         self.busy_until = 0
 
     def look(self, state: str | None = None, after: int = LOOK) -> str | None:
         self.now += after
         beat = self.now if self.beat is None else self.beat
-        return self.keeping.what_is_wrong(self.now, state, beat, self.busy_until)
+        return self.rules.what_is_wrong(self.now, state, beat, self.busy_until)
 
     def stay(self, seconds: float, state: str | None = None) -> list[str | None]:
         return [self.look(state) for _ in range(int(seconds * S / LOOK))]
@@ -65,7 +65,7 @@ def test_one_that_takes_stacks_is_not_stuck_however_long_the_user_lets_it(life: 
 
 def test_one_that_has_just_been_started_has_not_been_silent(life: Life) -> None:
     life.beat = life.now - 60 * S
-    life.keeping.started(life.now)
+    life.rules.started(life.now)
     assert life.look() is None
 
 
@@ -88,22 +88,22 @@ def test_several_that_die_young_are_a_loss_of_protection_told_once_and_tried_eve
     told, starts = [], []
     while life.now < T + 300 * S:
         if life.look("ended (exit code 3)") is not None:
-            told.append(life.keeping.ended(life.now))
+            told.append(life.rules.ended(life.now))
             starts.append(life.now)
-            life.keeping.started(life.now)
+            life.rules.started(life.now)
     assert [change for change in told if change] == ["monitor_replaced"] * MOST_SHORT_LIVES + ["monitor_lost"]
     pauses = [later - earlier for earlier, later in itertools.pairwise(starts)]
     assert pauses[-1] >= LONGEST_PAUSE_NS
     assert pauses == sorted(pauses)
-    assert life.keeping.recovered(life.now, "ended (exit code 3)") is None
+    assert life.rules.recovered(life.now, "ended (exit code 3)") is None
 
-    life.keeping.started(life.now)
+    life.rules.started(life.now)
     since_ns = life.now
     life.stay(SHORT_LIFE_NS / S + 1)
-    assert life.keeping.recovered(life.now, None) == (starts[0], since_ns)
-    assert life.keeping.recovered(life.now, None) is None
+    assert life.rules.recovered(life.now, None) == (starts[0], since_ns)
+    assert life.rules.recovered(life.now, None) is None
     assert life.look("ended (signal 9)") is not None
-    assert life.keeping.ended(life.now) == "monitor_replaced"
+    assert life.rules.ended(life.now) == "monitor_replaced"
 
 
 def lose(life: Life, state: str) -> list[str | None]:
@@ -112,8 +112,8 @@ def lose(life: Life, state: str) -> list[str | None]:
     for _ in range(MOST_SHORT_LIVES + 1):
         while life.look(state) is None:
             pass
-        told.append(life.keeping.ended(life.now))
-        life.keeping.started(life.now)
+        told.append(life.rules.ended(life.now))
+        life.rules.started(life.now)
     return told
 
 
@@ -121,19 +121,19 @@ def lose(life: Life, state: str) -> list[str | None]:
 def test_protection_is_on_again_as_soon_as_one_has_lived_on_not_before(life: Life, state: str) -> None:
     off_ns = life.now + LOOK  # the first one of the row is lost at the next look
     assert lose(life, state)[-1] == "monitor_lost"
-    assert life.keeping.off_since_ns == off_ns
+    assert life.rules.off_since_ns == off_ns
     life.stay(1)
     assert life.look(state) is not None
-    assert life.keeping.ended(life.now) is None  # said once
+    assert life.rules.ended(life.now) is None  # said once
     life.now += S
-    life.keeping.started(life.now)
+    life.rules.started(life.now)
     on_ns = life.now
     life.stay(SHORT_LIFE_NS / S - 1)
-    assert life.keeping.recovered(life.now, None) is None
+    assert life.rules.recovered(life.now, None) is None
     life.stay(1)
-    assert life.keeping.recovered(life.now, state) is None
-    assert life.keeping.recovered(life.now, None) == (off_ns, on_ns)
-    assert life.keeping.off_since_ns is None
+    assert life.rules.recovered(life.now, state) is None
+    assert life.rules.recovered(life.now, None) == (off_ns, on_ns)
+    assert life.rules.off_since_ns is None
 
 
 @pytest.mark.parametrize("state", ["ended (signal 9)", "stopped"])
@@ -142,10 +142,10 @@ def test_a_loss_that_was_told_stays_one_until_its_end_is_told(life: Life, state:
     lose(life, state)
     if life.look(state, after=SHORT_LIFE_NS + S) is None:
         assert life.stay(SETTLING_NS / S, state)[-1] is not None
-    assert life.keeping.ended(life.now) is None
-    life.keeping.started(life.now)
+    assert life.rules.ended(life.now) is None
+    life.rules.started(life.now)
     life.stay(SHORT_LIFE_NS / S)
-    assert life.keeping.recovered(life.now, None) is not None
+    assert life.rules.recovered(life.now, None) is not None
 
 
 @pytest.mark.parametrize("hits", [1, 5, 50])
@@ -153,8 +153,8 @@ def test_however_often_one_was_lost_the_next_is_tried_within_half_a_minute(life:
     lose(life, "stopped")
     for _ in range(hits):
         assert life.look("stopped") is not None
-        life.keeping.ended(life.now)
-        life.keeping.started(life.now)
+        life.rules.ended(life.now)
+        life.rules.started(life.now)
     since_ns = life.now
     while life.look("ended (signal 9)") is None:
         assert life.now - since_ns <= LONGEST_PAUSE_NS

@@ -18,7 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from launcher.monitor.verdict import judge
+from launcher.monitor.verdict import sight
 from resilience_core import FaultToleranceConfig, RankMonitorClient
 from resilience_core.errors import SectionError
 from resilience_core.monitoring import client as client_module
@@ -188,7 +188,7 @@ class Rules(RuleBasedStateMachine):
     def the_verdict_is_the_models(self) -> None:
         late = {name: end for name, end in self.model.deadlines().items() if end <= self.now}
 
-        verdict = judge(self.cell.view(), self.now)
+        verdict = sight(self.cell.view(), self.now).verdict
 
         if not late:
             assert verdict is None

@@ -425,8 +425,7 @@ def test_only_where_every_culprit_is_back_are_those_spared_that_waited(
         (True, "ends with the whole group"),
         (
             False,
-            "is not signalled: whoever started it has to end it; to start it again is the business of whoever started "
-            "it",
+            "is not signalled: whoever started it has to end it; restarting it is up to whoever started it",
         ),
     ],
 )
@@ -610,10 +609,10 @@ def test_who_is_blamed_and_comes_back_is_not_the_reason_why_another_is_signalled
 def test_only_ranks_that_were_overdue_are_counted_and_all_are_acquitted(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     events: list[tuple[str, dict[str, Any]]] = []
-    acquitted: list[int] = []
+    withdrawn: list[int] = []
     for module in (incident_log, monitor_reports):
         monkeypatch.setattr(module, "announce", said.append)
-    current: Any = SimpleNamespace(number=0, acquit=acquitted.append)
+    current: Any = SimpleNamespace(number=0, withdraw=withdrawn.append)
     events_of: Any = SimpleNamespace(write=lambda name, **facts: events.append((name, facts)))
     reports: list[MonitorReport] = []
     resources: Any = SimpleNamespace(events=events_of, monitor=SimpleNamespace(read_reports=lambda: reports))
@@ -624,7 +623,7 @@ def test_only_ranks_that_were_overdue_are_counted_and_all_are_acquitted(monkeypa
     reports.append(Spared(0, (peer, late, told_of)))
     monitor_reports.take_reports(resources, current, incident_log.IncidentLog(resources), restarts_are_left=True)
 
-    assert acquitted == [1, 0, 2]
+    assert withdrawn == [1, 0, 2]
     assert [(name, facts["rank"]) for name, facts in events] == [("near_miss", 0), ("withdrawn", 2)]
     assert [line.split(":")[0] for line in said] == ["near miss 1", "withdrawn"]
 

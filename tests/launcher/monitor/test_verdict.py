@@ -1,4 +1,4 @@
-"""judge: late at the deadline, not one nanosecond before; every running deadline by itself."""
+"""sight: late at the deadline, not one nanosecond before; every running deadline by itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.monitor.lost_time import Freeze
-from launcher.monitor.verdict import HEARTBEAT, OUT_OF_SECTION, STARTUP, Deadline, deadlines_in_force, judge
+from launcher.monitor.verdict import HEARTBEAT, OUT_OF_SECTION, STARTUP, Deadline, deadlines_in_force, sight
 from resilience_core.protocol.cell_layout import CLOSED, NO_LIMIT, SHUT_DOWN, UNUSED, WATCHED
 from resilience_core.protocol.cell_view import CellView, OpenSection
 
@@ -41,9 +41,9 @@ def section(name: str, deadline_ns: int, opened_ns: int = 0, slot: int = 0) -> O
 def test_a_rank_is_late_at_its_deadline_and_not_one_nanosecond_before(
     facts: dict[str, Any], cause: str, name: str | None
 ) -> None:
-    assert judge(view(**facts), 5 * S - 1) is None
+    assert sight(view(**facts), 5 * S - 1).verdict is None
 
-    verdict = judge(view(**facts), 5 * S)
+    verdict = sight(view(**facts), 5 * S).verdict
     assert verdict is not None
     assert (verdict.cause, verdict.section, verdict.iteration) == (cause, name, 3)
     assert (verdict.limit_seconds, verdict.open_seconds(6 * S)) == (3.0, 4.0)
@@ -52,7 +52,7 @@ def test_a_rank_is_late_at_its_deadline_and_not_one_nanosecond_before(
 def test_an_expired_outer_section_is_a_verdict_even_while_a_younger_one_has_time() -> None:
     cell = view(sections=(section("setup", 5 * S), section("step", 90 * S, slot=1)))
 
-    verdict = judge(cell, 6 * S)
+    verdict = sight(cell, 6 * S).verdict
 
     assert verdict is not None
     assert verdict.section == "setup"
@@ -61,14 +61,14 @@ def test_an_expired_outer_section_is_a_verdict_even_while_a_younger_one_has_time
 def test_out_of_section_time_is_not_heeded_while_any_section_is_open() -> None:
     """Whatever that section is called, and whether it has a limit or not."""
     for opened in (section("evaluate", NO_LIMIT), section("step", 90 * S)):
-        assert judge(view(out_of_section_ns=1, sections=(opened,)), 60 * S) is None
-    assert judge(view(out_of_section_ns=1), 60 * S) is not None
+        assert sight(view(out_of_section_ns=1, sections=(opened,)), 60 * S).verdict is None
+    assert sight(view(out_of_section_ns=1), 60 * S).verdict is not None
 
 
 def test_the_deadline_that_passed_first_is_the_one_told() -> None:
     cell = view(heartbeat_ns=4 * S, sections=(section("a", 5 * S), section("b", 3 * S, slot=1)))
 
-    verdict = judge(cell, 9 * S)
+    verdict = sight(cell, 9 * S).verdict
 
     assert verdict is not None
     assert verdict.section == "b"
@@ -79,33 +79,33 @@ def test_a_rank_that_is_not_watched_may_take_as_long_as_it_likes(state: int) -> 
     cell = view(state=state, heartbeat_ns=1, out_of_section_ns=1, sections=(section("step", 1),))
 
     assert deadlines_in_force(cell) == []
-    assert judge(cell, NO_LIMIT) is None
+    assert sight(cell, NO_LIMIT).verdict is None
 
 
 def test_no_limit_is_never_late() -> None:
     cell = view(heartbeat_ns=NO_LIMIT, out_of_section_ns=NO_LIMIT, sections=())
-    assert judge(cell, NO_LIMIT) is None
-    assert judge(view(sections=(section("step", NO_LIMIT),)), NO_LIMIT) is None
+    assert sight(cell, NO_LIMIT).verdict is None
+    assert sight(view(sections=(section("step", NO_LIMIT),)), NO_LIMIT).verdict is None
 
 
 def test_the_startup_limit_counts_until_monitoring_is_initialised() -> None:
     startup = Deadline(STARTUP, None, -1, 5 * S, 1 * S)
     silent = view(pid=0, state=UNUSED)
 
-    assert judge(silent, 5 * S - 1, startup=startup) is None
-    verdict = judge(silent, 5 * S, startup=startup)
+    assert sight(silent, 5 * S - 1, startup=startup).verdict is None
+    verdict = sight(silent, 5 * S, startup=startup).verdict
     assert verdict is not None
     assert (verdict.cause, verdict.limit_seconds) == (STARTUP, 4.0)
-    assert judge(view(), 60 * S, startup=startup) is None
+    assert sight(view(), 60 * S, startup=startup).verdict is None
     for pid in (0, 4711):
-        assert judge(view(pid=pid, state=SHUT_DOWN), 60 * S, startup=startup) is None
+        assert sight(view(pid=pid, state=SHUT_DOWN), 60 * S, startup=startup).verdict is None
 
 
 def test_lost_time_moves_the_deadline_but_not_what_is_told() -> None:
     cell = view(sections=(section("step", 5 * S, 2 * S),))
 
-    assert judge(cell, 8 * S - 1, [Freeze(3 * S, 6 * S)]) is None
-    verdict = judge(cell, 8 * S, [Freeze(3 * S, 6 * S)])
+    assert sight(cell, 8 * S - 1, [Freeze(3 * S, 6 * S)]).verdict is None
+    verdict = sight(cell, 8 * S, [Freeze(3 * S, 6 * S)]).verdict
     assert verdict is not None
     assert (verdict.deadline_ns, verdict.limit_seconds) == (5 * S, 3.0)
 
@@ -129,7 +129,7 @@ def test_judged_as_the_rules_say_them(cell: CellView, now: int) -> None:
         ends.append(cell.out_of_section_ns)
     running = [end for end in ends if end not in (CLOSED, NO_LIMIT)] if cell.state == WATCHED else []
 
-    verdict = judge(cell, now)
+    verdict = sight(cell, now).verdict
 
     assert (verdict is not None) == any(end <= now for end in running)
     if verdict is not None:

@@ -33,6 +33,7 @@ from launcher.processes.message_format import MessageError, MessageFormat
 from launcher.zygote import protocol
 from launcher.zygote.protocol import (
     MESSAGES,
+    SETTINGS,
     Forked,
     ImportsDiffer,
     Order,
@@ -40,7 +41,9 @@ from launcher.zygote.protocol import (
     Parked,
     Refused,
     Started,
+    WorkerOrder,
     ZygoteReport,
+    ZygoteSettings,
 )
 from resilience_core.config.schema import FaultToleranceConfig
 
@@ -78,6 +81,8 @@ FORMATS: dict[str, tuple[MessageFormat[Any], tuple[Any, ...]]] = {
             ImportsDiffer({"A": None}, ("B",)),
         ),
     ),
+    "worker orders": (protocol.ORDERS, (WorkerOrder(("train.py", "\udcff"), True, {"A": "\udcff"}, "", "err"),)),
+    "zygote settings": (SETTINGS, (ZygoteSettings(3, 4, ("torch", "numpy")),)),
 }
 
 
@@ -124,7 +129,7 @@ def test_a_broken_incident_is_a_message_that_does_not_fit() -> None:
 @pytest.mark.parametrize("module", [monitor_messages, protocol])
 def test_every_kind_that_is_defined_travels(module: Any) -> None:
     """A kind that no format knows would be refused where it arrives."""
-    unsent = {"MonitorConfig", "MonitorSettings", "WatchOrder", "WorkerOrder", "Packet"}
+    unsent = {"MonitorConfig", "MonitorSettings", "WatchOrder", "Packet"}
     known = set().union(*(form._kinds for form, _ in FORMATS.values()))
     defined = {
         name

@@ -15,6 +15,7 @@ import pytest
 
 from launcher.processes.background import Background, NotDoneError
 from launcher.records.event_log import EventLog, read_events
+from launcher.records.format_versions import UnknownVersionError
 from launcher.records.log_folders import FolderError
 
 
@@ -29,6 +30,33 @@ def test_each_event_is_on_disk_at_once_and_stamped_with_both_clocks(tmp_path: Pa
     assert before <= event["t_ns"] <= time.monotonic_ns()
     assert event["time"].startswith("20")
     log.close()
+
+
+def test_the_first_line_says_the_version_of_the_format(tmp_path: Path) -> None:
+    log = EventLog(str(tmp_path))
+    for event in ("began", "ended"):
+        log.write(event)
+    log.close()
+
+    assert [event.get("version") for event in read_events(str(tmp_path))] == [1, None]
+
+
+@pytest.mark.parametrize("version", [99, "1", None, True])
+def test_events_of_an_unknown_version_are_refused(tmp_path: Path, version: object) -> None:
+    """One file is enough: without the events of one node a run that goes on may seem to have ended."""
+    log = EventLog(str(tmp_path))
+    log.write("began")
+    log.close()
+    newer = tmp_path / "events-other-1.jsonl"
+    newer.write_text(json.dumps({"event": "began", "t_ns": 1, "version": version}) + "\n")
+
+    with pytest.raises(UnknownVersionError, match=rf"{newer} has version {version!r}, and .* reads version 1; read it"):
+        read_events(str(tmp_path))
+
+
+def test_events_without_a_version_are_those_of_the_first_release(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text('{"event": "began", "t_ns": 1}\n')
+    assert [event["event"] for event in read_events(str(tmp_path))] == ["began"]
 
 
 def test_an_event_that_is_written_later_has_the_time_of_its_happening(tmp_path: Path) -> None:
@@ -118,6 +146,7 @@ def test_a_folder_that_was_removed_is_made_anew_and_what_is_missing_is_counted(
     (lost,) = [event for event in events if event["event"] == "lost"]
     assert lost["lines"] == 3
     assert lost["boot"], "the first line of a file tells whose clock it is"
+    assert lost["version"] == 1
     assert made_anew == [True]
     assert capsys.readouterr().err.count(f"{log.path} is made anew, without 3 line(s)") == 1
 

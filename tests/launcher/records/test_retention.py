@@ -51,12 +51,14 @@ def test_what_is_not_surely_an_ended_run_of_ours_stays(logs: Path, tmp_path: Pat
     (logs / "foreign" / "data").write_text("precious")
     (logs / "damaged").mkdir()
     (logs / "damaged" / "events.jsonl").write_text("[]\n{\n")
+    newer = run(logs / "newer release", ["began", "ended"], second=1) / "events-other-1.jsonl"
+    newer.write_text(json.dumps({"event": "began", "t_ns": 1, "version": 99}) + "\n")
     (logs / "file").write_text("")
     elsewhere = run(tmp_path / "elsewhere", ["began", "ended"], second=1)
     (logs / "link").symlink_to(elsewhere)
     prune(str(logs / "ours"), 1)
     assert left(logs) == sorted(
-        ["running", "two nodes, one running", "resumed", "foreign", "damaged", "file", "link", "ours"]
+        ["running", "two nodes, one running", "resumed", "foreign", "damaged", "newer release", "file", "link", "ours"]
     )
     assert (elsewhere / "events.jsonl").exists()
 

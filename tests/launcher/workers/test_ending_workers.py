@@ -15,7 +15,7 @@ import pytest
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
 from launcher.processes.handles import wait_for_exit
-from launcher.processes.proc import process_status
+from launcher.processes.proc import ProcessStatus, process_status
 from launcher.workers.spawn import Launch
 from launcher.workers.starters import spawn_all
 from launcher.workers.worker_processes import WorkerProcesses
@@ -229,6 +229,19 @@ def test_a_stopped_training_is_not_asked_even_in_a_wrapper(start: Callable[..., 
     processes.stop(signal.SIGTERM, PATIENCE, kill_seconds=PATIENCE)
 
     assert code_of(processes) == -signal.SIGKILL
+
+
+def test_a_training_that_a_tracer_holds_for_a_moment_is_asked(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A profiler such as py-spy stops what it samples for milliseconds; what is killed then cannot save."""
+    processes, _ = start(sys.executable, "saves.py")
+    traced = ProcessStatus("t", 0, 0, 0)
+    monkeypatch.setattr("launcher.workers.end_requests.process_status", lambda pid: traced)
+
+    processes.stop(signal.SIGTERM, PATIENCE, kill_seconds=PATIENCE)
+
+    assert code_of(processes) == 0
 
 
 def test_an_owner_that_has_gone_meanwhile_is_not_signalled(

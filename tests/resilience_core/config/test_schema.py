@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import logging
 import math
+import pickle
 import signal
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from resilience_core import ConfigError, FaultToleranceConfig
 from resilience_core.config import converters as config_values
 from resilience_core.config.schema import settings
+from resilience_core.monitoring.process_hooks import UNCAUGHT_EXIT_CODE
 
 TIMEOUTS = [
     "initial_rank_heartbeat_timeout",
@@ -39,6 +42,7 @@ DURATIONS = [
 def test_the_defaults_are_those_that_people_expect():
     """The documented defaults, field by field."""
     assert json.loads(FaultToleranceConfig().to_json()) == {
+        "version": 1,
         "given": [],
         "initial_rank_heartbeat_timeout": 3600.0,
         "rank_heartbeat_timeout": 2700.0,
@@ -80,6 +84,20 @@ def test_every_field_is_a_setting_with_a_unit_and_a_meaning():
         assert setting.metavar
         assert setting.meaning.endswith(".")
         assert f"{setting.name}: {setting.meaning}" in (FaultToleranceConfig.__doc__ or "")
+
+
+def test_the_help_names_the_exit_code_of_the_exception_hook():
+    (hook,) = (setting for setting in settings() if setting.name == "install_exception_hook")
+    assert f"exit code {UNCAUGHT_EXIT_CODE}," in hook.meaning
+
+
+def test_a_wrong_keyword_is_refused_and_the_signature_is_that_of_attrs():
+    """The class is completed by a decorator, which must hide nothing."""
+    signature = inspect.signature(FaultToleranceConfig)
+    assert list(signature.parameters) == [field.name for field in attrs.fields(FaultToleranceConfig)]
+    assert {parameter.kind for parameter in signature.parameters.values()} == {inspect.Parameter.KEYWORD_ONLY}
+    with pytest.raises(ConfigError, match=r"unknown key 'rank_hearbeat_timeout' in FaultToleranceConfig\(\.\.\.\)"):
+        FaultToleranceConfig(rank_hearbeat_timeout=60)  # type: ignore[call-arg]
 
 
 def test_it_is_frozen():
@@ -310,9 +328,15 @@ def test_json_gives_back_what_it_was_given(chosen: dict[str, Any]):
     [
         ("{", "is not JSON"),
         ("[]", "is a list"),
-        ('{"rank_hearbeat_timeout": 3}', "unknown key 'rank_hearbeat_timeout'.*did you mean 'rank_heartbeat_timeout'"),
-        ('{"rank_heartbeat_timeout": "x"}', "rank_heartbeat_timeout in the JSON handed over is 'x'"),
-        ("{}", "lacks initial_rank_heartbeat_timeout, rank_heartbeat_timeout"),
+        ("{}", "has version None, and version 1 is read here"),
+        (FaultToleranceConfig().to_json().replace('"version": 1', '"version": 2'), "has version 2"),
+        (FaultToleranceConfig().to_json().replace('"version": 1', '"version": true'), "has version True"),
+        (
+            '{"version": 1, "rank_hearbeat_timeout": 3}',
+            "unknown key 'rank_hearbeat_timeout'.*did you mean 'rank_heartbeat_timeout'",
+        ),
+        ('{"version": 1, "rank_heartbeat_timeout": "x"}', "rank_heartbeat_timeout in the JSON handed over is 'x'"),
+        ('{"version": 1}', "lacks initial_rank_heartbeat_timeout, rank_heartbeat_timeout"),
         (FaultToleranceConfig().to_json().replace('"given": []', '"given": 5'), "lacks a list of what was given"),
         (FaultToleranceConfig().to_json().replace('"given": []', '"given": [[]]'), "lacks a list of what was given"),
         ("[" * 100_000, "is not JSON"),
@@ -336,3 +360,16 @@ def test_a_setting_is_given_when_it_was_written_down_or_differs_from_its_default
     assert [config.is_given("rank_heartbeat_timeout") for config in (written, handed_over, different)] == [1, 1, 0]
     assert not handed_over.is_given("initial_rank_heartbeat_timeout")
     assert different.is_given("initial_rank_heartbeat_timeout")
+
+
+def test_a_configuration_is_pickled_copied_and_hashed_as_a_value():
+    config = FaultToleranceConfig(
+        rank_section_timeouts={"step": 3, "setup": None}, given=frozenset({"rank_section_timeouts"})
+    )
+    for other in (pickle.loads(pickle.dumps(config)), copy.copy(config), copy.deepcopy(config)):
+        assert other == config
+        assert hash(other) == hash(config)
+        assert (other.given, other.rank_section_timeouts) == (config.given, {"step": 3.0, "setup": None})
+        with pytest.raises(TypeError):
+            other.rank_section_timeouts["step"] = 4
+    assert hash(attrs.evolve(config, safety_factor=6)) != hash(config)

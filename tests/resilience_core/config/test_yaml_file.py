@@ -98,6 +98,17 @@ def test_an_unknown_key_that_is_near_nothing_lists_what_is_known(read: Read):
     ("line", "message"),
     [
         ("rank_heartbeat_timeout: '60s'", "rank_heartbeat_timeout in ft.yaml line 2 is '60s': .*60"),
+        (
+            "rank_heartbeat_timeout: 1:30",
+            "rank_heartbeat_timeout in ft.yaml line 2 is '1:30': give seconds as a number",
+        ),
+        ("rank_heartbeat_timeout: 1_0", "rank_heartbeat_timeout in ft.yaml line 2 is '1_0': give seconds as a number"),
+        ("rank_heartbeat_timeout: 1_0.5", "rank_heartbeat_timeout in ft.yaml line 2 is '1_0.5': give seconds"),
+        (
+            "rank_heartbeat_timeout: 0x10",
+            "rank_heartbeat_timeout in ft.yaml line 2 is '0x10': give seconds as a number",
+        ),
+        ("rank_section_timeouts: {step: 1:30}", "rank_section_timeouts in ft.yaml line 2 .*'1:30'"),
         ("rank_heartbeat_timeout: -1", "rank_heartbeat_timeout in ft.yaml line 2 is -1: .*above 0"),
         ("rank_heartbeat_timeout: .nan", "rank_heartbeat_timeout in ft.yaml line 2 is nan"),
         ("rank_heartbeat_timeout: .inf", "rank_heartbeat_timeout in ft.yaml line 2 is inf: .*null for no limit"),
@@ -116,6 +127,16 @@ def test_an_unknown_key_that_is_near_nothing_lists_what_is_known(read: Read):
 def test_a_value_that_cannot_be_used_names_its_place(read: Read, line: str, message: str):
     with pytest.raises(ConfigError, match=message):
         read(f"fault_tolerance:\n  {line}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("0600", 600.0), ("600", 600.0), ("+7", 7.0), ("1e3", 1000.0), ("1.5e+2", 150.0), (".5", 0.5)]
+)
+def test_a_number_means_the_same_in_a_file_as_on_the_command_line(read: Read, text: str, seconds: float):
+    # YAML 1.1 takes 0600 for an octal number.
+    assert read(f"fault_tolerance:\n  rank_heartbeat_timeout: {text}\n").rank_heartbeat_timeout == seconds
+    from_text = FaultToleranceConfig(rank_heartbeat_timeout=text)  # type: ignore[arg-type]
+    assert from_text.rank_heartbeat_timeout == seconds
 
 
 def test_a_key_twice_is_refused(read: Read):

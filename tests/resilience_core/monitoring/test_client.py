@@ -55,6 +55,7 @@ from resilience_core.protocol.cell_layout import (
 from resilience_core.protocol.cell_view import implausible
 from resilience_core.protocol.control import receive
 from resilience_core.protocol.limit_messages import origin_of
+from resilience_core.protocol.verdict_counts import write_verdicts
 from resilience_core.testing import FakeClock
 
 S = 1_000_000_000
@@ -1192,7 +1193,7 @@ def test_a_verdict_on_sections_that_share_a_slot_relaxes_their_limits(
     start: Callable[..., Cell], client: RankMonitorClient, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same limit condemned each generation."""
-    monkeypatch.setenv(RELAXED_VARIABLE, json.dumps({f"section {SHARED}": 1}))
+    monkeypatch.setenv(RELAXED_VARIABLE, write_verdicts({f"section {SHARED}": 1}))
     cell = start(learned_limits="replace")
     state = loaded()
     names = [f"s{number}" for number in range(65)]
@@ -1203,6 +1204,15 @@ def test_a_verdict_on_sections_that_share_a_slot_relaxes_their_limits(
             assert deadline(cell, name) == clock() + 2 * S
     with client.section(names[63]):
         assert deadline(cell, SHARED) == clock() + 8 * S
+
+
+@pytest.mark.parametrize("text", ['{"heartbeat": true}', "rubbish", '{"version": 99, "verdicts": {"heartbeat": 1}}'])
+def test_counts_of_verdicts_that_cannot_be_read_are_warned_of_and_training_goes_on(
+    start: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, text: str
+) -> None:
+    monkeypatch.setenv(RELAXED_VARIABLE, text)
+    start()
+    assert caplog.text.count("FT_RELAXED_LIMITS cannot be used") == 1
 
 
 def test_a_child_is_not_held_up_by_what_another_thread_was_doing_when_it_was_forked(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
-from resilience_core import FaultToleranceConfig
+from resilience_core import FaultToleranceConfig, RankMonitorClient
 from resilience_core.protocol.cell import Cell
 
 PROGRAM = """
@@ -61,4 +63,77 @@ def test_who_configures_logging_is_obeyed(tmp_path, settings, before, after, lin
         check=True,
     )
 
-    assert ended.stderr.splitlines() == lines
+    assert [line for line in ended.stderr.splitlines() if " a " in line] == lines
+
+
+def messages(caplog: pytest.LogCaptureFixture) -> str:
+    return "\n".join(record.getMessage() for record in caplog.records if record.levelname == "DEBUG")
+
+
+def test_at_debug_a_client_says_what_it_does_and_under_which_limits(
+    rank_environment: Callable[..., Cell], caplog: pytest.LogCaptureFixture
+) -> None:
+    cell = rank_environment(log_level="DEBUG", rank_section_timeouts={"setup": 600, "step": None})
+    caplog.set_level("DEBUG", "resilience_core")
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    assert f"pid {os.getpid()} is monitored through {cell.path}" in messages(caplog)
+    assert (
+        "limits in force (learned_limits relax): first heartbeat 3600 s (default); heartbeat 2700 s (default); "
+        "section setup 600 s (configured)" in messages(caplog)
+    )
+
+    caplog.clear()
+    client.start_section("setup")
+    client.end_section("setup")
+    client.start_section("step")
+    client.end_section("step")
+    client.send_heartbeat()
+    assert messages(caplog).splitlines() == [
+        "first use of section 'setup': limit 600 s",
+        "first use of section 'step': no limit",
+        "first heartbeat: the next is due within 2700 s",
+    ]
+
+    caplog.clear()
+    for _ in range(20):  # the hot path says nothing
+        client.start_section("step")
+        client.end_section("step")
+        client.send_heartbeat()
+    assert messages(caplog) == ""
+    client.calculate_and_set_section_timeouts()
+    assert "section step 60 s (learned)" in messages(caplog)
+    caplog.clear()
+    client.load_state_dict(client.state_dict())
+    assert "section step 60 s (learned)" in messages(caplog)
+
+    client.shutdown_workload_monitoring()
+    assert f"pid {os.getpid()} is not monitored any more; it used 2 sections" in messages(caplog)
+    caplog.clear()
+    client.shutdown_workload_monitoring()
+    assert messages(caplog) == ""
+
+
+def test_where_no_limit_is_in_force_that_is_said(
+    rank_environment: Callable[..., Cell], caplog: pytest.LogCaptureFixture
+) -> None:
+    rank_environment(log_level="DEBUG", rank_heartbeat_timeout=None, initial_rank_heartbeat_timeout=None)
+    caplog.set_level("DEBUG", "resilience_core")
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    client.send_heartbeat()
+    client.shutdown_workload_monitoring()
+    assert "limits in force (learned_limits relax): none" in messages(caplog)
+    assert "first heartbeat: no limit for the next" in messages(caplog)
+
+
+def test_at_the_default_level_a_client_says_nothing_of_this(
+    rank_environment: Callable[..., Cell], caplog: pytest.LogCaptureFixture
+) -> None:
+    rank_environment()
+    caplog.set_level("INFO", "resilience_core")
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    client.send_heartbeat()
+    client.shutdown_workload_monitoring()
+    assert caplog.records == []

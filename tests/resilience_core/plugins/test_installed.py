@@ -189,7 +189,7 @@ def test_a_damaged_one_does_not_end_the_training(
 ) -> None:
     monkeypatch.setattr("resilience_core.plugins.installed.distributions_with", lambda group: ["not-there"])
     assert load(EventBus()) == []
-    assert "no plugin was loaded: the installed distributions cannot be read: PackageNotFoundError" in caplog.text
+    assert "no plugin of not-there was loaded: its entry points cannot be read: PackageNotFoundError" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,10 @@ def test_the_default_bus_of_a_process_loads_them_once(tmp_path: Path, switch: di
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, heard, "")
+    assert (done.returncode, done.stdout) == (0, heard)
+    # Nobody has configured logging, and yet it is said what was loaded.
+    said = "loaded plugins: theirs (their-plugin 1.0); FT_LOAD_PLUGINS=0 or load_plugins: false loads none\n"
+    assert done.stderr == (said if heard else "")
 
 
 def test_a_bus_of_ones_own_loads_none(site: Path) -> None:
@@ -251,3 +254,17 @@ def test_the_monitor_hears_setup_before_an_installed_plugin(site: Path) -> None:
     bus.register(Monitor())
     bus.setup(context=RunContext())
     assert order == ["monitor", "plugin"]
+
+
+def test_a_damaged_distribution_is_named_and_the_others_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    texts = {"damaged": "resilience\nno = = ini\n[resilience]\njunk\n", "whole": "[resilience]\np = m:P\n"}
+    for name, text in texts.items():
+        folder = tmp_path / f"{name}-1.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
+        (folder / "entry_points.txt").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "whole" in [plugin.distribution for plugin in installed_plugins()]
+    assert "no plugin of damaged was loaded" in caplog.text

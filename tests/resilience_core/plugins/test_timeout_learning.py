@@ -333,7 +333,7 @@ def test_that_limits_are_longer_where_no_restart_is_left_is_said_once(
     run = Run(recording_client, state_path=path, calculate_timeouts=False).begin(rank=rank, world_size=2)
     run.monitor.load_timeouts()
 
-    assert caplog.text.count("longer, lest a wrong one ends the job: section step 3600 s (else 60 s).") == times
+    assert caplog.text.count("longer, since a wrong one would end the job: section step 3600 s (else 60 s).") == times
 
 
 def test_a_limit_that_is_longer_later_is_said_to_be_then(

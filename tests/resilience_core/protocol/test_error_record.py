@@ -16,7 +16,14 @@ from resilience_core.errors import ConfigError, SectionError
 from resilience_core.monitoring.error_capture import leave_error, note_error, record_errors_in, stop_recording
 from resilience_core.protocol.cell import Cell
 from resilience_core.protocol.cell_layout import ERROR_TEXT, FIRST_SECTION
-from resilience_core.protocol.error_record import ErrorRecord, error_from_json, is_consequence, parse_error
+from resilience_core.protocol.error_record import (
+    VERSION,
+    ErrorRecord,
+    as_text,
+    error_from_json,
+    is_consequence,
+    parse_error,
+)
 
 
 @pytest.fixture
@@ -309,11 +316,36 @@ def test_a_rank_that_is_not_monitored_can_leave_its_error_too(tmp_path: Path, mo
     cell.close()
 
 
-@pytest.mark.parametrize("text", [None, "", "{", "[]", "7", '{"type": 7, "message": ""}', '{"message": "x"}'])
+RECORD = ErrorRecord("ValueError", "x", at_ns=7, noted_ns=8, section="step", iteration=3, is_permanent=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [None, "", "{", "[]", "7", "[" * 16_000, '{"version": 1, "message": "x"}', json.dumps(RECORD._asdict())],
+)
 def test_what_is_no_record_is_none(text: str | None) -> None:
     assert parse_error(text) is None
 
 
-def test_a_record_survives_json_also_from_a_later_version() -> None:
-    record = ErrorRecord("ValueError", "x", at_ns=7, is_permanent=True)
-    assert error_from_json({**json.loads(json.dumps(record._asdict())), "new": 1}) == record
+@pytest.mark.parametrize("version", [VERSION + 1, 0, True, "1", None])
+def test_a_record_of_another_version_is_none(version: object) -> None:
+    plain = json.loads(as_text(RECORD))
+    assert parse_error(json.dumps(plain)) == RECORD
+    assert parse_error(json.dumps(plain | {"version": version})) is None
+
+
+@pytest.mark.parametrize("field", ErrorRecord._fields)
+@pytest.mark.parametrize("value", [[], 1.5, {}])
+def test_a_record_with_a_value_of_the_wrong_type_is_none(field: str, value: object) -> None:
+    """A monitor that compared such a time with one of its own raised."""
+    assert parse_error(json.dumps(json.loads(as_text(RECORD)) | {field: value})) is None
+
+
+@pytest.mark.parametrize("change", [{"at_ns": True}, {"iteration": False}, {"is_permanent": 1}, {"thread": 7}])
+def test_a_truth_value_is_no_number_in_a_record(change: dict[str, object]) -> None:
+    assert parse_error(json.dumps(json.loads(as_text(RECORD)) | change)) is None
+
+
+def test_a_record_in_an_incident_may_be_of_a_later_version() -> None:
+    """Incidents have a version of their own."""
+    assert error_from_json({**json.loads(json.dumps(RECORD._asdict())), "new": 1}) == RECORD

@@ -100,9 +100,9 @@ def test_names_are_told_when_they_are_wanted(store):
     first.want_names([5, 2**64 - 1])
     assert second.wanted_names() == [5, 2**64 - 1]
     assert second.wanted_names() == []
-    assert first.name_of(5) is None
-    second.tell_name(5, "forward \N{SNOWMAN}")
-    assert as_soon_as_it_is_there(lambda: first.name_of(5)) == "forward \N{SNOWMAN}"
+    assert first.names_of([5]) == {}
+    second.tell_names({5: "forward \N{SNOWMAN}"})
+    assert as_soon_as_it_is_there(lambda: first.names_of([4, 5]) or None) == {5: "forward \N{SNOWMAN}"}
 
 
 def test_a_report_is_announced(store):
@@ -149,3 +149,31 @@ def test_one_process_needs_no_store():
     alone = LocalExchange()
     alone.post(0, b"own")
     assert alone.collect(0) == [b"own"]
+
+
+class SlowStore:
+    """A store each of whose calls takes a while, but comes back."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def _slowly(self, *_):
+        self.calls += 1
+        time.sleep(BOUND / 10)
+        return b"a name"
+
+    check = get = set = _slowly
+
+
+@pytest.mark.parametrize("direction", ["names_of", "tell_names"])
+def test_the_bound_is_for_all_names_together(direction):
+    slow = SlowStore()
+    exchange = StoreExchange(slow, 0, 2, bound_seconds=BOUND, prefix="t")
+    given = range(100) if direction == "names_of" else dict.fromkeys(range(100), "a name")
+    began = time.monotonic()
+    found = getattr(exchange, direction)(given)
+    assert slow.calls < 20, "it went on beyond its bound"
+    assert time.monotonic() - began < GENEROUS
+    if direction == "names_of":  # what came in time is not lost
+        assert set(found.values()) == {"a name"}
+    exchange.close()

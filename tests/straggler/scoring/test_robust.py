@@ -194,6 +194,12 @@ def test_settings_out_of_range_are_refused(change):
         RobustSettings(**change)
 
 
+@pytest.mark.parametrize("name", ["k", "m", "pool", "learning_windows", "release_windows", "min_samples"])
+def test_windows_and_samples_are_whole_numbers(name):
+    with pytest.raises(ConfigError, match=rf"RobustSettings\.{name} is 2\.5; expected a whole number from \d to \d+"):
+        RobustSettings(**{name: 2.5})
+
+
 @settings(deadline=None)  # a busy machine fails no property
 @given(
     st.lists(st.floats(min_value=0.5, max_value=2.0), min_size=3, max_size=9), st.floats(min_value=0.01, max_value=100)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.command_line.stuck_threads import notice, stuck_threads
 from launcher.processes.background import Background
+from launcher.processes.stuck_threads import notice, stuck_threads
 
 PATIENCE = 180.0
 
@@ -66,7 +66,7 @@ def test_a_thread_that_no_signal_ends_is_found_and_named(
 def test_what_others_wait_for_is_given_back_while_the_process_stays(tmp_path: Path) -> None:
     """The port can be had and the pipe has an end, though the process lives; its files stay open."""
     program = (
-        "import signal, socket, sys; from launcher.command_line.stuck_threads import let_go_of_others\n"
+        "import signal, socket, sys; from launcher.processes.stuck_threads import let_go_of_others\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n"
         "server = socket.create_server(('127.0.0.1', 0)); print(server.getsockname()[1], flush=True)\n"
         "file, fifo = open(sys.argv[1], 'w'), open(sys.argv[2], 'w'); let_go_of_others()\n"
@@ -92,7 +92,7 @@ def test_what_others_wait_for_is_given_back_while_the_process_stays(tmp_path: Pa
 
 def test_where_no_descriptor_is_left_nothing_is_found_and_nothing_raised() -> None:
     program = (
-        "import os, resource; from launcher.command_line.stuck_threads import let_go_of_others, stuck_threads\n"
+        "import os, resource; from launcher.processes.stuck_threads import let_go_of_others, stuck_threads\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3)); assert stuck_threads(0) == []; let_go_of_others()\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)

@@ -1,0 +1,84 @@
+"""The events that our own code reads back, as typed values: ``ft_autoresume`` and ``--ft-keep-runs`` decide by them.
+
+Writing stays :meth:`launcher.records.event_log.EventLog.write` with a name and facts. Some thirty kinds of events are
+written, most of them for people and for programs of users alone, and a class for each would repeat the table of
+``docs/log-folder.md`` without a reader. Three kinds are read by us, in another process and perhaps by another release:
+they stand here, and ``tests/launcher/records/test_run_events.py`` writes and reads each.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from launcher.records.event_log import read_events
+
+__all__ = ["Began", "Ended", "OtherEvent", "Requested", "RunEvent", "typed_events"]
+
+
+class Began(NamedTuple):
+    """A launcher has started."""
+
+    t_ns: int
+    launcher: int | None
+    """Its pid."""
+
+
+class Ended(NamedTuple):
+    """A launcher has ended by itself; how far its ranks came, None for what none of them reported."""
+
+    t_ns: int
+    iteration: int | None
+    resumed_from: int | None
+    saved: int | None
+    went_back: bool
+
+
+class Requested(NamedTuple):
+    """A rank has asked for something."""
+
+    t_ns: int
+    action: str
+    """The value of a :class:`resilience_core.protocol.control.WorkloadAction`."""
+
+
+class OtherEvent(NamedTuple):
+    """Any other event."""
+
+    t_ns: int
+    iteration: int | None
+
+
+RunEvent = Began | Ended | Requested | OtherEvent
+
+
+def typed_events(log_folder: str) -> list[RunEvent]:
+    """Return what :func:`read_events` does, as typed values, in the same order.
+
+    Raises:
+        OSError: As there.
+        UnknownVersionError: As there.
+    """
+    return [_typed(event) for event in read_events(log_folder)]
+
+
+def _typed(event: dict[str, Any]) -> RunEvent:
+    at_ns = _whole(event, "t_ns") or 0
+    name = event.get("event")
+    if name == "began":
+        return Began(at_ns, _whole(event, "launcher"))
+    if name == "ended":
+        return Ended(
+            at_ns,
+            iteration=_whole(event, "iteration"),
+            resumed_from=_whole(event, "resumed_from"),
+            saved=_whole(event, "saved"),
+            went_back=bool(event.get("went_back")),
+        )
+    if name == "request":
+        return Requested(at_ns, str(event.get("action")))
+    return OtherEvent(at_ns, _whole(event, "iteration"))
+
+
+def _whole(event: dict[str, Any], key: str) -> int | None:
+    value = event.get(key)
+    return value if isinstance(value, int) else None

@@ -1,0 +1,75 @@
+"""Calls to a store that may never return, each made on a helper thread and waited for with a limit."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+__all__ = ["BoundedCalls"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class BoundedCalls:
+    """Makes calls on a daemon thread, and waits for each with a limit."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._stuck: threading.Event | None = None
+        self._thread = threading.Thread(target=self._run, name="straggler-exchange", daemon=True)
+        self._thread.start()
+        self._said = False
+
+    def call(self, what: str, function: Callable[[], T], limit_seconds: float) -> T | None:
+        """Have a function called and wait for its result.
+
+        Args:
+            what: What it does, for the message.
+            function: A failure of it is logged, the first one only.
+            limit_seconds: How long to wait.
+
+        Returns:
+            The result; None after a failure, when it takes longer, and while an earlier call has not come back.
+        """
+        if self._stuck is not None and not self._stuck.is_set():
+            return None
+        done = threading.Event()
+        result: list[T] = []
+
+        def work() -> None:
+            try:
+                result.append(function())
+            except Exception as error:  # noqa: BLE001 - torch raises several types for a store that is gone
+                self._say(f"{what} failed ({type(error).__name__}: {error})")
+            finally:
+                done.set()
+
+        self._work.put(work)
+        if not done.wait(limit_seconds):
+            self._stuck = done
+            self._say(
+                f"{what} took more than {limit_seconds:g} s: the process that serves the store is stopped or gone"
+            )
+            return None
+        if result:
+            self._stuck = None
+            return result[0]
+        return None
+
+    def close(self) -> None:
+        """End the thread once the call that it makes comes back."""
+        self._work.put(None)
+
+    def _say(self, message: str) -> None:
+        if not self._said:
+            self._said = True
+            logger.warning("straggler report: %s; reports go on without the others (said once)", message)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()

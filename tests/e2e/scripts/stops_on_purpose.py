@@ -1,0 +1,25 @@
+"""A plugin ends training on purpose at step 1: on every rank, or on the rank that the first argument names."""
+
+import os
+import sys
+
+from adapters.ddp import FaultTolerance
+from resilience_core import StopTraining, bus, hookimpl
+
+
+class Enough:
+    """Raises ``StopTraining``."""
+
+    @hookimpl
+    def step_start(self, iteration: int) -> None:
+        """Stop at step 1."""
+        if iteration == 1 and os.environ["RANK"] in sys.argv[1].split(","):
+            raise StopTraining("the loss is low enough", exit_code=7)
+
+
+bus().register(Enough())
+ft = FaultTolerance()
+with ft.run():
+    for iteration in range(3):
+        with ft.step(iteration):
+            pass

@@ -1,0 +1,124 @@
+"""Incidents are written, corrected and withdrawn in a thread; what fails there is said, and costs no more."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from launcher.incidents.incident import Incident
+from launcher.incidents.incident_files import read_incident, read_incidents
+from launcher.incidents.incident_writer import IncidentWriter
+
+INCIDENT = Incident("hang", 0, "why", "SIGKILL to rank 0, 1", ())
+
+
+def fails(error: Exception) -> Callable[..., NoReturn]:
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    return fail
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+MISTAKE = RuntimeError("a mistake")
+
+
+@pytest.fixture
+def writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> IncidentWriter:
+    monkeypatch.setattr("launcher.incidents.incident_writer.SLOWEST_WRITE_SECONDS", 180)
+    writer = IncidentWriter(str(tmp_path))
+    written, problem = writer.write(INCIDENT)
+    assert (written.folder, problem) == (str(tmp_path / "incidents" / "0001"), None)
+    return writer
+
+
+@pytest.mark.parametrize("error", [FULL, MISTAKE], ids=["disk", "mistake"])
+def test_a_correction_that_fails_is_said(
+    writer: IncidentWriter,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(Incident, "save", fails(error))
+        writer.correct(INCIDENT._replace(action="SIGKILL to rank 0"))
+        writer.finish(180)
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/incidents/0001 names ranks that were spared, and cannot be corrected: " in said
+    assert str(error.args[-1]) in said
+
+    writer.correct(INCIDENT._replace(action="SIGKILL to rank 0"))
+    writer.finish(180)
+    assert read_incident(str(tmp_path / "incidents" / "0001")).action == "SIGKILL to rank 0"
+
+
+@pytest.mark.parametrize("error", [FULL, MISTAKE], ids=["disk", "mistake"])
+def test_a_near_miss_that_cannot_be_written_leaves_no_incident(
+    writer: IncidentWriter,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+) -> None:
+    monkeypatch.setattr(Incident, "write", fails(error))
+    writer.withdraw(INCIDENT)
+    writer.finish(180)
+    assert list(read_incidents(str(tmp_path))) == []
+    assert f"cannot write the near miss under {tmp_path}/near_misses: " in capsys.readouterr().err
+
+
+def test_a_withdrawn_incident_that_cannot_be_removed_is_said(
+    writer: IncidentWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shutil, "rmtree", fails(OSError(errno.EROFS, "Read-only file system")))
+    writer.discard()
+    writer.finish(180)
+    said = f"nobody was terminated, but {tmp_path}/incidents/0001 cannot be removed: Read-only file system"
+    assert said in capsys.readouterr().err
+
+
+def test_without_a_thread_all_is_written_after_the_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", fails(RuntimeError("can't start new thread")))
+    writer = IncidentWriter(str(tmp_path))
+    _, problem = writer.write(INCIDENT)
+    writer.correct(INCIDENT._replace(action="SIGKILL to rank 0"))
+
+    assert problem == f"no thread could be started; the incident is written under {tmp_path}/incidents after the signal"
+    assert list(tmp_path.iterdir()) == []
+    writer.catch_up()
+    assert [incident.action for incident in read_incidents(str(tmp_path))] == ["SIGKILL to rank 0"]
+
+
+def test_a_file_system_that_hangs_for_long_loses_no_incident(
+    writer: IncidentWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has hung for longer than a write may take when the second incident comes, and answers afterwards."""
+    gate, write = threading.Event(), Incident.write
+    monkeypatch.setattr("launcher.incidents.incident_writer.SLOWEST_WRITE_SECONDS", 0.01)
+    monkeypatch.setattr(Incident, "write", lambda incident, parent: gate.wait(180) and write(incident, parent))
+    for _ in range(2):
+        assert "takes longer than 0.01 s" in str(writer.write(INCIDENT)[1])
+    gate.set()
+    writer.finish(180)
+    assert len(list(read_incidents(str(tmp_path)))) == 3
+
+
+def test_what_finds_no_room_behind_a_file_system_that_hangs_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+    monkeypatch.setattr("launcher.incidents.incident_writer._MOST_WAITING", 1)
+    monkeypatch.setattr("launcher.incidents.incident_writer.SLOWEST_WRITE_SECONDS", 0.01)
+    monkeypatch.setattr(Incident, "write", lambda incident, parent: gate.wait(180) and incident)
+    writer = IncidentWriter(str(tmp_path))
+    assert "takes longer" in str(writer.write(INCIDENT)[1])
+    assert "is not written" in str(writer.write(INCIDENT)[1])
+    gate.set()
+    writer.finish(180)

@@ -194,6 +194,8 @@ def why_unusable(implementation: pluggy.HookImpl, caller: pluggy.HookCaller) -> 
         implementation: One listener of an event.
         caller: The event.
     """
+    if caller.spec is None:
+        return None  # an optional hook, for an event of another version
     function = implementation.function
     parameters = inspect.signature(function).parameters.values()
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):

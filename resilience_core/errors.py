@@ -65,16 +65,16 @@ class StateFileError(ResilienceError):
 class StopTraining(ResilienceError, SystemExit):
     """Raised by a bus plugin to end training on purpose; the bus lets it through.
 
-    When it leaves the loop, the launcher is asked to end the job, which it does without a restart, with the reason and
-    with exit code 1. Ranks that are still busy get SIGTERM and the usual time to end, so whatever all ranks are to
-    save has to be saved, on every rank, before this is raised. Without a launcher the reason is logged, and the
-    process ends with ``exit_code``, as with ``sys.exit``, where nothing catches the exception.
+    Where nothing catches it, the process ends with ``exit_code``, as with ``sys.exit``, and the launcher does not
+    restart the job: it prints the reason, asks the other ranks to end as after any failure, and ends with 1. So
+    whatever all ranks are to save has to be saved, on every rank, before this is raised. A rank that catches it, or
+    whose ``exit_code`` is 0, has ended as any other that ends with 0.
 
     Args:
         reason: One sentence for people: who asked, and why.
         exit_code: What the process should exit with when nothing else decides.
-        is_final: Whether the job should end, too. Otherwise the launcher handles the end of this process as any other:
-            it restarts the group unless ``exit_code`` is 0.
+        is_final: Whether the job should end, too. Otherwise the launcher handles the end of this process as any other
+            failure.
     """
 
     def __init__(self, reason: str, exit_code: int = 1, *, is_final: bool = True) -> None:

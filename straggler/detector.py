@@ -270,6 +270,11 @@ class Detector:
             raise _not_initialised("set_decision_hook")
         self._reporter.decide = decide
 
+    @property
+    def world_size(self) -> int:
+        """Ranks that are compared with each other; 1 before ``initialize``."""
+        return 1 if self._reporter is None else self._reporter.exchange.world_size
+
     @_OnEither
     def last_decision(self) -> dict[str, Any]:
         """Return what rank 0 decided on the last report; empty when nothing, or when no answer came in time."""

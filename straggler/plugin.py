@@ -216,7 +216,7 @@ class StragglerPlugin:
 
     def _stop_if_decided(self) -> None:
         try:
-            decision = StopDecision.from_json(self.detector.last_decision(), self._context.world_size)
+            decision = StopDecision.from_json(self.detector.last_decision(), self.detector.world_size)
         except WireError as error:
             self._logger.warning("straggler: %s; this rank does not stop", error)
             return

@@ -33,6 +33,13 @@ MUTANTS_OF_THE_GROUP = (
         ("tests/launcher/agent/test_generation.py",),
     ),
     Mutant(
+        "a training that was stopped on purpose is started again",
+        "launcher/agent/failure_incident.py",
+        "rank.error.is_deliberate and rank.exit_code:",
+        "False:",
+        ("tests/launcher/agent/test_failure_incident.py",),
+    ),
+    Mutant(
         "whoever was given the number of a dead rank is asked to end in its place",
         "launcher/agent/generation.py",
         "not status.has_ended and process_start_time(view.pid) == view.start_time",

@@ -247,7 +247,7 @@ class FaultTolerantAgent(QuietAgent):
         why = self._policy.why_not_again(incident, exits.views)
         allowed = group.spec.max_restarts
         if why is not None and self._remaining_restarts > 0:
-            self._give_up(why, self._resources.config.no_restart_exit_code)
+            self._give_up(why, self._policy.exit_code)
         else:
             doubt = self._policy.doubt() if self._remaining_restarts > 0 else None
             said = announcements.what_follows(allowed - self._remaining_restarts, allowed), doubt

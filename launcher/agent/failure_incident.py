@@ -31,6 +31,7 @@ __all__ = [
     "look",
     "misses_py_spy",
     "has_reported",
+    "stopped_on_purpose",
     "tail",
 ]
 
@@ -141,6 +142,14 @@ def beyond_mending(incident: Incident) -> str | None:
     for rank in incident.culprits:
         if rank.error is not None and rank.error.is_permanent:
             return f"rank {rank.rank} raised {rank.error.first_line()}. No restart can mend that"
+    return None
+
+
+def stopped_on_purpose(incident: Incident) -> str | None:
+    """Return who has ended the training on purpose, and why; None where nobody has."""
+    for rank in incident.culprits or incident.ranks:
+        if rank.error is not None and rank.error.is_deliberate and rank.exit_code:
+            return f"rank {rank.rank} has stopped the training: {rank.error.message.strip()}"
     return None
 
 

@@ -10,6 +10,7 @@ from launcher.agent.crash_loop import CrashLoop
 from launcher.agent.progress import ProgressRule, Reached, reached_by
 from launcher.agent.resources import AgentResources
 from launcher.incidents.incident import Incident
+from launcher.processes.exit_codes import FAILED
 from resilience_core.protocol.cell_view import CellView
 
 __all__ = ["RestartPolicy"]
@@ -29,6 +30,8 @@ class RestartPolicy:
         self._progress = ProgressRule(resources.config)
         self._has_worked = False
         """A rank of an earlier generation has come as far as a section, a heartbeat or an iteration."""
+        self.exit_code = resources.config.no_restart_exit_code
+        """What the launcher ends with where :meth:`why_not_again` has a reason."""
         self.crash_loop = CrashLoop(resources.config.restart_backoff_after)
 
     @property
@@ -56,6 +59,9 @@ class RestartPolicy:
         if not self._has_worked:  # else the same configuration has been good enough before
             why = failure_incident.beyond_mending(incident) or why
         self._has_worked |= failure_incident.has_reported(views)
+        if (stopped := failure_incident.stopped_on_purpose(incident)) is not None:
+            self.exit_code = FAILED
+            return stopped
         return why
 
     def doubt(self) -> str | None:

@@ -189,7 +189,7 @@ class Monitor:
 
     def _look_at_parent(self, now_ns: int) -> None:
         status = process_status(self._parent_pid)
-        if self._stopped.look(now_ns, status is not None and status.is_stopped):
+        if self._stopped.look(now_ns, status is not None and status.is_stopped and not status.is_traced):
             announce(
                 f"the launcher (pid {self._parent_pid}) is stopped: hung ranks are found and ended, but nothing is "
                 f"restarted until it goes on (kill -CONT {self._parent_pid})"

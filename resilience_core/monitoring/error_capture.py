@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from resilience_core.environment import CELL_VARIABLE
-from resilience_core.errors import ResilienceError
+from resilience_core.errors import ResilienceError, StopTraining
 from resilience_core.monitoring.process_hooks import detach_clients
 from resilience_core.protocol.cell import Cell, CellError
 from resilience_core.protocol.cell_layout import ERROR_TEXT
@@ -161,6 +161,7 @@ def _record(view: CellView, error: BaseException, thread: str | None) -> ErrorRe
         noted_ns=now_ns,
         is_consequence=_tells_of_loss(root),
         is_permanent=isinstance(error, ResilienceError) and error.is_permanent,
+        is_deliberate=isinstance(error, StopTraining) and error.is_final,
         thread=thread,
     )
 

@@ -10,7 +10,6 @@ from resilience_core.errors import RankMonitorClientError, StopTraining
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext
 from resilience_core.monitoring.client import RankMonitorClient
 from resilience_core.plugins.timeout_learning import RunHistory, TimeoutLearner
-from resilience_core.protocol.control import WorkloadAction, WorkloadControlRequest
 
 __all__ = ["MonitorPlugin", "MonitorSession"]
 
@@ -84,21 +83,11 @@ class MonitorSession:
     def failed(self, error: BaseException) -> None:
         """Note that an exception is leaving the loop: nothing is learned from this run.
 
-        Where it is :class:`StopTraining`, the launcher is asked to end the job: a restart would only come to the same
-        end. What cannot be asked is logged, so that the reason is seen in any case.
+        The reason of :class:`StopTraining` is logged: it passes silently through Python, as ``SystemExit`` does.
         """
         self.history.has_failed = True
-        if isinstance(error, StopTraining) and error.is_final:
-            self._ask_to_end_the_job(f"training is stopped: {error.reason}")
-
-    def _ask_to_end_the_job(self, reason: str) -> None:
-        if not self.is_active:
-            logger.warning("%s", reason)
-            return
-        try:
-            self.client.send_workload_control_request(WorkloadControlRequest(WorkloadAction.ShutdownWorkload, reason))
-        except RankMonitorClientError as error:
-            logger.warning("%s (the launcher was not asked to end the job: %s)", reason, error)
+        if isinstance(error, StopTraining):
+            logger.warning("training is stopped: %s", error.reason)
 
     def stop(self) -> None:
         """Shut down what :meth:`start` has started; more than once is no error."""

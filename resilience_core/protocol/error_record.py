@@ -53,6 +53,8 @@ class ErrorRecord(NamedTuple):
     """It only says that a peer was lost or did not answer, so this rank is a victim."""
     is_permanent: bool = False
     """A restart cannot fix it: a mistake in how the job was configured."""
+    is_deliberate: bool = False
+    """It ends training on purpose (``StopTraining``), so a restart would only come to the same end."""
     thread: str | None = None
     """The thread that it ended, where that is not the main thread."""
 
@@ -110,6 +112,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "noted_ns": _NUMBER,
     "is_consequence": _TRUTH,
     "is_permanent": _TRUTH,
+    "is_deliberate": _TRUTH,
     "thread": _TEXT_OR_NONE,
 }
 

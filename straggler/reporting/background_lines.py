@@ -39,6 +39,9 @@ class BackgroundLines:
         if self._thread is None and not self._start():
             self._write(line)
             return
+        if self._is_closed or self._pid != os.getpid():  # the thread has ended, or belongs to the parent process
+            self._write(line)
+            return
         with self._changed:
             has_room = len(self._waiting) < self._most_waiting
             if has_room:

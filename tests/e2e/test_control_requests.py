@@ -38,7 +38,15 @@ def test_training_that_is_stopped_on_purpose_is_not_restarted_and_says_why(
     job = launch("stops_on_purpose.py", ranks, options=["--max-restarts", 5])
 
     assert job.wait() == 1
-    assert "requests ShutdownWorkload: training is stopped: the loss is low enough" in job.stderr
+    assert "the job has failed: rank " in job.stderr
+    assert "has stopped the training: the loss is low enough" in job.stderr
     assert len(job.events("started")) == 1
-    assert job.events("failure") == []
     assert "Traceback" not in job.stderr
+
+
+def test_a_rank_that_catches_the_stop_ends_as_it_likes(launch: Callable[..., Any]) -> None:
+    job = launch("stops_on_purpose.py", "0,1", "caught", options=["--max-restarts", 5])
+
+    assert job.wait() == 0
+    assert len(job.events("started")) == 1
+    assert job.stdout.count("saved after the stop") == 2

@@ -112,7 +112,9 @@ def test_the_slow_rank_asks_its_launcher_to_leave_the_node_out(monkeypatch):
         train(made, 5 * STEPS_A_REPORT)
     assert asked == []  # rank 0 is healthy: it is rank 3 that asks
     made._context = RunContext(rank=3, world_size=4)
-    made.detector = type("Told", (), {"last_decision": lambda self: {"stop": "rank 3", "ranks": [3]}})()
+    made.detector = type(
+        "Told", (), {"world_size": 4, "last_decision": lambda self: {"stop": "rank 3", "ranks": [3]}}
+    )()
     with pytest.raises(StopTraining):
         made._stop_if_decided()
     assert asked == [("ExcludeThisNode", 3)]
@@ -132,7 +134,7 @@ def test_the_slow_rank_asks_its_launcher_to_leave_the_node_out(monkeypatch):
 def test_a_decision_that_cannot_be_read_stops_no_rank_and_is_said(decision, caplog):
     made = plugin(stop_if_detected=True)
     made._context = RunContext(rank=3, world_size=4)
-    made.detector = type("Told", (), {"last_decision": lambda self: decision})()
+    made.detector = type("Told", (), {"world_size": 4, "last_decision": lambda self: decision})()
     made._stop_if_decided()
     assert "rank 0 sent a decision whose" in caplog.text
     assert "this rank does not stop" in caplog.text

@@ -21,6 +21,7 @@ from launcher.agent.failure_incident import (
     is_same_again,
     look,
     misses_py_spy,
+    stopped_on_purpose,
     tail,
 )
 from launcher.incidents.frames import Frame, Thread
@@ -66,6 +67,17 @@ def test_an_error_in_the_configuration_is_beyond_mending_where_a_culprit_has_rai
     assert beyond_mending(failure()) is None
     assert beyond_mending(failure(None)) is None
     assert beyond_mending(failure(MISTAKE, is_culprit=False)) is None
+
+
+def test_a_training_that_was_stopped_on_purpose_says_who_and_why() -> None:
+    stop = ErrorRecord("resilience_core.errors.StopTraining", "the loss is low", is_deliberate=True)
+    assert stopped_on_purpose(failure(stop)) == "rank 1 has stopped the training: the loss is low"
+    assert stopped_on_purpose(failure(stop, exit_code=0)) is None, "it was caught"
+    assert stopped_on_purpose(failure(stop, is_culprit=False)) is not None, (
+        "where no culprit is known, anybody's counts"
+    )
+    assert stopped_on_purpose(failure(MISTAKE)) is None
+    assert stopped_on_purpose(failure(None)) is None
 
 
 def test_a_failure_is_in_a_step_where_a_culprit_was_inside_a_section_of_one() -> None:

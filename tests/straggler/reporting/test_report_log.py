@@ -75,3 +75,11 @@ def test_without_a_thread_the_caller_writes(tmp_path, monkeypatch):
     assert (tmp_path / "reports.jsonl").read_text() == "1\n"
     assert lines.flush(0.0)
     lines.close()
+
+
+def test_a_line_after_close_is_written_at_once(tmp_path):
+    lines = BackgroundLines(tmp_path / "reports.jsonl", "reports", most_waiting=3)
+    lines.append("before\n")
+    lines.close()
+    lines.append("after\n")
+    assert (tmp_path / "reports.jsonl").read_text() == "before\nafter\n"

@@ -487,3 +487,17 @@ def test_a_hook_that_would_be_called_in_vain_is_refused(plugin: object, told: st
     with pytest.raises(PluginError, match=told):
         bus.register(plugin)
     assert not bus.is_registered(plugin)
+
+
+class OfAnotherVersion:
+    @hookimpl(optionalhook=True)
+    def event_to_come(self, anything: int, more: int = 1) -> None: ...
+
+    @hookimpl
+    def step_start(self, iteration: int) -> None: ...
+
+
+def test_an_optional_hook_is_not_compared_with_a_contract_that_it_has_not() -> None:
+    bus, plugin = EventBus(), OfAnotherVersion()
+    bus.register(plugin)
+    assert bus.is_registered(plugin)

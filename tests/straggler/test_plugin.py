@@ -218,3 +218,12 @@ def test_an_invalid_combination_is_refused_when_it_is_made(setting, said):
 def test_settings_go_through():
     made = plugin(1.5, stop_if_detected=True, settings=RobustSettings(ratio_floor=0.9, change_limit=50.0))
     train(made, 5 * STEPS_A_REPORT)
+
+
+def test_a_decision_is_held_against_the_ranks_that_are_compared_and_not_against_the_environment():
+    made = plugin(stop_if_detected=True)
+    made._context = RunContext(rank=3, world_size=1)  # WORLD_SIZE is not set under srun or mpirun
+    decision = {"stop": "rank 3", "ranks": [3]}
+    made.detector = type("Told", (), {"world_size": 4, "last_decision": lambda self: decision})()
+    with pytest.raises(StopTraining):
+        made._stop_if_decided()

@@ -40,7 +40,7 @@ def find_run(global_state: Any) -> MegatronRun | None:
     Raises:
         RankMonitorClientError: Its ``rank_monitor_client`` was not made by ``adapters.megatron.setup``.
     """
-    client = global_state.rank_monitor_client
+    client = getattr(global_state, "rank_monitor_client", None)
     if client is None:
         return None
     try:

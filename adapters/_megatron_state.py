@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
 import attrs
 
+from resilience_core.errors import ConfigError
 from resilience_core.translator import STATE_FILE_NAME
 
 __all__ = ["MegatronSettings", "completed_steps", "count", "ft_config", "has_iterations_left", "mirror", "mirror_start"]
+
+logger = logging.getLogger(__name__)
+
+_NEEDED = {
+    "cfg": "cfg (the configuration)",
+    "rank_monitor_client": "rank_monitor_client (None until setup() sets it)",
+    "fault_tolerance_state": "fault_tolerance_state (an object that takes attributes, such as types.SimpleNamespace())",
+}
+"""Attributes of a global state, and what they have to be."""
 
 
 @attrs.frozen
@@ -29,24 +40,26 @@ class MegatronSettings:
     autoresume: bool
 
     @classmethod
-    def from_config(cls, config: Any) -> MegatronSettings:
-        """Read them from a configuration container.
+    def read(cls, config: Any, global_state: Any) -> MegatronSettings:
+        """Read them from a configuration container, and check that the global state can be used.
 
         Raises:
-            ValueError: ``config.checkpoint.save`` (None, or an empty name) or ``config.ft`` is not set.
+            ConfigError: ``config.checkpoint.save`` (None, or an empty name) or ``config.ft`` is not set, or either
+                object lacks an attribute.
         """
         if getattr(config, "ft", None) is None:
-            raise ValueError("config.ft is None: set it to use fault tolerance, or do not call setup()")
-        folder = config.checkpoint.save
+            raise ConfigError("config.ft is None: set it to use fault tolerance, or do not call setup()")
+        _check(global_state)
+        folder = _required(config, "checkpoint", "save")
         if folder is None or not os.fspath(folder).strip():
-            raise ValueError(
+            raise ConfigError(
                 f"config.checkpoint.save is {folder!r}: fault tolerance keeps its state in the folder of the "
                 "checkpoints; set it"
             )
         return cls(
             folder=os.fspath(folder),
-            calculate_timeouts=bool(config.ft.calc_ft_timeouts),
-            asynchronous_saves=bool(config.checkpoint.async_save),
+            calculate_timeouts=bool(_required(config, "ft", "calc_ft_timeouts")),
+            asynchronous_saves=bool(_required(config, "checkpoint", "async_save")),
             autoresume=bool(getattr(config.ft, "autoresume", False)),
         )
 
@@ -54,6 +67,41 @@ class MegatronSettings:
     def state_path(self) -> str:
         """File of the learned timeouts."""
         return os.path.join(self.folder, STATE_FILE_NAME)
+
+
+def _required(config: Any, *path: str) -> Any:
+    """Return an attribute of an attribute of the configuration."""
+    found = config
+    for depth, name in enumerate(path, 1):
+        if not hasattr(found, name):
+            raise ConfigError(
+                f"adapters.megatron.setup(): config has no '{'.'.join(path[:depth])}'; it needs checkpoint.save, "
+                "checkpoint.async_save and ft.calc_ft_timeouts"
+            )
+        found = getattr(found, name)
+    return found
+
+
+def _check(global_state: Any) -> None:
+    """Raise where the global state lacks something; say so where it has another configuration, without ``ft``."""
+    kind = f"{type(global_state).__module__}.{type(global_state).__qualname__}"
+    if missing := [name for name in _NEEDED if not hasattr(global_state, name)]:
+        raise ConfigError(
+            f"adapters.megatron.setup(): global_state ({kind}) has no attribute '{missing[0]}'; it needs "
+            f"{', '.join(_NEEDED.values())}"
+        )
+    try:
+        mirror(global_state, is_setup_section_open=False)
+    except AttributeError as error:
+        raise ConfigError(
+            f"adapters.megatron.setup(): global_state.fault_tolerance_state is {global_state.fault_tolerance_state!r}, "
+            "which takes no attributes; make it an object that does, such as types.SimpleNamespace()"
+        ) from error
+    if ft_config(global_state) is None:
+        logger.warning(
+            "global_state.cfg has no 'ft', so that steps and saves are not watched, though the configuration that "
+            "adapters.megatron.setup() was given has one; let global_state.cfg be that configuration"
+        )
 
 
 def ft_config(global_state: Any) -> Any:

@@ -70,11 +70,11 @@ def setup(config: Any, global_state: Any) -> None:
         global_state: The global training state; ``rank_monitor_client`` is set.
 
     Raises:
-        ValueError: ``config.checkpoint.save`` (None, or an empty name) or ``config.ft`` is not set; on every rank.
-        ConfigError: ``config.ft.autoresume`` is on, and ``FAULT_TOL_FINISHED_FLAG_FILE`` is not set or cannot be made.
+        ConfigError: ``config.checkpoint.save`` (None, or an empty name) or ``config.ft`` is not set, or an attribute is
+            missing; on every rank. Or ``config.ft.autoresume`` is on, and the finished flag cannot be made.
         SectionError: The configured sections are not those of this module.
     """
-    settings = MegatronSettings.from_config(config)
+    settings = MegatronSettings.read(config, global_state)
     translator = Translator("megatron")
     monitor = SectionMonitor(
         translator.client, state_path=settings.state_path, calculate_timeouts=settings.calculate_timeouts

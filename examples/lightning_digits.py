@@ -4,8 +4,9 @@
         --ft-rank-section-timeouts setup:60,step:5,checkpointing:30 --ft-rank-out-of-section-timeout 60 \\
         examples/lightning_digits.py --out demo_out/lightning
 
-The same script runs under ``torchrun`` or plain ``python``, unprotected. To see a hang found, set for example
-``FT_SIMULATED_FAULTS=hang:rank=1,step=30``; ``resilience_core.faults`` lists what else can go wrong.
+It needs ``scikit-learn``, which has the digits. The same script runs under ``torchrun`` or plain ``python``,
+unprotected. To see a hang found, set for example ``FT_SIMULATED_FAULTS=hang:rank=1,step=30``;
+``resilience_core.faults`` lists what else can go wrong.
 """
 
 from __future__ import annotations
@@ -14,15 +15,24 @@ import argparse
 import json
 import logging
 import os
+import sys
 from pathlib import Path
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-from sklearn.datasets import load_digits
 from torch.utils.data import DataLoader, TensorDataset
 
 from adapters.lightning import FaultToleranceSectionsCallback
+from resilience_core import StopTraining
+
+try:
+    from sklearn.datasets import load_digits
+except ModuleNotFoundError:
+    NEEDED = "examples/lightning_digits.py needs scikit-learn, which has the digits: pip install scikit-learn"
+    if "RANK" not in os.environ:
+        print(NEEDED, file=sys.stderr)  # ft_launcher prints it by itself
+    raise StopTraining(NEEDED) from None  # rather than an error, which would be tried again
 
 TRAIN_IMAGES = 1408
 """Of 1,797; the rest tests."""

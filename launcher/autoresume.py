@@ -5,8 +5,9 @@
 Training says so by making the file that ``FAULT_TOL_FINISHED_FLAG_FILE`` names; the adapters do, with
 ``autoresume=True``. Each run is one job; restarts within a job are the launcher's own business.
 
-Exit codes: 0 when the file has come into being; 1 when too many runs failed; 128 and the signal's number when a
-signal ended it; the launcher's own code where another run would only end the same way.
+Exit codes: 0 when the file has come into being; 1 when too many runs failed, or the training has stopped itself on
+purpose (``StopTraining``); 128 and the signal's number when a signal ended it; the launcher's own code where another
+run would only end the same way.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import time
 from collections.abc import Sequence
 from types import FrameType
+from typing import NamedTuple
 
 from launcher.agent.progress import NOTHING_REACHED, Reached
 from launcher.agent.run_tally import RunOutcome, Tally
@@ -30,7 +32,7 @@ from launcher.records import console
 from launcher.records.console import ERROR, INFO, announce
 from launcher.records.format_versions import UnknownVersionError
 from launcher.records.log_records import take_over_logging, warn_once
-from launcher.records.run_events import Began, Ended, OtherEvent, Requested, RunEvent, typed_events
+from launcher.records.run_events import Began, Ended, OtherEvent, Requested, RunEvent, StoppedOnPurpose, typed_events
 from resilience_core.config.converters import level
 from resilience_core.environment import FINISHED_FLAG_VARIABLE
 from resilience_core.protocol.control import WorkloadAction
@@ -177,8 +179,17 @@ def _value_of(command: Sequence[str], *options: str) -> str | None:
     return None
 
 
-def _summary(parent: str, launcher: int, began_ns: int) -> tuple[Reached, bool, bool]:
-    """Return how far a run came, whether a rank has asked for the end of the workload, and whether it failed in a step.
+class _Left(NamedTuple):
+    """What a run has left: the last fields of a :class:`RunOutcome`."""
+
+    reached: Reached = NOTHING_REACHED
+    is_final: bool = False
+    failed_in_a_step: bool = False
+    stopped: str | None = None
+
+
+def _summary(parent: str, launcher: int, began_ns: int) -> _Left:
+    """Return how far a run came, and what it says of its end; what is damaged is left out, with a warning.
 
     Args:
         parent: The folder of log folders.
@@ -193,7 +204,7 @@ def _summary(parent: str, launcher: int, began_ns: int) -> tuple[Reached, bool, 
         except UnknownVersionError as error:
             warn_once(f"what a run has reached is not known: {error}")
             continue
-        except (OSError, ValueError):  # not a run's folder, or one that is being written
+        except OSError:  # not a run's folder
             continue
         # One folder may hold several runs of one id.
         starts = [event for event in events if isinstance(event, Began) and event.t_ns >= began_ns]
@@ -202,17 +213,21 @@ def _summary(parent: str, launcher: int, began_ns: int) -> tuple[Reached, bool, 
             events = [event for event in events if event.t_ns >= last.t_ns]
             runs.append((last.launcher == launcher, last.t_ns, folder, events))
     if not runs:
-        return NOTHING_REACHED, False, False
+        return _Left()
     _, _, folder, events = max(runs, key=lambda run: run[:2])
     iterations = [event.iteration for event in events if isinstance(event, (Ended, OtherEvent))]
     reported = [iteration for iteration in iterations if iteration is not None]
     incidents = [incident for incident in read_incidents(folder) if incident.seen_ns >= began_ns]
     reported += [rank.iteration for incident in incidents for rank in incident.ranks if rank.iteration is not None]
-    is_final = any(isinstance(e, Requested) and e.action == _END_OF_THE_WORKLOAD for e in events)
     reached = Reached(iteration=max(reported, default=None))
     if (ended := next((event for event in events if isinstance(event, Ended)), None)) is not None:
         reached = reached._replace(resumed_from=ended.resumed_from, saved=ended.saved, went_back=ended.went_back)
-    return reached, is_final, bool(incidents) and incidents[-1].is_in_a_step
+    return _Left(
+        reached,
+        is_final=any(isinstance(e, Requested) and e.action == _END_OF_THE_WORKLOAD for e in events),
+        failed_in_a_step=bool(incidents) and incidents[-1].is_in_a_step,
+        stopped=next((event.why for event in events if isinstance(event, StoppedOnPurpose)), None),
+    )
 
 
 # ---- command line ---------------------------------------------------------------------------------------

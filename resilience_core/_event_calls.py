@@ -1,4 +1,4 @@
-"""One flat function per event, in place of pluggy's calling loop: signatures, generated source, hook wrappers.
+"""One flat function per event, in place of pluggy's calling loop: signatures, generated source.
 
 Two shapes were considered for the compiled call: a loop over a tuple of bound methods, and generated source.
 The generated function is about twice as fast with three listeners (no loop, no argument tuple), and the text
@@ -9,21 +9,14 @@ from __future__ import annotations
 
 import inspect
 import logging
-import types
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import pluggy
 
-from resilience_core.errors import SectionError, StopTraining
-from resilience_core.hookspecs import (
-    PROJECT_NAME,
-    CheckpointKind,
-    LoadSource,
-    RunContext,
-    TrainingEvents,
-    hookimpl,
-)
+from resilience_core._hook_wrappers import PASSED_TO_TRAINING, HookWrapper, WrappedEvent, place
+from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext, TrainingEvents
 from resilience_core.suggestions import nearest
 
 __all__ = [
@@ -39,8 +32,6 @@ __all__ = [
     "describe",
     "why_unusable",
 ]
-
-_PASSED_TO_TRAINING = (SectionError, StopTraining)
 
 
 class Setup(Protocol):
@@ -89,22 +80,20 @@ class EventCalls:
     def compiled(self, event: str, caller: pluggy.HookCaller) -> Callable[..., None]:
         """Return the function that calls what is registered for an event now, by keyword arguments."""
         arguments = tuple(inspect.signature(getattr(TrainingEvents, event)).parameters)[1:]
-        implementations = list(reversed(caller.get_hookimpls()))
-        wrappers = [i for i in caller.get_hookimpls() if i.hookwrapper or i.wrapper]
-        inner = [i for i in implementations if i not in wrappers]
-        if wrappers:
-            flat = self._flat(event, ", ".join(arguments), inner)
-            return self._through_pluggy(event, flat, wrappers)
-        signature = ", ".join(f"{a}=None" if (event, a) == ("checkpoint_end", "error") else a for a in arguments)
-        return self._flat(event, f"*, {signature}", inner)
+        outermost_first = list(reversed(caller.get_hookimpls()))
+        wrappers = [each for each in outermost_first if each.hookwrapper or each.wrapper]
+        listeners = self._flat(event, arguments, [each for each in outermost_first if each not in wrappers])
+        return self._wrapped(event, arguments, listeners, wrappers) if wrappers else listeners
 
-    def _flat(self, event: str, signature: str, implementations: list[pluggy.HookImpl]) -> Callable[..., None]:
+    def _flat(
+        self, event: str, arguments: tuple[str, ...], implementations: list[pluggy.HookImpl]
+    ) -> Callable[..., None]:
         namespace: dict[str, Any] = {
-            "_passed": _PASSED_TO_TRAINING,
+            "_passed": PASSED_TO_TRAINING,
             "_log": self._log_listener_error,
             "_log_end": self._log_end,
         }
-        lines = [f"def {event}({signature}):"]
+        lines = [_head(event, arguments)]
         if implementations:
             lines.append("    raised = None")
         for number, implementation in enumerate(implementations):
@@ -112,47 +101,43 @@ class EventCalls:
             namespace[f"_name{number}"] = describe(implementation.plugin)
             lines += [
                 "    try:",
-                f"        _call{number}({', '.join(implementation.argnames)})",
+                f"        _call{number}({', '.join(_taken(implementation))})",
                 "    except _passed as passed:",
                 "        raised = raised or passed",
                 "    except Exception as error:",
                 f"        _log({event!r}, _name{number}, error)",
-                "    except KeyboardInterrupt:",
-                "        raise",
                 "    except BaseException as error:",
                 f"        _log_end({event!r}, _name{number}, error)",
                 "        raise",
             ]
-        lines += ["    if raised is not None:", "        raise raised"] if implementations else ["    return None"]
-        exec("\n".join(lines), namespace)
-        compiled: Callable[..., None] = namespace[event]
-        return compiled
+        raising = [
+            "    if raised is not None:",
+            "        try:",
+            "            raise raised",
+            "        finally:",  # a frame that keeps what its traceback leads to would keep it from being freed
+            "            raised = None",
+        ]
+        lines += raising if implementations else ["    return None"]
+        return _executed(event, lines, namespace)
 
-    def _through_pluggy(
-        self, event: str, flat: Callable[..., None], wrappers: list[pluggy.HookImpl]
+    def _wrapped(
+        self,
+        event: str,
+        arguments: tuple[str, ...],
+        listeners: Callable[..., None],
+        wrappers: list[pluggy.HookImpl],
     ) -> Callable[..., None]:
-        """Pluggy's own calling loop for the wrappers, around one listener: all others, each under its guard.
-
-        Handed to pluggy one by one, a listener that raises would hide the event from those behind it.
-        """
-        manager = pluggy.PluginManager(PROJECT_NAME)
-        manager.add_hookspecs(TrainingEvents)
-        manager.register(types.SimpleNamespace(**{event: hookimpl(flat)}))
-        for wrapper in wrappers:
-            manager.register(types.SimpleNamespace(**{event: wrapper.function}))
-        through: pluggy.HookCaller = getattr(manager.hook, event)
-
-        def call(**arguments: Any) -> None:
-            if event == "checkpoint_end":
-                arguments.setdefault("error", None)
-            try:
-                through(**arguments)
-            except _PASSED_TO_TRAINING:
-                raise
-            except Exception as error:  # noqa: BLE001 - a foreign listener
-                self._log_listener_error(event, "a hook wrapper's chain", error)
-
-        return call
+        wrapped = WrappedEvent(
+            [
+                HookWrapper(_full_name(each), each.function, _taken(each), is_old_style=bool(each.hookwrapper))
+                for each in wrappers
+            ],
+            listeners,
+            partial(self._log_listener_error, event),
+            partial(self._log_end, event),
+        )
+        given = ", ".join(f"{name!r}: {name}" for name in arguments)
+        return _executed(event, [_head(event, arguments), f"    _fire({{{given}}})"], {"_fire": wrapped.fire})
 
     def _log_listener_error(self, event: str, plugin_name: str, error: Exception) -> None:
         if (event, plugin_name) not in self._already_logged:
@@ -163,13 +148,14 @@ class EventCalls:
                 event,
                 type(error).__name__,
                 error,
-                exc_info=error,
+                exc_info=error if error.__traceback__ is not None else None,
             )
 
     def _log_end(self, event: str, plugin_name: str, error: BaseException) -> None:
-        """Name the listener in which an exit was raised.
+        """Name the listener in which an exit (``SystemExit``, ``KeyboardInterrupt``) was raised.
 
-        The exit is passed on: it may stem from a signal handler that ran meanwhile, and must then end the process.
+        The exit is passed on: it may stem from a signal handler that ran meanwhile (Ctrl-C is one), and must then end
+        the process.
         """
         if (event, plugin_name) not in self._already_logged:
             self._already_logged.add((event, plugin_name))
@@ -183,12 +169,41 @@ class EventCalls:
 
 
 def describe(plugin: object) -> str:
-    """Return the module and class of a plugin, for messages."""
+    """Return the module and class of a plugin, for messages; the name of one that is a module."""
+    if inspect.ismodule(plugin):
+        return plugin.__name__
     return f"{type(plugin).__module__}.{type(plugin).__qualname__}"
+
+
+def _full_name(implementation: pluggy.HookImpl) -> str:
+    """Return the plugin of a hook, the name that it is registered by where somebody chose it, and its file."""
+    plugin, name = implementation.plugin, implementation.plugin_name
+    known = [f"'{name}'" if name != str(id(plugin)) else "", place(implementation.function)]
+    more = ", ".join(filter(None, known))
+    return f"{describe(plugin)} ({more})" if more else describe(plugin)
+
+
+def _head(event: str, arguments: tuple[str, ...]) -> str:
+    names = [f"{name}=None" if (event, name) == ("checkpoint_end", "error") else name for name in arguments]
+    return f"def {event}(*, {', '.join(names)}):"
+
+
+def _taken(implementation: pluggy.HookImpl) -> tuple[str, ...]:
+    """Return the arguments that a hook is called with, by position: those with a default follow the others."""
+    own = _own(implementation)
+    return (*implementation.argnames, *(name for name in implementation.kwargnames if name not in own))
+
+
+def _executed(event: str, lines: list[str], namespace: dict[str, Any]) -> Callable[..., None]:
+    exec("\n".join(lines), namespace)
+    compiled: Callable[..., None] = namespace[event]
+    return compiled
 
 
 def why_unusable(implementation: pluggy.HookImpl, caller: pluggy.HookCaller) -> str | None:
     """Return why a hook would be called in vain, or with other arguments than it wants; None where it is usable.
+
+    A last parameter with a default whose name begins with an underscore is the hook's own (``_now=time.monotonic``).
 
     Args:
         implementation: One listener of an event.
@@ -204,13 +219,26 @@ def why_unusable(implementation: pluggy.HookImpl, caller: pluggy.HookCaller) -> 
         return "it is a generator, whose body nothing runs; remove the yield, or mark it with hookimpl(wrapper=True)"
     if any(each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL) for each in parameters):
         return f"*args and **kwargs stay empty; name the arguments that it wants, of {', '.join(_arguments(caller))}"
-    if any(each.kind is each.KEYWORD_ONLY for each in parameters):
+    if any(each.kind is each.KEYWORD_ONLY and each.name not in _own(implementation) for each in parameters):
         return "its arguments are keyword-only and are passed by position; remove the *"
+    own = _own(implementation)
     for name in implementation.kwargnames:
-        if name not in _arguments(caller):
+        if name not in _arguments(caller) and name not in own:
+            if name.startswith("_"):
+                return f"'{name}' stands before an argument of the event; put what the hook has for itself last"
             hint = nearest(name, _arguments(caller))
             return f"the event has no argument '{name}', which would always have its default{hint}"
     return None
+
+
+def _own(implementation: pluggy.HookImpl) -> set[str]:
+    """Return the parameters that a hook has for itself: they come last, since the others are passed by position."""
+    own: set[str] = set()
+    for each in reversed([*inspect.signature(implementation.function).parameters.values()]):
+        if not each.name.startswith("_") or each.default is each.empty:
+            break
+        own.add(each.name)
+    return own
 
 
 def _arguments(caller: pluggy.HookCaller) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import ClassVar
 
 __all__ = [
@@ -67,8 +69,8 @@ class StopTraining(ResilienceError, SystemExit):
 
     Where nothing catches it, the process ends with ``exit_code``, as with ``sys.exit``, and the launcher does not
     restart the job: it prints the reason, asks the other ranks to end as after any failure, and ends with 1. So
-    whatever all ranks are to save has to be saved, on every rank, before this is raised. A rank that catches it, or
-    whose ``exit_code`` is 0, has ended as any other that ends with 0.
+    whatever all ranks are to save has to be saved, on every rank, before this is raised. A rank that catches it goes
+    on, and what ends it later decides; one whose ``exit_code`` is 0 has ended as any other that ends with 0.
 
     Args:
         reason: One sentence for people: who asked, and why.
@@ -77,9 +79,37 @@ class StopTraining(ResilienceError, SystemExit):
             failure.
     """
 
+    _when_uncaught: ClassVar[Callable[[StopTraining], None] | None] = None
+    """Called with the exception that ends the process; :mod:`resilience_core.monitoring.error_capture` records it."""
+
     def __init__(self, reason: str, exit_code: int = 1, *, is_final: bool = True) -> None:
         super().__init__(reason)
         self.reason = reason
         self.exit_code = exit_code
         self.is_final = is_final
-        self.code = exit_code
+
+    @property
+    def code(self) -> int:
+        """The exit code, by the name under which the interpreter asks an uncaught ``SystemExit`` for it.
+
+        That is how it is known that nothing has caught the exception: ``sys.excepthook`` is not called for a
+        ``SystemExit``, but the interpreter reads ``code`` once the outermost frame of the main thread was left, before
+        it waits for threads and runs what ``atexit`` has. Whoever else reads it has a frame.
+        """
+        tell = StopTraining._when_uncaught
+        if tell is not None and not _has_caller():
+            tell(self)
+        return self.exit_code
+
+    @code.setter
+    def code(self, value: int) -> None:  # pyright: ignore[reportIncompatibleVariableOverride] - it can be set, too
+        self.exit_code = value
+
+
+def _has_caller() -> bool:
+    """Whether whatever called the caller of this function is a frame of Python."""
+    try:
+        sys._getframe(2)
+    except ValueError:
+        return False
+    return True

@@ -2,8 +2,8 @@
 
 Pluggy holds the registry, the signatures and the order. A call through it costs about a microsecond, so whenever a
 plugin comes or goes the bus compiles each event into one flat function that calls the registered implementations
-directly, each under its own guard. Hook wrappers need pluggy's own calling loop, so an event that has one falls back
-to it.
+directly, each under its own guard. Only an event that has hook wrappers takes the longer way of
+:mod:`resilience_core._hook_wrappers`.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class EventBus:
             The plugin's name.
 
         Raises:
-            PluginError: It is registered already, is a class, marks no method, or a hook or an argument is not in
-                the contract.
+            PluginError: It is registered already, its name is taken, it is a class, marks no method, or a hook or an
+                argument is not in the contract.
         """
         with self._lock:
             _refuse_class(plugin)
@@ -88,7 +88,7 @@ class EventBus:
                 self._forget(plugin)
                 raise PluginError(f"plugin {describe(plugin)}: {_first_line(error)}") from error
             except ValueError as error:
-                raise PluginError(f"plugin {describe(plugin)} is registered already ({error})") from error
+                raise PluginError(self._why_not_registered(plugin, name)) from error
             try:
                 self.check_pending()
                 if registered is not None:
@@ -152,6 +152,18 @@ class EventBus:
                 hint = suggestion(name, EVENTS) or f"; events are: {', '.join(EVENTS)}"
                 raise PluginError(f"plugin {describe(implementation.plugin)} has an unknown hook '{name}'{hint}")
 
+    def _why_not_registered(self, plugin: object, name: str | None) -> str:
+        if (registered_as := self._manager.get_name(plugin)) is not None:
+            chosen = f", as '{registered_as}'" if registered_as != str(id(plugin)) else ""
+            return f"plugin {describe(plugin)} is registered already{chosen}"
+        name = name or self._manager.get_canonical_name(plugin)
+        owner = self._manager.get_plugin(name)
+        return (
+            f"plugin {describe(plugin)}: the name '{name}' is taken by plugin {describe(owner)}"
+            f"{_distribution(name, owner)}. Give one of them another name: in register(plugin, name), or, of an "
+            "installed plugin, in the entry point of its package"
+        )
+
     def _refuse_deaf(self, plugin: object) -> None:
         if self._manager.get_hookcallers(plugin):
             return
@@ -187,6 +199,19 @@ def _refuse_class(plugin: object) -> None:
     if inspect.isfunction(plugin):
         name = f"{plugin.__module__}.{plugin.__qualname__}"
         raise PluginError(f"plugin {name} is a function, which is not called; register what it returns: {name}(...)")
+
+
+def _distribution(name: str, plugin: object) -> str:
+    """Return which distribution offers a plugin by this name, for messages; an empty text where none is known to."""
+    package = describe(plugin).partition(".")[0]
+    try:
+        offers = [each for each in installed_plugins() if each.name == name]
+    except Exception:  # noqa: BLE001 - whatever a damaged installation leads to; the message has the class
+        return ""
+    for offer in offers:
+        if offer.entry_point.value.partition(":")[0].partition(".")[0] == package:
+            return f" of {offer.distribution} {offer.version}"
+    return ""
 
 
 def _first_line(error: Exception) -> str:

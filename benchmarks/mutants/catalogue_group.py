@@ -35,9 +35,65 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "a training that was stopped on purpose is started again",
         "launcher/agent/failure_incident.py",
-        "rank.error.is_deliberate and rank.exit_code:",
+        "rank.error.is_deliberate and rank.exit_code != 0:",
         "False:",
         ("tests/launcher/agent/test_failure_incident.py",),
+    ),
+    Mutant(
+        "a rank that is still on its way out when a peer fails has not stopped the training",
+        "launcher/agent/deliberate_stops.py",
+        "    if worker.exit_code is None:\n        return False\n",
+        "    if worker.exit_code is None:\n        return True\n",
+        ("tests/launcher/agent/test_deliberate_stops.py",),
+    ),
+    Mutant(
+        "a stop that was caught ends the job when something else ends the rank",
+        "launcher/agent/deliberate_stops.py",
+        "    return worker.exit_code == 0 or not (error.is_uncaught or is_ended_by_us)\n",
+        "    return worker.exit_code == 0\n",
+        ("tests/launcher/agent/test_deliberate_stops.py",),
+    ),
+    Mutant(
+        "what becomes of a stop while its rank is waited for does not count",
+        "launcher/agent/deliberate_stops.py",
+        "error=now if is_same and not has_gone_on else None",
+        "error=before",
+        ("tests/launcher/agent/test_deliberate_stops.py",),
+    ),
+    Mutant(
+        "a stop whose rank another node's failure ends is forgotten",
+        "launcher/agent/deliberate_stops.py",
+        "        if (error := each.error) is not None\n",
+        "        if (error := each.error) is None\n",
+        ("tests/launcher/agent/test_deliberate_stops.py",),
+    ),
+    Mutant(
+        "a stop that was caught stays on record",
+        "resilience_core/monitoring/error_capture.py",
+        '            cell.write_text(ERROR_TEXT, "")\n',
+        "            pass\n",
+        ("tests/resilience_core/monitoring/test_error_capture.py",),
+    ),
+    Mutant(
+        "nobody notes that nothing has caught a stop",
+        "resilience_core/errors.py",
+        "        if tell is not None and not _has_caller():\n",
+        "        if False:\n",
+        ("tests/resilience_core/monitoring/test_error_capture.py",),
+    ),
+    Mutant(
+        "the event bus keeps the stop that it has raised",
+        "resilience_core/_event_calls.py",
+        '            "            raised = None",\n',
+        '            "            pass",\n',
+        ("tests/resilience_core/monitoring/test_error_capture.py",),
+    ),
+    Mutant(
+        "a training that has stopped itself is run again",
+        "launcher/agent/run_tally.py",
+        "        if outcome.stopped is not None:\n",
+        "        if False:\n",
+        ("tests/launcher/test_autoresume.py",),
     ),
     Mutant(
         "whoever was given the number of a dead rank is asked to end in its place",
@@ -303,9 +359,9 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "ranks are looked at after they were asked to end",
         "launcher/agent/worker_exits.py",
-        "    known = failure_incident.look(group, processes, views, current.errors(), current.asked_ns())\n",
+        "    known = failure_incident.look(group, processes, views, errors, current.asked_ns())\n",
         "    current.request_stop(signal.SIGTERM)\n"
-        "    known = failure_incident.look(group, processes, views, current.errors(), current.asked_ns())\n",
+        "    known = failure_incident.look(group, processes, views, errors, current.asked_ns())\n",
         ("tests/launcher/agent/test_elastic_agent.py",),
     ),
     Mutant(

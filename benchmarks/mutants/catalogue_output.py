@@ -29,6 +29,13 @@ MUTANTS_OF_OUTPUT = (
         ("tests/launcher/records/test_event_log.py",),
     ),
     Mutant(
+        "a third run of one name, node and pid is refused",
+        "launcher/records/event_log.py",
+        "for number in range(2, _MOST_FILES)",
+        "for number in range(2, 2)",
+        ("tests/launcher/records/test_event_log.py",),
+    ),
+    Mutant(
         "events of an unknown version are read as if they were of ours",
         "launcher/records/event_log.py",
         'check_version(path, events[0].get("version", 1), _FORMAT_VERSION)',
@@ -52,8 +59,15 @@ MUTANTS_OF_OUTPUT = (
     Mutant(
         "an installed plugin that leaves while it is imported ends the training",
         "resilience_core/plugins/installed.py",
-        "        except BaseException as error:\n",
-        "        except ImportError as error:\n",
+        "        except (Exception, SystemExit) as error:\n",
+        "        except Exception as error:\n",
+        ("tests/resilience_core/plugins/test_installed.py",),
+    ),
+    Mutant(
+        "what a signal handler raises while plugins load is taken for the plugin's",
+        "resilience_core/plugins/installed.py",
+        "    return any(frame.f_code in handlers for",
+        "    return False and any(frame.f_code in handlers for",
         ("tests/resilience_core/plugins/test_installed.py",),
     ),
     Mutant(

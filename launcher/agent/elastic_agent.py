@@ -28,7 +28,7 @@ from launcher.agent.rendezvous import GenerationRendezvous
 from launcher.agent.resources import AgentResources
 from launcher.agent.restart_policy import RestartPolicy
 from launcher.agent.waiting import forward_signals, wait_for
-from launcher.agent.worker_exits import Exits, collect_exits, save_incident
+from launcher.agent.worker_exits import Exits, collect_exits, end_requests, save_incident
 from launcher.processes.exit_codes import FAILED
 from launcher.processes.working_folder import said_where_deleted
 from launcher.records.console import announce, gathering
@@ -167,7 +167,7 @@ class FaultTolerantAgent(QuietAgent):
             announce(f"{why}: generation {self._current.number} has up to {seconds:g} s to save and end")
         with self._resources.signals.deferred():
             self._read_reports()  # a verdict that was told before is one
-            self._current.stop_judging()
+            self._requests += end_requests(self._current, self._resources, seconds)
             self._current.stop(signal.SIGTERM, seconds, self._wait_for)
             if may_save:  # the iterations until it had ended count, too
                 self._policy.note(self._current.views())
@@ -243,7 +243,7 @@ class FaultTolerantAgent(QuietAgent):
         if not current.condemned:
             self._incidents.tell(*save_incident(exits.incident, self._resources))
         self._rendezvous_handler.note_failure()
-        incident = self._incidents.last or exits.incident
+        incident = exits.told_as(self._incidents.last)
         why = self._policy.why_not_again(incident, exits.views)
         allowed = group.spec.max_restarts
         if why is not None and self._remaining_restarts > 0:

@@ -146,9 +146,12 @@ def beyond_mending(incident: Incident) -> str | None:
 
 
 def stopped_on_purpose(incident: Incident) -> str | None:
-    """Return who has ended the training on purpose, and why; None where nobody has."""
+    """Return who has ended the training on purpose, and why; None where nobody has.
+
+    What was caught is no longer in the incident (:mod:`launcher.agent.deliberate_stops`).
+    """
     for rank in incident.culprits or incident.ranks:
-        if rank.error is not None and rank.error.is_deliberate and rank.exit_code:
+        if rank.error is not None and rank.error.is_deliberate and rank.exit_code != 0:
             return f"rank {rank.rank} has stopped the training: {rank.error.message.strip()}"
     return None
 

@@ -11,6 +11,7 @@ from launcher.agent.progress import ProgressRule, Reached, reached_by
 from launcher.agent.resources import AgentResources
 from launcher.incidents.incident import Incident
 from launcher.processes.exit_codes import FAILED
+from launcher.records.run_events import STOPPED_ON_PURPOSE
 from resilience_core.protocol.cell_view import CellView
 
 __all__ = ["RestartPolicy"]
@@ -61,6 +62,7 @@ class RestartPolicy:
         self._has_worked |= failure_incident.has_reported(views)
         if (stopped := failure_incident.stopped_on_purpose(incident)) is not None:
             self.exit_code = FAILED
+            self._resources.events.write(STOPPED_ON_PURPOSE, generation=incident.generation, why=stopped)
             return stopped
         return why
 

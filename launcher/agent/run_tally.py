@@ -21,6 +21,8 @@ class RunOutcome(NamedTuple):
     """A rank has asked for the end of the workload, so that no other run should follow."""
     failed_in_a_step: bool = False
     """The failure that ended it came while a step was running."""
+    stopped: str | None = None
+    """Which rank has stopped the training on purpose, and why; None where none has."""
 
 
 class Tally:
@@ -61,6 +63,8 @@ class Tally:
             comes_again = not failed or may_have_failed_before(reached, in_a_step=outcome.failed_in_a_step)
             self._standstill.add(reached, may_be_the_same=comes_again)
         without_progress = self._standstill.count
+        if outcome.stopped is not None:
+            return outcome.stopped
         if outcome.is_final:
             return "a rank has asked for the end of the workload"
         if self._max_failures and self.failures_in_a_row >= self._max_failures:

@@ -11,14 +11,15 @@ from typing import NamedTuple
 from torch.distributed.elastic.agent.server.api import WorkerGroup
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from launcher.agent import failure_incident
+from launcher.agent import deliberate_stops, failure_incident
+from launcher.agent.deliberate_stops import end_requests
 from launcher.agent.generation import Generation
 from launcher.agent.resources import AgentResources
 from launcher.incidents.incident import Incident
 from launcher.workers.worker_processes import WorkerProcess, WorkerProcesses
 from resilience_core.protocol.cell_view import CellView
 
-__all__ = ["Exits", "collect_exits", "save_incident"]
+__all__ = ["Exits", "collect_exits", "end_requests", "save_incident"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +36,16 @@ class Exits(NamedTuple):
     views: Mapping[int, CellView]
     """What every rank's cell said, by local rank."""
 
+    def told_as(self, told: Incident | None) -> Incident:
+        """See :func:`launcher.agent.deliberate_stops.told_as`."""
+        return deliberate_stops.told_as(told, self.incident)
+
 
 def collect_exits(current: Generation, group: WorkerGroup, resources: AgentResources, seen_ns: int) -> Exits:
     """Look at every rank, ask the peers to end, and read what those that failed have left.
+
+    It waits only where a rank may have stopped the training on purpose and has not ended, for up to
+    ``failure_stop_timeout`` (:mod:`launcher.agent.deliberate_stops`).
 
     Args:
         current: The generation; at least one of its workers has failed.
@@ -48,7 +56,10 @@ def collect_exits(current: Generation, group: WorkerGroup, resources: AgentResou
     processes = current.processes
     first = processes.failed
     views = current.views()
-    known = failure_incident.look(group, processes, views, current.errors(), current.asked_ns())
+    errors, ended_by_us = current.errors(), {*current.condemned, *current.overstayed}
+    if any(error.is_deliberate for error in errors.values()):
+        errors = deliberate_stops.without_caught(errors, processes.workers, ended_by_us)
+    known = failure_incident.look(group, processes, views, errors, current.asked_ns())
     # The peers take longest to die, so they begin before anything is read, written or said.
     current.request_stop(signal.SIGTERM)
     asked_ns = time.monotonic_ns()
@@ -63,6 +74,9 @@ def collect_exits(current: Generation, group: WorkerGroup, resources: AgentResou
         group.workers[w.local_rank].global_rank: records.get(w.local_rank) or processes.failure(w, error_file="")
         for w in first
     }
+    seconds = resources.config.failure_stop_timeout
+    if awaited := deliberate_stops.await_ends(current, known, resources, seconds):
+        known = deliberate_stops.decided(known, awaited, processes.workers, current.errors())
     incident = failure_incident.failure_incident(
         group, processes.pids(), known, views, failures, tails, current.number, seen_ns, current.overstayed
     )

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 from collections.abc import Iterator
 
 from launcher.incidents.incident import Incident
 from launcher.records.format_versions import UnknownVersionError
 from launcher.records.log_records import warn_once
+from resilience_core.errors import ResilienceError
 from resilience_core.system.plain_files import only_plain
 
-__all__ = ["read_incident", "read_incidents"]
+__all__ = ["DamagedIncidentError", "read_incident", "read_incidents"]
+
+
+class DamagedIncidentError(ResilienceError, ValueError):
+    """A file is no incident: it was cut short, or somebody has changed it."""
 
 
 def read_incident(folder: str) -> Incident:
@@ -20,16 +26,40 @@ def read_incident(folder: str) -> Incident:
     Raises:
         OSError: There is none, or it cannot be read.
         UnknownVersionError: Another release of torch-resilience has written it.
+        DamagedIncidentError: It is not what a release has written.
     """
-    with open(os.path.join(folder, "incident.json"), encoding="utf-8", opener=only_plain) as file:
-        return Incident.from_json(json.load(file))
+    with open(os.path.join(folder, "incident.json"), "rb", opener=only_plain) as file:
+        raw = file.read()
+    try:
+        incident = Incident.from_json(json.loads(raw))
+        _check(incident)
+    except UnknownVersionError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        why = str(error).splitlines()[0] if str(error) else "no reason given"
+        raise DamagedIncidentError(f"it is damaged ({type(error).__name__}: {why})") from error
+    return incident
+
+
+def _check(incident: Incident) -> None:
+    """Refuse values that whoever reads incidents calculates with.
+
+    Raises:
+        TypeError: One has the wrong type.
+    """
+    for name, value in (("seen_ns", incident.seen_ns), ("generation", incident.generation)):
+        if type(value) is not int:
+            raise TypeError(f"{name} is {reprlib.repr(value)}")
+    for rank in incident.ranks:
+        if type(rank.iteration) not in (int, type(None)):
+            raise TypeError(f"an iteration is {reprlib.repr(rank.iteration)}")
 
 
 def read_incidents(log_folder: str) -> Iterator[Incident]:
     """Return every incident of a run, oldest first.
 
-    One that another release of torch-resilience has written in another format is left out, and a warning is logged
-    once: the others are complete without it.
+    One that is damaged, or that another release of torch-resilience has written in another format, is left out, and a
+    warning is logged once: the others are complete without it.
 
     Args:
         log_folder: The run's log folder (``<--log-dir>/<run id>``).
@@ -39,7 +69,7 @@ def read_incidents(log_folder: str) -> Iterator[Incident]:
         if os.path.exists(os.path.join(parent, name, "incident.json")):
             try:
                 incident = read_incident(os.path.join(parent, name))
-            except UnknownVersionError as error:
+            except (UnknownVersionError, DamagedIncidentError) as error:
                 warn_once(f"{os.path.join(parent, name)} is left out: {error}")
                 continue
             yield incident

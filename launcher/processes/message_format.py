@@ -8,6 +8,7 @@ while a job ran, and a successor was started from the new files.
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
@@ -50,21 +51,21 @@ class MessageFormat(Generic[M]):
         try:
             fields = json.loads(raw)
             version, name = fields.pop("version"), fields.pop("kind")
-        except (ValueError, AttributeError, KeyError, TypeError):
+        except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
             raise MessageError(f"not a message: {raw[:80]!r}") from None
         if version != self._version:
             raise MessageError(
-                f"a message of version {version} where {self._version} is spoken: torch-resilience was replaced while "
-                "the job ran; start the job again"
+                f"a message of version {reprlib.repr(version)} where {self._version} is spoken: torch-resilience was "
+                "replaced while the job ran; start the job again"
             )
-        kind = self._kinds.get(name)
+        kind = self._kinds.get(name) if isinstance(name, str) else None
         if kind is None:
-            raise MessageError(f"a message of an unknown kind {name!r}; known are {', '.join(self._kinds)}")
+            raise MessageError(f"a message of an unknown kind {reprlib.repr(name)}; known are {', '.join(self._kinds)}")
         try:
             if hasattr(kind, "from_json"):
                 message: M = kind.from_json(fields)
             else:
                 message = kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
-        except (TypeError, KeyError, AttributeError, ValueError) as error:
+        except (TypeError, LookupError, AttributeError, ValueError, OverflowError, RecursionError) as error:
             raise MessageError(f"a message of kind {name} that does not fit: {error}") from error
         return message

@@ -7,9 +7,12 @@ time.
 from __future__ import annotations
 
 import contextlib
+import errno
+import itertools
 import json
 import logging
 import os
+import reprlib
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -20,22 +23,25 @@ from launcher.processes.proc import boot_id
 from launcher.records.console import announce
 from launcher.records.format_versions import check_version
 from launcher.records.log_folders import FolderError
+from launcher.records.log_records import warn_once
 from resilience_core.system.clock import NS_PER_SECOND
 from resilience_core.system.plain_files import only_plain
 
-__all__ = ["EventLog", "read_events"]
+__all__ = ["EventLog", "event_files", "read_events"]
 
 logger = logging.getLogger(__name__)
 
 _FORMAT_VERSION = 1
 """To be raised when an event or a field that :mod:`launcher.records.run_events` reads changes its meaning."""
 _ROOM_BYTES = 1 << 20
+_MOST_FILES = 10_000
+"""Of one node and pid in one folder; a folder in which nothing is ever new must not be tried for ever."""
 _LONGEST_START_SECONDS = 30.0
 _LONGEST_END_SECONDS = 1.0
 
 
 class EventLog:
-    """Appends to ``events.jsonl`` in the run's log folder.
+    """Appends to ``events.jsonl`` in the run's log folder, or to a file beside it where that exists.
 
     Every line has ``event``, ``t_ns`` (``CLOCK_MONOTONIC``, comparable with the incidents and among each other)
     and ``time`` (for people); the first one also ``version``, that of the format, and ``node`` and ``boot``, which tell
@@ -100,11 +106,18 @@ class EventLog:
             os.close(self._descriptor)
 
     def _open(self) -> int:
-        try:
-            return _new_file(self.path)
-        except FileExistsError:  # another node of this job writes to the same shared folder, or an earlier run did
-            self.path = os.path.join(self._folder, f"events-{os.uname().nodename}-{os.getpid()}.jsonl")
-            return _new_file(self.path)
+        """Make the first free one of ``events.jsonl``, ``events-<node>-<pid>.jsonl``, ``events-<node>-<pid>-2.jsonl``.
+
+        Another node of this job, or an earlier run of its name, may have the first ones. In a container whose launcher
+        is always pid 1 of the same node, each start of one ``--rdzv-id`` takes the next number.
+        """
+        own = f"events-{os.uname().nodename}-{os.getpid()}"
+        names = itertools.chain(("events", own), (f"{own}-{number}" for number in range(2, _MOST_FILES)))
+        for name in names:
+            self.path = os.path.join(self._folder, f"{name}.jsonl")
+            with contextlib.suppress(FileExistsError):
+                return _new_file(self.path)
+        raise FileExistsError(errno.EEXIST, f"{_MOST_FILES} runs have left their events there", self.path)
 
     def _append(self, raw: bytes) -> None:
         try:
@@ -170,11 +183,22 @@ def _new_file(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
 
+def event_files(log_folder: str) -> list[str]:
+    """Return the paths of all files of events in a run's log folder, of every node and every run of its name.
+
+    Raises:
+        OSError: The folder cannot be read.
+    """
+    names = sorted(os.listdir(log_folder))
+    return [os.path.join(log_folder, name) for name in names if name.startswith("events") and name.endswith(".jsonl")]
+
+
 def read_events(log_folder: str) -> list[dict[str, Any]]:
     """Return the events of a run, of every node that wrote into this folder, oldest first.
 
     On one machine the monotonic clock orders them. Between machines, whose monotonic clocks have nothing in common,
-    the wall clock does, so the order is as good as their clocks agree.
+    the wall clock does, so the order is as good as their clocks agree. A line that is no event is left out; of one that
+    is whole, a warning is logged once.
 
     Raises:
         OSError: The folder or a file cannot be read.
@@ -182,15 +206,13 @@ def read_events(log_folder: str) -> list[dict[str, Any]]:
             without the events of one node a run that goes on may seem to have ended, and be removed (``prune``).
     """
     files = []
-    for name in sorted(os.listdir(log_folder)):
-        if name.startswith("events") and name.endswith(".jsonl"):
-            path = os.path.join(log_folder, name)
-            with open(path, encoding="utf-8", opener=only_plain) as file:
-                # The last line may be on its way; one in the middle was torn by a disk that was full.
-                events = [event for line in file if line.endswith("\n") if (event := _parsed(line)) is not None]
-            if events:
-                check_version(path, events[0].get("version", 1), _FORMAT_VERSION)  # the first release wrote none
-                files.append((events[0].get("boot", name), events))
+    for path in event_files(log_folder):
+        with open(path, encoding="utf-8", errors="replace", opener=only_plain) as file:
+            # The last line may be on its way; one in the middle was torn by a disk that was full.
+            events = [event for line in file if line.endswith("\n") if (event := _parsed(line, path)) is not None]
+        if events:
+            check_version(path, events[0].get("version", 1), _FORMAT_VERSION)  # the first release wrote none
+            files.append((str(events[0].get("boot", path)), events))
     epochs: dict[str, float] = {}  # when each machine's monotonic clock began
     for boot, events in files:
         epochs.setdefault(boot, _epoch(events[0]))
@@ -198,17 +220,23 @@ def read_events(log_folder: str) -> list[dict[str, Any]]:
     return [event for _, event in sorted(dated, key=lambda pair: pair[0])]
 
 
-def _parsed(line: str) -> dict[str, Any] | None:
+def _parsed(line: str, path: str) -> dict[str, Any] | None:
     try:
         event = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return event if isinstance(event, dict) and "t_ns" in event else None
+    if not isinstance(event, dict) or "t_ns" not in event:
+        return None
+    at_ns = event["t_ns"]
+    if type(at_ns) is not int or not 0 <= at_ns < 1 << 63:
+        warn_once(f"{path}: a damaged line is left out, its t_ns is {reprlib.repr(at_ns)}")
+        return None
+    return event
 
 
 def _epoch(event: dict[str, Any]) -> float:
     """Return the wall clock, in seconds since 1970, at which the monotonic clock of an event stood at zero."""
     for form in ("%Y-%m-%dT%H:%M:%S.%f%z", "%Y-%m-%dT%H:%M:%S%z"):
-        with contextlib.suppress(KeyError, TypeError, ValueError):
+        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
             return datetime.strptime(event["time"], form).timestamp() - float(event["t_ns"]) / NS_PER_SECOND
     return 0.0

@@ -12,6 +12,7 @@ import stat
 import threading
 
 from launcher.records.console import INFO, announce
+from launcher.records.event_log import event_files
 from launcher.records.run_events import Began, Ended, typed_events
 
 __all__ = ["prune", "prune_in_background"]
@@ -51,11 +52,12 @@ def prune(log_folder: str, keep: int) -> list[str]:
 
 
 def _ended_at(path: str) -> int | None:
-    """Return when the file of events was written last, wall-clock nanoseconds; None where the folder stays."""
+    """Return when events were written last, wall-clock nanoseconds; None where the folder stays."""
     try:
         if not stat.S_ISDIR(os.lstat(path).st_mode):  # not through a link
             return None
-        written = os.stat(os.path.join(path, "events.jsonl")).st_mtime_ns
+        os.stat(os.path.join(path, "events.jsonl"))  # it is one of ours
+        written = max(os.stat(file).st_mtime_ns for file in event_files(path))
         events = typed_events(path)
     except (OSError, ValueError, TypeError):  # not ours, damaged, or of an unknown version
         return None

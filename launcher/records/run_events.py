@@ -2,7 +2,7 @@
 
 Writing stays :meth:`launcher.records.event_log.EventLog.write` with a name and facts. Some thirty kinds of events are
 written, most of them for people and for programs of users alone, and a class for each would repeat the table of
-``docs/log-folder.md`` without a reader. Three kinds are read by us, in another process and perhaps by another release:
+``docs/log-folder.md`` without a reader. Four kinds are read by us, in another process and perhaps by another release:
 they stand here, and ``tests/launcher/records/test_run_events.py`` writes and reads each.
 """
 
@@ -12,7 +12,20 @@ from typing import Any, NamedTuple
 
 from launcher.records.event_log import read_events
 
-__all__ = ["Began", "Ended", "OtherEvent", "Requested", "RunEvent", "typed_events"]
+__all__ = [
+    "STOPPED_ON_PURPOSE",
+    "Began",
+    "Ended",
+    "OtherEvent",
+    "Requested",
+    "RunEvent",
+    "StoppedOnPurpose",
+    "typed_events",
+]
+
+
+STOPPED_ON_PURPOSE = "stopped_on_purpose"
+"""The name of that event, which :class:`launcher.agent.restart_policy.RestartPolicy` writes."""
 
 
 class Began(NamedTuple):
@@ -41,6 +54,13 @@ class Requested(NamedTuple):
     """The value of a :class:`resilience_core.protocol.control.WorkloadAction`."""
 
 
+class StoppedOnPurpose(NamedTuple):
+    """A rank has ended the training by ``StopTraining``, so the job was given up."""
+
+    t_ns: int
+    why: str
+
+
 class OtherEvent(NamedTuple):
     """Any other event."""
 
@@ -48,7 +68,7 @@ class OtherEvent(NamedTuple):
     iteration: int | None
 
 
-RunEvent = Began | Ended | Requested | OtherEvent
+RunEvent = Began | Ended | Requested | StoppedOnPurpose | OtherEvent
 
 
 def typed_events(log_folder: str) -> list[RunEvent]:
@@ -76,9 +96,11 @@ def _typed(event: dict[str, Any]) -> RunEvent:
         )
     if name == "request":
         return Requested(at_ns, str(event.get("action")))
+    if name == STOPPED_ON_PURPOSE:
+        return StoppedOnPurpose(at_ns, str(event.get("why")))
     return OtherEvent(at_ns, _whole(event, "iteration"))
 
 
 def _whole(event: dict[str, Any], key: str) -> int | None:
     value = event.get(key)
-    return value if isinstance(value, int) else None
+    return value if type(value) is int else None

@@ -1,4 +1,15 @@
-"""Record the exception that leaves a rank's loop in its cell; never raises into training."""
+"""Record the exception that leaves a rank's loop in its cell; never raises into training.
+
+A ``StopTraining`` on its way out ends the job only if nothing catches it, so its record says more:
+
+- *uncaught*: the interpreter has asked it for its exit code, with no frame left. Whatever follows (threads that are
+  waited for, ``atexit``, a signal), it is what ends the process.
+- *withdrawn*: it was freed and is not uncaught, so something has caught it, and training went on. The record is
+  removed; what ends the process later has nothing to do with it.
+- *neither*: it is passing ``finally`` blocks, or it was caught and something still refers to it: the handler is
+  running, or has kept it. The two cannot be told apart from outside. Only how the process ends does
+  (:mod:`launcher.agent.deliberate_stops`).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +20,7 @@ import sys
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -32,6 +44,7 @@ __all__ = [
 LONGEST_MESSAGE = 2000
 
 _SEEN = "_ft_first_seen"
+_WATCHED = "_ft_is_watched"
 _MOST_LEAVES = 100
 _LONGEST_CHAIN = 20
 
@@ -118,23 +131,62 @@ def leave_error(error: BaseException, variable: str = CELL_VARIABLE) -> None:
     """Record an exception that ends the process, in a rank that is not monitored, or no more."""
     if _cell is not None:
         note_error(error)
-        return
+    elif (cell := _own_cell(variable)) is not None:
+        _note(cell, error, None)
+
+
+def _own_cell(variable: str = CELL_VARIABLE) -> Cell | None:
+    """Return the cell of this process, opened anew; None where it has none."""
     with contextlib.suppress(CellError, OSError, ValueError):
         cell = Cell(os.environ.get(variable, ""))
         if cell.view().pid in (0, os.getpid()):
-            _note(cell, error, None)
+            return cell
+        cell.close()
+    return None
 
 
-def _note(cell: Cell, error: BaseException, thread: str | None) -> None:
+def _note(cell: Cell, error: BaseException, thread: str | None, *, is_uncaught: bool = False) -> None:
     if isinstance(error, GeneratorExit) or (isinstance(error, SystemExit) and error.code in (None, 0)):
         return
     try:
         view = cell.view()
         if thread is not None and _is_failing(cell, view):
             return
-        cell.write_text(ERROR_TEXT, as_text(_record(view, error, thread)))
+        record = _record(view, error, thread)._replace(is_uncaught=is_uncaught)
+        if record.is_deliberate and not is_uncaught:
+            _withdraw_when_freed(error, record.at_ns)
+        cell.write_text(ERROR_TEXT, as_text(record))
     except Exception:  # noqa: BLE001 - __str__ of a foreign exception may do anything; training must not notice
         return
+
+
+def _stopped(stop: StopTraining) -> None:
+    """Record the ``StopTraining`` that ends the process, also where monitoring was shut down or never used."""
+    cell = _own_cell() if _cell is None else _cell if os.getpid() == _pid else None
+    if cell is not None:
+        _note(cell, stop, None, is_uncaught=True)
+
+
+StopTraining._when_uncaught = _stopped
+
+
+def _withdraw_when_freed(stop: BaseException, at_ns: int) -> None:
+    if not hasattr(stop, _WATCHED):
+        setattr(stop, _WATCHED, True)
+        weakref.finalize(stop, _withdraw, at_ns, os.getpid()).atexit = False
+
+
+def _withdraw(at_ns: int, pid: int) -> None:
+    """Remove the record of a ``StopTraining`` that was freed, unless it is uncaught or another one has replaced it."""
+    cell = None if os.getpid() != pid else _cell if _cell is not None else _own_cell()
+    if cell is None:
+        return
+    with contextlib.suppress(Exception):  # it may run anywhere, also while another record is being written
+        noted = parse_error(cell.read_text(ERROR_TEXT))
+        if noted is not None and noted.is_deliberate and noted.at_ns == at_ns and not noted.is_uncaught:
+            cell.write_text(ERROR_TEXT, "")
+    if cell is not _cell:
+        cell.close()
 
 
 def _is_failing(cell: Cell, view: CellView) -> bool:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import stat
 
 from resilience_core.environment import FINISHED_FLAG_VARIABLE
 from resilience_core.errors import ConfigError
 from resilience_core.hookspecs import RunContext, hookimpl
+from resilience_core.system.plain_files import only_plain
 
 __all__ = ["FinishedFlag"]
 
@@ -33,7 +35,7 @@ class FinishedFlag:
     run failed, the file of the first one would count for the whole training.
 
     Raises:
-        ConfigError: The variable is not set, or names a file that nobody can make.
+        ConfigError: The variable is not set, or names a file that nobody can make, or a pipe, a socket or a folder.
     """
 
     def __init__(self) -> None:
@@ -52,6 +54,11 @@ class FinishedFlag:
             raise ConfigError(
                 f"{FINISHED_FLAG_VARIABLE} is {path!r}, in a working folder that was deleted; give it an absolute path"
             ) from error
+        if (what := _what_else_is_at(path)) is not None:
+            raise ConfigError(
+                f"{FINISHED_FLAG_VARIABLE} is {path!r}, which is {what}, not a plain file; remove it, or name another "
+                "file"
+            )
         self._makes_it = False
         self._has_trained = False
 
@@ -88,9 +95,21 @@ class FinishedFlag:
             )
             return
         try:
-            with open(self.path, "a", encoding="utf-8"):
+            with open(self.path, "a", encoding="utf-8", opener=only_plain):
                 _made_here.add(self.path)
         except OSError as error:
-            logger.error(
-                "training is complete, but %s cannot be made (%s): it will be started again", self.path, error.strerror
-            )
+            what = _what_else_is_at(self.path)  # it may have come since the start
+            why = error.strerror if what is None else f"it is {what}, not a plain file"
+            logger.error("training is complete, but %s cannot be made (%s): it will be started again", self.path, why)
+
+
+def _what_else_is_at(path: str) -> str | None:
+    """Return what stands in the place of a file and cannot become the flag; None where a file is or may be made."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return None
+    for is_one, what in ((stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISDIR, "a folder")):
+        if is_one(mode):
+            return what
+    return None

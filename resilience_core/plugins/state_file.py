@@ -1,12 +1,18 @@
 """Learned timeouts in a file: JSON, replaced atomically.
 
 A process that is killed while writing leaves the old file intact; a reader sees the old state or the new one.
+
+The format, ``{"current_timeouts": {...}}``, has no version, since others read it by its keys. A release adds keys
+beside that one, as ``evidence`` was added, and changes none. So a key that is not known here is one of a newer release:
+it is kept when the file is rewritten, and said once. To leave such a file alone would mean that jobs of this release,
+which can read the timeouts in it, would not keep what they learn.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import secrets
 from collections.abc import Mapping
@@ -23,6 +29,14 @@ from resilience_core.system.plain_files import only_plain
 
 __all__ = ["load_state", "save_state"]
 
+logger = logging.getLogger(__name__)
+
+_OURS = frozenset({"current_timeouts", "evidence"})
+"""Keys of a state: what it no longer has is removed from the file."""
+
+_told: set[str] = set()
+"""Files whose unknown keys this process has spoken of."""
+
 _DELETE = "delete the file to learn timeouts anew"
 _LARGEST_BYTES = 4 * 1024 * 1024
 _JSON_NAMES: dict[type, str] = {
@@ -38,18 +52,27 @@ def save_state(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
     """Write a state so that the file holds either all of it or what it held before.
 
     Missing folders are made. The data is on disk before it takes the file's name, and the name before this
-    returns.
+    returns. Keys of the old state that this release does not know are kept.
 
     Args:
         path: The file.
         state: What ``RankMonitorClient.state_dict`` gave.
 
     Raises:
-        StateFileError: It cannot be written; the old file is unchanged.
+        StateFileError: It cannot be written, or what is to be kept of the old file cannot; that is unchanged.
+        ValueError: A number of the state is not finite.
     """
     name = os.fspath(path)
     folder = os.path.dirname(name) or "."
     text = json.dumps(state, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    if kept := _unknown_keys(name):
+        try:
+            text = json.dumps({**kept, **state}, indent=1, sort_keys=True) + "\n"
+        except RecursionError as error:
+            raise StateFileError(
+                f"learned timeouts cannot be written to {name}: it has keys that this release does not know "
+                f"({', '.join(sorted(kept))}), nested too deeply to be kept"
+            ) from error
     try:
         os.makedirs(folder, exist_ok=True)
         # Not tempfile: its files are private, and the next job may run as another member of the group.
@@ -67,6 +90,24 @@ def save_state(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
         _sync_folder(folder)
     except OSError as error:
         raise StateFileError(f"learned timeouts cannot be written to {name}: {error.strerror}") from error
+
+
+def _unknown_keys(name: str) -> dict[str, Any]:
+    """Return what the file has beside a state, and say so once; nothing where it holds no state."""
+    try:
+        old = load_state(name)
+    except StateFileError:
+        return {}
+    kept = {key: value for key, value in (old or {}).items() if key not in _OURS}
+    if kept and name not in _told:
+        _told.add(name)
+        logger.warning(
+            "%s has keys that this release of torch-resilience does not know (%s), perhaps those of a newer one; they "
+            "are kept as they are, beside the timeouts that are learned now (said once)",
+            name,
+            ", ".join(sorted(kept)),
+        )
+    return kept
 
 
 def load_state(path: str | os.PathLike[str]) -> dict[str, Any] | None:

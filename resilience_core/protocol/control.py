@@ -6,14 +6,13 @@ that could break within a message, and nothing in it can be executed.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import json
 import os
 import reprlib
 import socket
 from typing import Any
-
-import attrs
 
 from resilience_core.errors import RankMonitorClientError, ResilienceError
 from resilience_core.suggestions import nearest
@@ -58,7 +57,7 @@ def _description(value: str) -> str:
     return value
 
 
-@attrs.frozen
+@dataclasses.dataclass(frozen=True, init=False)
 class WorkloadControlRequest:
     """One request.
 
@@ -70,8 +69,12 @@ class WorkloadControlRequest:
         ControlMessageError: The action is not known, or the description is not text.
     """
 
-    action: WorkloadAction = attrs.field(converter=_action)
-    description: str = attrs.field(default="", converter=_description)
+    action: WorkloadAction
+    description: str
+
+    def __init__(self, action: WorkloadAction | str, description: str = "") -> None:
+        object.__setattr__(self, "action", _action(action))  # frozen, and the standard library has no converters
+        object.__setattr__(self, "description", _description(description))
 
     def to_json(self) -> str:
         """Return the request as one JSON object."""

@@ -25,7 +25,7 @@ __all__ = [
     "parse_error",
 ]
 
-VERSION = 1
+VERSION = 2
 """Of the text in a cell; raised with every change of its keys."""
 
 _CONSEQUENCES = re.compile(
@@ -54,7 +54,12 @@ class ErrorRecord(NamedTuple):
     is_permanent: bool = False
     """A restart cannot fix it: a mistake in how the job was configured."""
     is_deliberate: bool = False
-    """It ends training on purpose (``StopTraining``), so a restart would only come to the same end."""
+    """It ends training on purpose (``StopTraining``), so a restart would only come to the same end.
+
+    As long as it is neither ``is_uncaught`` nor withdrawn it is on its way out, or something still refers to it.
+    """
+    is_uncaught: bool = False
+    """Nothing has caught it: a ``StopTraining`` that has left the outermost frame of the process."""
     thread: str | None = None
     """The thread that it ended, where that is not the main thread."""
 
@@ -113,6 +118,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "is_consequence": _TRUTH,
     "is_permanent": _TRUTH,
     "is_deliberate": _TRUTH,
+    "is_uncaught": _TRUTH,
     "thread": _TEXT_OR_NONE,
 }
 

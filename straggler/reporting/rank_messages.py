@@ -6,6 +6,7 @@ Sent when every rank wants a report of its own (``gather_on_rank0=False``) or ha
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -120,11 +121,12 @@ def decode_for_rank(message: bytes, rank: int, ranks: int) -> RankMessage:
     try:
         plain = json.loads(message)
         version, decision, details = plain["version"], plain["decision"], plain.get("scores")
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise WireError(f"rank 0 sent no message of a report: {message[:80]!r}") from None
     if version != VERSION:
         raise WireError(
-            f"rank 0 sent a message of version {version}, and this rank reads {VERSION}: mixed installations?"
+            f"rank 0 sent a message of version {reprlib.repr(version)}, and this rank reads {VERSION}: mixed "
+            "installations?"
         )
     if not isinstance(decision, dict):
         raise WireError(f"rank 0 sent a decision that is {type(decision).__name__} and no mapping")

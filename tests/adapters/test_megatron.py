@@ -368,3 +368,63 @@ def test_the_finished_flag(
         megatron.abort(state)
     megatron.shutdown(state)
     assert flag.exists() is is_made
+
+
+class Slots:
+    """A state for the counters that takes no attributes."""
+
+    __slots__ = ()
+
+
+@pytest.mark.parametrize("what", ["cfg", "rank_monitor_client", "fault_tolerance_state"])
+def test_what_the_global_state_lacks_is_said_before_anything_happens(
+    state: Any, recorder: EventRecorder, what: str
+) -> None:
+    incomplete = SimpleNamespace(**{name: value for name, value in vars(state).items() if name != what})
+    with pytest.raises(ConfigError) as caught:
+        megatron.setup(state.cfg, incomplete)
+    assert str(caught.value).startswith(
+        f"adapters.megatron.setup(): global_state (types.SimpleNamespace) has no attribute '{what}'; it needs cfg "
+    )
+    assert recorder.events == []
+    assert not Path(state.cfg.checkpoint.save).exists()
+
+
+@pytest.mark.parametrize("counters", [None, Slots()])
+def test_a_state_that_takes_no_counters_is_refused(state: Any, recorder: EventRecorder, counters: object) -> None:
+    state.fault_tolerance_state = counters
+    with pytest.raises(ConfigError, match=r"global_state\.fault_tolerance_state is .*, which takes no attributes"):
+        megatron.setup(state.cfg, state)
+    assert recorder.events == []
+
+
+@pytest.mark.parametrize("path", ["checkpoint", "checkpoint.save", "checkpoint.async_save", "ft.calc_ft_timeouts"])
+def test_what_the_configuration_lacks_is_said(state: Any, recorder: EventRecorder, path: str) -> None:
+    *parent, name = path.split(".")
+    delattr(getattr(state.cfg, parent[0]) if parent else state.cfg, name)
+    with pytest.raises(ConfigError, match=rf"^adapters\.megatron\.setup\(\): config has no '{path}'"):
+        megatron.setup(state.cfg, state)
+    assert recorder.events == []
+
+
+def test_another_configuration_without_fault_tolerance_is_said(
+    state: Any, recorder: EventRecorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Steps are looked up there, so none of them would be watched."""
+    config, state.cfg = state.cfg, None
+    megatron.setup(config, state)
+    assert "global_state.cfg has no 'ft', so that steps and saves are not watched" in caplog.text
+
+
+def test_without_a_count_of_steps_the_calls_are_counted(state: Any, recorder: EventRecorder) -> None:
+    del state.train_state
+    megatron.setup(state.cfg, state)
+    for _ in range(2):
+        megatron.on_training_step_start(state)
+        megatron.on_training_step_end(state)
+    assert [arguments["iteration"] for name, arguments in recorder.events if name == "step_start"] == [0, 1]
+
+
+def test_a_global_state_that_was_never_set_up_needs_nothing() -> None:
+    for function in (megatron.on_training_step_start, megatron.on_eval_step_end, megatron.shutdown, megatron.abort):
+        function(SimpleNamespace())

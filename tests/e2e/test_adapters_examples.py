@@ -125,3 +125,47 @@ def test_hung_then_crashed_then_complete(jobs: dict[str, tuple[Path, subprocess.
     run = str(folder / "ft_logs" / "latest")
     (ended,) = [event for event in read_events(run) if event["event"] == "ended"]
     check(example, folder, (folder / "log").read_text(), ended, *read_incidents(run))
+
+
+@pytest.fixture
+def without_scikit_learn(tmp_path: Path) -> str:
+    """A folder for PYTHONPATH in which scikit-learn looks as if it were not installed."""
+    package = tmp_path / "without" / "sklearn"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text('raise ModuleNotFoundError("No module named sklearn", name="sklearn")\n')
+    return str(package.parent)
+
+
+NEEDS = "examples/lightning_digits.py needs scikit-learn, which has the digits: pip install scikit-learn"
+
+
+def test_without_scikit_learn_the_example_uses_up_no_restart(
+    launch: Callable[..., Any], without_scikit_learn: str
+) -> None:
+    job = launch(
+        *(EXAMPLES / "lightning_digits.py", *ARGUMENTS["lightning_digits.py"]),
+        nproc=1,
+        options=["--max-restarts", 3],
+        worker_start="spawn",
+        env={
+            "PYTHONPATH": os.pathsep.join([without_scikit_learn, str(EXAMPLES.parent)]),
+            "TORCHINDUCTOR_CACHE_DIR": "cache",
+        },
+        **LIMITS,
+    )
+    assert job.wait(LONGEST) == 1
+    assert f"the job has failed: rank 0 has stopped the training: {NEEDS}" in job.stderr
+    assert len(job.events("started")) == 1
+
+
+def test_without_scikit_learn_the_example_says_so_alone(without_scikit_learn: str, tmp_path: Path) -> None:
+    path = os.pathsep.join([without_scikit_learn, str(EXAMPLES.parent)])
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "lightning_digits.py", "--out", tmp_path / "out"],
+        env={**{name: value for name, value in os.environ.items() if name != "RANK"}, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=LONGEST,
+    )
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, NEEDS)
+    assert "Traceback" not in done.stderr

@@ -120,6 +120,32 @@ def test_what_a_rank_has_asked_for_is_heeded(runner: Runner) -> None:
     assert "a rank has asked for the end of the workload" in said
 
 
+def test_a_training_that_has_stopped_itself_on_purpose_is_not_run_again(runner: Runner) -> None:
+    code, said = runner.run("tell('stopped_on_purpose', why='rank 3 has stopped the training: NaN')\nsys.exit(1)")
+    assert (code, runner.runs) == (1, 1)
+    assert "given up: rank 3 has stopped the training: NaN after 1 run(s), 1 failed" in said
+
+
+def test_a_training_that_is_complete_may_have_stopped_itself(runner: Runner) -> None:
+    code, _ = runner.run("tell('stopped_on_purpose', why='low enough')\nfinish()\nsys.exit(1)")
+    assert (code, runner.runs) == (0, 1)
+
+
+def test_what_is_damaged_in_a_log_folder_is_said_and_ends_nothing(runner: Runner) -> None:
+    damaged = runner.folder / "ft_logs" / "damaged" / "events.jsonl"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text('{"event": "began", "t_ns": null}\n')
+    incident = (
+        "os.makedirs(f'ft_logs/{run}/incidents/0001'); open(f'ft_logs/{run}/incidents/0001/incident.json', 'w').close()"
+    )
+    code, said = runner.run(f"{incident}\ntell('ended', iteration=run)\nsys.exit(1)", "--max-failures", "3")
+    assert (code, runner.runs) == (1, 3)
+    assert "Traceback" not in said
+    assert "last iteration 3" in said
+    assert said.count("ft_logs/damaged/events.jsonl: a damaged line is left out, its t_ns is None") == 1
+    assert said.count("ft_logs/2/incidents/0001 is left out: it is damaged (JSONDecodeError") == 1
+
+
 def test_a_run_of_an_unknown_version_is_said_once(runner: Runner) -> None:
     newer = runner.folder / "ft_logs" / "newer"
     newer.mkdir(parents=True)

@@ -16,6 +16,7 @@ import resilience_core
 from resilience_core import EventBus, RunContext, SectionError, StopTraining, hookimpl
 from resilience_core.errors import PluginError
 from resilience_core.event_bus import EVENTS
+from resilience_core.plugins.installed import InstalledPlugin
 from resilience_core.testing import EventRecorder
 
 ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -297,7 +298,7 @@ def test_a_misspelt_argument_is_refused():
 def test_registering_twice_is_refused_and_changes_nothing():
     bus, step = EventBus(), Step()
     bus.register(step)
-    with pytest.raises(PluginError, match=r"Step is registered already"):
+    with pytest.raises(PluginError, match=r"Step is registered already$"):
         bus.register(step)
     bus.step_start(iteration=4)
     assert step.log == [4]
@@ -417,7 +418,7 @@ def test_an_installed_plugin_is_held_to_the_same(plugin: object, monkeypatch: py
     assert bus.plugins() == []
 
 
-@pytest.mark.parametrize("exit_type", [SystemExit, GeneratorExit])
+@pytest.mark.parametrize("exit_type", [SystemExit, GeneratorExit, KeyboardInterrupt])
 def test_an_exit_in_a_listener_is_passed_on_and_names_the_plugin(
     exit_type: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -432,6 +433,70 @@ def test_an_exit_in_a_listener_is_passed_on_and_names_the_plugin(
         events.step_start(iteration=0)
     assert f"{exit_type.__name__} was raised while plugin" in caplog.text
     assert "Exits handled step_start" in caplog.text
+
+
+def test_an_exit_in_the_same_listener_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    bus = EventBus()
+    bus.register(Step(error=KeyboardInterrupt()))
+    for iteration in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            bus.step_start(iteration=iteration)
+    assert len(caplog.records) == 1
+
+
+def module_plugin(name: str) -> types.ModuleType:
+    module = types.ModuleType(name)
+
+    @hookimpl
+    def step_start(iteration: int) -> None:
+        raise ValueError(name)
+
+    module.step_start = step_start  # type: ignore[attr-defined]
+    return module
+
+
+def test_a_plugin_that_is_a_module_is_called_by_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    bus = EventBus()
+    bus.register(module_plugin("of_theirs"))
+    bus.step_start(iteration=0)
+    assert "plugin of_theirs failed in step_start" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["log", None])
+def test_a_name_that_is_taken_is_refused_with_its_owner_and_the_fix(name: str | None) -> None:
+    bus = EventBus()
+    first, second = (Step(), First()) if name else (module_plugin("log"), module_plugin("log"))
+    bus.register(first, name)
+    with pytest.raises(PluginError) as caught:
+        bus.register(second, name)
+    new, old = (f"{__name__}.First", f"{__name__}.Step") if name else ("log", "log")
+    assert str(caught.value) == (
+        f"plugin {new}: the name 'log' is taken by plugin {old}. Give one of them another name: in "
+        "register(plugin, name), or, of an installed plugin, in the entry point of its package"
+    )
+    assert bus.plugins() == [first]
+
+
+def test_the_owner_of_a_name_is_named_with_its_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    bus, loaded = EventBus(), [Step(), First()]
+    entry = types.SimpleNamespace(value=f"{__name__}:Step")
+    of_another = types.SimpleNamespace(value="elsewhere:Step")
+    offers = [
+        InstalledPlugin("log", "not-loaded", "2.0", of_another),  # type: ignore[arg-type]
+        InstalledPlugin("log", "step-log", "1.0", entry),  # type: ignore[arg-type]
+    ]
+    monkeypatch.setattr("resilience_core.event_bus.installed_plugins", lambda: offers)
+    bus.register(loaded[0], "log")
+    with pytest.raises(PluginError, match=r"'log' is taken by plugin \S+\.Step of step-log 1\.0\. Give one"):
+        bus.register(loaded[1], "log")
+
+
+def test_a_plugin_that_is_registered_already_is_refused_without_its_repr() -> None:
+    bus, plugin = EventBus(), Step()
+    bus.register(plugin, "mine")
+    for name in ("mine", "other", None):
+        with pytest.raises(PluginError, match=r"^plugin \S+\.Step is registered already, as 'mine'$"):
+            bus.register(plugin, name)
 
 
 @pytest.mark.parametrize(("plugin", "says"), [(lambda: None, "is a function"), (None, "is None")])
@@ -501,3 +566,24 @@ def test_an_optional_hook_is_not_compared_with_a_contract_that_it_has_not() -> N
     bus, plugin = EventBus(), OfAnotherVersion()
     bus.register(plugin)
     assert bus.is_registered(plugin)
+
+
+class OfItsOwn:
+    @hookimpl
+    def step_start(self, iteration: int = 9, _log: list[int] = [], *, _more: int = 1) -> None:  # noqa: B006
+        _log.append(iteration + _more)
+
+
+class OfItsOwnFirst:
+    @hookimpl
+    def step_start(self, _log: int = 1, iteration: int = 9) -> None: ...
+
+
+def test_a_hook_may_have_arguments_of_its_own() -> None:
+    """A default bound to a name that begins with an underscore is a usual way to keep something at hand."""
+    bus = EventBus()
+    bus.register(OfItsOwn())
+    bus.step_start(iteration=4)
+    assert OfItsOwn.step_start.__defaults__[1] == [5]
+    with pytest.raises(PluginError, match=r"'_log' stands before an argument of the event; put what .* last"):
+        bus.register(OfItsOwnFirst())

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import errno
+import json
 import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
 from launcher.incidents.incident import Incident
-from launcher.incidents.incident_files import read_incident, read_incidents
+from launcher.incidents.incident_files import DamagedIncidentError, read_incident, read_incidents
 from launcher.incidents.incident_writer import IncidentWriter
+from launcher.incidents.rank_report import RankReport
 
 INCIDENT = Incident("hang", 0, "why", "SIGKILL to rank 0, 1", ())
 
@@ -122,3 +124,31 @@ def test_what_finds_no_room_behind_a_file_system_that_hangs_is_said(
     assert "is not written" in str(writer.write(INCIDENT)[1])
     gate.set()
     writer.finish(180)
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda plain: "", "JSONDecodeError"),
+        (lambda plain: "[]", "AttributeError"),
+        (lambda plain: "[" * 100_000, "RecursionError"),
+        (lambda plain: json.dumps({**plain, "seen_ns": "x"}), "TypeError: seen_ns is 'x'"),
+        (lambda plain: json.dumps({**plain, "ranks": [{**plain["ranks"][0], "iteration": "7"}]}), "TypeError: an iter"),
+        (lambda plain: json.dumps({**plain, "ranks": None}), "TypeError"),
+        (lambda plain: json.dumps({**plain, "ranks": [{}]}), "KeyError"),
+        (lambda plain: json.dumps({**plain, "more": 1}), "TypeError"),
+    ],
+)
+def test_a_damaged_incident_is_named_and_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[dict[str, Any]], str], told: str
+) -> None:
+    ranks = (RankReport(0, 0, 9),)
+    damaged = INCIDENT._replace(ranks=ranks).write(f"{tmp_path}/incidents").folder
+    INCIDENT._replace(ranks=ranks).write(f"{tmp_path}/incidents")
+    assert damaged is not None
+    path = Path(damaged) / "incident.json"
+    path.write_text(damage(json.loads(path.read_text())))
+    with pytest.raises(DamagedIncidentError, match=f"it is damaged .{told}"):
+        read_incident(damaged)
+    assert len(list(read_incidents(str(tmp_path)))) == 1
+    assert f"{damaged} is left out: it is damaged ({told}" in caplog.text

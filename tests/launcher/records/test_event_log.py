@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from launcher.processes.background import Background, NotDoneError
-from launcher.records.event_log import EventLog, read_events
+from launcher.records.event_log import EventLog, event_files, read_events
 from launcher.records.format_versions import UnknownVersionError
 from launcher.records.log_folders import FolderError
 
@@ -202,6 +202,48 @@ def test_a_folder_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
     drain.join(180)
     assert not drain.is_alive()
     os.close(reader)
+
+
+def test_a_run_in_a_folder_that_others_have_used_finds_a_free_name(tmp_path: Path) -> None:
+    """As in a container, whose launcher is always pid 1 of the same node."""
+    own = f"events-{os.uname().nodename}-{os.getpid()}"
+    for number in range(5):
+        log = EventLog(str(tmp_path))
+        log.write("began", number=number)
+        log.close()
+    names = ["events.jsonl", f"{own}.jsonl", *(f"{own}-{n}.jsonl" for n in (2, 3, 4))]
+    assert sorted(os.listdir(tmp_path)) == sorted(names)
+    assert sorted(map(os.path.basename, event_files(str(tmp_path)))) == sorted(names)
+    assert [event["number"] for event in read_events(str(tmp_path))] == [0, 1, 2, 3, 4]
+
+
+def test_a_folder_in_which_no_name_is_free_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.records.event_log._MOST_FILES", 3)
+    for _ in range(3):
+        EventLog(str(tmp_path)).close()
+    with pytest.raises(FolderError, match="3 runs have left their events there; name another folder with --log-dir"):
+        EventLog(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ['"t_ns": null', '"t_ns": "x"', '"t_ns": 1e400', '"t_ns": true', '"t_ns": -1', f'"t_ns": {10**400}', '"t_ns": []'],
+)
+def test_a_damaged_line_is_left_out_and_said_once(
+    tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    line = f'{{"event": "began", {damage}}}\n'
+    (tmp_path / "events.jsonl").write_text(f'{line}{{"event": "ended", "t_ns": 1}}\n{"[" * 100_000}\n{line}')
+    for _ in range(2):
+        assert [event["event"] for event in read_events(str(tmp_path))] == ["ended"]
+    assert caplog.text.count(f"{tmp_path}/events.jsonl: a damaged line is left out, its t_ns is") == 1
+
+
+@pytest.mark.parametrize("facts", ['"boot": []', '"time": 3', '"time": "9999-12-31T23:59:59.0+00:00"'])
+def test_damaged_facts_about_a_file_leave_its_events(tmp_path: Path, facts: str) -> None:
+    (tmp_path / "events.jsonl").write_text(f'{{"event": "began", "t_ns": 1, {facts}}}\n')
+    (tmp_path / "events-other-1.jsonl").write_bytes(b'{"event": "\xff", "t_ns": 2}\n')
+    assert len(read_events(str(tmp_path))) == 2
 
 
 def test_machines_are_put_in_order_by_their_wall_clocks(tmp_path: Path) -> None:

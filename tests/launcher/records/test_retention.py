@@ -63,6 +63,13 @@ def test_what_is_not_surely_an_ended_run_of_ours_stays(logs: Path, tmp_path: Pat
     assert (elsewhere / "events.jsonl").exists()
 
 
+def test_a_folder_in_which_a_later_run_has_written_is_as_young_as_that_run(logs: Path) -> None:
+    later = run(logs / "again", ["began", "ended"], second=1) / "events-node-1-2.jsonl"
+    later.write_text("".join(json.dumps({"event": each, "t_ns": 5}) + "\n" for each in ("began", "ended")))
+    prune(str(logs / "ours"), 2)
+    assert left(logs) == ["again", "ours"]
+
+
 def test_it_says_what_it_removed(logs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     prune_in_background(str(logs / "ours"), 3).join(60)
     assert "2 log folder(s) of ended runs removed (--ft-keep-runs 3): old0, old1" in capfd.readouterr().err

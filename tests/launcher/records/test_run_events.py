@@ -6,7 +6,15 @@ from pathlib import Path
 
 from launcher.agent.progress import Reached
 from launcher.records.event_log import EventLog
-from launcher.records.run_events import Began, Ended, OtherEvent, Requested, typed_events
+from launcher.records.run_events import (
+    STOPPED_ON_PURPOSE,
+    Began,
+    Ended,
+    OtherEvent,
+    Requested,
+    StoppedOnPurpose,
+    typed_events,
+)
 from resilience_core.protocol.control import WorkloadAction
 
 
@@ -17,6 +25,7 @@ def test_what_is_written_is_read_as_a_typed_value(tmp_path: Path) -> None:
     log.write("request", at_ns=2, rank=0, action=WorkloadAction.ShutdownWorkload.value, why="enough")
     log.write("started", at_ns=3, generation=0)
     log.write("ended", at_ns=4, generation=0, **furthest._asdict(), exit_code=0)
+    log.write(STOPPED_ON_PURPOSE, at_ns=5, generation=0, why="rank 0 has stopped the training: NaN")
     log.close()
 
     assert typed_events(str(tmp_path)) == [
@@ -24,6 +33,7 @@ def test_what_is_written_is_read_as_a_typed_value(tmp_path: Path) -> None:
         Requested(2, "ShutdownWorkload"),
         OtherEvent(3, iteration=None),
         Ended(4, **furthest._asdict()),
+        StoppedOnPurpose(5, "rank 0 has stopped the training: NaN"),
     ]
 
 

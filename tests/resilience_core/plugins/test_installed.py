@@ -132,6 +132,8 @@ def test_a_broken_one_is_named_and_left_out(
     offer(site, "other", "o = other:Listener")
     bus = EventBus()
     load(bus)
+    assert not caplog.records, "the rank's log level is not known yet"
+    bus.setup(context=RunContext())
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith(
@@ -139,6 +141,7 @@ def test_a_broken_one_is_named_and_left_out(
     )
     assert (record.exc_info is None) == said.startswith("PluginError")
     bus.setup(context=RunContext())
+    assert len(caplog.records) == 1
     assert [type(plugin).__module__ for plugin in bus.plugins()] == ["other"]
 
 
@@ -147,8 +150,9 @@ def test_of_two_with_one_name_the_second_is_left_out(site: Path, caplog: pytest.
     offer(site, "their-plugin", "same = their_plugin:Listener")
     bus = EventBus()
     load(bus)
+    bus.setup(context=RunContext())
     assert "plugin same of their-plugin 1.0" in caplog.text
-    assert "registered already" in caplog.text
+    assert "the name 'same' is taken by plugin other.Listener of other 1.0" in caplog.text
 
 
 def test_the_distribution_that_an_import_finds_counts(
@@ -188,8 +192,46 @@ def test_a_damaged_one_does_not_end_the_training(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("resilience_core.plugins.installed.distributions_with", lambda group: ["not-there"])
-    assert load(EventBus()) == []
+    bus = EventBus()
+    load(bus)
+    bus.setup(context=RunContext())
+    assert bus.plugins() == []
     assert "no plugin of not-there was loaded: its entry points cannot be read: PackageNotFoundError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "raised", ["sys.exit(143)", "raise ValueError('preempted')", "raise Preempted"], ids=["exit", "error", "base"]
+)
+def test_what_a_signal_handler_raises_while_plugins_load_is_passed_on(tmp_path: Path, raised: str) -> None:
+    """The import of a plugin may take seconds, and a scheduler asks the rank to end meanwhile."""
+    module = f"import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n{LISTENS}"
+    offer(tmp_path / "site", "their-plugin", "theirs = their_plugin:Listener", module)
+    code = (
+        "import signal, sys\nclass Preempted(BaseException): pass\n"
+        f"def end(*_):\n    {raised}\n"
+        "signal.signal(signal.SIGTERM, end)\nfrom resilience_core import bus\n"
+        "try:\n    bus()\nexcept BaseException as error:\n    print(type(error).__name__)\n"
+    )
+    environment = {"PYTHONPATH": str(tmp_path / "site")}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout.split() in (["SystemExit"], ["ValueError"], ["Preempted"])
+    assert "was not loaded" not in done.stderr
+
+
+@pytest.mark.parametrize(("ends", "is_told"), [("", True), ("bus().setup(context=RunContext())", False)])
+def test_a_failure_is_told_at_the_log_level_or_at_the_exit_where_there_is_no_setup(
+    tmp_path: Path, ends: str, is_told: bool
+) -> None:
+    offer(tmp_path / "site", "broken", "b = broken:Listener", "1 / 0")
+    code = (
+        "import logging; from resilience_core import bus, RunContext, hookimpl\n"
+        "class Monitor:\n    @hookimpl\n    def setup(self): logging.getLogger('resilience_core').setLevel('ERROR')\n"
+        f"bus().register(Monitor())\n{ends}"
+    )
+    environment = {"PYTHONPATH": str(tmp_path / "site")}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert ("plugin b of broken 1.0 (broken:Listener) was not loaded" in done.stderr) is is_told
 
 
 @pytest.mark.parametrize(

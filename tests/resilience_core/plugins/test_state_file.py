@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from resilience_core.errors import StateFileError
+from resilience_core.plugins import state_file
 from resilience_core.plugins.state_file import load_state, save_state
 
 
@@ -88,8 +90,6 @@ def test_a_file_that_is_not_ours_is_refused_by_name(tmp_path: Path, content: byt
 
 @pytest.mark.parametrize("value", ["soon", -1, 0, True, None, float("inf")])
 def test_a_timeout_that_is_none_is_refused(tmp_path: Path, value: Any):
-    import json
-
     wrong = state()
     wrong["current_timeouts"]["section"]["section"]["step"] = value
     (tmp_path / "s").write_text(json.dumps(wrong))
@@ -168,4 +168,73 @@ def test_killed_between_write_and_rename_the_old_file_stands(tmp_path: Path, ins
         [sys.executable, "-c", KILLED, str(path), instant], env={**os.environ, "PYTHONPATH": root}, check=False
     )
     assert done.returncode == -signal.SIGKILL
+    assert load_state(path) == state()
+
+
+def test_what_a_newer_release_has_added_is_kept_and_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "ft_state.json"
+    newer = {"version": 2, "clusters": {"a": [1, 2]}, "evidence": {}, **state()}
+    path.write_text(json.dumps(newer))
+    assert load_state(path) is not None
+    for step in (3.0, 4.0):
+        save_state(path, {**state(step)})
+    assert json.loads(path.read_text()) == {"version": 2, "clusters": {"a": [1, 2]}, **state(4.0)}
+    assert load_state(path) is not None
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == (
+        f"{path} has keys that this release of torch-resilience does not know (clusters, version), perhaps those of a "
+        "newer one; they are kept as they are, beside the timeouts that are learned now (said once)"
+    )
+
+
+def test_a_state_wins_over_a_key_that_the_file_has_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "ft_state.json"
+    path.write_text(json.dumps({"version": 2, **state()}))
+    save_state(path, {"version": 3, **state(3.0)})
+    assert json.loads(path.read_text()) == {"version": 3, **state(3.0)}
+
+
+def test_evidence_of_the_state_before_is_not_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It says what the timeouts of that state rest on, not those that are written now."""
+    path = tmp_path / "ft_state.json"
+    path.write_text(json.dumps({"evidence": {"step": {}}, **state()}))
+    save_state(path, state(3.0))
+    assert json.loads(path.read_text()) == state(3.0)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b'{"a": 1}', b'{"a": ', b"\xff", b"[" * 100_000])
+def test_nothing_is_kept_of_what_is_no_state(tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "ft_state.json"
+    path.write_bytes(content)
+    save_state(path, state())
+    assert json.loads(path.read_text()) == state()
+    assert caplog.records == []
+
+
+def test_a_pipe_in_its_place_is_replaced_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ft_state.json")
+    save_state(tmp_path / "ft_state.json", state())
+    assert load_state(tmp_path / "ft_state.json") == state()
+
+
+def test_what_is_kept_may_hold_what_strict_json_does_not(tmp_path: Path) -> None:
+    path = tmp_path / "ft_state.json"
+    path.write_text(json.dumps({"x": float("inf"), **state()}))
+    save_state(path, state(3.0))
+    assert json.loads(path.read_text()) == {"x": float("inf"), **state(3.0)}
+
+
+def test_what_cannot_be_kept_leaves_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some interpreters read deeper nesting than they write."""
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    path = tmp_path / "ft_state.json"
+    save_state(path, state())
+    monkeypatch.setattr(state_file, "load_state", lambda path: {"deep": deep, **state()})
+    with pytest.raises(StateFileError, match=r"ft_state.json: .* \(deep\), nested too deeply to be kept"):
+        save_state(path, state(3.0))
+    monkeypatch.undo()
     assert load_state(path) == state()

@@ -38,6 +38,7 @@ def plain(**changes):
         (json.dumps({"decision": {}}).encode(), "no message of a report"),
         (b"[1, 2]", "no message of a report"),
         (b"\xff", "no message of a report"),
+        (b"[" * 200_000, "no message of a report"),
         (plain(decision="stop"), "a decision that is str"),
         (plain(scores={"names": ["a"]}), "scores that do not fit"),
         (plain(scores={"relative": [[1.0]]}), "scores that do not fit"),

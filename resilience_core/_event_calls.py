@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import pluggy
 
 from resilience_core._hook_wrappers import PASSED_TO_TRAINING, HookWrapper, WrappedEvent, place
+from resilience_core.exception_text import text_of
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext, TrainingEvents
 from resilience_core.suggestions import nearest
 
@@ -95,27 +96,27 @@ class EventCalls:
         }
         lines = [_head(event, arguments)]
         if implementations:
-            lines.append("    raised = None")
+            lines.append("    _raised = None")
         for number, implementation in enumerate(implementations):
             namespace[f"_call{number}"] = implementation.function
             namespace[f"_name{number}"] = describe(implementation.plugin)
             lines += [
                 "    try:",
                 f"        _call{number}({', '.join(_taken(implementation))})",
-                "    except _passed as passed:",
-                "        raised = raised or passed",
-                "    except Exception as error:",
-                f"        _log({event!r}, _name{number}, error)",
-                "    except BaseException as error:",
-                f"        _log_end({event!r}, _name{number}, error)",
+                "    except _passed as _stop:",
+                "        _raised = _raised or _stop",
+                "    except Exception as _failure:",  # no name of an argument: it would be deleted
+                f"        _log({event!r}, _name{number}, _failure)",
+                "    except BaseException as _failure:",
+                f"        _log_end({event!r}, _name{number}, _failure)",
                 "        raise",
             ]
         raising = [
-            "    if raised is not None:",
+            "    if _raised is not None:",
             "        try:",
-            "            raise raised",
+            "            raise _raised",
             "        finally:",  # a frame that keeps what its traceback leads to would keep it from being freed
-            "            raised = None",
+            "            _raised = None",
         ]
         lines += raising if implementations else ["    return None"]
         return _executed(event, lines, namespace)
@@ -147,7 +148,7 @@ class EventCalls:
                 plugin_name,
                 event,
                 type(error).__name__,
-                error,
+                text_of(error),
                 exc_info=error if error.__traceback__ is not None else None,
             )
 

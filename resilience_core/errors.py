@@ -82,7 +82,7 @@ class StopTraining(ResilienceError, SystemExit):
     _when_uncaught: ClassVar[Callable[[StopTraining], None] | None] = None
     """Called with the exception that ends the process; :mod:`resilience_core.monitoring.error_capture` records it."""
 
-    def __init__(self, reason: str, exit_code: int = 1, *, is_final: bool = True) -> None:
+    def __init__(self, reason: str = "no reason was given", exit_code: int = 1, *, is_final: bool = True) -> None:
         super().__init__(reason)
         self.reason = reason
         self.exit_code = exit_code

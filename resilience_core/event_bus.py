@@ -82,6 +82,7 @@ class EventBus:
         """
         with self._lock:
             _refuse_class(plugin)
+            _refuse_incomparable(plugin)
             try:
                 registered = self._manager.register(plugin, name)
             except pluggy.PluginValidationError as error:
@@ -188,6 +189,16 @@ class EventBus:
     def _compile(self) -> None:
         for event in EVENTS:
             setattr(self, event, self._calls.compiled(event, getattr(self._manager.hook, event)))
+
+
+def _refuse_incomparable(plugin: object) -> None:
+    """Refuse what raises when it is compared: pluggy compares each plugin with all others."""
+    try:
+        bool(plugin == None)  # noqa: E711 - the comparison is what is tried
+    except Exception as error:
+        raise PluginError(
+            f"plugin {describe(plugin)}: its __eq__ raises {type(error).__name__}; a plugin must bear comparison"
+        ) from error
 
 
 def _refuse_class(plugin: object) -> None:

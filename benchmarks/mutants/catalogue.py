@@ -6,8 +6,11 @@ where that decision is taken now.
 
 from __future__ import annotations
 
+from benchmarks.mutants.catalogue_fence import MUTANTS_OF_THE_FENCE
 from benchmarks.mutants.catalogue_group import MUTANTS_OF_THE_GROUP
+from benchmarks.mutants.catalogue_health import MUTANTS_OF_HEALTH
 from benchmarks.mutants.catalogue_limits import MUTANTS_OF_LIMITS
+from benchmarks.mutants.catalogue_nodes import MUTANTS_OF_THE_NODES
 from benchmarks.mutants.catalogue_output import MUTANTS_OF_OUTPUT
 from benchmarks.mutants.catalogue_verdicts import MUTANTS_OF_VERDICTS
 from benchmarks.mutants.catalogue_warm import MUTANTS_OF_WARM_WORKERS
@@ -347,8 +350,8 @@ MUTANTS = (
     ),
     Mutant(
         "the monitor does not end the sessions of ranks whose launcher has died",
-        "launcher/monitor/monitor.py",
-        "        end_sessions(set().union(*self._sessions.values()), timeout_seconds=5.0)\n",
+        "launcher/monitor/last_duties.py",
+        "    end_sessions(sessions, timeout_seconds=5.0)\n",
         "",
         ("tests/e2e/test_launcher_end.py",),
     ),
@@ -640,15 +643,15 @@ MUTANTS = (
     Mutant(
         "failures are not counted, so that restarts never end",
         "launcher/agent/elastic_agent.py",
-        "        self._rendezvous_handler.note_failure()\n",
+        '        self._rendezvous_handler.note_failure(f"a rank failed on {os.uname().nodename}")\n',
         "",
         ("tests/e2e/test_failures.py::test_a_rank_that_fails_for_good_ends_the_job_with_1",),
     ),
     Mutant(
         "a signal in the wait before a restart is not heard",
-        "launcher/agent/elastic_agent.py",
-        "            self._wait_for([], left)\n            self._resources.signals.raise_pending()\n",
-        "            self._wait_for([], left)\n",
+        "launcher/agent/restart_policy.py",
+        "            wait([], left)\n            resources.signals.raise_pending()\n",
+        "            wait([], left)\n",
         ("tests/e2e/test_launcher_end.py::test_a_signal_while_the_group_is_being_restarted_ends_the_job",),
     ),
     Mutant(
@@ -1048,8 +1051,11 @@ MUTANTS = (
         "            if False:\n",
         ("tests/e2e/test_script_settings.py",),
     ),
+    *MUTANTS_OF_THE_FENCE,
     *MUTANTS_OF_THE_GROUP,
+    *MUTANTS_OF_HEALTH,
     *MUTANTS_OF_LIMITS,
+    *MUTANTS_OF_THE_NODES,
     *MUTANTS_OF_OUTPUT,
     *MUTANTS_OF_VERDICTS,
     *MUTANTS_OF_WARM_WORKERS,

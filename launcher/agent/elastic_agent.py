@@ -17,21 +17,20 @@ from typing import Any, cast
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 
 from launcher.agent import announcements
-from launcher.agent.failure_incident import has_reported
+from launcher.agent.agreement import GenerationRendezvous
 from launcher.agent.generation import Generation
 from launcher.agent.incident_log import IncidentLog
 from launcher.agent.monitor_reports import take_reports
 from launcher.agent.periodic_tasks import PeriodicTasks
 from launcher.agent.progress import Reached
 from launcher.agent.quiet_agent import QuietAgent
-from launcher.agent.rendezvous import GenerationRendezvous
 from launcher.agent.resources import AgentResources
 from launcher.agent.restart_policy import RestartPolicy
 from launcher.agent.waiting import forward_signals, wait_for
 from launcher.agent.worker_exits import Exits, collect_exits, end_requests, save_incident
 from launcher.processes.exit_codes import FAILED
 from launcher.processes.working_folder import said_where_deleted
-from launcher.records.console import announce, gathering
+from launcher.records.console import ERROR, announce, gathering
 from resilience_core.protocol.control import WorkloadAction, WorkloadControlRequest
 
 __all__ = ["FaultTolerantAgent"]
@@ -105,6 +104,7 @@ class FaultTolerantAgent(QuietAgent):
     # ---- torch's seam -----------------------------------------------------------------------------------
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        self._resources.signals.raise_pending()  # one that came while ranks were stopped
         super()._rendezvous(worker_group)  # pyright: ignore[reportCallIssue] - torch's decorator has no types
         # One budget for the whole job: what the nodes agreed on, not what this agent happened to see.
         self._remaining_restarts = worker_group.spec.max_restarts - self._rendezvous_handler.failures
@@ -135,13 +135,19 @@ class FaultTolerantAgent(QuietAgent):
                 return ended
             processes.collect_exits()
             self._read_reports()  # a verdict is told before its signal: who was condemned has failed, even with 0
+            if processes.failed and (self._current.is_fenced or self._rendezvous_handler.is_cut_off()):
+                self._rendezvous_handler.note_cut_off()
+                return RunResult(state=WorkerState.HEALTHY)  # and the group starts anew, which costs no restart
             if processes.failed:
                 return self._failed(self._current, worker_group)
             if processes.running:
                 return RunResult(state=WorkerState.HEALTHY)
-            self._policy.note(self._current.views())
-            self._resources.events.write("finished", generation=self.generation)
-            self._current.stop_judging()
+            if not self._current.is_being_ended:
+                self._policy.note(self._current.views())
+                self._resources.events.write("finished", generation=self.generation)
+                self._current.stop_judging()
+            if not self._rendezvous_handler.finished():
+                return RunResult(state=WorkerState.HEALTHY)
             return RunResult(
                 state=WorkerState.SUCCEEDED, return_values={w.global_rank: None for w in worker_group.workers}
             )
@@ -160,10 +166,13 @@ class FaultTolerantAgent(QuietAgent):
         may_save = not self._current.processes.failed and not failed_elsewhere
         if self._restart_reason is None:  # nothing has failed here
             what = "the failure of another node" if failed_elsewhere else "the change of nodes"
+            if why_over := self._rendezvous_handler.why_over():
+                announce(f"generation {self._current.number} is over: {why_over}")
             self._restart_reason = (what, seen_ns)
         if may_save:
             seconds = max(seconds, self._patience_seconds)
-            why = "the nodes have changed" if self.ended_because is None else "the job ends"
+            goes_on = self.ended_because is None or self.excludes_this_node_only
+            why = "the nodes have changed" if goes_on else "the job ends"
             announce(f"{why}: generation {self._current.number} has up to {seconds:g} s to save and end")
         with self._resources.signals.deferred():
             self._read_reports()  # a verdict that was told before is one
@@ -177,6 +186,8 @@ class FaultTolerantAgent(QuietAgent):
         if self._current is None:
             return
         processes, seconds = self._current.processes, self._patience_seconds
+        if self._resources.signals.first is not None:
+            self._rendezvous_handler.leaving(f"{death_sig.name} to the launcher of {os.uname().nodename}")
         with self._resources.signals.deferred():
             if asked := len(processes.running):
                 announce(f"{signal.Signals(death_sig).name} to {asked} worker(s); waiting up to {seconds:g} s")
@@ -203,7 +214,7 @@ class FaultTolerantAgent(QuietAgent):
             if seconds is not None:
                 due.append(seconds)
         due.append(self._periodic_tasks.do(current))
-        self._wait_for([worker.pidfd for worker in current.processes.running], min(due))
+        self._wait_for([*(w.pidfd for w in current.processes.running), *self._rendezvous_handler.descriptors], min(due))
 
     def _wait_for(self, pidfds: Collection[int], timeout_seconds: float | None) -> set[int]:
         """Wait for pidfds, and serve whoever else speaks meanwhile.
@@ -231,7 +242,7 @@ class FaultTolerantAgent(QuietAgent):
         with self._resources.events.gathering(), gathering():
             exits = self._note_failure(current, group)
         if self._remaining_restarts > 0:
-            self._crash_loop_backoff(current, has_reported(exits.views))
+            self._policy.wait_in_crash_loop(current, self._failure_seen_ns, exits.views, self._wait_for)
         else:
             self._rendezvous_handler.end(f"a rank failed on {os.uname().nodename} and no restart is left")
         return RunResult(state=WorkerState.FAILED, failures=exits.failures)
@@ -242,7 +253,7 @@ class FaultTolerantAgent(QuietAgent):
         exits = collect_exits(current, group, self._resources, self._failure_seen_ns)
         if not current.condemned:
             self._incidents.tell(*save_incident(exits.incident, self._resources))
-        self._rendezvous_handler.note_failure()
+        self._rendezvous_handler.note_failure(f"a rank failed on {os.uname().nodename}")
         incident = exits.told_as(self._incidents.last)
         why = self._policy.why_not_again(incident, exits.views)
         allowed = group.spec.max_restarts
@@ -255,26 +266,10 @@ class FaultTolerantAgent(QuietAgent):
         return exits
 
     def _give_up(self, why: str, exit_code: int, *, is_told: bool = False) -> None:
-        self.ended_because = why
-        self.exit_code = exit_code
-        self._remaining_restarts = 0
+        self.ended_because, self.exit_code, self._remaining_restarts = why, exit_code, 0
         self._resources.events.write("given_up", generation=self.generation, why=why)
         announce(*([] if is_told else [f"giving up: {why}"]))
         self._rendezvous_handler.end(why)
-
-    def _crash_loop_backoff(self, current: Generation, has_reported: bool) -> None:
-        """Wait before a restart when several generations in a row died young without a sign of life."""
-        lifetime_ns = self._failure_seen_ns - current.started_ns
-        seconds = self._policy.crash_loop.backoff_seconds(lifetime_ns, has_reported=has_reported)
-        if seconds is None:
-            return
-        announce(announcements.backing_off(self._policy.crash_loop.early_failures, seconds))
-        self._resources.events.write("backing_off", generation=current.number, seconds=seconds)
-        current.stop(signal.SIGTERM, self._resources.config.failure_stop_timeout, self._wait_for)
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            self._wait_for([], left)
-            self._resources.signals.raise_pending()
 
     def _ended_on_request(self) -> RunResult | None:
         """End the generation where a rank or another node asks for it."""
@@ -284,6 +279,8 @@ class FaultTolerantAgent(QuietAgent):
         if (why := self._rendezvous_handler.ended_by_peer()) is not None:
             self._give_up(f"another node has ended the job: {why}", FAILED)
             return RunResult(state=WorkerState.FAILED)
+        if (why := self._rendezvous_handler.unhealthy()) is not None:
+            return self._exclude_this_node(why)
         return None
 
     def _handle_request(self, rank: int, request: WorkloadControlRequest) -> RunResult | None:
@@ -292,9 +289,12 @@ class FaultTolerantAgent(QuietAgent):
             return None
         if request.action is WorkloadAction.ShutdownWorkload or not self._rendezvous_handler.has_peers:
             self._give_up(said, FAILED, is_told=True)
-        else:
-            self.ended_because = said
-            self.exit_code = FAILED
-            self._remaining_restarts = 0
-            self.excludes_this_node_only = True
+            return RunResult(state=WorkerState.FAILED)
+        return self._exclude_this_node(said)
+
+    def _exclude_this_node(self, why: str) -> RunResult:
+        announce(f"this node leaves the job: {why}", level=ERROR)
+        self._rendezvous_handler.leaving(why)
+        self.ended_because, self.exit_code = why, FAILED
+        self._remaining_restarts, self.excludes_this_node_only = 0, True
         return RunResult(state=WorkerState.FAILED)

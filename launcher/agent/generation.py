@@ -54,6 +54,8 @@ class Generation:
         self._is_over = False
         self.is_being_ended = False
         """The monitor was told to judge it no more."""
+        self.is_fenced = False
+        """The monitor has killed its ranks because this node's lease had run out: it was cut off, they did not fail."""
         self._last_views: dict[int, CellView] = {}
         self._phases_told = False
         self._cells = resources.run_folder_keeper.make_cells(

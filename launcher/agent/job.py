@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection
+from typing import cast
 
 from torch.distributed import DistError
 from torch.distributed.elastic import events as torch_events
@@ -14,7 +15,9 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, g
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 
 from launcher.agent import announcements
+from launcher.agent.agreement import GenerationRendezvous
 from launcher.agent.elastic_agent import FaultTolerantAgent
+from launcher.agent.plane_rendezvous import JobEndedError, UnhealthyNodeError
 from launcher.agent.resources import AgentResources, open_resources
 from launcher.agent.signals import SignalInbox
 from launcher.agent.torchrun_settings import UNNAMED_RUN, complete, launch_config_of, worker_spec_of
@@ -80,7 +83,7 @@ def run(job: LaunchJob, zygote: ZygoteHandle | None = None, settings: ImportSett
         tell_unresolved(job.addresses)
         try:
             with signals.raised_at_once():
-                spec = worker_spec_of(job, launch_config, entrypoint, arguments)
+                spec = worker_spec_of(job, launch_config, entrypoint, arguments, resources)
         except SignalException as ended:
             announce(f"ended by {ended.sigval.name} before a worker was started")
             return by_signal(ended.sigval)
@@ -124,7 +127,6 @@ def _supervise(agent: FaultTolerantAgent, spec: WorkerSpec, resources: AgentReso
     """Let torch's loop run and turn every way it can end into an exit code."""
     code: int | None = None
     signalled: str | None = None
-    keeps_rendezvous_open = False
     destination = getattr(spec, "event_log_handler", "null")  # not in torch 2.4
     try:
         with resources.signals.raised_at_once():
@@ -133,12 +135,21 @@ def _supervise(agent: FaultTolerantAgent, spec: WorkerSpec, resources: AgentReso
         code = _exit_code(agent, spec, result)
         return code
     except SignalException as ended:
-        # The rendezvous stays open: other nodes may go on, or this one may come back.
-        keeps_rendezvous_open = True
         torch_events.record(agent.get_event_failed(), destination)
-        code, signalled = (SUCCEEDED if agent.ended_cleanly else FAILED), ended.sigval.name
-        who = "every worker" if agent.ended_cleanly else "not every worker"
-        announce(f"ended by {ended.sigval.name}; {who} ended with 0")
+        is_spare = not agent.has_started and cast(GenerationRendezvous, spec.rdzv_handler).descriptors
+        code, signalled = (SUCCEEDED if agent.ended_cleanly or is_spare else FAILED), ended.sigval.name
+        who = "every worker ended" if agent.ended_cleanly else "not every worker ended"
+        announce(f"ended by {ended.sigval.name}; {'no worker ran here' if is_spare else f'{who} with 0'}")
+        return code
+    except UnhealthyNodeError as error:
+        agent.ended_because = str(error)
+        agent.excludes_this_node_only = True
+        announce(f"this node leaves the job: {error}", level=console.ERROR)
+        code = FAILED
+        return code
+    except JobEndedError as ended:
+        announce(str(ended), level=console.ERROR)
+        code = ended.exit_code
         return code
     except ResilienceError as error:
         if not agent.has_started:
@@ -151,8 +162,11 @@ def _supervise(agent: FaultTolerantAgent, spec: WorkerSpec, resources: AgentReso
         code = _disagreed(error)
         return code
     finally:
-        keeps_rendezvous_open |= agent.excludes_this_node_only
-        if not keeps_rendezvous_open:
+        if signalled is not None or agent.excludes_this_node_only:
+            why = agent.ended_because or f"{signalled} to the launcher of {os.uname().nodename}"
+            rendezvous = cast(GenerationRendezvous, spec.rdzv_handler)
+            rendezvous.leave(why, is_excluded=agent.excludes_this_node_only)
+        else:
             spec.rdzv_handler.shutdown()
         if (since_ns := resources.monitor.unprotected_since_ns) is not None:
             announce(announcements.ended_unprotected(since_ns), level=console.ERROR)

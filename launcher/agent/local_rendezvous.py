@@ -8,13 +8,13 @@ from datetime import timedelta
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage] - documented
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
-from launcher.agent.rendezvous import LOOK_SECONDS
+from launcher.agent.agreement import LOOK_SECONDS, TorchAgreement
 from launcher.agent.store_host import StoreHost
 
 __all__ = ["LocalRendezvous"]
 
 
-class LocalRendezvous(RendezvousHandler):
+class LocalRendezvous(TorchAgreement, RendezvousHandler):
     """One node, fixed size.
 
     Args:
@@ -74,20 +74,20 @@ class LocalRendezvous(RendezvousHandler):
         return True
 
     def ended_by_peer(self) -> str | None:
-        """See :class:`GenerationRendezvous`."""
+        """See :class:`.GenerationRendezvous`."""
         return None
 
     def end(self, why: str) -> None:
-        """See :class:`GenerationRendezvous`."""
+        """See :class:`.GenerationRendezvous`."""
 
     def prepare(self) -> None:
-        """See :class:`GenerationRendezvous`."""
+        """See :class:`.GenerationRendezvous`."""
         self._store_host.prepare()
 
-    def note_failure(self) -> None:
-        """See :class:`GenerationRendezvous`."""
+    def note_failure(self, why: str) -> None:
+        """See :class:`.GenerationRendezvous`."""
         self.failures += 1
 
     def failed_elsewhere(self) -> bool:
-        """See :class:`GenerationRendezvous`."""
+        """See :class:`.GenerationRendezvous`."""
         return False

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from launcher.agent.child_state import state_of
 from launcher.agent.monitor_orders import OrderBook
 from launcher.agent.py_spy import find_py_spy
 from launcher.incidents.phrases import time_of_day
@@ -34,6 +35,7 @@ from launcher.monitor.messages import (
     WatchOrder,
 )
 from launcher.monitor.replacement_rules import ReplacementRules
+from launcher.nodes.fence import LeaseWord
 from launcher.processes.evidence import state_phrase
 from launcher.processes.message_format import MessageError
 from resilience_core.config.schema import FaultToleranceConfig
@@ -67,6 +69,7 @@ class MonitorHandle:
         on_change: Called from the supervising thread with what has happened, and details for people:
             ``monitor_replaced`` after the new monitor has its orders, ``monitor_lost`` when one after the other dies so
             soon that nothing is watched, ``monitor_back`` when one has lived on.
+        lease: Where the monitor finds until when this node holds its lease; to be closed after this object.
     """
 
     def __init__(
@@ -77,11 +80,13 @@ class MonitorHandle:
         log_folder: str,
         owns_ranks: bool,
         on_change: Callable[[str, str], None] | None = None,
+        lease: LeaseWord | None = None,
     ) -> None:
         self._config = config
         self._log_folder = log_folder
         self._owns_ranks = owns_ranks
         self._on_change = on_change
+        self._lease = lease.descriptor if lease is not None else None
         self._lost_descriptor, self._lost = _make_lost_time()
         # Both ends are kept: a monitor that is replaced leaves its end, unread reports and all, to the next one.
         self.channel, self._their_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -191,13 +196,20 @@ class MonitorHandle:
             parts=self._orders.run_folders.parts,
             owns_ranks=self._owns_ranks,
             py_spy=find_py_spy(),
+            lease=self._lease,
+        )
+        inherited = (
+            settings.channel,
+            settings.parent_pidfd,
+            settings.lost_time,
+            *([] if self._lease is None else [self._lease]),
         )
         self._replacement.started(time.monotonic_ns())
         try:
             return subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _PROGRAM, HOME, settings.to_text()],
                 stdin=subprocess.DEVNULL,
-                pass_fds=(self._their_end.fileno(), self._parent_pidfd, self._lost_descriptor),
+                pass_fds=inherited,
                 start_new_session=True,
             )
         except OSError as error:
@@ -208,7 +220,7 @@ class MonitorHandle:
         while not self._closing.wait(min(self._lost.beat_period_ns, _LONGEST_LOOK_NS) / 1e9):
             now_ns = time.monotonic_ns()
             self._lost.beat(KEEPER, now_ns)
-            state = self._state()
+            state = state_of(self._process)
             reason = self._replacement.what_is_wrong(
                 now_ns, state, self._lost.last_beat_ns(MONITOR), self._lost.busy_until_ns
             )
@@ -221,20 +233,6 @@ class MonitorHandle:
             if self._orders.must_send_anew:
                 with self._lock:
                     self._orders.send_all()
-
-    def _state(self) -> str | None:
-        """Return how the monitor has ended, ``stopped``, or None while it runs."""
-        if self._process.returncode is not None:
-            return "could not be started"
-        try:
-            state = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return "was waited for by somebody else"
-        if state is None:
-            return None
-        if state.si_code == os.CLD_STOPPED:
-            return "stopped"
-        return f"ended ({'signal' if state.si_code != os.CLD_EXITED else 'exit code'} {state.si_status})"
 
     def _replace(self, reason: str, now_ns: int) -> None:
         change = self._replacement.ended(now_ns)

@@ -7,7 +7,7 @@ import shutil
 from launcher.agent.generation import Generation
 from launcher.agent.incident_log import IncidentLog
 from launcher.agent.resources import AgentResources
-from launcher.monitor.messages import HangReport, LauncherStopped, MissingParts, Note, Signalled, Spared
+from launcher.monitor.messages import Fenced, HangReport, LauncherStopped, MissingParts, Note, Signalled, Spared
 from launcher.records.console import announce
 
 __all__ = ["take_reports"]
@@ -37,6 +37,10 @@ def take_reports(
                 incidents.tell_spared(report.generation, miss)
         elif isinstance(report, LauncherStopped):
             resources.events.write("launcher_stopped", seen_ns=report.seen_ns)
+        elif isinstance(report, Fenced):
+            resources.events.write("fenced", **report._asdict())
+            if report.generation in (-1, current.number):  # -1: it had not read yet who runs
+                current.is_fenced = True
         elif isinstance(report, Signalled):
             resources.events.write("signalled", **report._asdict())
         elif report.generation == current.number:

@@ -26,7 +26,7 @@ import socket
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 # These are documented; torch exports them without saying so.
 # pyright: reportPrivateImportUsage=false
@@ -37,53 +37,18 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStoreInfo,
 )
 
+from launcher.agent.agreement import LOOK_SECONDS, TorchAgreement
 from launcher.agent.store_host import StoreHost
 
-__all__ = ["LOOK_SECONDS", "FreshStoreRendezvous", "GenerationRendezvous"]
+__all__ = ["FreshStoreRendezvous"]
 
 
-LOOK_SECONDS = 0.1
 _LOOKS_PER_SECOND = 1000
 """At most, of all nodes together: one process hosts the store that they ask."""
 _LONGEST_FAREWELL_SECONDS = 1.0
 
 
-class GenerationRendezvous(Protocol):
-    """What the agent needs beyond torch's ``RendezvousHandler``."""
-
-    generation: int
-    """Number of the current generation, from 0; the same on all nodes."""
-    failures: int
-    """Generations that ended in a failure; the same on all nodes after each round."""
-
-    def ended_by_peer(self) -> str | None:
-        """Return why another node has ended the job, None while it has not."""
-
-    def end(self, why: str) -> None:
-        """Tell the other nodes that the job has ended."""
-
-    def prepare(self) -> None:
-        """Do ahead, while nothing is in a hurry, what the next rendezvous would have to wait for."""
-
-    def note_failure(self) -> None:
-        """Count a generation that ended in a failure here, and tell the other nodes."""
-
-    def failed_elsewhere(self) -> bool:
-        """Whether another node has told of a failure in this generation."""
-        ...
-
-    @property
-    def has_peers(self) -> bool:
-        """Whether nodes could join or leave, so that somebody must ask now and then."""
-        ...
-
-    @property
-    def look_seconds(self) -> float:
-        """How often to ask."""
-        ...
-
-
-class FreshStoreRendezvous(RendezvousHandler):
+class FreshStoreRendezvous(TorchAgreement, RendezvousHandler):
     """Torch's handler for the nodes, a fresh store and an agreed count for each generation.
 
     Args:
@@ -193,7 +158,7 @@ class FreshStoreRendezvous(RendezvousHandler):
         return self._inner.shutdown()
 
     def ended_by_peer(self) -> str | None:
-        """See :class:`GenerationRendezvous`."""
+        """See :class:`.GenerationRendezvous`."""
         if self._round is None or self._has_ended or not _has(self._round, "ft/ended"):
             return None
         why = self._round.get("ft/ended").decode("utf-8")
@@ -201,7 +166,7 @@ class FreshStoreRendezvous(RendezvousHandler):
         return why
 
     def end(self, why: str) -> None:
-        """See :class:`GenerationRendezvous`."""
+        """See :class:`.GenerationRendezvous`."""
         if self._round is not None and not self._has_ended:
             with contextlib.suppress(RuntimeError):  # the store's host may be what failed
                 if not _has(self._round, "ft/ended"):
@@ -209,19 +174,19 @@ class FreshStoreRendezvous(RendezvousHandler):
                     self._has_ended = True
 
     def prepare(self) -> None:
-        """See :class:`GenerationRendezvous`; the first node hosts the ranks' store."""
+        """See :class:`.GenerationRendezvous`; the first node hosts the ranks' store."""
         if self._hosts:
             self._store_host.prepare()
 
-    def note_failure(self) -> None:
-        """See :class:`GenerationRendezvous`."""
+    def note_failure(self, why: str) -> None:
+        """See :class:`.GenerationRendezvous`."""
         self.failures += 1
         if self._round is not None:
             with contextlib.suppress(RuntimeError):  # the store's host may be what failed
                 self._round.set(self._failed_key, "1")
 
     def failed_elsewhere(self) -> bool:
-        """See :class:`GenerationRendezvous`."""
+        """See :class:`.GenerationRendezvous`."""
         return self._round is not None and _has(self._round, self._failed_key)
 
     @property

@@ -20,6 +20,7 @@ from launcher.agent.monitor_handle import MonitorHandle
 from launcher.agent.run_folder_keeper import CONFIG_FILE, CONTROL_SOCKET, RunFolderKeeper
 from launcher.agent.signals import SignalInbox
 from launcher.command_line.options import LaunchJob
+from launcher.nodes.fence import LeaseWord
 from launcher.processes.background import Background, NotDoneError
 from launcher.processes.handles import is_subreaper
 from launcher.processes.leftovers import Orphans
@@ -59,6 +60,8 @@ class AgentResources:
     starter: WorkerStarter
     logs_specs: LogsSpecs
     log_line_prefix_template: str | None = None
+    lease: LeaseWord | None = None
+    """Where the monitor finds until when this node may run ranks; None on one node."""
     limits: JobLimits = attrs.field(
         default=attrs.Factory(lambda resources: JobLimits(resources.config), takes_self=True), init=False
     )
@@ -123,8 +126,16 @@ def open_resources(
             announce(announcements.monitor_changed(change, reason), level=announcements.level_of(change))
             events.write(change, reason=reason)
 
+        lease = LeaseWord(run_folder.file("lease")) if job.agrees_by_itself else None
+        if lease is not None:
+            stack.callback(lease.close)
         monitor = MonitorHandle(
-            job.config, run_folder=run_folder.path, log_folder=log_folder, owns_ranks=True, on_change=on_change
+            job.config,
+            run_folder=run_folder.path,
+            log_folder=log_folder,
+            owns_ranks=True,
+            on_change=on_change,
+            lease=lease,
         )
         stack.callback(monitor.close)
         starter: WorkerStarter = SpawnStarter()
@@ -153,4 +164,5 @@ def open_resources(
             disk=disk,
             logs_specs=logs,
             log_line_prefix_template=launch_config.log_line_prefix_template,
+            lease=lease,
         )

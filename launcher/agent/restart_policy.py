@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import signal
+import time
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
-from launcher.agent import failure_incident
+from launcher.agent import announcements, failure_incident
 from launcher.agent.crash_loop import CrashLoop
+from launcher.agent.generation import Generation
 from launcher.agent.progress import ProgressRule, Reached, reached_by
 from launcher.agent.resources import AgentResources
 from launcher.incidents.incident import Incident
 from launcher.processes.exit_codes import FAILED
+from launcher.records.console import announce
 from launcher.records.run_events import STOPPED_ON_PURPOSE
 from resilience_core.protocol.cell_view import CellView
 
@@ -65,6 +69,35 @@ class RestartPolicy:
             self._resources.events.write(STOPPED_ON_PURPOSE, generation=incident.generation, why=stopped)
             return stopped
         return why
+
+    def wait_in_crash_loop(
+        self,
+        generation: Generation,
+        failed_ns: int,
+        views: Mapping[int, CellView],
+        wait: Callable[[Collection[int], float], set[int]],
+    ) -> None:
+        """Wait before a restart when several generations in a row died young without a sign of life.
+
+        Args:
+            generation: That has failed.
+            failed_ns: ``CLOCK_MONOTONIC`` when that was seen.
+            views: What every rank's cell said, by local rank.
+            wait: How to wait for pidfds.
+        """
+        resources = self._resources
+        seconds = self.crash_loop.backoff_seconds(
+            failed_ns - generation.started_ns, has_reported=failure_incident.has_reported(views)
+        )
+        if seconds is None:
+            return
+        announce(announcements.backing_off(self.crash_loop.early_failures, seconds))
+        resources.events.write("backing_off", generation=generation.number, seconds=seconds)
+        generation.stop(signal.SIGTERM, resources.config.failure_stop_timeout, wait)
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            wait([], left)
+            resources.signals.raise_pending()
 
     def doubt(self) -> str | None:
         """Return what speaks against progress although another start follows, for people."""

@@ -15,7 +15,9 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousPa
 from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
 
 from launcher.agent.local_rendezvous import LocalRendezvous
+from launcher.agent.open_plane import open_plane
 from launcher.agent.rendezvous import FreshStoreRendezvous
+from launcher.agent.resources import AgentResources
 from launcher.command_line.option_values import check_local_ranks
 from launcher.command_line.options import LaunchJob
 from launcher.records.log_folders import new_run_id
@@ -58,10 +60,12 @@ def launch_config_of(job: LaunchJob, log_folder: str, workers: int) -> tuple[Any
     return launch_config, entrypoint, script_arguments
 
 
-def worker_spec_of(job: LaunchJob, launch_config: Any, entrypoint: str, arguments: list[str]) -> WorkerSpec:
+def worker_spec_of(
+    job: LaunchJob, launch_config: Any, entrypoint: str, arguments: list[str], resources: AgentResources
+) -> WorkerSpec:
     """Return torch's description of the workers of a job."""
     metrics.initialize_metrics(MetricsConfig(launch_config.metrics_cfg))
-    handler, master_addr, master_port = _rendezvous(job, launch_config)
+    handler, master_addr, master_port = _rendezvous(job, launch_config, resources)
     return WorkerSpec(
         **accepted_by(
             WorkerSpec.__init__,
@@ -84,13 +88,17 @@ def worker_spec_of(job: LaunchJob, launch_config: Any, entrypoint: str, argument
     )
 
 
-def _rendezvous(job: LaunchJob, launch_config: Any) -> tuple[RendezvousHandler, str | None, int | None]:
+def _rendezvous(
+    job: LaunchJob, launch_config: Any, resources: AgentResources
+) -> tuple[RendezvousHandler, str | None, int | None]:
     timeout = float(launch_config.rdzv_configs.get("read_timeout", 60))
     if job.is_local:
         host = launch_config.local_addr
         if job.port:  # static: the address is the user's
             host = job.arguments.rdzv_endpoint.rpartition(":")[0] or job.arguments.master_addr
         return LocalRendezvous(launch_config.run_id, host, job.port, timeout), None, None
+    if job.agrees_by_itself:
+        return open_plane(job, launch_config, resources), None, None
     parameters = RendezvousParameters(
         backend=launch_config.rdzv_backend,
         endpoint=launch_config.rdzv_endpoint,

@@ -49,6 +49,11 @@ class LaunchJob:
     argv: tuple[str, ...] = ()
 
     @property
+    def agrees_by_itself(self) -> bool:
+        """Whether the launchers of several nodes agree without torch's rendezvous."""
+        return self.config.membership is not None and not self.is_local
+
+    @property
     def addresses(self) -> dict[str, str]:
         """The options that name a host which ranks will look for; on one node torch ignores some of them."""
         arguments = self.arguments
@@ -97,11 +102,18 @@ def parse(argv: Sequence[str]) -> LaunchJob:
         config=config,
         is_local=is_local,
         port=_checked_port(_wanted_port(arguments)) if is_local else 0,
-        warnings=(*config.warnings, *config_options.options_after_script(arguments)),
+        warnings=(*config.warnings, *config_options.options_after_script(arguments), *_without_effect(config)),
         argv=tuple(argv),
     )
     check_addresses(job.addresses)
     return job
+
+
+def _without_effect(config: FaultToleranceConfig) -> list[str]:
+    """Return what to say about settings that mean nothing without ``--ft-membership``."""
+    names = ("node_lease", "rank_key", "node_secret_file")
+    given = [f"--ft-{name.replace('_', '-')}" for name in names if config.is_given(name)]
+    return [f"{', '.join(given)} has no effect without --ft-membership"] if given and config.membership is None else []
 
 
 _EPILOG = f"""\

@@ -16,6 +16,7 @@ __all__ = [
     "MESSAGE_SIZE",
     "ORDERS",
     "REPORTS",
+    "Fenced",
     "Forget",
     "HangReport",
     "LauncherStopped",
@@ -35,7 +36,7 @@ __all__ = [
 
 MESSAGE_SIZE = 1 << 16
 """Of an order in bytes, at most."""
-_VERSION = 1
+_VERSION = 2
 
 
 class MonitorConfig(NamedTuple):
@@ -88,6 +89,8 @@ class MonitorSettings(NamedTuple):
     owns_ranks: bool = True
     """Whether ranks must die with the parent."""
     py_spy: str | None = None
+    lease: int | None = None
+    """The file of ``launcher.nodes.fence``, inherited; None where the node holds no lease."""
 
     def to_text(self) -> str:
         """Return the settings as an argument of a command line."""
@@ -235,11 +238,20 @@ class LauncherStopped(NamedTuple):
     seen_ns: int
 
 
+class Fenced(NamedTuple):
+    """The lease of this node has run out: every rank is killed. Told once for each generation and deadline."""
+
+    generation: int
+    """The newest one that the monitor knew; -1 where it knew none, as before it has read its first orders."""
+    late_ns: int
+    """How long after the deadline that was found."""
+
+
 # Union, since Python 3.10 evaluates it: a tuple of the members is what the formats need.
 MonitorOrder = Union[Watch, Forget, RunFolders, Stop]  # noqa: UP007
-MonitorReport = Union[Note, HangReport, Spared, Signalled, MissingParts, LauncherStopped]  # noqa: UP007
+MonitorReport = Union[Note, HangReport, Spared, Signalled, MissingParts, LauncherStopped, Fenced]  # noqa: UP007
 
 ORDERS: MessageFormat[MonitorOrder] = MessageFormat(_VERSION, (Watch, Forget, RunFolders, Stop))
 REPORTS: MessageFormat[MonitorReport] = MessageFormat(
-    _VERSION, (Note, HangReport, Spared, Signalled, MissingParts, LauncherStopped)
+    _VERSION, (Note, HangReport, Spared, Signalled, MissingParts, LauncherStopped, Fenced)
 )

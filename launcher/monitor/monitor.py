@@ -16,11 +16,13 @@ import select
 import signal
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from launcher.incidents.incident import Incident
 from launcher.incidents.incident_writer import SLOWEST_WRITE_SECONDS, IncidentWriter
 from launcher.incidents.source_lines import SourceReader
 from launcher.monitor.deadline_rules import DeadlineRules, Findings
+from launcher.monitor.last_duties import clean_up, remove_folders
 from launcher.monitor.lost_time import MONITOR, LostTime
 from launcher.monitor.messages import (
     Forget,
@@ -43,14 +45,16 @@ from launcher.monitor.replacement_rules import StoppedLauncher
 from launcher.monitor.termination import Reporter, terminate
 from launcher.processes.background import Background
 from launcher.processes.exit_codes import SUCCEEDED
-from launcher.processes.handles import end_sessions, has_exited, send_signal
-from launcher.processes.leftovers import end_marked
+from launcher.processes.handles import has_exited, send_signal
 from launcher.processes.proc import process_status
 from launcher.records import console
 from launcher.records.console import announce
 from resilience_core.protocol.cell import Cell, CellError
 from resilience_core.system.clock import NS_PER_SECOND
 from resilience_core.system.prctl import die_with_parent, set_process_name
+
+if TYPE_CHECKING:
+    from launcher.monitor.fencing import Fence
 
 __all__ = ["Monitor", "main"]
 
@@ -75,6 +79,7 @@ class Monitor:
         # A thread of its own: where the run folder is on a file system that hangs, only this one does.
         self._parts_looker = Background("ft_parts", 1)
         self._parts_looker.start()
+        self._fence = self._start_fence(settings.lease)
         self._parent_pid = os.getppid()
         self._stopped = StoppedLauncher()
         self._lost = LostTime(settings.lost_time)
@@ -116,6 +121,13 @@ class Monitor:
         if not self._parent_is_alive:
             self._clean_up_after_parent()
         self._writer.finish(SLOWEST_WRITE_SECONDS)
+
+    def _start_fence(self, lease: int | None) -> Fence | None:
+        if lease is None:
+            return None
+        from launcher.monitor.fencing import start_fence  # a node without a lease does without
+
+        return start_fence(lease, self._channel.tell, lambda: self._settings.run_folders)
 
     def _clock(self) -> int:
         now_ns = time.monotonic_ns()
@@ -226,6 +238,8 @@ class Monitor:
                 if order.is_over:
                     self._sessions.pop(order.generation, None)
                     self._settled.discard(order.generation)
+                    if self._fence is not None:
+                        self._fence.forget(order.generation)
             elif isinstance(order, Stop):
                 self._told_to_stop = True
 
@@ -253,30 +267,19 @@ class Monitor:
             self._ranks[key] = RankMonitor(order, cell, worker_pidfd, time.monotonic_ns())
         if is_session_leader:
             self._sessions.setdefault(order.generation, set()).add(order.pid)
+        if self._fence is not None:
+            self._fence.add(*key, order.pid if is_session_leader else 0, worker_pidfd)
 
     def _forget(self, generation: int) -> None:
         for key in [key for key in self._ranks if key[0] == generation]:
             self._ranks.pop(key).close()
 
     def _clean_up_after_parent(self) -> None:
-        if self._settings.owns_ranks:
-            for rank in self._ranks.values():
-                view = rank.view()
-                pidfd = rank.pidfd(view) if view is not None else None
-                if pidfd is not None:
-                    send_signal(pidfd, signal.SIGKILL)
-            end_sessions(set().union(*self._sessions.values()), timeout_seconds=5.0)
-        for path in self._settings.run_folders:
-            _remove_folder(path)
-        if self._settings.owns_ranks:
-            # Last, since to look at a process that is stuck may take for ever.
-            end_marked(self._settings.run_folders, timeout_seconds=5.0)
-
-
-def _remove_folder(path: str) -> None:
-    import shutil
-
-    shutil.rmtree(path, ignore_errors=True)
+        if not self._settings.owns_ranks:
+            remove_folders(self._settings.run_folders)
+            return
+        pidfds = {pidfd for rank in self._ranks.values() for pidfd in rank.pidfds()}
+        clean_up(pidfds, set().union(*self._sessions.values()), self._settings.run_folders)
 
 
 def main(settings_text: str) -> None:

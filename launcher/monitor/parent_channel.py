@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import collections
 import socket
+import threading
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ class Arrived(NamedTuple):
 
 
 class ParentChannel:
-    """Neither reading nor telling waits.
+    """Neither reading nor telling waits. Every thread may tell; one reads.
 
     Args:
         descriptor: The inherited socket.
@@ -36,6 +37,7 @@ class ParentChannel:
         self._arrived: collections.deque[Arrived] = collections.deque()
         """What the parent has said and what is still to be done; a verdict in preparation is not disturbed by it."""
         self._unsent: collections.deque[bytes] = collections.deque(maxlen=_MOST_UNSENT)
+        self._sending = threading.Lock()
         self.is_closed = False
         """The parent has closed its end; what it had sent before was read."""
 
@@ -85,11 +87,16 @@ class ParentChannel:
 
     def tell(self, report: MonitorReport) -> None:
         """Send a report, now or in one of the next rules."""
-        self._unsent.append(REPORTS.encode(report))
-        self.send_unsent()
+        with self._sending:
+            self._unsent.append(REPORTS.encode(report))
+            self._send_unsent()
 
     def send_unsent(self) -> None:
         """Send what the parent has room for; the rest waits for one of the next rules."""
+        with self._sending:
+            self._send_unsent()
+
+    def _send_unsent(self) -> None:
         while self._unsent:
             try:
                 self._socket.send(self._unsent[0], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)

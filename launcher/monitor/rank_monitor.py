@@ -191,6 +191,12 @@ class RankMonitor:
             return self._worker_pidfd
         return self._found(view).pidfd
 
+    def pidfds(self) -> list[int]:
+        """Return those that are known: of the worker, and of the process that initialised monitoring."""
+        view = self.view()
+        known = {self._worker_pidfd, self.pidfd(view) if view is not None else None}
+        return [pidfd for pidfd in known if pidfd is not None]
+
     def _found(self, view: CellView) -> CellOwner:
         name = _name(view)
         if self._owner.name != name:

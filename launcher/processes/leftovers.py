@@ -25,7 +25,7 @@ from launcher.processes.handles import end_processes
 from launcher.processes.proc import all_pids, child_pids, process_name, process_status
 from launcher.processes.process_marks import carries_limit, is_marked
 
-__all__ = ["Orphans", "end_marked"]
+__all__ = ["Orphans", "end_carriers", "end_marked"]
 
 _GO_BY_THEMSELVES = ("ft_monitor", "ft_parked", "ft_zygote")
 """Processes that end by themselves when their launcher dies, this one or one that a rank has started."""
@@ -83,8 +83,27 @@ class Orphans:
         ]
 
 
-def end_marked(marks: Collection[str], timeout_seconds: float) -> set[int]:
+def end_marked(marks: Collection[str], timeout_seconds: float, spared: Collection[int] = ()) -> set[int]:
     """Kill whatever is marked, wherever it is, and wait until nothing is left.
+
+    Args:
+        marks: The run folders of a job.
+        timeout_seconds: Give up after so long.
+        spared: Processes that live on: a launcher maps the cells of its ranks, as they do.
+
+    Returns:
+        The pids that were still there when time was up.
+    """
+    end = time.monotonic() + timeout_seconds
+    # First those that are found without reading their memory, which may never return where a process is stuck.
+    left = end_carriers(marks, timeout_seconds)
+    seconds = max(0.0, end - time.monotonic())
+    done = {*left, *spared}
+    return left | end_processes(lambda: _found(lambda pid: pid not in done and is_marked(pid, marks)), seconds)
+
+
+def end_carriers(marks: Collection[str], timeout_seconds: float) -> set[int]:
+    """Kill whatever carries the limit among the marks; unlike :func:`end_marked`, never wait for a stuck process.
 
     Args:
         marks: The run folders of a job.
@@ -93,11 +112,7 @@ def end_marked(marks: Collection[str], timeout_seconds: float) -> set[int]:
     Returns:
         The pids that were still there when time was up.
     """
-    end = time.monotonic() + timeout_seconds
-    # First those that are found without reading their memory, which may never return where a process is stuck.
-    left = end_processes(lambda: _found(lambda pid: carries_limit(pid, marks)), timeout_seconds)
-    seconds = max(0.0, end - time.monotonic())
-    return left | end_processes(lambda: _found(lambda pid: pid not in left and is_marked(pid, marks)), seconds)
+    return end_processes(lambda: _found(lambda pid: carries_limit(pid, marks)), timeout_seconds)
 
 
 def _found(is_wanted: Callable[[int], bool]) -> list[int]:

@@ -224,8 +224,10 @@ def _parsed(line: str, path: str) -> dict[str, Any] | None:
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
+        warn_once(f"{path}: a damaged line is left out: {reprlib.repr(line)}")
         return None
     if not isinstance(event, dict) or "t_ns" not in event:
+        warn_once(f"{path}: a line that is no event is left out: {reprlib.repr(line)}")
         return None
     at_ns = event["t_ns"]
     if type(at_ns) is not int or not 0 <= at_ns < 1 << 63:

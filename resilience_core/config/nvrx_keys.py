@@ -12,12 +12,12 @@ import attrs
 __all__ = ["FOREIGN_OPTIONS", "IGNORED_KEYS", "IGNORED_PREFIXES", "ForeignOption", "foreign_table", "why_ignored"]
 
 _POLLS = "nothing polls here: deadlines and exits wake the monitor and the agent at once"
-_NIC = "network links are not watched; a rank that waits for a lost link is caught by its section's timeout"
+_NIC = "name the interfaces with --ft-health-checks nic:NAME where nodes agree by --ft-membership"
 _MEMORY = "a worker's successor is started when it is gone, and its GPU memory with it, or when kill_timeout has passed"
-_STORAGE = "storage is not probed; a save that hangs is caught by the 'checkpointing' timeout"
+_STORAGE = "name the folders with --ft-health-checks paths:FOLDER where nodes agree by --ft-membership"
 _PLACEMENT = "node placement is the scheduler's business"
 _LOGS = "no log server is started; '--log-dir DIR --tee 3' keeps each worker's output by generation"
-_HEALTH = "no node health check runs; give the check to your scheduler"
+_HEALTH = "nodes that agree by --ft-membership are checked; see --ft-health-checks and --ft-health-check"
 
 IGNORED_KEYS: dict[str, str] = {
     "workload_check_interval": _POLLS,

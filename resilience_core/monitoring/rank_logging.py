@@ -24,8 +24,13 @@ class _UnlessConfigured(logging.Handler):
         if logging.getLogger().handlers:
             return
         try:
-            sys.stderr.write(f"{record.levelname} {record.name}: {record.getMessage()}\n")
-        except (OSError, ValueError):  # a closed stream must not disturb training
+            text = record.getMessage()
+        except Exception as error:  # noqa: BLE001 - what is logged may be foreign, and must not disturb training
+            text = f"{record.msg} (its arguments have no text: {type(error).__name__})"
+        try:
+            if sys.stderr is not None:  # as under pythonw, or where the training has taken it away
+                sys.stderr.write(f"{record.levelname} {record.name}: {text}\n")
+        except Exception:  # noqa: BLE001 - closed, full, or the training's own; no message may disturb training
             pass
 
 

@@ -24,6 +24,7 @@ from typing import NamedTuple
 from resilience_core.config.converters import boolean
 from resilience_core.environment import PLUGINS_VARIABLE
 from resilience_core.errors import ConfigError, PluginError
+from resilience_core.exception_text import text_of
 from resilience_core.hookspecs import PROJECT_NAME, RunContext, hookimpl
 from resilience_core.system.distributions import distributions_with
 
@@ -136,12 +137,12 @@ def register_installed(register: Callable[[object, str], str], unregister: Calla
     for plugin in found:
         try:
             register(plugin.load(), plugin.name)
-        except (Exception, SystemExit) as error:
-            if _is_of_a_signal(error):
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) or _is_of_a_signal(error):
                 raise
             text = (
                 f"plugin {plugin.name} of {plugin.distribution} {plugin.version} ({plugin.entry_point.value}) was not "
-                f"loaded, and training goes on without it: {type(error).__name__}: {error}"
+                f"loaded, and training goes on without it: {type(error).__name__}: {text_of(error)}"
             )
             failures.append(_Failure(text, None if isinstance(error, PluginError) else error))
         else:

@@ -587,3 +587,72 @@ def test_a_hook_may_have_arguments_of_its_own() -> None:
     assert OfItsOwn.step_start.__defaults__[1] == [5]
     with pytest.raises(PluginError, match=r"'_log' stands before an argument of the event; put what .* last"):
         bus.register(OfItsOwnFirst())
+
+
+@pytest.mark.parametrize("event", ["checkpoint_end", "training_error"])
+def test_a_plugin_that_raises_does_not_take_the_error_of_the_event_from_the_others(event: str) -> None:
+    """The event's own argument is called ``error``, too."""
+    heard: list[BaseException | None] = []
+
+    class Raises:
+        @hookimpl(tryfirst=True)
+        def checkpoint_end(self) -> None:
+            raise ValueError("bad")
+
+        @hookimpl(tryfirst=True)
+        def training_error(self) -> None:
+            raise ValueError("bad")
+
+    class Hears:
+        @hookimpl
+        def checkpoint_end(self, error: BaseException | None) -> None:
+            heard.append(error)
+
+        @hookimpl
+        def training_error(self, error: BaseException) -> None:
+            heard.append(error)
+
+    bus = EventBus()
+    bus.register(Hears())
+    bus.register(Raises())
+    given = RuntimeError("the training's")
+    if event == "checkpoint_end":
+        bus.checkpoint_end(iteration=1, kind="save", error=given)
+    else:
+        bus.training_error(error=given, iteration=1)
+
+    assert heard == [given]
+
+
+def test_an_exception_without_a_text_is_told_and_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    class NoTextError(Exception):
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    class Raises:
+        @hookimpl
+        def step_end(self) -> None:
+            raise NoTextError
+
+    bus = EventBus()
+    bus.register(Raises())
+    bus.step_end(iteration=1)
+
+    assert "NoTextError: <its text cannot be made: ZeroDivisionError>" in caplog.text
+
+
+def test_a_plugin_that_cannot_be_compared_is_refused_and_does_not_hinder_others() -> None:
+    class Incomparable:
+        __hash__ = object.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("no")
+
+        @hookimpl
+        def step_end(self) -> None:
+            """Nothing."""
+
+    bus = EventBus()
+    with pytest.raises(PluginError, match="its __eq__ raises ValueError"):
+        bus.register(Incomparable())
+    bus.register(EventRecorder())

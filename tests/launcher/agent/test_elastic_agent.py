@@ -69,6 +69,7 @@ class Made:
             condemned=self.condemned,
             condemn=self.condemned.update,
             is_being_ended=False,
+            is_fenced=False,
             stop_judging=self.stop_judging,
             withdraw=self.condemned.discard,
             processes=SimpleNamespace(failed=[], running=[], collect_exits=lambda: None, pids=dict, stderrs={}),
@@ -240,9 +241,10 @@ def test_a_row_of_early_deaths_is_broken_by_a_generation_that_lived_or_showed_li
 
     def dies(after_seconds: float, showed_life: bool = False) -> bool:
         made.events.clear()
-        made.agent._failure_seen_ns = time.monotonic_ns()
-        made.generation.started_ns = made.agent._failure_seen_ns - int(after_seconds * S)
-        made.agent._crash_loop_backoff(made.generation, showed_life)
+        failed_ns = time.monotonic_ns()
+        made.generation.started_ns = failed_ns - int(after_seconds * S)
+        views = {0: view(iteration=5)} if showed_life else {}
+        made.agent._policy.wait_in_crash_loop(made.generation, failed_ns, views, lambda *_: set())
         return any(name == "backing_off" for name, _ in made.events)
 
     assert [dies(1), dies(1), dies(1)] == [False, True, True]

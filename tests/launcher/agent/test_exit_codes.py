@@ -53,7 +53,8 @@ def ends(agent: FakeAgent, monkeypatch: pytest.MonkeyPatch) -> tuple[int, bool]:
     """The exit code, and whether the rendezvous was closed."""
     closed: list[bool] = []
     monkeypatch.setattr(run_module.torch_events, "record", lambda *_: None)
-    spec = SimpleNamespace(rdzv_handler=SimpleNamespace(shutdown=lambda: closed.append(True)))
+    handler = SimpleNamespace(shutdown=lambda: closed.append(True), leave=lambda why, is_excluded: None)
+    spec = SimpleNamespace(rdzv_handler=handler)
     events = SimpleNamespace(write=lambda *_, **__: None)
     monitor = SimpleNamespace(unprotected_since_ns=None)
     resources: Any = SimpleNamespace(signals=SignalInbox("SIGTERM"), events=events, monitor=monitor)
@@ -70,7 +71,8 @@ def furnish(arguments: list[str], folder: Path) -> None:
     SignalInbox(job.arguments.signals_to_handle)
     torchrun_settings.complete(job)
     launch_config, entrypoint, rest = torchrun_settings.launch_config_of(job, str(folder), 1)
-    torchrun_settings.worker_spec_of(job, launch_config, entrypoint, rest)
+    nothing: Any = None  # torch's rendezvous needs none of our resources
+    torchrun_settings.worker_spec_of(job, launch_config, entrypoint, rest, nothing)
 
 
 SUCCESS = RunResult(state=WorkerState.SUCCEEDED)

@@ -162,7 +162,7 @@ def test_a_failure_is_told_to_the_others_until_the_next_generation(
     together([one, other])
     assert not other.failed_elsewhere()
 
-    one.note_failure()
+    one.note_failure("a rank failed")
 
     wait_until(other.failed_elsewhere)
     together([one, other])
@@ -211,7 +211,7 @@ def test_a_store_whose_host_has_gone_ends_no_launcher() -> None:
     del host
 
     assert (node.ended_by_peer(), node.failed_elsewhere()) == (None, False)
-    node.note_failure()
+    node.note_failure("a rank failed")
     node.end("no restart is left")
     assert node.failures == 1
 

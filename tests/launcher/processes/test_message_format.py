@@ -14,6 +14,7 @@ from launcher.monitor import messages as monitor_messages
 from launcher.monitor.messages import (
     ORDERS,
     REPORTS,
+    Fenced,
     Forget,
     HangReport,
     LauncherStopped,
@@ -66,6 +67,7 @@ FORMATS: dict[str, tuple[MessageFormat[Any], tuple[Any, ...]]] = {
             Signalled(1, 2, 3),
             MissingParts(("a", "b")),
             LauncherStopped(5),
+            Fenced(1, 2),
         ),
     ),
     "zygote": (
@@ -99,8 +101,11 @@ def test_every_kind_arrives_as_it_was_sent(name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"version": 2}, "version 2 where 1 is spoken.*start the job again"),
+        ({"version": 1}, "version 1 where 2 is spoken.*start the job again"),
         ({"kind": "Sing"}, "unknown kind 'Sing'; known are Watch, Forget"),
+        ({"kind": {}}, "unknown kind {}; known are Watch, Forget"),
+        ({"kind": []}, r"unknown kind \[\]; known are Watch, Forget"),
+        ({"kind": None}, "unknown kind None; known are Watch, Forget"),
         ({"generation": ...}, "kind Forget that does not fit: .*generation"),
         ({"more": 1}, "kind Forget that does not fit: .*more"),
         ({"version": ...}, "not a message"),
@@ -113,7 +118,7 @@ def test_what_is_no_message_is_refused_and_named(change: dict[str, Any], error: 
         ORDERS.decode(json.dumps({name: value for name, value in document.items() if value is not ...}).encode())
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[1]", b"null", b"\xff"])
+@pytest.mark.parametrize("raw", [b"", b"{", b"[1]", b"null", b"\xff", b"[" * 200_000])
 def test_bytes_that_are_no_message_are_refused(raw: bytes) -> None:
     with pytest.raises(MessageError, match="not a message"):
         ORDERS.decode(raw)

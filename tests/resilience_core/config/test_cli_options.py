@@ -32,6 +32,11 @@ EXAMPLES = {
     "learned_limits": ("off", "off"),
     "preload": ("json", ("json",)),
     "run_dir": ("folder", "folder"),
+    "membership": ("elastic", "elastic"),
+    "rank_key": ("rack 7", "rack 7"),
+    "node_secret_file": ("file", "file"),
+    "health_checks": ("shm", ("shm",)),
+    "health_check": ("true", "true"),
 }
 
 

@@ -137,3 +137,25 @@ def test_at_the_default_level_a_client_says_nothing_of_this(
     client.send_heartbeat()
     client.shutdown_workload_monitoring()
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("stream", ["None", "object()", "open('/dev/full', 'w')"])
+def test_a_message_that_cannot_be_written_or_made_disturbs_nobody(stream: str) -> None:
+    program = f"""
+import logging, sys
+from resilience_core.monitoring.rank_logging import follow_log_level
+follow_log_level("INFO", is_given=True)
+class NoText:
+    def __str__(self):
+        raise ZeroDivisionError
+logger = logging.getLogger("resilience_core")
+logger.warning("a %s", NoText())
+sys.stderr = {stream}
+logger.warning("lost")
+sys.stderr = None
+print("went on")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, done.stdout) == (0, "went on\n")
+    assert done.stderr.startswith("WARNING resilience_core: a %s (its arguments have no text: ZeroDivisionError)\n")

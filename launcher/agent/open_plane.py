@@ -1,0 +1,251 @@
+"""Make this node's part of the control plane: where it listens, who begins, what launchers prove to each other."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import ipaddress
+import os
+import re
+import secrets
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from launcher.agent.node_memory import NodeMemory, forget, read_memory, remember
+from launcher.agent.plane_rendezvous import PlaneRendezvous
+from launcher.agent.resources import AgentResources
+from launcher.agent.run_folder_keeper import CONFIG_FILE
+from launcher.agent.store_host import RendezvousRefusedError
+from launcher.command_line.options import LaunchJob
+from launcher.health.check import Context
+from launcher.health.runner import HealthRunner
+from launcher.health.settings import HealthSettings
+from launcher.nodes.farewell import Farewell
+from launcher.nodes.plane import Plane, PlaneSettings
+from launcher.nodes.policy import Policy
+from launcher.nodes.session import Address
+from launcher.nodes.transport import Transport
+from launcher.records.console import announce
+from resilience_core.environment import CONFIG_VARIABLE
+from resilience_core.errors import ConfigError
+from resilience_core.system.clock import NS_PER_SECOND
+
+__all__ = ["open_plane", "order_of", "parse_contacts", "secret_of"]
+
+_DEFAULT_PORT = 29400
+"""As torch's c10d rendezvous has it."""
+_LONGEST_RESOLVE_SECONDS = 20.0
+_LEAST_SECRET_BYTES = 16
+SECRET_VARIABLE = "FT_NODE_SECRET"
+
+
+def open_plane(job: LaunchJob, launch_config: Any, resources: AgentResources) -> PlaneRendezvous:
+    """Listen, and make the rendezvous; nothing is sent before it is asked for the first generation.
+
+    Raises:
+        ConfigError: An endpoint, a secret or an option cannot be used.
+        RendezvousRefusedError: This node cannot listen where it has to.
+    """
+    config, arguments, rdzv = job.config, job.arguments, launch_config.rdzv_configs
+    if launch_config.rdzv_backend not in ("c10d", "static"):
+        raise ConfigError(
+            f"--rdzv-backend {launch_config.rdzv_backend} cannot be used with --ft-membership: launchers agree by "
+            "themselves; give --rdzv-backend c10d, or leave --ft-membership out"
+        )
+    health = _health(job, resources)
+    contacts = parse_contacts(launch_config.rdzv_endpoint or f"{arguments.master_addr}:{arguments.master_port}")
+    name = f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(6)}"
+    secret = secret_of(config.node_secret_file, os.environ, launch_config.run_id)
+    transport, address, own = _listen(contacts, launch_config.local_addr, (launch_config.run_id, secret, name))
+    others = tuple(contact for at, contact in enumerate(contacts) if at != own)
+    join_seconds = float(rdzv.get("join_timeout", 600))
+    folder = resources.log_folder
+    memory = resources.on_disk("what this node remembers", lambda: read_memory(folder), NodeMemory(False, ()))
+    # A job that was begun here may live on elsewhere. With more than half of all nodes in each generation there cannot
+    # be two; otherwise this node must find the one that there is.
+    founds = own == 0 and (not memory.was_begun or 2 * launch_config.min_nodes > launch_config.max_nodes)
+    known = [*others, *memory.contacts]
+    if own is not None:
+        known.append((address, contacts[own][1]))
+    settings = PlaneSettings(
+        run_id=launch_config.run_id,
+        secret=secret,
+        name=name,
+        host=os.uname().nodename,
+        address=address,
+        order=order_of(config.rank_key, arguments, job.argv, os.environ),
+        slots=launch_config.nproc_per_node,
+        contacts=tuple(dict.fromkeys(known)),
+        policy=Policy(
+            least=launch_config.min_nodes,
+            most=launch_config.max_nodes,
+            is_fixed=config.membership == "fixed",
+            max_restarts=launch_config.max_restarts,
+            lease_ns=int(config.node_lease * NS_PER_SECOND),
+            # At least until a leader that is elsewhere would have shown itself, twice.
+            last_call_ns=int(max(float(rdzv.get("last_call_timeout", 30)), config.node_lease / 2) * NS_PER_SECOND),
+            join_ns=int(join_seconds * NS_PER_SECOND),
+        ),
+        founds=founds,
+    )
+    farewell = Farewell(lambda: resources.run_folder_keeper.folder.path)
+    assert resources.lease is not None
+
+    def on_voters(voters: Sequence[Address], payload: bytes) -> None:
+        farewell.write(voters, settings.run_id, secret, name, payload)
+        resources.disk.submit(lambda: remember(folder, voters))
+
+    plane = Plane(settings, transport, resources.lease.grant, on_voters)
+    timeout = float(rdzv.get("read_timeout", 60))
+
+    def on_end() -> None:
+        resources.disk.submit(lambda: forget(folder))
+
+    return PlaneRendezvous(plane, launch_config.run_id, 0, timeout, join_seconds, health, on_end)
+
+
+def _health(job: LaunchJob, resources: AgentResources) -> HealthRunner:
+    folder = resources.run_folder_keeper.folder
+    # What a command starts is found by this variable should the launcher be killed, as what ranks start is.
+    context = Context(
+        log_dir=resources.log_folder, environment=lambda: {CONFIG_VARIABLE: os.path.join(folder.path, CONFIG_FILE)}
+    )
+    runner = HealthRunner(HealthSettings.of(job.config), context)
+    announce(*runner.notes)
+    return runner
+
+
+def parse_contacts(text: str) -> tuple[Address, ...]:
+    """Read one or more HOST[:PORT] with commas between.
+
+    Raises:
+        ConfigError: One of them is not that.
+    """
+    contacts = []
+    for each in text.split(","):
+        host, port = _split(each.strip())
+        if not host or not port.isdigit() or not 0 < int(port) < 2**16:
+            raise ConfigError(f"--rdzv-endpoint {text}: '{each}' is not HOST or HOST:PORT with a port of 1 to 65535")
+        contacts.append((host, int(port)))
+    return tuple(contacts)
+
+
+def _split(text: str) -> tuple[str, str]:
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        return host, rest.removeprefix(":") or str(_DEFAULT_PORT)
+    if text.count(":") > 1:  # an IPv6 address alone
+        return text, str(_DEFAULT_PORT)
+    host, _, port = text.partition(":")
+    return host, port or str(_DEFAULT_PORT)
+
+
+def order_of(given: str | None, arguments: Any, argv: tuple[str, ...], environ: Mapping[str, str]) -> str:
+    """Return what nodes are sorted by, its numbers padded so that text sorts them by value."""
+    named_rank = any(each.partition("=")[0] in ("--node-rank", "--node_rank") for each in argv)
+    if given is None and (named_rank or "PET_NODE_RANK" in environ):
+        given = str(arguments.node_rank)
+    if given is None:
+        given = environ.get("SLURM_NODEID", "")
+    return re.sub(r"\d+", lambda number: number[0].zfill(20), given)
+
+
+def secret_of(path: str | None, environ: Mapping[str, str], run_id: str) -> bytes:
+    """Return what launchers of the job prove to each other.
+
+    Raises:
+        ConfigError: The secret cannot be read, or is too short.
+    """
+    if path is not None:
+        try:
+            with open(path, "rb") as file:
+                secret = file.read(4096).strip()
+        except OSError as error:
+            raise ConfigError(f"--ft-node-secret-file {path} cannot be read: {error.strerror}") from None
+        where = f"--ft-node-secret-file {path}"
+    elif environ.get(SECRET_VARIABLE):
+        secret, where = environ[SECRET_VARIABLE].encode(), SECRET_VARIABLE
+    else:
+        return hashlib.sha256(f"torch-resilience run {run_id}".encode()).digest()
+    if len(secret) < _LEAST_SECRET_BYTES:
+        raise ConfigError(f"{where} has {len(secret)} bytes; a secret needs {_LEAST_SECRET_BYTES} or more")
+    return secret
+
+
+# ---- where to listen ----------------------------------------------------------------------------------------
+
+
+def _listen(
+    contacts: tuple[Address, ...], local_addr: str | None, identity: tuple[str, bytes, str]
+) -> tuple[Transport, str, int | None]:
+    """Listen at the first contact that is an address of this node and free, else at this node's own address.
+
+    Returns:
+        The transport, the address that other nodes find it at, and which contact is this node; the first one begins the
+        job.
+    """
+    seen: list[str] = []
+    for at, (host, port) in enumerate(contacts):
+        for address in _resolve(host):
+            seen.append(address)
+            # A node often knows its own name as a loopback address, where nobody else would find it.
+            is_hidden = ipaddress.ip_address(address).is_loopback and not _is_loopback(host)
+            try:
+                transport = _transport(identity, ("" if is_hidden else address, port))
+            except OSError as error:
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EADDRINUSE):
+                    raise RendezvousRefusedError(f"cannot listen at {address} port {port}: {error.strerror}") from error
+                continue
+            return transport, local_addr or (host if is_hidden else address), at
+    own = local_addr or _own_address(seen)
+    problem = "its name is not known here"
+    for port in (contacts[0][1], 0):
+        for address in _resolve(own):
+            try:
+                return _transport(identity, (address, port)), own, None
+            except OSError as error:
+                problem = error.strerror or str(error)
+    raise RendezvousRefusedError(f"cannot listen at {own}: {problem}; name another address with --local-addr")
+
+
+def _transport(identity: tuple[str, bytes, str], listen: Address) -> Transport:
+    return Transport(*identity, listen, lambda line: announce(f"warning: {line}"))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _own_address(others: list[str]) -> str:
+    """Return the address from which this node would speak to one of the others; nothing is sent."""
+    for other in others:
+        family = socket.AF_INET6 if ":" in other else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((other, 9))
+                return str(probe.getsockname()[0])
+            except OSError:
+                continue
+    return socket.getfqdn()
+
+
+def _resolve(host: str) -> list[str]:
+    """Return a host's addresses within a bound; none where its name is not known (yet)."""
+    found: list[str] = []
+
+    def ask() -> None:
+        try:
+            answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            return
+        found.extend(str(address[0]) for *_, address in answers)
+
+    thread = threading.Thread(target=ask, name="ft_resolve", daemon=True)
+    thread.start()
+    thread.join(_LONGEST_RESOLVE_SECONDS)
+    return list(dict.fromkeys(found))

@@ -1,0 +1,256 @@
+"""The rendezvous of a job on several nodes whose launchers agree by themselves (see :mod:`launcher.nodes`).
+
+No store of torch's decides about anything here: the ranks' store lives with its generation on the first of its nodes,
+and whoever loses it asks the control plane, whose calls have bounds.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage] - documented
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+from torch.distributed.elastic.rendezvous.api import RendezvousGracefulExitError, RendezvousTimeoutError
+
+from launcher.agent.agreement import LOOK_SECONDS
+from launcher.agent.store_host import StoreHost
+from launcher.health.check import Unhealthy
+from launcher.health.runner import HealthRunner
+from launcher.nodes.membership import Phase
+from launcher.nodes.plane import Plane
+from launcher.nodes.session_messages import Doing, Status, View
+from resilience_core.errors import ResilienceError
+
+__all__ = ["JobEndedError", "PlaneRendezvous", "UnhealthyNodeError"]
+
+_LONGEST_LAST_WORD_SECONDS = 2.0
+_LOOK_AT_SIGNALS_SECONDS = 0.5
+
+
+class JobEndedError(ResilienceError):
+    """The job has ended while this node waited for its next generation."""
+
+    def __init__(self, why: str, exit_code: int) -> None:
+        super().__init__(f"the job has ended: {why}")
+        self.exit_code = exit_code
+
+
+class UnhealthyNodeError(ResilienceError):
+    """This node is not fit to take part; the others go on."""
+
+
+class PlaneRendezvous(RendezvousHandler):
+    """What the agent asks the control plane.
+
+    Args:
+        plane: Not started yet; started, and closed, by this.
+        run_id: The job.
+        port: A fixed port for every generation's store, or 0 for a free one each time.
+        timeout_seconds: How long a rank waits for another in the store.
+        join_seconds: How long a node waits for a generation.
+        health: Checks this node before it joins, and while its ranks run.
+        on_end: Called once this node knows that the job has ended.
+
+    Raises:
+        RendezvousRefusedError: The fixed port cannot be had.
+    """
+
+    has_peers = True
+    look_seconds = LOOK_SECONDS
+
+    def __init__(
+        self,
+        plane: Plane,
+        run_id: str,
+        port: int,
+        timeout_seconds: float,
+        join_seconds: float,
+        health: HealthRunner,
+        on_end: Callable[[], object],
+    ) -> None:
+        self.descriptors: tuple[int, ...] = (plane.descriptor,)
+        self._plane, self._run_id, self._join_seconds = plane, run_id, join_seconds
+        self._store_host = StoreHost(port, timedelta(seconds=timeout_seconds))
+        self._health, self._finding, self._on_end = health, "", on_end
+        self._is_started = False
+        self._is_cut_off = False
+        self._last = Status(Doing.IDLE, -1)
+        self.generation = -1
+        self.failures = 0
+        self.place: tuple[int, int] | None = None
+
+    def get_backend(self) -> str:
+        """See torch."""
+        return "nodes"
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Ranks meet in the store that a launcher hosts."""
+        return True
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Say that this node runs no rank, and wait until it is a member of the next generation.
+
+        Raises:
+            UnhealthyNodeError: This node is unhealthy.
+            RendezvousGracefulExitError: The job has ended well meanwhile.
+            JobEndedError: It has ended otherwise.
+            RendezvousTimeoutError: No generation was made in time.
+        """
+        self._health.stop()
+        if (finding := self._health.before_joining()) is not None:
+            raise UnhealthyNodeError(str(finding))
+        self._say(Status(Doing.IDLE, self.generation, self._last.why, store_port=self._store_host.renew()))
+        end = time.monotonic() + self._join_seconds
+        while True:
+            view = self._plane.take_view()
+            if view is not None and view.phase == Phase.ENDED:
+                if view.exit_code == 0:
+                    raise RendezvousGracefulExitError(view.why)
+                raise JobEndedError(view.why, view.exit_code or 1)
+            if view is not None and self._is_next(view):
+                break
+            if self._plane.holds_lease:  # whoever leads says when there has been no generation for too long
+                end = time.monotonic() + self._join_seconds
+            elif time.monotonic() >= end:
+                raise RendezvousTimeoutError(self._why_alone(view))
+            select.select([self._plane.descriptor], [], [], _LOOK_AT_SIGNALS_SECONDS)
+        self.generation, self.failures, self._is_cut_off = view.generation, view.failures, False
+        self.place = (view.first_rank, view.world_size)
+        self._say(Status(Doing.RUNNING, self.generation))
+        self._health.start(self._note_finding)
+        assert view.group_rank is not None
+        where = RendezvousStoreInfo(view.store_host, view.store_port)
+        return RendezvousInfo(HashStore(), view.group_rank, view.group_size, where)
+
+    def _why_alone(self, view: View | None) -> str:
+        if view is None:
+            return f"no node that leads the job was found in {self._join_seconds:g} s; see --rdzv-endpoint"
+        return (
+            f"nobody has led the job for {self._join_seconds:g} s: most of the nodes that vote are gone, or this node "
+            "is cut off from them; start the job again"
+        )
+
+    def _is_next(self, view: View) -> bool:
+        is_made = view.phase == Phase.RUNNING and view.generation > self.generation
+        return is_made and view.group_rank is not None and self._plane.holds_lease
+
+    def _say(self, status: Status) -> None:
+        self._last = status
+        if self._is_started:
+            self._plane.say(status)
+        else:
+            self._is_started = True
+            self._plane.start(status)
+
+    def _view(self) -> View | None:
+        return self._plane.take_view()
+
+    # ---- while a generation runs -------------------------------------------------------------------------
+
+    def _note_finding(self, finding: Unhealthy) -> None:
+        self._finding = str(finding)
+        self._plane.wake_agent()
+
+    def unhealthy(self) -> str | None:
+        """See :class:`.GenerationRendezvous`."""
+        return self._finding or None
+
+    def is_cut_off(self) -> bool:
+        """See :class:`.GenerationRendezvous`."""
+        return not self._plane.holds_lease
+
+    def note_cut_off(self) -> None:
+        """See :class:`.GenerationRendezvous`. If the others have not missed this node yet, they learn of it so."""
+        self._is_cut_off = True
+        self._say(Status(Doing.FAILED, self.generation, f"node {os.uname().nodename} was cut off"))
+
+    def num_nodes_waiting(self) -> int:
+        """Return 1 where the generation that this node runs is over."""
+        view = self._view()
+        is_over = self._is_cut_off or (
+            view is not None and (view.phase == Phase.STOPPING or view.generation > self.generation)
+        )
+        return int(is_over)
+
+    def failed_elsewhere(self) -> bool:
+        """See :class:`.GenerationRendezvous`."""
+        view = self._view()
+        return self._is_cut_off or (view is not None and self.num_nodes_waiting() > 0 and not view.may_save)
+
+    def why_over(self) -> str:
+        """Return why the generation that this node runs is over, as the nodes agree."""
+        view = self._view()
+        if self._is_cut_off:
+            return "this node was cut off from the others; it waits until it can take part again"
+        return view.why if view is not None else ""
+
+    def ended_by_peer(self) -> str | None:
+        """See :class:`.GenerationRendezvous`; a job that has ended well is not ended by anybody."""
+        view = self._view()
+        is_ended = view is not None and view.phase == Phase.ENDED and view.exit_code != 0
+        return view.why if view is not None and is_ended and self._last.doing != Doing.ENDING else None
+
+    def finished(self) -> bool:
+        """Say that every rank of this node has ended with 0; return whether those of all nodes have."""
+        self._say(Status(Doing.FINISHED, self.generation))
+        view = self._view()
+        return view is not None and view.phase == Phase.ENDED and view.exit_code == 0
+
+    def note_failure(self, why: str) -> None:
+        """See :class:`.GenerationRendezvous`."""
+        self.failures += 1
+        self._say(Status(Doing.FAILED, self.generation, why))
+
+    def end(self, why: str) -> None:
+        """See :class:`.GenerationRendezvous`."""
+        self._say(Status(Doing.ENDING, self.generation, why, exit_code=1))
+
+    def leaving(self, why: str) -> None:
+        """Say that this node is being asked to go, before its ranks are: those of other nodes save at the same time."""
+        if self._is_started and self._last.doing != Doing.ENDING:
+            self._say(Status(Doing.LEAVING, self.generation, why))
+
+    def leave(self, why: str, *, is_excluded: bool) -> None:
+        """Leave the job, with no rank running; the others go on."""
+        self._health.stop()
+        if self._is_started:
+            self._say(Status(Doing.LEFT, self.generation, why, is_excluded=is_excluded))
+            self._plane.close(_LONGEST_LAST_WORD_SECONDS)
+        self._store_host.close()
+
+    def prepare(self) -> None:
+        """See :class:`.GenerationRendezvous`."""
+        self._store_host.prepare()
+
+    # ---- torch's interface --------------------------------------------------------------------------------
+
+    def is_closed(self) -> bool:
+        """See torch."""
+        view = self._view()
+        return view is not None and view.phase == Phase.ENDED
+
+    def set_closed(self) -> None:
+        """See torch."""
+        self.end("the rendezvous was closed")
+
+    def get_run_id(self) -> str:
+        """See torch."""
+        return self._run_id
+
+    def shutdown(self) -> bool:
+        """See torch. A node that has ended the job stays until the others have heard it, within a bound."""
+        self._health.stop()
+        if self._is_started:
+            end = time.monotonic() + _LONGEST_LAST_WORD_SECONDS
+            while not self.is_closed() and time.monotonic() < end:
+                select.select([self._plane.descriptor], [], [], max(0.0, end - time.monotonic()))
+            if self.is_closed():
+                self._on_end()
+            self._plane.close(_LONGEST_LAST_WORD_SECONDS)
+        self._store_host.close()
+        return True

@@ -1,0 +1,206 @@
+"""The control plane of one node: the protocol with sockets, a clock and a thread of its own.
+
+The thread alone touches the protocol and the sockets, so that a lease is renewed while the agent starts workers, waits
+for them, or is stuck in a file system. The agent says what its node is doing, and reads what the job is doing; neither
+call blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from launcher.nodes.membership import NodeInfo
+from launcher.nodes.policy import Policy
+from launcher.nodes.protocol import FORMAT, Farewell, NodeProtocol
+from launcher.nodes.session import Address
+from launcher.nodes.session_messages import Doing, Status, View
+from launcher.nodes.transport import Transport
+from launcher.processes.message_format import MessageError
+
+__all__ = ["Plane", "PlaneSettings"]
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_LOOK_SECONDS = 0.2
+_LONGEST_LAST_SECONDS = 0.5
+
+
+class PlaneSettings(NamedTuple):
+    """What a node needs to take part.
+
+    Args:
+        run_id: Of the job.
+        secret: That its launchers share.
+        name: Of this incarnation; unique for all time.
+        host: What the node calls itself.
+        address: Where other nodes find it.
+        order: What nodes are sorted by; empty for the order in which they join.
+        slots: Ranks that it runs.
+        contacts: Where to find the job.
+        policy: The user's.
+        founds: Whether this node begins the job.
+    """
+
+    run_id: str
+    secret: bytes
+    name: str
+    host: str
+    address: str
+    order: str
+    slots: int
+    contacts: tuple[Address, ...]
+    policy: Policy
+    founds: bool
+
+
+class Plane:
+    """Made, started, spoken to, closed.
+
+    Args:
+        settings: See there.
+        transport: Already listening; closed with the plane.
+        on_lease: Called by the thread with the monotonic time at which ranks are to be killed, whenever it changes.
+        on_voters: Called by the thread with where a farewell is to be sent, and what, whenever that changes.
+
+    Attributes:
+        descriptor: Readable when the view has changed; see :meth:`take_view`.
+    """
+
+    def __init__(
+        self,
+        settings: PlaneSettings,
+        transport: Transport,
+        on_lease: Callable[[int], object],
+        on_voters: Callable[[Sequence[Address], bytes], object],
+    ) -> None:
+        self._settings, self._transport = settings, transport
+        self._on_lease, self._on_voters = on_lease, on_voters
+        info = NodeInfo(settings.host, settings.address, transport.address[1], settings.order, settings.slots)
+        self._protocol = NodeProtocol(
+            settings.name,
+            info,
+            settings.contacts,
+            settings.policy,
+            random.Random(settings.name),
+            time.monotonic_ns(),
+            founds=settings.founds,
+        )
+        self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._lock = threading.Lock()
+        self._status = Status(Doing.IDLE, -1)
+        self._view: View | None = None
+        self._fence_ns: int | None = None
+        self._is_released = False
+        self._is_closing = False
+        self._failure: Exception | None = None
+        self._farewell: tuple[Sequence[Address], bytes] = ((), b"")
+        self._thread = threading.Thread(target=self._run, name="ft_nodes", daemon=True)
+
+    def start(self, status: Status) -> None:
+        """Begin to take part."""
+        self._status = status
+        self._thread.start()
+
+    # ---- for the agent ----------------------------------------------------------------------------------
+
+    def say(self, status: Status) -> None:
+        """Take this node's new status; it is told at once, and repeated until the next one."""
+        with self._lock:
+            self._status = status
+        self._transport.wake()
+
+    def take_view(self) -> View | None:
+        """Return what is known of the job, None before anything is; ``descriptor`` is quiet until it changes again.
+
+        Raises:
+            RuntimeError: The thread has failed.
+        """
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.descriptor)
+        with self._lock:
+            if self._failure is not None:
+                raise RuntimeError(f"the control plane of this node has failed: {self._failure!r}") from self._failure
+            return self._view
+
+    def wake_agent(self) -> None:
+        """Make ``descriptor`` readable, from any thread."""
+        os.eventfd_write(self.descriptor, 1)
+
+    @property
+    def holds_lease(self) -> bool:
+        """Whether ranks may be started now."""
+        with self._lock:
+            return self._fence_ns is not None and time.monotonic_ns() < self._fence_ns
+
+    def close(self, longest_seconds: float) -> None:
+        """Stop taking part, once the others can do without this node, or the time is up."""
+        end = time.monotonic() + longest_seconds
+        while self._thread.is_alive() and not self._is_released and time.monotonic() < end:
+            self._thread.join(0.01)
+        self._is_closing = True
+        self._transport.wake()
+        if self._thread.ident is not None:
+            self._thread.join(_LONGEST_LAST_SECONDS)
+        if not self._thread.is_alive():
+            os.close(self.descriptor)
+
+    # ---- the thread -------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._is_closing:
+                self._turn()
+        except Exception as error:  # the outermost loop of this thread
+            logger.exception("the control plane of this node has failed")
+            with self._lock:
+                self._failure = error
+            os.eventfd_write(self.descriptor, 1)
+        finally:
+            self._transport.close()
+
+    def _turn(self) -> None:
+        protocol = self._protocol
+        due_seconds = (protocol.due_ns - time.monotonic_ns()) / 1e9
+        received = self._transport.poll(min(max(0.0, due_seconds), _LONGEST_LOOK_SECONDS))
+        now_ns = time.monotonic_ns()
+        with self._lock:
+            status = self._status
+        protocol.say(status, now_ns)
+        for sender, payload in received:
+            try:
+                message = FORMAT.decode(payload)
+            except MessageError as error:
+                logger.warning("node %s has sent %s", sender, error)
+                continue
+            protocol.receive(sender, message, now_ns)
+        protocol.flush(now_ns)
+        for name, address, message in protocol.outbox:
+            self._transport.send(name, address, FORMAT.encode(message))
+        protocol.outbox.clear()
+        self._publish()
+
+    def _publish(self) -> None:
+        protocol = self._protocol
+        view, fence_ns = protocol.view, protocol.session.fence_ns
+        if fence_ns is not None and fence_ns != self._fence_ns:
+            self._on_lease(fence_ns)
+        with self._lock:
+            has_changed = view != self._view
+            self._view, self._fence_ns = view, fence_ns
+        if has_changed:
+            os.eventfd_write(self.descriptor, 1)
+        addresses = tuple(address for name, address in protocol.session.voters.items() if name != protocol.name)
+        if addresses != self._farewell[0]:
+            self._farewell = (
+                addresses,
+                FORMAT.encode(Farewell(protocol.name, f"the launcher of node {self._settings.host} was killed")),
+            )
+            self._on_voters(*self._farewell)
+        self._is_released = protocol.is_released

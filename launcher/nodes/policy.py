@@ -1,0 +1,67 @@
+"""Which nodes make up a generation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+from launcher.nodes.membership import Membership
+
+__all__ = ["Policy", "choose_members"]
+
+_STRIKES_THAT_AVOID = 2
+
+
+class Policy(NamedTuple):
+    """What the user has asked for; the same on every node.
+
+    Args:
+        least: Nodes that a generation needs.
+        most: Nodes that are let in; with ``is_fixed`` those beyond ``least`` are spares.
+        is_fixed: Exactly ``least`` nodes, in the same places, in every generation.
+        max_restarts: Failures that the job survives.
+        lease_ns: How long a node may be silent.
+        last_call_ns: How long the first generation waits for further nodes once the least are there.
+        join_ns: How long a generation waits for the least.
+    """
+
+    least: int
+    most: int
+    is_fixed: bool
+    max_restarts: int
+    lease_ns: int
+    last_call_ns: int
+    join_ns: int
+
+
+def choose_members(membership: Membership, ready: Collection[str], policy: Policy) -> list[str]:
+    """Return the members of the next generation in rank order; fewer than ``policy.least`` cannot make one.
+
+    Members of the last generation keep their places. A host that was lost twice is taken only where there is no
+    other. Nodes come in the order that they have named (their host's place in the scheduler's list), then as they
+    have joined.
+
+    Args:
+        membership: What is agreed.
+        ready: Nodes that run no rank and know how the last generation has ended.
+        policy: The user's.
+    """
+    joined = {name: at for at, name in enumerate(membership.nodes)}
+
+    def place(name: str) -> tuple[str, int]:
+        return membership.nodes[name].order, joined[name]
+
+    last = set(membership.members)
+    survivors = [name for name in membership.members if name in ready]
+    newcomers = sorted((name for name in ready if name not in last), key=place)
+    newcomers.sort(key=lambda name: membership.strikes_of(membership.nodes[name].host) >= _STRIKES_THAT_AVOID)
+    if policy.is_fixed and membership.members:
+        places = [name if name in ready else None for name in membership.members]
+        spares = iter(newcomers)
+        return [name for each in places if (name := each or next(spares, None)) is not None]
+    steady = [name for name in newcomers if membership.strikes_of(membership.nodes[name].host) < _STRIKES_THAT_AVOID]
+    at_most = policy.least if policy.is_fixed else policy.most
+    chosen = [*survivors, *steady][:at_most]
+    taken = set(chosen)
+    chosen += [name for name in newcomers if name not in taken][: max(0, policy.least - len(chosen))]
+    return sorted(chosen, key=place)

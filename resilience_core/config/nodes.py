@@ -1,0 +1,90 @@
+"""Settings for a job on several nodes: who belongs to it, and when a silent node is lost."""
+
+from __future__ import annotations
+
+import attrs
+
+from resilience_core.config import node_values as values
+from resilience_core.config.setting import described
+
+__all__ = ["NodeSettings"]
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class NodeSettings:
+    """How the launchers of several nodes hold together; nothing of it matters on one node."""
+
+    membership: str | None = attrs.field(
+        default=None,
+        converter=values.membership,
+        metadata=described(
+            "elastic|fixed",
+            "Let the launchers of several nodes agree by themselves, so that the job outlives any single node. "
+            "elastic: whoever is there, from MIN to MAX of --nnodes; fixed: exactly MIN, the others are spares. null "
+            "is torch's rendezvous, as under torchrun.",
+        ),
+    )
+    node_lease: float = attrs.field(
+        default=5.0,
+        converter=values.node_lease,
+        metadata=described(
+            "SECONDS",
+            "With --ft-membership: a node that is silent for so long is lost, and by then has stopped its ranks.",
+        ),
+    )
+    rank_key: str | None = attrs.field(
+        default=None,
+        converter=values.optional_text,
+        metadata=described(
+            "TEXT",
+            "With --ft-membership: what nodes are sorted by, as text with numbers in it by their value; null is "
+            "--node-rank where given, else the scheduler's number of the node, else the order of joining.",
+        ),
+    )
+    node_secret_file: str | None = attrs.field(
+        default=None,
+        converter=values.optional_text,
+        metadata=described(
+            "FILE",
+            "With --ft-membership: a file with the secret that launchers of the job prove to each other, 16 bytes or "
+            "more; FT_NODE_SECRET in the environment does the same. null derives it from --rdzv-id, which keeps jobs "
+            "apart but proves nothing.",
+        ),
+    )
+    health_checks: tuple[str, ...] | None = attrs.field(
+        default=None,
+        converter=values.health_checks,
+        metadata=described(
+            "NAME,...",
+            "What each node is checked for before it joins the job and while its ranks run: paths, shm, memory, nic, "
+            "nvml, command, or names of installed checks; some take an argument, as paths:/data=10G or nic:ib0. "
+            "default stands for paths,shm,memory, all installed ones, and nvml where there are GPUs; so does null. "
+            "none: no check.",
+        ),
+    )
+    health_check: str | None = attrs.field(
+        default=None,
+        converter=values.command,
+        metadata=described(
+            "COMMAND",
+            "A command for the shell that checks the node: 0 is healthy, otherwise its last line of output is the "
+            "reason. It is run with whatever else is checked, unless health_checks is none.",
+        ),
+    )
+    health_check_interval: float | None = attrs.field(
+        default=60.0,
+        converter=values.health_interval,
+        metadata=described(
+            "SECONDS",
+            "Time between two looks at the node while its ranks run; null: it is checked only before it joins.",
+        ),
+    )
+    health_check_timeout: float = attrs.field(
+        default=10.0,
+        converter=values.health_timeout,
+        metadata=described(
+            "SECONDS",
+            "Longest time that a check of the node may take; one that takes longer has failed. An installed check may "
+            "have a bound of its own.",
+        ),
+    )

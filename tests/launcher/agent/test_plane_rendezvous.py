@@ -1,0 +1,154 @@
+"""What the agent is told of a job on several nodes, from what its control plane shows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from torch.distributed.elastic.rendezvous.api import RendezvousGracefulExitError, RendezvousTimeoutError
+
+from launcher.agent.plane_rendezvous import JobEndedError, PlaneRendezvous, UnhealthyNodeError
+from launcher.nodes.membership import Phase
+from launcher.nodes.session_messages import Doing, Status, View
+
+BASE = View(1, 0, Phase.RUNNING, 1, 3, 2, 6, "10.0.0.1", 1234, 0, "", False, None)
+
+
+class FakePlane:
+    """Shows views in turn, the last one for good, and keeps what is said."""
+
+    def __init__(self) -> None:
+        self.views: list[View | None] = [BASE]
+        self.said: list[Status] = []
+        self.holds_lease = True
+        self.is_closed = False
+        self.descriptor = os.eventfd(1, os.EFD_NONBLOCK)
+
+    def start(self, status: Status) -> None:
+        self.said.append(status)
+
+    say = start
+
+    def take_view(self) -> View | None:
+        return self.views.pop(0) if len(self.views) > 1 else self.views[0]
+
+    def close(self, longest_seconds: float) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def plane() -> Iterator[FakePlane]:
+    made = FakePlane()
+    yield made
+    os.close(made.descriptor)
+
+
+def rendezvous_of(plane: Any, finding: str | None = None, join_seconds: float = 30.0) -> PlaneRendezvous:
+    health: Any = SimpleNamespace(before_joining=lambda: finding, start=lambda told: None, stop=lambda: None)
+    return PlaneRendezvous(plane, "run", 0, 60.0, join_seconds, health, lambda: None)
+
+
+def test_a_node_says_that_it_is_idle_and_takes_its_place(plane: FakePlane) -> None:
+    rendezvous = rendezvous_of(plane)
+    plane.views = [None, BASE._replace(phase=Phase.WAITING, generation=-1, group_rank=None), BASE]
+
+    info = rendezvous.next_rendezvous()
+
+    assert (info.rank, info.world_size, rendezvous.place, rendezvous.generation) == (1, 3, (2, 6), 0)
+    assert info.bootstrap_store_info.master_addr == "10.0.0.1"
+    assert [status.doing for status in plane.said] == [Doing.IDLE, Doing.RUNNING]
+    assert plane.said[0].store_port > 0
+
+
+def test_no_rank_is_started_without_a_lease_or_a_place(plane: FakePlane) -> None:
+    """A view may have been on its way for long, and a spare is no member."""
+    rendezvous = rendezvous_of(plane, join_seconds=0.0)
+    plane.holds_lease = False
+
+    with pytest.raises(RendezvousTimeoutError, match="nobody has led the job for 0 s: most of the nodes that vote"):
+        rendezvous.next_rendezvous()
+    plane.views = [None]
+    with pytest.raises(RendezvousTimeoutError, match="no node that leads the job was found in 0 s"):
+        rendezvous_of(plane, join_seconds=0.0).next_rendezvous()
+    assert {status.doing for status in plane.said} == {Doing.IDLE}
+
+
+def test_a_job_that_has_ended_is_told_by_its_code(plane: FakePlane) -> None:
+    rendezvous = rendezvous_of(plane)
+    plane.views = [BASE._replace(phase=Phase.ENDED, exit_code=0, why="done")]
+    with pytest.raises(RendezvousGracefulExitError):
+        rendezvous.next_rendezvous()
+
+    plane.views = [BASE._replace(phase=Phase.ENDED, exit_code=7, why="no restart is left")]
+    with pytest.raises(JobEndedError, match="the job has ended: no restart is left") as ended:
+        rendezvous.next_rendezvous()
+    assert ended.value.exit_code == 7
+
+
+def test_an_unhealthy_node_does_not_join(plane: FakePlane) -> None:
+    with pytest.raises(UnhealthyNodeError, match="the fan stands still"):
+        rendezvous_of(plane, finding="the fan stands still").next_rendezvous()
+    assert plane.said == []
+
+
+@pytest.mark.parametrize(
+    ("view", "waiting", "failed"),
+    [
+        (BASE, 0, False),
+        (BASE._replace(phase=Phase.STOPPING), 1, True),
+        (BASE._replace(phase=Phase.STOPPING, may_save=True), 1, False),
+        (BASE._replace(generation=1), 1, True),
+    ],
+)
+def test_a_generation_is_over_when_the_nodes_agree_so(plane: FakePlane, view: View, waiting: int, failed: bool) -> None:
+    rendezvous = rendezvous_of(plane)
+    rendezvous.next_rendezvous()
+    plane.views = [view]
+
+    assert rendezvous.num_nodes_waiting() == waiting
+    assert rendezvous.failed_elsewhere() is failed
+
+
+def test_a_node_that_was_cut_off_starts_over_and_blames_no_rank(plane: FakePlane) -> None:
+    rendezvous = rendezvous_of(plane)
+    rendezvous.next_rendezvous()
+    assert not rendezvous.is_cut_off()
+    plane.holds_lease = False
+    assert rendezvous.is_cut_off()
+
+    rendezvous.note_cut_off()
+
+    assert (plane.said[-1].doing, "was cut off" in plane.said[-1].why) == (Doing.FAILED, True)
+    assert rendezvous.num_nodes_waiting() == 1
+    assert rendezvous.failures == 0
+
+
+def test_ranks_that_have_finished_wait_for_those_of_other_nodes(plane: FakePlane) -> None:
+    rendezvous = rendezvous_of(plane)
+    rendezvous.next_rendezvous()
+
+    assert not rendezvous.finished()
+    plane.views = [BASE._replace(phase=Phase.ENDED, exit_code=0)]
+    assert rendezvous.finished()
+    assert rendezvous.ended_by_peer() is None
+
+
+def test_a_job_that_another_node_has_ended_is_told_with_the_reason(plane: FakePlane) -> None:
+    rendezvous = rendezvous_of(plane)
+    rendezvous.next_rendezvous()
+    plane.views = [BASE._replace(phase=Phase.ENDED, exit_code=1, why="a rank asked for it")]
+
+    assert rendezvous.ended_by_peer() == "a rank asked for it"
+
+
+def test_a_node_leaves_only_when_its_ranks_have(plane: FakePlane) -> None:
+    rendezvous = rendezvous_of(plane)
+    rendezvous.next_rendezvous()
+
+    rendezvous.leaving("SIGTERM")
+    assert (plane.said[-1].doing, plane.is_closed) == (Doing.LEAVING, False)
+    rendezvous.leave("SIGTERM", is_excluded=True)
+    assert (plane.said[-1].doing, plane.said[-1].is_excluded, plane.is_closed) == (Doing.LEFT, True, True)

@@ -1,0 +1,215 @@
+"""One node's protocol: messages, whom it is told to ask, and when it may go."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.nodes.membership import NodeInfo, Phase
+from launcher.nodes.policy import Policy
+from launcher.nodes.protocol import FORMAT, Farewell, Message, NodeProtocol
+from launcher.nodes.raft_log import Entry, Snapshot
+from launcher.nodes.raft_messages import Append, Appended, Install, RequestVote, TimeoutNow, Vote
+from launcher.nodes.session_messages import Doing, Elsewhere, Granted, Renew, Status, View
+from launcher.processes.message_format import MessageError
+
+MS = 1_000_000
+LEASE = 1000 * MS
+
+
+def make(name: str, *, founds: bool = False, least: int = 1) -> NodeProtocol:
+    info = NodeInfo(f"host {name}", name, 1, name, 2)
+    policy = Policy(least, 3, False, 2, LEASE, 0, 30 * LEASE)
+    return NodeProtocol(name, info, [("a", 1)], policy, random.Random(name), 0, founds=founds)
+
+
+def is_released(node: NodeProtocol) -> bool:
+    return node.is_released
+
+
+class Nodes:
+    """Protocols, joined by a network without delay."""
+
+    def __init__(self, *names: str, least: int = 1) -> None:
+        self.now = 0
+        self.all = {name: make(name, founds=name == "a", least=least) for name in names}
+        self.cut: set[str] = set()
+
+    def settle(self) -> None:
+        for _ in range(60):
+            sent = []
+            for name, node in self.all.items():
+                node.flush(self.now)
+                sent += [(name, *each) for each in node.outbox]
+                node.outbox.clear()
+            if not sent:
+                return
+            for sender, to, address, message in sent:
+                place = address[0] if address is not None else to
+                if place in self.all and not {sender, place} & self.cut:
+                    self.all[place].receive(sender, FORMAT.decode(FORMAT.encode(message)), self.now)
+        raise AssertionError("they talk without end")
+
+    def run(self, for_ms: int) -> None:
+        for _ in range(for_ms // 10):
+            self.now += 10 * MS
+            self.settle()
+
+    def views(self) -> list[View | None]:
+        return [node.view for node in self.all.values()]
+
+
+# ---- messages ------------------------------------------------------------------------------------------------
+
+NUMBERS = st.integers(0, 2**63)
+TEXTS = st.text(max_size=5)
+INFOS = st.builds(NodeInfo, TEXTS, TEXTS, NUMBERS, TEXTS, NUMBERS)
+STATUSES = st.builds(Status, TEXTS, st.integers(-1, 9), TEXTS, st.booleans(), NUMBERS, NUMBERS)
+VIEWS = st.builds(
+    View,
+    *(NUMBERS, st.integers(-1, 9), TEXTS, st.none() | NUMBERS, NUMBERS, NUMBERS, NUMBERS, TEXTS, NUMBERS, NUMBERS),
+    *(TEXTS, st.booleans(), st.none() | NUMBERS),
+)
+JSON = st.recursive(st.none() | st.booleans() | NUMBERS | TEXTS, lambda each: st.lists(each, max_size=3), max_leaves=4)
+ENTRIES = st.builds(Entry, NUMBERS, TEXTS, JSON)
+VOTERS = st.lists(TEXTS, max_size=3).map(tuple)
+ADDRESSES = st.none() | st.dictionaries(TEXTS, st.tuples(TEXTS, NUMBERS), max_size=3)
+MESSAGES = st.one_of(
+    st.builds(RequestVote, NUMBERS, NUMBERS, NUMBERS, st.booleans(), st.booleans()),
+    st.builds(Vote, NUMBERS, st.booleans(), st.booleans(), st.none() | NUMBERS),
+    st.builds(Append, NUMBERS, NUMBERS, NUMBERS, st.lists(ENTRIES, max_size=3).map(tuple), NUMBERS, NUMBERS),
+    st.builds(Appended, NUMBERS, st.booleans(), NUMBERS, NUMBERS),
+    st.builds(Install, NUMBERS, st.builds(Snapshot, NUMBERS, NUMBERS, VOTERS, JSON), NUMBERS),
+    st.builds(TimeoutNow, NUMBERS),
+    st.builds(Renew, INFOS, STATUSES, NUMBERS, st.integers(-1, 9), st.integers(-1, 9)),
+    st.builds(Granted, st.none() | NUMBERS, st.integers(-9, 9), st.none() | VIEWS, NUMBERS, ADDRESSES),
+    st.builds(Elsewhere, st.none() | TEXTS, TEXTS, NUMBERS),
+    st.builds(Farewell, TEXTS, TEXTS),
+)
+
+
+@given(MESSAGES)
+def test_a_message_arrives_as_it_was_sent(message: Message) -> None:
+    arrived = FORMAT.decode(FORMAT.encode(message))
+    assert arrived == message
+    assert type(arrived) is type(message)
+
+
+def test_what_is_no_message_is_refused() -> None:
+    good = FORMAT.encode(TimeoutNow(1))
+    for bad in (b"", b"[]", good[:-1], good.replace(b"TimeoutNow", b"Unknown"), good.replace(b'"term": 1', b'"x": 1')):
+        with pytest.raises(MessageError):
+            FORMAT.decode(bad)
+
+
+# ---- together ------------------------------------------------------------------------------------------------
+
+
+def test_three_nodes_make_a_generation_and_the_next_one_after_a_failure() -> None:
+    nodes = Nodes("a", "b", "c", least=3)
+    nodes.run(500)
+    views = [view for view in nodes.views() if view is not None]
+    assert [(view.generation, view.phase, view.group_rank) for view in views] == [
+        (0, Phase.RUNNING, rank) for rank in range(3)
+    ]
+    assert nodes.all["a"].raft.voters == ("a", "b", "c")
+    nodes.all["c"].say(Status(Doing.FAILED, 0, "it broke"), nodes.now)
+    nodes.settle()
+    assert {view.phase for view in nodes.views() if view is not None} == {Phase.STOPPING}
+    for node in nodes.all.values():
+        node.say(Status(Doing.IDLE, 0), nodes.now)
+    nodes.run(200)
+    assert {(view.generation, view.failures) for view in nodes.views() if view is not None} == {(1, 1)}
+
+
+def test_when_the_leader_is_lost_another_one_takes_it_out() -> None:
+    nodes = Nodes("a", "b", "c")
+    nodes.run(500)
+    nodes.cut = {"a"}
+    for node in nodes.all.values():
+        node.say(Status(Doing.RUNNING, 0), nodes.now)
+    fence = nodes.all["a"].session.fence_ns
+    assert fence is not None
+    while "a" in nodes.all["b"].membership.nodes:
+        nodes.run(10)
+        assert nodes.now < 10 * LEASE
+    assert nodes.now > fence
+    assert not nodes.all["a"].session.holds_lease(nodes.now)
+    assert not nodes.all["a"].raft.is_leader
+
+
+def test_who_asks_one_that_does_not_lead_is_told_who_does() -> None:
+    nodes = Nodes("a", "b", "c")
+    nodes.run(500)
+    node = nodes.all["b"]
+    renew = Renew(NodeInfo("h", "x", 1, "", 1), Status(Doing.IDLE, -1), 1, -1, -1)
+    node.receive("x", renew, nodes.now)
+    assert node.outbox == [("x", None, Elsewhere("a", "a", 1))]
+    stranger = make("z")
+    stranger.receive("x", renew, 0)
+    assert stranger.outbox == [("x", None, Elsewhere(None, "", 0))]
+
+
+def test_a_leader_that_leaves_hands_over_and_is_released_when_another_votes_in_its_place() -> None:
+    nodes = Nodes("a", "b", "c")
+    nodes.run(500)
+    leaver = nodes.all["a"]
+    assert is_released(leaver)  # nothing is asked of who does not leave
+    nodes.cut = {"b", "c"}
+    leaver.say(Status(Doing.LEFT, 0), nodes.now)
+    nodes.settle()
+    assert not is_released(leaver)
+    nodes.cut = set()
+    nodes.run(2000)
+    assert is_released(leaver)
+    leaders = [name for name, node in nodes.all.items() if node.raft.is_leader]
+    assert leaders in (["b"], ["c"])
+    assert "a" not in nodes.all[leaders[0]].membership.nodes
+    assert "a" not in nodes.all[leaders[0]].raft.voters
+
+
+def test_the_last_node_may_leave() -> None:
+    nodes = Nodes("a")
+    nodes.run(100)
+    nodes.all["a"].say(Status(Doing.LEFT, 0), nodes.now)
+    nodes.settle()
+    assert nodes.all["a"].is_released
+
+
+def test_the_leader_stays_until_all_know_that_the_job_has_ended() -> None:
+    nodes = Nodes("a", "b", "c")
+    nodes.run(500)
+    nodes.cut = {"c"}
+    nodes.all["b"].say(Status(Doing.ENDING, 0, "enough", exit_code=7), nodes.now)
+    nodes.run(200)
+    assert nodes.all["b"].view is not None
+    assert nodes.all["b"].view.exit_code == 7
+    assert nodes.all["b"].is_released
+    assert not nodes.all["a"].is_released
+    nodes.cut = set()
+    nodes.run(500)
+    assert nodes.all["a"].is_released
+
+
+def test_a_farewell_ends_the_generation_at_once() -> None:
+    nodes = Nodes("a", "b", "c", least=2)
+    nodes.run(500)
+    for node in nodes.all.values():
+        node.say(Status(Doing.RUNNING, 0), nodes.now)
+    nodes.settle()
+    nodes.cut = {"c"}
+    nodes.all["a"].receive("one shot", Farewell("c", "killed"), nodes.now)
+    nodes.settle()
+    view = nodes.all["b"].view
+    assert view is not None
+    assert (view.phase, view.why) == (Phase.STOPPING, "killed")
+
+
+def test_what_is_due_is_due_in_the_future() -> None:
+    nodes = Nodes("a", "b", "c")
+    nodes.run(500)
+    for node in nodes.all.values():
+        assert nodes.now < node.due_ns <= nodes.now + 100 * MS

@@ -147,6 +147,8 @@ def _wait_for_calm(world: World) -> int | None:
         passed = world.now - began
         if not can_decide(world) and passed > last:
             return None
+        if len(world.alive) < world.policy.least and passed > last:
+            return None  # somebody has left for good, and the others wait for longer than is looked at here
         if can_decide(world) and passed > _LONGEST_CALM_NS + world.longest_stop_ns:
             raise BrokenRule(f"{passed / SECOND:.1f} s after the last fault no generation runs: {_told(world)}")
         world.run(world.now + _LOOK_NS)

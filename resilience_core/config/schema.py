@@ -47,7 +47,7 @@ def _texts(texts: Iterable[str]) -> tuple[str, ...]:
 
 @checked_and_documented
 @attrs.frozen(kw_only=True, field_transformer=name_in_errors)
-class FaultToleranceConfig(NodeSettings, RestartSettings, LimitSettings):
+class FaultToleranceConfig(RestartSettings, NodeSettings, LimitSettings):
     """How ranks are watched, terminated and restarted. All durations in seconds; None means no limit.
 
     Raises:

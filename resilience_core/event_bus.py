@@ -28,6 +28,7 @@ from resilience_core._event_calls import (
     why_unusable,
 )
 from resilience_core.errors import PluginError
+from resilience_core.exception_text import text_of
 from resilience_core.hookspecs import PROJECT_NAME, TrainingEvents
 from resilience_core.plugins.installed import installed_plugins, is_switched_on, register_installed
 from resilience_core.suggestions import suggestion
@@ -98,6 +99,10 @@ class EventBus:
             except PluginError:
                 self._forget(plugin)
                 raise
+            except Exception as error:
+                self._forget(plugin)
+                why = f"{type(error).__name__}: {text_of(error)}"
+                raise PluginError(f"plugin {describe(plugin)} has a hook that cannot be called ({why})") from error
             self._compile()
             if registered is None:
                 raise PluginError(f"plugin {describe(plugin)} is blocked by name; unblock {name!r} first")
@@ -192,13 +197,16 @@ class EventBus:
 
 
 def _refuse_incomparable(plugin: object) -> None:
-    """Refuse what raises when it is compared: pluggy compares each plugin with all others."""
+    """Refuse what raises when it is compared, or equals everything: pluggy compares each plugin with all others."""
     try:
-        bool(plugin == None)  # noqa: E711 - the comparison is what is tried
+        equals_all = bool(plugin == object())
     except Exception as error:
         raise PluginError(
-            f"plugin {describe(plugin)}: its __eq__ raises {type(error).__name__}; a plugin must bear comparison"
+            f"plugin {describe(plugin)}: its __eq__ raises {type(error).__name__} for an object of another class; "
+            "return NotImplemented there"
         ) from error
+    if equals_all:
+        raise PluginError(f"plugin {describe(plugin)}: its __eq__ says that it equals any other object")
 
 
 def _refuse_class(plugin: object) -> None:

@@ -69,7 +69,7 @@ def read_incidents(log_folder: str) -> Iterator[Incident]:
         if os.path.exists(os.path.join(parent, name, "incident.json")):
             try:
                 incident = read_incident(os.path.join(parent, name))
-            except (UnknownVersionError, DamagedIncidentError) as error:
+            except (UnknownVersionError, DamagedIncidentError, OSError) as error:
                 warn_once(f"{os.path.join(parent, name)} is left out: {error}")
                 continue
             yield incident

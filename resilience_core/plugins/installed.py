@@ -148,7 +148,7 @@ def register_installed(register: Callable[[object, str], str], unregister: Calla
         else:
             loaded.append(plugin)
     if loaded or failures:
-        register(_Announcement(loaded, failures, unregister), "loaded plugins")
+        register(_Announcement(loaded, failures, unregister), "resilience_core, which names loaded plugins")
 
 
 def _is_of_a_signal(error: BaseException) -> bool:

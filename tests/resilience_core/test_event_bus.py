@@ -656,3 +656,33 @@ def test_a_plugin_that_cannot_be_compared_is_refused_and_does_not_hinder_others(
     with pytest.raises(PluginError, match="its __eq__ raises ValueError"):
         bus.register(Incomparable())
     bus.register(EventRecorder())
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("__eq__ = lambda self, other: other is not None and self.k == other.k", "its __eq__ raises AttributeError"),
+        ("__eq__ = lambda self, other: True", "its __eq__ says that it equals any other object"),
+    ],
+)
+def test_a_plugin_that_errs_in_comparing_itself_is_refused(body: str, why: str) -> None:
+    names: dict[str, Any] = {"hookimpl": hookimpl}
+    exec(f"class P:\n    k = 1\n    {body}\n    @hookimpl\n    def step_end(self): ...", names)
+    bus = EventBus()
+    with pytest.raises(PluginError, match=why):
+        bus.register(names["P"]())
+    bus.register(EventRecorder())
+
+
+@pytest.mark.parametrize("options", ["", "(wrapper=True)"])
+def test_a_hook_without_self_is_refused_and_does_not_hinder_others(options: str) -> None:
+    names: dict[str, Any] = {"hookimpl": hookimpl}
+    body = "return (yield)" if options else "pass"
+    exec(f"class P:\n    @hookimpl{options}\n    def step_end():\n        {body}", names)
+    bus = EventBus()
+    with pytest.raises(PluginError, match=r"plugin .*P has a hook that cannot be called \(ValueError: invalid method"):
+        bus.register(names["P"]())
+    recorder = EventRecorder()
+    bus.register(recorder)
+    bus.step_end(iteration=1)
+    assert len(recorder.events) == 1

@@ -152,3 +152,10 @@ def test_a_damaged_incident_is_named_and_left_out(
         read_incident(damaged)
     assert len(list(read_incidents(str(tmp_path)))) == 1
     assert f"{damaged} is left out: it is damaged ({told}" in caplog.text
+
+
+def test_a_folder_in_place_of_an_incident_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "incidents" / "0001" / "incident.json").mkdir(parents=True)
+
+    assert list(read_incidents(str(tmp_path))) == []
+    assert "0001 is left out" in caplog.text

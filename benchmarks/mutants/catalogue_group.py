@@ -84,7 +84,7 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "the event bus keeps the stop that it has raised",
         "resilience_core/_event_calls.py",
-        '            "            raised = None",\n',
+        '            "            _raised = None",\n',
         '            "            pass",\n',
         ("tests/resilience_core/monitoring/test_error_capture.py",),
     ),

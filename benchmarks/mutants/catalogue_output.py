@@ -59,8 +59,8 @@ MUTANTS_OF_OUTPUT = (
     Mutant(
         "an installed plugin that leaves while it is imported ends the training",
         "resilience_core/plugins/installed.py",
-        "        except (Exception, SystemExit) as error:\n",
-        "        except Exception as error:\n",
+        "        except BaseException as error:\n            if isinstance(error, KeyboardInterrupt) or",
+        "        except Exception as error:\n            if isinstance(error, KeyboardInterrupt) or",
         ("tests/resilience_core/plugins/test_installed.py",),
     ),
     Mutant(

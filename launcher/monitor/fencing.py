@@ -32,6 +32,7 @@ __all__ = ["Fence", "start_fence"]
 
 _LONGEST_SLEEP_NS = NS_PER_SECOND // 2
 """Between two looks at the word; it may be set to an earlier time."""
+_LONGEST_CLOSE_SECONDS = 5.0
 _ROUND_SECONDS = 1.0
 """How long one round waits for what it has killed."""
 _TRY_AGAIN_NS = NS_PER_SECOND // 20
@@ -107,7 +108,9 @@ class Fence:
         self._is_closed = True
         self._poke()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(_LONGEST_CLOSE_SECONDS)
+            if self._thread.is_alive():
+                return  # it is stuck in a round, and needs its descriptors; the process is about to end
         with self._lock:
             for rank in self._ranks.values():
                 _close(rank)

@@ -131,4 +131,6 @@ class Page:
 
 
 def _without_numbers(line: str) -> str:
+    # Ranks that wait for each other pass their limits within milliseconds; which one is first is chance.
+    line = re.sub(r", which would have passed \d+ ms later", "", line)
     return re.sub(r"\d[\d.,]*", "#", line).strip()

@@ -421,3 +421,20 @@ def test_an_error_file_that_cannot_be_read_costs_no_other_rank_its_record() -> N
     processes: Any = Processes()
     failed = [WorkerProcess(local_rank, pid=9, pidfd=-1) for local_rank in range(3)]
     assert worker_exits._records(processes, failed) == {0: "the record of 0", 2: "the record of 2"}
+
+
+def test_a_signal_that_came_while_ranks_were_stopped_is_heard_before_the_next_rendezvous() -> None:
+    """The wait for a generation may last for minutes."""
+    made = Made()
+    order: list[str] = []
+
+    def raise_pending() -> None:
+        order.append("signal")
+        raise KeyboardInterrupt
+
+    made.agent._resources.signals.raise_pending = raise_pending  # type: ignore[method-assign]
+    made.rendezvous.next_rendezvous = lambda: order.append("rendezvous")  # type: ignore[method-assign,assign,return-value]
+
+    with pytest.raises(KeyboardInterrupt):
+        made.agent._rendezvous(made.agent._worker_group)
+    assert order == ["signal"]

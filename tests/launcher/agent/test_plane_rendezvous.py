@@ -152,3 +152,20 @@ def test_a_node_leaves_only_when_its_ranks_have(plane: FakePlane) -> None:
     assert (plane.said[-1].doing, plane.is_closed) == (Doing.LEAVING, False)
     rendezvous.leave("SIGTERM", is_excluded=True)
     assert (plane.said[-1].doing, plane.said[-1].is_excluded, plane.is_closed) == (Doing.LEFT, True, True)
+
+
+def test_a_spare_waits_from_when_it_has_lost_contact(plane: FakePlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not from when it began to wait, which may be hours ago."""
+    rendezvous = rendezvous_of(plane, join_seconds=10.0)
+    spare = BASE._replace(group_rank=None)
+    now = [0.0]
+
+    def take_view() -> View:
+        now[0] += 4.0
+        plane.holds_lease = now[0] < 50 or now[0] > 56  # lost for six seconds, long after ten have passed
+        return BASE if now[0] > 80 else spare
+
+    monkeypatch.setattr(plane, "take_view", take_view)
+    monkeypatch.setattr("launcher.agent.plane_rendezvous.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    assert rendezvous.next_rendezvous().rank == 1

@@ -293,6 +293,19 @@ def test_an_excluded_host_does_not_join() -> None:
 # ---- with other voters ---------------------------------------------------------------------------------------
 
 
+def test_a_node_of_another_job_is_not_let_in_and_gets_no_lease() -> None:
+    job = Job()
+    job.says("a")
+    job.flush()
+    renew = Renew(info("b"), Status(Doing.RUNNING, 0), 1, 5, -1, "another")
+    job.coordinator.renewed("b", renew, job.now)
+    job.flush()
+
+    assert set(job.membership.nodes) == {"a"}
+    assert {word.stamp_ns for to, word in job.coordinator.outbox if to == "b"} == {None}
+    assert job.membership.job == "a"
+
+
 class Elected:
     """A voter that has become leader after another one, at 1,200 ms, with a command that is not committed."""
 

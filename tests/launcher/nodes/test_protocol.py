@@ -213,3 +213,53 @@ def test_what_is_due_is_due_in_the_future() -> None:
     nodes.run(500)
     for node in nodes.all.values():
         assert nodes.now < node.due_ns <= nodes.now + 100 * MS
+
+
+# ---- a job that is begun a second time -----------------------------------------------------------------------
+
+
+def begun_again(nodes: Nodes) -> NodeProtocol:
+    """Lose the node that began the job, have the others go on, and start it again under another name."""
+    nodes.run(500)
+    for node in nodes.all.values():
+        node.say(Status(Doing.RUNNING, 0), nodes.now)
+    nodes.cut.add("a")
+    nodes.run(1500)
+    nodes.cut.clear()
+    again = nodes.all["a"] = make("a2", founds=True, least=2)
+    again.session.info = again.session.info._replace(address="a")
+    return again
+
+
+def test_who_begins_a_job_again_gives_it_up_for_the_one_that_lives() -> None:
+    nodes = Nodes("a", "b", "c", least=2)
+    again = begun_again(nodes)
+    again.flush(nodes.now)
+    again.outbox.clear()
+    assert again.raft.is_leader
+
+    nodes.run(600)
+
+    assert not again.raft.is_leader
+    assert again.session.job == "a"
+    assert nodes.all["b"].membership.nodes["a"].host == "host a2"  # the network calls it by its place
+
+
+def test_a_leader_shows_itself_only_where_nobody_of_its_job_is() -> None:
+    nodes = Nodes("a", "b", "c", least=2)
+    nodes.run(500)
+    leader = nodes.all["a"]
+    leader._contacts = (("a", 1), ("b", 1), ("z", 1))
+    leader._show_ns = nodes.now
+    leader.flush(nodes.now)
+    assert [to for _, to, message in leader.outbox if isinstance(message, Elsewhere)] == [("z", 1)]
+
+
+def test_a_job_that_has_made_a_generation_is_given_up_for_nobody() -> None:
+    nodes = Nodes("a", "b", least=2)
+    nodes.run(500)
+    assert nodes.all["a"].membership.phase == Phase.RUNNING
+
+    nodes.all["a"].receive("stranger", Elsewhere("stranger", "s", 1), nodes.now)
+
+    assert nodes.all["a"].raft.is_leader

@@ -224,3 +224,28 @@ def test_a_hint_at_itself_or_at_nobody_makes_it_ask_others() -> None:
     session.elsewhere("l", Elsewhere("m", "y", 4), 2 * MS)
     session.tick(session.due_ns)
     assert ("m", ("y", 4)) in asked(session)
+
+
+# ---- another job ---------------------------------------------------------------------------------------------
+
+
+def test_nothing_of_another_job_counts_for_a_node_that_belongs_to_one() -> None:
+    """A launcher that was started again where the job was begun may have begun another one."""
+    session = make()
+    session.granted("l", grant(stamp_ns=0, seen=view(1))._replace(job="first"), 0)
+    fence_ns = session.fence_ns
+
+    later = grant(stamp_ns=LEASE, seen=view(9), voters={"m": ("h", 1)})._replace(job="second")
+    assert session.granted("m", later, LEASE) is False
+
+    assert (session.fence_ns, session.leader, session.view) == (fence_ns, "l", view(1))
+    assert "m" not in session.voters
+    session.tick(LEASE)
+    assert renewals(session)[-1].job == "first"
+
+
+def test_who_is_not_let_in_belongs_to_no_job_yet() -> None:
+    session = make()
+    session.granted("l", grant()._replace(job="first"), 0)
+    session.granted("m", grant(stamp_ns=0)._replace(job="second"), 0)
+    assert session.job == "second"

@@ -11,13 +11,23 @@ import contextlib
 import hashlib
 import json
 import os
+import sys
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+from resilience_core import StopTraining
+
+try:
+    from sklearn.datasets import load_digits
+except ModuleNotFoundError:
+    NEEDED = "examples/digits.py needs scikit-learn, which has the digits: pip install scikit-learn"
+    if "RANK" not in os.environ:
+        print(NEEDED, file=sys.stderr)  # ft_launcher prints it by itself
+    raise StopTraining(NEEDED) from None  # rather than an error, which would be tried again
 
 TRAIN_IMAGES = 1437
 """Of 1,797; the rest tests."""

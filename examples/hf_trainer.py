@@ -15,14 +15,23 @@ import argparse
 import json
 import logging
 import os
+import sys
 from pathlib import Path
 
 import torch
-from sklearn.datasets import load_digits
 from torch.utils.data import Dataset, Subset
 from transformers import Trainer, TrainingArguments, set_seed
 
 from adapters.huggingface import protect
+from resilience_core import StopTraining
+
+try:
+    from sklearn.datasets import load_digits
+except ModuleNotFoundError:
+    NEEDED = "examples/hf_trainer.py needs scikit-learn, which has the digits: pip install scikit-learn"
+    if "RANK" not in os.environ:
+        print(NEEDED, file=sys.stderr)  # ft_launcher prints it by itself
+    raise StopTraining(NEEDED) from None  # rather than an error, which would be tried again
 
 TRAIN_IMAGES = 1408
 """Of 1,797; the rest tests."""

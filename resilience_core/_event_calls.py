@@ -220,6 +220,8 @@ def why_unusable(implementation: pluggy.HookImpl, caller: pluggy.HookCaller) -> 
         return "it is a generator, whose body nothing runs; remove the yield, or mark it with hookimpl(wrapper=True)"
     if any(each.kind in (each.VAR_KEYWORD, each.VAR_POSITIONAL) for each in parameters):
         return f"*args and **kwargs stay empty; name the arguments that it wants, of {', '.join(_arguments(caller))}"
+    if (taken := _taken_for_self(function)) in _arguments(caller):
+        return f"its first parameter, '{taken}', is given the plugin itself; write self before it"
     if any(each.kind is each.KEYWORD_ONLY and each.name not in _own(implementation) for each in parameters):
         return "its arguments are keyword-only and are passed by position; remove the *"
     own = _own(implementation)
@@ -230,6 +232,14 @@ def why_unusable(implementation: pluggy.HookImpl, caller: pluggy.HookCaller) -> 
             hint = nearest(name, _arguments(caller))
             return f"the event has no argument '{name}', which would always have its default{hint}"
     return None
+
+
+def _taken_for_self(function: Callable[..., object]) -> str | None:
+    """Return the first parameter of a bound method, which is given its object; None for any other function."""
+    code = getattr(getattr(function, "__func__", None), "__code__", None)
+    if not inspect.ismethod(function) or code is None or not code.co_argcount:
+        return None
+    return str(code.co_varnames[0])
 
 
 def _own(implementation: pluggy.HookImpl) -> set[str]:

@@ -159,9 +159,15 @@ class EventBus:
                 raise PluginError(f"plugin {describe(implementation.plugin)} has an unknown hook '{name}'{hint}")
 
     def _why_not_registered(self, plugin: object, name: str | None) -> str:
-        if (registered_as := self._manager.get_name(plugin)) is not None:
-            chosen = f", as '{registered_as}'" if registered_as != str(id(plugin)) else ""
-            return f"plugin {describe(plugin)} is registered already{chosen}"
+        for registered_as, other in self._manager.list_name_plugin():
+            if other == plugin:
+                chosen = f", as '{registered_as}'" if registered_as != str(id(other)) else ""
+                if other is plugin:
+                    return f"plugin {describe(plugin)} is registered already{chosen}"
+                return (
+                    f"plugin {describe(plugin)} equals one that is registered already{chosen}, and would be taken for "
+                    "it; remove its __eq__, or what makes one (a dataclass takes eq=False), or register one of them"
+                )
         name = name or self._manager.get_canonical_name(plugin)
         owner = self._manager.get_plugin(name)
         return (
@@ -205,6 +211,15 @@ def _refuse_incomparable(plugin: object) -> None:
             f"plugin {describe(plugin)}: its __eq__ raises {type(error).__name__} for an object of another class; "
             "return NotImplemented there"
         ) from error
+    try:
+        equals_itself = bool(plugin == plugin)  # pluggy does the same, to find it again
+    except Exception as error:
+        raise PluginError(
+            f"plugin {describe(plugin)}: its __eq__ does not tell whether it equals itself "
+            f"({type(error).__name__}: {text_of(error)})"
+        ) from error
+    if not equals_itself:
+        raise PluginError(f"plugin {describe(plugin)}: its __eq__ says that it does not equal itself")
     if equals_all:
         raise PluginError(f"plugin {describe(plugin)}: its __eq__ says that it equals any other object")
 

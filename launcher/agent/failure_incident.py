@@ -152,7 +152,8 @@ def stopped_on_purpose(incident: Incident) -> str | None:
     """
     for rank in incident.culprits or incident.ranks:
         if rank.error is not None and rank.error.is_deliberate and rank.exit_code != 0:
-            return f"rank {rank.rank} has stopped the training: {rank.error.message.strip()}"
+            reason = " ".join(rank.error.message.split())
+            return f"rank {rank.rank} has stopped the training: {reason}"
     return None
 
 

@@ -198,7 +198,7 @@ def read_events(log_folder: str) -> list[dict[str, Any]]:
 
     On one machine the monotonic clock orders them. Between machines, whose monotonic clocks have nothing in common,
     the wall clock does, so the order is as good as their clocks agree. A line that is no event is left out; of one that
-    is whole, a warning is logged once.
+    is whole, a warning is logged once, and so it is of what is named like a file of events and is none.
 
     Raises:
         OSError: The folder or a file cannot be read.
@@ -207,6 +207,9 @@ def read_events(log_folder: str) -> list[dict[str, Any]]:
     """
     files = []
     for path in event_files(log_folder):
+        if not os.path.isfile(path):
+            warn_once(f"{path}: left out, since it is no plain file")
+            continue
         with open(path, encoding="utf-8", errors="replace", opener=only_plain) as file:
             # The last line may be on its way; one in the middle was torn by a disk that was full.
             events = [event for line in file if line.endswith("\n") if (event := _parsed(line, path)) is not None]

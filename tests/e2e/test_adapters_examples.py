@@ -136,7 +136,7 @@ def without_scikit_learn(tmp_path: Path) -> str:
     return str(package.parent)
 
 
-NEEDS = "examples/lightning_digits.py needs scikit-learn, which has the digits: pip install scikit-learn"
+NEEDS = "examples/{} needs scikit-learn, which has the digits: pip install scikit-learn"
 
 
 def test_without_scikit_learn_the_example_uses_up_no_restart(
@@ -154,18 +154,30 @@ def test_without_scikit_learn_the_example_uses_up_no_restart(
         **LIMITS,
     )
     assert job.wait(LONGEST) == 1
-    assert f"the job has failed: rank 0 has stopped the training: {NEEDS}" in job.stderr
+    assert f"the job has failed: rank 0 has stopped the training: {NEEDS.format('lightning_digits.py')}" in job.stderr
     assert len(job.events("started")) == 1
 
 
-def test_without_scikit_learn_the_example_says_so_alone(without_scikit_learn: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("example", "needy"),
+    [
+        ("lightning_digits.py --out out", "lightning_digits.py"),
+        ("hf_trainer.py --out out", "hf_trainer.py"),
+        ("train_ddp_sections.py --out out", "digits.py"),
+    ],
+)
+def test_without_scikit_learn_the_example_says_so_alone(
+    without_scikit_learn: str, tmp_path: Path, example: str, needy: str
+) -> None:
+    script, *options = example.split()
     path = os.pathsep.join([without_scikit_learn, str(EXAMPLES.parent)])
     done = subprocess.run(
-        [sys.executable, EXAMPLES / "lightning_digits.py", "--out", tmp_path / "out"],
+        [sys.executable, EXAMPLES / script, *options],
+        cwd=tmp_path,
         env={**{name: value for name, value in os.environ.items() if name != "RANK"}, "PYTHONPATH": path},
         capture_output=True,
         text=True,
         timeout=LONGEST,
     )
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, NEEDS)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, NEEDS.format(needy))
     assert "Traceback" not in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import threading
@@ -663,6 +664,11 @@ def test_a_plugin_that_cannot_be_compared_is_refused_and_does_not_hinder_others(
     [
         ("__eq__ = lambda self, other: other is not None and self.k == other.k", "its __eq__ raises AttributeError"),
         ("__eq__ = lambda self, other: True", "its __eq__ says that it equals any other object"),
+        ("__eq__ = lambda self, other: False", "its __eq__ says that it does not equal itself"),
+        (
+            "__eq__ = lambda self, other: other is self and 1 / 0",
+            r"equals itself \(ZeroDivisionError: division by zero\)",
+        ),
     ],
 )
 def test_a_plugin_that_errs_in_comparing_itself_is_refused(body: str, why: str) -> None:
@@ -686,3 +692,31 @@ def test_a_hook_without_self_is_refused_and_does_not_hinder_others(options: str)
     bus.register(recorder)
     bus.step_end(iteration=1)
     assert len(recorder.events) == 1
+
+
+@pytest.mark.parametrize("options", ["", "(wrapper=True)"])
+def test_a_hook_whose_argument_stands_where_self_belongs_is_refused(options: str) -> None:
+    names: dict[str, Any] = {"hookimpl": hookimpl}
+    body = "return (yield)" if options else "pass"
+    exec(f"class P:\n    @hookimpl{options}\n    def step_end(iteration):\n        {body}", names)
+    bus = EventBus()
+    with pytest.raises(
+        PluginError, match="P would not hear 'step_end': its first parameter, 'iteration', is given the"
+    ):
+        bus.register(names["P"]())
+    assert bus.plugins() == []
+
+
+def test_of_a_plugin_that_equals_a_registered_one_that_is_said() -> None:
+    @dataclasses.dataclass(unsafe_hash=True)
+    class Equal:
+        each: int
+
+        @hookimpl
+        def step_end(self) -> None: ...
+
+    bus = EventBus()
+    bus.register(Equal(1), "mine")
+    with pytest.raises(PluginError, match=r"Equal equals one that is registered already, as 'mine', and .* eq=False"):
+        bus.register(Equal(1))
+    bus.register(Equal(2))

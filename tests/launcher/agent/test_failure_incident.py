@@ -69,8 +69,8 @@ def test_an_error_in_the_configuration_is_beyond_mending_where_a_culprit_has_rai
     assert beyond_mending(failure(MISTAKE, is_culprit=False)) is None
 
 
-def test_a_training_that_was_stopped_on_purpose_says_who_and_why() -> None:
-    stop = ErrorRecord("resilience_core.errors.StopTraining", "the loss is low", is_deliberate=True)
+def test_a_training_that_was_stopped_on_purpose_says_who_and_why_in_one_line() -> None:
+    stop = ErrorRecord("resilience_core.errors.StopTraining", " the loss\n is low\n", is_deliberate=True)
     assert stopped_on_purpose(failure(stop)) == "rank 1 has stopped the training: the loss is low"
     assert stopped_on_purpose(failure(stop, exit_code=0)) is None, "it was caught"
     assert stopped_on_purpose(failure(stop, is_culprit=False)) is not None, (

@@ -92,6 +92,21 @@ def test_a_line_on_its_way_is_not_read_yet(tmp_path: Path) -> None:
     log.close()
 
 
+def test_what_is_named_like_a_file_of_events_and_is_none_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.mkfifo(tmp_path / "events-pipe.jsonl")
+    (tmp_path / "events-folder.jsonl").mkdir()
+    log = EventLog(str(tmp_path))
+    log.write("whole")
+    log.close()
+    assert [event["event"] for event in read_events(str(tmp_path))] == ["whole"]
+    assert [message.rpartition("/")[2] for message in caplog.messages] == [
+        "events-folder.jsonl: left out, since it is no plain file",
+        "events-pipe.jsonl: left out, since it is no plain file",
+    ]
+
+
 def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(FolderError, match=r"cannot write .*events.jsonl: No such file.*--log-dir"):
         EventLog(str(tmp_path / "gone"))

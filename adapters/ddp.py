@@ -224,7 +224,7 @@ class _Checkpoint:
         self._kind: CheckpointKind = kind
 
     def __enter__(self) -> None:
-        self._translator.checkpoint_start(self._kind, self._iteration)
+        self._translator.checkpoint_start(self._kind, self._iteration, may_have_left_a_step=False)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._translator.checkpoint_end(error=error)

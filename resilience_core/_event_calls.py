@@ -104,12 +104,15 @@ class EventCalls:
                 "    try:",
                 f"        _call{number}({', '.join(_taken(implementation))})",
                 "    except _passed as _stop:",
-                "        _raised = _raised or _stop",
+                "        if _raised is None:",
+                "            _raised = _stop",
                 "    except Exception as _failure:",  # no name of an argument: it would be deleted
                 f"        _log({event!r}, _name{number}, _failure)",
                 "    except BaseException as _failure:",
                 f"        _log_end({event!r}, _name{number}, _failure)",
-                "        raise",
+                # An exit goes before what is meant for the training.
+                "        if _raised is None or isinstance(_raised, Exception):",
+                "            _raised = _failure",
             ]
         raising = [
             "    if _raised is not None:",
@@ -155,8 +158,9 @@ class EventCalls:
     def _log_end(self, event: str, plugin_name: str, error: BaseException) -> None:
         """Name the listener in which an exit (``SystemExit``, ``KeyboardInterrupt``) was raised.
 
-        The exit is passed on: it may stem from a signal handler that ran meanwhile (Ctrl-C is one), and must then end
-        the process.
+        The exit is passed on when the others have heard the event: it may stem from a signal handler that ran meanwhile
+        (Ctrl-C is one), and must then end the process. Without the others a section would stay open, and a rank that
+        catches the exit, or saves on its way out, would be killed as hung.
         """
         if (event, plugin_name) not in self._already_logged:
             self._already_logged.add((event, plugin_name))

@@ -49,8 +49,8 @@ class WrappedEvent:
     that logs every exception would keep ``StopTraining`` from ending the job. Of several, the first in time is raised.
     Any other exception of a wrapper is reported and shown to no other wrapper.
 
-    An exit (``KeyboardInterrupt``, ``SystemExit``) is passed on at once, as one in a listener: it may stem from a
-    signal handler. Wrappers that have begun see it and can tidy up.
+    An exit (``KeyboardInterrupt``, ``SystemExit``) goes before whatever else is raised: it may stem from a signal
+    handler. It is raised once everybody has heard the event, as one in a listener.
 
     Args:
         wrappers: The outermost first.
@@ -88,8 +88,6 @@ class WrappedEvent:
             return None
         wrapper = self.wrappers[depth]
         generator, before = self._begin(wrapper, arguments)
-        if _is_exit(before):
-            return before
         within = self._run(depth + 1, arguments)
         after = None if generator is None else self._end(wrapper, generator, within)
         raised = [error for error in (before, within, after) if error is not None]

@@ -7,20 +7,20 @@ the translator keeps the contract. It decides nothing about limits.
 
 from __future__ import annotations
 
-import contextlib
+import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from resilience_core._adapter_support import (
     STATE_FILE_NAME,
-    Cleanups,
     RunPlugins,
     reason_of,
     simulated_faults,
     state_path_in,
 )
+from resilience_core._wrapped_methods import Wrapping
 from resilience_core.event_bus import EventBus
 from resilience_core.event_bus import bus as default_bus
 from resilience_core.faults import Fault
@@ -31,7 +31,7 @@ from resilience_core.monitoring.error_capture import note_error
 __all__ = ["STATE_FILE_NAME", "Translator", "state_path_in"]
 
 
-class Translator:
+class Translator(Wrapping):
     """The events of one trainer, run after run.
 
     Every method may be called at any time: outside of a run nothing is fired, an end without a start is
@@ -44,15 +44,14 @@ class Translator:
     """
 
     def __init__(self, framework: str, on: EventBus | None = None, *, client: RankMonitorClient | None = None) -> None:
+        super().__init__()
         self.framework = framework
         self.bus = default_bus() if on is None else on
         self.client = RankMonitorClient() if client is None else client
-        self.is_running = False
         self.completed_steps = 0
         self._reason = "completed"
         self._has_raised = False
         self._plugins = RunPlugins(self.bus)
-        self._cleanups = Cleanups()
         self._forget_spans()
 
     @classmethod
@@ -74,6 +73,7 @@ class Translator:
         self._step: int | None = None
         self._eval: tuple[int, int] | None = None
         self._evals_begun = 0
+        self._handled = id(None)  # the exception that was being handled when the step that is open began
         self._saves_open = 0
         self._save: tuple[int, CheckpointKind] = (0, "save")
 
@@ -168,7 +168,12 @@ class Translator:
             self.eval_step_end()
         self._evals_begun = 0
         self._step = self.completed_steps = iteration
-        self.bus.step_start(iteration=iteration)
+        self._note_handled()
+        try:
+            self.bus.step_start(iteration=iteration)
+        except BaseException as error:  # the step does not begin: whoever catches it and goes on is not in one
+            self.step_end(error)
+            raise
 
     def step_end(self, error: BaseException | None = None, *, is_complete: bool = True) -> None:
         """End the training step that began last.
@@ -207,7 +212,12 @@ class Translator:
         index = self._evals_begun if eval_index is None else eval_index
         self._eval = (iteration, index)
         self._evals_begun = index + 1
-        self.bus.eval_step_start(iteration=iteration, eval_index=index)
+        self._note_handled()
+        try:
+            self.bus.eval_step_start(iteration=iteration, eval_index=index)
+        except BaseException as error:
+            self.eval_step_end(error)
+            raise
 
     def eval_step_end(self, error: BaseException | None = None) -> None:
         """End the evaluation step that began last; with the exception that leaves it, if one does."""
@@ -225,20 +235,45 @@ class Translator:
             self.step_end()
             self.eval_step_end()
 
-    def checkpoint_start(self, kind: CheckpointKind = "save", iteration: int | None = None) -> None:
+    def _note_handled(self) -> None:
+        self._handled = id(sys.exc_info()[1])
+
+    def _end_steps_that_were_left(self) -> None:
+        """End steps that an exception has left, without a word of the framework, where it is being handled now.
+
+        Of a framework that saves while it handles an exception nothing else may tell that the step is over, whose limit
+        would go on and condemn the save.
+        """
+        error = sys.exc_info()[1]
+        if error is not None and id(error) != self._handled:
+            self.step_end(error)
+            self.eval_step_end(error)
+
+    def checkpoint_start(
+        self, kind: CheckpointKind = "save", iteration: int | None = None, *, may_have_left_a_step: bool = True
+    ) -> None:
         """Begin saving; inside another save this is part of it.
 
         Args:
             kind: What is done.
             iteration: Training steps completed so far; None: as counted here.
+            may_have_left_a_step: Whether an exception that is being handled may have left a step without its end. False
+                for an adapter that hears the end of each step in any case.
         """
         if not self.is_running:
             return
         self._saves_open += 1
-        if self._saves_open == 1:
-            iteration = self.completed_steps if iteration is None else iteration
-            self._save = (iteration, kind)
+        if self._saves_open > 1:
+            return
+        if may_have_left_a_step and (self._step is not None or self._eval is not None):
+            self._end_steps_that_were_left()
+        iteration = self.completed_steps if iteration is None else iteration
+        self._save = (iteration, kind)
+        try:
             self.bus.checkpoint_start(iteration=iteration, kind=kind)
+        except BaseException as error:
+            self.checkpoint_end(error=error)
+            raise
 
     def checkpoint_end(self, kind: CheckpointKind | None = None, error: BaseException | None = None) -> None:
         """End saving.
@@ -255,43 +290,6 @@ class Translator:
         if not self._saves_open:
             iteration, began_as = self._save
             self.bus.checkpoint_end(iteration=iteration, kind=kind or began_as, error=error)
-
-    @contextlib.contextmanager
-    def saving(self, kind: CheckpointKind = "save") -> Iterator[None]:
-        """Make a ``with`` block around everything that saving does. One inside another is part of it."""
-        counts = self.is_running
-        self.checkpoint_start(kind)
-        try:
-            yield
-        except BaseException as error:
-            if counts:
-                self.checkpoint_end(error=error)
-            raise
-        if counts:
-            self.checkpoint_end()
-
-    def wrap_saving(self, owner: object, method: str, kind: CheckpointKind = "save") -> None:
-        """Put :meth:`saving` around a method of one object until the run ends."""
-
-        def around(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-            with self.saving(kind):
-                return original(*arguments, **named)
-
-        self.wrap(owner, method, around)
-
-    def wrap(self, owner: object, method: str, around: Callable[..., Any]) -> None:
-        """Replace a method of one object, where it has one of that name, until the run ends.
-
-        Args:
-            owner: The object; its class is left alone.
-            method: The method's name.
-            around: Called with the original and the arguments.
-        """
-        self._cleanups.wrap(owner, method, around, lambda: self.is_running)
-
-    def add_cleanup(self, undo: Callable[[], None]) -> None:
-        """Call this when the run ends, however it ends; what was added last is called first."""
-        self._cleanups.add(undo)
 
 
 _lock = threading.Lock()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resilience_core import EventBus, RankMonitorClient, RunContext, SectionMonitor, StopTraining, hookimpl
-from resilience_core.errors import PluginError
+from resilience_core.errors import PluginError, SectionError
 from resilience_core.faults import FaultInjector, fault_from_params
 from resilience_core.testing import EventRecorder, assert_conforms, violations
 from resilience_core.translator import Translator, state_path_in
@@ -218,3 +218,92 @@ def test_faults_that_are_added_to_a_run_are_disarmed_by_its_end() -> None:
     translator.end()
     assert bus.plugins() == []
     assert injector._stop.is_set()
+
+
+STARTS: dict[str, Any] = {
+    "step": lambda t: t.step_start(3),
+    "eval_step": lambda t: t.eval_step_start(3, 0),
+    "checkpoint": lambda t: t.checkpoint_start(),
+}
+
+
+@pytest.mark.parametrize("exits", [StopTraining, KeyboardInterrupt, SectionError])
+@pytest.mark.parametrize("span", list(STARTS))
+def test_a_start_that_raises_to_the_training_is_ended(
+    translator: Translator, recorder: EventRecorder, span: str, exits: type[BaseException]
+) -> None:
+    """Else its section stays open, and a rank that catches the exception and saves is killed as hung."""
+
+    class Raises:
+        pass
+
+    def raises(self: object) -> None:
+        raise exits("enough")
+
+    setattr(Raises, f"{span}_start", hookimpl(raises))
+    translator.begin(CONTEXT, [Raises()])
+    with pytest.raises(exits, match="enough"):
+        STARTS[span](translator)
+
+    assert recorder.names() == ["setup", f"{span}_start", f"{span}_end"]
+    assert span != "checkpoint" or isinstance(recorder.of("checkpoint_end")[0]["error"], exits)
+
+
+def test_a_step_that_a_start_has_kept_from_beginning_does_not_count(translator: Translator) -> None:
+    class Raises:
+        @hookimpl
+        def step_start(self) -> None:
+            raise StopTraining("enough")
+
+    translator.begin(CONTEXT, [Raises()])
+    with pytest.raises(StopTraining):
+        translator.step_start(3)
+    assert translator.completed_steps == 3
+
+
+@pytest.mark.parametrize("span", ["step", "eval_step"])
+def test_a_save_while_an_exception_is_handled_that_has_left_a_step_is_not_within_the_step(
+    translator: Translator, recorder: EventRecorder, span: str
+) -> None:
+    """Lightning calls its callbacks one after the other, and the first may save before ours hears of the exception."""
+    translator.begin(CONTEXT)
+    try:
+        STARTS[span](translator)
+        raise ValueError("loss is nan")
+    except ValueError as error:
+        with translator.saving():
+            pass
+        translator.failed(error)
+
+    names = ["setup", f"{span}_start", f"{span}_end", "checkpoint_start", "checkpoint_end", "training_error"]
+    assert recorder.names() == names
+
+
+def test_a_save_within_a_step_leaves_it_open_where_no_exception_has_left_it(
+    translator: Translator, recorder: EventRecorder
+) -> None:
+    """A training may be tried again inside the handler of the exception that ended it the first time."""
+    translator.begin(CONTEXT)
+    try:
+        raise ValueError("out of memory")
+    except ValueError:
+        translator.step_start(0)
+        with translator.saving():
+            pass
+        translator.step_end()
+
+    assert recorder.names() == ["setup", "step_start", "checkpoint_start", "checkpoint_end", "step_end"]
+    assert translator.completed_steps == 1
+
+
+def test_an_adapter_that_hears_every_end_keeps_its_step_open(translator: Translator, recorder: EventRecorder) -> None:
+    translator.begin(CONTEXT)
+    translator.step_start(0)
+    try:
+        raise ValueError("one batch")
+    except ValueError:
+        translator.checkpoint_start(may_have_left_a_step=False)
+        translator.checkpoint_end()
+    translator.step_end()
+
+    assert recorder.names() == ["setup", "step_start", "checkpoint_start", "checkpoint_end", "step_end"]

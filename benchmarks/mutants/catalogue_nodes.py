@@ -222,9 +222,30 @@ MUTANTS_OF_THE_NODES = (
     Mutant(
         "a leader speaks before it knows what is agreed",
         _COORDINATOR,
-        "        if not self._raft.is_current:\n            return  # what is agreed",
+        "        if not self._raft.is_current or not self._membership.job:\n            return  # what is agreed",
         "        if False:\n            return  # what is agreed",
         _TESTS_OF_THE_LEADER,
+    ),
+    Mutant(
+        "entries of another job's log are taken into one's own",
+        "launcher/nodes/protocol.py",
+        'elif message.job == self.session.job != "":',
+        "else:",
+        ("tests/launcher/nodes/test_protocol.py",),
+    ),
+    Mutant(
+        "a node that has joined a job that was given up stays in it",
+        "launcher/nodes/protocol.py",
+        "elif message.void and message.void == self.session.job:",
+        "elif False:",
+        ("tests/launcher/nodes/test_protocol.py",),
+    ),
+    Mutant(
+        "a node that leaves is gone before it has handed over",
+        "launcher/nodes/plane.py",
+        "self._is_released = False  # until",
+        "pass  # until",
+        ("tests/launcher/nodes/test_plane.py",),
     ),
     # ---- generations ----
     Mutant(

@@ -116,7 +116,7 @@ def come_back(world: World, node: Node) -> None:
 
     def start() -> None:
         if not world.nodes[node.place].is_alive:
-            world.start(node.place)
+            world.start_again(node.place)
 
     if world.chance.random() < 0.7:
         world.at(world.now + 200 * MS + world.chance.randrange(4 * SECOND), start)

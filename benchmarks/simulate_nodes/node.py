@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.simulate_nodes.rules import Witness
 from launcher.nodes.membership import Membership, NodeInfo, Phase
 from launcher.nodes.protocol import Farewell, NodeProtocol
-from launcher.nodes.raft import RaftNode
 from launcher.nodes.session_messages import Doing, Status
 
 if TYPE_CHECKING:
@@ -22,25 +21,27 @@ __all__ = ["Node"]
 class _Witnessed(Membership):
     """A membership that tells the witness what it applies."""
 
-    def __init__(self, witness: Witness, name: str, raft: RaftNode) -> None:
+    def __init__(self, witness: Witness, protocol: NodeProtocol) -> None:
         super().__init__()
-        self.__dict__["_seen_by"] = (witness, name, raft)
+        self.__dict__["_seen_by"] = (witness, protocol)
 
     def apply(self, index: int, command: Any) -> None:
-        witness, name, _ = self.__dict__["_seen_by"]
-        witness.applied(name, index, command)
+        witness, protocol = self.__dict__["_seen_by"]
+        job = self.job or command[1]  # the first command begins it
+        witness.applied(protocol.name, job, index, command)
         super().apply(index, command)
 
     def snapshot(self) -> dict[str, Any]:
         state = super().snapshot()
-        witness, name, raft = state.pop("_seen_by")
-        witness.made(name, raft.commit_index, json.dumps(state, sort_keys=True))
+        witness, protocol = state.pop("_seen_by")
+        witness.made(protocol.name, self.job, protocol.raft.commit_index, json.dumps(state, sort_keys=True))
         return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
         travelled = json.dumps(state, sort_keys=True)
-        witness, name, _ = self.__dict__["_seen_by"]
-        witness.restored(name, travelled)
+        witness, protocol = self.__dict__["_seen_by"]
+        if state["job"]:  # else it begins anew
+            witness.restored(protocol.name, state["job"], travelled)
         super().restore(json.loads(travelled))
 
 
@@ -73,7 +74,7 @@ class Node:
         self.protocol = NodeProtocol(
             self.name, info, contacts, world.policy, random.Random(chance.random()), self.clock(), founds=founds
         )
-        witnessed = _Witnessed(world.witness, self.name, self.protocol.raft)
+        witnessed = _Witnessed(world.witness, self.protocol)
         self.protocol.membership = witnessed
         self.protocol.raft._machine = witnessed
         self.protocol.say(self.status(), self.clock())
@@ -125,7 +126,8 @@ class Node:
             if may_run and is_next and view.group_rank is not None:
                 self.generation, self.doing = view.generation, Doing.RUNNING
                 place = (view.world_size, view.group_size, (view.store_host, view.store_port))
-                self.world.witness.started(self.name, view.generation, view.first_rank, place)
+                job = self.protocol.session.job
+                self.world.witness.started(self.name, job, view.generation, view.first_rank, place)
                 lease_ns = self.world.policy.lease_ns
                 lasts_ns = self.world.chance.randrange(lease_ns, 8 * lease_ns)
                 self.world.at(self.world.now + lasts_ns, self._finish, view.generation)

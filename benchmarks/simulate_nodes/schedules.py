@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from benchmarks.simulate_nodes.faults import aim, aim_at_a_member, strike
+from benchmarks.simulate_nodes.node import Node
 from benchmarks.simulate_nodes.rules import BrokenRule
 from benchmarks.simulate_nodes.world import MS, SECOND, World
 from launcher.nodes import raft
@@ -77,7 +78,7 @@ def explore(seed: int) -> Outcome:
         calm_ns = _wait_for_calm(world)
         if seed % 3 == 0:
             _wait_for_the_end(world)
-    counts["generations"] = world.witness.highest + 1
+    counts["generations"] = world.witness.generations
     counts["messages"] = world.messages
     counts["jobs without a majority"] = int(calm_ns is None)
     return Outcome(counts, world.trace, calm_ns)
@@ -105,27 +106,47 @@ def heal(world: World) -> None:
         return
     for place in range(world.places):
         if place not in world.nodes or not world.nodes[place].is_alive:
-            world.start(place)
+            world.start_again(place)
 
 
 def can_decide(world: World) -> bool:
-    """Whether the living can still agree: they are a majority of the voters that were agreed on last.
+    """Whether a job that enough nodes can belong to can still agree; see :func:`_can_decide`."""
+    jobs: dict[str, list[Node]] = {}
+    for node in world.alive:
+        jobs.setdefault(node.protocol.session.job, []).append(node)
+    begun = {job for job, nodes in jobs.items() if any(_has_begun(node) for node in nodes)}
+    free = {node.name for job, nodes in jobs.items() for node in nodes if job not in begun and _is_free(node)}
+    return any(
+        len({node.name for node in jobs[job]} | free) >= world.policy.least and _can_decide(jobs[job])
+        for job in begun or jobs
+    )
+
+
+def _is_free(node: Node) -> bool:
+    """Whether a node that waits for a first generation can join another job; the only voter may have left meanwhile."""
+    return node.protocol.raft.is_leader or not node.protocol.raft.log.last_index
+
+
+def _has_begun(node: Node) -> bool:
+    return node.protocol.view is not None and node.protocol.view.generation >= 0
+
+
+def _can_decide(nodes: list[Node]) -> bool:
+    """Whether the living of a job can still agree: they are a majority of the voters that were agreed on last.
 
     Voters that are not agreed on yet are no excuse, unless one more was being let in, or one taken out that had been
     lost: who needs another one that is lost meanwhile cannot go on.
     """
-    if not world.alive:
-        return False
-    newest = max(world.alive, key=lambda node: (node.protocol.raft.log.last_term, node.protocol.raft.log.last_index))
+    newest = max(nodes, key=lambda node: (node.protocol.raft.log.last_term, node.protocol.raft.log.last_index))
     index, agreed = max(
         (node.protocol.raft.commit_index, node.protocol.raft.log.voters_at(node.protocol.raft.commit_index))
-        for node in world.alive
+        for node in nodes
     )
     latest = newest.protocol.raft.voters
     there = set(newest.protocol.membership.nodes)
     if newest.protocol.raft.log.voters_index > index and not (set(agreed) - set(latest)) & there:
         agreed = latest
-    names = {node.name for node in world.alive}
+    names = {node.name for node in nodes}
     return 2 * sum(voter in names for voter in agreed) > len(agreed)
 
 
@@ -133,12 +154,11 @@ def is_calm(world: World) -> bool:
     """Whether a generation runs with all its members, or the job has ended."""
     if has_ended(world):
         return True
-    leader = next((node for node in world.alive if node.protocol.raft.is_leader), None)
-    if leader is None or leader.protocol.membership.phase != Phase.RUNNING:
-        return False
-    generation, members = leader.protocol.membership.generation, leader.protocol.membership.members
-    busy = [node for node in world.alive if node.doing in (Doing.RUNNING, Doing.FINISHED)]
-    return set(members) <= {node.name for node in busy if node.generation == generation}
+    leaders = [node.protocol.membership for node in world.alive if node.protocol.raft.is_leader]
+    busy = {(node.name, node.generation) for node in world.alive if node.doing in (Doing.RUNNING, Doing.FINISHED)}
+    return any(
+        each.phase == Phase.RUNNING and {(name, each.generation) for name in each.members} <= busy for each in leaders
+    )
 
 
 def _wait_for_calm(world: World) -> int | None:

@@ -84,6 +84,10 @@ class World:
 
     # ---- nodes ------------------------------------------------------------------------------------------
 
+    def start_again(self, place: int) -> Node:
+        """Start a launcher on a machine where there was one; see :mod:`launcher.agent.open_plane` for who begins."""
+        return self.start(place, founds=place == 0 and 2 * self.policy.least > self.policy.most)
+
     def start(self, place: int, *, founds: bool = False) -> Node:
         """Start a launcher on a machine."""
         self._incarnations += 1
@@ -110,7 +114,8 @@ class World:
         """Have a node do what is due; whether its launcher has more to say."""
         node.protocol.flush(node.clock())
         if node.protocol.raft.is_leader:
-            self.witness.elected(node.name, node.protocol.raft)
+            raft = node.protocol.raft
+            self.witness.elected(node.name, node.protocol.membership.job or raft.voters[0], raft)
         self._send(node)
         if self.aims:
             self._aim(node)
@@ -135,8 +140,9 @@ class World:
         last, self._written[node.name] = self._written.get(node.name, 0), raft.log.last_index
         if not raft.is_leader:
             return
-        for index in range(max(last, raft.log.snapshot.last_index) + 1, raft.log.last_index + 1):
-            entry = raft.log.entry(index)
+        first = max(last, raft.log.snapshot.last_index) + 1
+        # Read before any of them is met by a fault, which may have the leader replace its log by a snapshot.
+        for entry in [raft.log.entry(index) for index in range(first, raft.log.last_index + 1)]:
             for aim in [each for each in self.aims if entry.kind == "command" and each[0] == entry.data[0]]:
                 self.aims.remove(aim)
                 aim[1](node, entry.data)

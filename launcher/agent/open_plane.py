@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import ipaddress
 import os
 import re
 import secrets
-import socket
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from launcher.agent.node_memory import NodeMemory, forget, read_memory, remember
+from launcher.agent.listening import is_host, listen
+from launcher.agent.node_memory import MEMORY_FILE, NodeMemory, forget, read_memory, remember
 from launcher.agent.plane_rendezvous import PlaneRendezvous
 from launcher.agent.resources import AgentResources
 from launcher.agent.run_folder_keeper import CONFIG_FILE
-from launcher.agent.store_host import RendezvousRefusedError
 from launcher.command_line.options import LaunchJob
 from launcher.health.check import Context
 from launcher.health.runner import HealthRunner
@@ -26,7 +22,6 @@ from launcher.nodes.farewell import Farewell
 from launcher.nodes.plane import Plane, PlaneSettings
 from launcher.nodes.policy import Policy
 from launcher.nodes.session import Address
-from launcher.nodes.transport import Transport
 from launcher.records.console import announce
 from resilience_core.environment import CONFIG_VARIABLE
 from resilience_core.errors import ConfigError
@@ -36,7 +31,6 @@ __all__ = ["open_plane", "order_of", "parse_contacts", "secret_of"]
 
 _DEFAULT_PORT = 29400
 """As torch's c10d rendezvous has it."""
-_LONGEST_RESOLVE_SECONDS = 20.0
 _LEAST_SECRET_BYTES = 16
 SECRET_VARIABLE = "FT_NODE_SECRET"
 
@@ -51,21 +45,27 @@ def open_plane(job: LaunchJob, launch_config: Any, resources: AgentResources) ->
     config, arguments, rdzv = job.config, job.arguments, launch_config.rdzv_configs
     if launch_config.rdzv_backend not in ("c10d", "static"):
         raise ConfigError(
-            f"--rdzv-backend {launch_config.rdzv_backend} cannot be used with --ft-membership: launchers agree by "
-            "themselves; give --rdzv-backend c10d, or leave --ft-membership out"
+            f"--rdzv-backend {launch_config.rdzv_backend} cannot be used with --ft-membership {config.membership}: "
+            "launchers agree by themselves then; give --rdzv-backend c10d, or leave --ft-membership out"
         )
     health = _health(job, resources)
     contacts = parse_contacts(launch_config.rdzv_endpoint or f"{arguments.master_addr}:{arguments.master_port}")
     name = f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(6)}"
     secret = secret_of(config.node_secret_file, os.environ, launch_config.run_id)
-    transport, address, own = _listen(contacts, launch_config.local_addr, (launch_config.run_id, secret, name))
+    identity = (launch_config.run_id, secret, name)
+    hosts = is_host(launch_config.rdzv_backend, rdzv)
+    transport, address, own = listen(contacts, launch_config.local_addr, identity, hosts)
     others = tuple(contact for at, contact in enumerate(contacts) if at != own)
     join_seconds = float(rdzv.get("join_timeout", 600))
     folder = resources.log_folder
     memory = resources.on_disk("what this node remembers", lambda: read_memory(folder), NodeMemory(False, ()))
-    # A job that was begun here may live on elsewhere. With more than half of all nodes in each generation there cannot
-    # be two; otherwise this node must find the one that there is.
-    founds = own == 0 and (not memory.was_begun or 2 * launch_config.min_nodes > launch_config.max_nodes)
+    founds = own == 0 and not _may_live_elsewhere(memory, launch_config)
+    if own == 0 and not founds:
+        announce(
+            f"the job '{launch_config.run_id}' was begun here before and has not ended: this node looks for it, for "
+            f"{join_seconds:g} s at most, and begins none of its own. If there is none, remove "
+            f"{os.path.join(folder, MEMORY_FILE)}, or give another --rdzv-id"
+        )
     known = [*others, *memory.contacts]
     if own is not None:
         known.append((address, contacts[own][1]))
@@ -104,6 +104,14 @@ def open_plane(job: LaunchJob, launch_config: Any, resources: AgentResources) ->
         resources.disk.submit(lambda: forget(folder))
 
     return PlaneRendezvous(plane, launch_config.run_id, 0, timeout, join_seconds, health, on_end)
+
+
+def _may_live_elsewhere(memory: NodeMemory, launch_config: Any) -> bool:
+    """Whether the job that was begun here may live on elsewhere, so that there could be two.
+
+    With more than half of all nodes in each generation there cannot be two. A run without a name remembers nothing.
+    """
+    return memory.was_begun and 2 * launch_config.min_nodes <= launch_config.max_nodes
 
 
 def _health(job: LaunchJob, resources: AgentResources) -> HealthRunner:
@@ -172,80 +180,3 @@ def secret_of(path: str | None, environ: Mapping[str, str], run_id: str) -> byte
     if len(secret) < _LEAST_SECRET_BYTES:
         raise ConfigError(f"{where} has {len(secret)} bytes; a secret needs {_LEAST_SECRET_BYTES} or more")
     return secret
-
-
-# ---- where to listen ----------------------------------------------------------------------------------------
-
-
-def _listen(
-    contacts: tuple[Address, ...], local_addr: str | None, identity: tuple[str, bytes, str]
-) -> tuple[Transport, str, int | None]:
-    """Listen at the first contact that is an address of this node and free, else at this node's own address.
-
-    Returns:
-        The transport, the address that other nodes find it at, and which contact is this node; the first one begins the
-        job.
-    """
-    seen: list[str] = []
-    for at, (host, port) in enumerate(contacts):
-        for address in _resolve(host):
-            seen.append(address)
-            # A node often knows its own name as a loopback address, where nobody else would find it.
-            is_hidden = ipaddress.ip_address(address).is_loopback and not _is_loopback(host)
-            try:
-                transport = _transport(identity, ("" if is_hidden else address, port))
-            except OSError as error:
-                if error.errno not in (errno.EADDRNOTAVAIL, errno.EADDRINUSE):
-                    raise RendezvousRefusedError(f"cannot listen at {address} port {port}: {error.strerror}") from error
-                continue
-            return transport, local_addr or (host if is_hidden else address), at
-    own = local_addr or _own_address(seen)
-    problem = "its name is not known here"
-    for port in (contacts[0][1], 0):
-        for address in _resolve(own):
-            try:
-                return _transport(identity, (address, port)), own, None
-            except OSError as error:
-                problem = error.strerror or str(error)
-    raise RendezvousRefusedError(f"cannot listen at {own}: {problem}; name another address with --local-addr")
-
-
-def _transport(identity: tuple[str, bytes, str], listen: Address) -> Transport:
-    return Transport(*identity, listen, lambda line: announce(f"warning: {line}"))
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _own_address(others: list[str]) -> str:
-    """Return the address from which this node would speak to one of the others; nothing is sent."""
-    for other in others:
-        family = socket.AF_INET6 if ":" in other else socket.AF_INET
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            try:
-                probe.connect((other, 9))
-                return str(probe.getsockname()[0])
-            except OSError:
-                continue
-    return socket.getfqdn()
-
-
-def _resolve(host: str) -> list[str]:
-    """Return a host's addresses within a bound; none where its name is not known (yet)."""
-    found: list[str] = []
-
-    def ask() -> None:
-        try:
-            answers = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError):
-            return
-        found.extend(str(address[0]) for *_, address in answers)
-
-    thread = threading.Thread(target=ask, name="ft_resolve", daemon=True)
-    thread.start()
-    thread.join(_LONGEST_RESOLVE_SECONDS)
-    return list(dict.fromkeys(found))

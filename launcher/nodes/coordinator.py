@@ -68,7 +68,7 @@ class Coordinator:
     def renewed(self, name: str, renew: Renew, now_ns: int) -> None:
         """Note what a node says, answer it, and do what follows."""
         self._now_ns = now_ns
-        if not self._raft.is_current:
+        if not self._raft.is_current or not self._membership.job:
             return  # what is agreed is not known yet; the node says it again
         last = self._heard.get(name)
         if name in self._dead:
@@ -107,6 +107,9 @@ class Coordinator:
         if is_due:
             self.due_ns = now_ns + _LOOK_NS
         if not self._raft.is_current:
+            return
+        if not self._membership.job:
+            self._propose("begin", self._raft.name)
             return
         self._note_changes()
         if is_due:
@@ -182,8 +185,10 @@ class Coordinator:
             self._propose("end", f"{membership.why}; no restart is left of {policy.max_restarts}", 1)
             return
         since_joined_ns = now_ns - self._joined_ns
-        wanted = policy.least if policy.is_fixed else policy.most
-        calls = membership.generation < 0 and len(self._ready) < wanted and since_joined_ns < policy.last_call_ns
+        # Before its first generation a job may be one that is begun again while another one lives: wait until that has
+        # shown itself, or its ranks have no lease any more, unless all nodes are here.
+        last_call_ns = policy.lease_ns if policy.is_fixed else max(policy.last_call_ns, policy.lease_ns)
+        calls = membership.generation < 0 and len(self._ready) < policy.most and since_joined_ns < last_call_ns
         if len(self._ready) >= policy.least and not calls:
             members = choose_members(membership, self._ready, policy)
             if len(members) >= policy.least:
@@ -204,10 +209,13 @@ class Coordinator:
     def _change_voters(self) -> None:
         raft = self._raft
         own = self._heard.get(raft.name)
+        leaves = own is not None and own.renew.status.doing == Doing.LEFT
+        if self._membership.generation < 0 and raft.voters == (raft.name,) and not leaves:
+            return  # so that a job which has come to nothing can be given up by the one node that began it
         alive = [
             name for name in self._membership.nodes if name == raft.name or name in self._heard or name in raft.voters
         ]
-        if raft.name not in alive and (own is None or own.renew.status.doing != Doing.LEFT):
+        if raft.name not in alive and not leaves:
             return  # it has not joined yet, and must not take itself for one that leaves
         learner, voters = next_voters(raft.voters, alive, raft.name)
         raft.learn([] if learner is None else [learner], self._now_ns)

@@ -56,7 +56,7 @@ class Membership:
         self.nodes: dict[str, NodeInfo] = {}
         """Who is there, in the order of joining."""
         self.job = ""
-        """Name of the first node: another job of the same run has another one."""
+        """Name of the node that has begun it: another job of the same run has another one."""
         self.generation = -1
         self.version = 0
         """Raised with whatever nodes must be told of."""
@@ -114,12 +114,14 @@ class Membership:
 
     # ---- commands ---------------------------------------------------------------------------------------
 
+    def _begin(self, name: str) -> None:
+        self.job = self.job or name
+
     def _join(self, name: str, info: Sequence[Any]) -> None:
         node = NodeInfo(*info)
         if node.host not in self.excluded and name not in self.nodes:
             self.nodes[name] = node
             self.roster += 1
-            self.job = self.job or name
 
     def _gone(self, name: str, why: str, may_save: bool, is_excluded: bool) -> None:
         """Take a node out; ``may_save`` where it said goodbye, so that nothing has failed."""

@@ -114,6 +114,7 @@ class Plane:
         """Take this node's new status; it is told at once, and repeated until the next one."""
         with self._lock:
             self._status = status
+            self._is_released = False  # until the thread has taken it, and found that nothing follows from it
         self._transport.wake()
 
     def take_view(self) -> View | None:
@@ -184,9 +185,9 @@ class Plane:
         for name, address, message in protocol.outbox:
             self._transport.send(name, address, FORMAT.encode(message))
         protocol.outbox.clear()
-        self._publish()
+        self._publish(status)
 
-    def _publish(self) -> None:
+    def _publish(self, taken: Status) -> None:
         protocol = self._protocol
         view, fence_ns = protocol.view, protocol.session.fence_ns
         if fence_ns is not None and fence_ns != self._fence_ns:
@@ -194,6 +195,7 @@ class Plane:
         with self._lock:
             has_changed = view != self._view
             self._view, self._fence_ns = view, fence_ns
+            self._is_released = protocol.is_released and self._status is taken
         if has_changed:
             os.eventfd_write(self.descriptor, 1)
         addresses = tuple(address for name, address in protocol.session.voters.items() if name != protocol.name)
@@ -203,4 +205,3 @@ class Plane:
                 FORMAT.encode(Farewell(protocol.name, f"the launcher of node {self._settings.host} was killed")),
             )
             self._on_voters(*self._farewell)
-        self._is_released = protocol.is_released

@@ -76,7 +76,9 @@ class NodeProtocol:
         self._policy = policy
         self._chance, self._contacts = chance, tuple(contacts)
         self._make_raft(now_ns, founds=founds)
-        self.session = Session(info, contacts, policy.lease_ns, now_ns)
+        self.session = Session(info, contacts, policy.lease_ns, now_ns, name if founds else "")
+        self._void: set[str] = set()
+        """Jobs that this node was the one voter of, and has given up."""
         self._show_ns = now_ns
         self._farewells: dict[str, str] = {}
         """Incarnations that are dead for certain, and why: for this node while, or should it, lead."""
@@ -122,6 +124,10 @@ class NodeProtocol:
 
     def flush(self, now_ns: int) -> None:
         """Do what is due and what follows from all that was heard; what is to be sent is in ``outbox`` then."""
+        has_part = self.name in self.raft.voters or self.raft.log.last_index > 0
+        if self.session.is_forsaken(now_ns) and not has_part:
+            # Nothing that this node has acknowledged can be counted on by anybody.
+            self._start_over(now_ns, now_ns + self._policy.lease_ns * 5 // 4)
         self.session.tick(now_ns)
         self.raft.tick(now_ns)
         self._lead(now_ns)
@@ -140,20 +146,28 @@ class NodeProtocol:
         if isinstance(message, Granted):
             self.session.granted(sender, message, now_ns)
         elif isinstance(message, Elsewhere):
-            if message.leader == sender and self._has_founded_in_vain:
-                self._make_raft(now_ns, founds=False)
-                self.session.start_over()
+            if message.leader == sender and self._gives_way_to(message):
+                self._void.add(self.session.job)
+                self._start_over(now_ns)
+            elif message.void and message.void == self.session.job:
+                self._start_over(now_ns)
             self.session.elsewhere(sender, message, now_ns)
         elif isinstance(message, Renew):
-            if self._coordinator is not None:
+            if message.job in self._void:
+                self.outbox.append((sender, None, self._hint()._replace(void=message.job)))
+            elif self._coordinator is not None:
                 self._coordinator.renewed(sender, message, now_ns)
             else:
                 self.outbox.append((sender, None, self._hint()))
         elif isinstance(message, Farewell):
             self._farewells[message.node] = message.why
             self.raft.leader_is_dead(message.node, now_ns)
-        else:
+        elif message.job == self.session.job != "":
             self.raft.receive(sender, message, now_ns)
+
+    def _start_over(self, now_ns: int, silent_until_ns: int | None = None) -> None:
+        self._make_raft(now_ns, founds=False)
+        self.session.start_over(silent_until_ns)
 
     def _make_raft(self, now_ns: int, *, founds: bool) -> None:
         self.membership.restore(Membership().snapshot())
@@ -171,19 +185,26 @@ class NodeProtocol:
         is_alone = self.raft.voters == (self.name,) and self.raft.is_leader
         return is_alone and self.membership.phase == Phase.WAITING
 
+    def _gives_way_to(self, other: Elsewhere) -> bool:
+        """Whether the job of this node is given up for another one; of two that wait, the one of the greater name."""
+        return self._has_founded_in_vain and (not other.is_waiting or "" < other.job < self.session.job)
+
     def _show_leader(self, now_ns: int) -> None:
         """Tell the addresses where newcomers ask, as far as no node of the job is there, who leads."""
-        if self._coordinator is None or now_ns < self._show_ns or self._has_founded_in_vain:
+        if self._coordinator is None or now_ns < self._show_ns:
             return
         self._show_ns = now_ns + self._policy.lease_ns // _ELECTIONS_IN_LEASE
         info = self.session.info
         taken = {(node.address, node.port) for node in self.membership.nodes.values()}
         for contact in self._contacts:
             if contact not in taken and contact != (info.address, info.port):
-                self.outbox.append((None, contact, Elsewhere(self.name, info.address, info.port)))
+                self.outbox.append((None, contact, self._hint()))
 
     def _hint(self) -> Elsewhere:
         """Name the leader where it is known, else a voter, who may know."""
+        if self._coordinator is not None:
+            info, is_waiting = self.session.info, self._has_founded_in_vain
+            return Elsewhere(self.name, info.address, info.port, job=self.membership.job, is_waiting=is_waiting)
         others = [name for name in self.raft.voters if name != self.name]
         for name in [self.raft.leader, *others, self.session.leader]:
             address = None if name is None or name == self.name else self._address(name)
@@ -206,7 +227,7 @@ class NodeProtocol:
             Whether there was any of the latter.
         """
         sent: list[tuple[str | None, Address | None, Message]] = [
-            (name, self._address(name), message) for name, message in self.raft.outbox
+            (name, self._address(name), message._replace(job=self.session.job)) for name, message in self.raft.outbox
         ]
         self.raft.outbox.clear()
         if self._coordinator is not None:

@@ -1,4 +1,8 @@
-"""What voters say to each other; fields are those of the Raft paper (figure 2) unless they say otherwise."""
+"""What voters say to each other; fields are those of the Raft paper (figure 2) unless they say otherwise.
+
+``job`` is the job that the sender belongs to. :class:`launcher.nodes.protocol.NodeProtocol` sets it, and hands on
+nothing of another job: two jobs have the same terms and indices, and their logs have nothing in common.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +29,7 @@ class RequestVote(NamedTuple):
     last_term: int
     is_ahead: bool
     is_asked: bool
+    job: str = ""
 
 
 class Vote(NamedTuple):
@@ -42,6 +47,7 @@ class Vote(NamedTuple):
     is_granted: bool
     is_ahead: bool
     contact_age_ns: int | None
+    job: str = ""
 
 
 class Append(NamedTuple):
@@ -62,6 +68,7 @@ class Append(NamedTuple):
     entries: tuple[Entry, ...]
     commit_index: int
     stamp_ns: int
+    job: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields; named tuples travel as lists."""
@@ -80,6 +87,7 @@ class Install(NamedTuple):
     term: int
     snapshot: Snapshot
     stamp_ns: int
+    job: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields; named tuples travel as lists."""
@@ -106,12 +114,14 @@ class Appended(NamedTuple):
     is_match: bool
     last_index: int
     stamp_ns: int
+    job: str = ""
 
 
 class TimeoutNow(NamedTuple):
     """Stand for election at once: the leader is about to leave (dissertation, 3.10)."""
 
     term: int
+    job: str = ""
 
 
 RaftMessage = RequestVote | Vote | Append | Install | Appended | TimeoutNow

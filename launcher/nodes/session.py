@@ -19,6 +19,8 @@ Address = tuple[str, int]
 
 _RENEWALS_IN_LEASE = 10
 _PATIENCE_IN_RENEWALS = 1
+_PATIENCE_IN_LEASES = 3
+"""After which a node that waits for the first generation of a job takes it for gone."""
 
 
 class Session:
@@ -29,14 +31,15 @@ class Session:
         contacts: Where to find the job at first.
         lease_ns: As all nodes have it.
         now_ns: The monotonic clock.
+        job: The job that this node begins, empty where it is to join one.
     """
 
-    def __init__(self, info: NodeInfo, contacts: Sequence[Address], lease_ns: int, now_ns: int) -> None:
+    def __init__(self, info: NodeInfo, contacts: Sequence[Address], lease_ns: int, now_ns: int, job: str = "") -> None:
         self.outbox: list[tuple[str | None, Address | None, Renew]] = []
         self.status = Status(Doing.IDLE, -1)
         self.view: View | None = None
-        self.job = ""
-        """The job that has let this node in."""
+        self.job = job
+        """The job that this node has begun, or that has let it in."""
         self.leader: str | None = None
         self.voters: dict[str, Address] = {}
         self.info, self._contacts, self._lease_ns = info, tuple(contacts), lease_ns
@@ -46,6 +49,7 @@ class Session:
         self._renewed_ns = now_ns
         self._last_stamp_ns = 0
         self._answered_ns = now_ns
+        self._silent_until_ns = now_ns
         self._attempt = 0
 
     @property
@@ -67,10 +71,21 @@ class Session:
         """Whether ranks may be started: a view that was long on its way must not start what others have replaced."""
         return self.fence_ns is not None and now_ns < self.fence_ns
 
-    def start_over(self) -> None:
-        """Forget what a job has granted that came to nothing."""
+    def start_over(self, silent_until_ns: int | None = None) -> None:
+        """Forget a job that came to nothing, and look for another one.
+
+        Args:
+            silent_until_ns: Say nothing before. Whoever might still count on this node has missed it by then.
+        """
         self._lease_base_ns = self.leader = self.view = None
         self.voters, self._voters_index, self.job = {}, -1, ""
+        if silent_until_ns is not None:
+            self._silent_until_ns = self._renew_ns = self._answered_ns = silent_until_ns
+
+    def is_forsaken(self, now_ns: int) -> bool:
+        """Whether the job that let this node in has never run it, and has not answered for several leases."""
+        has_run = self.view is not None and self.view.generation >= 0
+        return bool(self.job) and not has_run and now_ns - self._answered_ns > _PATIENCE_IN_LEASES * self._lease_ns
 
     def say(self, status: Status, now_ns: int) -> None:
         """Take a new status and tell it at once."""
@@ -91,6 +106,8 @@ class Session:
         """
         if self.job and granted.job != self.job:
             return False  # somebody has begun another job where this one was begun: nothing of it counts here
+        if now_ns < self._silent_until_ns:
+            return False
         view = granted.view
         self.job = granted.job if granted.stamp_ns is not None else self.job
         self.leader = sender
@@ -119,6 +136,9 @@ class Session:
             self._renew_ns = min(self._renew_ns, max(now_ns, soon_ns))
 
     def _renew(self, now_ns: int) -> None:
+        if now_ns < self._silent_until_ns:
+            self._renew_ns = self._silent_until_ns
+            return
         interval_ns = self._lease_ns // _RENEWALS_IN_LEASE
         self._renew_ns, self._renewed_ns = now_ns + interval_ns, now_ns
         self._last_stamp_ns = stamp_ns = max(now_ns, self._last_stamp_ns + 1)

@@ -153,8 +153,15 @@ class Elsewhere(NamedTuple):
         leader: Who does, as far as it knows.
         address: Where that one listens.
         port: See ``address``.
+        void: A job of the receiver's that has come to nothing: it belongs to none. Only who was that job's one voter,
+            and has given it up, says so.
+        job: Where the sender leads: its job.
+        is_waiting: Where the sender leads: that job has come to nothing yet, and can be given up.
     """
 
     leader: str | None
     address: str
     port: int
+    void: str = ""
+    job: str = ""
+    is_waiting: bool = False

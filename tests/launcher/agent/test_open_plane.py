@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from launcher.agent import open_plane
 from launcher.agent.open_plane import order_of, parse_contacts, secret_of
-from launcher.agent.store_host import RendezvousRefusedError
 from resilience_core.errors import ConfigError
-
-IDENTITY = ("run", b"0123456789abcdef", "node-1")
 
 
 @pytest.mark.parametrize(
@@ -81,36 +76,3 @@ def test_a_secret_that_is_short_or_not_there_is_refused(tmp_path: Path) -> None:
         secret_of(None, {"FT_NODE_SECRET": "abc"}, "run")
     with pytest.raises(ConfigError, match=r"--ft-node-secret-file .*none cannot be read: No such file"):
         secret_of(str(tmp_path / "none"), {}, "run")
-
-
-def test_the_node_of_the_first_contact_begins_and_others_listen_where_the_others_find_them(unused_port: Any) -> None:
-    port = unused_port()
-    first, address, own = open_plane._listen((("127.0.0.1", port),), None, IDENTITY)
-    second, other_address, none = open_plane._listen((("127.0.0.1", port),), None, IDENTITY)
-    try:
-        assert (address, first.address[1], own) == ("127.0.0.1", port, 0)
-        assert (other_address, none) == ("127.0.0.1", None)
-        assert second.address[1] not in (0, port)
-    finally:
-        first.close()
-        second.close()
-
-
-def test_a_name_that_leads_to_a_loopback_address_is_told_to_others_as_a_name(
-    monkeypatch: pytest.MonkeyPatch, unused_port: Any
-) -> None:
-    """A node often finds its own name in its hosts file as 127.0.1.1."""
-    monkeypatch.setattr(open_plane, "_resolve", lambda host: ["127.0.1.1"])
-
-    transport, address, own = open_plane._listen((("node0", unused_port()),), None, IDENTITY)
-    transport.close()
-
-    assert (address, own) == ("node0", 0)
-
-
-def test_a_node_that_can_listen_nowhere_says_where_it_tried(monkeypatch: pytest.MonkeyPatch, unused_port: Any) -> None:
-    monkeypatch.setattr(open_plane, "_resolve", lambda host: [])
-    monkeypatch.setattr(socket, "getfqdn", lambda: "here")
-
-    with pytest.raises(RendezvousRefusedError, match="cannot listen at here: its name is not known here"):
-        open_plane._listen((("node0", unused_port()),), None, IDENTITY)

@@ -40,6 +40,7 @@ class Job:
         self.raft.tick(0)
         self.coordinator = Coordinator(self.raft, self.membership, policy or make_policy(), 0)
         self.stamp = 0
+        self.flush()
 
     def says(self, name: str, doing: str = Doing.IDLE, generation: int = -1, **more: Any) -> Granted | None:
         """Have a node say something; what it is answered."""
@@ -69,11 +70,13 @@ class Job:
             self.flush()
 
     def runs(self, *names: str) -> Job:
-        """Have the first generation made of these."""
+        """Have the first generation made of these; where others may come, that takes a lease."""
         for _ in range(2):
             for name in names:
                 self.says(name)
         self.flush()
+        if self.membership.generation < 0:
+            self.passes(1000, *names)
         assert self.membership.members == names
         self.told()
         return self
@@ -83,7 +86,7 @@ class Job:
 
 
 def test_nodes_join_and_make_a_generation() -> None:
-    job = Job()
+    job = Job(make_policy(2, 2))
     assert job.says("a") is not None
     job.flush()
     assert job.membership.generation == -1
@@ -101,14 +104,39 @@ def test_nodes_join_and_make_a_generation() -> None:
 
 
 def test_the_first_generation_waits_for_further_nodes_and_not_for_ever() -> None:
-    job = Job(make_policy(2, 3, last_call_ns=500 * MS))
+    job = Job(make_policy(2, 3, last_call_ns=1500 * MS))
     for name in ("a", "b"):
         job.says(name)
     job.flush()
-    job.passes(400, "a", "b")
+    job.passes(1400, "a", "b")
     assert job.membership.generation == -1
     job.passes(200, "a", "b")
     assert job.membership.members == ("a", "b")
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_the_first_generation_waits_for_a_lease_unless_all_nodes_are_there(is_fixed: bool) -> None:
+    """Meanwhile a job that lives elsewhere shows itself, or its ranks lose their lease."""
+    job = Job(make_policy(2, 3, is_fixed=is_fixed))
+    for name in ("a", "b"):
+        job.says(name)
+    job.flush()
+    job.passes(900, "a", "b")
+    assert job.membership.generation == -1
+    job.passes(200, "a", "b")
+    assert job.membership.members == ("a", "b")
+
+
+def test_nobody_else_votes_before_the_first_generation_unless_the_only_voter_leaves() -> None:
+    job = Job(make_policy(3, 4))
+    for name in ("a", "b", "c"):
+        job.says(name)
+    job.passes(900, "a", "b", "c")
+    assert job.raft.outbox == []
+    assert job.raft.voters == ("a",)
+    job.says("a", Doing.LEFT)
+    job.passes(300, "b", "c")
+    assert [name for name, message in job.raft.outbox if isinstance(message, Append)][:1] == ["b"]
 
 
 def test_the_first_generation_is_made_at_once_when_all_are_there() -> None:
@@ -312,7 +340,7 @@ class Elected:
     def __init__(self, *uncommitted: tuple[Any, ...]) -> None:
         self.membership = Membership()
         self.raft = raft = RaftNode("a", self.membership, TIMING, random.Random(1), 0, founds=False)
-        commands: list[tuple[Any, ...]] = [("join", name, tuple(info(name))) for name in "abc"]
+        commands: list[tuple[Any, ...]] = [("begin", "a"), *(("join", name, tuple(info(name))) for name in "abc")]
         commands.append(("form", 0, ("a", "b", "c"), "h", 1))
         entries = [Entry(1, "voters", ("a", "b", "c")), *(Entry(1, "command", each) for each in commands)]
         raft.receive("b", Append(1, 0, 0, tuple(entries), len(entries), 0), 0)

@@ -101,7 +101,9 @@ def test_two_planes_make_a_generation_and_after_a_failure_the_next(start: Callab
 def test_a_node_that_leaves_hands_over_and_goes(start: Callable[..., Node]) -> None:
     first = start("a", least=1)
     second = start("b", first.address, least=1)
-    second.wait(lambda view: view.generation >= 0)
+    for node in (first, second):
+        node.wait(lambda view: view.group_size == 2)
+        node.plane.say(Status(Doing.RUNNING, 0))
     first.plane.say(Status(Doing.LEAVING, 0, "asked to"))
     first.plane.say(Status(Doing.LEFT, 0, "asked to"))
     first.plane.close(PATIENCE)

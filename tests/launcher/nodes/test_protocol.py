@@ -20,9 +20,9 @@ MS = 1_000_000
 LEASE = 1000 * MS
 
 
-def make(name: str, *, founds: bool = False, least: int = 1) -> NodeProtocol:
+def make(name: str, *, founds: bool = False, least: int = 1, most: int = 3) -> NodeProtocol:
     info = NodeInfo(f"host {name}", name, 1, name, 2)
-    policy = Policy(least, 3, False, 2, LEASE, 0, 30 * LEASE)
+    policy = Policy(least, most, False, 2, LEASE, 0, 30 * LEASE)
     return NodeProtocol(name, info, [("a", 1)], policy, random.Random(name), 0, founds=founds)
 
 
@@ -33,9 +33,9 @@ def is_released(node: NodeProtocol) -> bool:
 class Nodes:
     """Protocols, joined by a network without delay."""
 
-    def __init__(self, *names: str, least: int = 1) -> None:
+    def __init__(self, *names: str, least: int = 1, most: int = 3) -> None:
         self.now = 0
-        self.all = {name: make(name, founds=name == "a", least=least) for name in names}
+        self.all = {name: make(name, founds=name == "a", least=least, most=most) for name in names}
         self.cut: set[str] = set()
 
     def settle(self) -> None:
@@ -78,15 +78,15 @@ ENTRIES = st.builds(Entry, NUMBERS, TEXTS, JSON)
 VOTERS = st.lists(TEXTS, max_size=3).map(tuple)
 ADDRESSES = st.none() | st.dictionaries(TEXTS, st.tuples(TEXTS, NUMBERS), max_size=3)
 MESSAGES = st.one_of(
-    st.builds(RequestVote, NUMBERS, NUMBERS, NUMBERS, st.booleans(), st.booleans()),
-    st.builds(Vote, NUMBERS, st.booleans(), st.booleans(), st.none() | NUMBERS),
-    st.builds(Append, NUMBERS, NUMBERS, NUMBERS, st.lists(ENTRIES, max_size=3).map(tuple), NUMBERS, NUMBERS),
-    st.builds(Appended, NUMBERS, st.booleans(), NUMBERS, NUMBERS),
-    st.builds(Install, NUMBERS, st.builds(Snapshot, NUMBERS, NUMBERS, VOTERS, JSON), NUMBERS),
-    st.builds(TimeoutNow, NUMBERS),
+    st.builds(RequestVote, NUMBERS, NUMBERS, NUMBERS, st.booleans(), st.booleans(), TEXTS),
+    st.builds(Vote, NUMBERS, st.booleans(), st.booleans(), st.none() | NUMBERS, TEXTS),
+    st.builds(Append, NUMBERS, NUMBERS, NUMBERS, st.lists(ENTRIES, max_size=3).map(tuple), NUMBERS, NUMBERS, TEXTS),
+    st.builds(Appended, NUMBERS, st.booleans(), NUMBERS, NUMBERS, TEXTS),
+    st.builds(Install, NUMBERS, st.builds(Snapshot, NUMBERS, NUMBERS, VOTERS, JSON), NUMBERS, TEXTS),
+    st.builds(TimeoutNow, NUMBERS, TEXTS),
     st.builds(Renew, INFOS, STATUSES, NUMBERS, st.integers(-1, 9), st.integers(-1, 9)),
     st.builds(Granted, st.none() | NUMBERS, st.integers(-9, 9), st.none() | VIEWS, NUMBERS, ADDRESSES),
-    st.builds(Elsewhere, st.none() | TEXTS, TEXTS, NUMBERS),
+    st.builds(Elsewhere, st.none() | TEXTS, TEXTS, NUMBERS, TEXTS, TEXTS, st.booleans()),
     st.builds(Farewell, TEXTS, TEXTS),
 )
 
@@ -220,7 +220,7 @@ def test_what_is_due_is_due_in_the_future() -> None:
 
 def begun_again(nodes: Nodes) -> NodeProtocol:
     """Lose the node that began the job, have the others go on, and start it again under another name."""
-    nodes.run(500)
+    nodes.run(1500)
     for node in nodes.all.values():
         node.say(Status(Doing.RUNNING, 0), nodes.now)
     nodes.cut.add("a")
@@ -257,9 +257,77 @@ def test_a_leader_shows_itself_only_where_nobody_of_its_job_is() -> None:
 
 def test_a_job_that_has_made_a_generation_is_given_up_for_nobody() -> None:
     nodes = Nodes("a", "b", least=2)
-    nodes.run(500)
+    nodes.run(1500)
     assert nodes.all["a"].membership.phase == Phase.RUNNING
 
     nodes.all["a"].receive("stranger", Elsewhere("stranger", "s", 1), nodes.now)
 
     assert nodes.all["a"].raft.is_leader
+
+
+def test_who_begins_a_job_again_takes_no_entry_of_the_log_of_the_one_that_lives() -> None:
+    """Both logs have entries of the same terms and indices, and nothing else in common."""
+    nodes = Nodes("a", "b", "c", least=2)
+    again = begun_again(nodes)
+    again._show_ns = nodes.all["b"]._show_ns = nodes.all["c"]._show_ns = 1 << 62  # nobody tells it
+    again.flush(nodes.now)
+    (leader,) = (node for node in nodes.all.values() if node.raft.is_leader and node is not again)
+    leader.raft.learn(["a"], nodes.now)
+    nodes.run(600)
+
+    assert again.raft.is_leader
+    assert again.membership.job == "a2"
+    assert list(again.membership.nodes) == ["a2"]
+
+
+def given_up_with_a_newcomer(nodes: Nodes) -> tuple[NodeProtocol, NodeProtocol]:
+    """Have a newcomer join a job that was begun again, while the leader of the first one cannot show itself."""
+    again = begun_again(nodes)
+    newcomer = nodes.all["d"] = make("d", least=2)
+    others = {"b", "c"}
+    nodes.cut |= others
+    nodes.run(250)
+    nodes.cut -= others
+    assert newcomer.session.job == "a2"
+    assert newcomer.view is not None
+    assert newcomer.view.generation == -1
+    return again, newcomer
+
+
+def test_who_has_joined_a_job_that_is_given_up_follows_to_the_one_that_lives() -> None:
+    nodes = Nodes("a", "b", "c", least=2, most=4)
+    again, newcomer = given_up_with_a_newcomer(nodes)
+
+    nodes.run(900)
+
+    assert again.session.job == "a"
+    assert newcomer.session.job == "a"
+
+
+def test_who_has_joined_a_job_whose_only_node_is_dead_looks_for_another_one_after_a_silence() -> None:
+    nodes = Nodes("a", "b", "c", least=2, most=4)
+    _, newcomer = given_up_with_a_newcomer(nodes)
+    nodes.all["a"] = make("a3")  # the launcher was killed and started again, and does not begin a job this time
+    nodes.all["a"].session.info = nodes.all["a"].session.info._replace(address="a")
+    nodes.run(2800)
+    assert newcomer.session.job == "a2"
+
+    nodes.run(300)
+    assert newcomer.session.job == ""
+    newcomer.say(Status(Doing.IDLE, -1, "anything"), nodes.now)
+    assert newcomer.session.outbox == []
+
+    nodes.run(1500)
+    assert newcomer.session.job == "a"
+
+
+def test_of_two_jobs_that_wait_the_one_of_the_greater_name_gives_way() -> None:
+    waiting = [make(name, founds=True, least=2) for name in ("a", "b")]
+    for node in waiting:
+        node.flush(0)
+    shown = [node._hint() for node in waiting]
+    for node, other in ((waiting[0], shown[1]), (waiting[1], shown[0])):
+        node.receive(str(other.leader), other, 1)
+
+    assert [node.raft.is_leader for node in waiting] == [True, False]
+    assert [node.session.job for node in waiting] == ["a", ""]

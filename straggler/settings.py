@@ -202,10 +202,10 @@ class DetectorSettings:
 
     @property
     def has_relative_scores(self) -> bool:
-        """Whether ranks are compared with their peers."""
+        """Return whether ranks are compared with their peers."""
         return SCORES[0] in self.scores_to_compute
 
     @property
     def has_individual_scores(self) -> bool:
-        """Whether ranks are compared with their own past."""
+        """Return whether ranks are compared with their own past."""
         return SCORES[1] in self.scores_to_compute

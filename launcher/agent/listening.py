@@ -21,12 +21,13 @@ __all__ = ["is_host", "listen"]
 _LONGEST_RESOLVE_SECONDS = 20.0
 
 
-def is_host(backend: str, options: Mapping[str, Any]) -> bool | None:
+def is_host(backend: str, options: Mapping[str, Any], node_rank: int | None) -> bool | None:
     """Return whether this node is the one that the first endpoint names; None where its address tells.
 
     Args:
         backend: Of ``--rdzv-backend``; with ``static`` it is the node whose ``--node-rank`` is 0.
         options: Of ``--rdzv-conf``; ``is_host`` decides, as it does for torch's c10d.
+        node_rank: Of ``--node-rank``; None where the user gave none, since its default says nothing about a node.
 
     Raises:
         ConfigError: ``is_host`` is neither true nor false.
@@ -36,8 +37,8 @@ def is_host(backend: str, options: Mapping[str, Any]) -> bool | None:
             return boolean(options["is_host"])
         except ValueError as error:
             raise ConfigError(f"--rdzv-conf is_host is {options['is_host']}: {error}") from None
-    if backend == "static":
-        return int(options.get("rank", 0)) == 0
+    if backend == "static" and node_rank is not None:
+        return node_rank == 0
     return None
 
 

@@ -14,7 +14,7 @@ from launcher.agent.node_memory import MEMORY_FILE, NodeMemory, forget, read_mem
 from launcher.agent.plane_rendezvous import PlaneRendezvous
 from launcher.agent.resources import AgentResources
 from launcher.agent.run_folder_keeper import CONFIG_FILE
-from launcher.command_line.options import LaunchJob
+from launcher.command_line.options import AGREEING_BACKENDS, LaunchJob
 from launcher.health.check import Context
 from launcher.health.runner import HealthRunner
 from launcher.health.settings import HealthSettings
@@ -27,7 +27,7 @@ from resilience_core.environment import CONFIG_VARIABLE
 from resilience_core.errors import ConfigError
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["open_plane", "order_of", "parse_contacts", "secret_of"]
+__all__ = ["given_node_rank", "open_plane", "order_of", "parse_contacts", "secret_of"]
 
 _DEFAULT_PORT = 29400
 """As torch's c10d rendezvous has it."""
@@ -43,17 +43,19 @@ def open_plane(job: LaunchJob, launch_config: Any, resources: AgentResources) ->
         RendezvousRefusedError: This node cannot listen where it has to.
     """
     config, arguments, rdzv = job.config, job.arguments, launch_config.rdzv_configs
-    if launch_config.rdzv_backend not in ("c10d", "static"):
+    if launch_config.rdzv_backend not in AGREEING_BACKENDS:
         raise ConfigError(
             f"--rdzv-backend {launch_config.rdzv_backend} cannot be used with --ft-membership {config.membership}: "
-            "launchers agree by themselves then; give --rdzv-backend c10d, or leave --ft-membership out"
+            "launchers agree by themselves then; give --rdzv-backend c10d, or --ft-membership torch"
         )
+    endpoint = launch_config.rdzv_endpoint or f"{arguments.master_addr}:{arguments.master_port}"
+    contacts = parse_contacts(endpoint)
     health = _health(job, resources)
-    contacts = parse_contacts(launch_config.rdzv_endpoint or f"{arguments.master_addr}:{arguments.master_port}")
     name = f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(6)}"
     secret = secret_of(config.node_secret_file, os.environ, launch_config.run_id)
     identity = (launch_config.run_id, secret, name)
-    hosts = is_host(launch_config.rdzv_backend, rdzv)
+    node_rank = given_node_rank(arguments, job.argv, os.environ)
+    hosts = is_host(launch_config.rdzv_backend, rdzv, node_rank)
     transport, address, own = listen(contacts, launch_config.local_addr, identity, hosts)
     others = tuple(contact for at, contact in enumerate(contacts) if at != own)
     join_seconds = float(rdzv.get("join_timeout", 600))
@@ -75,7 +77,7 @@ def open_plane(job: LaunchJob, launch_config: Any, resources: AgentResources) ->
         name=name,
         host=os.uname().nodename,
         address=address,
-        order=order_of(config.rank_key, arguments, job.argv, os.environ),
+        order=order_of(config.rank_key, node_rank, os.environ),
         slots=launch_config.nproc_per_node,
         contacts=tuple(dict.fromkeys(known)),
         policy=Policy(
@@ -103,7 +105,7 @@ def open_plane(job: LaunchJob, launch_config: Any, resources: AgentResources) ->
     def on_end() -> None:
         resources.disk.submit(lambda: forget(folder))
 
-    return PlaneRendezvous(plane, launch_config.run_id, 0, timeout, join_seconds, health, on_end)
+    return PlaneRendezvous(plane, launch_config.run_id, endpoint, 0, timeout, join_seconds, health, on_end)
 
 
 def _may_live_elsewhere(memory: NodeMemory, launch_config: Any) -> bool:
@@ -150,11 +152,17 @@ def _split(text: str) -> tuple[str, str]:
     return host, port or str(_DEFAULT_PORT)
 
 
-def order_of(given: str | None, arguments: Any, argv: tuple[str, ...], environ: Mapping[str, str]) -> str:
+def given_node_rank(arguments: Any, argv: tuple[str, ...], environ: Mapping[str, str]) -> int | None:
+    """Return the node rank that the user gave; None where it is torch's default, which is 0 on every node."""
+    own = argv[: len(argv) - len(arguments.training_script_args)]  # the script may have an option of that name
+    is_given = any(each.partition("=")[0] in ("--node-rank", "--node_rank") for each in own)
+    return int(arguments.node_rank) if is_given or "PET_NODE_RANK" in environ else None
+
+
+def order_of(given: str | None, node_rank: int | None, environ: Mapping[str, str]) -> str:
     """Return what nodes are sorted by, its numbers padded so that text sorts them by value."""
-    named_rank = any(each.partition("=")[0] in ("--node-rank", "--node_rank") for each in argv)
-    if given is None and (named_rank or "PET_NODE_RANK" in environ):
-        given = str(arguments.node_rank)
+    if given is None and node_rank is not None:
+        given = str(node_rank)
     if given is None:
         given = environ.get("SLURM_NODEID", "")
     return re.sub(r"\d+", lambda number: number[0].zfill(20), given)

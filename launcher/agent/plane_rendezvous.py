@@ -23,12 +23,15 @@ from launcher.health.runner import HealthRunner
 from launcher.nodes.membership import Phase
 from launcher.nodes.plane import Plane
 from launcher.nodes.session_messages import Doing, Status, View
+from launcher.records.console import announce
 from resilience_core.errors import ResilienceError
 
 __all__ = ["JobEndedError", "PlaneRendezvous", "UnhealthyNodeError"]
 
 _LONGEST_LAST_WORD_SECONDS = 2.0
 _LOOK_AT_SIGNALS_SECONDS = 0.5
+_LONGEST_SILENT_WAIT_SECONDS = 15.0
+"""Long enough for the nodes of a scheduler's job to come up one after the other."""
 
 
 class JobEndedError(ResilienceError):
@@ -49,6 +52,7 @@ class PlaneRendezvous(RendezvousHandler):
     Args:
         plane: Not started yet; started, and closed, by this.
         run_id: The job.
+        endpoint: Where the job is looked for, as the user wrote it.
         port: A fixed port for every generation's store, or 0 for a free one each time.
         timeout_seconds: How long a rank waits for another in the store.
         join_seconds: How long a node waits for a generation.
@@ -66,6 +70,7 @@ class PlaneRendezvous(RendezvousHandler):
         self,
         plane: Plane,
         run_id: str,
+        endpoint: str,
         port: int,
         timeout_seconds: float,
         join_seconds: float,
@@ -74,6 +79,7 @@ class PlaneRendezvous(RendezvousHandler):
     ) -> None:
         self.descriptors: tuple[int, ...] = (plane.descriptor,)
         self._plane, self._run_id, self._join_seconds = plane, run_id, join_seconds
+        self._endpoint = endpoint
         self._store_host = StoreHost(port, timedelta(seconds=timeout_seconds))
         self._health, self._finding, self._on_end = health, "", on_end
         self._is_started = False
@@ -105,7 +111,8 @@ class PlaneRendezvous(RendezvousHandler):
         if (finding := self._health.before_joining()) is not None:
             raise UnhealthyNodeError(str(finding))
         self._say(Status(Doing.IDLE, self.generation, self._last.why, store_port=self._store_host.renew()))
-        end = time.monotonic() + self._join_seconds
+        start = time.monotonic()
+        end, is_told = start + self._join_seconds, False
         while True:
             view = self._plane.take_view()
             if view is not None and view.phase == Phase.ENDED:
@@ -118,6 +125,9 @@ class PlaneRendezvous(RendezvousHandler):
                 end = time.monotonic() + self._join_seconds
             elif time.monotonic() >= end:
                 raise RendezvousTimeoutError(self._why_alone(view))
+            if not is_told and time.monotonic() - start > _LONGEST_SILENT_WAIT_SECONDS:
+                is_told = True
+                announce(self._why_waiting(view))
             select.select([self._plane.descriptor], [], [], _LOOK_AT_SIGNALS_SECONDS)
         self.generation, self.failures, self._is_cut_off = view.generation, view.failures, False
         self.place = (view.first_rank, view.world_size)
@@ -129,11 +139,29 @@ class PlaneRendezvous(RendezvousHandler):
 
     def _why_alone(self, view: View | None) -> str:
         if view is None:
-            return f"no node that leads the job was found in {self._join_seconds:g} s; see --rdzv-endpoint"
+            return (
+                f"no node of the job '{self._run_id}' has answered at {self._endpoint} (--rdzv-endpoint) for "
+                f"{self._join_seconds:g} s; the job begins on the machine that the first endpoint names"
+            )
         return (
             f"nobody has led the job for {self._join_seconds:g} s: most of the nodes that vote are gone, or this node "
             "is cut off from them; start the job again"
         )
+
+    def _why_waiting(self, view: View | None) -> str:
+        if view is None:
+            return (
+                f"no node of the job '{self._run_id}' has answered at {self._endpoint} (--rdzv-endpoint) yet. Is "
+                "ft_launcher running on the machine that the first endpoint names, and does that machine know it by "
+                f"this name? Otherwise say --rdzv-conf is_host=1 there. This node waits for {self._join_seconds:g} s"
+            )
+        if not self._plane.holds_lease:
+            return f"nobody leads the job now; this node looks for who does, for {self._join_seconds:g} s at most"
+        if view.phase == Phase.RUNNING:
+            return f"this node waits to take part: generation {view.generation} runs without it"
+        if view.phase == Phase.STOPPING:
+            return f"this node waits for ranks of other nodes, which have not ended in generation {view.generation} yet"
+        return "this node waits for others: --nnodes asks for more than are here, or there is room for more"
 
     def _is_next(self, view: View) -> bool:
         is_made = view.phase == Phase.RUNNING and view.generation > self.generation

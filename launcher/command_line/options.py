@@ -21,11 +21,15 @@ from launcher.processes.exit_codes import EXPLANATION
 from launcher.workers.programs import problem_with
 from resilience_core import __version__
 from resilience_core.config import cli_options as config_options
+from resilience_core.config.nodes import NodeSettings
 from resilience_core.config.schema import FaultToleranceConfig
 from resilience_core.errors import ConfigError
 from resilience_core.suggestions import suggestion
 
-__all__ = ["LaunchJob", "parse"]
+__all__ = ["AGREEING_BACKENDS", "LaunchJob", "parse"]
+
+AGREEING_BACKENDS = ("c10d", "static")
+"""Values of ``--rdzv-backend`` whose endpoint the launchers can use to find each other without torch's rendezvous."""
 
 
 @attrs.frozen(kw_only=True)
@@ -51,7 +55,8 @@ class LaunchJob:
     @property
     def agrees_by_itself(self) -> bool:
         """Whether the launchers of several nodes agree without torch's rendezvous."""
-        return self.config.membership is not None and not self.is_local
+        default = "elastic" if self.arguments.rdzv_backend in AGREEING_BACKENDS else "torch"
+        return not self.is_local and (self.config.membership or default) != "torch"
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -102,20 +107,30 @@ def parse(argv: Sequence[str]) -> LaunchJob:
         config=config,
         is_local=is_local,
         port=_checked_port(_wanted_port(arguments)) if is_local else 0,
-        warnings=(*config.warnings, *config_options.options_after_script(arguments), *_without_effect(config)),
+        warnings=(*config.warnings, *config_options.options_after_script(arguments)),
         argv=tuple(argv),
     )
     check_addresses(job.addresses)
-    return job
+    return attrs.evolve(job, warnings=(*job.warnings, *_without_effect(job)))
 
 
-def _without_effect(config: FaultToleranceConfig) -> list[str]:
-    """Return what to say about settings that mean nothing without ``--ft-membership``."""
-    names = ("node_lease", "rank_key", "node_secret_file")
-    given = [f"--ft-{name.replace('_', '-')}" for name in names if config.is_given(name)]
-    return [f"{', '.join(given)} has no effect without --ft-membership"] if given and config.membership is None else []
+def _without_effect(job: LaunchJob) -> list[str]:
+    """Return what to say about settings that only matter where the launchers of several nodes agree by themselves."""
+    if job.agrees_by_itself:
+        return []
+    names = [name for name in attrs.fields_dict(NodeSettings) if job.config.is_given(name)]
+    # On one node nothing is lost with the others: there is no node to be lost, or to agree with.
+    names = [name for name in names if name.startswith("health_" if job.is_local else _OF_NODES)]
+    if not names:
+        return []
+    rendezvous = "--ft-membership torch" if job.config.membership else f"--rdzv-backend {job.arguments.rdzv_backend}"
+    why = "in a job on one node" if job.is_local else f"with torch's rendezvous ({rendezvous})"
+    given = ", ".join(f"--ft-{name.replace('_', '-')}" for name in names)
+    return [f"{given} {'has' if len(names) == 1 else 'have'} no effect {why}"]
 
 
+_OF_NODES = ("health_", "node_", "rank_key")
+"""How the names of the settings begin that only matter where launchers agree by themselves."""
 _EPILOG = f"""\
 example:
   ft_launcher --nproc-per-node 8 --max-restarts 3 \\

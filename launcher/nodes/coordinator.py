@@ -62,6 +62,9 @@ class Coordinator:
         self._roster = self._nodes = -1
         self._votes_for = (-1, -1)
         """For which nodes and which agreement the voters were looked at."""
+        self._called_ns: int | None = None
+        """When all that the first generation needs was there, except for further voters."""
+        self._lacks_voters = True
 
     # ---- what nodes say ---------------------------------------------------------------------------------
 
@@ -192,6 +195,8 @@ class Coordinator:
         if len(self._ready) >= policy.least and not calls:
             members = choose_members(membership, self._ready, policy)
             if len(members) >= policy.least:
+                if membership.generation < 0 and not self._may_begin():
+                    return
                 first = membership.nodes[members[0]]
                 port = self._heard[members[0]].renew.status.store_port
                 self._propose("form", membership.generation + 1, tuple(members), first.address, port)
@@ -199,6 +204,13 @@ class Coordinator:
         if len(self._ready) < policy.least and min(since_joined_ns, now_ns - self._changed_ns) >= policy.join_ns:
             seconds = policy.join_ns / _NS_PER_SECOND
             self._propose("end", f"{len(self._ready)} nodes after {seconds:g} s, of at least {policy.least}", 1)
+
+    def _may_begin(self) -> bool:
+        """Return whether the job outlives any node by now, or this has been waited for long enough."""
+        if self._called_ns is None:
+            self._called_ns = self._now_ns
+            self._change_voters()
+        return not self._lacks_voters or self._now_ns - self._called_ns >= self._policy.lease_ns
 
     def _is_ready(self, name: str) -> bool:
         heard = self._heard.get(name)
@@ -210,17 +222,19 @@ class Coordinator:
         raft = self._raft
         own = self._heard.get(raft.name)
         leaves = own is not None and own.renew.status.doing == Doing.LEFT
-        if self._membership.generation < 0 and raft.voters == (raft.name,) and not leaves:
+        is_waiting = self._membership.generation < 0 and self._called_ns is None
+        if is_waiting and raft.voters == (raft.name,) and not leaves:
             return  # so that a job which has come to nothing can be given up by the one node that began it
         alive = [
             name for name in self._membership.nodes if name == raft.name or name in self._heard or name in raft.voters
         ]
         if raft.name not in alive and not leaves:
             return  # it has not joined yet, and must not take itself for one that leaves
-        learner, voters = next_voters(raft.voters, alive, raft.name)
-        raft.learn([] if learner is None else [learner], self._now_ns)
-        if learner is not None and raft.has_caught_up(learner, self._now_ns):
-            voters = (*raft.voters, learner)
+        learners, voters = next_voters(raft.voters, alive, raft.name)
+        self._lacks_voters = bool(learners)
+        raft.learn(learners, self._now_ns)
+        if learners and all(raft.has_caught_up(name, self._now_ns) for name in learners):
+            voters = (*raft.voters, *learners)
         if voters != raft.voters:
             raft.change_voters(voters, self._now_ns)
 

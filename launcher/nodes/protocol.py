@@ -167,7 +167,7 @@ class NodeProtocol:
 
     def _start_over(self, now_ns: int, silent_until_ns: int | None = None) -> None:
         self._make_raft(now_ns, founds=False)
-        self.session.start_over(silent_until_ns)
+        self.session.start_over(now_ns, silent_until_ns)
 
     def _make_raft(self, now_ns: int, *, founds: bool) -> None:
         self.membership.restore(Membership().snapshot())

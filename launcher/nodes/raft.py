@@ -53,8 +53,14 @@ class RaftNode(RaftElections):
         return self._answered_since(name, since_ns) and self._progress[name].match_index >= self.commit_index
 
     def change_voters(self, voters: Sequence[str], now_ns: int) -> bool:
-        """Add or remove one voter; False where that is not possible now."""
-        if not self.may_change_voters or len(set(voters) ^ set(self.voters)) != 1 or not voters:
+        """Add or remove one voter, or add any number to a single one; False where that is not possible now.
+
+        A change of several voters needs joint consensus in general, since a majority of those before and a majority of
+        those after could decide apart. Of a single voter the only majority is this leader, which goes by the new voters
+        from this entry on. So nobody is left who could decide by the old ones, and all that was decided by them stands
+        before this entry in the log of whoever holds it.
+        """
+        if not self.may_change_voters or not self._is_safe_change(set(voters)):
             return False
         # A change that its own majority cannot commit would stand in the way of those who could decide without it.
         latest_ns = now_ns - _ANSWERS_WITHIN_HEARTBEATS * self._timing.heartbeat_ns
@@ -65,6 +71,10 @@ class RaftNode(RaftElections):
             # It must not hold the entry that removes it: it would refuse its vote to those who do not.
             self._progress.pop(name, None)
         return self._propose(Entry(self.term, "voters", tuple(voters)), now_ns)
+
+    def _is_safe_change(self, voters: set[str]) -> bool:
+        now = set(self.voters)
+        return bool(voters) and (len(voters ^ now) == 1 or (now == {self.name} and now < voters))
 
     def _answered_since(self, name: str, when_ns: int) -> bool:
         progress = self._progress.get(name)

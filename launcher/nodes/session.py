@@ -50,6 +50,8 @@ class Session:
         self._last_stamp_ns = 0
         self._answered_ns = now_ns
         self._silent_until_ns = now_ns
+        self._sought_ns = now_ns
+        """Since when this node has been looking for a job: what was granted to it before is another one's."""
         self._attempt = 0
 
     @property
@@ -71,14 +73,17 @@ class Session:
         """Whether ranks may be started: a view that was long on its way must not start what others have replaced."""
         return self.fence_ns is not None and now_ns < self.fence_ns
 
-    def start_over(self, silent_until_ns: int | None = None) -> None:
+    def start_over(self, now_ns: int, silent_until_ns: int | None = None) -> None:
         """Forget a job that came to nothing, and look for another one.
 
         Args:
+            now_ns: The monotonic clock.
             silent_until_ns: Say nothing before. Whoever might still count on this node has missed it by then.
         """
         self._lease_base_ns = self.leader = self.view = None
         self.voters, self._voters_index, self.job = {}, -1, ""
+        self._sought_ns = now_ns + 1  # stamps of before are smaller
+        self._last_stamp_ns = max(self._last_stamp_ns, now_ns)
         if silent_until_ns is not None:
             self._silent_until_ns = self._renew_ns = self._answered_ns = silent_until_ns
 
@@ -109,9 +114,16 @@ class Session:
         if now_ns < self._silent_until_ns:
             return False
         view = granted.view
-        self.job = granted.job if granted.stamp_ns is not None else self.job
         self.leader = sender
         self._answered_ns = now_ns
+        if not self.job:
+            if granted.stamp_ns is None or granted.stamp_ns < self._sought_ns:
+                # It answers nothing that this node has said, and may be the late word of a job that it has left.
+                self.voters.update(granted.voters or {})
+                if view is not None:
+                    self._renew(now_ns)  # if it is not late, this node has just been let in
+                return False
+            self.job = granted.job
         if granted.stamp_ns is not None:
             base_ns = granted.stamp_ns - max(0, granted.quorum_age_ns)
             self._lease_base_ns = max(base_ns, self._lease_base_ns or base_ns)

@@ -57,7 +57,9 @@ class LimitSettings:
         metadata=described(
             "SECONDS",
             "Longest time from the start of a worker process to init_workload_monitoring: imports, data, process "
-            "group.",
+            "group. It counts once a rank on the node has called that, or if the script, or a module beside it that it "
+            "imports, imports resilience_core or adapters; installed packages are not searched. Otherwise the rank is "
+            "spared, with a message, since the job may not use monitoring at all.",
         ),
     )
     rank_exit_timeout: float | None = attrs.field(
@@ -66,7 +68,7 @@ class LimitSettings:
         metadata=described(
             "SECONDS",
             "Longest time that a worker may live on after shutdown_workload_monitoring(); it is killed then, and has "
-            "failed. Must be long enough for a last upload. null: as long as it likes.",
+            "failed. Must be long enough for a last upload. null: no limit.",
         ),
     )
     num_warmup_iterations: int = attrs.field(
@@ -92,8 +94,8 @@ class LimitSettings:
         converter=values.duration,
         metadata=described(
             "SECONDS",
-            "No learned timeout is shorter, also one from a state file, unless it lengthens a shorter configured one; "
-            "0 switches the floor off.",
+            "Minimum for learned timeouts, including those from a state file, except where one lengthens a shorter "
+            "configured timeout; 0 switches it off.",
         ),
     )
     learned_limits: str = attrs.field(

@@ -13,10 +13,10 @@ _CHECK = re.compile(r"[a-z0-9][a-z0-9_.-]*", re.IGNORECASE)
 
 
 def membership(value: str | None) -> str | None:
-    """Which nodes make up a generation: ``elastic`` or ``fixed``; ``null`` leaves it to torch."""
+    """Read how nodes hold together: ``elastic``, ``fixed`` or ``torch``; ``null`` is what the launcher chooses."""
     if _is_nothing(value):
         return None
-    return one_of(value, ("elastic", "fixed"))
+    return one_of(value, ("elastic", "fixed", "torch"))
 
 
 def node_lease(value: float | str) -> float:

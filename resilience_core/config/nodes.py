@@ -12,16 +12,17 @@ __all__ = ["NodeSettings"]
 
 @attrs.frozen(kw_only=True, slots=False)
 class NodeSettings:
-    """How the launchers of several nodes hold together; nothing of it matters on one node."""
+    """How the launchers of several nodes hold together; has no effect on one node, or with torch's rendezvous."""
 
     membership: str | None = attrs.field(
         default=None,
         converter=values.membership,
         metadata=described(
-            "elastic|fixed",
-            "Let the launchers of several nodes agree by themselves, so that the job outlives any single node. "
-            "elastic: whoever is there, from MIN to MAX of --nnodes; fixed: exactly MIN, the others are spares. null "
-            "is torch's rendezvous, as under torchrun.",
+            "elastic|fixed|torch",
+            "How the launchers of several nodes hold together. elastic and fixed: they agree by themselves, so that "
+            "the job outlives any single node; a generation has whoever is there, from MIN to MAX of --nnodes "
+            "(elastic), or exactly MIN nodes, and the others are spares (fixed). torch: they meet through torch's "
+            "rendezvous, as under torchrun. null is elastic with the backends c10d and static, else torch.",
         ),
     )
     node_lease: float = attrs.field(
@@ -29,7 +30,7 @@ class NodeSettings:
         converter=values.node_lease,
         metadata=described(
             "SECONDS",
-            "With --ft-membership: a node that is silent for so long is lost, and by then has stopped its ranks.",
+            "A node that is silent for so long is lost, and by then has stopped its ranks.",
         ),
     )
     rank_key: str | None = attrs.field(
@@ -37,7 +38,7 @@ class NodeSettings:
         converter=values.optional_text,
         metadata=described(
             "TEXT",
-            "With --ft-membership: what nodes are sorted by, as text with numbers in it by their value; null is "
+            "What nodes are sorted by, as text with numbers in it by their value; null is "
             "--node-rank where given, else the scheduler's number of the node, else the order of joining.",
         ),
     )
@@ -46,7 +47,7 @@ class NodeSettings:
         converter=values.optional_text,
         metadata=described(
             "FILE",
-            "With --ft-membership: a file with the secret that launchers of the job prove to each other, 16 bytes or "
+            "A file with the secret that launchers of the job prove to each other, 16 bytes or "
             "more; FT_NODE_SECRET in the environment does the same. null derives it from --rdzv-id, which keeps jobs "
             "apart but proves nothing.",
         ),

@@ -12,12 +12,12 @@ import attrs
 __all__ = ["FOREIGN_OPTIONS", "IGNORED_KEYS", "IGNORED_PREFIXES", "ForeignOption", "foreign_table", "why_ignored"]
 
 _POLLS = "nothing polls here: deadlines and exits wake the monitor and the agent at once"
-_NIC = "name the interfaces with --ft-health-checks nic:NAME where nodes agree by --ft-membership"
+_NIC = "name the interfaces with --ft-health-checks nic:NAME, in a job on several nodes"
 _MEMORY = "a worker's successor is started when it is gone, and its GPU memory with it, or when kill_timeout has passed"
-_STORAGE = "name the folders with --ft-health-checks paths:FOLDER where nodes agree by --ft-membership"
+_STORAGE = "name the folders with --ft-health-checks paths:FOLDER, in a job on several nodes"
 _PLACEMENT = "node placement is the scheduler's business"
 _LOGS = "no log server is started; '--log-dir DIR --tee 3' keeps each worker's output by generation"
-_HEALTH = "nodes that agree by --ft-membership are checked; see --ft-health-checks and --ft-health-check"
+_HEALTH = "the nodes of a job on several are checked; see --ft-health-checks and --ft-health-check"
 
 IGNORED_KEYS: dict[str, str] = {
     "workload_check_interval": _POLLS,

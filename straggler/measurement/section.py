@@ -217,7 +217,7 @@ class Section:
 
     @property
     def is_open(self) -> bool:
-        """Whether any thread is inside."""
+        """Return whether any thread is inside."""
         return bool(self._open)
 
 

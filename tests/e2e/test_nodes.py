@@ -132,13 +132,14 @@ def test_a_hang_on_one_node_is_one_incident_and_a_restart_of_both(launch_nodes: 
 def test_a_node_that_joins_later_makes_a_new_generation(
     launch: Callable[..., Any], unused_port: Callable[[], int]
 ) -> None:
-    """Elastic membership: the newcomer's ranks meet the others in a store that nobody has used.
+    """With torch's rendezvous the newcomer's ranks meet the others in a store that nobody has used.
 
     Those that were healthy have something to save, and more time for it than after a failure.
     """
     port = unused_port()
     options = ("--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-id", "job", "--local-addr", "127.0.0.1")
     options += ("--rdzv-endpoint", f"localhost:{port}", "--rdzv-conf", "last_call_timeout=1", "--max-restarts", 0)
+    options += ("--ft-membership", "torch")
     saves = ("--on-sigterm", 0, "--step-seconds", 1)
     ft: dict[str, Any] = {"rank_section_timeouts": LIMITS, "failure_stop_timeout": 0.05}
     first = launch("loop.py", "--until-file", "stop", *saves, nproc=1, options=options, **ft)

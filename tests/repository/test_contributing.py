@@ -31,9 +31,9 @@ def steps() -> list[dict[str, Any]]:
     return [step for job in WORKFLOW["jobs"].values() for step in job["steps"]]
 
 
-def test_the_ten_changes_begin_in_files_that_exist() -> None:
-    changes = table_under("Ten changes and their files")
-    assert len(changes) == 10
+def test_changes_begin_in_files_that_exist() -> None:
+    changes = table_under("Where a change begins")
+    assert len(changes) > 10
     for change, where in changes:
         paths = re.findall(r"`([\w/-]+\.(?:py|md))`", where)
         assert paths, change

@@ -63,6 +63,7 @@ def ends(agent: FakeAgent, monkeypatch: pytest.MonkeyPatch) -> tuple[int, bool]:
 
 
 C10D = ("--rdzv-backend", "c10d", "--rdzv-endpoint")
+TORCH = ("--ft-membership", "torch")
 
 
 def furnish(arguments: list[str], folder: Path) -> None:
@@ -119,8 +120,16 @@ def test_what_cannot_be_started_is_refused_as_it_was_asked_for(monkeypatch: pyte
             "--rdzv-conf join_timeout is abc: must be a number of seconds",
         ),
         (
-            ["--nnodes", "1:2", *C10D, "localhost:0", "--rdzv-conf", "join_timeout=1.5"],
+            ["--nnodes", "1:2", *C10D, "localhost:0", *TORCH, "--rdzv-conf", "join_timeout=1.5"],
             "'join_timeout' does not represent a valid integer",
+        ),
+        (
+            ["--nnodes", "1:2", *C10D, "localhost:0"],
+            "--rdzv-endpoint localhost:0: 'localhost:0' is not HOST or HOST:PORT with a port of 1 to 65535",
+        ),
+        (
+            ["--nnodes", "1:2", "--rdzv-backend", "etcd-v2", "--ft-membership", "fixed"],
+            "--rdzv-backend etcd-v2 cannot be used with --ft-membership fixed",
         ),
         (["--signals-to-handle", "SIGTERM,SIGKILL"], "--signals-to-handle: SIGKILL cannot be handled"),
     ],
@@ -148,13 +157,26 @@ def test_a_backend_whose_client_is_not_installed_is_told_as_that(
         furnish(["--nnodes", "1:2", "--rdzv-backend", "etcd-v2", str(tmp_path / "train.py")], tmp_path)
 
 
-def test_an_endpoint_that_nobody_answers_at_is_told_as_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("membership", "conf", "expected"),
+    [
+        (
+            ["--ft-membership", "torch"],
+            "is_host=0,read_timeout=1",
+            "ft_launcher: the nodes could not agree: RendezvousConnectionError: ",
+        ),
+        ([], "is_host=0,join_timeout=2", "no node of the job 'none' has answered at "),
+    ],
+)
+def test_an_endpoint_that_nobody_answers_at_is_told_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, membership: list[str], conf: str, expected: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and not listening: refused at once
         endpoint = f"127.0.0.1:{taken.getsockname()[1]}"
-        options = ["--nnodes", "1:2", *C10D, endpoint, "--rdzv-conf", "is_host=0,read_timeout=1"]
+        options = ["--nnodes", "1:2", *C10D, endpoint, "--rdzv-conf", conf, *membership]
         ended = subprocess.run(
             [sys.executable, "-m", "launcher", *options, "train.py"],
             env={**os.environ, "PYTHONPATH": str(Path(run_module.__file__).parents[1])},
@@ -164,8 +186,9 @@ def test_an_endpoint_that_nobody_answers_at_is_told_as_that(tmp_path: Path, monk
         )
     assert ended.returncode == 1
     said = ended.stderr
-    assert "ft_launcher: the nodes could not agree: RendezvousConnectionError: " in said
-    assert f"every node must reach --rdzv-endpoint {endpoint}" in said
+    assert expected in said
+    assert endpoint in said
+    assert "--rdzv-endpoint" in said
     assert "this is a mistake in ft_launcher" not in said
 
 

@@ -15,25 +15,27 @@ IDENTITY = ("run", b"0123456789abcdef", "node-1")
 
 
 @pytest.mark.parametrize(
-    ("backend", "options", "expected"),
+    ("backend", "options", "node_rank", "expected"),
     [
-        ("c10d", {}, None),
-        ("c10d", {"is_host": "1"}, True),
-        ("c10d", {"is_host": "false"}, False),
-        ("static", {"rank": 0}, True),
-        ("static", {"rank": 1}, False),
-        ("static", {"rank": 1, "is_host": "yes"}, True),
+        ("c10d", {}, None, None),
+        ("c10d", {}, 0, None),
+        ("c10d", {"is_host": "1"}, None, True),
+        ("c10d", {"is_host": "false"}, None, False),
+        ("static", {}, None, None),
+        ("static", {}, 0, True),
+        ("static", {}, 1, False),
+        ("static", {"is_host": "yes"}, 1, True),
     ],
 )
 def test_who_is_at_the_endpoint_is_told_by_is_host_the_node_rank_or_the_address(
-    backend: str, options: dict[str, Any], expected: bool | None
+    backend: str, options: dict[str, Any], node_rank: int | None, expected: bool | None
 ) -> None:
-    assert listening.is_host(backend, options) is expected
+    assert listening.is_host(backend, options, node_rank) is expected
 
 
 def test_is_host_is_true_or_false() -> None:
     with pytest.raises(ConfigError, match="--rdzv-conf is_host is perhaps: "):
-        listening.is_host("c10d", {"is_host": "perhaps"})
+        listening.is_host("c10d", {"is_host": "perhaps"}, None)
 
 
 def test_the_node_of_the_first_contact_begins_and_others_listen_where_the_others_find_them(unused_port: Any) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch.distributed import run as torchrun
 
-from launcher.agent.open_plane import order_of, parse_contacts, secret_of
+from launcher.agent.open_plane import given_node_rank, order_of, parse_contacts, secret_of
 from resilience_core.errors import ConfigError
 
 
@@ -34,25 +34,44 @@ def test_an_endpoint_that_is_none_is_refused_with_its_part(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "argv", "environ", "expected"),
+    ("given", "node_rank", "environ", "expected"),
     [
-        (None, (), {}, ""),
-        ("rack7-node12", (), {"SLURM_NODEID": "3"}, "rack" + "7".zfill(20) + "-node" + "12".zfill(20)),
-        (None, ("--node-rank", "4"), {"SLURM_NODEID": "3"}, "4".zfill(20)),
-        (None, ("--node_rank=4",), {}, "4".zfill(20)),
-        (None, (), {"PET_NODE_RANK": "4"}, "4".zfill(20)),
-        (None, (), {"SLURM_NODEID": "3"}, "3".zfill(20)),
+        (None, None, {}, ""),
+        ("rack7-node12", 4, {"SLURM_NODEID": "3"}, "rack" + "7".zfill(20) + "-node" + "12".zfill(20)),
+        (None, 4, {"SLURM_NODEID": "3"}, "4".zfill(20)),
+        (None, 0, {}, "0".zfill(20)),
+        (None, None, {"SLURM_NODEID": "3"}, "3".zfill(20)),
     ],
 )
 def test_nodes_are_sorted_by_what_the_user_names_then_by_the_scheduler(
-    given: str | None, argv: tuple[str, ...], environ: dict[str, str], expected: str
+    given: str | None, node_rank: int | None, environ: dict[str, str], expected: str
 ) -> None:
-    assert order_of(given, SimpleNamespace(node_rank=4), argv, environ) == expected
+    assert order_of(given, node_rank, environ) == expected
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "expected"),
+    [
+        (("--node-rank", "4", "train.py"), {}, 4),
+        (("--node_rank=4", "train.py"), {}, 4),
+        (("train.py",), {"PET_NODE_RANK": "4"}, 4),
+        (("train.py",), {}, None),
+        (("train.py", "--node-rank", "4"), {}, None),
+    ],
+)
+def test_the_node_rank_is_the_one_that_the_user_has_given(
+    monkeypatch: pytest.MonkeyPatch, argv: tuple[str, ...], environ: dict[str, str], expected: int | None
+) -> None:
+    """By default it is 0 on every node, which says nothing, and what follows the script is the script's."""
+    monkeypatch.delenv("PET_NODE_RANK", raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    arguments = torchrun.get_args_parser().parse_args(list(argv))
+    assert given_node_rank(arguments, argv, environ) == expected
 
 
 def test_numbers_are_sorted_by_their_value() -> None:
-    nothing = SimpleNamespace(node_rank=0)
-    keys = [order_of(f"node{number}", nothing, (), {}) for number in (2, 10, 1)]
+    keys = [order_of(f"node{number}", None, {}) for number in (2, 10, 1)]
     assert sorted(keys) == [keys[2], keys[0], keys[1]]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.rendezvous.api import RendezvousGracefulExitError, RendezvousTimeoutError
 
+from launcher.agent import plane_rendezvous
 from launcher.agent.plane_rendezvous import JobEndedError, PlaneRendezvous, UnhealthyNodeError
 from launcher.nodes.membership import Phase
 from launcher.nodes.session_messages import Doing, Status, View
@@ -48,7 +49,7 @@ def plane() -> Iterator[FakePlane]:
 
 def rendezvous_of(plane: Any, finding: str | None = None, join_seconds: float = 30.0) -> PlaneRendezvous:
     health: Any = SimpleNamespace(before_joining=lambda: finding, start=lambda told: None, stop=lambda: None)
-    return PlaneRendezvous(plane, "run", 0, 60.0, join_seconds, health, lambda: None)
+    return PlaneRendezvous(plane, "run", "head:29400", 0, 60.0, join_seconds, health, lambda: None)
 
 
 def test_a_node_says_that_it_is_idle_and_takes_its_place(plane: FakePlane) -> None:
@@ -71,9 +72,43 @@ def test_no_rank_is_started_without_a_lease_or_a_place(plane: FakePlane) -> None
     with pytest.raises(RendezvousTimeoutError, match="nobody has led the job for 0 s: most of the nodes that vote"):
         rendezvous.next_rendezvous()
     plane.views = [None]
-    with pytest.raises(RendezvousTimeoutError, match="no node that leads the job was found in 0 s"):
+    with pytest.raises(
+        RendezvousTimeoutError, match=r"no node of the job .run. has answered at head:29400 .--rdzv-endpoint. for 0 s"
+    ):
         rendezvous_of(plane, join_seconds=0.0).next_rendezvous()
     assert {status.doing for status in plane.said} == {Doing.IDLE}
+
+
+@pytest.mark.parametrize(
+    ("view", "holds_lease", "said"),
+    [
+        (None, False, "no node of the job 'run' has answered at head:29400 (--rdzv-endpoint) yet"),
+        (BASE._replace(phase=Phase.WAITING, group_rank=None), False, "nobody leads the job now"),
+        (BASE._replace(group_rank=None), True, "generation 0 runs without it"),
+        (BASE._replace(phase=Phase.STOPPING), True, "have not ended in generation 0 yet"),
+        (BASE._replace(phase=Phase.WAITING, generation=-1), True, "--nnodes asks for more than are here"),
+    ],
+)
+def test_a_node_that_waits_for_long_says_once_what_for(
+    plane: FakePlane, monkeypatch: pytest.MonkeyPatch, view: View | None, holds_lease: bool, said: str
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(plane_rendezvous, "announce", told.append)
+    monkeypatch.setattr(plane_rendezvous, "_LONGEST_SILENT_WAIT_SECONDS", 0.0)
+    plane.views, plane.holds_lease = [view, view, view, BASE], holds_lease
+    monkeypatch.setattr(plane, "take_view", lambda: shown(plane))
+
+    rendezvous_of(plane).next_rendezvous()
+
+    assert len(told) == 1
+    assert said in told[0]
+
+
+def shown(plane: FakePlane) -> View | None:
+    """Show the next view; with the last one comes a lease."""
+    view = FakePlane.take_view(plane)
+    plane.holds_lease |= len(plane.views) == 1 and view is plane.views[0]
+    return view
 
 
 def test_a_job_that_has_ended_is_told_by_its_code(plane: FakePlane) -> None:

@@ -284,3 +284,49 @@ def test_workers_are_spawned_where_their_interpreter_is_to_stay_after_the_script
     monkeypatch.setattr(sys, "flags", SimpleNamespace(**{**flags, "inspect": 1}))
 
     assert "PYTHONINSPECT" in str(cli._why_not_warm(parse([script])))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], False),
+        (["--ft-membership", "fixed"], False),
+        (["--nnodes", "2"], True),
+        (["--nnodes", "2", "--rdzv-backend", "c10d"], True),
+        (["--nnodes", "2", "--rdzv-backend", "etcd-v2"], False),
+        (["--nnodes", "2", "--rdzv-backend", "etcd-v2", "--ft-membership", "fixed"], True),  # and refused later
+        (["--nnodes", "1:2", "--ft-membership", "torch"], False),
+        (["--nnodes", "1:2", "--ft-membership", "elastic"], True),
+    ],
+)
+def test_launchers_of_several_nodes_agree_by_themselves_unless_torchs_rendezvous_is_asked_for(
+    script: Path, options: list[str], expected: bool
+) -> None:
+    assert parse([*options, str(script)]).agrees_by_itself is expected
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--ft-node-lease", "3", "--ft-membership", "fixed"], None),
+        (["--ft-health-check", "true"], "--ft-health-check has no effect in a job on one node"),
+        (
+            ["--ft-health-check", "true", "--ft-health-checks", "paths"],
+            "--ft-health-checks, --ft-health-check have no effect in a job on one node",
+        ),
+        (["--nnodes", "2", "--ft-health-check", "true", "--ft-node-lease", "3"], None),
+        (["--nnodes", "2", "--ft-membership", "torch"], None),
+        (
+            ["--nnodes", "2", "--ft-membership", "torch", "--ft-node-lease", "3", "--ft-rank-key", "7"],
+            "--ft-node-lease, --ft-rank-key have no effect with torch's rendezvous (--ft-membership torch)",
+        ),
+        (
+            ["--nnodes", "2", "--rdzv-backend", "etcd-v2", "--ft-health-check", "true"],
+            "--ft-health-check has no effect with torch's rendezvous (--rdzv-backend etcd-v2)",
+        ),
+    ],
+)
+def test_what_only_matters_among_nodes_that_agree_is_told_where_it_has_no_effect(
+    script: Path, options: list[str], said: str | None
+) -> None:
+    assert [line for line in parse([*options, str(script)]).warnings if "no effect" in line] == ([said] if said else [])

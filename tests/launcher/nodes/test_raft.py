@@ -445,6 +445,36 @@ def test_one_voter_at_a_time() -> None:
     assert leader.change_voters(("n0",), cluster.now)
 
 
+def test_a_single_voter_takes_in_several_at_once_and_decides_nothing_alone_from_then_on() -> None:
+    cluster = Cluster(1)
+    leader = cluster.leader
+    for name in ("n1", "n2"):
+        cluster.nodes[name] = make(name, seed=len(cluster.nodes) + 1)
+    leader.learn(["n1", "n2"], cluster.now)
+    cluster.settle()
+    cluster.cut = {"n1", "n2"}
+    assert leader.change_voters(("n0", "n1", "n2"), cluster.now)
+    decided = leader.commit_index
+    leader.propose(["x"], cluster.now)
+    cluster.settle()
+    assert leader.commit_index == decided
+    cluster.cut = set()
+    cluster.run(100)
+    assert leader.commit_index == decided + 2
+    assert {node.voters for node in cluster.nodes.values()} == {("n0", "n1", "n2")}
+
+
+def test_several_voters_take_in_one_at_a_time() -> None:
+    cluster = Cluster(3)
+    leader = cluster.leader
+    for name in ("n3", "n4"):
+        cluster.nodes[name] = make(name, seed=len(cluster.nodes) + 1)
+    leader.learn(["n3", "n4"], cluster.now)
+    cluster.settle()
+    assert not leader.change_voters(("n0", "n1", "n2", "n3", "n4"), cluster.now)
+    assert leader.change_voters(("n0", "n1", "n2", "n3"), cluster.now)
+
+
 def test_voters_do_not_change_where_the_new_ones_do_not_answer() -> None:
     cluster = Cluster(3)
     cluster.cut = {"n1", "n2"}

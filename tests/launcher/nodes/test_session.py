@@ -12,12 +12,13 @@ from launcher.nodes.session_messages import Doing, Elsewhere, Granted, Renew, St
 
 MS = 1_000_000
 LEASE = 1000 * MS
+JOB = "the first one's"
 INFO = NodeInfo("host", "here", 1, "", 2)
 CONTACTS = (("x", 1), ("y", 2), ("z", 3))
 
 
-def make(now_ns: int = 0, lease_ns: int = LEASE) -> Session:
-    return Session(INFO, CONTACTS, lease_ns, now_ns)
+def make(now_ns: int = 0, lease_ns: int = LEASE, job: str = "") -> Session:
+    return Session(INFO, CONTACTS, lease_ns, now_ns, job)
 
 
 def view(version: int, phase: str = Phase.RUNNING, generation: int = 0) -> View:
@@ -30,7 +31,7 @@ def grant(
     seen: View | None = None,
     voters: dict[str, tuple[str, int]] | None = None,
 ) -> Granted:
-    return Granted(stamp_ns, age_ns, seen, 1, voters)
+    return Granted(stamp_ns, age_ns, seen, 1, voters, JOB)
 
 
 def asked(session: Session) -> list[tuple[str | None, tuple[str, int] | None]]:
@@ -150,7 +151,7 @@ def test_it_says_which_view_and_voters_it_has_seen() -> None:
 
 
 def test_only_who_is_idle_answers_a_view_at_once() -> None:
-    session = make()
+    session = make(job=JOB)
     session.say(Status(Doing.RUNNING, 0), 0)
     renewals(session)
     assert session.granted("l", grant(None, 0, view(7)), 1)
@@ -161,7 +162,7 @@ def test_only_who_is_idle_answers_a_view_at_once() -> None:
 
 @pytest.mark.parametrize("version", [6, 7])
 def test_a_view_that_is_not_newer_is_not_taken(version: int) -> None:
-    session = make()
+    session = make(job=JOB)
     assert session.granted("l", grant(None, 0, view(7, generation=3)), 1)
     assert not session.granted("l", grant(None, 0, view(version, generation=2)), 2)
     assert not session.granted("l", grant(), 3)
@@ -169,9 +170,9 @@ def test_a_view_that_is_not_newer_is_not_taken(version: int) -> None:
 
 
 def test_an_older_list_of_voters_is_not_taken() -> None:
-    session = make()
-    session.granted("l", Granted(None, 0, None, 5, {"l": ("x", 1)}), 1)
-    session.granted("l", Granted(None, 0, None, 4, {"m": ("y", 1)}), 2)
+    session = make(job=JOB)
+    session.granted("l", Granted(None, 0, None, 5, {"l": ("x", 1)}, JOB), 1)
+    session.granted("l", Granted(None, 0, None, 4, {"m": ("y", 1)}, JOB), 2)
     assert session.voters == {"l": ("x", 1)}
 
 
@@ -249,3 +250,30 @@ def test_who_is_not_let_in_belongs_to_no_job_yet() -> None:
     session.granted("l", grant()._replace(job="first"), 0)
     session.granted("m", grant(stamp_ns=0)._replace(job="second"), 0)
     assert session.job == "second"
+
+
+def test_who_is_let_in_while_it_does_not_ask_asks_at_once() -> None:
+    """What the leader says unasked may be late, and of a job that has gone; its answer is not."""
+    session = make()
+    session.tick(0)
+    renewals(session)
+
+    assert not session.granted("l", grant(seen=view(4), voters={"l": ("x", 1)}), 1)
+    assert (session.job, session.view, session.fence_ns) == ("", None, None)
+    (renew,) = renewals(session)
+    assert session.granted("l", grant(stamp_ns=renew.stamp_ns, seen=view(4)), 2)
+    assert (session.job, session.view) == (JOB, view(4))
+
+
+def test_who_has_started_over_takes_no_answer_of_before() -> None:
+    """Its ranks would run a generation of the job that has gone, with a lease of the next one."""
+    session = make()
+    session.tick(5)
+    session.start_over(5)
+
+    assert not session.granted("l", grant(stamp_ns=5, seen=view(4)), 6)
+    assert (session.job, session.view, session.fence_ns) == ("", None, None)
+    session.tick(session.due_ns)
+    stamp_ns = renewals(session)[-1].stamp_ns
+    assert session.granted("m", grant(stamp_ns=stamp_ns, seen=view(1))._replace(job="next"), stamp_ns)
+    assert (session.job, session.view) == ("next", view(1))

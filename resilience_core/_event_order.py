@@ -72,7 +72,7 @@ def violations(events: Iterable[Event]) -> list[str]:
 
 
 def matches(events: Sequence[Event], expected: Sequence[Expected]) -> bool:
-    """Whether the events are the expected ones; each ``...`` may stand for any number of events."""
+    """Return whether the events are the expected ones; each ``...`` may stand for any number of events."""
     reachable = {0}  # how many expected items the events so far may have used up
     for event in [*events, None]:
         for item in range(len(expected)):

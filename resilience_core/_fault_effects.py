@@ -1,4 +1,7 @@
-"""What each simulated fault does to the process that it strikes. Nothing here returns unless it says so."""
+"""The kinds of simulated faults, and what each does to the process that it strikes.
+
+A new kind is a function here and an entry in ``EFFECTS``. Nothing here returns unless it says so.
+"""
 
 from __future__ import annotations
 

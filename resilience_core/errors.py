@@ -107,7 +107,7 @@ class StopTraining(ResilienceError, SystemExit):
 
 
 def _has_caller() -> bool:
-    """Whether whatever called the caller of this function is a frame of Python."""
+    """Return whether the caller of this function was itself called from a frame of Python."""
     try:
         sys._getframe(2)
     except ValueError:

@@ -116,7 +116,7 @@ class EventBus:
                 self._compile()
 
     def is_registered(self, plugin: object) -> bool:
-        """Whether the plugin hears events."""
+        """Return whether the plugin hears events."""
         return self._manager.is_registered(plugin)
 
     def plugins(self) -> list[object]:

@@ -7,6 +7,8 @@ text or in the environment variable ``FT_SIMULATED_FAULTS``::
     gil:rank=0,step=3,seconds=2.5;missing_collective:rank=1,step=40,generation=1
     random:delay=30,seed=7
 
+What each kind does is in ``resilience_core/_fault_effects.py``, how a fault is written in ``_fault_settings.py``.
+
 Kinds: ``exception``, ``exit`` (os._exit), ``sigkill``, ``sigstop``, ``segfault``, ``deadlock`` (two threads),
 ``gil`` (a C call that keeps it), ``busy_loop``, ``missing_collective`` (one rank skips an all_reduce),
 ``slow_step``, and ``random`` (any of the first eight). ``rank_hung`` is sigstop, ``rank_killed`` sigkill,

@@ -262,6 +262,20 @@ MUTANTS_OF_THE_NODES = (
         _TESTS_OF_LEASES,
     ),
     Mutant(
+        "a checkpoint of before a node has joined ends the generation for it",
+        "launcher/nodes/newcomers.py",
+        "return min(saved) > self._before[1]",
+        "return min(saved) >= self._before[1]",
+        ("tests/launcher/nodes/test_newcomers.py",),
+    ),
+    Mutant(
+        "a checkpoint that one node has is taken for one of all",
+        "launcher/nodes/newcomers.py",
+        "return min(saved) > self._before[1]",
+        "return max(saved) > self._before[1]",
+        ("tests/launcher/nodes/test_newcomers.py",),
+    ),
+    Mutant(
         "entries of another job's log are taken into one's own",
         "launcher/nodes/protocol.py",
         'elif message.job == self.session.job != "":',

@@ -66,6 +66,7 @@ class Node:
         self.generation = -1
         self.doing = Doing.IDLE
         self.why = ""
+        self.saved = -1
         self.ranks_until: int | None = None
         self.ended_at: int | None = None
         self.wakes_at = -1
@@ -98,7 +99,8 @@ class Node:
 
     def status(self) -> Status:
         """Return what the launcher says of itself."""
-        return Status(self.doing, self.generation, self.why, store_port=1000 + self.generation)
+        saved = self.saved if self.doing == Doing.RUNNING else -1
+        return Status(self.doing, self.generation, self.why, store_port=1000 + self.generation, saved=saved)
 
     @property
     def has_ranks(self) -> bool:
@@ -131,6 +133,9 @@ class Node:
                 lease_ns = self.world.policy.lease_ns
                 lasts_ns = self.world.chance.randrange(lease_ns, 8 * lease_ns)
                 self.world.at(self.world.now + lasts_ns, self._finish, view.generation)
+                self.saved = -1
+                if self.world.policy.joins_at_checkpoint:
+                    self.world.at(self.world.now + lease_ns, self._save, view.generation)
                 self._say()
                 return True
         elif self.doing in (Doing.RUNNING, Doing.FAILED, Doing.FINISHED) and not is_current:
@@ -188,6 +193,17 @@ class Node:
             return
         self.world.witness.stopped(self.name)
         self._change(Doing.FINISHED)
+
+    def _save(self, generation: int) -> None:
+        """Have all ranks of a node save a checkpoint, and later the next one."""
+        if not self.is_alive or self.generation != generation or self.doing != Doing.RUNNING or not self.has_ranks:
+            return
+        if not self._waits(self._save, generation):
+            self.saved += 1
+            self._change(Doing.RUNNING)
+            self.world.at(
+                self.world.now + self.world.chance.randrange(1, self.world.policy.lease_ns), self._save, generation
+            )
 
     def _left(self) -> None:
         if not self.is_alive or self._waits(self._left):

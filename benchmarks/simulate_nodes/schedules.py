@@ -18,6 +18,9 @@ from launcher.nodes.session_messages import Doing
 __all__ = ["Outcome", "explore"]
 
 _LEASE_NS = SECOND
+_SEEDS_WITH_CHECKPOINTS = 500_000
+"""From here on the nodes of every third schedule save checkpoints, after which newcomers take part. Seeds below keep
+their schedules: some of them are kept for what they have found."""
 _LONGEST_FAULTS_NS = 12 * SECOND
 _AFTER_FAULTS_NS = 3 * SECOND
 _LONGEST_CALM_NS = 10 * _LEASE_NS
@@ -201,6 +204,7 @@ def _world(seed: int) -> World:
         lease_ns=_LEASE_NS,
         last_call_ns=SECOND,
         join_ns=30 * SECOND,
+        joins_at_checkpoint=seed >= _SEEDS_WITH_CHECKPOINTS and seed % 3 == 0,
     )
     world.loss = chance.choice((0.0, 0.0, 0.02, 0.2))
     world.late = chance.choice((0.0, 0.01, 0.01, 0.1))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Protocol
+
+from resilience_core.protocol.cell_view import CellView
 
 __all__ = ["LOOK_SECONDS", "GenerationRendezvous", "TorchAgreement"]
 
@@ -53,6 +56,9 @@ class GenerationRendezvous(Protocol):
     def note_cut_off(self) -> None:
         """Take this node's ranks for gone, by no fault of theirs: it waits until it can take part again."""
 
+    def note_saves(self, views: Callable[[], Mapping[int, CellView]]) -> None:
+        """Tell the other nodes which checkpoint all ranks of this one have saved, where they want to know."""
+
     def leaving(self, why: str) -> None:
         """Say that this node is about to stop its ranks, and to leave."""
 
@@ -98,6 +104,9 @@ class TorchAgreement:
 
     def note_cut_off(self) -> None:
         """See :class:`GenerationRendezvous`."""
+
+    def note_saves(self, views: Callable[[], Mapping[int, CellView]]) -> None:
+        """See :class:`GenerationRendezvous`; nobody wants to know."""
 
     def leaving(self, why: str) -> None:
         """See :class:`GenerationRendezvous`."""

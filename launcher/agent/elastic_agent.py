@@ -1,9 +1,9 @@
 """The agent of one node: torch's ``SimpleElasticAgent``, extended at the four methods it leaves abstract.
 
-Torch decides when to start, restart and give up (``_invoke_run``); this class starts workers, waits for what
-happens to them, and stops them. Nothing is polled: the wait is one ``poll`` over the workers' pidfds, the monitor's
-reports, the ranks' control requests and the launcher's own signals. Only where other nodes could join or leave
-does it come back every 100 ms, because only then does torch's loop ask who is waiting.
+Torch decides when to start, restart and give up (``_invoke_run``); this class starts workers, waits for what happens
+to them, and stops them. Nothing is polled: the wait is one ``poll`` over the workers' pidfds, the monitor's reports, the
+ranks' control requests and the launcher's own signals. Only where other nodes could join or leave does it come back
+every 100 ms, because only then does torch's loop ask who is waiting.
 """
 
 from __future__ import annotations
@@ -59,8 +59,7 @@ class FaultTolerantAgent(QuietAgent):
         self._failure_seen_ns = 0
         self._restart_reason: tuple[str, int] | None = None
         """What the next generation is started for, and when that was seen here."""
-        self.ended_because: str | None = None
-        """Why the job was ended although restarts were left; None otherwise."""
+        self.ended_because: str | None = None  # although restarts were left
         self.exit_code: int | None = None  # goes with it
         self.excludes_this_node_only = False
         """This node was asked to go while the others carry on."""
@@ -214,6 +213,7 @@ class FaultTolerantAgent(QuietAgent):
             if seconds is not None:
                 due.append(seconds)
         due.append(self._periodic_tasks.do(current))
+        self._rendezvous_handler.note_saves(current.views)
         self._wait_for([*(w.pidfd for w in current.processes.running), *self._rendezvous_handler.descriptors], min(due))
 
     def _wait_for(self, pidfds: Collection[int], timeout_seconds: float | None) -> set[int]:

@@ -89,6 +89,7 @@ def open_plane(job: LaunchJob, launch_config: Any, resources: AgentResources) ->
             # At least until a leader that is elsewhere would have shown itself, twice.
             last_call_ns=int(max(float(rdzv.get("last_call_timeout", 30)), config.node_lease / 2) * NS_PER_SECOND),
             join_ns=int(join_seconds * NS_PER_SECOND),
+            joins_at_checkpoint=config.newcomers == "checkpoint",
         ),
         founds=founds,
     )
@@ -105,7 +106,10 @@ def open_plane(job: LaunchJob, launch_config: Any, resources: AgentResources) ->
     def on_end() -> None:
         resources.disk.submit(lambda: forget(folder))
 
-    return PlaneRendezvous(plane, launch_config.run_id, endpoint, 0, timeout, join_seconds, health, on_end)
+    return PlaneRendezvous(
+        *(plane, launch_config.run_id, endpoint, 0, timeout, join_seconds, health, on_end),
+        tells_saves=settings.policy.joins_at_checkpoint,
+    )
 
 
 def _may_live_elsewhere(memory: NodeMemory, launch_config: Any) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUsage] - documented
@@ -25,6 +25,7 @@ from launcher.nodes.plane import Plane
 from launcher.nodes.session_messages import Doing, Status, View
 from launcher.records.console import announce
 from resilience_core.errors import ResilienceError
+from resilience_core.protocol.cell_view import CellView
 
 __all__ = ["JobEndedError", "PlaneRendezvous", "UnhealthyNodeError"]
 
@@ -58,6 +59,7 @@ class PlaneRendezvous(RendezvousHandler):
         join_seconds: How long a node waits for a generation.
         health: Checks this node before it joins, and while its ranks run.
         on_end: Called once this node knows that the job has ended.
+        tells_saves: Whether it counts for others which checkpoints this node's ranks have saved.
 
     Raises:
         RendezvousRefusedError: The fixed port cannot be had.
@@ -76,12 +78,15 @@ class PlaneRendezvous(RendezvousHandler):
         join_seconds: float,
         health: HealthRunner,
         on_end: Callable[[], object],
+        *,
+        tells_saves: bool = False,
     ) -> None:
         self.descriptors: tuple[int, ...] = (plane.descriptor,)
         self._plane, self._run_id, self._join_seconds = plane, run_id, join_seconds
         self._endpoint = endpoint
         self._store_host = StoreHost(port, timedelta(seconds=timeout_seconds))
         self._health, self._finding, self._on_end = health, "", on_end
+        self._tells_saves = tells_saves
         self._is_started = False
         self._is_cut_off = False
         self._last = Status(Doing.IDLE, -1)
@@ -191,6 +196,13 @@ class PlaneRendezvous(RendezvousHandler):
     def is_cut_off(self) -> bool:
         """See :class:`.GenerationRendezvous`."""
         return not self._plane.holds_lease
+
+    def note_saves(self, views: Callable[[], Mapping[int, CellView]]) -> None:
+        """See :class:`.GenerationRendezvous`."""
+        if self._tells_saves and self._last.doing == Doing.RUNNING:
+            saved = min((view.saved for view in views().values()), default=-1)
+            if saved != self._last.saved:
+                self._say(self._last._replace(saved=saved))
 
     def note_cut_off(self) -> None:
         """See :class:`.GenerationRendezvous`. If the others have not missed this node yet, they learn of it so."""

@@ -117,7 +117,8 @@ def parse(argv: Sequence[str]) -> LaunchJob:
 def _without_effect(job: LaunchJob) -> list[str]:
     """Return what to say about settings that only matter where the launchers of several nodes agree by themselves."""
     if job.agrees_by_itself:
-        return []
+        has_spares = job.config.membership == "fixed" and job.config.newcomers == "checkpoint"
+        return ["--ft-newcomers has no effect with --ft-membership fixed: newcomers are spares"] if has_spares else []
     names = [name for name in attrs.fields_dict(NodeSettings) if job.config.is_given(name)]
     # On one node nothing is lost with the others: there is no node to be lost, or to agree with.
     names = [name for name in names if name.startswith("health_" if job.is_local else _OF_NODES)]
@@ -129,7 +130,7 @@ def _without_effect(job: LaunchJob) -> list[str]:
     return [f"{given} {'has' if len(names) == 1 else 'have'} no effect {why}"]
 
 
-_OF_NODES = ("health_", "node_", "rank_key")
+_OF_NODES = ("health_", "newcomers", "node_", "rank_key")
 """How the names of the settings begin that only matter where launchers agree by themselves."""
 _EPILOG = f"""\
 example:

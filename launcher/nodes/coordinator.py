@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from launcher.nodes.membership import Membership, Phase
+from launcher.nodes.newcomers import Newcomers
 from launcher.nodes.policy import Policy, choose_members
 from launcher.nodes.raft import RaftNode
 from launcher.nodes.session_messages import Doing, Granted, Renew
@@ -65,6 +66,7 @@ class Coordinator:
         self._called_ns: int | None = None
         """When all that the first generation needs was there, except for further voters."""
         self._lacks_voters = True
+        self._newcomers = Newcomers(membership, policy)
 
     # ---- what nodes say ---------------------------------------------------------------------------------
 
@@ -118,6 +120,8 @@ class Coordinator:
         if is_due:
             self._look()
             self._note_changes()
+            self._let_newcomers_take_part()
+            self._note_changes()  # so that the ranks of the generation that is over now are waited for
         if self._is_settled:
             self._in_flight.clear()
             self._make_generation()
@@ -204,6 +208,15 @@ class Coordinator:
         if len(self._ready) < policy.least and min(since_joined_ns, now_ns - self._changed_ns) >= policy.join_ns:
             seconds = policy.join_ns / _NS_PER_SECOND
             self._propose("end", f"{len(self._ready)} nodes after {seconds:g} s, of at least {policy.least}", 1)
+
+    def _let_newcomers_take_part(self) -> None:
+        membership = self._membership
+        if not self._policy.joins_at_checkpoint:
+            return
+        statuses = {name: heard.renew.status for name, heard in self._heard.items()}
+        if self._newcomers.may_take_part(self._ready, statuses):
+            why = "all ranks have saved a checkpoint, and a node that has joined takes part from here on"
+            self._propose("restart", membership.generation, membership.members[0], why)
 
     def _may_begin(self) -> bool:
         """Return whether the job outlives any node by now, or this has been waited for long enough."""

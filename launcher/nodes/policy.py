@@ -23,6 +23,8 @@ class Policy(NamedTuple):
         lease_ns: How long a node may be silent.
         last_call_ns: How long the first generation waits for further nodes once the least are there.
         join_ns: How long a generation waits for the least.
+        joins_at_checkpoint: A generation in which nothing has failed is ended after a checkpoint, so that nodes that
+            have come later take part.
     """
 
     least: int
@@ -32,6 +34,7 @@ class Policy(NamedTuple):
     lease_ns: int
     last_call_ns: int
     join_ns: int
+    joins_at_checkpoint: bool = False
 
 
 def choose_members(membership: Membership, ready: Collection[str], policy: Policy) -> list[str]:

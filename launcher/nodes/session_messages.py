@@ -39,6 +39,8 @@ class Status(NamedTuple):
         is_excluded: For ``left``: its host is to join no more.
         exit_code: For ``ending``.
         store_port: Where it would host the store of the next generation.
+        saved: For ``running``: the iteration of the newest checkpoint that all of its ranks have saved in this
+            generation; -1 where there is none, or nobody asks.
     """
 
     doing: str
@@ -47,6 +49,7 @@ class Status(NamedTuple):
     is_excluded: bool = False
     exit_code: int = 0
     store_port: int = 0
+    saved: int = -1
 
 
 class View(NamedTuple):

@@ -6,7 +6,16 @@ import re
 
 from resilience_core.config.converters import duration, one_of
 
-__all__ = ["command", "health_checks", "health_interval", "health_timeout", "membership", "node_lease", "optional_text"]
+__all__ = [
+    "command",
+    "health_checks",
+    "health_interval",
+    "health_timeout",
+    "membership",
+    "newcomers",
+    "node_lease",
+    "optional_text",
+]
 
 _NOTHING = frozenset({"", "null", "none", "~"})
 _CHECK = re.compile(r"[a-z0-9][a-z0-9_.-]*", re.IGNORECASE)
@@ -17,6 +26,11 @@ def membership(value: str | None) -> str | None:
     if _is_nothing(value):
         return None
     return one_of(value, ("elastic", "fixed", "torch"))
+
+
+def newcomers(value: str) -> str:
+    """Read when newcomers take part: ``restart`` or ``checkpoint``."""
+    return one_of(value, ("restart", "checkpoint"))
 
 
 def node_lease(value: float | str) -> float:

@@ -25,6 +25,16 @@ class NodeSettings:
             "rendezvous, as under torchrun. null is elastic with the backends c10d and static, else torch.",
         ),
     )
+    newcomers: str = attrs.field(
+        default="restart",
+        converter=values.newcomers,
+        metadata=described(
+            "restart|checkpoint",
+            "When nodes that come later take part in an elastic job: at the next restart, or once all ranks have saved "
+            "their next checkpoint, for which a generation that runs well is ended. Checkpoints are what the ranks "
+            "report with an iteration (checkpoint_end), as the adapters do.",
+        ),
+    )
     node_lease: float = attrs.field(
         default=5.0,
         converter=values.node_lease,

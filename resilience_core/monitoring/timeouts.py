@@ -1,4 +1,4 @@
-"""Observed intervals become timeouts. Pure: no clock, no torch, no rank.
+"""The formula of learned limits: how observed intervals become timeouts. Pure: no clock, no torch, no rank.
 
 ``timeout = safety_factor x longest interval``, never below the floor. Where the timeout in force was itself
 learned the two are averaged, so that one slow step neither counts for ever nor is forgotten at once; where it

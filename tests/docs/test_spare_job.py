@@ -1,4 +1,7 @@
-"""The batch script of a job with a spare, run with stand-ins for Slurm's commands: its nodes are this machine."""
+"""The batch script of a job with a spare, run with stand-ins for Slurm's commands: its nodes are this machine.
+
+``tests/slurm`` runs it under Slurm itself, where that is installed.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ printf '%s\\n' 127.0.0.1 127.0.0.2 127.0.0.3
 
 SRUN = """#!/bin/bash
 # One command for each node; as of the real one, the highest exit code counts.
-echo "$@" >> "$CALLS"
+echo "${@//$'\\n'/ }" >> "$CALLS"
+if [ "$1" = --job-name=look ]; then exit; fi    # it acts when the first node is lost: here there is one node in all
 while [ "${1#-}" != "$1" ]; do shift; done
 tasks=()
 for node in 0 1 2; do
@@ -72,6 +76,7 @@ class SpareJob:
         (folder / "bin").mkdir()
         put(folder / "bin" / "scontrol", SCONTROL)
         put(folder / "bin" / "srun", SRUN)
+        put(folder / "bin" / "squeue", "#!/bin/sh\necho 'RUNNING node[0-2]'\n")
         put(folder / "bin" / "scancel", '#!/bin/sh\necho scancel "$@" >> "$CALLS"\n')
         put(folder / "train.py", TRAINING)
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("FT_", "SLURM"))}
@@ -80,6 +85,7 @@ class SpareJob:
             "SLURM_JOB_ID": "7",
             "SLURM_NNODES": "3",
             "SLURM_JOB_NODELIST": "node[0-2]",
+            "SLURMD_NODENAME": "node0",
             "GPUS_PER_NODE": "1",
             "PORT": str(free_port()),
             "CALLS": str(folder / "calls"),
@@ -142,7 +148,8 @@ def test_two_nodes_train_and_one_is_a_spare(job: SpareJob) -> None:
     assert process.wait(PATIENCE) == 0, job.output()
     assert "training is complete" in job.output()
     assert (job.folder / "job_7" / "secret").stat().st_mode & 0o077 == 0
-    launched = (job.folder / "calls").read_text()
+    calls = (job.folder / "calls").read_text().splitlines()
+    launched = next(call for call in calls if call.startswith("--job-name=launchers"))
     endpoints = ",".join(f"127.0.0.{last}:{job.environment['PORT']}" for last in (1, 2, 3))
     assert "--no-kill" in launched
     assert "--nnodes 2:3 --nproc-per-node 1 --max-restarts 10 --ft-membership fixed" in launched
@@ -176,7 +183,8 @@ def test_ranks_save_before_the_time_is_up(job: SpareJob) -> None:
     assert process.wait(PATIENCE) == 0, job.output()
     assert (job.folder / "saved_0").exists()
     assert (job.folder / "saved_1").exists()
-    assert "scancel" not in (job.folder / "calls").read_text()
+    assert {path.suffix for path in (job.folder / "job_7").glob("signalled.*")} == {".node0", ".node1", ".node2"}
+    assert not any(call.startswith("scancel") for call in (job.folder / "calls").read_text().splitlines())
     assert "training is complete" not in job.output()
 
 

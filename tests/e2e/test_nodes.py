@@ -155,3 +155,23 @@ def test_a_node_that_joins_later_makes_a_new_generation(
 
     assert [first.wait(60), second.wait(60)] == [0, 0]
     assert os.path.exists(first.work / "stop")
+
+
+def test_a_newcomer_takes_part_after_the_next_checkpoint_if_asked(
+    launch: Callable[..., Any], unused_port: Callable[[], int]
+) -> None:
+    options = ("--nnodes", "1:2", "--rdzv-endpoint", f"localhost:{unused_port()}", "--local-addr", "127.0.0.1")
+    options += ("--rdzv-conf", "last_call_timeout=1", "--max-restarts", 0)
+    saves = ("--until-file", "stop", "--on-sigterm", 0, "--step-seconds", 0.05, "--save-every", 5)
+    ft: dict[str, Any] = {"rank_section_timeouts": LIMITS, "node_lease": 2, "newcomers": "checkpoint"}
+    first = launch("loop.py", *saves, nproc=1, options=options, **ft)
+    first.wait_for_output("runs in generation 0")
+    second = launch("loop.py", *saves, nproc=1, options=options, **ft)
+
+    for node in (first, second):
+        node.wait_for_output("runs in generation 1")
+    assert "a node that has joined takes part from here on" in first.stderr
+    assert "the nodes have changed: generation 0 has up to 30 s to save and end" in first.stderr
+    for node in (first, second):
+        (node.work / "stop").touch()
+    assert [first.wait(60), second.wait(60)] == [0, 0]

@@ -17,6 +17,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--api", choices=("sections", "heartbeats"), default="sections")
 parser.add_argument("--steps", type=int, default=5)
 parser.add_argument("--step-seconds", type=float, default=0.01)
+parser.add_argument("--save-every", type=int, default=0, metavar="STEPS")
 parser.add_argument("--until-stopped", action="store_true")
 parser.add_argument("--until-file")
 parser.add_argument("--ignore-sigterm", action="store_true")
@@ -53,6 +54,9 @@ while goes_on(step):
     time.sleep(arguments.step_seconds)
     events.step_end(iteration=step)
     step += 1
+    if arguments.save_every and step % arguments.save_every == 0:
+        events.checkpoint_start(iteration=step, kind="save")
+        events.checkpoint_end(iteration=step, kind="save", error=None)
     if wanted_to_stop.is_set():
         print(f"rank {context.rank} has saved its work", flush=True)
         events.teardown(reason="signal")

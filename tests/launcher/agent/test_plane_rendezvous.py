@@ -204,3 +204,27 @@ def test_a_spare_waits_from_when_it_has_lost_contact(plane: FakePlane, monkeypat
     monkeypatch.setattr("launcher.agent.plane_rendezvous.time", SimpleNamespace(monotonic=lambda: now[0]))
 
     assert rendezvous.next_rendezvous().rank == 1
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_a_checkpoint_of_all_ranks_is_told_where_newcomers_wait_for_one(plane: FakePlane, tells: bool) -> None:
+    health: Any = SimpleNamespace(before_joining=lambda: None, start=lambda told: None, stop=lambda: None)
+    rendezvous = PlaneRendezvous(
+        *(plane, "run", "head:29400", 0, 60.0, 30.0, health, lambda: None),  # type: ignore[arg-type]
+        tells_saves=tells,
+    )
+    cells: Any = {0: SimpleNamespace(saved=-1), 1: SimpleNamespace(saved=-1)}
+    rendezvous.note_saves(lambda: cells)  # it runs no rank yet
+    rendezvous.next_rendezvous()
+    del plane.said[:]
+
+    for saved in ((-1, -1), (5, -1), (5, 5), (5, 5), (10, 5)):
+        cells[0].saved, cells[1].saved = saved
+        rendezvous.note_saves(lambda: cells)
+
+    assert [(status.doing, status.generation, status.saved) for status in plane.said] == (
+        [(Doing.RUNNING, 0, 5)] if tells else []
+    )
+    rendezvous.note_failure("it broke")
+    rendezvous.note_saves(lambda: cells)
+    assert [status.doing for status in plane.said][-1] == Doing.FAILED

@@ -443,6 +443,27 @@ def test_who_is_being_taken_out_gets_no_lease() -> None:
     assert (word.stamp_ns, word.view) == (None, None)
 
 
+def test_a_newcomer_ends_a_healthy_generation_after_a_checkpoint_if_asked() -> None:
+    job = Job(make_policy(1, 3, joins_at_checkpoint=True)).runs("a", "b")
+    for name in ("a", "b"):
+        job.says(name)  # it has seen the generation, and starts its ranks
+    for saved in (10, 10, 20):
+        job.now += 100 * MS
+        job.says("c")
+        for name in ("a", "b"):
+            job.says(name, Doing.RUNNING, 0, saved=saved)
+        assert job.membership.phase == Phase.RUNNING
+        job.flush()
+    assert (job.membership.phase, job.membership.failures, job.membership.may_save) == (Phase.STOPPING, 0, True)
+    for name in ("b", "c"):
+        job.says(name, Doing.IDLE, 0)
+    job.flush()
+    assert job.membership.phase == Phase.STOPPING  # ranks of a still run
+    job.says("a", Doing.IDLE, 0)
+    job.flush()
+    assert (job.membership.generation, job.membership.members) == (1, ("a", "b", "c"))
+
+
 # ---- voters and views ----------------------------------------------------------------------------------------
 
 

@@ -33,6 +33,7 @@ EXAMPLES = {
     "preload": ("json", ("json",)),
     "run_dir": ("folder", "folder"),
     "membership": ("elastic", "elastic"),
+    "newcomers": ("checkpoint", "checkpoint"),
     "rank_key": ("rack 7", "rack 7"),
     "node_secret_file": ("file", "file"),
     "health_checks": ("shm", ("shm",)),

@@ -69,6 +69,7 @@ def test_the_defaults_are_those_that_people_expect():
         "no_restart_exit_code": 93,
         "restart_backoff_after": 3,
         "membership": None,
+        "newcomers": "restart",
         "node_lease": 5.0,
         "rank_key": None,
         "node_secret_file": None,

@@ -13,6 +13,7 @@ run would only end the same way.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
@@ -217,7 +218,9 @@ def _summary(parent: str, launcher: int, began_ns: int) -> _Left:
     _, _, folder, events = max(runs, key=lambda run: run[:2])
     iterations = [event.iteration for event in events if isinstance(event, (Ended, OtherEvent))]
     reported = [iteration for iteration in iterations if iteration is not None]
-    incidents = [incident for incident in read_incidents(folder) if incident.seen_ns >= began_ns]
+    incidents = []
+    with contextlib.suppress(OSError):  # somebody has removed the folder meanwhile
+        incidents = [incident for incident in read_incidents(folder) if incident.seen_ns >= began_ns]
     reported += [rank.iteration for incident in incidents for rank in incident.ranks if rank.iteration is not None]
     reached = Reached(iteration=max(reported, default=None))
     if (ended := next((event for event in events if isinstance(event, Ended)), None)) is not None:

@@ -85,9 +85,11 @@ def _guarded(arguments: list[str], may_fork: bool) -> int | Handover:
         return _refuse(problem)
     if (warning := torch_versions.warning_about(torch)) is not None:
         announce(f"warning: {warning}")
+    from launcher.command_line.environment_checks import check_environment
     from resilience_core.errors import ResilienceError
 
     try:
+        check_environment(os.environ)
         return _run(arguments, may_fork)
     except (ResilienceError, argparse.ArgumentTypeError) as error:
         return _refuse(explained(error))

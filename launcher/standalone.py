@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
+import reprlib
 import select
 import time
 from types import TracebackType
+from typing import Any
 
 from launcher.agent import announcements
 from launcher.agent.monitor_handle import MonitorHandle
@@ -24,7 +27,11 @@ __all__ = ["RankMonitors", "start_monitor"]
 
 
 def start_monitor(
-    config: FaultToleranceConfig, num_ranks: int, *, log_dir: str | None = None, run_dir: str | None = None
+    config: FaultToleranceConfig,
+    num_ranks: int,
+    *,
+    log_dir: str | os.PathLike[str] | None = None,
+    run_dir: str | os.PathLike[str] | None = None,
 ) -> RankMonitors:
     """Start one monitor process for ranks on this machine that somebody else starts.
 
@@ -47,6 +54,7 @@ def start_monitor(
         The monitors, to be closed; they also end when the calling process does. The ranks are not ended.
 
     Raises:
+        TypeError: An argument has the wrong type; names it.
         ValueError: ``num_ranks`` is below 1.
         ResilienceError: A folder cannot be made, or the monitor not be started.
     """
@@ -57,8 +65,20 @@ class RankMonitors:
     """The monitors of some ranks; made by :func:`start_monitor`. A context manager that closes itself."""
 
     def __init__(
-        self, config: FaultToleranceConfig, num_ranks: int, *, log_dir: str | None, run_dir: str | None
+        self,
+        config: FaultToleranceConfig,
+        num_ranks: int,
+        *,
+        log_dir: str | os.PathLike[str] | None,
+        run_dir: str | os.PathLike[str] | None,
     ) -> None:
+        if not isinstance(config, FaultToleranceConfig):
+            raise TypeError(
+                f"config is {reprlib.repr(config)} ({type(config).__name__}); give a FaultToleranceConfig, for example "
+                "FaultToleranceConfig(rank_section_timeouts={'step': 60})"
+            )
+        num_ranks = _whole("num_ranks", num_ranks)
+        log_dir, run_dir = _path("log_dir", log_dir), _path("run_dir", run_dir)
         if num_ranks < 1:
             raise ValueError(f"num_ranks is {num_ranks}; give at least 1")
         console.set_level(config.log_level)
@@ -132,7 +152,11 @@ class RankMonitors:
         return self._unread.pop(0)
 
     def incidents(self) -> list[Incident]:
-        """Return every incident so far, oldest first."""
+        """Return every incident so far, oldest first.
+
+        Raises:
+            OSError: The log folder cannot be read.
+        """
         return list(read_incidents(self.log_folder))
 
     def close(self) -> None:
@@ -149,6 +173,23 @@ class RankMonitors:
 
     def _cell(self, local_rank: int) -> str:
         return self._run_folder.cell(0, local_rank)
+
+
+def _whole(name: str, value: Any) -> int:
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None:
+        raise TypeError(f"{name} is {reprlib.repr(value)} ({type(value).__name__}); give a whole number, from 1")
+    return number
+
+
+def _path(name: str, value: str | os.PathLike[str] | None) -> str | None:
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if path is not None and not isinstance(path, str):
+        raise TypeError(f"{name} is {reprlib.repr(value)} ({type(value).__name__}); give a path as str or os.PathLike")
+    return path
 
 
 def _tell_change(change: str, reason: str) -> None:

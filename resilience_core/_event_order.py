@@ -16,7 +16,7 @@ Expected = str | tuple[str, Mapping[str, Any]] | EllipsisType
 
 
 def violations(events: Iterable[Event]) -> list[str]:
-    """Where a trace breaks the contract of the events, one sentence each; empty when it keeps it.
+    """Return where a trace breaks the contract of the events, one sentence each; empty when it keeps it.
 
     ``setup`` and ``teardown`` frame everything; starts and ends pair up, with the same arguments; a save's end
     fires after its start whatever happened between. A step that an exception has left needs no end.

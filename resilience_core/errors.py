@@ -67,6 +67,10 @@ class StateFileError(ResilienceError):
 class StopTraining(ResilienceError, SystemExit):
     """Raised by a bus plugin to end training on purpose; the bus lets it through.
 
+    Raise it in the main thread. In another thread it ends that thread only, as any exception does: its traceback is
+    printed, and the training goes on. Raise it alone, too: an exception group with this in it counts as any other
+    exception, so the job is restarted.
+
     Where nothing catches it, the process ends with ``exit_code``, as with ``sys.exit``, and the launcher does not
     restart the job: it prints the reason, asks the other ranks to end as after any failure, and ends with 1. So
     whatever all ranks are to save has to be saved, on every rank, before this is raised. A rank that catches it goes
@@ -81,6 +85,11 @@ class StopTraining(ResilienceError, SystemExit):
 
     _when_uncaught: ClassVar[Callable[[StopTraining], None] | None] = None
     """Called with the exception that ends the process; :mod:`resilience_core.monitoring.error_capture` records it."""
+
+    # Defaults for a subclass whose __init__ does not call this one.
+    reason: str = "no reason was given"
+    exit_code: int = 1
+    is_final: bool = True
 
     def __init__(self, reason: str = "no reason was given", exit_code: int = 1, *, is_final: bool = True) -> None:
         super().__init__(reason)

@@ -136,7 +136,7 @@ class Translator(Wrapping):
 
     @property
     def has_failed(self) -> bool:
-        """Whether this run is ending otherwise than by itself."""
+        """Return whether this run is ending otherwise than by itself."""
         return self._reason != "completed"
 
     def end(self, reason: str | None = None) -> None:

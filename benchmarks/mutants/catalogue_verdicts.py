@@ -646,10 +646,24 @@ MUTANTS_OF_VERDICTS = (
     ),
     Mutant(
         "a message may command the terminal",
-        "launcher/records/console.py",
-        "{line.translate(_CONTROLS)}",
-        "{line}",
+        "launcher/records/readable.py",
+        "line.translate(_CONTROLS).replace(",
+        "line.replace(",
         ("tests/launcher/records/test_console.py",),
+    ),
+    Mutant(
+        "a line within a message may pass for a message of ours",
+        "launcher/records/readable.py",
+        'f"\\n{prefix}    "',
+        'f"\\n{prefix}"',
+        ("tests/launcher/records/test_console.py",),
+    ),
+    Mutant(
+        "a report may command the terminal",
+        "launcher/incidents/incident.py",
+        'readable(line) + "\\n"',
+        'line + "\\n"',
+        ("tests/launcher/incidents/test_incident.py",),
     ),
     Mutant(
         "the first of several that our question has upset is named",

@@ -50,7 +50,7 @@ class GenerationRendezvous(Protocol):
         ...
 
     def is_cut_off(self) -> bool:
-        """Whether this node may run no rank, since it hears nothing of the others."""
+        """Return whether this node may run no rank, since it hears nothing of the others."""
         ...
 
     def note_cut_off(self) -> None:
@@ -66,12 +66,12 @@ class GenerationRendezvous(Protocol):
         """Leave the job, with no rank running; the others may go on."""
 
     def failed_elsewhere(self) -> bool:
-        """Whether another node has told of a failure in this generation."""
+        """Return whether another node has told of a failure in this generation."""
         ...
 
     @property
     def has_peers(self) -> bool:
-        """Whether nodes could join or leave, so that somebody must ask now and then."""
+        """Return whether nodes could join or leave, so that somebody must ask now and then."""
         ...
 
     @property

@@ -83,8 +83,8 @@ def monitor_changed(change: str, reason: str) -> str:
         return f"the monitor {reason}; a new one has taken over, and training was not affected"
     if change == "monitor_lost":
         return (
-            f"PROTECTION IS OFF: one monitor after the other ends, the last one {reason}. Training goes on, but a rank "
-            "that hangs may not be seen. New monitors are started at growing intervals; a message follows when one "
+            f"PROTECTION IS OFF: no monitor stays alive. The last attempt: {reason}. Training goes on, but a rank that "
+            "hangs may not be noticed. The launcher goes on starting monitors, at growing intervals, and says when one "
             "stays alive"
         )
     return f"protection is on again {reason}: a monitor stays alive and watches every rank"

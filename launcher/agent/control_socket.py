@@ -63,7 +63,7 @@ class ControlSocket:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether what is at the path is this socket: nobody has removed it, or put something else there."""
+        """Return whether what is at the path is this socket: nobody has removed it, or put something else there."""
         try:
             status = os.lstat(self.path)
         except OSError:

@@ -1,8 +1,8 @@
 """The agent of one node: torch's ``SimpleElasticAgent``, extended at the four methods it leaves abstract.
 
 Torch decides when to start, restart and give up (``_invoke_run``); this class starts workers, waits for what happens
-to them, and stops them. Nothing is polled: the wait is one ``poll`` over the workers' pidfds, the monitor's reports, the
-ranks' control requests and the launcher's own signals. Only where other nodes could join or leave does it come back
+to them, and stops them. Nothing is polled: the wait is one ``poll`` over the workers' pidfds, the monitor's reports,
+the ranks' control requests and the launcher's own signals. Only where other nodes could join or leave does it come back
 every 100 ms, because only then does torch's loop ask who is waiting.
 """
 
@@ -73,7 +73,7 @@ class FaultTolerantAgent(QuietAgent):
 
     @property
     def has_started(self) -> bool:
-        """Whether workers were started at all."""
+        """Return whether workers were started at all."""
         return self._current is not None
 
     @property

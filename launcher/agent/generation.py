@@ -117,7 +117,7 @@ class Generation:
 
     @property
     def has_logged_phases(self) -> bool:
-        """Whether :meth:`log_phases` has nothing left to do."""
+        """Return whether :meth:`log_phases` has nothing left to do."""
         return self._phases_told
 
     # ---- the condemned ----------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ class JobLimits:
 
     @property
     def has_used_the_client(self) -> bool:
-        """Whether a rank of this job has initialised monitoring here."""
+        """Return whether a rank of this job has initialised monitoring here."""
         return bool(self._initialised)
 
     def note_starts(self, started_ns: int, initialised_ns: Mapping[int, int | None]) -> None:

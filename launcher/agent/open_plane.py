@@ -113,7 +113,7 @@ def open_plane(job: LaunchJob, launch_config: Any, resources: AgentResources) ->
 
 
 def _may_live_elsewhere(memory: NodeMemory, launch_config: Any) -> bool:
-    """Whether the job that was begun here may live on elsewhere, so that there could be two.
+    """Return whether the job that was begun here may live on elsewhere, so that there could be two.
 
     With more than half of all nodes in each generation there cannot be two. A run without a name remembers nothing.
     """

@@ -171,7 +171,7 @@ class ProgressRule:
 
     @property
     def reads_a_file(self) -> bool:
-        """Whether a call may have to wait for a disk."""
+        """Return whether a call may have to wait for a disk."""
         return self._file is not None
 
     @property

@@ -54,7 +54,7 @@ class LaunchJob:
 
     @property
     def agrees_by_itself(self) -> bool:
-        """Whether the launchers of several nodes agree without torch's rendezvous."""
+        """Return whether the launchers of several nodes agree without torch's rendezvous."""
         default = "elastic" if self.arguments.rdzv_backend in AGREEING_BACKENDS else "torch"
         return not self.is_local and (self.config.membership or default) != "torch"
 

@@ -45,7 +45,7 @@ _ACTIONS = {
 
 
 def has_bindings() -> bool:
-    """Whether NVML can be asked from Python."""
+    """Return whether NVML can be asked from Python."""
     try:
         return importlib.util.find_spec("pynvml") is not None
     except (ImportError, ValueError):
@@ -53,7 +53,7 @@ def has_bindings() -> bool:
 
 
 def has_gpus(machine: Machine) -> bool:
-    """Whether there are devices of NVIDIA's driver."""
+    """Return whether there are devices of NVIDIA's driver."""
     return any(re.fullmatch(r"nvidia\d+", os.path.basename(p)) for p in glob.glob(os.path.join(machine.dev, "nvidia*")))
 
 

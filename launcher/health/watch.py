@@ -52,12 +52,12 @@ class Watch:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the thread of the last run has not ended."""
+        """Return whether the thread of the last run has not ended."""
         return self._run is not None and self._run.answer is None
 
     @property
     def is_ending(self) -> bool:
-        """Whether its last run was cancelled, and has not ended yet."""
+        """Return whether its last run was cancelled, and has not ended yet."""
         return self._run is not None and self._run.answer is None and self._run.is_cancelled
 
     @property

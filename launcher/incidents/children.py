@@ -61,7 +61,7 @@ class Child(NamedTuple):
 
     @property
     def is_suspect(self) -> bool:
-        """Whether a rank may well wait for it."""
+        """Return whether a rank may well wait for it."""
         if self.state in ("D", "T", "t") or self.is_awaited:
             return True
         return self.place is not None if self.stack else self.stands_out

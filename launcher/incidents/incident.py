@@ -27,6 +27,7 @@ from launcher.incidents.rank_phrases import (
 )
 from launcher.incidents.rank_report import RankReport, stack_from_json, stack_to_json
 from launcher.records.format_versions import check_version
+from launcher.records.readable import readable
 from resilience_core.protocol.error_record import error_from_json
 from resilience_core.system.plain_files import only_plain
 
@@ -73,7 +74,7 @@ class Incident(NamedTuple):
 
     @property
     def is_in_a_step(self) -> bool:
-        """Whether a culprit has failed inside a section other than those that begin and save a run."""
+        """Return whether a culprit has failed inside a section other than those that begin and save a run."""
         return any(rank.section not in _NOT_OF_A_STEP for rank in self.culprits)
 
     @property
@@ -107,7 +108,7 @@ class Incident(NamedTuple):
         assert self.folder is not None
         path = os.path.join(self.folder, "report.txt")
         with open(path, "w", encoding="utf-8", errors="backslashreplace", opener=only_plain) as file:
-            file.write("\n".join(self.report()) + "\n")
+            file.write("".join(readable(line) + "\n" for line in self.report()))
         # Written last and renamed into place: a reader that finds incident.json finds all of it.
         temporary = os.path.join(self.folder, ".incident.json")
         with open(temporary, "w", encoding="utf-8", opener=only_plain) as file:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import reprlib
+import stat
 from collections.abc import Iterator
 
 from launcher.incidents.incident import Incident
@@ -16,20 +18,29 @@ from resilience_core.system.plain_files import only_plain
 __all__ = ["DamagedIncidentError", "read_incident", "read_incidents"]
 
 
+_MOST_BYTES = 64 << 20
+"""Of an ``incident.json``; one of 64 ranks with all their stacks takes a few megabytes."""
+
+
 class DamagedIncidentError(ResilienceError, ValueError):
     """A file is no incident: it was cut short, or somebody has changed it."""
 
 
-def read_incident(folder: str) -> Incident:
+def read_incident(folder: str | os.PathLike[str]) -> Incident:
     """Load one incident from its folder.
 
     Raises:
-        OSError: There is none, or it cannot be read.
+        OSError: There is none, or it cannot be read, or is no plain file.
         UnknownVersionError: Another release of torch-resilience has written it.
         DamagedIncidentError: It is not what a release has written.
     """
-    with open(os.path.join(folder, "incident.json"), "rb", opener=only_plain) as file:
-        raw = file.read()
+    path = os.path.join(folder, "incident.json")
+    with open(path, "rb", opener=only_plain) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # /dev/zero has no end
+            raise OSError(errno.EINVAL, "it is a device, not a plain file", path)
+        raw = file.read(_MOST_BYTES + 1)
+    if len(raw) > _MOST_BYTES:
+        raise DamagedIncidentError(f"it is damaged (longer than {_MOST_BYTES >> 20} MiB, which no incident is)")
     try:
         incident = Incident.from_json(json.loads(raw))
         _check(incident)
@@ -55,7 +66,7 @@ def _check(incident: Incident) -> None:
             raise TypeError(f"an iteration is {reprlib.repr(rank.iteration)}")
 
 
-def read_incidents(log_folder: str) -> Iterator[Incident]:
+def read_incidents(log_folder: str | os.PathLike[str]) -> Iterator[Incident]:
     """Return every incident of a run, oldest first.
 
     One that is damaged, or that another release of torch-resilience has written in another format, is left out, and a
@@ -63,9 +74,17 @@ def read_incidents(log_folder: str) -> Iterator[Incident]:
 
     Args:
         log_folder: The run's log folder (``<--log-dir>/<run id>``).
+
+    Raises:
+        OSError: The folder cannot be read, or its ``incidents`` cannot.
     """
     parent = os.path.join(log_folder, "incidents")
-    for name in sorted(os.listdir(parent)) if os.path.isdir(parent) else ():
+    # Here and not in the generator, which would raise at its first item only.
+    return _those_of(parent, sorted(os.listdir(parent)) if "incidents" in os.listdir(log_folder) else [])
+
+
+def _those_of(parent: str, names: list[str]) -> Iterator[Incident]:
+    for name in names:
         if os.path.exists(os.path.join(parent, name, "incident.json")):
             try:
                 incident = read_incident(os.path.join(parent, name))

@@ -37,7 +37,7 @@ class Watched(Protocol):
         ...
 
     def is_watched(self, view: CellView) -> bool:
-        """Whether there is a process to be terminated, and it has not been condemned yet."""
+        """Return whether there is a process to be terminated, and it has not been condemned yet."""
         ...
 
     def basis(self, deadline: Deadline) -> str | None:

@@ -91,7 +91,7 @@ class Coordinator:
 
     @property
     def has_told_all(self) -> bool:
-        """Whether every other node has said that it knows the present state."""
+        """Return whether every other node has said that it knows the present state."""
         version = self._membership.version
         heard = [self._heard.get(name) for name in self._membership.nodes if name != self._raft.name]
         return all(each is not None and each.renew.seen == version for each in heard)
@@ -132,7 +132,7 @@ class Coordinator:
 
     @property
     def _is_settled(self) -> bool:
-        """Whether everything that was proposed is decided."""
+        """Return whether everything that was proposed is decided."""
         return self._raft.is_leader and self._raft.log.last_index == self._raft.commit_index
 
     def _propose(self, *command: Any) -> None:

@@ -136,7 +136,7 @@ class Plane:
 
     @property
     def holds_lease(self) -> bool:
-        """Whether ranks may be started now."""
+        """Return whether ranks may be started now."""
         with self._lock:
             return self._fence_ns is not None and time.monotonic_ns() < self._fence_ns
 

@@ -101,7 +101,7 @@ class NodeProtocol:
 
     @property
     def is_released(self) -> bool:
-        """Whether the others can do without this node now: it may go.
+        """Return whether the others can do without this node now: it may go.
 
         Where the job has ended, its leader stays until everybody knows; where it goes on, a voter stays until another
         votes in its place.
@@ -177,7 +177,7 @@ class NodeProtocol:
 
     @property
     def _has_founded_in_vain(self) -> bool:
-        """Whether this node began a job that has come to nothing yet: one that lives elsewhere goes before it.
+        """Return whether this node began a job that has come to nothing yet: one that lives elsewhere goes before it.
 
         A launcher that is started again where the job was begun, after the job has gone on without it, begins another
         one. The leader of the first shows itself there every second.
@@ -186,7 +186,7 @@ class NodeProtocol:
         return is_alone and self.membership.phase == Phase.WAITING
 
     def _gives_way_to(self, other: Elsewhere) -> bool:
-        """Whether the job of this node is given up for another one; of two that wait, the one of the greater name."""
+        """Return whether this node's job is given up for another one; of two that wait, the one of the greater name."""
         return self._has_founded_in_vain and (not other.is_waiting or "" < other.job < self.session.job)
 
     def _show_leader(self, now_ns: int) -> None:

@@ -48,7 +48,7 @@ class RaftNode(RaftElections):
             del self._progress[name]
 
     def has_caught_up(self, name: str, now_ns: int) -> bool:
-        """Whether a learner holds everything that is committed, and has answered lately."""
+        """Return whether a learner holds everything that is committed, and has answered lately."""
         since_ns = now_ns - self._timing.election_ns
         return self._answered_since(name, since_ns) and self._progress[name].match_index >= self.commit_index
 

@@ -79,7 +79,7 @@ class RaftState:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this one leads, as far as it knows."""
+        """Return whether this one leads, as far as it knows."""
         return self.role == "leader"
 
     @property
@@ -89,12 +89,12 @@ class RaftState:
 
     @property
     def is_current(self) -> bool:
-        """Whether this one leads and has committed an entry of its term: it knows all that was committed before."""
+        """Return whether it leads and has committed an entry of its term: it knows all that was committed before."""
         return self.is_leader and self.log.term_at(self.commit_index) == self.term
 
     @property
     def _may_stand(self) -> bool:
-        """Whether this one votes by the voters in force, or did before a change that is not committed yet.
+        """Return whether this one votes by the voters in force, or did before a change that is not committed yet.
 
         A server that the newest entry removes must go on to stand, without counting itself, since nobody else may hold
         that entry (dissertation, 4.2.2).
@@ -103,7 +103,7 @@ class RaftState:
 
     @property
     def may_change_voters(self) -> bool:
-        """Whether the last change is committed, and an entry of this term (the correction of 2015)."""
+        """Return whether the last change is committed, and an entry of this term (the correction of 2015)."""
         return self.is_current and self.log.voters_index <= self.commit_index
 
     @property

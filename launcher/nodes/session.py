@@ -70,7 +70,7 @@ class Session:
         return self._lease_base_ns + self._lease_ns - min(self._lease_ns // 5, 1_000_000_000)
 
     def holds_lease(self, now_ns: int) -> bool:
-        """Whether ranks may be started: a view that was long on its way must not start what others have replaced."""
+        """Return whether ranks may be started: a view that arrives late must not start what others have replaced."""
         return self.fence_ns is not None and now_ns < self.fence_ns
 
     def start_over(self, now_ns: int, silent_until_ns: int | None = None) -> None:
@@ -88,7 +88,7 @@ class Session:
             self._silent_until_ns = self._renew_ns = self._answered_ns = silent_until_ns
 
     def is_forsaken(self, now_ns: int) -> bool:
-        """Whether the job that let this node in has never run it, and has not answered for several leases."""
+        """Return whether the job that let this node in has never run it, and has not answered for several leases."""
         has_run = self.view is not None and self.view.generation >= 0
         return bool(self.job) and not has_run and now_ns - self._answered_ns > _PATIENCE_IN_LEASES * self._lease_ns
 

@@ -63,7 +63,7 @@ class Background:
 
     @property
     def is_started(self) -> bool:
-        """Whether there is a thread; otherwise calls are made where they are handed over."""
+        """Return whether there is a thread; otherwise calls are made where they are handed over."""
         return self._thread is not None
 
     def start(self) -> None:

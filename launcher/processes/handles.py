@@ -57,7 +57,7 @@ class KillDeadline:
 
     @property
     def has_passed(self) -> bool:
-        """Whether the time is up."""
+        """Return whether the time is up."""
         return time.monotonic() >= self._end
 
 

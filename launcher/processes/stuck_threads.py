@@ -76,7 +76,7 @@ def let_go_of_others() -> None:
 
 
 def _has_another_end(descriptor: int, name: str) -> bool:
-    """Whether it is a socket, a pipe or a FIFO; asked without a look at any file system, as fstat(2) may take one.
+    """Return whether it is a socket, a pipe or a FIFO, without a look at any file system, as fstat(2) may take one.
 
     Raises:
         OSError: It is closed.

@@ -18,6 +18,7 @@ from typing import Any
 
 from launcher.processes.background import Background
 from launcher.processes.proc import descriptor_path
+from launcher.records.readable import readable
 
 __all__ = [
     "DEBUG",
@@ -91,8 +92,6 @@ class _Console:
 
 
 _console = _Console()
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in b"\t\n"}
-"""An exception's message may hold anything, and what it says must not command the terminal."""
 
 
 def announce(*lines: str, level: int = WARNING) -> None:
@@ -104,7 +103,7 @@ def announce(*lines: str, level: int = WARNING) -> None:
             every run.
     """
     if level >= _console.threshold:
-        _console.announce("".join(f"{_console.prefix}: {line.translate(_CONTROLS)}\n" for line in lines), len(lines))
+        _console.announce("".join(readable(line, f"{_console.prefix}: ") + "\n" for line in lines), len(lines))
 
 
 def start() -> None:

@@ -183,7 +183,7 @@ def _new_file(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
 
-def event_files(log_folder: str) -> list[str]:
+def event_files(log_folder: str | os.PathLike[str]) -> list[str]:
     """Return the paths of all files of events in a run's log folder, of every node and every run of its name.
 
     Raises:
@@ -193,7 +193,7 @@ def event_files(log_folder: str) -> list[str]:
     return [os.path.join(log_folder, name) for name in names if name.startswith("events") and name.endswith(".jsonl")]
 
 
-def read_events(log_folder: str) -> list[dict[str, Any]]:
+def read_events(log_folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Return the events of a run, of every node that wrote into this folder, oldest first.
 
     On one machine the monotonic clock orders them. Between machines, whose monotonic clocks have nothing in common,

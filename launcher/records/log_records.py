@@ -21,7 +21,7 @@ class _Handler(logging.Handler):
             text = self.format(record)
         except Exception:  # noqa: BLE001 - a record of somebody else's that cannot be formatted
             text = f"{record.levelname} {record.name}: {record.msg!r}"
-        console.announce(*text.splitlines(), level=max(record.levelno, console.threshold()))
+        console.announce(text, level=max(record.levelno, console.threshold()))
 
 
 def take_over_logging(level: int | str) -> None:

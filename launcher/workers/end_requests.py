@@ -47,7 +47,7 @@ class EndRequests:
 
     @property
     def has_wrapped(self) -> bool:
-        """Whether a training was asked inside of a worker that is not it."""
+        """Return whether a training was asked inside of a worker that is not it."""
         return bool(self._wrapped)
 
     def ask(self, running: Collection[WorkerProcess], death_signal: signal.Signals, at_once: Collection[int]) -> None:

@@ -113,12 +113,12 @@ class ParkedWorker:
 
     @property
     def has_exited(self) -> bool:
-        """Whether the process has ended."""
+        """Return whether the process has ended."""
         return self.is_gone if self.pidfd < 0 else has_exited(self.pidfd)
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it is stopped or traced, and so would not answer."""
+        """Return whether it is stopped or traced, and so would not answer."""
         return self.pid > 0 and is_stopped(self.pid)
 
     @property
@@ -131,7 +131,7 @@ class ParkedWorker:
 
     @property
     def is_runnable(self) -> bool:
-        """Whether it waits for nothing but a processor or a disk."""
+        """Return whether it waits for nothing but a processor or a disk."""
         status = process_status(self.pid)
         return status is not None and status.state in "RD"
 

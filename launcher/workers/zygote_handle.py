@@ -162,12 +162,12 @@ class ZygoteHandle:
 
     @property
     def has_exited(self) -> bool:
-        """Whether the process has ended, or has closed its end."""
+        """Return whether the process has ended, or has closed its end."""
         return self.is_gone or has_exited(self.pidfd)
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it is stopped or traced, and so would not answer."""
+        """Return whether it is stopped or traced, and so would not answer."""
         return is_stopped(self.pid)
 
     def problem(self, now: float, has_unready: bool, *, is_due: bool, at_once: bool) -> str | None:

@@ -237,7 +237,7 @@ def _accept_foreign(group: argparse._ArgumentGroup, foreign: ForeignOption) -> t
 
 
 def _foreign_warning(foreign: ForeignOption, option: str, text: str) -> str | None:
-    """Why an option of nvidia-resiliency-ext means nothing here; None where it does, or where nothing differs."""
+    """Return why an option of nvidia-resiliency-ext means nothing here; None where it does, or nothing differs."""
     if foreign.choices and text not in foreign.choices:
         raise ConfigError(f"{option} is {text!r}{nearest(text, foreign.choices)}")
     return foreign.choices.get(text, foreign.why) if foreign.takes_value else foreign.why

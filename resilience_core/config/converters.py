@@ -175,7 +175,10 @@ _LEVEL = "give a level of Python's logging by name, for example DEBUG or INFO, o
 
 
 def level(value: float | str) -> int:
-    """Read a level of the logging module, by name or number, as its number."""
+    """Read a level of the logging module, by name or number, as its number.
+
+    0 (``NOTSET``) becomes DEBUG: to a logger it means "as its parent", and to the monitor it would mean everything.
+    """
     names = {"DEBUG", "INFO", "WARNING", "WARN", "ERROR", "CRITICAL", "FATAL", "NOTSET"}
     if isinstance(value, str) and not value.strip().isdigit():
         word = value.strip().upper()
@@ -183,11 +186,11 @@ def level(value: float | str) -> int:
             word = "DEBUG"
         if word not in names:
             raise ValueError(f"not a level of Python's logging{nearest(word, names)}")
-        return int(getattr(logging, word))
+        return int(getattr(logging, word)) or logging.DEBUG
     number = _number(value, _LEVEL)
     if number != int(number) or number < 0:
         raise ValueError(_LEVEL)
-    return int(number)
+    return int(number) or logging.DEBUG
 
 
 def path(value: str | os.PathLike[str] | None) -> str | None:
@@ -219,7 +222,7 @@ def learning(value: str | Literal[False]) -> str:
 
 
 def start_method(value: str) -> str:
-    """How workers are started: ``warm`` or ``spawn``."""
+    """Read how workers are started: ``warm`` or ``spawn``."""
     return one_of(value, ("warm", "spawn"))
 
 

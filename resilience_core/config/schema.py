@@ -57,7 +57,9 @@ class FaultToleranceConfig(RestartSettings, NodeSettings, LimitSettings):
     log_level: int = attrs.field(
         default=logging.INFO,
         converter=values.level,
-        metadata=described("LEVEL", "What launcher, monitor and client log, by name (DEBUG) or number (10)."),
+        metadata=described(
+            "LEVEL", "What launcher, monitor and client log, by name (DEBUG) or number (10); NOTSET and 0 mean DEBUG."
+        ),
     )
     install_exception_hook: bool = attrs.field(
         default=False,
@@ -124,13 +126,13 @@ class FaultToleranceConfig(RestartSettings, NodeSettings, LimitSettings):
     """What the launcher should print once: keys that were accepted and mean nothing here."""
 
     def is_given(self, name: str) -> bool:
-        """Whether a setting was chosen by somebody: written down, or different from its default."""
+        """Return whether a setting was chosen by somebody: written down, or different from its default."""
         default = next(setting.default for setting in settings() if setting.name == name)
         return name in self.given or getattr(self, name) != default
 
     @property
     def names_sections(self) -> bool:
-        """Whether any section is configured; then every section that is used must be."""
+        """Return whether any section is configured; then every section that is used must be."""
         return bool(self.rank_section_timeouts)
 
     @classmethod

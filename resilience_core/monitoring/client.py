@@ -81,7 +81,7 @@ class RankMonitorClient:
 
     @property
     def is_initialized(self) -> bool:
-        """Whether this rank is being monitored through this client."""
+        """Return whether this rank is being monitored through this client."""
         return self._state.cell is not None
 
     @property

@@ -265,7 +265,7 @@ class ClientState:
         self.learned_ns["heartbeat"] = now
 
     def _count_gaps(self) -> int:
-        """How many times a section was opened while none was open, since the limit of these was learned.
+        """Return how many times a section was opened while none was open, since the limit of these was learned.
 
         Counted from the rest, which spares the hot path a count of its own.
         """

@@ -17,7 +17,7 @@ _TEXT = ("utf-8", "surrogatepass")
 
 
 def is_distributed() -> bool:
-    """Whether this process is one of several in an initialised default process group."""
+    """Return whether this process is one of several in an initialised default process group."""
     distributed = sys.modules.get("torch.distributed")
     return bool(
         distributed is not None

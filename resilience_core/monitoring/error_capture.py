@@ -190,7 +190,7 @@ def _withdraw(at_ns: int, pid: int) -> None:
 
 
 def _is_failing(cell: Cell, view: CellView) -> bool:
-    """Whether an exception is on its way out of the main thread; threads often fail of what that takes down."""
+    """Return whether an exception is on its way out of the main thread; threads often fail of what that takes down."""
     noted = parse_error(cell.read_text(ERROR_TEXT))
     return noted is not None and noted.thread is None and noted.is_current(view)
 
@@ -219,7 +219,7 @@ def _record(view: CellView, error: BaseException, thread: str | None) -> ErrorRe
 
 
 def _first_seen(error: BaseException) -> tuple[int, str | None, int] | None:
-    """When this exception, or one that it was raised in the course of, was noted for the first time."""
+    """Return when this exception, or one that it was raised in the course of, was noted for the first time."""
     found = None
     for link in _chain(error):
         found = getattr(link, _SEEN, found)
@@ -241,7 +241,7 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _tells_of_loss(error: BaseException) -> bool:
-    """Whether it only says that a peer was lost; a group of exceptions does so if all of them do."""
+    """Return whether it only says that a peer was lost; a group of exceptions does so if all of them do."""
     leaves = _leaves(error)
     if len(leaves) == 1 and leaves[0] is error:
         return is_consequence(_type_name(error), _message(error))

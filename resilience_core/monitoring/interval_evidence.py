@@ -101,7 +101,7 @@ class Evidence:
         )
 
     def is_thin(self, kind: str, own_intervals: int) -> bool:
-        """Whether a limit of this kind must keep the generous floor.
+        """Return whether a limit of this kind must keep the generous floor.
 
         Args:
             kind: Which limit.

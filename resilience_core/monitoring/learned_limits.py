@@ -105,7 +105,7 @@ class LearnedLimits:
         )
 
     def document(self, names: Iterable[str] | None = None) -> LimitsDocument:
-        """Where each limit in force comes from, for :mod:`resilience_core.protocol.limit_messages`.
+        """Return where each limit in force comes from, for :mod:`resilience_core.protocol.limit_messages`.
 
         Args:
             names: Of these sections, with a slot of their own, only, and those that share one apart; of all sections
@@ -130,7 +130,7 @@ class LearnedLimits:
 
     @property
     def relaxes_shared(self) -> bool:
-        """Whether a verdict has made the limits of all sections longer that have no slot of their own."""
+        """Return whether a verdict has made the limits of all sections longer that have no slot of their own."""
         return section_kind(SHARED_SECTION) in self._relaxed
 
     def shared_origin(self, name: str) -> SharedOrigin | None:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from resilience_core.errors import ConfigError
+from resilience_core.exception_text import text_of
 from resilience_core.hookspecs import hookimpl
 from resilience_core.monitoring.client import RankMonitorClient
 from resilience_core.protocol.control import WorkloadAction, WorkloadControlRequest
@@ -42,7 +43,7 @@ class ExceptionPolicy:
         """Ask the policy about the exception, and send its answer to the launcher."""
         answer = self._answer(error)
         if isinstance(answer, WorkloadAction):
-            answer = WorkloadControlRequest(answer, f"{type(error).__name__}: {error}")
+            answer = WorkloadControlRequest(answer, f"{type(error).__name__}: {text_of(error)}")
         if answer is None:
             return
         if not isinstance(answer, WorkloadControlRequest):

@@ -52,9 +52,27 @@ class InstalledPlugin(NamedTuple):
         return f"{self.name} ({self.distribution} {self.version})"
 
     def load(self) -> object:
-        """Import the plugin; one that is a class is instantiated without arguments."""
+        """Import the plugin; one that is a class is instantiated without arguments.
+
+        Raises:
+            PluginError: It is a monitor.
+        """
         found: object = self.entry_point.load()
+        _refuse_monitor(found)
         return found() if inspect.isclass(found) else found
+
+
+def _refuse_monitor(found: object) -> None:
+    """Refuse a monitor: every adapter brings the one that a rank may have, and would refuse to run beside this one."""
+    from resilience_core.plugins.monitor_session import MonitorPlugin  # here: most jobs have no installed plugin
+
+    kind = found if inspect.isclass(found) else type(found)
+    if issubclass(kind, MonitorPlugin):
+        of_ours = next(each.__name__ for each in kind.__mro__ if each.__module__.startswith("resilience_core."))
+        raise PluginError(
+            f"{kind.__qualname__} is a monitor ({of_ours}). A rank has one, which the adapter makes, so an installed "
+            "plugin cannot be one: derive it from no monitor, or register it in a script that uses no adapter"
+        )
 
 
 class _Failure(NamedTuple):
@@ -102,7 +120,7 @@ class _Announcement:
 
 
 def is_switched_on() -> bool:
-    """Whether plugins of other distributions are wanted, by ``FT_LOAD_PLUGINS``; ft_launcher sets it for its workers.
+    """Return whether ``FT_LOAD_PLUGINS`` wants plugins of other distributions; ft_launcher sets it for its workers.
 
     Raises:
         ConfigError: The variable is neither true nor false.
@@ -152,7 +170,7 @@ def register_installed(register: Callable[[object, str], str], unregister: Calla
 
 
 def _is_of_a_signal(error: BaseException) -> bool:
-    """Whether a signal handler has raised an exception: one of its frames is that of a handler that is installed."""
+    """Return whether a signal handler has raised an exception: one of its frames is of a handler that is installed."""
     handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()}
     return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
 

@@ -7,6 +7,7 @@ import os
 import weakref
 
 from resilience_core.errors import RankMonitorClientError, StopTraining
+from resilience_core.exception_text import text_of
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext
 from resilience_core.monitoring.client import RankMonitorClient
 from resilience_core.plugins.timeout_learning import RunHistory, TimeoutLearner
@@ -87,7 +88,8 @@ class MonitorSession:
         """
         self.history.has_failed = True
         if isinstance(error, StopTraining):
-            logger.warning("training is stopped: %s", error.reason)
+            # Its text before its reason, which a subclass that does not call our __init__ leaves unset.
+            logger.warning("training is stopped: %s", text_of(error) or error.reason)
 
     def stop(self) -> None:
         """Shut down what :meth:`start` has started; more than once is no error."""

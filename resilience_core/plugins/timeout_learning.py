@@ -87,7 +87,7 @@ class RunHistory:
 
     @property
     def has_enough_steps(self) -> bool:
-        """Whether the ``step`` timeout may be learned."""
+        """Return whether the ``step`` timeout may be learned."""
         return self.steps >= MIN_STEPS_FOR_STEP_TIMEOUT
 
     def sections_to_learn(self) -> list[str]:
@@ -112,12 +112,12 @@ class RunHistory:
 
     @property
     def may_learn_out_of_section(self) -> bool:
-        """Whether a clean end may learn the out-of-section timeout: the run has seen all three sections."""
+        """Return whether a clean end may learn the out-of-section timeout: the run has seen all three sections."""
         return self.was_loaded_persistent and self.has_enough_steps and self.saves > 0
 
     @property
     def may_learn_heartbeats(self) -> bool:
-        """Whether a clean end may learn the heartbeat timeouts."""
+        """Return whether a clean end may learn the heartbeat timeouts."""
         return self.was_loaded and self.saves > 0
 
 
@@ -278,7 +278,7 @@ def _in_force(client: RankMonitorClient) -> dict[str, float | None]:
 
 
 def _differ(one: dict[str, float | None], other: dict[str, float | None]) -> bool:
-    """Whether a limit has come, gone or changed by more than a tenth."""
+    """Return whether a limit has come, gone or changed by more than a tenth."""
     if one.keys() != other.keys():
         return True
     pairs = [(limit, other[name]) for name, limit in one.items() if limit != other[name]]

@@ -70,13 +70,13 @@ class ErrorRecord(NamedTuple):
         return (f"{self.type}: {lines[0]}" if lines else self.type) + where
 
     def is_current(self, view: CellView) -> bool:
-        """Whether the rank has done nothing since; it caught the exception and went on otherwise."""
+        """Return whether the rank has done nothing since; it caught the exception and went on otherwise."""
         opened_ns = max((section.opened_ns for section in view.sections), default=0)
         return opened_ns <= self.noted_ns and view.iteration in (-1, self.iteration)
 
 
 def is_consequence(kind: str, message: str) -> bool:
-    """Whether an exception of torch's communication only says that a peer was lost or did not answer."""
+    """Return whether an exception of torch's communication only says that a peer was lost or did not answer."""
     return (kind == "RuntimeError" or kind.startswith("torch.")) and bool(_CONSEQUENCES.search(message))
 
 

@@ -44,7 +44,7 @@ def process_start_time(pid: int) -> int | None:
 
 
 def is_running(pid: int, start_time: int) -> bool:
-    """Whether this very process is there and has not ended; one whose parent has not waited for it yet has."""
+    """Return whether this very process is there and has not ended; one whose parent has not waited for it yet has."""
     fields = stat_fields(pid)
     return fields is not None and int(fields[19]) == start_time and fields[0].decode() not in ENDED_STATES
 
@@ -60,12 +60,12 @@ def stat_fields(pid: int) -> list[bytes] | None:
 
 
 def is_listed(pid: int) -> bool:
-    """Whether there is a process of this number, also one that has ended and whose parent has not waited for it."""
+    """Return whether a process has this number, also one that has ended and whose parent has not waited for it."""
     return os.path.exists(f"/proc/{pid}")
 
 
 def restricts_ptrace() -> bool:
-    """Whether Yama lets a process be traced by its ancestors only (``ptrace_scope`` 1); False where that is unknown."""
+    """Return whether Yama lets only its ancestors trace a process (``ptrace_scope`` 1); False where that is unknown."""
     try:
         return read_proc("/proc/sys/kernel/yama/ptrace_scope").strip() == b"1"
     except OSError:

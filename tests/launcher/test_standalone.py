@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,34 @@ def monitors(tmp_path: Path) -> Iterator[RankMonitors]:
     config = FaultToleranceConfig(rank_section_timeouts={"step": 0.3}, rank_heartbeat_timeout=None)
     with start_monitor(config, 2, log_dir=str(tmp_path / "logs"), run_dir="/dev/shm") as monitors:
         yield monitors
+
+
+CONFIG = FaultToleranceConfig()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "paths", "said"),
+    [
+        (({"rank_section_timeouts": {"step": 60}}, 1), {}, "config is .* .dict.; give a FaultToleranceConfig"),
+        ((None, 1), {}, "config is None .NoneType.; give a FaultToleranceConfig"),
+        ((CONFIG, "1"), {}, "num_ranks is '1' .str.; give a whole number"),
+        ((CONFIG, 1.0), {}, "num_ranks is 1.0 .float.; give a whole number"),
+        ((CONFIG, True), {}, "num_ranks is True .bool.; give a whole number"),
+        ((CONFIG, 1), {"log_dir": 5}, "log_dir is 5 .int.; give a path"),
+        ((CONFIG, 1), {"run_dir": b"x"}, "run_dir is b'x' .bytes.; give a path"),
+    ],
+)
+def test_an_argument_of_the_wrong_type_is_named(arguments: Any, paths: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=said):
+        start_monitor(*arguments, **paths)
+
+
+def test_folders_may_be_path_objects(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with start_monitor(CONFIG, 1, log_dir=tmp_path / "logs", run_dir=tmp_path / "run") as monitors:
+        assert os.path.dirname(monitors.log_folder) == str(tmp_path / "logs")
+        assert monitors.environment(0)["FT_CELL"].startswith(f"{tmp_path}/run/")
+        assert monitors.incidents() == []
 
 
 def start_rank(

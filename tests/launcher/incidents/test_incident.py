@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from launcher.incidents.children import Child
 from launcher.incidents.frames import Frame, Thread
 from launcher.incidents.incident import Incident
-from launcher.incidents.incident_files import read_incident, read_incidents
+from launcher.incidents.incident_files import DamagedIncidentError, read_incident, read_incidents
 from launcher.incidents.phrases import SHORT_STACK, shortened
 from launcher.incidents.rank_report import RankReport
 from launcher.records.format_versions import UnknownVersionError
@@ -139,8 +139,49 @@ def test_a_half_written_incident_is_not_there(tmp_path: Path) -> None:
     assert HANG.write(str(tmp_path / "incidents")).folder == str(tmp_path / "incidents" / "0003")
 
 
-def test_where_there_is_none_there_is_none(tmp_path: Path) -> None:
-    assert list(read_incidents(str(tmp_path / "nowhere"))) == []
+def test_a_report_does_not_command_the_terminal_that_shows_it(tmp_path: Path) -> None:
+    said = "a\x1b[31m\r\x9b2J\n--- rank 9"
+    rank = RankReport(
+        0, 0, 9, is_culprit=True, cause="exit", exit_code=1, section=said, message=said, stderr_tail=(said,)
+    )
+
+    written = Incident("failure", 0, f"raised {said}", "none", (rank,)).write(str(tmp_path))
+
+    assert written.folder is not None
+    text = Path(written.folder, "report.txt").read_bytes().decode()
+    assert "a\\x1b[31m\\x0d\\x9b2J\n    --- rank 9" in text
+    assert [each for each in text if each != "\n" and not each.isprintable()] == []
+    assert [line for line in text.splitlines() if line.startswith("--- rank 9")] == []
+    assert read_incident(written.folder) == written
+
+
+def test_a_folder_without_incidents_has_none_and_one_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    assert list(read_incidents(tmp_path)) == []
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        read_incidents(tmp_path / "nowhere")
+
+
+def test_a_path_object_will_do(tmp_path: Path) -> None:
+    written = HANG.write(str(tmp_path / "incidents"))
+    assert list(read_incidents(tmp_path)) == [written]
+    assert read_incident(tmp_path / "incidents" / "0001") == written
+
+
+def test_what_has_no_end_is_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "incidents" / "0001"
+    folder.mkdir(parents=True)
+    (folder / "incident.json").symlink_to("/dev/zero")
+    with pytest.raises(OSError, match="it is a device, not a plain file"):
+        read_incident(folder)
+    assert list(read_incidents(tmp_path)) == []
+    assert f"{folder} is left out: " in caplog.text
+
+
+def test_what_is_far_too_long_is_not_read(tmp_path: Path) -> None:
+    with open(tmp_path / "incident.json", "wb") as file:
+        file.truncate(1 << 40)  # takes no room on the disk
+    with pytest.raises(DamagedIncidentError, match="longer than 64 MiB"):
+        read_incident(tmp_path)
 
 
 def _of_the_next_version(folder: str) -> None:

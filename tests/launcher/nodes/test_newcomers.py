@@ -52,7 +52,9 @@ def test_a_member_that_has_not_been_heard_in_this_generation_is_waited_for() -> 
 
 
 @pytest.mark.parametrize(
-    "policy", [{"joins_at_checkpoint": False}, {"is_fixed": True, "least": 2}, {"most": 2}], ids=lambda each: [*each][0]
+    "policy",
+    [{"joins_at_checkpoint": False}, {"is_fixed": True, "least": 2}, {"most": 2}],
+    ids=lambda each: next(iter(each)),
 )
 def test_it_waits_for_a_restart_where_it_would_not_take_part_or_nobody_has_asked(policy: dict[str, Any]) -> None:
     job = Job(**policy)

@@ -154,6 +154,14 @@ def test_log_records_go_the_same_way_from_the_configured_level_on(
     assert [line.rpartition(": ")[2] for line in said.splitlines()] == heard.split()
 
 
+def test_a_record_of_several_lines_cannot_pass_for_several_messages(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [log_records._Handler()])
+    logging.getLogger("another.library").warning("rank 3 says a\nall is well")
+    assert capfd.readouterr().err == "ft_launcher: rank 3 says a\nft_launcher:     all is well\n"
+
+
 def test_a_guest_in_anothers_program_leaves_its_handlers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = [logging.NullHandler()]
     monkeypatch.setattr(logging.getLogger(), "handlers", theirs)
@@ -167,3 +175,14 @@ def test_what_is_told_does_not_command_the_terminal(capfd: pytest.CaptureFixture
     console.announce("error   ValueError: a\tb\0\x1b[31mred\r\x9b2J")
     console.finish(30)
     assert capfd.readouterr().err == "ft_launcher: error   ValueError: a\tb\\x00\\x1b[31mred\\x0d\\x9b2J\n"
+
+
+@pytest.mark.parametrize("end", ["\n", "\u2028", "\r\n"])
+def test_a_text_with_several_lines_cannot_pass_for_another_message(capfd: pytest.CaptureFixture[str], end: str) -> None:
+    console.announce(f"section 'a{end}all is well'", "next")
+
+    said = capfd.readouterr().err
+    lines = said.splitlines()
+    assert [line for line in lines if not line.startswith("ft_launcher: ")] == []
+    assert [line for line in lines if line.startswith("ft_launcher: all is well")] == []
+    assert said.endswith("all is well'\nft_launcher: next\n")

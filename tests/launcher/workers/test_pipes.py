@@ -82,7 +82,7 @@ def incident(folder: str) -> Incident:
         ("incident.json", lambda path: read_incident(os.path.dirname(path)), OSError),
         ("report.txt", lambda path: incident(os.path.dirname(path)).save(), OSError),
         (".incident.json", lambda path: incident(os.path.dirname(path)).save(), OSError),
-        ("events.jsonl", lambda path: read_events(os.path.dirname(path)), OSError),
+        ("events.jsonl", lambda path: read_events(os.path.dirname(path)), []),  # left out, with a warning
         ("error.json", check_error_file, None),
         ("state.json", load_state, StateFileError),
         ("script.py", lambda path: read_script(path, {}).values, {}),

@@ -190,6 +190,12 @@ def test_a_log_level_is_known_by_name_and_number(value: Any, level: int):
     assert FaultToleranceConfig(log_level=value).log_level == level
 
 
+@pytest.mark.parametrize("value", [0, 0.0, "0", " 00", "NOTSET", "notset"])
+def test_a_log_level_that_is_not_set_means_everything_everywhere(value: Any) -> None:
+    """To a logger 0 means the level of its parent, so launcher, ranks and monitor took it for different things."""
+    assert FaultToleranceConfig(log_level=value).log_level == logging.DEBUG
+
+
 def test_a_misspelt_log_level_is_refused_with_the_nearest():
     with pytest.raises(ConfigError, match=r"log_level is 'INFOO'.*did you mean 'INFO'"):
         FaultToleranceConfig(log_level="INFOO")

@@ -96,6 +96,20 @@ def test_one_that_was_kept_is_uncaught_only_where_it_is_raised_again(tmp_path: P
     assert record.is_uncaught == (ends == "raise kept")
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="groups of exceptions came with Python 3.11")
+def test_a_stop_in_a_group_is_on_record_as_any_other_group(tmp_path: Path) -> None:
+    _, record, code = run(tmp_path, "raise ExceptionGroup('all', [StopTraining('enough', 3)])")
+    assert record is not None
+    assert (record.type, record.is_deliberate, code) == ("ExceptionGroup", False, 1)
+
+
+def test_a_subclass_that_does_not_call_our_init_stops_the_training_too(tmp_path: Path) -> None:
+    subclass = "class Enough(StopTraining):\n    def __init__(self, who): self.who = who\n"
+    _, record, code = run(tmp_path, f"{subclass}raise Enough('rank 3')")
+    assert record is not None
+    assert (record.message, record.is_deliberate, record.is_uncaught, code) == ("rank 3", True, True, 1)
+
+
 def test_what_replaces_a_stop_on_its_way_out_stays_on_record(tmp_path: Path) -> None:
     script = "try:\n    stop()\nexcept StopTraining:\n    note_error(ValueError('of the export'))\nsaid()"
     printed, record, _ = run(tmp_path, script)

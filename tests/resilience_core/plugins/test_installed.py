@@ -123,6 +123,14 @@ def test_one_rank_of_a_node_says_so(site: Path, caplog: pytest.LogCaptureFixture
             "PluginError: plugin broken.Listener has an unknown hook 'step_strat'; did you mean 'step_start'?",
         ),
         (LISTENS.replace("iteration)", "iterations)"), "PluginError: plugin broken.Listener: "),
+        (
+            "from resilience_core import SectionMonitor\nclass Listener(SectionMonitor): ...",
+            "PluginError: Listener is a monitor (SectionMonitor). A rank has one, which the adapter makes",
+        ),
+        (
+            "from resilience_core import HeartbeatMonitor\nListener = HeartbeatMonitor()",
+            "PluginError: HeartbeatMonitor is a monitor (HeartbeatMonitor). A rank has one",
+        ),
     ],
 )
 def test_a_broken_one_is_named_and_left_out(

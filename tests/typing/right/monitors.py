@@ -1,6 +1,7 @@
 """A monitor without ft_launcher, and what a run has left."""
 
 import os
+import pathlib
 import subprocess
 
 from launcher import Incident, RankMonitors, __version__, read_events, read_incidents, start_monitor
@@ -18,3 +19,5 @@ def watch(command: list[str]) -> None:
     keep: RankMonitors = start_monitor(config, 1)
     keep.close()
     print(read_incidents("logs"), read_events("logs"), __version__)
+    folder = pathlib.Path("logs")
+    print(read_incidents(folder), read_events(folder), start_monitor(config, 1, log_dir=folder, run_dir=folder))

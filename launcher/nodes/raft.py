@@ -81,10 +81,16 @@ class RaftNode(RaftElections):
         return progress is not None and (progress.acknowledged_ns or 0) >= when_ns
 
     def leader_is_dead(self, name: str, now_ns: int) -> None:
-        """Take the word of somebody who knows that the leader will never speak again: stand soon."""
+        """Take the word of somebody who knows that the leader will never speak again: stand soon.
+
+        The first voter stands first, lest two meet. The others may hear it later than this voter's request, so that
+        the request says what it goes by.
+        """
         if self.leader == name and not self.is_leader:
-            self.leader = None
-            self._due_ns = min(self._due_ns, now_ns + self._chance.randrange(1 + self._timing.election_ns // 4))
+            self.leader, self._is_told_in = None, self.term
+            step_ns = self._timing.election_ns // 8
+            place = sum(voter < self.name for voter in self.voters if voter != name)
+            self._due_ns = min(self._due_ns, now_ns + place * step_ns + self._chance.randrange(1 + step_ns // 2))
 
     def hand_over(self) -> None:
         """Ask the voter that has most of the log to stand at once."""
@@ -103,7 +109,7 @@ class RaftNode(RaftElections):
             else:
                 self._send_all(now_ns)
         elif self._may_stand:
-            self._stand(now_ns, is_ahead=True)
+            self._stand(now_ns, is_ahead=True, is_asked=self._is_told_in == self.term)
 
     def flush(self, now_ns: int) -> None:
         """Send what was proposed or committed since the last call: one message to each, however much it was."""
@@ -128,7 +134,7 @@ class RaftNode(RaftElections):
 
     def _lead(self, now_ns: int) -> None:
         self.role, self.leader, self.elected_ns = "leader", self.name, now_ns
-        self._promised_ns = now_ns
+        self._promised_ns, self._is_told_in = now_ns, None
         self._progress = {voter: Progress(self.log.last_index + 1) for voter in self.voters if voter != self.name}
         self._propose(Entry(self.term, "noop", None), now_ns)
 

@@ -15,6 +15,7 @@ class RaftElections(RaftState):
         self._await_leader(now_ns)
         self.leader = None
         self._ages = {self.name: self._contact_age_ns(now_ns)}
+        self._is_asked = is_asked
         if is_ahead:
             self.role, term = "asking", self.term + 1
         else:
@@ -56,7 +57,7 @@ class RaftElections(RaftState):
         if 2 * len(self._ages.keys() & set(self.voters)) <= len(self.voters):  # its own only where it votes
             return
         if self.role == "asking":
-            self._stand(now_ns, is_ahead=False)
+            self._stand(now_ns, is_ahead=False, is_asked=self._is_asked)
             return
         ages = [age for age in self._ages.values() if age is not None]
         self.predecessors_contact_ns = now_ns - min(ages) if ages else None

@@ -21,7 +21,8 @@ class RequestVote(NamedTuple):
         last_index: Of its log.
         last_term: Of its log.
         is_ahead: It asks whether it would be elected (PreVote; dissertation, 9.6).
-        is_asked: A leader has asked it to stand, so that nobody sticks to that leader (dissertation, 3.10).
+        is_asked: The leader has asked it to stand, or is known to be dead, so that nobody sticks to that leader
+            (dissertation, 3.10).
     """
 
     term: int

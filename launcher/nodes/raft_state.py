@@ -73,6 +73,10 @@ class RaftState:
         self._applied = 0
         self._is_unsent = False
         """A leader has entries, or a commit index, that it has not sent."""
+        self._is_asked = False
+        """It stands though others may hear a leader: one has asked it to, or is known to be dead."""
+        self._is_told_in: int | None = None
+        """The term whose leader will never speak again, as somebody knows, while no leader has spoken since."""
         self._due_ns = now_ns
         if not founds:
             self._await_leader(now_ns)
@@ -126,7 +130,9 @@ class RaftState:
     # ---- following ----------------------------------------
 
     def _await_leader(self, now_ns: int) -> None:
-        self._due_ns = now_ns + self._timing.election_ns + self._chance.randrange(self._timing.election_ns)
+        # Who knows that there is no leader has to wait only for those who stand, two of whom may have met.
+        longest_ns = self._timing.election_ns // (1 if self._is_told_in is None else 4)
+        self._due_ns = now_ns + longest_ns + self._chance.randrange(1 + longest_ns)
 
     def _follow(self, term: int, leader: str | None, now_ns: int) -> None:
         if self.is_leader:
@@ -136,6 +142,8 @@ class RaftState:
             self.term, self._voted_for = term, None
         self.role, self.leader, self.elected_ns = "follower", leader, None
         self._progress.clear()
+        if leader is not None:
+            self._is_told_in = None
         self._await_leader(now_ns)
 
     def _contact_age_ns(self, now_ns: int) -> int | None:

@@ -10,6 +10,8 @@ from tests.docs.snippets import LANGUAGES, PAGES, ROOT, Page, blocks
 
 NOT_RUN_AT_MOST = 12
 """Blocks that need what no test machine has: GPUs, a second node, Slurm, an installation."""
+LONG = ("docs/how-to/lightning.md", "docs/how-to/huggingface.md")
+"""Every rank of theirs imports a framework; `make test` runs the adapters in the examples."""
 
 
 def named(path: Path) -> str:
@@ -21,7 +23,14 @@ def runs(path: Path) -> bool:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("path", [path for path in PAGES if runs(path)], ids=named)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=[pytest.mark.long] if named(path) in LONG else [], id=named(path))
+        for path in PAGES
+        if runs(path)
+    ],
+)
 def test_the_blocks_of_a_page_run(path: Path, tmp_path: Path) -> None:
     page = Page(tmp_path)
     for block in blocks(path.read_text(encoding="utf-8")):

@@ -190,6 +190,7 @@ def pods(tmp_path: Path) -> Iterator[PodsWithoutKubelet]:
         made.close()
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_a_launcher_that_is_killed_is_replaced_by_the_spare_and_its_pod_by_another(pods: PodsWithoutKubelet) -> None:
     spare = pods.meet_with_spare()
@@ -210,6 +211,7 @@ def test_a_launcher_that_is_killed_is_replaced_by_the_spare_and_its_pod_by_anoth
     again.wait(PATIENCE)
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_a_pod_that_is_asked_to_end_saves_and_is_not_done(pods: PodsWithoutKubelet) -> None:
     pods.meet_with_spare()
@@ -227,6 +229,7 @@ def test_a_pod_that_is_asked_to_end_saves_and_is_not_done(pods: PodsWithoutKubel
     assert [process.wait(PATIENCE) for process in rest] == [0, 0, 0], pods.output()
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_a_training_that_fails_for_good_ends_the_job(pods: PodsWithoutKubelet) -> None:
     pods.meet_with_spare()

@@ -25,12 +25,12 @@ SECOND = 1_000_000_000
 class Node:
     """A plane and what it has called."""
 
-    def __init__(self, name: str, contact: Address | None, least: int = 2) -> None:
+    def __init__(self, name: str, contact: Address | None, least: int = 2, most: int | None = None) -> None:
         self.transport = Transport("run", SECRET, name, ("127.0.0.1", 0), lambda _: None)
         self.address: Address = ("127.0.0.1", self.transport.address[1])
         self.leases: list[int] = []
         self.farewells: list[tuple[Sequence[Address], bytes]] = []
-        policy = Policy(least, 2, False, 3, 20 * SECOND, 0, 60 * SECOND)
+        policy = Policy(least, most or least, False, 3, 20 * SECOND, 0, 60 * SECOND)
         settings = PlaneSettings(
             run_id="run",
             secret=SECRET,
@@ -64,8 +64,8 @@ class Node:
 def start() -> Iterator[Callable[..., Node]]:
     nodes: list[Node] = []
 
-    def one(name: str, contact: Address | None = None, least: int = 2) -> Node:
-        nodes.append(Node(name, contact, least))
+    def one(name: str, contact: Address | None = None, least: int = 2, most: int | None = None) -> Node:
+        nodes.append(Node(name, contact, least, most))
         return nodes[-1]
 
     yield one
@@ -99,8 +99,8 @@ def test_two_planes_make_a_generation_and_after_a_failure_the_next(start: Callab
 
 
 def test_a_node_that_leaves_hands_over_and_goes(start: Callable[..., Node]) -> None:
-    first = start("a", least=1)
-    second = start("b", first.address, least=1)
+    first = start("a", least=1, most=2)
+    second = start("b", first.address, least=1, most=2)
     for node in (first, second):
         node.wait(lambda view: view.group_size == 2)
         node.plane.say(Status(Doing.RUNNING, 0))

@@ -638,6 +638,54 @@ def test_the_word_that_the_leader_is_dead_brings_an_election_early() -> None:
     assert node.leader == "b"
     node.leader_is_dead("b", 10 * MS)
     assert node.due_ns is not None
-    assert node.due_ns <= (10 + 51) * MS
+    assert node.due_ns <= (10 + 13) * MS
     node.receive("c", RequestVote(2, 9, 9, True, False), 11 * MS)
     assert take(node) == [("c", Vote(2, True, True, 11 * MS))]
+
+
+def test_of_those_who_know_that_the_leader_is_dead_the_first_stands_first() -> None:
+    nodes = [voter(name, leader="c") for name in ("b", "a")]
+    for node in nodes:
+        node.leader_is_dead("c", 10 * MS)
+    second, first = (node.due_ns for node in nodes)
+    assert first is not None
+    assert second is not None
+    assert first < second <= first + 50 * MS
+
+
+def test_a_voter_that_has_not_heard_of_the_death_yet_does_not_stick_to_the_dead_leader() -> None:
+    told, other = voter("a", leader="c"), voter("b", leader="c")
+    told.leader_is_dead("c", 10 * MS)
+    told.tick(30 * MS)
+    for _ in range(2):
+        request = dict(take(told))["b"]
+        assert isinstance(request, RequestVote)
+        other.receive("a", request, 31 * MS)
+        ((_, vote),) = take(other)
+        told.receive("b", vote, 32 * MS)
+    assert leads(told)
+
+
+def test_who_hears_a_leader_after_the_death_of_another_one_waits_and_asks_as_ever() -> None:
+    node = voter("a", leader="c")
+    node.leader_is_dead("c", 10 * MS)
+    node.receive("b", Append(2, 0, 0, (Entry(1, "voters", ("a", "b", "c")),), 1, 0), 20 * MS)
+    assert node.due_ns is not None
+    assert node.due_ns >= 220 * MS
+    take(node)
+    node.tick(500 * MS)
+    assert {request.is_asked for _, request in take(node) if isinstance(request, RequestVote)} == {False}
+
+
+def test_two_that_stood_at_once_after_a_death_do_not_wait_as_for_a_leader_that_is_silent() -> None:
+    node = voter("a", leader="c")
+    node.leader_is_dead("c", 10 * MS)
+    node.tick(30 * MS)
+    node.receive("b", Vote(2, True, True, None), 31 * MS)
+    assert node.role == "candidate"
+    assert node.due_ns is not None
+    assert (31 + 50) * MS <= node.due_ns <= (31 + 101) * MS
+    take(node)
+    node.tick(140 * MS)
+    requests = [request for _, request in take(node)]
+    assert [isinstance(request, RequestVote) and request.is_asked for request in requests] == [False, False]

@@ -21,7 +21,9 @@ runs unchanged and logs once that it is not monitored. No ``torch`` is imported 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import weakref
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Literal
@@ -33,15 +35,18 @@ from resilience_core.monitoring.client import RankMonitorClient
 from resilience_core.plugins.heartbeat_monitor import HeartbeatMonitor
 from resilience_core.plugins.section_monitor import SETUP, STEP, SectionMonitor
 from resilience_core.run_listeners import listeners, make_monitor
-from resilience_core.translator import Translator
+from resilience_core.translator import OpenSave, Translator
 
 __all__ = ["FaultTolerance"]
+
+logger = logging.getLogger(__name__)
 
 
 class FaultTolerance:
     """Fires the events of a loop that no framework owns, and lets a rank monitor listen.
 
-    Outside of :meth:`run` the other blocks fire nothing. A save inside another save is part of it.
+    Outside of :meth:`run` the other blocks fire nothing. A save inside another save is part of it. A save or a step of
+    an evaluation inside a training step does not count for the limit of that step.
 
     Args:
         state_path: A file that keeps learned timeouts from job to job; read on every rank, written by rank 0.
@@ -58,8 +63,9 @@ class FaultTolerance:
         bus: Where the events go; the process's default bus when None. Register there whatever else should listen.
 
     Raises:
-        ConfigError: ``api`` is neither. From :meth:`run`: ``autoresume`` is on and ``FAULT_TOL_FINISHED_FLAG_FILE``
-            is not set, or names a file that nobody can make.
+        TypeError: ``client`` or ``bus`` is of another type.
+        ConfigError: ``api`` is neither, or ``state_path`` or a switch is of another type. From :meth:`run`:
+            ``autoresume`` is on and ``FAULT_TOL_FINISHED_FLAG_FILE`` is not set, or names a file that nobody can make.
     """
 
     def __init__(
@@ -73,6 +79,8 @@ class FaultTolerance:
         client: RankMonitorClient | None = None,
         bus: EventBus | None = None,
     ) -> None:
+        _check("client", client, RankMonitorClient)
+        _check("bus", bus, EventBus)
         self._translator = Translator("ddp", bus, client=client)
         self._monitor = make_monitor(
             api,
@@ -81,7 +89,6 @@ class FaultTolerance:
             calculate_timeouts=calculate_timeouts,
             required=(SETUP, STEP),  # no section of a checkpoint: a loop need not save
         )
-        self._step = _Step(self._translator)
         self._asynchronous_saves = asynchronous_saves
         self._autoresume = autoresume
 
@@ -110,9 +117,11 @@ class FaultTolerance:
             SectionError: The configuration names sections, but not ``setup`` and ``step``. Without ``checkpointing``
                 the first :meth:`checkpoint` raises it.
             ConfigError: ``FT_SIMULATED_FAULTS`` cannot be used, or ``FAULT_TOL_FINISHED_FLAG_FILE`` with autoresume.
+            TypeError: ``context`` or ``asynchronous_saves`` has the wrong type.
         """
         self._refuse_a_second_monitor()
         plugins = listeners(self._monitor, self._translator.client, autoresume=self._autoresume)
+        _check("context", context, RunContext)
         if context is None:
             context = RunContext.from_environment(framework="ddp", asynchronous_saves=self._asynchronous_saves)
         try:
@@ -132,15 +141,15 @@ class FaultTolerance:
         self._translator.stopped("signal")
 
     def step(self, iteration: int) -> _Step:
-        """Frame one whole training step: forward, backward, optimizer, collectives. Enter it at once.
+        """Frame one whole training step: forward, backward, optimizer, collectives.
+
+        One inside another ends that one.
 
         Args:
             iteration: Steps since training began, from 0; a resumed run continues the count, and so does each epoch.
                 Where it begins again or stands still, the launcher cannot tell from it whether the job makes progress.
         """
-        block = self._step
-        block.iteration = iteration
-        return block
+        return _Step(self._translator, iteration)
 
     def eval_step(self, iteration: int, eval_index: int) -> _EvalStep:
         """Frame one evaluation step.
@@ -180,51 +189,87 @@ class FaultTolerance:
                 )
 
 
+def _check(name: str, given: object, kind: type) -> None:
+    if given is not None and not isinstance(given, kind):
+        raise TypeError(f"{name} is {given!r} ({type(given).__name__}); it must be a {kind.__name__}, or None")
+
+
 # Classes, not generators: a block costs a quarter of what @contextmanager would.
 
 
 class _Step:
-    """The one block of all steps, which costs less than a block for each: enter it before asking for the next."""
+    __slots__ = ("_iteration", "_number", "_translator")
 
-    __slots__ = ("_translator", "iteration")
-
-    def __init__(self, translator: Translator) -> None:
+    def __init__(self, translator: Translator, iteration: int) -> None:
         self._translator = translator
-        self.iteration = 0
+        self._iteration = iteration
+        self._number: int | None  # set when the block is entered
 
     def __enter__(self) -> None:
-        self._translator.step_start(self.iteration)
+        translator = self._translator
+        if translator.open_step is not None or translator.open_eval is not None:
+            _tell_open(translator, f"step {self._iteration}")
+        translator.step_start(self._iteration)
+        self._number = translator.open_step
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        # After an exception, too: whoever catches it and goes on must not be taken for a rank stuck in a step.
-        self._translator.step_end(error)
+        # After an exception, too: whoever catches it and goes on must not be taken for a rank stuck in a step. A block
+        # that is left when a later one has begun (one in a generator, say) must not end that.
+        if self._number is not None and self._translator.open_step == self._number:
+            self._translator.step_end(error)
 
 
 class _EvalStep:
-    __slots__ = ("_eval_index", "_iteration", "_translator")
+    __slots__ = ("_eval_index", "_iteration", "_number", "_translator")
 
     def __init__(self, translator: Translator, iteration: int, eval_index: int) -> None:
         self._translator = translator
         self._iteration = iteration
         self._eval_index = eval_index
+        self._number: tuple[int, int] | None = None
 
     def __enter__(self) -> None:
-        self._translator.eval_step_start(self._iteration, self._eval_index)
+        translator = self._translator
+        if translator.open_eval is not None:
+            _tell_open(translator, f"evaluation step {self._eval_index} at step {self._iteration}")
+        translator.eval_step_start(self._iteration, self._eval_index)
+        self._number = translator.open_eval
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._translator.eval_step_end(error)
+        if self._number is not None and self._translator.open_eval == self._number:
+            self._translator.eval_step_end(error)
+
+
+def _tell_open(translator: Translator, what: str) -> None:
+    """Say once for each translator that a block was entered inside another one, which is over with that."""
+    if translator not in _told_open:
+        _told_open.add(translator)
+        logger.warning(
+            "%s begins inside a step that is still open (%s): that one is over from here on, and the rest of its block "
+            "has no limit but that of out-of-section time (said once). Enter one step after the other, not one inside "
+            "another",
+            what,
+            translator.open_step if translator.open_step is not None else translator.open_eval,
+        )
+
+
+_told_open: weakref.WeakSet[Translator] = weakref.WeakSet()
 
 
 class _Checkpoint:
-    __slots__ = ("_iteration", "_kind", "_translator")
+    __slots__ = ("_iteration", "_kind", "_save", "_translator")
 
     def __init__(self, translator: Translator, iteration: int, kind: CheckpointKind) -> None:
         self._translator = translator
         self._iteration = iteration
         self._kind: CheckpointKind = kind
+        self._save: OpenSave | None = None
 
     def __enter__(self) -> None:
         self._translator.checkpoint_start(self._kind, self._iteration, may_have_left_a_step=False)
+        self._save = self._translator.open_save()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._translator.checkpoint_end(error=error)
+        # One that was entered before the run has nothing to end; one that is left late ends no other save.
+        if self._save is not None:
+            self._translator.checkpoint_end(error=error, save=self._save)

@@ -83,7 +83,12 @@ class FaultToleranceCallback(_TrainerCallback):  # type: ignore[misc, valid-type
 
         Args:
             trainer: A ``transformers.Trainer``.
+
+        Raises:
+            TypeError: It is none.
         """
+        if not hasattr(trainer, "callback_handler"):
+            raise TypeError(f"trainer is {trainer!r} ({type(trainer).__name__}); it must be a transformers.Trainer")
         if self not in trainer.callback_handler.callbacks:
             trainer.add_callback(self)
         if not any(callback._is_attached for callback in _ours(trainer)):
@@ -150,6 +155,9 @@ def protect(
         api: As there.
         exc_handling_policy: As there.
         simulated_fault_params: As there.
+
+    Raises:
+        TypeError: ``trainer`` is none.
     """
     return FaultToleranceCallback(
         calculate_timeouts=calculate_timeouts,
@@ -208,7 +216,11 @@ def _wrap(trainer: Any, translator: Translator) -> None:
 
     def prediction_step(original: Any, *arguments: Any, **named: Any) -> Any:
         translator.eval_step_start()
-        answer = original(*arguments, **named)
+        try:
+            answer = original(*arguments, **named)
+        except BaseException as error:  # a script may catch it around evaluate() and go on
+            translator.eval_step_end(error)
+            raise
         translator.eval_step_end()
         return answer
 

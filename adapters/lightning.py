@@ -74,7 +74,8 @@ class FaultToleranceCallback(_FaultTolerance):
             ``max_steps``, ``max_epochs`` or ``max_time`` was reached, a callback stopped training early, or there
             was nothing left to do in a resumed run. Not after an exception or a signal.
         calculate_timeouts: Learn heartbeat timeouts at the end of a run that loaded and saved a checkpoint. They
-            are kept in ``exp_dir`` and beat the configured ones in every later run, whether it learns or not.
+            are kept in ``exp_dir`` and apply in every later run, whether it learns or not; ``learned_limits`` says
+            how they go with configured ones.
         simulated_fault_params: For tests: a mapping or an object with ``fault_type`` (``random``, ``rank_hung``,
             ``rank_killed`` or any kind of ``resilience_core.faults``), ``base_delay`` and ``rand_delay`` (seconds),
             ``rank_to_fail``.

@@ -103,11 +103,12 @@ def on_training_step_start(global_state: Any) -> None:
         global_state: The global training state.
     """
     run = find_run(global_state)
-    if run is None or ft_config(global_state) is None:
-        return
-    step = completed_steps(global_state)
-    run.translator.step_start(run.translator.completed_steps if step is None else step)
-    mirror(global_state, is_setup_section_open=False, curr_eval_iter_idx=0)
+    if run is not None and ft_config(global_state) is None:
+        run.translator.end_open_steps()  # nothing begins any more, and what is open ends
+    elif run is not None:
+        step = completed_steps(global_state)
+        run.translator.step_start(run.translator.completed_steps if step is None else step)
+        mirror(global_state, is_setup_section_open=False, curr_eval_iter_idx=0)
 
 
 def on_training_step_end(global_state: Any) -> None:
@@ -117,10 +118,10 @@ def on_training_step_end(global_state: Any) -> None:
         global_state: The global training state.
     """
     run = find_run(global_state)
-    if run is None or ft_config(global_state) is None:
-        return
-    run.translator.step_end()
-    count(global_state, "seen_tr_iters_cnt")
+    if run is not None:
+        run.translator.step_end()
+        if ft_config(global_state) is not None:
+            count(global_state, "seen_tr_iters_cnt")
 
 
 def on_eval_step_start(global_state: Any) -> None:
@@ -144,10 +145,9 @@ def on_eval_step_end(global_state: Any) -> None:
         global_state: The global training state.
     """
     run = find_run(global_state)
-    if run is None:
-        return
-    run.translator.eval_step_end()
-    count(global_state, "curr_eval_iter_idx")
+    if run is not None:
+        run.translator.eval_step_end()
+        count(global_state, "curr_eval_iter_idx")
 
 
 def on_checkpointing_start(global_state: Any) -> None:
@@ -169,10 +169,10 @@ def on_checkpointing_end(is_async_finalization: bool, global_state: Any) -> None
         global_state: The global training state.
     """
     run = find_run(global_state)
-    if run is None or ft_config(global_state) is None:
+    if run is None:
         return
     run.translator.checkpoint_end("finalize" if is_async_finalization else "save")
-    if not is_async_finalization:
+    if not is_async_finalization and ft_config(global_state) is not None:
         count(global_state, "seen_checkpoints_cnt")
 
 

@@ -150,6 +150,22 @@ def megatron_step(folder: Path, steps: int) -> float:
     return statistics.median(times[100:]) / 1e9
 
 
+def ddp_step(folder: Path, steps: int) -> float:
+    """Median seconds of an empty ``ft.step`` block."""
+    from adapters.ddp import FaultTolerance
+
+    cell = monitored(folder)
+    ft, times = FaultTolerance(), []
+    with ft.run():
+        for number in range(steps):
+            begin = time.perf_counter_ns()
+            with ft.step(number):
+                pass
+            times.append(time.perf_counter_ns() - begin)
+    cell.close()
+    return statistics.median(times[100:]) / 1e9
+
+
 def main() -> None:
     """Measure, and print one JSON object: microseconds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -174,6 +190,7 @@ def main() -> None:
             "added_us_range": [min(added) * 1e6, max(added) * 1e6],
             "our_hooks_alone_us": hooks_alone(folder, options.steps) * 1e6,
             "megatron_step_us": megatron_step(folder, options.steps) * 1e6,
+            "ddp_step_us": min(ddp_step(folder, options.steps) for _ in range(options.repeats)) * 1e6,
         }
     print(json.dumps(result, indent=1))
 

@@ -4,8 +4,8 @@
         --ft-rank-section-timeouts setup:60,step:5,checkpointing:30 --ft-rank-out-of-section-timeout 60 \\
         examples/lightning_digits.py --out demo_out/lightning
 
-It needs ``scikit-learn``, which has the digits. The same script runs under ``torchrun`` or plain ``python``,
-unprotected. To see a hang found, set for example ``FT_SIMULATED_FAULTS=hang:rank=1,step=30``;
+It needs ``lightning``, and ``scikit-learn``, which has the digits. The same script runs under ``torchrun`` or plain
+``python``, unprotected. To see a hang found, set for example ``FT_SIMULATED_FAULTS=hang:rank=1,step=30``;
 ``resilience_core.faults`` lists what else can go wrong.
 """
 

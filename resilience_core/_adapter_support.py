@@ -177,6 +177,8 @@ def state_path_in(exp_dir: str | os.PathLike[str] | None, default: str | os.Path
     """
     if exp_dir is None:
         return os.path.join(os.fspath(default), STATE_FILE_NAME)
+    if not isinstance(exp_dir, (str, os.PathLike)):
+        raise ConfigError(f"exp_dir is {exp_dir!r} ({type(exp_dir).__name__}); it must be a path, or None")
     folder = os.fspath(exp_dir)
     if not os.path.isdir(folder):
         what = "is not a folder" if os.path.exists(folder) else "does not exist"

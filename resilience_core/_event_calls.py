@@ -15,7 +15,13 @@ from typing import Any, Protocol
 
 import pluggy
 
-from resilience_core._hook_wrappers import PASSED_TO_TRAINING, HookWrapper, WrappedEvent, place
+from resilience_core._hook_wrappers import (
+    PASSED_TO_TRAINING,
+    HookWrapper,
+    WrappedEvent,
+    is_of_a_signal_handler,
+    place,
+)
 from resilience_core.exception_text import text_of
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext, TrainingEvents
 from resilience_core.suggestions import nearest
@@ -107,7 +113,8 @@ class EventCalls:
                 "        if _raised is None:",
                 "            _raised = _stop",
                 "    except Exception as _failure:",  # no name of an argument: it would be deleted
-                f"        _log({event!r}, _name{number}, _failure)",
+                f"        if _log({event!r}, _name{number}, _failure) and _raised is None:",
+                "            _raised = _failure",
                 "    except BaseException as _failure:",
                 f"        _log_end({event!r}, _name{number}, _failure)",
                 # An exit goes before what is meant for the training.
@@ -143,7 +150,11 @@ class EventCalls:
         given = ", ".join(f"{name!r}: {name}" for name in arguments)
         return _executed(event, [_head(event, arguments), f"    _fire({{{given}}})"], {"_fire": wrapped.fire})
 
-    def _log_listener_error(self, event: str, plugin_name: str, error: Exception) -> None:
+    def _log_listener_error(self, event: str, plugin_name: str, error: Exception) -> bool:
+        """Log an exception, and return whether it is to be passed on: a plugin's is not, a signal handler's is."""
+        if is_of_a_signal_handler(error):
+            self._log_end(event, plugin_name, error)
+            return True
         if (event, plugin_name) not in self._already_logged:
             self._already_logged.add((event, plugin_name))
             self._logger.error(
@@ -154,6 +165,7 @@ class EventCalls:
                 text_of(error),
                 exc_info=error if error.__traceback__ is not None else None,
             )
+        return False
 
     def _log_end(self, event: str, plugin_name: str, error: BaseException) -> None:
         """Name the listener in which an exit (``SystemExit``, ``KeyboardInterrupt``) was raised.

@@ -10,7 +10,9 @@ pluggy's rules to follow: the order, the two styles of wrapper, and what each is
 from __future__ import annotations
 
 import inspect
+import signal
 from collections.abc import Callable, Generator, Mapping, Sequence
+from types import CodeType
 from typing import Any
 
 import attrs
@@ -18,7 +20,7 @@ import pluggy
 
 from resilience_core.errors import PluginError, SectionError, StopTraining
 
-__all__ = ["PASSED_TO_TRAINING", "HookWrapper", "WrappedEvent", "place"]
+__all__ = ["PASSED_TO_TRAINING", "HookWrapper", "WrappedEvent", "is_of_a_signal_handler", "place"]
 
 PASSED_TO_TRAINING = (SectionError, StopTraining)
 """What a listener may raise to the training."""
@@ -55,13 +57,14 @@ class WrappedEvent:
     Args:
         wrappers: The outermost first.
         listeners: Calls all listeners, by keyword arguments. Raises only what is meant for the training, and exits.
-        report: Called with the name of a wrapper and the exception that was passed over.
+        report: Called with the name of a wrapper and the exception that was passed over; whether it is to be raised all
+            the same.
         report_exit: Called with the name of a wrapper and the exit that it has raised.
     """
 
     wrappers: Sequence[HookWrapper]
     listeners: Callable[..., None]
-    report: Callable[[str, Exception], None]
+    report: Callable[[str, Exception], bool]
     report_exit: Callable[[str, BaseException], None]
 
     def fire(self, arguments: Mapping[str, Any]) -> None:
@@ -135,10 +138,29 @@ class WrappedEvent:
         if isinstance(error, PASSED_TO_TRAINING):
             return error
         if isinstance(error, Exception):
-            self.report(wrapper.name, error)
-            return None
+            return error if self.report(wrapper.name, error) else None
         self.report_exit(wrapper.name, error)
         return error
+
+
+def is_of_a_signal_handler(error: BaseException) -> bool:
+    """Return whether an exception was raised by a handler of a signal, which runs wherever the training is.
+
+    It is meant for the training and not for the plugin that ran when the signal came.
+    """
+    handlers = filter(callable, map(signal.getsignal, signal.valid_signals()))
+    codes = {_code_of(handler) for handler in handlers}
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _code_of(handler: object) -> CodeType | None:
+    function = handler if inspect.isroutine(handler) else type(handler).__call__
+    return getattr(inspect.unwrap(function), "__code__", None)
 
 
 def place(function: Callable[..., object]) -> str:

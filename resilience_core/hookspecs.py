@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex
 
 import attrs
 import pluggy
@@ -35,6 +35,11 @@ CheckpointKind = Literal["save", "finalize", "remove"]
 LoadSource = Literal["local", "persistent"]
 
 
+def _check_whole(context: object, field: attrs.Attribute[int], value: object) -> None:
+    if not isinstance(value, SupportsIndex):
+        raise TypeError(f"{field.name} is {value!r} ({type(value).__name__}); it must be a whole number")
+
+
 @attrs.frozen(kw_only=True)
 class RunContext:
     """What a rank knows about itself when its training loop begins.
@@ -49,14 +54,17 @@ class RunContext:
             loop says little about the time it needs.
         trainer: The framework's own trainer object, for plugins written for that framework.
         extra: Whatever an adapter wants to hand on.
+
+    Raises:
+        TypeError: A field has the wrong type.
     """
 
-    rank: int = 0
-    local_rank: int = 0
-    world_size: int = 1
-    restart_count: int = 0
-    framework: str = ""
-    asynchronous_saves: bool = False
+    rank: int = attrs.field(default=0, validator=_check_whole)
+    local_rank: int = attrs.field(default=0, validator=_check_whole)
+    world_size: int = attrs.field(default=1, validator=_check_whole)
+    restart_count: int = attrs.field(default=0, validator=_check_whole)
+    framework: str = attrs.field(default="", validator=attrs.validators.instance_of(str))
+    asynchronous_saves: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
     trainer: Any = None
     extra: Mapping[str, Any] = attrs.field(factory=dict)
 

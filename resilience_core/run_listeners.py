@@ -70,7 +70,13 @@ def listeners(
         client: The rank's client.
         autoresume: Make the finished flag when training is complete.
         exception_policy: What to ask of the launcher when an exception ends training.
+
+    Raises:
+        ConfigError: ``autoresume`` is no bool: a text such as "no" would turn it on.
     """
+    given: object = autoresume
+    if not isinstance(given, bool):
+        raise ConfigError(f"autoresume is {given!r} ({type(given).__name__}); it must be True or False")
     plugins: list[object] = [monitor]
     if autoresume:
         plugins.append(FinishedFlag())

@@ -7,31 +7,27 @@ the translator keeps the contract. It decides nothing about limits.
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from collections.abc import Iterable
+from sys import exc_info
+from threading import get_ident
 from typing import Any
 
-from resilience_core._adapter_support import (
-    STATE_FILE_NAME,
-    RunPlugins,
-    reason_of,
-    simulated_faults,
-    state_path_in,
-)
-from resilience_core._wrapped_methods import Wrapping
+from resilience_core._adapter_support import STATE_FILE_NAME, RunPlugins, reason_of, simulated_faults, state_path_in
+from resilience_core._iterations import whole_number
+from resilience_core._translated_saves import OpenSave, Saving
 from resilience_core.event_bus import EventBus
 from resilience_core.event_bus import bus as default_bus
 from resilience_core.faults import Fault
-from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext
+from resilience_core.hookspecs import LoadSource, RunContext
 from resilience_core.monitoring.client import RankMonitorClient
 from resilience_core.monitoring.error_capture import note_error
 
-__all__ = ["STATE_FILE_NAME", "Translator", "state_path_in"]
+__all__ = ["STATE_FILE_NAME", "OpenSave", "Translator", "state_path_in"]
 
 
-class Translator(Wrapping):
+class Translator(Saving):
     """The events of one trainer, run after run.
 
     Every method may be called at any time: outside of a run nothing is fired, an end without a start is
@@ -70,12 +66,12 @@ class Translator(Wrapping):
             return found
 
     def _forget_spans(self) -> None:
-        self._step: int | None = None
-        self._eval: tuple[int, int] | None = None
+        self.open_step: int | None = None  # its iteration
+        self.open_eval: tuple[int, int] | None = None
         self._evals_begun = 0
         self._handled = id(None)  # the exception that was being handled when the step that is open began
-        self._saves_open = 0
-        self._save: tuple[int, CheckpointKind] = (0, "save")
+        self._step_thread = 0  # where it began
+        self._forget_saves()
 
     def begin(self, context: RunContext, plugins: Iterable[object] = (), faults: Iterable[Fault] = ()) -> None:
         """Begin a run: subscribe its plugins and fire ``setup``. A run that was never ended ends here.
@@ -112,8 +108,8 @@ class Translator(Wrapping):
     def loaded(self, iteration: int, source: LoadSource = "persistent") -> None:
         """Say that a checkpoint was loaded; training resumes from ``iteration``."""
         if self.is_running:
-            self.completed_steps = iteration
-            self.bus.checkpoint_loaded(iteration=iteration, source=source)
+            self.completed_steps = whole_number("iteration of a loaded checkpoint", iteration, self.completed_steps)
+            self.bus.checkpoint_loaded(iteration=self.completed_steps, source=source)
 
     def failed(self, error: BaseException, reason: str | None = None) -> None:
         """Say that an exception is leaving the loop; the run goes on until :meth:`end`, saves included.
@@ -126,7 +122,7 @@ class Translator(Wrapping):
             return
         self._reason = reason or reason_of(error)
         self._has_raised = True
-        self._step = self._eval = None
+        self.open_step = self.open_eval = None
         self.bus.training_error(error=error, iteration=self.completed_steps)
 
     def stopped(self, reason: str) -> None:
@@ -162,13 +158,18 @@ class Translator(Wrapping):
         """Begin a training step."""
         if not self.is_running:
             return
-        if self._step is not None:
+        if self.open_step is not None:
             self.step_end()
-        if self._eval is not None:
+        if self.open_eval is not None:
             self.eval_step_end()
+        if self._saves.depths:
+            self._end_unfinished_save(iteration)
         self._evals_begun = 0
-        self._step = self.completed_steps = iteration
-        self._note_handled()
+        if type(iteration) is not int:
+            iteration = whole_number("iteration of a step", iteration, self.completed_steps)
+        self.open_step = self.completed_steps = iteration
+        self._handled = id(exc_info()[1])
+        self._step_thread = get_ident()
         try:
             self.bus.step_start(iteration=iteration)
         except BaseException as error:  # the step does not begin: whoever catches it and goes on is not in one
@@ -185,10 +186,10 @@ class Translator(Wrapping):
         if error is not None:
             note_error(error)  # while the section is still open
             is_complete = False
-        iteration = self._step
+        iteration = self.open_step
         if iteration is None:
             return
-        self._step = None
+        self.open_step = None
         if is_complete:
             self.completed_steps = iteration + 1
         self.bus.step_end(iteration=iteration)
@@ -208,11 +209,12 @@ class Translator(Wrapping):
         if not self.is_running:
             return
         self.eval_step_end()
-        iteration = self.completed_steps if iteration is None else iteration
-        index = self._evals_begun if eval_index is None else eval_index
-        self._eval = (iteration, index)
+        iteration = whole_number("iteration of an evaluation step", iteration, self.completed_steps)
+        index = whole_number("eval_index", eval_index, self._evals_begun)
+        self.open_eval = (iteration, index)
         self._evals_begun = index + 1
-        self._note_handled()
+        self._handled = id(exc_info()[1])
+        self._step_thread = get_ident()
         try:
             self.bus.eval_step_start(iteration=iteration, eval_index=index)
         except BaseException as error:
@@ -223,10 +225,10 @@ class Translator(Wrapping):
         """End the evaluation step that began last; with the exception that leaves it, if one does."""
         if error is not None:
             note_error(error)
-        if self._eval is None:
+        if self.open_eval is None:
             return
-        iteration, index = self._eval
-        self._eval = None
+        iteration, index = self.open_eval
+        self.open_eval = None
         self.bus.eval_step_end(iteration=iteration, eval_index=index)
 
     def end_open_steps(self) -> None:
@@ -235,61 +237,16 @@ class Translator(Wrapping):
             self.step_end()
             self.eval_step_end()
 
-    def _note_handled(self) -> None:
-        self._handled = id(sys.exc_info()[1])
-
     def _end_steps_that_were_left(self) -> None:
         """End steps that an exception has left, without a word of the framework, where it is being handled now.
 
         Of a framework that saves while it handles an exception nothing else may tell that the step is over, whose limit
         would go on and condemn the save.
         """
-        error = sys.exc_info()[1]
-        if error is not None and id(error) != self._handled:
+        error = exc_info()[1]
+        if error is not None and id(error) != self._handled and get_ident() == self._step_thread:
             self.step_end(error)
             self.eval_step_end(error)
-
-    def checkpoint_start(
-        self, kind: CheckpointKind = "save", iteration: int | None = None, *, may_have_left_a_step: bool = True
-    ) -> None:
-        """Begin saving; inside another save this is part of it.
-
-        Args:
-            kind: What is done.
-            iteration: Training steps completed so far; None: as counted here.
-            may_have_left_a_step: Whether an exception that is being handled may have left a step without its end. False
-                for an adapter that hears the end of each step in any case.
-        """
-        if not self.is_running:
-            return
-        self._saves_open += 1
-        if self._saves_open > 1:
-            return
-        if may_have_left_a_step and (self._step is not None or self._eval is not None):
-            self._end_steps_that_were_left()
-        iteration = self.completed_steps if iteration is None else iteration
-        self._save = (iteration, kind)
-        try:
-            self.bus.checkpoint_start(iteration=iteration, kind=kind)
-        except BaseException as error:
-            self.checkpoint_end(error=error)
-            raise
-
-    def checkpoint_end(self, kind: CheckpointKind | None = None, error: BaseException | None = None) -> None:
-        """End saving.
-
-        Args:
-            kind: What it was, where the framework says so only now; as it began when None.
-            error: What went wrong, or None.
-        """
-        if error is not None:
-            note_error(error)
-        if not self._saves_open:
-            return
-        self._saves_open -= 1
-        if not self._saves_open:
-            iteration, began_as = self._save
-            self.bus.checkpoint_end(iteration=iteration, kind=kind or began_as, error=error)
 
 
 _lock = threading.Lock()

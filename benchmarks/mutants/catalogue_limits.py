@@ -509,8 +509,8 @@ MUTANTS_OF_LIMITS = (
     Mutant(
         "ranks learn together after one of them has failed",
         "resilience_core/plugins/timeout_learning.py",
-        "        if not self.calculate_timeouts or history.has_failed:\n",
-        "        if not self.calculate_timeouts:\n",
+        "if not self.calculate_timeouts or history.has_failed or threading",
+        "if not self.calculate_timeouts or threading",
         ("tests/resilience_core/plugins/test_timeout_learning.py",),
     ),
     Mutant(

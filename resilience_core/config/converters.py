@@ -272,7 +272,7 @@ def _pairs(text: str) -> dict[str, str]:
     for item in text.split(","):
         name, colon, limit = item.partition(":")
         if not colon:
-            raise ValueError(f"{item!r} lacks its seconds, for example {item.strip() or 'step'}:180")
+            raise ValueError(f"{item!r} lacks its seconds, for example {name.partition('=')[0].strip() or 'step'}:180")
         if name.strip() in pairs:
             raise ValueError(f"section '{name.strip()}' stands there twice")
         pairs[name.strip()] = limit

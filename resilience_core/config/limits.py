@@ -31,8 +31,8 @@ class LimitSettings:
         converter=values.timeout,
         metadata=described(
             "SECONDS",
-            "Longest time between two heartbeats. None is sent while a checkpoint is loaded or saved, so the longest "
-            "save must fit in.",
+            "Longest time between two heartbeats. None is sent while the loop loads or saves a checkpoint, so the "
+            "longest save must fit in.",
         ),
     )
     rank_section_timeouts: Mapping[str, float | None] = attrs.field(

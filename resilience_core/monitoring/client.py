@@ -146,7 +146,7 @@ class RankMonitorClient:
         now = monotonic_ns()
         state = self._state
         try:
-            section = state.open.pop(name)
+            section = state.open[name]
         except (KeyError, TypeError):  # TypeError: no string, and nothing that could be a key
             raise self._first_use.not_open(name) from None
         section.count = count = section.count + 1
@@ -160,6 +160,7 @@ class RankMonitorClient:
         if limit is not None:  # else the word says so already: a limit that there was is never taken back
             words[OUT_OF_SECTION] = now + limit
         words[section.deadline_word] = CLOSED
+        state.open.pop(name, None)  # the first call: a signal handler that raises finds all of this done, or nothing
         if state.has_more_to_do:
             if state.shares and section.deadline_word == NOT_SHOWN:
                 state.share_deadline()

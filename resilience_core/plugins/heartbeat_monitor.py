@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from resilience_core._saves_by_thread import SavesByThread
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext, hookimpl
 from resilience_core.monitoring.client import RankMonitorClient
 from resilience_core.monitoring.error_capture import note_error
@@ -44,7 +45,7 @@ class HeartbeatMonitor(MonitorPlugin):
         self._session = MonitorSession(client, state_path, calculate_timeouts)
         self._beat: Callable[[], None] = _nothing
         self._note: Callable[[int], None] = _nothing
-        self._saves_open = 0
+        self._saves = SavesByThread()
 
     @hookimpl
     def setup(self, context: RunContext) -> None:
@@ -55,32 +56,39 @@ class HeartbeatMonitor(MonitorPlugin):
 
     @hookimpl
     def step_start(self, iteration: int) -> None:
-        """Tell the iteration."""
-        self._note(iteration)
+        """Tell the iteration. A save of this thread that is still open is over: its end was not heard."""
+        if self._saves.depths:
+            self._saves.abandon()
+        try:
+            self._note(iteration)
+        except (TypeError, ValueError) as error:
+            self._session.note_no_iteration(error)
 
     @hookimpl
     def step_end(self) -> None:
-        """Send a heartbeat, unless a checkpoint is being saved."""
+        """Send a heartbeat, unless this thread saves a checkpoint."""
         self._session.history.steps += 1
-        if not self._saves_open:
+        if not self._saves.depths or not self._saves.in_this_thread():
             self._beat()
 
     @hookimpl
     def eval_step_end(self) -> None:
-        """Send a heartbeat, unless a checkpoint is being saved."""
-        if not self._saves_open:
+        """Send a heartbeat, unless this thread saves a checkpoint."""
+        if not self._saves.in_this_thread():
             self._beat()
 
     @hookimpl
     def checkpoint_start(self) -> None:
-        """Hold heartbeats back until the save has ended."""
-        self._saves_open += 1
+        """Hold this thread's heartbeats back until the save has ended."""
+        self._saves.begin()
 
     @hookimpl
     def checkpoint_end(self, iteration: int, kind: CheckpointKind, error: BaseException | None) -> None:
         """Tell that a checkpoint is complete."""
-        if self._saves_open:
-            self._saves_open -= 1
+        thread = self._saves.thread_of_end()
+        if thread is not None:
+            self._saves.end(thread)
+        if thread is not None or self._saves.was_abandoned():
             self._session.saved(iteration, kind, error)
 
     @hookimpl
@@ -93,7 +101,7 @@ class HeartbeatMonitor(MonitorPlugin):
         """Keep the exception for the incident; nothing is learned from this run."""
         note_error(error)
         self._session.failed(error)
-        self._saves_open = 0
+        self._saves.abandon_all()
 
     @hookimpl
     def teardown(self, reason: str) -> None:
@@ -102,12 +110,14 @@ class HeartbeatMonitor(MonitorPlugin):
             return
         # A signal is no clean end: the ranks need not have heard it at the same step.
         try:
-            if reason == "completed" and not self._saves_open:
+            if reason == "completed" and not self._saves.depths:
                 self._session.learner.end_of_heartbeats(self._session.client, self._session.history)
+            else:
+                self._session.learner.refuse()
         finally:
             self._finish()
 
     def _finish(self) -> None:
         self._session.stop()
         self._beat = self._note = _nothing
-        self._saves_open = 0
+        self._saves.abandon_all()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import weakref
+from collections.abc import Callable
 
-from resilience_core.errors import RankMonitorClientError, StopTraining
+from resilience_core.errors import ConfigError, RankMonitorClientError, StopTraining
 from resilience_core.exception_text import text_of
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext
 from resilience_core.monitoring.client import RankMonitorClient
@@ -15,6 +16,14 @@ from resilience_core.plugins.timeout_learning import RunHistory, TimeoutLearner
 __all__ = ["MonitorPlugin", "MonitorSession"]
 
 logger = logging.getLogger(__name__)
+
+
+def _check(state_path: object, calculate_timeouts: object) -> None:
+    if state_path is not None and not isinstance(state_path, (str, os.PathLike)):
+        raise ConfigError(f"state_path is {state_path!r} ({type(state_path).__name__}); it must be a path, or None")
+    if not isinstance(calculate_timeouts, bool):
+        name = type(calculate_timeouts).__name__
+        raise ConfigError(f"calculate_timeouts is {calculate_timeouts!r} ({name}); it must be True or False")
 
 
 class MonitorSession:
@@ -26,6 +35,9 @@ class MonitorSession:
             the first initialises it, the last shuts it down.
         state_path: Where learned timeouts are kept.
         calculate_timeouts: Learn timeouts.
+
+    Raises:
+        ConfigError: One of the last two has the wrong type.
     """
 
     def __init__(
@@ -34,11 +46,13 @@ class MonitorSession:
         state_path: str | os.PathLike[str] | None,
         calculate_timeouts: bool,
     ) -> None:
+        _check(state_path, calculate_timeouts)
         self.client = RankMonitorClient() if client is None else client
         self.history = RunHistory()
         self.learner = TimeoutLearner(state_path, calculate_timeouts)
         self.is_active = False
         self._is_ours = False
+        self._has_refused_an_iteration = False
 
     def start(self, context: RunContext) -> bool:
         """Begin to be monitored, where there is a monitor.
@@ -66,6 +80,19 @@ class MonitorSession:
         self.is_active = True
         return True
 
+    def tell(self, note: Callable[[int], None], iteration: int) -> None:
+        """Call ``note`` with a step's number; one that cannot be told is said once."""
+        try:
+            note(iteration)
+        except (TypeError, ValueError) as error:
+            self.note_no_iteration(error)
+
+    def note_no_iteration(self, error: Exception) -> None:
+        """Say once that a step's number cannot be told to the launcher; the step is watched as any other."""
+        if not self._has_refused_an_iteration:
+            self._has_refused_an_iteration = True
+            logger.warning("%s. Limits apply all the same, but no progress is seen (said once)", error)
+
     def loaded(self, iteration: int, source: LoadSource) -> None:
         """Note that a checkpoint was loaded; training resumes from ``iteration``."""
         self.client.note_checkpoint_loaded(iteration)
@@ -79,6 +106,8 @@ class MonitorSession:
         """
         if error is None and kind != "remove":
             self.client.note_checkpoint_saved(iteration)
+        if error is not None:
+            self.learner.refuse()
         return self.history.saved(kind, error)
 
     def failed(self, error: BaseException) -> None:
@@ -87,6 +116,7 @@ class MonitorSession:
         The reason of :class:`StopTraining` is logged: it passes silently through Python, as ``SystemExit`` does.
         """
         self.history.has_failed = True
+        self.learner.refuse()
         if isinstance(error, StopTraining):
             # Its text before its reason, which a subclass that does not call our __init__ leaves unset.
             logger.warning("training is stopped: %s", text_of(error) or error.reason)

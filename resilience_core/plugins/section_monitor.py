@@ -3,33 +3,35 @@
 The only warm-up rule of the project is here: the first ``num_warmup_iterations`` training steps, resumed or
 not, and the first that many evaluation steps of each evaluation open no ``step`` section; they fall out of
 section. ``setup`` and saves have no warm-up.
+
+A save or an evaluation step inside a training step, in the same thread, suspends ``step``: the section is closed, and
+opened again with a new deadline afterwards. Otherwise a healthy save would exceed the limit of the step. An evaluation
+step inside a save is part of the save.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
+from threading import get_ident
 
-from resilience_core.errors import SectionError, UnconfiguredSectionError
+from resilience_core.errors import SectionError
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext, hookimpl
 from resilience_core.monitoring.client import RankMonitorClient
 from resilience_core.monitoring.error_capture import note_error
-from resilience_core.plugins.monitor_session import MonitorPlugin, MonitorSession
-from resilience_core.suggestions import suggestion
+from resilience_core.plugins.monitor_session import MonitorSession
+from resilience_core.plugins.save_section import SaveSection, ignore_if_done
+from resilience_core.plugins.section_learning import SectionLearning
+from resilience_core.plugins.section_names import CHECKPOINTING, SECTIONS, SETUP, STEP, check_names
 
 __all__ = ["CHECKPOINTING", "SECTIONS", "SETUP", "STEP", "SectionMonitor"]
-
-SETUP, STEP, CHECKPOINTING = SECTIONS = ("setup", "step", "checkpointing")
-
-logger = logging.getLogger(__name__)
 
 
 def _nothing(_: object) -> None:
     """Stands for a client's call while there is none."""
 
 
-class SectionMonitor(MonitorPlugin):
+class SectionMonitor(SectionLearning):
     """A bus plugin: opens and closes sections as events arrive, and learns their timeouts when asked.
 
     Where there is no rank monitor (plain torchrun, plain python) it says so once and does nothing.
@@ -59,37 +61,21 @@ class SectionMonitor(MonitorPlugin):
         self._note: Callable[[int], None] = _nothing
         self._note_evaluation: Callable[[int], None] = _nothing
         self._steps_begun = 0
+        self._save_section = SaveSection()
+        self._saves = self._save_section.saves
         self._reset()
 
     def _reset(self) -> None:
         self._setup_is_open = False
-        self._step_is_open = False
-        self._eval_is_open = False
-        self._saves_open = 0
+        self._step_is_open = self._eval_is_open = False  # whether it holds the section ``step`` open
+        self._step_is_suspended = self._eval_is_suspended = self._eval_is_running = False
+        self._step_thread = 0  # in which the last training or evaluation step began
+        self._save_section.forget()
         self._evals_begun = 0
         self._last_eval_index = 0
         # True while a training step needs nothing but its section: no setup to close, warm-up over, no
-        # evaluation since the last one. Keeps the hot path at two calls.
+        # evaluation and no save since the last one. Keeps the hot path at two calls.
         self._is_steady = False
-
-    def load_timeouts(self) -> None:
-        """Read ``state_path`` once more; ``setup`` does so by itself."""
-        if self._session.is_active:
-            self._session.learner.load(self._session.client)
-
-    def learn(self, sections: Iterable[str], *, out_of_section: bool = False) -> None:
-        """Learn these timeouts now and keep them, whatever the rules say. A collective, on all ranks or on none."""
-        if self._session.is_active:
-            self._session.learner.learn_sections(
-                self._session.client, self._session.history, list(sections), out_of_section=out_of_section
-            )
-
-    def learn_what_may_be(self, *, at_the_end: bool = False) -> None:
-        """Learn what the rules allow now; saves and ``teardown`` do so by themselves. A collective."""
-        if not self._session.is_active:
-            return
-        learner = self._session.learner
-        (learner.end_of_sections if at_the_end else learner.after_save)(self._session.client, self._session.history)
 
     @hookimpl
     def setup(self, context: RunContext) -> None:
@@ -99,7 +85,7 @@ class SectionMonitor(MonitorPlugin):
             return
         client = self._session.client
         try:
-            _check_names(client, self._required, context.rank)
+            check_names(client, self._required, context.rank)
             client.start_section(SETUP)
         except SectionError:
             self._session.stop()
@@ -112,79 +98,112 @@ class SectionMonitor(MonitorPlugin):
     def step_start(self, iteration: int) -> None:
         """Tell the iteration and open ``step``, except in warm-up steps."""
         if self._is_steady and not self._step_is_open:
-            self._note(iteration)
+            self._step_thread = get_ident()
+            try:
+                self._note(iteration)
+            except (TypeError, ValueError) as error:
+                self._session.note_no_iteration(error)
+            try:
+                self._start(STEP)
+            except SectionError as error:
+                ignore_if_done(error)
             self._step_is_open = True
-            self._start(STEP)
         elif self._session.is_active:
             self._unsteady_step_start(iteration)
 
     def _unsteady_step_start(self, iteration: int) -> None:
         self._close_setup()
         self._close_step()  # a framework that skips a batch may leave out its end
+        self._saves.abandon()  # a signal handler may have raised before the end of a save was heard
+        self._update_save_section()
         self._evals_begun = 0
-        self._note(iteration)
+        self._step_thread = get_ident()
+        self._session.tell(self._note, iteration)
         warmup = self._session.history.warmup_iterations
         if self._steps_begun >= warmup:
             self._is_steady = True
+            self._open_step()
             self._step_is_open = True
-            self._start(STEP)
         self._steps_begun += 1
 
     @hookimpl
     def step_end(self) -> None:
         """Close ``step``."""
         if self._step_is_open:
-            self._step_is_open = False
             try:
                 self._end(STEP)
             except SectionError:
                 pass  # the training code called end_all_sections(), as it may
+            self._step_is_open = False
+        else:
+            self._step_is_suspended = False
+            self._end_eval_step()  # it cannot outlast the step that it is part of
         self._session.history.steps += 1
 
     @hookimpl
     def eval_step_start(self, iteration: int, eval_index: int) -> None:
-        """Open ``step`` for a step of an evaluation, except in its warm-up steps."""
+        """Open ``step`` for an evaluation step, except during warm-up, and suspend that of a training step."""
         if not self._session.is_active:
             return
         self._close_setup()
+        self._session.tell(self._note_evaluation, iteration)
+        if self._saves.in_this_thread():  # part of the save
+            return
+        is_inside = self._step_is_open or self._step_is_suspended
+        if is_inside and get_ident() != self._step_thread:  # the limit of the step still holds
+            return
         self._is_steady = False
-        self._note_evaluation(iteration)
+        self._step_thread = get_ident()
         if eval_index < self._last_eval_index:
             self._evals_begun = 0
         self._last_eval_index = eval_index
-        self.eval_step_end()
-        # An evaluation inside a training step is covered by that step.
-        if self._evals_begun >= self._session.history.warmup_iterations and not self._step_is_open:
+        self._end_eval_step()
+        self._suspend_step()
+        self._eval_is_running = True
+        if self._evals_begun >= self._session.history.warmup_iterations:
+            self._open_step()
             self._eval_is_open = True
-            self._start(STEP)
         self._evals_begun += 1
 
     @hookimpl
     def eval_step_end(self) -> None:
-        """Close ``step``."""
-        if self._eval_is_open:
-            self._eval_is_open = False
-            self._close(STEP)
+        """Close ``step``, and resume that of a training step."""
+        if (self._step_is_open or self._step_is_suspended) and get_ident() != self._step_thread:
+            return
+        self._end_eval_step()
+        self._resume_step()
 
     @hookimpl
     def checkpoint_start(self) -> None:
-        """Open ``checkpointing``; a save inside another one belongs to it."""
+        """Open ``checkpointing`` and suspend this thread's ``step``; a save inside another one is part of it."""
         if not self._session.is_active:
             return
-        if not self._saves_open:
-            self._start(CHECKPOINTING)
-        self._saves_open += 1
+        self._is_steady = False  # first: if a signal handler raises, the next step resets everything
+        if get_ident() == self._step_thread:  # a save in another thread leaves the step alone
+            self._suspend_step()
+        self._saves.begin()
+        self._update_save_section()
 
     @hookimpl
     def checkpoint_end(self, iteration: int, kind: CheckpointKind, error: BaseException | None) -> None:
-        """Close ``checkpointing`` with the outermost save, and learn timeouts when asked."""
-        if self._saves_open == 0:
+        """Close ``checkpointing`` when no thread is saving any more, and learn timeouts when asked."""
+        self._is_steady = False
+        thread = self._saves.thread_of_end()
+        if thread is None:
+            if self._saves.was_abandoned():
+                self._session.saved(iteration, kind, error)
+            self._resume_step()
             return
-        self._saves_open -= 1
-        if self._saves_open == 0:
-            self._close(CHECKPOINTING)
-        if self._session.saved(iteration, kind, error) and self._saves_open == 0:
-            self._session.learner.after_save(self._session.client, self._session.history)
+        client, history, learner = self._session.client, self._session.history, self._session.learner
+        may_learn = self._session.saved(iteration, kind, error) and self._saves.is_outermost(thread)
+        will_learn = may_learn and learner.all_will_after_save(client, history, iteration)
+        if self._saves.is_oldest(thread) and self._saves.is_outermost(thread):
+            self._save_section.restart(client)
+        self._saves.end(thread)
+        self._update_save_section()
+        if will_learn:
+            learner.after_save(client, history)
+        self._resume_step()
 
     @hookimpl
     def checkpoint_loaded(self, iteration: int, source: LoadSource) -> None:
@@ -204,31 +223,69 @@ class SectionMonitor(MonitorPlugin):
         if not self._session.is_active:
             return
         # A signal is no clean end: the ranks need not have heard it at the same step.
-        is_clean = reason == "completed" and not self._saves_open
+        is_clean = reason == "completed" and not self._saves.depths
         try:
             self._close_all()
             if is_clean:
                 self._session.learner.end_of_sections(self._session.client, self._session.history)
+            else:
+                self._session.learner.refuse()
         finally:
             self._finish()
 
     def _close_setup(self) -> None:
         if self._setup_is_open:
-            self._setup_is_open = False
             self._close(SETUP)
+            self._setup_is_open = False
             self._session.history.closed_setup()
 
     def _close_step(self) -> None:
         if self._step_is_open or self._eval_is_open:
-            self._step_is_open = self._eval_is_open = False
             self._close(STEP)
+            self._step_is_open = self._eval_is_open = False
+        self._step_is_suspended = self._eval_is_suspended = self._eval_is_running = False
+
+    def _open_step(self) -> None:
+        try:
+            self._start(STEP)
+        except SectionError as error:
+            ignore_if_done(error)
+
+    def _end_eval_step(self) -> None:
+        if self._eval_is_open:
+            self._close(STEP)
+            self._eval_is_open = False
+        self._eval_is_suspended = self._eval_is_running = False
+
+    def _suspend_step(self) -> None:
+        """Close ``step``, if it is open, until :meth:`_resume_step`."""
+        if self._step_is_open or self._eval_is_open:
+            self._is_steady = False  # first, as in checkpoint_start
+            self._step_is_suspended |= self._step_is_open
+            self._eval_is_suspended = self._eval_is_open
+            self._close(STEP)
+            self._step_is_open = self._eval_is_open = False
+
+    def _resume_step(self) -> None:
+        """Open ``step`` again for the innermost suspended step of this thread, if nothing inside it is running."""
+        is_due = self._eval_is_suspended or (self._step_is_suspended and not self._eval_is_running)
+        if not is_due or get_ident() != self._step_thread or self._saves.in_this_thread():
+            return
+        self._open_step()
+        if self._eval_is_suspended:
+            self._eval_is_open, self._eval_is_suspended = True, False
+        else:
+            self._step_is_open, self._step_is_suspended = True, False
+
+    def _update_save_section(self) -> None:
+        if self._session.is_active:
+            self._save_section.update(self._session.client)
 
     def _close_all(self) -> None:
         """Close our own sections; those that the training code opened are its own."""
         self._close_step()
-        if self._saves_open:
-            self._saves_open = 0
-            self._close(CHECKPOINTING)
+        self._saves.abandon_all()
+        self._update_save_section()
         self._close_setup()
 
     def _close(self, name: str) -> None:
@@ -241,27 +298,3 @@ class SectionMonitor(MonitorPlugin):
         self._session.stop()
         self._start = self._end = self._note = self._note_evaluation = _nothing
         self._reset()
-
-
-def _check_names(client: RankMonitorClient, required: Collection[str], rank: int) -> None:
-    """Refuse, before training starts, a configuration that names sections but not ours."""
-    if not client.cfg.names_sections:
-        return
-    configured = client.cfg.rank_section_timeouts
-    for name in (name for name in SECTIONS if name not in configured):
-        hint = suggestion(name, [other for other in configured if other not in SECTIONS])
-        fix = f"Add '{name}' with its seconds, or null for no limit; configured are: {', '.join(configured)}"
-        if name in required or hint:
-            raise UnconfiguredSectionError(
-                f"section '{name}' is used but not in rank_section_timeouts{hint or '.'} {fix}"
-            )
-        if rank == 0:
-            logger.warning(
-                "section '%s' is not in rank_section_timeouts: training is refused where it is opened first. If this "
-                "script opens it: %s",
-                name,
-                fix,
-            )
-    unused = [name for name in configured if name not in SECTIONS]
-    if unused:
-        logger.info("configured sections that only the training code itself can open: %s", ", ".join(unused))

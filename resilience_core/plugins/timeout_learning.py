@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,9 @@ import attrs
 from resilience_core.errors import StateFileError
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext
 from resilience_core.monitoring.collectives import is_distributed
+from resilience_core.monitoring.time_left import seconds_left
+from resilience_core.plugins.learning_agreement import LearningAgreement
+from resilience_core.plugins.limits_compared import differ, in_force
 from resilience_core.plugins.state_file import load_state, save_state
 
 if TYPE_CHECKING:
@@ -32,6 +36,9 @@ NUM_WARMUP_ITERATIONS = 1
 
 MIN_STEPS_FOR_STEP_TIMEOUT = 16
 """Training steps after which the longest of them says something about all of them."""
+
+_LONGEST_WAIT_SECONDS = 120.0
+"""For ranks that are still saving, or have not come to the end of the run yet; in vain where only one rank saves."""
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +139,8 @@ class TimeoutLearner:
     def __init__(self, state_path: str | os.PathLike[str] | None, calculate_timeouts: bool) -> None:
         self.state_path = state_path
         self.calculate_timeouts = calculate_timeouts
-        self._context = RunContext()
+        self._context, self._thread = RunContext(), 0
+        self._agreement = LearningAgreement()
         self._may_write = True
         self._has_said_why_not = False
         self._told: dict[str, float | None] = {}
@@ -141,7 +149,8 @@ class TimeoutLearner:
 
     def begin(self, client: RankMonitorClient, context: RunContext) -> None:
         """Read the file, if there is one, and hand its timeouts to the client."""
-        self._context = context
+        self._context, self._thread = context, threading.get_ident()
+        self._agreement = LearningAgreement()
         self._may_write = True
         self.load(client)
 
@@ -190,27 +199,41 @@ class TimeoutLearner:
                 ", ".join(news.values()),
             )
 
-    def after_save(self, client: RankMonitorClient, history: RunHistory) -> None:
-        """Learn sections after a save. A collective, on all ranks or on none."""
+    def all_will_after_save(self, client: RankMonitorClient, history: RunHistory, iteration: int) -> bool:
+        """Wait, while the section of the save is open still, for all ranks; return whether all will learn then."""
         names = history.sections_to_learn()
-        if names and self._may_ask_all(history):
-            self.learn_sections(client, history, names, out_of_section=False)
+        return self._may_ask_all(history) and self._all_will(f"save {iteration}", client, names) and bool(names)
+
+    def after_save(self, client: RankMonitorClient, history: RunHistory) -> None:
+        """Learn sections after a save. A collective, on all ranks or on none: see :meth:`all_will_after_save`."""
+        self.learn_sections(client, history, history.sections_to_learn(), out_of_section=False)
+
+    def _all_will(self, occasion: str, client: RankMonitorClient, plan: list[str]) -> bool:
+        left = seconds_left(client._state)
+        # Some is left for what follows. Whoever waits here must not be taken for a rank that hangs.
+        seconds = _LONGEST_WAIT_SECONDS if left is None else min(_LONGEST_WAIT_SECONDS, left / 2)
+        return self._agreement.all_will(occasion, plan, seconds)
 
     def end_of_sections(self, client: RankMonitorClient, history: RunHistory) -> None:
         """Learn sections at the clean end of a run. A collective, on all ranks or on none."""
         names = history.sections_to_learn()
         out_of_section = history.may_learn_out_of_section
-        if (names or out_of_section) and self._may_ask_all(history):
+        plan = [*names, *(["out of section"] if out_of_section else [])]
+        if self._may_ask_all(history) and self._all_will("end of sections", client, plan) and plan:
             self.learn_sections(client, history, names, out_of_section=out_of_section)
 
     def end_of_heartbeats(self, client: RankMonitorClient, history: RunHistory) -> None:
         """Learn heartbeat timeouts at the clean end of a run. A collective, on all ranks or on none."""
-        if (
-            history.may_learn_heartbeats
-            and self._may_ask_all(history)
-            and client.calculate_and_set_hb_timeouts(skip_if_not_ready=True)
-        ):
+        plan = ["heartbeats"] if history.may_learn_heartbeats else []
+        if not self._may_ask_all(history) or not self._all_will("end of heartbeats", client, plan) or not plan:
+            return
+        if client.calculate_and_set_hb_timeouts(skip_if_not_ready=True):
             self._write(client)
+
+    def refuse(self) -> None:
+        """Say that this rank learns nothing more in this run, so that no other begins a collective; never wait."""
+        if self.calculate_timeouts:
+            self._agreement.refuse()
 
     def learn_sections(
         self, client: RankMonitorClient, history: RunHistory, names: list[str], *, out_of_section: bool
@@ -223,8 +246,8 @@ class TimeoutLearner:
             self._write(client)
 
     def _may_ask_all(self, history: RunHistory) -> bool:
-        if not self.calculate_timeouts or history.has_failed:
-            return False
+        if not self.calculate_timeouts or history.has_failed or threading.get_ident() != self._thread:
+            return False  # a collective in another thread would get in the way of the training's own
         if self._context.world_size > 1 and not is_distributed():
             # Each rank would learn from itself alone, and the ranks' timeouts would differ.
             if self._context.rank == 0 and not self._has_said_why_not:
@@ -242,10 +265,10 @@ class TimeoutLearner:
         if self._context.rank != 0:
             return
         where = f" (kept in {self.state_path})" if self.state_path is not None and self._may_write else ""
-        in_force = _in_force(client)
-        is_news = _differ(in_force, self._told)
+        now_in_force = in_force(client)
+        is_news = differ(now_in_force, self._told)
         if is_news:
-            self._told = in_force
+            self._told = now_in_force
         logger.log(
             logging.INFO if is_news else logging.DEBUG, "timeouts learned%s: %s", where, client.learned_summary()
         )
@@ -263,23 +286,3 @@ def _written(path: str | os.PathLike[str] | None) -> str:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(os.stat(path or "").st_mtime))
     except OSError:  # removed since
         return "at an unknown time"
-
-
-def _in_force(client: RankMonitorClient) -> dict[str, float | None]:
-    """Return every limit in force in seconds, by a name that is the same from one calculation to the next."""
-    sections, heartbeats = client.section_timeouts, client.hb_timeouts
-    found: dict[str, float | None] = {}
-    if sections is not None:
-        found |= {f"section {name}": limit for name, limit in sections.section.items()}
-        found["out of section"] = sections.out_of_section
-    if heartbeats is not None:
-        found |= {"first heartbeat": heartbeats.initial, "heartbeat": heartbeats.subsequent}
-    return found
-
-
-def _differ(one: dict[str, float | None], other: dict[str, float | None]) -> bool:
-    """Return whether a limit has come, gone or changed by more than a tenth."""
-    if one.keys() != other.keys():
-        return True
-    pairs = [(limit, other[name]) for name, limit in one.items() if limit != other[name]]
-    return any(a is None or b is None or abs(a - b) > 0.1 * max(a, b) for a, b in pairs)

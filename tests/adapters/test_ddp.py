@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,7 @@ from resilience_core.errors import ConfigError, PluginError, UnconfiguredSection
 from resilience_core.plugins.state_file import load_state
 from resilience_core.protocol.cell import Cell
 from resilience_core.testing import EventRecorder, assert_conforms
+from tests.threads import in_a_thread, writer
 
 
 @pytest.fixture
@@ -425,3 +429,416 @@ def test_without_autoresume_no_flag_is_made(bus: EventBus, no_monitor: None, tmp
     with ft.run(), ft.step(0):
         pass
     assert not (tmp_path / "finished").exists()
+
+
+@pytest.mark.parametrize("odd", [1.5, None, "1", [1], float("nan")], ids=repr)
+def test_a_step_whose_number_is_none_is_watched_and_counted(
+    monitored: Callable[..., Cell],
+    bus: EventBus,
+    recorder: EventRecorder,
+    odd: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The number is of use, and no more: without it neither the training nor its protection may end."""
+    monkeypatch.setattr("resilience_core._iterations._told", set())
+    cell = monitored(num_warmup_iterations=0)
+    ft = FaultTolerance(bus=bus)
+    with ft.run(RunContext()):
+        for number in (7.0, odd, odd):
+            with ft.step(number):  # type: ignore[arg-type]
+                assert open_sections(cell) == {"step"}
+        with ft.eval_step(odd, odd):
+            assert open_sections(cell) == {"step"}
+        with ft.checkpoint(odd):
+            assert open_sections(cell) == {"checkpointing"}
+        ft.checkpoint_loaded(odd)
+        assert open_sections(cell) == set()
+    assert [step["iteration"] for step in recorder.of("step_start")] == [7, 8, 9]
+    assert caplog.text.count("which is no whole number") == (0 if odd is None else 5)
+    assert "ERROR" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"state_path": 5}, r"state_path is 5 \(int\); it must be a path, or None"),
+        ({"calculate_timeouts": "no"}, r"calculate_timeouts is 'no' \(str\); it must be True or False"),
+    ],
+)
+def test_an_argument_of_the_wrong_type_is_refused_at_once(wrong: dict[str, Any], said: str, bus: EventBus) -> None:
+    """Later it would only switch the monitoring off."""
+    with pytest.raises(ConfigError, match=said):
+        FaultTolerance(bus=bus, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [({"client": 3}, "client is 3 (int); it must be a RankMonitorClient"), ({"bus": 3}, "bus is 3 (int); it must be")],
+)
+def test_what_is_no_client_or_bus_is_refused(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(said)):
+        FaultTolerance(**wrong)
+
+
+def test_a_run_of_something_else_than_a_context_is_refused(bus: EventBus) -> None:
+    with pytest.raises(TypeError, match="it must be a RunContext, or None"):
+        FaultTolerance(bus=bus).run({"rank": 0}).__enter__()  # type: ignore[arg-type]
+
+
+# ---- an exception of a signal handler, anywhere ------------------------------------------------------------------
+
+
+class _Late(BaseException):
+    pass
+
+
+class _LateError(Exception):
+    pass
+
+
+class _Handler:
+    """Raises at the so manyth point at which the interpreter would run a signal handler in the package: it enters a
+    function of Python, or has returned from one of C."""
+
+    def __init__(self, point: int, kind: type[BaseException]) -> None:
+        self.left, self.kind = point, kind
+
+    def __call__(self, frame: Any, event: str, _: object) -> None:
+        path = frame.f_code.co_filename
+        is_ours = "/resilience_core/" in path or path.endswith("/adapters/ddp.py")
+        if event in ("call", "c_return") and is_ours:
+            self.left -= 1
+            if self.left == 0:
+                raise self.kind
+
+
+@pytest.mark.parametrize("kind", [_Late, _LateError])
+@pytest.mark.parametrize("block", ["step", "eval_step", "checkpoint", "save in a step", "caught in a step"])
+def test_an_exception_of_a_signal_handler_leaves_no_section_open(
+    monitored: Callable[..., Cell], bus: EventBus, block: str, kind: type[BaseException]
+) -> None:
+    """Wherever it is raised: when the next step begins, all is as if nothing had happened."""
+    cell = monitored(num_warmup_iterations=0)
+    ft = FaultTolerance(bus=bus)
+
+    def save_in_step(caught: Any) -> Any:
+        with ft.step(7):
+            try:
+                with ft.checkpoint(7):
+                    pass
+            except caught:
+                pass
+        return contextlib.nullcontext()
+
+    blocks: dict[str, Callable[[], Any]] = {
+        "step": lambda: ft.step(7),
+        "eval_step": lambda: ft.eval_step(7, 3),
+        "checkpoint": lambda: ft.checkpoint(7),
+        "save in a step": lambda: save_in_step(()),
+        "caught in a step": lambda: save_in_step(kind),
+    }
+    with ft.run(RunContext()):
+        for point in range(1, 1000):
+            with ft.step(6):
+                pass
+            handler = _Handler(point, kind)
+            try:
+                sys.setprofile(handler)
+                with blocks[block]():
+                    pass
+            except kind:
+                pass
+            finally:
+                sys.setprofile(None)
+            for number in (8, 9):
+                with ft.step(number):
+                    assert open_sections(cell) == set(ft.client.open_sections) == {"step"}, point
+                assert open_sections(cell) == set(ft.client.open_sections) == set(), point
+            with ft.checkpoint(10):
+                assert open_sections(cell) == {"checkpointing"}, point
+            assert open_sections(cell) == set(ft.client.open_sections) == set(), point
+            with ft.eval_step(10, 4):
+                assert open_sections(cell) == {"step"}, point
+            assert open_sections(cell) == set(), point
+            if handler.left > 0:
+                break
+    assert 10 < point < 999
+
+
+# ---- blocks in an order that is no loop's -------------------------------------------------------------------------
+
+
+def test_a_block_inside_another_ends_that_one_and_says_so_once(
+    monitored: Callable[..., Cell], bus: EventBus, recorder: EventRecorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    cell = monitored(num_warmup_iterations=0)
+    ft = FaultTolerance(bus=bus)
+    with ft.run(RunContext()):
+        for _ in range(2):
+            with ft.step(4):
+                with ft.step(5):
+                    assert open_sections(cell) == {"step"}
+                assert open_sections(cell) == set()
+            with ft.eval_step(4, 0), ft.eval_step(4, 1):
+                pass
+    assert recorder.names().count("step_start") == recorder.names().count("step_end") == 4
+    assert recorder.names().count("eval_step_start") == recorder.names().count("eval_step_end") == 4
+    assert caplog.text.count("begins inside a step that is still open") == 1
+    assert "step 5 begins inside a step that is still open (4)" in caplog.text
+
+
+@pytest.mark.parametrize("block", ["step", "eval_step"])
+def test_a_block_that_is_left_late_does_not_end_a_later_one(
+    monitored: Callable[..., Cell], bus: EventBus, block: str
+) -> None:
+    """As that of a generator which nobody asks for more."""
+    cell = monitored(num_warmup_iterations=0)
+    ft = FaultTolerance(bus=bus)
+
+    def framed(number: int) -> Any:
+        return ft.step(number) if block == "step" else ft.eval_step(3, number)
+
+    def numbers() -> Iterator[int]:
+        for number in range(5):
+            with framed(number):
+                yield number
+
+    with ft.run(RunContext()):
+        abandoned = numbers()
+        next(abandoned)
+        with framed(7):
+            abandoned.close()  # type: ignore[attr-defined]
+            assert open_sections(cell) == {"step"}
+        assert open_sections(cell) == set()
+
+
+def test_a_save_in_the_background_goes_on_while_steps_do_and_has_not_failed(
+    monitored: Callable[..., Cell], bus: EventBus, tmp_path: Path
+) -> None:
+    """And nothing is learned in its thread: a collective there would get in the way of the training's own."""
+    cell = monitored(num_warmup_iterations=0)
+    ft = FaultTolerance(bus=bus, state_path=tmp_path / "ft_state.json", calculate_timeouts=True)
+    with ft.run(RunContext()):
+        for number in range(20):
+            with ft.step(number):
+                pass
+        with writer(lambda: ft.checkpoint(5)):
+            with ft.step(20):
+                assert open_sections(cell) == {"step", "checkpointing"}
+            assert open_sections(cell) == {"checkpointing"}
+        assert open_sections(cell) == set()
+        assert not (tmp_path / "ft_state.json").exists()
+        with ft.checkpoint(21):
+            pass
+        assert (tmp_path / "ft_state.json").exists()
+    assert cell.view().saved == 21
+
+
+def test_a_writer_whose_save_outlives_that_of_the_loop_leaves_the_step_watched(
+    monitored: Callable[..., Cell], bus: EventBus, recorder: EventRecorder
+) -> None:
+    """Both are told: staging in the loop, writing in the background."""
+    cell = monitored(num_warmup_iterations=0)
+    ft = FaultTolerance(bus=bus)
+    with ft.run(RunContext()):
+        with ft.step(2), contextlib.ExitStack() as background:
+            with ft.checkpoint(2):
+                leave = background.enter_context(writer(lambda: ft.checkpoint(2)))
+                assert open_sections(cell) == {"checkpointing"}
+            assert open_sections(cell) == {"step", "checkpointing"}
+            leave()
+            assert open_sections(cell) == {"step"}
+        assert open_sections(cell) == set()
+    assert recorder.names().count("checkpoint_start") == recorder.names().count("checkpoint_end") == 2
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_save_inside_a_step_has_its_own_limit_in_whichever_thread_the_loop_runs(
+    monitored: Callable[..., Cell], bus: EventBus, changes: bool
+) -> None:
+    cell = monitored(num_warmup_iterations=1)
+    ft = FaultTolerance(bus=bus)
+    seen = []
+
+    def step(number: int) -> None:
+        with ft.step(number):
+            with ft.checkpoint(number):
+                seen.append(open_sections(cell))
+            seen.append(open_sections(cell))
+
+    with ft.run(RunContext()):
+        if changes:
+            for number in range(4):
+                in_a_thread(functools.partial(step, number))
+        else:
+            in_a_thread(lambda: [step(number) for number in range(4)])
+    assert seen == [{"checkpointing"}, set(), *[{"checkpointing"}, {"step"}] * 3]
+
+
+def test_an_evaluation_in_another_thread_is_covered_by_the_step_that_waits_for_it(
+    monitored: Callable[..., Cell], bus: EventBus
+) -> None:
+    cell = monitored(num_warmup_iterations=0)
+    ft = FaultTolerance(bus=bus)
+    seen = []
+
+    def evaluate() -> None:
+        for index in range(2):
+            with ft.eval_step(2, index):
+                seen.append(open_sections(cell))
+
+    with ft.run(RunContext()):
+        with ft.step(2):
+            in_a_thread(evaluate)
+            assert open_sections(cell) == {"step"}
+            with ft.checkpoint(2):  # the step is still that of the loop's thread
+                assert open_sections(cell) == {"checkpointing"}
+        assert open_sections(cell) == set()
+        in_a_thread(evaluate)
+        assert open_sections(cell) == set()
+    assert seen == [{"step"}] * 4
+
+
+def test_an_evaluation_inside_a_save_is_part_of_the_save(monitored: Callable[..., Cell], bus: EventBus) -> None:
+    cell = monitored(num_warmup_iterations=0)
+    ft = FaultTolerance(bus=bus)
+    with ft.run(RunContext()):
+        for within_a_step in (False, True):
+            with ft.step(2) if within_a_step else contextlib.nullcontext():
+                with ft.checkpoint(2):
+                    for index in range(3):
+                        with ft.eval_step(2, index):
+                            assert open_sections(cell) == {"checkpointing"}
+                    assert open_sections(cell) == {"checkpointing"}
+                assert open_sections(cell) == ({"step"} if within_a_step else set())
+            assert open_sections(cell) == set()
+
+
+def test_a_step_inside_a_save_ends_the_save_and_says_so_once(
+    monitored: Callable[..., Cell], bus: EventBus, caplog: pytest.LogCaptureFixture
+) -> None:
+    cell = monitored(num_warmup_iterations=0)
+    ft = FaultTolerance(bus=bus)
+    with ft.run(RunContext()):
+        for number in (5, 6):
+            with ft.checkpoint(number), ft.step(number):
+                assert open_sections(cell) == {"step"}
+            assert open_sections(cell) == set()
+    assert caplog.text.count("the save counts as ended") == 1
+    assert "step 5 begins before the save of iteration 5 has ended" in caplog.text
+
+
+def test_an_exception_handled_by_a_thread_that_saves_does_not_end_the_step_of_the_loop(
+    monitored: Callable[..., Cell], bus: EventBus
+) -> None:
+    cell = monitored(num_warmup_iterations=0)
+    ft = FaultTolerance(bus=bus)
+
+    def save() -> None:
+        try:
+            raise OSError("the first try")
+        except OSError:
+            ft._translator.checkpoint_start(iteration=2)
+            ft._translator.checkpoint_end()
+
+    with ft.run(RunContext()), ft.step(2):
+        in_a_thread(save)
+        assert open_sections(cell) == {"step"}
+
+
+def test_a_writer_of_a_run_that_is_over_ends_nothing_of_the_next(
+    monitored: Callable[..., Cell], bus: EventBus, recorder: EventRecorder
+) -> None:
+    cell = monitored(num_warmup_iterations=0)
+    ft = FaultTolerance(bus=bus)
+    with contextlib.ExitStack() as background:
+        with contextlib.suppress(RuntimeError), ft.run(RunContext()):
+            leave = background.enter_context(writer(lambda: ft.checkpoint(1)))
+            raise RuntimeError("the first run")
+        with ft.run(RunContext()):
+            with ft.step(2), ft.checkpoint(2):
+                leave()
+                assert open_sections(cell) == {"checkpointing"}
+            assert open_sections(cell) == set()
+    assert [each["iteration"] for each in recorder.of("checkpoint_end")] == [2]
+
+
+def test_evaluations_in_a_thread_beside_the_steps_raise_nothing_and_leave_nothing_open(
+    monitored: Callable[..., Cell], bus: EventBus
+) -> None:
+    cell = monitored(num_warmup_iterations=0)
+    ft = FaultTolerance(bus=bus)
+    raised: list[BaseException] = []
+    is_over = threading.Event()
+
+    def evaluate() -> None:
+        try:
+            while not is_over.is_set():
+                with ft.eval_step(0, 0):
+                    pass
+        except BaseException as error:
+            raised.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread = threading.Thread(target=evaluate)
+    try:
+        with ft.run(RunContext()):
+            thread.start()
+            for number in range(2000):
+                with ft.step(number):
+                    pass
+            is_over.set()
+            thread.join(60)
+            with ft.step(2000):
+                assert open_sections(cell) == {"step"}
+            assert open_sections(cell) == set()
+    finally:
+        sys.setswitchinterval(before)
+        is_over.set()
+    assert raised == []
+
+
+def test_an_evaluation_inside_a_step_is_over_with_the_step(monitored: Callable[..., Cell], bus: EventBus) -> None:
+    """A thread that evaluates, too, had ended it in the eyes of the adapter."""
+    cell = monitored(num_warmup_iterations=0)
+    ft = FaultTolerance(bus=bus)
+
+    def evaluate() -> None:
+        with ft.eval_step(2, 5):
+            pass
+
+    with ft.run(RunContext()):
+        with ft.step(2), ft.eval_step(2, 0):
+            in_a_thread(evaluate)
+            assert open_sections(cell) == {"step"}
+        assert open_sections(cell) == set()
+
+
+def test_a_save_block_that_is_left_late_or_was_entered_before_the_run_ends_no_other_save(
+    monitored: Callable[..., Cell], bus: EventBus
+) -> None:
+    cell = monitored(num_warmup_iterations=0)
+    ft = FaultTolerance(bus=bus)
+    before = ft.checkpoint(1)
+    before.__enter__()
+    with ft.run(RunContext()):
+        with ft.step(1):
+            pass
+        with ft.checkpoint(2):
+            before.__exit__(None, None, None)
+            assert open_sections(cell) == {"checkpointing"}
+        late = ft.checkpoint(3)
+        late.__enter__()
+        with ft.step(3):  # the save is over
+            pass
+        with ft.checkpoint(4):
+            late.__exit__(None, None, None)
+            in_a_thread(functools.partial(late.__exit__, None, None, None))
+            assert open_sections(cell) == {"checkpointing"}
+        assert open_sections(cell) == set()
+        elsewhere = ft.checkpoint(5)
+        elsewhere.__enter__()
+        in_a_thread(functools.partial(elsewhere.__exit__, None, None, None))
+        assert open_sections(cell) == set()

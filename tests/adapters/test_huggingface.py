@@ -91,6 +91,32 @@ def test_sections_are_open_where_they_should_be(tmp_path: Path, rank_environment
     assert seen == {"create_optimizer": {"setup"}, "training_step": {"step"}, "_save": {"checkpointing"}}
 
 
+def test_an_evaluation_that_fails_and_is_caught_is_over(
+    tmp_path: Path, rank_environment: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the memory is used up: its section stayed open, and what came after it was condemned."""
+    cell = rank_environment(**LIMITS, num_warmup_iterations=0)
+    trainer = make_trainer(tmp_path, max_steps=2, eval_strategy="steps", eval_steps=1)
+    evaluate, seen = trainer.evaluate, []
+
+    def out_of_memory(*_: Any, **__: Any) -> Any:
+        raise MemoryError
+
+    def evaluate_if_possible(*arguments: Any, **named: Any) -> Any:
+        try:
+            return evaluate(*arguments, **named)
+        except MemoryError:
+            seen.append({section.name for section in cell.view().sections})
+            return {}
+
+    monkeypatch.setattr(trainer, "prediction_step", out_of_memory)
+    monkeypatch.setattr(trainer, "evaluate", evaluate_if_possible)
+    protect(trainer, exp_dir=tmp_path)
+    trainer.train()
+    assert seen
+    assert not any(seen)
+
+
 def test_timeouts_are_learned_and_kept(tmp_path: Path, rank_environment: Callable[..., Cell]) -> None:
     for first, last in ((0, 20), (20, 40)):
         rank_environment(**LIMITS)
@@ -155,3 +181,9 @@ def test_bad_input_is_refused_before_training_starts(tmp_path: Path, rank_enviro
     with pytest.raises(SectionError, match="used but not in rank_section_timeouts"):
         trainer.train()
     assert not WRAPPED & vars(trainer).keys()
+
+
+@pytest.mark.parametrize("other", [None, "x"])
+def test_what_is_no_trainer_is_refused(other: Any) -> None:
+    with pytest.raises(TypeError, match=r"it must be a transformers\.Trainer"):
+        protect(other)

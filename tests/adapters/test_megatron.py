@@ -428,3 +428,40 @@ def test_without_a_count_of_steps_the_calls_are_counted(state: Any, recorder: Ev
 def test_a_global_state_that_was_never_set_up_needs_nothing() -> None:
     for function in (megatron.on_training_step_start, megatron.on_eval_step_end, megatron.shutdown, megatron.abort):
         function(SimpleNamespace())
+
+
+def test_a_save_that_an_exception_has_left_is_over_when_the_next_step_begins(
+    state: Any, rank_environment: Callable[..., Cell]
+) -> None:
+    """As in a loop that catches it and tries again, without the call for the end of the save that failed."""
+    cell = rank_environment(num_warmup_iterations=0)
+    megatron.setup(state.cfg, state)
+    step(state)
+    megatron.on_checkpointing_start(state)
+    save(state)
+    megatron.on_training_step_start(state)
+    assert open_sections(cell) == {"step"}
+    megatron.on_training_step_end(state)
+    assert open_sections(cell) == set()
+    save(state)
+    assert open_sections(cell) == set()
+
+
+def test_what_was_open_when_fault_tolerance_was_switched_off_ends(
+    state: Any, rank_environment: Callable[..., Cell]
+) -> None:
+    cell = rank_environment(num_warmup_iterations=0)
+    megatron.setup(state.cfg, state)
+    step(state)
+    before = state.cfg.ft
+    for start, end in (
+        (megatron.on_training_step_start, megatron.on_training_step_end),
+        (megatron.on_checkpointing_start, lambda state: megatron.on_checkpointing_end(False, state)),
+        (megatron.on_training_step_start, megatron.on_training_step_start),
+    ):
+        start(state)
+        assert len(open_sections(cell)) == 1
+        state.cfg.ft = None
+        end(state)
+        assert open_sections(cell) == set()
+        state.cfg.ft = before

@@ -57,10 +57,11 @@ def test_a_rank_that_fails_for_good_ends_the_job_with_1(launch: Callable[..., An
     assert (ended["outcome"], ended["exit_code"], ended["failures"]) == ("failed", 1, 3)
 
 
-def test_an_error_in_the_configuration_is_not_tried_again(launch: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("restarts", [0, 3])
+def test_an_error_in_the_configuration_is_not_tried_again(launch: Callable[..., Any], restarts: int) -> None:
     """Four generations that say the same would only hide what is to be done."""
     job = launch(
-        "unconfigured.py", options=["--max-restarts", 3], rank_section_timeouts="step:3,checkpointing:3", nproc=1
+        "unconfigured.py", options=["--max-restarts", restarts], rank_section_timeouts="step:3,checkpointing:3", nproc=1
     )
 
     assert job.wait() == 93
@@ -133,7 +134,11 @@ def test_progress_of_the_checkpoint_keeps_a_job_going(launch: Callable[..., Any]
 
 
 @pytest.mark.parametrize(
-    "how", ["epochs", "numbers", "generations", "silent", "saves", "loads", "local", "ahead", "older"]
+    "how",
+    [
+        *("epochs", "silent", "saves", "loads"),
+        *(pytest.param(how, marks=pytest.mark.long) for how in ("numbers", "generations", "local", "ahead", "older")),
+    ],
 )
 def test_a_job_that_gets_on_is_not_given_up_however_it_counts(
     launch: Callable[..., Any], tmp_path: Path, how: str

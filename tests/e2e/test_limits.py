@@ -131,3 +131,20 @@ def test_one_rank_that_nobody_watches_is_named(launch: Callable[..., Any]) -> No
     (job.work / "go").touch()
     assert job.wait() == 0
     assert "no rank has reported" not in job.stderr
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_what_is_done_inside_a_step_does_not_count_for_the_limit_of_the_step(
+    launch: Callable[..., Any], hangs: bool
+) -> None:
+    """A save of twice that limit was condemned as a hang. What hangs in the step after the save still is."""
+    job = launch(
+        *("saves_inside_steps.py", "--seconds", 2.4, *(["--hang-after-save"] if hangs else [])),
+        nproc=1,
+        rank_section_timeouts="setup:60,step:1.2,checkpointing:60",
+        rank_out_of_section_timeout=60,
+        num_warmup_iterations=0,
+    )
+    assert job.wait() == (1 if hangs else 0)
+    causes = [rank.cause for incident in job.incidents() for rank in incident.condemned]
+    assert causes == (["section"] if hangs else [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 import subprocess
 import sys
 import threading
@@ -720,3 +721,55 @@ def test_of_a_plugin_that_equals_a_registered_one_that_is_said() -> None:
     with pytest.raises(PluginError, match=r"Equal equals one that is registered already, as 'mine', and .* eq=False"):
         bus.register(Equal(1))
     bus.register(Equal(2))
+
+
+class _TimeIsUp(Exception):
+    pass
+
+
+def _raise_in_function(*_: object) -> None:
+    raise _TimeIsUp
+
+
+class _RaisingHandler:
+    def method(self, *_: object) -> None:
+        raise _TimeIsUp
+
+    def __call__(self, *_: object) -> None:
+        raise _TimeIsUp
+
+
+class _Signalled:
+    """Gets a signal while it hears a step."""
+
+    @hookimpl
+    def step_start(self) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+
+
+class _SignalledWrapper:
+    @hookimpl(wrapper=True)
+    def step_start(self) -> Iterator[None]:
+        signal.raise_signal(signal.SIGUSR1)
+        yield
+
+
+@pytest.mark.parametrize("kind", [_Signalled, _SignalledWrapper])
+@pytest.mark.parametrize("handler", [_raise_in_function, _RaisingHandler().method, _RaisingHandler()])
+def test_what_a_signal_handler_raises_is_the_trainings_when_all_have_heard(
+    handler: Any, kind: type[object], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was swallowed as an error of the plugin that ran when the signal came: an order to save and end was lost."""
+    bus, heard = EventBus(), list[Any]()
+    bus.register(Step("before", heard))
+    bus.register(kind())
+    bus.register(Step("after", heard))
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(_TimeIsUp):
+            bus.step_start(iteration=1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(heard) == 2
+    assert f"_TimeIsUp was raised while plugin {__name__}.{kind.__name__} " in caplog.text
+    assert "passed over" not in caplog.text

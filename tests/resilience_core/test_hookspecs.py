@@ -92,3 +92,17 @@ def test_a_context_is_read_from_the_environment(clean_environment: pytest.Monkey
 def test_a_variable_that_is_no_number_is_as_none(clean_environment: pytest.MonkeyPatch):
     clean_environment.setenv("RANK", "first")
     assert RunContext.from_environment().rank == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"rank": "x"}, "rank is 'x' (str); it must be a whole number"),
+        ({"world_size": 1.5}, "world_size is 1.5 (float); it must be a whole number"),
+        ({"asynchronous_saves": "no"}, "'asynchronous_saves' must be <class 'bool'>"),
+    ],
+)
+def test_a_context_of_wrong_types_is_refused(wrong: dict[str, typing.Any], said: str) -> None:
+    with pytest.raises(TypeError) as raised:
+        RunContext(**wrong)
+    assert said in str(raised.value)

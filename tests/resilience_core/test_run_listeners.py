@@ -33,3 +33,10 @@ def test_the_order_is_monitor_then_flag_then_policy(tmp_path: Path, monkeypatch:
     assert listeners(monitor, client, autoresume=False) == [monitor]
     assert everything[0] is monitor
     assert [type(plugin).__name__ for plugin in everything[1:]] == ["FinishedFlag", "ExceptionPolicy"]
+
+
+def test_a_text_does_not_turn_autoresume_on() -> None:
+    client = RankMonitorClient()
+    monitor = make_monitor("sections", client, state_path=None, calculate_timeouts=False)
+    with pytest.raises(ConfigError, match=r"autoresume is 'no' \(str\); it must be True or False"):
+        listeners(monitor, client, autoresume="no")  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resilience_core import EventBus, RankMonitorClient, RunContext, SectionMonitor, StopTraining, hookimpl
-from resilience_core.errors import PluginError, SectionError
+from resilience_core.errors import ConfigError, PluginError, SectionError
 from resilience_core.faults import FaultInjector, fault_from_params
 from resilience_core.testing import EventRecorder, assert_conforms, violations
 from resilience_core.translator import Translator, state_path_in
@@ -158,6 +159,24 @@ def test_one_translator_for_a_trainer() -> None:
 def test_state_path(tmp_path: Any) -> None:
     assert state_path_in(None, "default") == "default/ft_state.json"
     assert state_path_in(tmp_path, "default") == str(tmp_path / "ft_state.json")
+    with pytest.raises(ConfigError, match=r"exp_dir is 3 \(int\); it must be a path, or None"):
+        state_path_in(3, "default")  # type: ignore[arg-type]
+
+
+def test_a_save_of_an_earlier_run_that_ends_late_ends_no_save_of_this_one() -> None:
+    bus, recorder = EventBus(), EventRecorder()
+    bus.register(recorder)
+    translator = Translator("test", bus)
+    with ThreadPoolExecutor(1) as writer:
+        translator.begin(CONTEXT)
+        writer.submit(translator.checkpoint_start).result()
+        translator.begin(CONTEXT)
+        translator.checkpoint_start()
+        recorder.clear()
+        writer.submit(translator.checkpoint_end).result()
+        assert recorder.names() == []
+    translator.checkpoint_end()
+    assert recorder.names() == ["checkpoint_end"]
 
 
 def test_the_translator_takes_a_client() -> None:
@@ -171,7 +190,8 @@ def test_the_translator_takes_a_client() -> None:
 def test_an_exception_is_noted_where_it_leaves_a_block(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     bus = EventBus()
     order: list[object] = []
-    monkeypatch.setattr("resilience_core.translator.note_error", order.append)
+    for module in ("translator", "_translated_saves"):
+        monkeypatch.setattr(f"resilience_core.{module}.note_error", order.append)
 
     class Listener:
         @hookimpl

@@ -20,6 +20,7 @@ parser.add_argument("--step-seconds", type=float, default=0.01)
 parser.add_argument("--save-every", type=int, default=0, metavar="STEPS")
 parser.add_argument("--until-stopped", action="store_true")
 parser.add_argument("--until-file")
+parser.add_argument("--done-at-once", type=int, metavar="RANK")
 parser.add_argument("--ignore-sigterm", action="store_true")
 parser.add_argument("--ignore-sigint", action="store_true")
 parser.add_argument("--on-sigterm", type=int, metavar="EXIT_CODE", help="finish the step, say so, and exit")
@@ -43,6 +44,8 @@ print(f"rank {context.rank} runs in generation {context.restart_count}", flush=T
 
 
 def goes_on(done: int) -> bool:
+    if arguments.done_at_once == context.rank:
+        return False
     if arguments.until_file:
         return not os.path.exists(arguments.until_file)
     return done < arguments.steps or (arguments.until_stopped and context.restart_count == 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from resilience_core import EventBus, HeartbeatMonitor, RankMonitorClient, RunContext
 from resilience_core.plugins.state_file import load_state
-from resilience_core.protocol.cell_layout import CLOSED, HEARTBEAT, NO_LIMIT, OUT_OF_SECTION
+from resilience_core.protocol.cell_layout import CLOSED, HEARTBEAT, NO_LIMIT, OUT_OF_SECTION, SAVED
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def test_no_heartbeat_while_a_checkpoint_is_saved_or_loaded(bus: EventBus, recor
     bus.checkpoint_loaded(iteration=0, source="local")
     bus.checkpoint_start(iteration=0, kind="save")
     bus.checkpoint_start(iteration=0, kind="remove")
-    step(bus)
+    bus.step_end(iteration=0)
     bus.checkpoint_end(iteration=0, kind="remove", error=None)
     bus.eval_step_end(iteration=0, eval_index=0)
     assert recording_client.calls == []
@@ -50,6 +51,25 @@ def test_no_heartbeat_while_a_checkpoint_is_saved_or_loaded(bus: EventBus, recor
     assert recording_client.calls == []
     step(bus)
     assert recording_client.calls == ["beat"]
+
+
+def test_a_save_whose_end_was_not_heard_is_over_when_the_next_step_begins(bus: EventBus, recording_client: Any):
+    """A signal handler may raise on the way; without heartbeats a healthy rank would be killed."""
+    bus.checkpoint_start(iteration=0, kind="save")
+    step(bus)
+    assert recording_client.calls == ["beat"]
+
+
+def test_heartbeats_go_on_beside_a_save_in_the_background(bus: EventBus, recording_client: Any) -> None:
+    """A write that took longer than the limit had a healthy rank killed."""
+    with ThreadPoolExecutor(1) as writer:
+        writer.submit(lambda: bus.checkpoint_start(iteration=0, kind="save")).result()
+        step(bus)
+        bus.eval_step_start(iteration=0, eval_index=0)
+        bus.eval_step_end(iteration=0, eval_index=0)
+        assert recording_client.calls == ["beat", "beat"]
+        writer.submit(lambda: bus.checkpoint_end(iteration=1, kind="save", error=None)).result()
+    assert recording_client._state.words[SAVED] == 1
 
 
 def test_after_an_exception_inside_a_save_heartbeats_go_on(bus: EventBus, recording_client: Any):

@@ -31,4 +31,10 @@ def test_the_cell_says_how_far_training_came(
         bus.step_end(iteration=iteration)
     assert cell.view().iteration == 41
     assert cell.view()[-3:] == (1, 40, 52)
+    bus.checkpoint_start(iteration=60, kind="save")
+    bus.step_start(iteration=60)
+    bus.step_end(iteration=60)
+    bus.checkpoint_end(iteration=60, kind="save", error=None)  # it has gone on while a step did
+    bus.checkpoint_end(iteration=900, kind="save", error=None)
+    assert cell.view()[-3:] == (1, 40, 60)
     bus.teardown(reason="completed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 
 from resilience_core import EventBus, RankMonitorClient, RunContext, SectionError, SectionMonitor
 from resilience_core.errors import UnconfiguredSectionError
+from resilience_core.protocol.cell_layout import SAVED
+from tests.threads import in_a_thread
 
 Start = Callable[..., EventBus]
 
@@ -159,13 +162,118 @@ def test_a_skipped_end_does_not_stop_training(start: Start, recording_client: An
     assert recording_client.open_sections == set()
 
 
-def test_an_evaluation_inside_a_step_is_covered_by_the_step(start: Start, recording_client: Any):
+def test_a_save_inside_a_step_counts_for_its_own_limit_alone(start: Start, recording_client: Any) -> None:
     bus = start(num_warmup_iterations=0)
     bus.step_start(iteration=0)
-    evaluate(bus, 3)
+    save(bus)
     assert recording_client.open_sections == {"step"}
     bus.step_end(iteration=0)
-    assert recording_client.calls == ["+setup", "-setup", "+step", "-step"]
+    steps(bus, 1)
+    as_it_saves = ("-step", "+checkpointing", "-checkpointing", "+step")
+    assert recording_client.calls == ["+setup", "-setup", "+step", *as_it_saves, "-step", "+step", "-step"]
+
+
+def test_each_step_of_an_evaluation_inside_a_step_has_the_limit_to_itself(start: Start, recording_client: Any) -> None:
+    bus = start(num_warmup_iterations=1)
+    steps(bus, 0)
+    bus.step_start(iteration=1)
+    recording_client.calls.clear()
+    evaluate(bus, 3)
+    assert recording_client.open_sections == {"step"}
+    bus.step_end(iteration=1)
+    evaluation = ("+step", "-step")
+    assert recording_client.calls == ["-step", *("+step", "-step", *evaluation) * 2, "+step", "-step"]
+
+
+def test_a_save_inside_a_step_of_an_evaluation_inside_a_step(start: Start, recording_client: Any) -> None:
+    bus = start(num_warmup_iterations=0)
+    bus.step_start(iteration=0)
+    for index, is_ended_first in ((0, "save"), (1, "evaluation")):
+        bus.eval_step_start(iteration=0, eval_index=index)
+        bus.checkpoint_start(iteration=0, kind="save")
+        assert recording_client.open_sections == {"checkpointing"}
+        if is_ended_first == "evaluation":
+            bus.eval_step_end(iteration=0, eval_index=index)
+            assert recording_client.open_sections == {"checkpointing"}
+        bus.checkpoint_end(iteration=0, kind="save", error=None)
+        assert recording_client.open_sections == {"step"}
+        bus.eval_step_end(iteration=0, eval_index=index)
+        assert recording_client.open_sections == {"step"}
+    bus.step_end(iteration=0)
+    assert recording_client.open_sections == set()
+
+
+def test_a_step_whose_end_comes_during_its_save_is_not_opened_anew(start: Start, recording_client: Any) -> None:
+    bus = start(num_warmup_iterations=0)
+    bus.step_start(iteration=0)
+    bus.checkpoint_start(iteration=0, kind="save")
+    bus.step_end(iteration=0)
+    bus.checkpoint_end(iteration=0, kind="save", error=None)
+    assert recording_client.open_sections == set()
+    steps(bus, 1)
+    assert recording_client.open_sections == set()
+
+
+def test_a_step_goes_on_beside_a_save_in_another_thread(start: Start, recording_client: Any) -> None:
+    bus = start(num_warmup_iterations=0)
+    bus.step_start(iteration=0)
+    in_a_thread(lambda: bus.checkpoint_start(iteration=0, kind="save"))
+    assert recording_client.open_sections == {"step", "checkpointing"}
+    bus.eval_step_start(iteration=0, eval_index=0)
+    bus.eval_step_end(iteration=0, eval_index=0)
+    assert recording_client.open_sections == {"step", "checkpointing"}
+    in_a_thread(lambda: bus.checkpoint_end(iteration=0, kind="save", error=None))
+    assert recording_client.open_sections == {"step"}
+    bus.step_end(iteration=0)
+    assert recording_client.open_sections == set()
+
+
+def test_a_save_may_be_ended_by_another_thread(start: Start, recording_client: Any) -> None:
+    bus = start()
+    bus.checkpoint_start(iteration=0, kind="save")
+    in_a_thread(lambda: bus.checkpoint_end(iteration=0, kind="save", error=None))
+    assert recording_client.open_sections == {"setup"}
+    bus.checkpoint_start(iteration=0, kind="save")
+    steps(bus, 0)  # in the background it goes on, but that cannot be known
+    assert recording_client.open_sections == set()
+    in_a_thread(lambda: bus.checkpoint_end(iteration=7, kind="save", error=None))
+    assert recording_client.open_sections == set()
+    assert recording_client._state.words[SAVED] == 7
+
+
+def test_saves_that_follow_each_other_in_the_background_have_a_limit_each(start: Start, recording_client: Any) -> None:
+    bus = start()
+    steps(bus, 0)
+    recording_client.calls.clear()
+    first, second = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+
+    def save(thread: ThreadPoolExecutor, event: Any, **more: Any) -> None:
+        thread.submit(lambda: event(iteration=0, kind="save", **more)).result()
+
+    with first, second:
+        save(first, bus.checkpoint_start)
+        for one, other in ((first, second), (second, first)):
+            save(other, bus.checkpoint_start)
+            save(one, bus.checkpoint_end, error=None)
+        assert recording_client.calls == ["+checkpointing", *("-checkpointing", "+checkpointing") * 2]
+        save(first, bus.checkpoint_start)  # the younger one, which is inside of nothing
+        save(first, bus.checkpoint_end, error=None)
+        save(first, bus.checkpoint_end, error=None)
+    assert recording_client.open_sections == set()
+
+
+def test_a_section_that_training_code_has_opened_is_its_own(start: Start, recording_client: Any) -> None:
+    bus = start(num_warmup_iterations=0)
+    bus.step_start(iteration=0)
+    bus.checkpoint_start(iteration=0, kind="save")
+    with recording_client.section("step"):
+        bus.checkpoint_end(iteration=0, kind="save", error=None)
+    bus.step_end(iteration=0)
+    with recording_client.section("checkpointing"):
+        save(bus)
+        assert recording_client.open_sections == {"checkpointing"}
+    steps(bus, 1)
+    assert recording_client.open_sections == set()
 
 
 def test_an_exception_closes_what_is_open_and_stays_connected(start: Start, recording_client: Any):
@@ -363,43 +471,68 @@ def test_a_run_that_was_not_torn_down_is_closed_by_the_next_setup(start: Start, 
 
 # ---- against a model ---------------------------------------------------------------------------------------
 
-_EVENTS = ["step+", "step-", "eval+", "eval-", "new eval", "save+", "save-", "error"]
+_EVENTS = ["step+", "step-", "eval+", "eval-", "new eval", "save+", "save-", "other save+", "other save-", "error"]
 
 
 class Model:
-    """Which sections are open: the rule as DESIGN states it, with nothing of how the monitor keeps it."""
+    """Which sections are open: the rule, with nothing of how the monitor keeps it. Two threads save."""
 
     def __init__(self, warmup: int) -> None:
         self.warmup = warmup
         self.setup = True
-        self.steps = self.evals = self.saves = 0
-        self.step = self.evaluation = False
+        self.steps = self.evals = 0
+        self.saves = {"save": 0, "other save": 0}
+        self.left: set[str] = set()  # threads whose save was over before its end came
+        self.step = False  # is it watched, if one goes on
+        self.evaluation: bool | None = None  # the same; None where none goes on
+
+    def leave(self, *threads: str) -> None:
+        self.left |= {thread for thread in threads if self.saves[thread]}
+        self.saves |= dict.fromkeys(threads, 0)
 
     def hear(self, event: str) -> None:
+        thread = event.rstrip("+-")
         if event in ("step+", "eval+", "new eval", "error"):
             self.setup = False
         if event == "step+":
-            self.step, self.evaluation = self.steps >= self.warmup, False
+            self.leave("save")  # its end was not heard
+            self.step, self.evaluation = self.steps >= self.warmup, None
             self.steps, self.evals = self.steps + 1, 0
         elif event == "step-":
+            if not (self.step and self.evaluation is None and not self.saves["save"]):
+                self.evaluation = None  # one inside the step is over with it
             self.step = False
-        elif event in ("eval+", "new eval"):
+        elif event in ("eval+", "new eval") and not self.saves["save"]:  # else it is part of the save
             self.evals = 0 if event == "new eval" else self.evals
-            self.evaluation = self.evals >= self.warmup and not self.step
+            self.evaluation = self.evals >= self.warmup
             self.evals += 1
         elif event == "eval-":
-            self.evaluation = False
-        elif event == "save+":
-            self.saves += 1
-        elif event == "save-":
-            self.saves = max(0, self.saves - 1)
+            self.evaluation = None
+        elif event in ("save+", "other save+"):
+            self.saves[thread] += 1
+            self.left.discard(thread)
+        elif event in ("save-", "other save-"):
+            if self.saves[thread]:
+                self.saves[thread] -= 1
+            else:
+                self.left.discard(thread) if thread in self.left else self.left.clear()
         elif event == "error":
-            self.step = self.evaluation = False
-            self.saves = 0
+            self.leave("save", "other save")
+            self.step, self.evaluation = False, None
+
+    def is_of_another(self, event: str) -> bool:
+        """Whether it ends what the other thread has begun, which has a test of its own."""
+        thread = event.rstrip("+-")
+        return (
+            event.endswith("save-") and not self.saves[thread] and thread not in self.left and any(self.saves.values())
+        )
 
     @property
     def open(self) -> set[str]:
-        flags = {"setup": self.setup, "step": self.step or self.evaluation, "checkpointing": self.saves > 0}
+        """The innermost of a training step, a step of an evaluation and a save has its section; setup stays open."""
+        step = self.step if self.evaluation is None else self.evaluation
+        is_saving = any(self.saves.values())
+        flags = {"setup": self.setup, "step": step and not self.saves["save"], "checkpointing": is_saving}
         return {name for name, is_open in flags.items() if is_open}
 
 
@@ -412,26 +545,50 @@ def test_whatever_the_order_of_events_the_open_sections_are_those_of_the_rule(
     bus, client, model = EventBus(), RankMonitorClient(), Model(warmup)
     bus.register(SectionMonitor(client))
     bus.setup(context=RunContext())
-    index = -1
-    for event in events:
-        # Where the last index was 0, one more 0 cannot be told from the same evaluation going on.
-        event = "eval+" if event == "new eval" and index < 1 else event
-        model.hear(event)
-        if event == "step+":
-            bus.step_start(iteration=0)
-        elif event == "step-":
-            bus.step_end(iteration=0)
-        elif event in ("eval+", "new eval"):
-            index = 0 if event == "new eval" else index + 1
-            bus.eval_step_start(iteration=0, eval_index=index)
-        elif event == "eval-":
-            bus.eval_step_end(iteration=0, eval_index=index)
-        elif event == "save+":
-            bus.checkpoint_start(iteration=0, kind="save")
-        elif event == "save-":
-            bus.checkpoint_end(iteration=0, kind="save", error=None)
-        else:
-            bus.training_error(error=RuntimeError("x"), iteration=0)
-        assert client.open_sections == model.open, event
+    index = last = -1
+    with ThreadPoolExecutor(1) as other:
+        for event in events:
+            if model.is_of_another(event):
+                continue
+            # Where the last index was 0, one more 0 cannot be told from the same evaluation going on.
+            event = "eval+" if event == "new eval" and (index < 1 or last < 1) else event
+            is_part_of_save = bool(model.saves["save"])
+            model.hear(event)
+            if event == "step+":
+                bus.step_start(iteration=0)
+            elif event == "step-":
+                bus.step_end(iteration=0)
+            elif event in ("eval+", "new eval"):
+                index = 0 if event == "new eval" else index + 1
+                last = last if is_part_of_save else index  # what the monitor has seen
+                bus.eval_step_start(iteration=0, eval_index=index)
+            elif event == "eval-":
+                bus.eval_step_end(iteration=0, eval_index=index)
+            elif event == "save+":
+                bus.checkpoint_start(iteration=0, kind="save")
+            elif event == "save-":
+                bus.checkpoint_end(iteration=0, kind="save", error=None)
+            elif event == "other save+":
+                other.submit(lambda: bus.checkpoint_start(iteration=0, kind="save")).result()
+            elif event == "other save-":
+                other.submit(lambda: bus.checkpoint_end(iteration=0, kind="save", error=None)).result()
+            else:
+                bus.training_error(error=RuntimeError("x"), iteration=0)
+            assert client.open_sections == model.open, event
     bus.teardown(reason="completed")
     assert not client.is_initialized
+
+
+def test_a_step_is_watched_although_its_number_cannot_be_told(
+    start: Start, recording_client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a loop that fires the events itself may have it."""
+    bus = start(num_warmup_iterations=1)
+    steps(bus, 0.5, 1.5, 2.5, 2**70)  # type: ignore[arg-type]
+    bus.eval_step_start(iteration=0.5, eval_index=1)
+    bus.eval_step_end(iteration=0.5, eval_index=1)
+    evaluate(bus, 2, iteration=0.5)  # type: ignore[arg-type]
+    assert recording_client.calls == ["+setup", "-setup", *("+step", "-step") * 3, *("+step", "-step") * 1]
+    assert caplog.text.count("iteration is 0.5 (float); pass a whole number") == 1
+    assert "failed in" not in caplog.text
+    bus.teardown(reason="completed")

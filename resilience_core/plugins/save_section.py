@@ -1,0 +1,67 @@
+"""SaveSection: the section ``checkpointing``, which is open while any thread is saving."""
+
+from __future__ import annotations
+
+from resilience_core._saves_by_thread import SavesByThread
+from resilience_core.errors import SectionError, UnconfiguredSectionError
+from resilience_core.monitoring.client import RankMonitorClient
+from resilience_core.plugins.section_names import CHECKPOINTING
+
+__all__ = ["SaveSection", "ignore_if_done"]
+
+
+def ignore_if_done(error: SectionError) -> None:
+    """Ignore that a section is open, or closed, already: training code or another thread has done it.
+
+    Raises:
+        UnconfiguredSectionError: If ``error`` is one.
+    """
+    if isinstance(error, UnconfiguredSectionError):
+        raise error
+
+
+class SaveSection:
+    """The saves of all threads and the section that they share.
+
+    A section ``checkpointing`` that training code has opened by itself is left alone.
+    """
+
+    def __init__(self) -> None:
+        self.saves = SavesByThread()
+        self._is_ours = False
+
+    def forget(self) -> None:
+        """Prepare for another run: saves that are still in progress do not belong to it."""
+        self.saves.abandon_all()
+        self._is_ours = False
+
+    def update(self, client: RankMonitorClient) -> None:
+        """Open the section if any thread is saving, else close it.
+
+        Threads may call this at the same time. Each checks again after every change, so the last one leaves the section
+        in the right state. A lock could stay locked after a fork, or after an exception in a signal handler.
+
+        Raises:
+            UnconfiguredSectionError: The configuration names sections, but not this one.
+        """
+        for _ in range(10):  # bounded: in a forked process the client ignores all calls
+            is_open = CHECKPOINTING in client.open_sections
+            if bool(self.saves.depths) == is_open or not (self.saves.depths or self._is_ours):
+                return
+            try:
+                if is_open:
+                    client.end_section(CHECKPOINTING)
+                    self._is_ours = False
+                else:
+                    self._is_ours = True
+                    client.start_section(CHECKPOINTING)
+            except SectionError as error:
+                ignore_if_done(error)
+
+    def restart(self, client: RankMonitorClient) -> None:
+        """Close the section, so that :meth:`update` opens it with a new deadline for saves that began later."""
+        if self._is_ours:
+            try:
+                client.end_section(CHECKPOINTING)
+            except SectionError:
+                pass  # another thread has closed it

@@ -77,8 +77,8 @@ class AutoResume:
         code, why = self._loop(flag)
         tally = self._tally
         announce(
-            f"{why} after {tally.runs} run(s), {tally.failures} failed, {time.monotonic() - began:.0f} s; "
-            f"last iteration {'unknown' if tally.best is None else tally.best}",
+            f"{why} (after {tally.runs} run(s), {tally.failures} failed, {time.monotonic() - began:.0f} s; "
+            f"last iteration {'unknown' if tally.best is None else tally.best})",
             level=INFO if code == SUCCEEDED else ERROR,
         )
         return code

@@ -679,8 +679,9 @@ MUTANTS = (
     Mutant(
         "the store that was opened ahead serves two generations",
         "launcher/agent/store_host.py",
-        "            self._store, self._spare = self._spare or self._on_a_free_port(), None\n",
-        "            self._store = self._spare = self._spare or self._on_a_free_port()\n",
+        "            self._store = self._take_spare() or self._on_a_free_port()\n",
+        "            self._store = self._take_spare() or self._on_a_free_port()\n"
+        "            self._spares.put(self._store)\n",
         ("tests/launcher/agent/test_store_host.py",),
     ),
     Mutant(
@@ -693,7 +694,7 @@ MUTANTS = (
     Mutant(
         "a generation meets in the store of the one before",
         "launcher/agent/store_host.py",
-        "            self._store, self._spare = self._spare or self._on_a_free_port(), None\n",
+        "            self._store = self._take_spare() or self._on_a_free_port()\n",
         "            self._store = self._store or self._on_a_free_port()\n",
         ("tests/launcher/agent/test_store_host.py",),
     ),
@@ -807,15 +808,15 @@ MUTANTS = (
     Mutant(
         "a step that an exception leaves stays open",
         "adapters/ddp.py",
-        "taken for a rank stuck in a step.\n        self._translator.step_end(error)\n",
-        "taken for a rank stuck in a step.\n        if error is None:\n            self._translator.step_end(error)\n",
+        "            self._translator.step_end(error)\n",
+        "            if error is None:\n                self._translator.step_end(error)\n",
         ("tests/adapters/test_ddp.py",),
     ),
     Mutant(
         "a save within a save ends the section",
-        "resilience_core/translator.py",
-        "        if not self._saves_open:\n            iteration, began_as = self._save\n",
-        "        if True:\n            iteration, began_as = self._save\n",
+        "resilience_core/_translated_saves.py",
+        "or not self._saves.end(thread):\n",
+        "or self._saves.end(thread) is None:\n",
         ("tests/resilience_core/test_translator.py",),
     ),
     Mutant(

@@ -17,6 +17,20 @@ _TESTS_OF_THE_NODE = ("tests/launcher/agent/test_fenced_node.py",)
 MUTANTS_OF_THE_FENCE = (
     # ---- the word ----
     Mutant(
+        "the second fence is not started again",
+        "launcher/agent/generation.py",
+        "            self._resources.second_fence.ensure()\n",
+        "            pass\n",
+        ("tests/e2e/test_nodes.py",),
+    ),
+    Mutant(
+        "the second fence reads no lease",
+        "launcher/monitor/second_fence.py",
+        "    start_fence(lease, ",
+        "    start_fence(0, ",
+        ("tests/launcher/agent/test_second_fence.py",),
+    ),
+    Mutant(
         "a damaged lease is believed",
         "launcher/nodes/fence.py",
         "if magic == _MAGIC and word == ~complement and word >= 0:",

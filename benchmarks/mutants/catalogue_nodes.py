@@ -22,6 +22,13 @@ _TESTS_OF_WHAT_IS_AGREED = ("tests/launcher/nodes/test_membership.py",)
 MUTANTS_OF_THE_NODES = (
     # ---- elections ----
     Mutant(
+        "SIGTERM to a job that has not begun is success",
+        "launcher/agent/plane_rendezvous.py",
+        "return view is not None and view.generation >= 0",
+        "return True",
+        ("tests/launcher/agent/test_plane_rendezvous.py",),
+    ),
+    Mutant(
         "a voter votes twice in a term",
         _ELECTION,
         "request.term == self.term and self._voted_for in (None, sender)",
@@ -316,6 +323,41 @@ MUTANTS_OF_THE_NODES = (
         "elif message.void and message.void == self.session.job:",
         "elif False:",
         ("tests/launcher/nodes/test_protocol.py",),
+    ),
+    Mutant(
+        "a leader shows itself where a node is silent only when that has been missed",
+        "launcher/nodes/protocol.py",
+        "for name, node in nodes.items() if hears(name, now_ns)}",
+        "for name, node in nodes.items()}",
+        ("tests/launcher/nodes/test_protocol.py",),
+    ),
+    Mutant(
+        "nodes with different leases meet",
+        "launcher/agent/open_plane.py",
+        "policy._replace(last_call_ns=0",
+        "policy._replace(lease_ns=0, last_call_ns=0",
+        ("tests/launcher/agent/test_open_plane.py",),
+    ),
+    Mutant(
+        "many nodes that connect at once drop each other's connections",
+        "launcher/nodes/pool.py",
+        "MAX_STRANGERS: Final = 512",
+        "MAX_STRANGERS: Final = 64",
+        ("tests/launcher/nodes/test_transport.py",),
+    ),
+    Mutant(
+        "a node that has nothing left to do ends the generation of the others when it leaves",
+        "launcher/agent/plane_rendezvous.py",
+        "self._last.doing not in (Doing.ENDING, Doing.FINISHED)",
+        "self._last.doing != Doing.ENDING",
+        ("tests/launcher/agent/test_plane_rendezvous.py",),
+    ),
+    Mutant(
+        "the word that its ranks had ended is lost where a node leaves",
+        "launcher/nodes/coordinator.py",
+        "if status.has_finished:",
+        "if False:",
+        ("tests/launcher/nodes/test_coordinator.py",),
     ),
     Mutant(
         "a node that leaves is gone before it has handed over",

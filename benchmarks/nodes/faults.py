@@ -69,6 +69,16 @@ def _power_off_store(job: Job, seconds: float) -> None:
     job.power_off(0)
 
 
+def _power_off_spare(job: Job, seconds: float) -> None:
+    job.power_off(_spare(job))
+
+
+def _power_off_node_and_spare(job: Job, seconds: float) -> None:
+    lost = [job.victims()[0], _spare(job)]
+    job.power_off(*lost)
+    _bring_back_what_is_missing(job, lost)
+
+
 def _power_off_two(job: Job, seconds: float) -> None:
     victims = job.victims(2)
     job.power_off(*victims)
@@ -112,6 +122,15 @@ def _cut_store(job: Job, seconds: float) -> None:
     job.cut(0, seconds)
 
 
+def _spare(job: Job) -> int:
+    """Return a node that runs a launcher and is not in the newest group."""
+    names = job.groups()[-1].nodes
+    found = [index for index in job.running() if job.machines.nodes[index].name not in names]
+    if not found:
+        raise LookupError("every node is in the newest group, the fault needs one that waits")
+    return found[0]
+
+
 def _bring_back_what_is_missing(job: Job, lost: list[int]) -> None:
     """Start launchers on lost nodes until the job has as many nodes as it needs."""
     missing = lowest_count(job.options) - len(job.running())
@@ -129,6 +148,8 @@ FAULTS = {
     "stop-launcher": Fault("SIGSTOP of a launcher, for good or for SECONDS", _stop_launcher),
     "power-off": Fault("a node is gone: silence, no FIN and no RST", _power_off),
     "power-off-store": Fault("node 0 is gone, and what it serves", _power_off_store),
+    "power-off-spare": Fault("a node that waits is gone", _power_off_spare),
+    "power-off-node-and-spare": Fault("a node, and one that waits, are gone at once", _power_off_node_and_spare),
     "power-off-two": Fault("two nodes are gone at once", _power_off_two),
     "power-off-two-in-turn": Fault("a second node is gone SECONDS after the first", _power_off_two_in_turn, 0.3),
     "kill-rank-then-power-off": Fault(

@@ -16,6 +16,7 @@ from typing import TypeVar
 from benchmarks.nodes.journal import Group, Journals, Note, groups
 from benchmarks.nodes.namespaces import Machines
 from benchmarks.nodes.process_table import children
+from benchmarks.nodes.training import HOLD
 
 __all__ = ["LAUNCHERS", "Job", "Launch", "TooLateError", "launcher_options", "lowest_count"]
 
@@ -100,14 +101,14 @@ class Job:
         self._launcher = launcher
         self._command = [sys.executable, "-m", LAUNCHERS[launcher], *self.options]
         self._training = [str(_TRAINING), str(folder), *training]
-        self._journals = Journals(folder)
+        self._journals = Journals(folder, {node.name: node.clock_ahead for node in machines.nodes})
         self.launches: dict[int, list[Launch]] = {}
         """Of each node, oldest first."""
         self.fault_ns: list[int] = []
         """When each fault was made, ``CLOCK_MONOTONIC``."""
 
-    def start(self, index: int) -> Launch:
-        """Start a launcher on a node."""
+    def start(self, index: int, **environment: str) -> Launch:
+        """Start a launcher on a node, with more variables in its environment."""
         node = self.machines.nodes[index]
         own = self.launches.setdefault(index, [])
         output = node.folder / f"output-{len(own)}.txt"
@@ -115,7 +116,7 @@ class Job:
         with output.open("wb") as file:
             process = node.start(
                 [*self._command, *logs, *self._training],
-                output=file, environment=_environment(self._launcher), folder=node.folder,
+                output=file, environment={**_environment(self._launcher), **environment}, folder=node.folder,
             )  # fmt: skip
         own.append(Launch(process, output))
         return own[-1]
@@ -123,12 +124,17 @@ class Job:
     def begin(self, steps: int = 30) -> None:
         """Start the members, then the spares, and wait until spares are connected and the training goes on.
 
+        The ranks wait before their first step until the spares are there: on a loaded machine the training could
+        otherwise be over before a spare's launcher has started.
+
         Args:
-            steps: How many more the newest group must do once the spares are there.
+            steps: How many the newest group must do once the spares are there.
 
         Raises:
             TooLateError: One of these has not happened within two minutes.
         """
+        hold = self.folder / HOLD
+        hold.touch()
         for index in range(self.members):
             self.start(index)
         self.wait_for(self.groups, _BEGIN_SECONDS, "the first group")
@@ -138,8 +144,8 @@ class Job:
         self.wait_for(
             lambda: all(self.is_connected(index) for index in spares), _BEGIN_SECONDS, "the spares' connection"
         )
-        goal = self.groups()[-1].steps + steps
-        self.wait_for(lambda: self.groups()[-1].steps >= goal, _BEGIN_SECONDS, f"{steps} more steps")
+        hold.unlink()
+        self.wait_for(lambda: self.groups()[-1].steps >= steps, _BEGIN_SECONDS, f"{steps} steps")
 
     def is_completed(self) -> bool:
         """Whether every rank of the newest group has come to the end of the training."""

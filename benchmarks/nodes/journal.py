@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,10 +55,11 @@ class Journals:
 
     Args:
         folder: The shared folder of ``training.py``.
+        ahead: Seconds by which the clocks of nodes are ahead of this machine's, where they are.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder / "journal"
+    def __init__(self, folder: Path, ahead: Mapping[str, int] | None = None) -> None:
+        self._folder, self._ahead = folder / "journal", ahead or {}
         self._read: dict[Path, int] = {}
         self._notes: list[Note] = []
 
@@ -70,9 +71,12 @@ class Journals:
                 whole = file.read().rpartition(b"\n")[0]
             if whole:
                 self._read[path] = self._read.get(path, 0) + len(whole) + 1
-                self._notes += [as_note(json.loads(line)) for line in whole.splitlines()]
+                self._notes += [self._as_here(as_note(json.loads(line))) for line in whole.splitlines()]
         self._notes.sort()
         return list(self._notes)
+
+    def _as_here(self, note: Note) -> Note:
+        return note._replace(t=note.t - self._ahead.get(note.node, 0) * 10**9)
 
 
 def as_note(fields: dict[str, Any]) -> Note:

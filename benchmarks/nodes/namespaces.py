@@ -27,7 +27,7 @@ __all__ = ["Machines", "Node", "why_impossible"]
 
 _TOOLS = ("ip", "bridge", "unshare", "nsenter", "setpriv", "mount", "sh", "env")
 _TIED = ("setpriv", "--pdeathsig", "KILL")
-_NAMESPACES = ("unshare", "--net", "--uts", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc")
+_NAMESPACES = ("unshare", "--net", "--uts", "--pid", "--mount", "--time", "--fork", "--kill-child", "--mount-proc")
 _NETWORK = "10.77.0"
 _BOUND_SECONDS = 10.0
 _DISABLED, _FORWARDING = 0, 3
@@ -71,10 +71,11 @@ class Node:
         index: Its place, from 0; its name is ``node`` and the index.
         folder: Its own files, ``tmp`` among them; kept when it is powered off, as a disk is.
         machines: Where it is.
+        clock_ahead: Seconds by which its ``CLOCK_MONOTONIC`` is ahead of this machine's.
     """
 
-    def __init__(self, index: int, folder: Path, machines: Machines) -> None:
-        self.index, self.folder = index, folder
+    def __init__(self, index: int, folder: Path, machines: Machines, clock_ahead: int = 0) -> None:
+        self.index, self.folder, self.clock_ahead = index, folder, clock_ahead
         self.name, self.address = f"node{index}", _address(index)
         self._machines = machines
         self._holder: subprocess.Popen[str] | None = None
@@ -93,8 +94,9 @@ class Node:
         """Give the node a fresh kernel state (network stack, processes, memory file system) and plug it in."""
         if self._holder is not None:
             raise RuntimeError(f"{self.name} is on already")
+        clock = (f"--monotonic={self.clock_ahead}", f"--boottime={self.clock_ahead}")
         start = ("sh", "-c", _FIRST_PROCESS, "sh", self.name, str(self._machines.hosts))
-        self._holder = _hold([*_NAMESPACES, *start])
+        self._holder = _hold([*_NAMESPACES, *clock, *start])
         (self.first_process,) = children(self._holder.pid)
         self._times_on += 1
         peer = f"name eth0 address {_hardware(self.index)} netns {self.first_process}"
@@ -117,10 +119,9 @@ class Node:
 
     def power_off(self) -> None:
         """Cut the link, then kill every process at once: no peer receives a FIN, a RST or a last word."""
-        if self._holder is None:
-            return
-        self.cut()
-        self.kill_everything()
+        if self._holder is not None:
+            self.cut()
+            self.kill_everything()
 
     def kill_everything(self) -> None:
         """Kill number 1 of the node, and with it, by the kernel, all others; return when none is left."""
@@ -167,7 +168,7 @@ class Node:
         """
         if self._holder is None:
             raise RuntimeError(f"{self.name} is off")
-        enter = ["nsenter", "--target", str(self.first_process), "--net", "--uts", "--pid", "--mount", "--"]
+        enter = ["nsenter", "--target", str(self.first_process), "--net", "--uts", "--pid", "--mount", "--time", "--"]
         started = subprocess.Popen(
             [*enter, "env", "-C", str(folder), *command],
             stdin=subprocess.DEVNULL,
@@ -179,12 +180,15 @@ class Node:
         self._started.append(started)
         return started
 
+    def run(self, program: str, *lines: str) -> None:
+        """Run lines of ip(8), bridge(8) or nft(8) in its network."""
+        _run(self.first_process, lines, program)
+
     def processes(self) -> list[int]:
         """The node's processes, by their numbers outside, without its number 1."""
         if self._holder is None:
             return []
-        namespace = pid_namespace(self.first_process)
-        if namespace is None:
+        if (namespace := pid_namespace(self.first_process)) is None:
             return []
         return [pid for pid in all_pids() if pid != self.first_process and pid_namespace(pid) == namespace]
 
@@ -203,15 +207,17 @@ class Machines:
     Args:
         count: How many nodes.
         folder: For their files; each has a subfolder.
+        clocks: Seconds by which each node's ``CLOCK_MONOTONIC`` is ahead of this machine's; none by default.
     """
 
-    def __init__(self, count: int, folder: Path) -> None:
+    def __init__(self, count: int, folder: Path, clocks: Sequence[int] = ()) -> None:
         self.count, self.folder = count, folder
         folder.mkdir(parents=True, exist_ok=True)
         self.hosts = folder / "hosts"
         lines = ["127.0.0.1 localhost", *(f"{_address(index)} node{index}" for index in range(count))]
         self.hosts.write_text("".join(f"{line}\n" for line in lines))
-        self.nodes = [Node(index, folder / f"node{index}", self) for index in range(count)]
+        numbered = enumerate(clocks or [0] * count)
+        self.nodes = [Node(index, folder / f"node{index}", self, ahead) for index, ahead in numbered]
         self._switch: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Machines:
@@ -282,8 +288,8 @@ def _close_output(holder: subprocess.Popen[str]) -> None:
 
 
 def _run(pid: int, lines: Sequence[str], program: str = "ip") -> None:
-    """Run lines of ip(8) or bridge(8) in the network namespace of a process."""
-    command = ["nsenter", "--target", str(pid), "--net", program, "-batch", "-"]
+    """Run lines of ip(8), bridge(8) or nft(8) in the network namespace of a process."""
+    command = ["nsenter", "--target", str(pid), "--net", program, *(["-f"] if program == "nft" else ["-batch"]), "-"]
     ran = subprocess.run(
         command, input="\n".join(lines), capture_output=True, text=True, check=False, timeout=_BOUND_SECONDS
     )

@@ -25,8 +25,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-__all__ = ["Ranks", "digest", "first_weights", "gradient", "undisturbed_digest", "update"]
+__all__ = ["HOLD", "Ranks", "digest", "first_weights", "gradient", "undisturbed_digest", "update"]
 
+HOLD = "hold"
+"""While the shared folder has a file of this name, no group begins its first step."""
 SAMPLES, INPUTS, OUTPUTS = 24, 16, 4
 _UNITS = 1 << 24
 """What a gradient of 1 is as an integer."""
@@ -148,6 +150,8 @@ def main() -> None:
     ranks.note("started")
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=options.collective_timeout))
     first, weights = ranks.meet()
+    while (options.folder / HOLD).exists():
+        time.sleep(0.01)
     for step in range(first, options.steps):
         time.sleep(options.step_seconds)  # what a device would compute
         total = gradient(weights, step, ranks.rank, ranks.world)

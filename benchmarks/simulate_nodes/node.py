@@ -67,6 +67,7 @@ class Node:
         self.doing = Doing.IDLE
         self.why = ""
         self.saved = -1
+        self.has_finished = False
         self.ranks_until: int | None = None
         self.ended_at: int | None = None
         self.wakes_at = -1
@@ -100,7 +101,10 @@ class Node:
     def status(self) -> Status:
         """Return what the launcher says of itself."""
         saved = self.saved if self.doing == Doing.RUNNING else -1
-        return Status(self.doing, self.generation, self.why, store_port=1000 + self.generation, saved=saved)
+        port = 1000 + self.generation
+        return Status(
+            self.doing, self.generation, self.why, store_port=port, saved=saved, has_finished=self.has_finished
+        )
 
     @property
     def has_ranks(self) -> bool:
@@ -157,7 +161,12 @@ class Node:
 
     def leave(self) -> None:
         """Send SIGTERM to a launcher."""
-        if self.is_alive and not self.is_paused and self.doing not in (Doing.LEAVING, Doing.LEFT):
+        if not self.is_alive or self.is_paused or self.doing in (Doing.LEAVING, Doing.LEFT):
+            return
+        if self.doing == Doing.FINISHED:
+            self.has_finished = True
+            self._left()
+        else:
             self._change(Doing.LEAVING, f"{self.name} was asked to leave")
             self.world.at(self.world.now + self.world.chance.randrange(self.world.longest_stop_ns), self._left)
 

@@ -112,7 +112,8 @@ class Witness:
         if index <= seen.last_index:
             return
         seen.last_index = index
-        if command[0] == "gone" and command[1] in self.running:
+        # It may have asked this job to let it in, and have joined another one since: there its ranks may live.
+        if command[0] == "gone" and self.running.get(command[1], ("", 0))[0] == job:
             raise BrokenRule(f"{command[1]} is taken out ({command[2]}) while its ranks live")
         if command[0] == "form" and command[1] > seen.highest and self.running:
             raise BrokenRule(f"generation {command[1]} of {job} is made while ranks live: {self.running}")

@@ -69,6 +69,10 @@ class GenerationRendezvous(Protocol):
         """Return whether another node has told of a failure in this generation."""
         ...
 
+    def job_has_begun(self) -> bool:
+        """Return whether a generation of the job has been formed, as far as this node knows."""
+        ...
+
     @property
     def has_peers(self) -> bool:
         """Return whether nodes could join or leave, so that somebody must ask now and then."""
@@ -93,6 +97,10 @@ class TorchAgreement:
     def finished(self) -> bool:
         """See :class:`GenerationRendezvous`; torch's agent waits in its exit barrier."""
         return True
+
+    def job_has_begun(self) -> bool:
+        """See :class:`GenerationRendezvous`; nobody would know."""
+        return False
 
     def unhealthy(self) -> str | None:
         """See :class:`GenerationRendezvous`; nobody looks."""

@@ -257,7 +257,7 @@ class FaultTolerantAgent(QuietAgent):
         incident = exits.told_as(self._incidents.last)
         why = self._policy.why_not_again(incident, exits.views)
         allowed = group.spec.max_restarts
-        if why is not None and self._remaining_restarts > 0:
+        if why is not None:  # whether or not a restart is left
             self._give_up(why, self._policy.exit_code)
         else:
             doubt = self._policy.doubt() if self._remaining_restarts > 0 else None

@@ -176,6 +176,8 @@ class Generation:
 
     def reap_orphans(self) -> None:
         """Collect what descendants have left to this process and what has ended since."""
+        if self._resources.second_fence is not None:
+            self._resources.second_fence.ensure()
         if self._resources.orphans is not None:
             self._resources.orphans.reap(self._own_children())
 
@@ -184,7 +186,9 @@ class Generation:
         return orphans.sessions(self._own_children()) if orphans is not None else set()
 
     def _own_children(self) -> set[int]:
-        return {*self._resources.monitor.pids, *self._resources.starter.children(), *self.processes.unreaped()}
+        fence = self._resources.second_fence
+        others = set() if fence is None or fence.pid is None else {fence.pid}
+        return {*self._resources.monitor.pids, *others, *self._resources.starter.children(), *self.processes.unreaped()}
 
     # ---- ending -----------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Collection
 from typing import cast
 
@@ -78,7 +79,7 @@ def run(job: LaunchJob, zygote: ZygoteHandle | None = None, settings: ImportSett
         log_folder = _log_folder(job, disk)
         stack.callback(_remove_empty_log_folder, log_folder, disk)
         launch_config, entrypoint, arguments = launch_config_of(job, log_folder, workers)
-        default_threads.retract(launch_config.nproc_per_node)
+        default_threads.settle(launch_config.nproc_per_node)
         resources = stack.enter_context(open_resources(job, launch_config, log_folder, zygote, settings, signals, disk))
         tell_unresolved(job.addresses)
         try:
@@ -123,23 +124,38 @@ def _remove_empty_log_folder(log_folder: str, disk: Background) -> None:
         disk.call(lambda: remove_if_empty(log_folder), _LONGEST_LAST_WAIT_SECONDS)
 
 
+def _end_by_signal(agent: FaultTolerantAgent, job: GenerationRendezvous, number: signal.Signals) -> tuple[int, str]:
+    """Return the exit code of a launcher that a signal ends, and what to say about its workers.
+
+    A scheduler takes 0 for success. That is right for a spare, whose job does not need it, but not for a node of a job
+    that has not begun.
+    """
+    if agent.ended_cleanly:
+        return SUCCEEDED, "every worker ended with 0"
+    if agent.has_started:
+        return FAILED, "not every worker ended with 0"
+    if job.job_has_begun():
+        return SUCCEEDED, "no worker ran here"
+    return by_signal(number), "no worker was started here, and the job is not known to have begun elsewhere"
+
+
 def _supervise(agent: FaultTolerantAgent, spec: WorkerSpec, resources: AgentResources) -> int:
     """Let torch's loop run and turn every way it can end into an exit code."""
     code: int | None = None
+    result: RunResult | None = None
     signalled: str | None = None
     destination = getattr(spec, "event_log_handler", "null")  # not in torch 2.4
     try:
         with resources.signals.raised_at_once():
-            result: RunResult = agent.run()  # pyright: ignore[reportAssignmentType] - torch's decorator
+            result = agent.run()  # pyright: ignore[reportAssignmentType] - torch's decorator
         torch_events.record(agent.get_event_succeeded(), destination)
         code = _exit_code(agent, spec, result)
         return code
     except SignalException as ended:
         torch_events.record(agent.get_event_failed(), destination)
-        is_spare = not agent.has_started and cast(GenerationRendezvous, spec.rdzv_handler).descriptors
-        code, signalled = (SUCCEEDED if agent.ended_cleanly or is_spare else FAILED), ended.sigval.name
-        who = "every worker ended" if agent.ended_cleanly else "not every worker ended"
-        announce(f"ended by {ended.sigval.name}; {'no worker ran here' if is_spare else f'{who} with 0'}")
+        code, what = _end_by_signal(agent, cast(GenerationRendezvous, spec.rdzv_handler), ended.sigval)
+        signalled = ended.sigval.name
+        announce(f"ended by {signalled}; {what}")
         return code
     except UnhealthyNodeError as error:
         agent.ended_because = str(error)
@@ -170,6 +186,9 @@ def _supervise(agent: FaultTolerantAgent, spec: WorkerSpec, resources: AgentReso
             spec.rdzv_handler.shutdown()
         if (since_ns := resources.monitor.unprotected_since_ns) is not None:
             announce(announcements.ended_unprotected(since_ns), level=console.ERROR)
+        if code is not None and cast(GenerationRendezvous, spec.rdzv_handler).has_peers:
+            why = "every rank has ended with 0; " if result is not None and not result.is_failed() else ""
+            announce(f"{why}exit code {code}", level=console.INFO)
         unsaid = {"unsaid": console.lost_lines()} if console.lost_lines() else {}
         resources.events.write(
             "ended",

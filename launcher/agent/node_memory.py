@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-__all__ = ["MEMORY_FILE", "NodeMemory", "forget", "read_memory", "remember"]
+__all__ = ["MEMORY_FILE", "NodeMemory", "MemoryWriter", "forget", "read_memory", "remember"]
 
 MEMORY_FILE = "nodes.json"
 _VERSION = 1
@@ -59,9 +59,40 @@ def remember(log_folder: str, contacts: Sequence[Address]) -> None:
     """
     path = os.path.join(log_folder, MEMORY_FILE)
     new = f"{path}.{os.getpid()}"
-    with open(new, "w", encoding="utf-8") as file:
-        json.dump({"version": _VERSION, "contacts": [list(contact) for contact in contacts]}, file)
-    os.replace(new, path)
+    try:
+        with open(new, "w", encoding="utf-8") as file:
+            json.dump({"version": _VERSION, "contacts": [list(contact) for contact in contacts]}, file)
+        os.replace(new, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(new)
+        raise
+
+
+class MemoryWriter:
+    """Writes what a node remembers, and says once where that cannot be written.
+
+    Args:
+        log_folder: Of the run.
+        say: Called with a line for people.
+    """
+
+    def __init__(self, log_folder: str, say: Callable[[str], object]) -> None:
+        self._log_folder, self._say = log_folder, say
+        self._has_said = False
+
+    def remember(self, contacts: Sequence[Address]) -> None:
+        """Write what :func:`remember` does; raise nothing."""
+        try:
+            remember(self._log_folder, contacts)
+        except OSError as error:
+            if not self._has_said:
+                self._has_said = True
+                path = os.path.join(self._log_folder, MEMORY_FILE)
+                self._say(
+                    f"{path} cannot be written: {error.strerror}. The job goes on; "
+                    "a launcher that is started again on this node asks the nodes of --rdzv-endpoint alone (said once)"
+                )
 
 
 def forget(log_folder: str) -> None:

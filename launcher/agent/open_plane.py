@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 import re
 import secrets
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.agent.listening import is_host, listen
-from launcher.agent.node_memory import MEMORY_FILE, NodeMemory, forget, read_memory, remember
+from launcher.agent.node_memory import MEMORY_FILE, MemoryWriter, NodeMemory, forget, read_memory
 from launcher.agent.plane_rendezvous import PlaneRendezvous
 from launcher.agent.resources import AgentResources
 from launcher.agent.run_folder_keeper import CONFIG_FILE
@@ -27,7 +28,7 @@ from resilience_core.environment import CONFIG_VARIABLE
 from resilience_core.errors import ConfigError
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["given_node_rank", "open_plane", "order_of", "parse_contacts", "secret_of"]
+__all__ = ["given_node_rank", "open_plane", "order_of", "parse_contacts", "secret_of", "with_terms"]
 
 _DEFAULT_PORT = 29400
 """As torch's c10d rendezvous has it."""
@@ -52,13 +53,24 @@ def open_plane(job: LaunchJob, launch_config: Any, resources: AgentResources) ->
     contacts = parse_contacts(endpoint)
     health = _health(job, resources)
     name = f"{os.uname().nodename}-{os.getpid()}-{secrets.token_hex(6)}"
-    secret = secret_of(config.node_secret_file, os.environ, launch_config.run_id)
+    join_seconds = float(rdzv.get("join_timeout", 600))
+    policy = Policy(
+        least=launch_config.min_nodes,
+        most=launch_config.max_nodes,
+        is_fixed=config.membership == "fixed",
+        max_restarts=launch_config.max_restarts,
+        lease_ns=int(config.node_lease * NS_PER_SECOND),
+        # At least until a leader that is elsewhere would have shown itself, twice.
+        last_call_ns=int(max(float(rdzv.get("last_call_timeout", 30)), config.node_lease / 2) * NS_PER_SECOND),
+        join_ns=int(join_seconds * NS_PER_SECOND),
+        joins_at_checkpoint=config.newcomers == "checkpoint",
+    )
+    secret = with_terms(secret_of(config.node_secret_file, os.environ, launch_config.run_id), policy)
     identity = (launch_config.run_id, secret, name)
     node_rank = given_node_rank(arguments, job.argv, os.environ)
     hosts = is_host(launch_config.rdzv_backend, rdzv, node_rank)
     transport, address, own = listen(contacts, launch_config.local_addr, identity, hosts)
     others = tuple(contact for at, contact in enumerate(contacts) if at != own)
-    join_seconds = float(rdzv.get("join_timeout", 600))
     folder = resources.log_folder
     memory = resources.on_disk("what this node remembers", lambda: read_memory(folder), NodeMemory(False, ()))
     founds = own == 0 and not _may_live_elsewhere(memory, launch_config)
@@ -80,25 +92,16 @@ def open_plane(job: LaunchJob, launch_config: Any, resources: AgentResources) ->
         order=order_of(config.rank_key, node_rank, os.environ),
         slots=launch_config.nproc_per_node,
         contacts=tuple(dict.fromkeys(known)),
-        policy=Policy(
-            least=launch_config.min_nodes,
-            most=launch_config.max_nodes,
-            is_fixed=config.membership == "fixed",
-            max_restarts=launch_config.max_restarts,
-            lease_ns=int(config.node_lease * NS_PER_SECOND),
-            # At least until a leader that is elsewhere would have shown itself, twice.
-            last_call_ns=int(max(float(rdzv.get("last_call_timeout", 30)), config.node_lease / 2) * NS_PER_SECOND),
-            join_ns=int(join_seconds * NS_PER_SECOND),
-            joins_at_checkpoint=config.newcomers == "checkpoint",
-        ),
+        policy=policy,
         founds=founds,
     )
     farewell = Farewell(lambda: resources.run_folder_keeper.folder.path)
     assert resources.lease is not None
+    memories = MemoryWriter(folder, announce)
 
     def on_voters(voters: Sequence[Address], payload: bytes) -> None:
         farewell.write(voters, settings.run_id, secret, name, payload)
-        resources.disk.submit(lambda: remember(folder, voters))
+        resources.disk.submit(lambda: memories.remember(voters))
 
     plane = Plane(settings, transport, resources.lease.grant, on_voters)
     timeout = float(rdzv.get("read_timeout", 60))
@@ -108,7 +111,7 @@ def open_plane(job: LaunchJob, launch_config: Any, resources: AgentResources) ->
 
     return PlaneRendezvous(
         *(plane, launch_config.run_id, endpoint, 0, timeout, join_seconds, health, on_end),
-        tells_saves=settings.policy.joins_at_checkpoint,
+        tells_saves=policy.joins_at_checkpoint,
     )
 
 
@@ -170,6 +173,16 @@ def order_of(given: str | None, node_rank: int | None, environ: Mapping[str, str
     if given is None:
         given = environ.get("SLURM_NODEID", "")
     return re.sub(r"\d+", lambda number: number[0].zfill(20), given)
+
+
+def with_terms(secret: bytes, policy: Policy) -> bytes:
+    """Return a secret that only launchers with the same secret and the same terms share.
+
+    A node whose lease is longer than the leader's would run its ranks for longer than the others wait for their end.
+    How many nodes take part, and how many restarts there are, would depend on who leads.
+    """
+    terms = policy._replace(last_call_ns=0, join_ns=0)  # how long one waits for the others may be one's own choice
+    return hmac.digest(secret, repr(tuple(terms)).encode(), "sha256")
 
 
 def secret_of(path: str | None, environ: Mapping[str, str], run_id: str) -> bytes:

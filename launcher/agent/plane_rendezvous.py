@@ -17,13 +17,14 @@ from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousIn
 from torch.distributed.elastic.rendezvous.api import RendezvousGracefulExitError, RendezvousTimeoutError
 
 from launcher.agent.agreement import LOOK_SECONDS
+from launcher.agent.reasons_to_wait import never_told_of_the_end, waiting_for_the_end, why_alone, why_waiting
 from launcher.agent.store_host import StoreHost
 from launcher.health.check import Unhealthy
 from launcher.health.runner import HealthRunner
 from launcher.nodes.membership import Phase
 from launcher.nodes.plane import Plane
 from launcher.nodes.session_messages import Doing, Status, View
-from launcher.records.console import announce
+from launcher.records.console import INFO, announce
 from resilience_core.errors import ResilienceError
 from resilience_core.protocol.cell_view import CellView
 
@@ -89,6 +90,9 @@ class PlaneRendezvous(RendezvousHandler):
         self._tells_saves = tells_saves
         self._is_started = False
         self._is_cut_off = False
+        self._alone_since: float | None = None
+        """Since when a node whose ranks have ended has had no lease."""
+        self._is_told_alone = False
         self._last = Status(Doing.IDLE, -1)
         self.generation = -1
         self.failures = 0
@@ -107,7 +111,7 @@ class PlaneRendezvous(RendezvousHandler):
         """Say that this node runs no rank, and wait until it is a member of the next generation.
 
         Raises:
-            UnhealthyNodeError: This node is unhealthy.
+            UnhealthyNodeError: This node is unhealthy, or was excluded from the job before.
             RendezvousGracefulExitError: The job has ended well meanwhile.
             JobEndedError: It has ended otherwise.
             RendezvousTimeoutError: No generation was made in time.
@@ -122,17 +126,22 @@ class PlaneRendezvous(RendezvousHandler):
             view = self._plane.take_view()
             if view is not None and view.phase == Phase.ENDED:
                 if view.exit_code == 0:
+                    announce(f"the job has ended: {view.why}", level=INFO)
                     raise RendezvousGracefulExitError(view.why)
                 raise JobEndedError(view.why, view.exit_code or 1)
             if view is not None and self._is_next(view):
                 break
+            refusal, is_final = self._plane.refusal
+            if is_final:
+                raise UnhealthyNodeError(refusal)
             if self._plane.holds_lease:  # whoever leads says when there has been no generation for too long
                 end = time.monotonic() + self._join_seconds
             elif time.monotonic() >= end:
-                raise RendezvousTimeoutError(self._why_alone(view))
+                raise RendezvousTimeoutError(why_alone(view, self._run_id, self._endpoint, self._join_seconds))
             if not is_told and time.monotonic() - start > _LONGEST_SILENT_WAIT_SECONDS:
                 is_told = True
-                announce(self._why_waiting(view))
+                about = (self._run_id, self._endpoint, self._join_seconds)
+                announce(why_waiting(view, refusal, *about, holds_lease=self._plane.holds_lease))
             select.select([self._plane.descriptor], [], [], _LOOK_AT_SIGNALS_SECONDS)
         self.generation, self.failures, self._is_cut_off = view.generation, view.failures, False
         self.place = (view.first_rank, view.world_size)
@@ -141,32 +150,6 @@ class PlaneRendezvous(RendezvousHandler):
         assert view.group_rank is not None
         where = RendezvousStoreInfo(view.store_host, view.store_port)
         return RendezvousInfo(HashStore(), view.group_rank, view.group_size, where)
-
-    def _why_alone(self, view: View | None) -> str:
-        if view is None:
-            return (
-                f"no node of the job '{self._run_id}' has answered at {self._endpoint} (--rdzv-endpoint) for "
-                f"{self._join_seconds:g} s; the job begins on the machine that the first endpoint names"
-            )
-        return (
-            f"nobody has led the job for {self._join_seconds:g} s: most of the nodes that vote are gone, or this node "
-            "is cut off from them; start the job again"
-        )
-
-    def _why_waiting(self, view: View | None) -> str:
-        if view is None:
-            return (
-                f"no node of the job '{self._run_id}' has answered at {self._endpoint} (--rdzv-endpoint) yet. Is "
-                "ft_launcher running on the machine that the first endpoint names, and does that machine know it by "
-                f"this name? Otherwise say --rdzv-conf is_host=1 there. This node waits for {self._join_seconds:g} s"
-            )
-        if not self._plane.holds_lease:
-            return f"nobody leads the job now; this node looks for who does, for {self._join_seconds:g} s at most"
-        if view.phase == Phase.RUNNING:
-            return f"this node waits to take part: generation {view.generation} runs without it"
-        if view.phase == Phase.STOPPING:
-            return f"this node waits for ranks of other nodes, which have not ended in generation {view.generation} yet"
-        return "this node waits for others: --nnodes asks for more than are here, or there is room for more"
 
     def _is_next(self, view: View) -> bool:
         is_made = view.phase == Phase.RUNNING and view.generation > self.generation
@@ -192,6 +175,11 @@ class PlaneRendezvous(RendezvousHandler):
     def unhealthy(self) -> str | None:
         """See :class:`.GenerationRendezvous`."""
         return self._finding or None
+
+    def job_has_begun(self) -> bool:
+        """See :class:`.GenerationRendezvous`."""
+        view = self._view()
+        return view is not None and view.generation >= 0
 
     def is_cut_off(self) -> bool:
         """See :class:`.GenerationRendezvous`."""
@@ -236,9 +224,20 @@ class PlaneRendezvous(RendezvousHandler):
         return view.why if view is not None and is_ended and self._last.doing != Doing.ENDING else None
 
     def finished(self) -> bool:
-        """Say that every rank of this node has ended with 0; return whether those of all nodes have."""
+        """Say that every rank of this node has ended with 0; return whether those of all nodes have.
+
+        Raises:
+            RendezvousTimeoutError: Nobody has led the job for too long: this node cannot learn how it ends.
+        """
         self._say(Status(Doing.FINISHED, self.generation))
-        view = self._view()
+        view, now = self._view(), time.monotonic()
+        if self._plane.holds_lease or self._alone_since is None:
+            self._alone_since, self._is_told_alone = now, False
+        elif not self._is_told_alone and now - self._alone_since > _LONGEST_SILENT_WAIT_SECONDS:
+            self._is_told_alone = True
+            announce(waiting_for_the_end(self._join_seconds))
+        elif now - self._alone_since >= self._join_seconds:
+            raise RendezvousTimeoutError(never_told_of_the_end(self._join_seconds))
         return view is not None and view.phase == Phase.ENDED and view.exit_code == 0
 
     def note_failure(self, why: str) -> None:
@@ -251,15 +250,19 @@ class PlaneRendezvous(RendezvousHandler):
         self._say(Status(Doing.ENDING, self.generation, why, exit_code=1))
 
     def leaving(self, why: str) -> None:
-        """Say that this node is being asked to go, before its ranks are: those of other nodes save at the same time."""
-        if self._is_started and self._last.doing != Doing.ENDING:
+        """Say that this node is being asked to go, before its ranks are: those of other nodes save at the same time.
+
+        A node whose ranks have all ended with 0 says so instead, when it leaves: the others need no new generation.
+        """
+        if self._is_started and self._last.doing not in (Doing.ENDING, Doing.FINISHED):
             self._say(Status(Doing.LEAVING, self.generation, why))
 
     def leave(self, why: str, *, is_excluded: bool) -> None:
         """Leave the job, with no rank running; the others go on."""
         self._health.stop()
         if self._is_started:
-            self._say(Status(Doing.LEFT, self.generation, why, is_excluded=is_excluded))
+            has_finished = self._last.doing == Doing.FINISHED
+            self._say(Status(Doing.LEFT, self.generation, why, is_excluded, has_finished=has_finished))
             self._plane.close(_LONGEST_LAST_WORD_SECONDS)
         self._store_host.close()
 

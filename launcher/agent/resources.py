@@ -18,6 +18,7 @@ from launcher.agent.control_socket import ControlSocket
 from launcher.agent.job_limits import JobLimits
 from launcher.agent.monitor_handle import MonitorHandle
 from launcher.agent.run_folder_keeper import CONFIG_FILE, CONTROL_SOCKET, RunFolderKeeper
+from launcher.agent.second_fence import SecondFence
 from launcher.agent.signals import SignalInbox
 from launcher.command_line.options import LaunchJob
 from launcher.nodes.fence import LeaseWord
@@ -62,6 +63,8 @@ class AgentResources:
     log_line_prefix_template: str | None = None
     lease: LeaseWord | None = None
     """Where the monitor finds until when this node may run ranks; None on one node."""
+    second_fence: SecondFence | None = None
+    """None on one node."""
     limits: JobLimits = attrs.field(
         default=attrs.Factory(lambda resources: JobLimits(resources.config), takes_self=True), init=False
     )
@@ -138,6 +141,10 @@ def open_resources(
             lease=lease,
         )
         stack.callback(monitor.close)
+        second_fence = None
+        if lease is not None:
+            second_fence = SecondFence(lease, run_folder.path)
+            stack.callback(second_fence.close)
         starter: WorkerStarter = SpawnStarter()
         if zygote is not None:
             starter = WarmStarter(WarmPool(zygote, preload(job.config), announce, settings), announce)
@@ -165,4 +172,5 @@ def open_resources(
             logs_specs=logs,
             log_line_prefix_template=launch_config.log_line_prefix_template,
             lease=lease,
+            second_fence=second_fence,
         )

@@ -17,7 +17,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import queue
 import socket
+import threading
 from datetime import timedelta
 
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - documented
@@ -27,6 +29,8 @@ from resilience_core.errors import ResilienceError
 __all__ = ["RendezvousRefusedError", "StoreHost"]
 
 _QUEUE = 2048  # as torch listens
+_USUAL_SECONDS = 0.1
+_LONGEST_LOOK_UP_SECONDS = 10.0
 
 
 class RendezvousRefusedError(ResilienceError):
@@ -47,20 +51,26 @@ class StoreHost:
     def __init__(self, port: int, timeout: timedelta) -> None:
         self._timeout = timeout
         self._store: TCPStore | None = None
-        self._spare: TCPStore | None = None
+        self._spares: queue.SimpleQueue[TCPStore | None] = queue.SimpleQueue()
+        """Opened ahead; None where that was refused."""
+        self._making: list[threading.Thread] = []
         self._listener = _listen(port) if port else None
         self._uses_libuv = True
 
     def prepare(self) -> None:
-        """Open the next store ahead, which takes a millisecond; one on a fixed port has to wait for the last."""
-        if self._listener is None and self._spare is None:
-            with contextlib.suppress(RuntimeError):  # no room for a thread or a descriptor: renew() tries again
-                self._spare = self._on_a_free_port()
+        """Open the next store ahead, without waiting for it; one on a fixed port has to wait for the last.
+
+        It takes a millisecond, but torch looks up names while it does, and a name server that does not answer holds
+        that up for seconds, in which the launcher would see no failure.
+        """
+        self._making = [each for each in self._making if each.is_alive()]
+        if self._listener is None and self._spares.empty() and not self._making:
+            self._make_spare()
 
     def renew(self) -> int:
         """Close the store of the last generation, open an empty one, and return its port."""
         if self._listener is None:
-            self._store, self._spare = self._spare or self._on_a_free_port(), None
+            self._store = self._take_spare() or self._on_a_free_port()
         else:
             self._store = None
             _turn_away(self._listener)
@@ -69,9 +79,35 @@ class StoreHost:
 
     def close(self) -> None:
         """Close the store, and give a fixed port back."""
-        self._store = self._spare = None
+        for making in self._making:
+            making.join(_LONGEST_LOOK_UP_SECONDS)
+        self._store, self._spares = None, queue.SimpleQueue()
         if self._listener is not None:
             self._listener.close()
+
+    def _make_spare(self) -> None:
+        making = threading.Thread(target=self._open_ahead, name="ft_store", daemon=True)
+        with contextlib.suppress(RuntimeError):  # no room for a thread: renew() opens a store itself
+            making.start()
+            self._making.append(making)
+
+    def _open_ahead(self) -> None:
+        try:
+            self._spares.put(self._on_a_free_port())
+        except RuntimeError:  # no room for a descriptor
+            self._spares.put(None)
+
+    def _take_spare(self) -> TCPStore | None:
+        """Return a store that was opened ahead, None where there is none; where one is on its way, the first of two."""
+        with contextlib.suppress(queue.Empty):
+            return self._spares.get_nowait()
+        if any(each.is_alive() for each in self._making):
+            with contextlib.suppress(queue.Empty):
+                return self._spares.get(timeout=_USUAL_SECONDS)
+            self._make_spare()  # what the first one waits for may be an answer that was lost
+            with contextlib.suppress(queue.Empty):
+                return self._spares.get(timeout=_LONGEST_LOOK_UP_SECONDS)
+        return None
 
     def _on_a_free_port(self) -> TCPStore:
         return TCPStore("localhost", 0, None, True, self._timeout, wait_for_workers=False)

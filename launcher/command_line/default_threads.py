@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from launcher.records.console import INFO, announce
 
-__all__ = ["FLAGS", "retract", "set_default"]
+__all__ = ["FLAGS", "set_default", "settle"]
 
 _NAME = "OMP_NUM_THREADS"
 FLAGS = frozenset(
@@ -39,13 +39,10 @@ def set_default(arguments: Sequence[str]) -> None:
         return
     os.environ[_NAME] = "1"
     _was_set_here = True
-    announce(
-        "OMP_NUM_THREADS is not set; each worker gets 1 thread, as with torchrun, unless the script sets it", level=INFO
-    )
 
 
-def retract(workers: int) -> None:
-    """Take the default back where there is only one worker after all, which torchrun leaves alone.
+def settle(workers: int) -> None:
+    """Say that the default was set, or take it back where there is only one worker, which torchrun leaves alone.
 
     Args:
         workers: How many there are on this node, as torch has it.
@@ -53,6 +50,10 @@ def retract(workers: int) -> None:
     global _was_set_here
     if _was_set_here and workers < 2:
         os.environ.pop(_NAME, None)
+    elif _was_set_here:
+        announce(
+            f"{_NAME} is not set; each worker gets 1 thread, as with torchrun, unless the script sets it", level=INFO
+        )
     _was_set_here = False
 
 

@@ -14,8 +14,16 @@ from torch.distributed import run as torchrun
 from launcher.processes.proc import largest_pid
 from launcher.processes.working_folder import working_folder_phrase
 from resilience_core.errors import ConfigError
+from resilience_core.suggestions import suggestion
 
-__all__ = ["check_local_ranks", "check_values", "exit_timeout", "local_world_size", "problem_with_script"]
+__all__ = [
+    "check_local_ranks",
+    "check_values",
+    "exit_timeout",
+    "local_world_size",
+    "problem_with_script",
+    "unknown_rendezvous_keys",
+]
 
 SHUTDOWN_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 _STREAMS = re.compile(r"[0-3]")
@@ -23,6 +31,10 @@ _STREAMS_BY_RANK = re.compile(r"\d+:[0-3](,\d+:[0-3])*")
 _TIMES = frozenset(
     {"timeout", "read_timeout", "join_timeout", "last_call_timeout", "close_timeout", "heartbeat_timeout"}
 )
+_RENDEZVOUS_KEYS = _TIMES | {
+    *("is_host", "store_type", "rank", "use_libuv", "keep_alive_interval", "keep_alive_max_attempt")
+}
+"""That torch's static and c10d rendezvous read in some version that we support, and ours."""
 _LARGEST_WAIT_SECONDS = 1e9
 
 
@@ -166,6 +178,18 @@ def _check_rendezvous(text: str, is_known: bool) -> None:
             raise ConfigError(f"--rdzv-conf {text}: {part.strip()!r} is not KEY=VALUE")
         if (is_known or key == "read_timeout") and key in _TIMES and _seconds(f"--rdzv-conf {key}", value) == 0:
             raise ConfigError(f"--rdzv-conf {key}={value}: must be a number of seconds above 0")
+
+
+def unknown_rendezvous_keys(arguments: Any) -> list[str]:
+    """Return what to say about keys of ``--rdzv-conf`` that nothing reads; torchrun says nothing."""
+    if arguments.rdzv_backend not in ("static", "c10d"):
+        return []
+    keys = [part.partition("=")[0].strip() for part in arguments.rdzv_conf.split(",") if part.strip()]
+    return [
+        f"--rdzv-conf {key}: unknown, and has no effect{suggestion(key, _RENDEZVOUS_KEYS)}"
+        for key in keys
+        if key not in _RENDEZVOUS_KEYS
+    ]
 
 
 def _seconds(place: str, raw: object) -> float:

@@ -16,7 +16,7 @@ from torch.distributed.elastic import events as torch_events
 from torch.distributed.elastic.events import handlers
 
 from launcher.command_line.addresses import check_addresses
-from launcher.command_line.option_values import check_values, problem_with_script
+from launcher.command_line.option_values import check_values, problem_with_script, unknown_rendezvous_keys
 from launcher.processes.exit_codes import EXPLANATION
 from launcher.workers.programs import problem_with
 from resilience_core import __version__
@@ -111,7 +111,7 @@ def parse(argv: Sequence[str]) -> LaunchJob:
         argv=tuple(argv),
     )
     check_addresses(job.addresses)
-    return attrs.evolve(job, warnings=(*job.warnings, *_without_effect(job)))
+    return attrs.evolve(job, warnings=(*job.warnings, *_without_effect(job), *unknown_rendezvous_keys(arguments)))
 
 
 def _without_effect(job: LaunchJob) -> list[str]:

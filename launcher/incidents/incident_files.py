@@ -8,8 +8,11 @@ import os
 import reprlib
 import stat
 from collections.abc import Iterator
+from types import NoneType
+from typing import get_args, get_type_hints
 
 from launcher.incidents.incident import Incident
+from launcher.incidents.rank_report import RankReport
 from launcher.records.format_versions import UnknownVersionError
 from launcher.records.log_records import warn_once
 from resilience_core.errors import ResilienceError
@@ -20,6 +23,7 @@ __all__ = ["DamagedIncidentError", "read_incident", "read_incidents"]
 
 _MOST_BYTES = 64 << 20
 """Of an ``incident.json``; one of 64 ranks with all their stacks takes a few megabytes."""
+_PLAIN = frozenset({bool, float, int, str, NoneType})
 
 
 class DamagedIncidentError(ResilienceError, ValueError):
@@ -44,6 +48,8 @@ def read_incident(folder: str | os.PathLike[str]) -> Incident:
     try:
         incident = Incident.from_json(json.loads(raw))
         _check(incident)
+        for rank in incident.ranks:
+            _check(rank)
     except UnknownVersionError:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
@@ -52,18 +58,16 @@ def read_incident(folder: str | os.PathLike[str]) -> Incident:
     return incident
 
 
-def _check(incident: Incident) -> None:
-    """Refuse values that whoever reads incidents calculates with.
+def _check(record: Incident | RankReport) -> None:
+    """Refuse a value whose type is not what is written of it.
 
     Raises:
         TypeError: One has the wrong type.
     """
-    for name, value in (("seen_ns", incident.seen_ns), ("generation", incident.generation)):
-        if type(value) is not int:
+    for name, hint in get_type_hints(type(record)).items():
+        value, allowed = getattr(record, name), get_args(hint) or (hint,)
+        if _PLAIN.issuperset(allowed) and type(value) not in (*allowed, *((int,) if float in allowed else ())):
             raise TypeError(f"{name} is {reprlib.repr(value)}")
-    for rank in incident.ranks:
-        if type(rank.iteration) not in (int, type(None)):
-            raise TypeError(f"an iteration is {reprlib.repr(rank.iteration)}")
 
 
 def read_incidents(log_folder: str | os.PathLike[str]) -> Iterator[Incident]:

@@ -70,13 +70,10 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
         same = [e for e in raised if e.error is not None and e.error[:2] == first.error[:2]]
         why = AFTER_ASKING if all(e.may_be_upset for e in same) else ""
         peers = [e for e in group if e is not first]
-        if len(same) > 1:
-            return Attribution(
-                ranks_of(same),
-                f"likely: {len(same)} ranks raised the same {first.error.type}{why}{PERHAPS_FOR_ANOTHER}",
-            )
         likely = "likely: " if (peers or has_others) and _may_be_of_another(first.error) else ""
         why += PERHAPS_FOR_ANOTHER if likely else ""
+        if len(same) > 1:
+            return Attribution(ranks_of(same), f"{likely}{len(same)} ranks raised the same {first.error.type}{why}")
         # A peer may have failed earlier: this rank may have left the group, and raised afterwards.
         is_first = bool(peers) and not any(_failed_by(e, first.error.at_ns) for e in peers)
         before = _BEFORE if is_first and not first.may_be_upset else ""

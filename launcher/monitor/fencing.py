@@ -51,12 +51,18 @@ class Fence:
         descriptor: Of the lease's word, inherited.
         tell: Called from the thread, before anybody is killed: the launcher finds the report when it sees a rank end.
         run_folders: Returns the run folders, which mark ranks that the monitor was not told about.
+        later_ns: How long after the end of the lease to act.
     """
 
     def __init__(
-        self, descriptor: int, tell: Callable[[Fenced], object], run_folders: Callable[[], Collection[str]]
+        self,
+        descriptor: int,
+        tell: Callable[[Fenced], object],
+        run_folders: Callable[[], Collection[str]],
+        later_ns: int = 0,
     ) -> None:
         self._descriptor, self._tell, self._run_folders = descriptor, tell, run_folders
+        self._later_ns = later_ns
         self._lock = threading.Lock()
         self._ranks: dict[tuple[int, int], _Rank] = {}
         self._known_ns = 0
@@ -159,7 +165,7 @@ class Fence:
             left = (self._known_ns - time.monotonic_ns()) / NS_PER_SECOND
             stays = f"the deadline that it had, in {left:.1f} s, stays in force" if self._known_ns else "none is known"
             announce(f"warning: the file with the lease of this node is damaged: {stays} until it is written again")
-        return self._known_ns - time.monotonic_ns() if self._known_ns else None
+        return self._known_ns + self._later_ns - time.monotonic_ns() if self._known_ns else None
 
     def _kill(self, late_ns: int) -> None:
         with self._lock:
@@ -186,13 +192,18 @@ class Fence:
             self._searcher.submit(lambda: _search(marks, self._launcher))  # no room: the last search hangs
 
 
-def start_fence(descriptor: int, tell: Callable[[Fenced], object], run_folders: Callable[[], Collection[str]]) -> Fence:
-    """Return a :class:`Fence` whose thread runs.
+def start_fence(
+    descriptor: int,
+    tell: Callable[[Fenced], object],
+    run_folders: Callable[[], Collection[str]],
+    later_ns: int = 0,
+) -> Fence:
+    """Return a :class:`Fence` whose thread runs; the arguments are its.
 
     Raises:
         RuntimeError: The system refuses a thread.
     """
-    fence = Fence(descriptor, tell, run_folders)
+    fence = Fence(descriptor, tell, run_folders, later_ns)
     fence.start()
     return fence
 

@@ -70,7 +70,8 @@ class RankMonitor:
             self._repair(problem or "")
             return None
         if self._known is None or _name(self._known) != _name(view):
-            announce(f"DEBUG monitor: rank {self.order.rank} is watched: {view.pid}", level=DEBUG)
+            of_whom = f", pid {view.pid}," if view.pid else ", which has not started yet,"
+            announce(f"DEBUG monitor: rank {self.order.rank}{of_whom} is watched", level=DEBUG)
         self._known = view
         for section in view.sections:
             self._names[section.slot] = section.name

@@ -96,6 +96,11 @@ class Coordinator:
         heard = [self._heard.get(name) for name in self._membership.nodes if name != self._raft.name]
         return all(each is not None and each.renew.seen == version for each in heard)
 
+    def hears(self, name: str, now_ns: int) -> bool:
+        """Return whether a node has spoken lately."""
+        heard = self._heard.get(name)
+        return heard is not None and now_ns - heard.at_ns < self._policy.lease_ns // 4
+
     def farewell(self, name: str, why: str) -> None:
         """Note the word of a node's monitor: its launcher is dead, and none of its ranks lives."""
         self._dead.add(name)
@@ -150,14 +155,12 @@ class Coordinator:
             return
         if name not in membership.nodes:
             is_of_another_job = renew.job not in ("", membership.job)
-            goes = (
-                is_of_another_job
-                or status.doing in (Doing.LEAVING, Doing.LEFT, Doing.ENDING)
-                or renew.info.host in membership.excluded
-            )
-            if not goes and len(membership.nodes) < self._policy.most:
+            goes = status.doing in (Doing.LEAVING, Doing.LEFT, Doing.ENDING)
+            if not goes and not is_of_another_job and not membership.refusal(name, renew.info, self._policy.most):
                 self._propose("join", name, tuple(renew.info))
         elif status.doing == Doing.LEFT:
+            if status.has_finished:
+                self._propose("finished", status.generation, name)
             self._propose("gone", name, status.why, True, status.is_excluded)
         elif status.doing == Doing.ENDING:
             self._propose("end", status.why, status.exit_code)
@@ -232,8 +235,7 @@ class Coordinator:
         return heard.renew.seen == self._membership.version
 
     def _change_voters(self) -> None:
-        raft = self._raft
-        own = self._heard.get(raft.name)
+        raft, own = self._raft, self._heard.get(self._raft.name)
         leaves = own is not None and own.renew.status.doing == Doing.LEFT
         is_waiting = self._membership.generation < 0 and self._called_ns is None
         if is_waiting and raft.voters == (raft.name,) and not leaves:
@@ -288,6 +290,8 @@ class Coordinator:
             voters_index=raft.log.voters_index,
             voters=None if knows_voters else self._addresses(raft.voters),
             job=membership.job,
+            refusal="" if renew is None else membership.refusal(name, renew.info, self._policy.most),
+            is_excluded=renew is not None and renew.info.host in membership.excluded and name not in membership.nodes,
         )
 
     def _addresses(self, names: Iterable[str]) -> dict[str, tuple[str, int]]:

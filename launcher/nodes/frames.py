@@ -51,6 +51,11 @@ DATA, CONFIRM, TAKEN, PING, PONG = range(5)
 _MAGIC = b"ft-nodes"
 _HELLO = struct.Struct(">8sBB16s32sB")
 """Magic, version, flags, digest of the run id, nonce, length of the node id, which follows."""
+_OTHER_TERMS: Final = (
+    "has another secret than this job, or another value of --ft-node-lease, --nnodes, --max-restarts, "
+    "--ft-membership or --ft-newcomers"
+)
+"""Which one it is cannot be told: what is compared is a digest of all."""
 _ONE_SHOT = 1
 """A flag: the initiator delivers one message and is not to be sent any."""
 _NONCE_BYTES, _HASH_BYTES, _CODE_BYTES = 32, 32, 16
@@ -143,7 +148,7 @@ class Handshake:
         code = bytes(self._buffer[:_HASH_BYTES])
         del self._buffer[:_HASH_BYTES]
         if not hmac.compare_digest(code, self._code(_ROLES[not self._initiates])):
-            raise RefusedError("secret", "has another secret than this job")
+            raise RefusedError("secret", _OTHER_TERMS)
         if self._initiates:
             answer = self._code(b"initiator")
         self._complete()

@@ -141,8 +141,12 @@ class Membership:
             self._over(why, False)
 
     def _restart(self, generation: int, name: str, why: str) -> None:
-        """End a generation in which nothing has failed, so that the next one has other members."""
-        if self.phase == Phase.RUNNING and generation == self.generation and name in self.members:
+        """End a generation in which nothing has failed, so that the next one has other members.
+
+        Not for a member whose ranks have all ended with 0: nobody needs it any more.
+        """
+        is_needed = name in self.members and name not in self.finished
+        if self.phase == Phase.RUNNING and generation == self.generation and is_needed:
             self._over(why, True)
 
     def _finished(self, generation: int, name: str) -> None:
@@ -171,6 +175,14 @@ class Membership:
         self.version += 1
 
     # ---- questions --------------------------------------------------------------------------------------
+
+    def refusal(self, name: str, info: NodeInfo, most: int) -> str:
+        """Return why a node cannot join: its host was excluded, or there are ``most`` nodes. Empty for who is in."""
+        if name in self.nodes:
+            return ""
+        if info.host in self.excluded:
+            return f"node {info.host} was excluded from this job before: {self.excluded[info.host]}"
+        return f"the job has {len(self.nodes)} nodes, as many as --nnodes lets in" if len(self.nodes) >= most else ""
 
     def strikes_of(self, host: str) -> int:
         """Return how often a host was lost; strikes lose their weight after ten generations without a further one."""

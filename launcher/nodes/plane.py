@@ -97,6 +97,7 @@ class Plane:
         self._status = Status(Doing.IDLE, -1)
         self._view: View | None = None
         self._fence_ns: int | None = None
+        self._refusal = ("", False)
         self._is_released = False
         self._is_closing = False
         self._failure: Exception | None = None
@@ -139,6 +140,12 @@ class Plane:
         """Return whether ranks may be started now."""
         with self._lock:
             return self._fence_ns is not None and time.monotonic_ns() < self._fence_ns
+
+    @property
+    def refusal(self) -> tuple[str, bool]:
+        """Why whoever leads does not let this node in, empty where it does; and whether that is for good."""
+        with self._lock:
+            return self._refusal
 
     def close(self, longest_seconds: float) -> None:
         """Stop taking part, once the others can do without this node, or the time is up."""
@@ -195,6 +202,7 @@ class Plane:
         with self._lock:
             has_changed = view != self._view
             self._view, self._fence_ns = view, fence_ns
+            self._refusal = (protocol.session.refusal, protocol.session.is_excluded)
             self._is_released = protocol.is_released and self._status is taken
         if has_changed:
             os.eventfd_write(self.descriptor, 1)

@@ -13,8 +13,11 @@ from launcher.nodes.frames import DATA
 
 __all__ = ["MAX_STRANGERS", "Pool", "text_of"]
 
-MAX_STRANGERS: Final = 64
-"""Accepted connections that have not authenticated yet; the oldest is dropped for another one."""
+MAX_STRANGERS: Final = 512
+"""Accepted connections that have not authenticated yet; the oldest is dropped for another one.
+
+Every node of a large job connects to the leader at about the same time. Each needs some milliseconds to authenticate.
+"""
 _PER_PEER = 4
 
 

@@ -190,12 +190,16 @@ class NodeProtocol:
         return self._has_founded_in_vain and (not other.is_waiting or "" < other.job < self.session.job)
 
     def _show_leader(self, now_ns: int) -> None:
-        """Tell the addresses where newcomers ask, as far as no node of the job is there, who leads."""
+        """Tell the addresses where newcomers ask who leads, except where a node of the job is heard.
+
+        Where one has fallen silent, its launcher may have been started again, and begin another job within the lease.
+        """
         if self._coordinator is None or now_ns < self._show_ns:
             return
         self._show_ns = now_ns + self._policy.lease_ns // _ELECTIONS_IN_LEASE
         info = self.session.info
-        taken = {(node.address, node.port) for node in self.membership.nodes.values()}
+        nodes, hears = self.membership.nodes, self._coordinator.hears
+        taken = {(node.address, node.port) for name, node in nodes.items() if hears(name, now_ns)}
         for contact in self._contacts:
             if contact not in taken and contact != (info.address, info.port):
                 self.outbox.append((None, contact, self._hint()))

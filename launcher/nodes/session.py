@@ -40,6 +40,8 @@ class Session:
         self.view: View | None = None
         self.job = job
         """The job that this node has begun, or that has let it in."""
+        self.refusal, self.is_excluded = "", False
+        """Why whoever leads does not let this node in, and whether it never will."""
         self.leader: str | None = None
         self.voters: dict[str, Address] = {}
         self.info, self._contacts, self._lease_ns = info, tuple(contacts), lease_ns
@@ -114,6 +116,7 @@ class Session:
         if now_ns < self._silent_until_ns:
             return False
         view = granted.view
+        self.refusal, self.is_excluded = granted.refusal, granted.is_excluded
         self.leader = sender
         self._answered_ns = now_ns
         if not self.job:

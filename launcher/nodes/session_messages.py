@@ -41,6 +41,7 @@ class Status(NamedTuple):
         store_port: Where it would host the store of the next generation.
         saved: For ``running``: the iteration of the newest checkpoint that all of its ranks have saved in this
             generation; -1 where there is none, or nobody asks.
+        has_finished: For ``left``: all of its ranks had ended with 0 before, so that those of others may go on.
     """
 
     doing: str
@@ -50,6 +51,7 @@ class Status(NamedTuple):
     exit_code: int = 0
     store_port: int = 0
     saved: int = -1
+    has_finished: bool = False
 
 
 class View(NamedTuple):
@@ -125,6 +127,8 @@ class Granted(NamedTuple):
         voters_index: Of the list of voters in force.
         voters: Their names and addresses, None where the node has them.
         job: Name of the leader's job.
+        refusal: Why the node is not let in; empty where it is, or nothing is known against it.
+        is_excluded: It never will be.
     """
 
     stamp_ns: int | None
@@ -133,6 +137,8 @@ class Granted(NamedTuple):
     voters_index: int
     voters: dict[str, tuple[str, int]] | None
     job: str = ""
+    refusal: str = ""
+    is_excluded: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields; named tuples travel as lists."""

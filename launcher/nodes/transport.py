@@ -21,11 +21,12 @@ from typing import NamedTuple
 from launcher.nodes.connection import Connection, set_options
 from launcher.nodes.dialer import RETRY_SECONDS, Dialer
 from launcher.nodes.frames import CONFIRM, DATA, MAX_PAYLOAD, PING, PONG, TAKEN, Handshake, RefusedError
-from launcher.nodes.pool import MAX_STRANGERS, Pool, text_of
+from launcher.nodes.pool import Pool, text_of
 
 __all__ = ["Received", "Transport"]
 
 _CHUNK = 1 << 16
+_ACCEPTED_AT_ONCE = 64  # then those that were accepted before are read
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _WOKEN, _RESOLVED = b"w", b"n"
 
@@ -179,7 +180,7 @@ class Transport:
         return is_woken
 
     def _accept(self) -> None:
-        for _ in range(MAX_STRANGERS):
+        for _ in range(_ACCEPTED_AT_ONCE):
             try:
                 sock, address = self._listener.accept()
             except BlockingIOError:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -76,13 +77,13 @@ class Background:
                 self._thread = thread
 
     def submit(self, call: Callable[[], object], size: int = 1) -> bool:
-        """Hand over a call, which must not raise, without waiting for it.
+        """Hand over a call without waiting for it. What it raises goes to :func:`threading.excepthook`.
 
         Returns:
             Whether there was room for it.
         """
         if self._thread is None:
-            call()
+            _make(call)
             return True
         with self._changed:
             if size > self._free:
@@ -166,8 +167,16 @@ class Background:
                     self._changed.wait()
                 call, size = self._calls.popleft()
                 self._busy_since = time.monotonic()
-            call()
+            _make(call)
             with self._changed:
                 self._free += size
                 self._busy_since = None
                 self._changed.notify_all()
+
+
+def _make(call: Callable[[], object]) -> None:
+    """Make a call; a mistake in it must end neither the thread, for which others wait, nor who has handed it over."""
+    try:
+        call()
+    except Exception:  # noqa: BLE001 - it is reported
+        threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))

@@ -189,6 +189,7 @@ def event_files(log_folder: str | os.PathLike[str]) -> list[str]:
     Raises:
         OSError: The folder cannot be read.
     """
+    log_folder = os.fspath(log_folder)  # os.listdir takes None for the working folder
     names = sorted(os.listdir(log_folder))
     return [os.path.join(log_folder, name) for name in names if name.startswith("events") and name.endswith(".jsonl")]
 
@@ -198,7 +199,8 @@ def read_events(log_folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
     On one machine the monotonic clock orders them. Between machines, whose monotonic clocks have nothing in common,
     the wall clock does, so the order is as good as their clocks agree. A line that is no event is left out; of one that
-    is whole, a warning is logged once, and so it is of what is named like a file of events and is none.
+    is whole, a warning is logged once, and so it is of what is named like a file of events and is none. Each event has
+    ``event`` and ``t_ns``; ``time`` is empty where it was lost.
 
     Raises:
         OSError: The folder or a file cannot be read.
@@ -232,11 +234,14 @@ def _parsed(line: str, path: str) -> dict[str, Any] | None:
     if not isinstance(event, dict) or "t_ns" not in event:
         warn_once(f"{path}: a line that is no event is left out: {reprlib.repr(line)}")
         return None
-    at_ns = event["t_ns"]
+    at_ns, name = event["t_ns"], event.get("event")
+    if not isinstance(name, str):
+        warn_once(f"{path}: a damaged line is left out, its event is {reprlib.repr(name)}")
+        return None
     if type(at_ns) is not int or not 0 <= at_ns < 1 << 63:
         warn_once(f"{path}: a damaged line is left out, its t_ns is {reprlib.repr(at_ns)}")
         return None
-    return event
+    return {"time": "", **event}
 
 
 def _epoch(event: dict[str, Any]) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 __all__ = ["readable"]
 
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code not in b"\t\n"}
-_CONTROLS |= {code: f"\\u{code:04x}" for code in (0x2028, 0x2029)}  # some readers take these for ends of lines
+# Some readers take the first two for ends of lines; the others turn the direction of all that follows.
+_CONTROLS |= {code: f"\\u{code:04x}" for code in (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 
 
 def readable(line: str, prefix: str = "") -> str:

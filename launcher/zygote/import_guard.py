@@ -13,7 +13,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -71,14 +71,28 @@ class ImportGuard:
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Bring everything back when one of the hidden modules is imported; see ``importlib.abc.MetaPathFinder``."""
-        if name not in self._hidden:
+        """Find one of the hidden modules; see ``importlib.abc.MetaPathFinder``.
+
+        Who looks for a module (``importlib.util.find_spec``, as transformers does) does not always import it.
+        """
+        wanted = self._hidden.get(name)
+        if wanted is None:
             return None
-        wanted = self._hidden.pop(name)
+        found = wanted.__spec__
+        spec = ModuleSpec(name, _Returned(wanted, self._bring_back), origin=found.origin if found else None)
+        spec.has_location = found is not None and found.has_location
+        if hasattr(wanted, "__path__"):
+            spec.submodule_search_locations = list(wanted.__path__)
+        return spec
+
+    def _bring_back(self) -> None:
+        """Bring everything back: one of the hidden modules is imported."""
+        if not self._hidden:
+            return
         sys.modules.update(self._hidden)
         self._hidden = {}
         sys.meta_path.remove(self)
-        torch = wanted if name == "torch" else sys.modules.get("torch")
+        torch = sys.modules.get("torch")
         differences = self.differences()
         with contextlib.suppress(OSError):
             if differences:
@@ -86,7 +100,6 @@ class ImportGuard:
                 send_message(self._link, ImportsDiffer(differences, tuple(applied)))
         with contextlib.suppress(OSError):  # the script may have closed every descriptor that it finds
             self._link.close()
-        return ModuleSpec(name, _Returned(wanted), is_package=hasattr(wanted, "__path__"))
 
     def differences(self) -> dict[str, str | None]:
         """Return what an import would find now and did not find then; None for a variable that is gone."""
@@ -102,11 +115,12 @@ class ImportGuard:
 class _Returned(Loader):
     """The loader of a module that is loaded already."""
 
-    def __init__(self, module: ModuleType) -> None:
-        self._module = module
+    def __init__(self, module: ModuleType, bring_back: Callable[[], object]) -> None:
+        self._module, self._bring_back = module, bring_back
         self._spec = module.__spec__
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
+        self._bring_back()
         return self._module
 
     def exec_module(self, module: ModuleType) -> None:

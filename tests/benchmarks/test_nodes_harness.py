@@ -16,11 +16,14 @@ import pytest
 import torch
 
 from benchmarks.nodes.__main__ import parse_options, table
+from benchmarks.nodes.agents import seconds_to_the_next
+from benchmarks.nodes.chaos import STEPS, run_job
 from benchmarks.nodes.faults import FAULTS, find
 from benchmarks.nodes.job import Job, Launch, TooLateError, launcher_options, lowest_count
 from benchmarks.nodes.journal import Journals, Note, groups, overlaps, recovery_seconds
 from benchmarks.nodes.namespaces import Machines, why_impossible
 from benchmarks.nodes.process_table import children, is_running, number_inside
+from benchmarks.nodes.scale import real_restart
 from benchmarks.nodes.training import Ranks, digest, first_weights, gradient, undisturbed_digest, update
 from benchmarks.nodes.tries import Result
 
@@ -377,3 +380,25 @@ with Machines(2, Path(sys.argv[1])) as machines:
             assert select.select([pidfd], [], [], 60)[0], "a process has outlived who made it"
             os.close(pidfd)
     assert pids
+
+
+def test_control_planes_with_real_sockets_restart() -> None:
+    seconds, messages = real_restart(3)
+
+    assert seconds > 0
+    assert 8 <= messages < 50  # a node sends three and gets five; renewals of a slow restart come on top
+
+
+@pytest.mark.long
+def test_launchers_start_the_next_generation_after_a_kill(tmp_path: Path) -> None:
+    assert len(seconds_to_the_next(2, 1, tmp_path)) == 1
+
+
+@pytest.mark.long
+@pytest.mark.skipif(bool(why_impossible()), reason=str(why_impossible()))
+def test_a_job_with_random_losses(tmp_path: Path) -> None:
+    outcome = run_job(0, tmp_path, undisturbed_digest(STEPS))
+
+    assert outcome.problems == ()
+    assert outcome.faults
+    assert outcome.generations > 1

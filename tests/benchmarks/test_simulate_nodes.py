@@ -18,14 +18,17 @@ from launcher.nodes.raft import RaftNode
 from launcher.nodes.raft_messages import RequestVote
 from launcher.nodes.session import Session
 
-KEPT = (297, 1400, 60, 109, 119, 5, 471, 142, 95, 890, 130392)
+KEPT = (297, 1400, 60, 109, 119, 5, 471, 142, 95, 890, 130392, 214920, 262010, 785562, 782235)
 """Seeds that have found a mistake. 297 and 1400: a view that came late started an old generation, and a KeyError (with
 the schedules of that time). With those of today: 60 a new leader removed voters that had not found it yet, and needed
 one that was dead; 109 a view that came late; 119 a node that was being taken out got a lease; 5 a generation was made
 while ranks lived; 471 (of older schedules) a voter that was being removed did not stand. Since launchers are started
 again where the job was begun: 142 one that had begun another job took entries of the first one's log into its own; 95 a
 node was left in a job that had been given up; 890 two jobs that waited for each other's nodes; 130392 a learner forgot
-what it had acknowledged."""
+what it had acknowledged; 214920 and 262010 a late view of a job that a node had left started ranks under the lease of
+the next one; 785562 a launcher that was started again within a lease where the job was begun made a generation of
+another job, since the leader did not show itself where a node was silent and not yet missed. 782235 was a mistake of
+the witness: a node is taken out of a job while its ranks live in another one."""
 
 
 def _explore_many(seeds: range) -> None:
@@ -33,7 +36,9 @@ def _explore_many(seeds: range) -> None:
         explore(seed)
 
 
-@pytest.mark.parametrize("first", range(0, 150, 30))
+@pytest.mark.parametrize(
+    "first", [0, 30, *(pytest.param(first, marks=pytest.mark.long) for first in range(60, 150, 30))]
+)
 def test_all_rules_hold(first: int) -> None:
     counts: dict[str, int] = {}
     for seed in range(first, first + 30):
@@ -143,6 +148,7 @@ def test_a_witness_sees_ranks_of_two_generations_at_once() -> None:
         witness.started("b", "j", 0, 2, (2, 1, ("h", 1)))
     with pytest.raises(BrokenRule, match="while its ranks live"):
         witness.applied("b", "j", 1, ("gone", "a", "silent", False, False))
+    witness.applied("b", "another", 1, ("gone", "a", "silent", False, False))
     with pytest.raises(BrokenRule, match="while ranks of others live"):
         witness.started("b", "another", 0, 2, (4, 2, ("h", 1)))
     witness.stopped("a")

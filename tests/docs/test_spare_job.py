@@ -140,6 +140,7 @@ def job(tmp_path: Path) -> Iterator[SpareJob]:
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 def test_two_nodes_train_and_one_is_a_spare(job: SpareJob) -> None:
     process = job.start()
     job.wait_for("up_0_of_2", "up_1_of_2")
@@ -157,6 +158,7 @@ def test_two_nodes_train_and_one_is_a_spare(job: SpareJob) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 def test_a_launcher_that_is_killed_is_replaced_by_the_spare(job: SpareJob) -> None:
     process = job.start()
     job.wait_for("up_0_of_2", "up_1_of_2")
@@ -174,6 +176,7 @@ def test_a_launcher_that_is_killed_is_replaced_by_the_spare(job: SpareJob) -> No
 
 
 @pytest.mark.e2e
+@pytest.mark.long
 def test_ranks_save_before_the_time_is_up(job: SpareJob) -> None:
     process = job.start()
     job.wait_for("up_0_of_2", "up_1_of_2")

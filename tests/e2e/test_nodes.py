@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -74,11 +77,16 @@ def test_the_budget_is_one_for_all_nodes(launch_nodes: Callable[..., list[Any]])
     for node in nodes:
         assert [event["generation"] for event in node.events("started")] == [0, 1, 2]
         assert "Traceback" not in node.stderr
+        assert node.stderr.endswith("ft_launcher: exit code 1\n")
 
 
 def test_the_death_of_a_launcher_frees_the_others(launch_nodes: Callable[..., list[Any]]) -> None:
-    """SIGKILL of one node's launcher: its ranks go with it; the other, asked to end, has its rank save its work."""
-    nodes = launch_nodes("loop.py", "--until-stopped", "--on-sigterm", 0, nproc=1, first_is_host=True)
+    """SIGKILL of one node's launcher: its ranks go with it; the other, asked to end, has its rank save its work.
+
+    With torch's rendezvous, by which the other does not learn of it: else its generation may be over already.
+    """
+    options = ("--ft-membership", "torch")
+    nodes = launch_nodes("loop.py", "--until-stopped", "--on-sigterm", 0, nproc=1, options=options, first_is_host=True)
     for node in nodes:
         node.wait_for_output("runs in generation 0")
 
@@ -91,6 +99,96 @@ def test_the_death_of_a_launcher_frees_the_others(launch_nodes: Callable[..., li
     assert "has saved its work" in nodes[0].stdout
     assert "ended by SIGTERM; every worker ended with 0" in nodes[0].stderr
     assert len(nodes[0].events("started")) == 1
+
+
+def test_sigterm_to_a_node_whose_ranks_have_ended_with_0_spares_the_others(
+    launch_nodes: Callable[..., list[Any]], tmp_path: Path
+) -> None:
+    """As when a scheduler takes back a node that has nothing left to do."""
+    end = tmp_path / "end"
+    nodes = launch_nodes("loop.py", "--done-at-once", 1, "--until-file", end, nproc=1, options=("--ft-node-lease", 1))
+    nodes[0].until(lambda: any(node.events("finished") for node in nodes), "end of rank 1")
+    done, busy = sorted(nodes, key=lambda node: not node.events("finished"))
+
+    done.signal(signal.SIGTERM)
+    assert done.wait(30) == 0
+    assert "ended by SIGTERM; every worker ended with 0" in done.stderr
+    assert done.stderr.endswith("ft_launcher: exit code 0\n")
+    time.sleep(2)  # longer than the lease: nobody misses it, either
+    end.touch()
+
+    assert busy.wait(30) == 0
+    assert "rank 0 is done in generation 0" in busy.stdout
+    assert busy.stderr.endswith("ft_launcher: every rank has ended with 0; exit code 0\n")
+    assert len(busy.events("started")) == 1
+
+
+def test_a_node_whose_ranks_have_ended_does_not_wait_for_ever_for_a_job_that_is_gone(
+    launch_nodes: Callable[..., list[Any]], tmp_path: Path
+) -> None:
+    options = ("--ft-node-lease", 1, "--rdzv-conf", "join_timeout=4")
+    nodes = launch_nodes(
+        *("loop.py", "--done-at-once", 1, "--until-file", tmp_path / "never"), nproc=1, options=options
+    )
+    nodes[0].until(lambda: any(node.events("finished") for node in nodes), "end of rank 1")
+    done, busy = sorted(nodes, key=lambda node: not node.events("finished"))
+
+    busy.signal(signal.SIGKILL)
+    assert busy.wait() == -signal.SIGKILL
+    assert done.wait() == 1
+    # Whether it led decides which of the two it is.
+    assert "nobody has led the job for 4 s" in done.stderr or "1 nodes after 4 s, of at least 2" in done.stderr
+
+
+@pytest.mark.parametrize("what", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_node_whose_launcher_and_monitor_are_stopped_or_killed_is_fenced(
+    launch_nodes: Callable[..., list[Any]], tmp_path: Path, what: signal.Signals
+) -> None:
+    """Nobody replaces the monitor then: a second fence kills the ranks, before others start any in their place."""
+    end = tmp_path / "end"
+    options = ("--ft-node-lease", 2, "--max-restarts", 3)
+    nodes = launch_nodes("loop.py", "--until-file", end, nproc=1, nnodes="1:2", options=options, first_is_host=True)
+    for node in nodes:
+        node.wait_for_output("runs in generation 0")
+    node, other = nodes[1], nodes[0]
+    (rank,) = node.workers().values()
+    monitor = node.monitor_pid
+
+    node.signal(signal.SIGSTOP)
+    os.kill(monitor, what)
+    try:
+        other.wait_for_output("runs in generation 1")
+        assert rank not in node.processes()
+    finally:
+        node.signal(signal.SIGCONT)
+        if what == signal.SIGSTOP:
+            os.kill(monitor, signal.SIGCONT)
+    end.touch()
+    assert other.wait() == 0
+    with contextlib.suppress(ProcessLookupError):  # it may have heard of the end
+        node.signal(signal.SIGTERM)
+    node.wait()
+    node.assert_nothing_is_left()
+
+
+def test_a_second_fence_that_is_killed_is_started_again(launch_nodes: Callable[..., list[Any]], tmp_path: Path) -> None:
+    end = tmp_path / "end"
+    nodes = launch_nodes("loop.py", "--until-file", end, nproc=1)
+
+    def fence() -> int | None:
+        return next(
+            (pid for pid, said in nodes[0].processes().items() if "launcher.monitor.second_fence" in said), None
+        )
+
+    for node in nodes:
+        node.wait_for_output("runs in generation 0")
+    first = nodes[0].until(fence, "second fence")
+    os.kill(first, signal.SIGKILL)
+    assert nodes[0].until(lambda: (pid := fence()) != first and pid, "another second fence") != first
+    end.touch()
+    assert [node.wait() for node in nodes] == [0, 0]
+    for node in nodes:
+        node.assert_nothing_is_left()
 
 
 def test_real_groups_over_two_nodes_meet_in_a_fresh_store(launch_nodes: Callable[..., list[Any]]) -> None:
@@ -175,3 +273,19 @@ def test_a_newcomer_takes_part_after_the_next_checkpoint_if_asked(
     for node in (first, second):
         (node.work / "stop").touch()
     assert [first.wait(60), second.wait(60)] == [0, 0]
+
+
+@pytest.mark.long
+def test_a_launcher_with_another_lease_is_refused_and_says_so(
+    launch: Callable[..., Any], unused_port: Callable[[], int]
+) -> None:
+    options = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-id", "job", "--local-addr", "127.0.0.1")
+    options += ("--rdzv-endpoint", f"localhost:{unused_port()}", "--rdzv-conf", "join_timeout=8")
+    nodes = [
+        launch("loop.py", "--until-file", "never", nproc=1, options=(*options, "--ft-node-lease", lease))
+        for lease in (3, 20)
+    ]
+
+    assert [node.wait(90) for node in nodes] == [1, 1]
+    assert [len(node.events("started")) for node in nodes] == [0, 0]
+    assert any("another value of --ft-node-lease, --nnodes" in node.stderr for node in nodes)

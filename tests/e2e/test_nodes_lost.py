@@ -49,6 +49,7 @@ def generations(folder: Path) -> dict[str, list[int]]:
     return found
 
 
+@pytest.mark.long
 def test_the_leader_loses_power(tmp_path: Path, expected: str) -> None:
     result = lose("power-off-store", tmp_path, expected, FIXED)
 

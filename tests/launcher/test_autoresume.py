@@ -67,7 +67,7 @@ def test_again_until_the_flag_is_there(runner: Runner) -> None:
 
     assert code == 0
     assert runner.runs == 4
-    assert "training is complete after 4 run(s), 2 failed" in said
+    assert "training is complete (after 4 run(s), 2 failed" in said
     assert "last iteration 40" in said
 
 
@@ -123,7 +123,7 @@ def test_what_a_rank_has_asked_for_is_heeded(runner: Runner) -> None:
 def test_a_training_that_has_stopped_itself_on_purpose_is_not_run_again(runner: Runner) -> None:
     code, said = runner.run("tell('stopped_on_purpose', why='rank 3 has stopped the training: NaN')\nsys.exit(1)")
     assert (code, runner.runs) == (1, 1)
-    assert "given up: rank 3 has stopped the training: NaN after 1 run(s), 1 failed" in said
+    assert "given up: rank 3 has stopped the training: NaN (after 1 run(s), 1 failed" in said
 
 
 def test_a_training_that_is_complete_may_have_stopped_itself(runner: Runner) -> None:

@@ -49,11 +49,18 @@ class FakeAgent(SimpleNamespace):
         return ["the job has failed"]
 
 
-def ends(agent: FakeAgent, monkeypatch: pytest.MonkeyPatch) -> tuple[int, bool]:
+def ends(
+    agent: FakeAgent, monkeypatch: pytest.MonkeyPatch, *, has_peers: bool = True, has_begun: bool = False
+) -> tuple[int, bool]:
     """The exit code, and whether the rendezvous was closed."""
     closed: list[bool] = []
     monkeypatch.setattr(run_module.torch_events, "record", lambda *_: None)
-    handler = SimpleNamespace(shutdown=lambda: closed.append(True), leave=lambda why, is_excluded: None)
+    handler = SimpleNamespace(
+        has_peers=has_peers,
+        shutdown=lambda: closed.append(True),
+        leave=lambda why, is_excluded: None,
+        job_has_begun=lambda: has_begun,
+    )
     spec = SimpleNamespace(rdzv_handler=handler)
     events = SimpleNamespace(write=lambda *_, **__: None)
     monitor = SimpleNamespace(unprotected_since_ns=None)
@@ -97,10 +104,38 @@ SIGTERM = SignalException("the launcher got SIGTERM", sigval=signal.SIGTERM)
     ],
 )
 def test_each_end_has_its_exit_code(
-    agent: FakeAgent, expected: tuple[int, bool], monkeypatch: pytest.MonkeyPatch
+    agent: FakeAgent, expected: tuple[int, bool], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """None of them is 2, which ft_autoresume takes for: the next run could only end the same way."""
     assert ends(agent, monkeypatch) == expected
+    last_line = capfd.readouterr().err.splitlines()[-1]
+    why = "every rank has ended with 0; " if agent.ends is SUCCESS else ""
+    assert last_line == f"ft_launcher: {why}exit code {expected[0]}"
+
+
+@pytest.mark.parametrize(
+    ("has_begun", "expected", "words"),
+    [
+        (True, 0, "no worker ran here"),
+        (False, 128 + signal.SIGTERM, "no worker was started here, and the job is not known to have begun"),
+    ],
+)
+def test_a_signal_before_a_worker_was_started_is_success_for_a_spare_alone(
+    has_begun: bool, expected: int, words: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A scheduler takes 0 for a job that has done its work; all nodes of one that had not begun ended with it."""
+    agent = FakeAgent(SIGTERM, has_started=False)
+    assert ends(agent, monkeypatch, has_begun=has_begun) == (expected, False)
+    lines = capfd.readouterr().err.splitlines()
+    assert f"ft_launcher: ended by SIGTERM; {words}" in lines[-2]
+    assert lines[-1] == f"ft_launcher: exit code {expected}"
+
+
+def test_a_job_on_one_node_that_ends_well_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ends(FakeAgent(SUCCESS), monkeypatch, has_peers=False)
+    assert capfd.readouterr().err == ""
 
 
 def test_what_cannot_be_started_is_refused_as_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent.node_memory import MEMORY_FILE, NodeMemory, forget, read_memory, remember
+from launcher.agent.node_memory import MEMORY_FILE, MemoryWriter, NodeMemory, forget, read_memory, remember
 
 
 def test_what_is_remembered_is_read_until_it_is_forgotten(tmp_path: Path) -> None:
@@ -27,3 +27,16 @@ def test_what_is_remembered_is_read_until_it_is_forgotten(tmp_path: Path) -> Non
 def test_a_damaged_memory_says_that_there_was_a_job(tmp_path: Path, text: str) -> None:
     (tmp_path / MEMORY_FILE).write_text(text)
     assert read_memory(str(tmp_path)) == NodeMemory(True, ())
+
+
+def test_what_cannot_be_remembered_is_said_once_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / MEMORY_FILE).mkdir()
+    said: list[str] = []
+    memories = MemoryWriter(str(tmp_path), said.append)
+
+    memories.remember([("10.0.0.1", 1)])
+    memories.remember([("10.0.0.1", 1)])
+
+    assert len(said) == 1
+    assert f"{tmp_path / MEMORY_FILE} cannot be written: Is a directory" in said[0]
+    assert [path.name for path in tmp_path.iterdir()] == [MEMORY_FILE]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from torch.distributed import run as torchrun
 
-from launcher.agent.open_plane import given_node_rank, order_of, parse_contacts, secret_of
+from launcher.agent.open_plane import given_node_rank, order_of, parse_contacts, secret_of, with_terms
+from launcher.nodes.policy import Policy
 from resilience_core.errors import ConfigError
 
 
@@ -95,3 +96,22 @@ def test_a_secret_that_is_short_or_not_there_is_refused(tmp_path: Path) -> None:
         secret_of(None, {"FT_NODE_SECRET": "abc"}, "run")
     with pytest.raises(ConfigError, match=r"--ft-node-secret-file .*none cannot be read: No such file"):
         secret_of(str(tmp_path / "none"), {}, "run")
+
+
+TERMS = Policy(least=2, most=3, is_fixed=False, max_restarts=3, lease_ns=5, last_call_ns=30, join_ns=600)
+OTHER_TERMS: list[dict[str, Any]] = [
+    {"lease_ns": 20},  # a longer lease would let ranks live when the others take them for dead
+    {"least": 1},
+    {"most": 4},
+    {"is_fixed": True},
+    {"max_restarts": 2},
+    {"joins_at_checkpoint": True},
+]
+
+
+@pytest.mark.parametrize("other", OTHER_TERMS, ids=str)
+def test_nodes_with_other_terms_have_another_secret(other: dict[str, Any]) -> None:
+    secret = b"0123456789abcdef"
+    assert with_terms(secret, TERMS) == with_terms(secret, TERMS._replace(last_call_ns=1, join_ns=2))
+    assert len({secret, with_terms(secret, TERMS), with_terms(secret, TERMS._replace(**other))}) == 3
+    assert with_terms(secret, TERMS) != with_terms(b"another secret 16", TERMS)

@@ -26,6 +26,7 @@ class FakePlane:
         self.said: list[Status] = []
         self.holds_lease = True
         self.is_closed = False
+        self.refusal = ("", False)
         self.descriptor = os.eventfd(1, os.EFD_NONBLOCK)
 
     def start(self, status: Status) -> None:
@@ -62,6 +63,13 @@ def test_a_node_says_that_it_is_idle_and_takes_its_place(plane: FakePlane) -> No
     assert info.bootstrap_store_info.master_addr == "10.0.0.1"
     assert [status.doing for status in plane.said] == [Doing.IDLE, Doing.RUNNING]
     assert plane.said[0].store_port > 0
+
+
+@pytest.mark.parametrize(("generation", "runs"), [(None, False), (-1, False), (0, True), (3, True)])
+def test_a_job_runs_once_it_has_made_a_generation(plane: FakePlane, generation: int | None, runs: bool) -> None:
+    rendezvous = rendezvous_of(plane)
+    plane.views = [None if generation is None else BASE._replace(generation=generation, group_rank=None)]
+    assert rendezvous.job_has_begun() is runs
 
 
 def test_no_rank_is_started_without_a_lease_or_a_place(plane: FakePlane) -> None:
@@ -111,11 +119,12 @@ def shown(plane: FakePlane) -> View | None:
     return view
 
 
-def test_a_job_that_has_ended_is_told_by_its_code(plane: FakePlane) -> None:
+def test_a_job_that_has_ended_is_told_by_its_code(plane: FakePlane, capfd: pytest.CaptureFixture[str]) -> None:
     rendezvous = rendezvous_of(plane)
     plane.views = [BASE._replace(phase=Phase.ENDED, exit_code=0, why="done")]
     with pytest.raises(RendezvousGracefulExitError):
         rendezvous.next_rendezvous()
+    assert "the job has ended: done" in capfd.readouterr().err
 
     plane.views = [BASE._replace(phase=Phase.ENDED, exit_code=7, why="no restart is left")]
     with pytest.raises(JobEndedError, match="the job has ended: no restart is left") as ended:
@@ -171,6 +180,39 @@ def test_ranks_that_have_finished_wait_for_those_of_other_nodes(plane: FakePlane
     assert rendezvous.ended_by_peer() is None
 
 
+def test_a_node_that_has_finished_and_is_cut_off_says_so_once_each_time(
+    plane: FakePlane, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rendezvous = rendezvous_of(plane, join_seconds=600.0)
+    rendezvous.next_rendezvous()
+    now = [0.0]
+    monkeypatch.setattr("launcher.agent.plane_rendezvous.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    for now[0], plane.holds_lease in ((0, True), (10, False), (16, False), (90, False), (91, True), (92, False)):
+        assert not rendezvous.finished()
+    words = "it waits for at most 600 s to learn how the job ends"
+    assert capfd.readouterr().err.count(words) == 1
+    now[0] = 120.0
+    assert not rendezvous.finished()
+    assert capfd.readouterr().err.count(words) == 1
+
+
+def test_a_node_that_has_finished_and_is_cut_off_does_not_wait_for_ever(
+    plane: FakePlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others may have gone on without it, and ended."""
+    rendezvous = rendezvous_of(plane, join_seconds=10.0)
+    rendezvous.next_rendezvous()
+    now = [0.0]
+    monkeypatch.setattr("launcher.agent.plane_rendezvous.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    for now[0], plane.holds_lease in ((0.0, True), (50.0, True), (59.0, False), (60.5, True), (70.0, False)):
+        assert not rendezvous.finished()
+    now[0] = 70.6
+    with pytest.raises(RendezvousTimeoutError, match="nobody has led the job for 10 s"):
+        rendezvous.finished()
+
+
 def test_a_job_that_another_node_has_ended_is_told_with_the_reason(plane: FakePlane) -> None:
     rendezvous = rendezvous_of(plane)
     rendezvous.next_rendezvous()
@@ -187,6 +229,35 @@ def test_a_node_leaves_only_when_its_ranks_have(plane: FakePlane) -> None:
     assert (plane.said[-1].doing, plane.is_closed) == (Doing.LEAVING, False)
     rendezvous.leave("SIGTERM", is_excluded=True)
     assert (plane.said[-1].doing, plane.said[-1].is_excluded, plane.is_closed) == (Doing.LEFT, True, True)
+
+
+def test_a_node_whose_ranks_have_ended_with_0_leaves_without_a_new_generation(plane: FakePlane) -> None:
+    rendezvous = rendezvous_of(plane)
+    rendezvous.next_rendezvous()
+    rendezvous.finished()
+
+    rendezvous.leaving("SIGTERM")
+    assert plane.said[-1].doing == Doing.FINISHED
+    rendezvous.leave("SIGTERM", is_excluded=False)
+    assert (plane.said[-1].doing, plane.said[-1].has_finished) == (Doing.LEFT, True)
+
+
+def test_a_node_that_was_excluded_before_is_told_and_does_not_wait(plane: FakePlane) -> None:
+    """It was told that nobody answers, for as long as it waits for others."""
+    plane.views = [None]
+    plane.refusal = ("node x was excluded from this job before: its GPU is broken", True)
+    with pytest.raises(UnhealthyNodeError, match="excluded from this job before: its GPU is broken"):
+        rendezvous_of(plane).next_rendezvous()
+
+
+def test_a_node_for_which_there_is_no_room_waits_and_says_so(
+    plane: FakePlane, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.agent.plane_rendezvous._LONGEST_SILENT_WAIT_SECONDS", -1.0)
+    plane.views = [None, BASE]
+    plane.refusal = ("the job has 3 nodes, as many as --nnodes lets in", False)
+    rendezvous_of(plane).next_rendezvous()
+    assert "this node waits to be let in: the job has 3 nodes, as many as --nnodes lets in" in capfd.readouterr().err
 
 
 def test_a_spare_waits_from_when_it_has_lost_contact(plane: FakePlane, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
@@ -51,9 +52,16 @@ def test_a_store_is_opened_ahead_and_used_once() -> None:
     host = StoreHost(0, TIMEOUT)
     first = host.renew()
     host.prepare()
+    (making,) = host._making
     host.prepare()
-    assert host._spare is not None
-    ahead = host._spare.port
+    assert host._making == [making]
+    making.join(60)
+    host.prepare()
+    spare = host._spares.get_nowait()
+    assert spare is not None
+    ahead = spare.port
+    host._spares.put(spare)
+    del spare
     assert ahead != first
     client(first).set("address", "generation 0")
 
@@ -68,6 +76,43 @@ def test_a_store_that_cannot_be_opened_ahead_is_opened_when_it_is_needed(monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(StoreHost, "_on_a_free_port", refused)
         host.prepare()
+        host._making[0].join(60)
+    assert client(host.renew()).check(["address"]) is False
+    host.close()
+
+
+def test_nobody_waits_for_a_store_that_is_opened_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when torch waits for a name server whose answer was lost: another one is opened meanwhile."""
+    host, name_server = StoreHost(0, TIMEOUT), threading.Event()
+    open_store = StoreHost._on_a_free_port
+    calls: list[StoreHost] = []
+
+    def first_is_slow(host: StoreHost) -> TCPStore:
+        calls.append(host)
+        assert len(calls) > 1 or name_server.wait(60)
+        return open_store(host)
+
+    monkeypatch.setattr(StoreHost, "_on_a_free_port", first_is_slow)
+    host.prepare()
+    assert client(host.renew()).check(["address"]) is False
+    assert len(calls) == 2
+    name_server.set()
+    late = host._making[0]
+    late.join(60)
+    assert client(host.renew()).check(["address"]) is False
+    assert len(calls) == 2
+    host.close()
+
+
+def test_without_room_for_a_thread_a_store_is_opened_when_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    host = StoreHost(0, TIMEOUT)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_room)
+        host.prepare()
+    assert host._making == []
     assert client(host.renew()).check(["address"]) is False
     host.close()
 
@@ -79,7 +124,7 @@ def refused(host: StoreHost) -> TCPStore:
 def test_a_fixed_port_is_not_opened_ahead(host: StoreHost, fixed_port: int) -> None:
     assert host.renew() == fixed_port
     host.prepare()
-    assert host._spare is None
+    assert host._spares.empty()
     assert host.renew() == fixed_port
 
 

@@ -59,7 +59,7 @@ def test_only_the_launchers_own_options_count(line: str, is_set: bool) -> None:
 def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     default_threads.set_default(["--nproc-per-node", "2", "train.py"])
-    default_threads.retract(1)
+    default_threads.settle(1)
     assert os.environ["OMP_NUM_THREADS"] == "7"
 
 
@@ -88,15 +88,18 @@ def test_devices_are_counted_without_torch(
     assert ("OMP_NUM_THREADS" in os.environ) == is_set
 
 
-def test_a_guess_that_was_too_high_is_taken_back() -> None:
+def test_a_guess_that_was_too_high_is_taken_back(capfd: pytest.CaptureFixture[str]) -> None:
     default_threads.set_default(["--nproc-per-node", "cpu", "train.py"])
-    default_threads.retract(2)
+    assert capfd.readouterr().err == ""  # the level is not known yet
+    default_threads.settle(2)
     assert os.environ["OMP_NUM_THREADS"] == "1"
+    assert "each worker gets 1 thread" in capfd.readouterr().err
     del os.environ["OMP_NUM_THREADS"]
 
     default_threads.set_default(["--nproc-per-node", "cpu", "train.py"])
-    default_threads.retract(1)
+    default_threads.settle(1)
     assert "OMP_NUM_THREADS" not in os.environ
+    assert capfd.readouterr().err == ""
 
 
 def test_the_flags_are_those_of_the_real_parser() -> None:

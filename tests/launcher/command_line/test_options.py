@@ -330,3 +330,18 @@ def test_what_only_matters_among_nodes_that_agree_is_told_where_it_has_no_effect
     script: Path, options: list[str], said: str | None
 ) -> None:
     assert [line for line in parse([*options, str(script)]).warnings if "no effect" in line] == ([said] if said else [])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--rdzv-conf", "join_timeout=3,is_host=1,store_type=file"], []),
+        (
+            ["--rdzv-conf", "jon_timeout=3"],
+            ["--rdzv-conf jon_timeout: unknown, and has no effect; did you mean 'join_timeout'?"],
+        ),
+        (["--rdzv-conf", "a=1", "--rdzv-backend", "etcd-v2", "--nnodes", "2"], []),
+    ],
+)
+def test_keys_of_the_rendezvous_that_nothing_reads_are_named(script: Path, options: list[str], said: list[str]) -> None:
+    assert [line for line in parse([*options, str(script)]).warnings if "--rdzv-conf" in line] == said

@@ -133,7 +133,16 @@ def test_what_finds_no_room_behind_a_file_system_that_hangs_is_said(
         (lambda plain: "[]", "AttributeError"),
         (lambda plain: "[" * 100_000, "RecursionError"),
         (lambda plain: json.dumps({**plain, "seen_ns": "x"}), "TypeError: seen_ns is 'x'"),
-        (lambda plain: json.dumps({**plain, "ranks": [{**plain["ranks"][0], "iteration": "7"}]}), "TypeError: an iter"),
+        (
+            lambda plain: json.dumps({**plain, "ranks": [{**plain["ranks"][0], "iteration": "7"}]}),
+            "TypeError: iteration is '7'",
+        ),
+        (lambda plain: json.dumps({**plain, "why": 5}), "TypeError: why is 5"),
+        (lambda plain: json.dumps({**plain, "ranks": [{**plain["ranks"][0], "rank": "x"}]}), "TypeError: rank is 'x'"),
+        (
+            lambda plain: json.dumps({**plain, "ranks": [{**plain["ranks"][0], "is_culprit": 1}]}),
+            "TypeError: is_culprit is 1",
+        ),
         (lambda plain: json.dumps({**plain, "ranks": None}), "TypeError"),
         (lambda plain: json.dumps({**plain, "ranks": [{}]}), "KeyError"),
         (lambda plain: json.dumps({**plain, "more": 1}), "TypeError"),

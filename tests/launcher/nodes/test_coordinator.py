@@ -271,6 +271,37 @@ def test_who_leaves_ends_the_generation_without_a_failure() -> None:
     assert job.membership.members == ("a", "b")
 
 
+def test_who_leaves_after_its_ranks_have_ended_is_not_missed() -> None:
+    """Even where that was not agreed before."""
+    job = Job().runs("a", "b", "c")
+    job.says("c", Doing.LEFT, 0, why="asked to", has_finished=True)
+    job.flush()
+    assert "c" not in job.membership.nodes
+    assert (job.membership.phase, job.membership.finished) == (Phase.RUNNING, {"c"})
+    for name in ("a", "b"):
+        job.says(name, Doing.FINISHED, 0)
+    job.flush()
+    assert (job.membership.phase, job.membership.exit_code) == (Phase.ENDED, 0)
+
+
+def test_who_is_not_let_in_is_told_why() -> None:
+    job = Job(make_policy(2, 2)).runs("a", "b")
+    word = job.says("c")
+    assert word is not None
+    assert (word.refusal, word.is_excluded) == ("the job has 2 nodes, as many as --nnodes lets in", False)
+    job.says("b", Doing.LEFT, 0, is_excluded=True, why="broken")
+    job.flush()
+    assert "b" not in job.membership.nodes
+    host = info("b").host
+    job.coordinator.outbox.clear()
+    word = job.says("b")
+    assert word is not None
+    assert (word.refusal, word.is_excluded) == (f"node {host} was excluded from this job before: broken", True)
+    word = job.says("a", Doing.IDLE, 0)
+    assert word is not None
+    assert (word.refusal, word.is_excluded) == ("", False)
+
+
 def test_who_ends_ends_the_job_for_all() -> None:
     job = Job().runs("a", "b")
     job.says("b", Doing.ENDING, 0, why="enough", exit_code=7)

@@ -89,6 +89,13 @@ def test_a_restart_is_no_failure() -> None:
     assert (job.membership.failures, job.membership.may_save, job.membership.phase) == (0, True, Phase.STOPPING)
 
 
+def test_a_member_that_has_finished_needs_no_restart_when_it_goes() -> None:
+    job = Job("a", "b")
+    job.does("finished", 0, "b")
+    assert not job.does("restart", 0, "b", "SIGTERM")
+    assert job.does("restart", 0, "a", "SIGTERM")
+
+
 def test_the_job_ends_when_all_members_have_finished() -> None:
     job = Job("a", "b")
     assert job.does("finished", 0, "a")

@@ -255,6 +255,21 @@ def test_a_leader_shows_itself_only_where_nobody_of_its_job_is() -> None:
     assert [to for _, to, message in leader.outbox if isinstance(message, Elsewhere)] == [("z", 1)]
 
 
+def test_a_leader_shows_itself_where_a_node_of_its_job_has_fallen_silent() -> None:
+    """Its launcher may be started again at once, and must not begin another job before this one has missed it."""
+    nodes = Nodes("a", "b", "c", least=2)
+    nodes.run(500)
+    leader = nodes.all["a"]
+    leader._contacts = (("a", 1), ("b", 1))
+    nodes.cut = {"b"}
+    nodes.run(LEASE // 2 // MS)
+    assert "b" in leader.membership.nodes
+    leader._show_ns = nodes.now
+    leader.outbox.clear()
+    leader.flush(nodes.now)
+    assert [to for _, to, message in leader.outbox if isinstance(message, Elsewhere)] == [("b", 1)]
+
+
 def test_a_job_that_has_made_a_generation_is_given_up_for_nobody() -> None:
     nodes = Nodes("a", "b", least=2)
     nodes.run(1500)

@@ -55,6 +55,22 @@ def test_a_call_that_hangs_costs_room_and_no_time(gate: Gate) -> None:
     assert background.submit(lambda: None, 10), "the room was given back"
 
 
+@pytest.mark.parametrize("is_started", [True, False])
+def test_a_call_that_raises_is_reported_and_the_next_one_is_made(
+    is_started: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported: list[BaseException | None] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: reported.append(args.exc_value))
+    background, made = Background("test", 10), []
+    if is_started:
+        background.start()
+    background.submit(lambda: 1 // 0)
+    background.submit(lambda: made.append("next"))
+    assert background.flush(PATIENCE)
+    assert made == ["next"]
+    assert [type(each) for each in reported] == [ZeroDivisionError]
+
+
 def test_a_result_is_waited_for_but_not_for_long(gate: Gate) -> None:
     background = Background("test", 10)
     background.start()

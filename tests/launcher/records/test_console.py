@@ -177,6 +177,12 @@ def test_what_is_told_does_not_command_the_terminal(capfd: pytest.CaptureFixture
     assert capfd.readouterr().err == "ft_launcher: error   ValueError: a\tb\\x00\\x1b[31mred\\x0d\\x9b2J\n"
 
 
+def test_what_turns_the_direction_of_the_text_is_told_and_not_obeyed(capfd: pytest.CaptureFixture[str]) -> None:
+    console.announce("error   ValueError: \u202eabc\u2066")
+    console.finish(30)
+    assert capfd.readouterr().err == "ft_launcher: error   ValueError: \\u202eabc\\u2066\n"
+
+
 @pytest.mark.parametrize("end", ["\n", "\u2028", "\r\n"])
 def test_a_text_with_several_lines_cannot_pass_for_another_message(capfd: pytest.CaptureFixture[str], end: str) -> None:
     console.announce(f"section 'a{end}all is well'", "next")

@@ -254,6 +254,20 @@ def test_a_damaged_line_is_left_out_and_said_once(
     assert caplog.text.count(f"{tmp_path}/events.jsonl: a damaged line is left out, its t_ns is") == 1
 
 
+@pytest.mark.parametrize("name", ['"Xvent": "began"', '"event": 7'])
+def test_a_line_without_the_name_of_its_event_is_left_out_and_said(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "events.jsonl").write_text(f'{{{name}, "t_ns": 1}}\n{{"event": "ended", "t?me": "x", "t_ns": 2}}\n')
+    assert [(event["event"], event["time"]) for event in read_events(tmp_path)] == [("ended", "")]
+    assert "events.jsonl: a damaged line is left out, its event is " in caplog.text
+
+
+def test_no_folder_is_not_the_working_folder() -> None:
+    with pytest.raises(TypeError):
+        read_events(None)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("facts", ['"boot": []', '"time": 3', '"time": "9999-12-31T23:59:59.0+00:00"'])
 def test_damaged_facts_about_a_file_leave_its_events(tmp_path: Path, facts: str) -> None:
     (tmp_path / "events.jsonl").write_text(f'{{"event": "began", "t_ns": 1, {facts}}}\n')
@@ -281,6 +295,6 @@ def test_machines_are_put_in_order_by_their_wall_clocks(tmp_path: Path) -> None:
 def test_within_a_machine_a_wall_clock_that_was_set_back_changes_no_order(tmp_path: Path) -> None:
     with open(tmp_path / "events.jsonl", "w") as file:
         for number, clock in enumerate(["12:00:05.000", "11:00:00.000", "11:00:01.000"]):
-            event = {"event": number, "t_ns": number * 1_000_000_000, "time": f"2026-11-21T{clock}+00:00"}
+            event = {"event": str(number), "t_ns": number * 1_000_000_000, "time": f"2026-11-21T{clock}+00:00"}
             file.write(json.dumps(event) + "\n")
-    assert [event["event"] for event in read_events(str(tmp_path))] == [0, 1, 2]
+    assert [event["event"] for event in read_events(str(tmp_path))] == ["0", "1", "2"]

@@ -233,3 +233,18 @@ def test_a_run_may_have_any_name_and_its_folders_stay_where_they_belong(tmp_path
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_ERROR_FILE": made.error_files[0],
     }
+
+
+def test_a_generation_without_a_restart_removes_no_output_of_the_one_before(tmp_path: Path) -> None:
+    """After a hand-over torch's count of restarts stays, and torch removes the folder of an attempt that was there."""
+    specs = DefaultLogsSpecs(log_dir=str(tmp_path), redirects=Std.ALL)
+    logs = BoundedLogs(specs, Background("test", 1), lambda: str(tmp_path / "instead"), print)
+    env = {"TORCHELASTIC_RUN_ID": "job", "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "3"}
+    first = logs.reify({0: dict(env)}).stdouts[0]
+    Path(first).write_text("said before the hand-over")
+    envs = {0: dict(env)}
+    second = logs.reify(envs).stdouts[0]
+
+    assert Path(first).read_text() == "said before the hand-over"
+    assert second != first
+    assert envs[0]["TORCHELASTIC_RESTART_COUNT"] == "0"

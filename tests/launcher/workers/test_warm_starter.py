@@ -262,6 +262,7 @@ def test_a_fork_handler_that_stalls_in_the_child_is_found_before_any_worker_is_f
     assert any("os.register_at_fork" in line for line in nursery.said)
 
 
+@pytest.mark.long
 def test_a_fork_that_stalls_later_costs_a_second_and_then_the_zygote(nursery):
     """The probe went well, parking does not: the processes that are stuck end with their zygote."""
     (nursery.folder / "fake_late_staller.py").write_text(
@@ -278,6 +279,7 @@ def test_a_fork_that_stalls_later_costs_a_second_and_then_the_zygote(nursery):
     nursery.until(lambda: any("has not forked a worker for 5 s" in line for line in nursery.said), "word of it")
 
 
+@pytest.mark.long
 def test_a_zygote_that_is_stuck_in_an_import_is_waited_for_once(nursery, monkeypatch):
     """Its file system hangs, say: later generations are spawned without waiting, until it is there after all."""
     gate = nursery.folder / "gate"

@@ -1,0 +1,70 @@
+"""The launcher's handle of the second fence (:mod:`launcher.monitor.second_fence`)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from launcher.nodes.fence import LeaseWord
+from launcher.records.console import announce
+from resilience_core.system.installation import HOME
+
+__all__ = ["SecondFence"]
+
+_PROGRAM = (
+    "import sys; sys.path.append(sys.argv[1]); from launcher.monitor.second_fence import main; main(sys.argv[2:])"
+)
+_LONGEST_END_SECONDS = 5.0
+
+
+class SecondFence:
+    """A process that kills the ranks of this node when its lease is over, should the monitor not.
+
+    To be made in the thread that lives as long as this process: the fence ends with it.
+
+    Args:
+        lease: Until when ranks may run.
+        run_folder: Marks them.
+    """
+
+    def __init__(self, lease: LeaseWord, run_folder: str) -> None:
+        self._lease, self._run_folder = lease, run_folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._has_failed = False
+        self.ensure()
+
+    @property
+    def pid(self) -> int | None:
+        """The process, as of now; None where there is none."""
+        return None if self._process is None else self._process.pid
+
+    def ensure(self) -> None:
+        """Start the process, unless it lives."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        arguments = (HOME, str(self._lease.descriptor), str(os.getpid()), self._run_folder)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _PROGRAM, *arguments],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[self._lease.descriptor],
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._process = None
+            if not self._has_failed:
+                self._has_failed = True
+                announce(
+                    f"warning: the second fence of this node cannot be started: {error}. Its monitor alone kills its "
+                    "ranks when it is cut off (said once)"
+                )
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            try:
+                self._process.wait(_LONGEST_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                announce(f"warning: the second fence of this node (pid {self._process.pid}) does not end")

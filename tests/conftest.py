@@ -35,7 +35,7 @@ MARK = "FT_TEST_JOB"
 NO_MARK = "-" * 32
 ALWAYS_WARM = ("test_warm_workers.py", "test_examples_ddp.py", "test_adapters_examples.py")
 """Modules whose launchers have a mode of their own."""
-TOGETHER = ("_examples.py", "_placement.py", "_lightning_ranks.py", "_examples_ddp.py")
+TOGETHER = ("_examples.py", "_placement.py", "_lightning_ranks.py", "_examples_ddp.py", "docs/test_site.py")
 """How the names of end-to-end modules end that start something for all of their tests."""
 FRAMEWORKS = "tests/adapters/"
 """Its tests import the frameworks, which takes seconds: in one process only."""

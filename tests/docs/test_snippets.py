@@ -10,8 +10,13 @@ from tests.docs.snippets import LANGUAGES, PAGES, ROOT, Page, blocks
 
 NOT_RUN_AT_MOST = 12
 """Blocks that need what no test machine has: GPUs, a second node, Slurm, an installation."""
-LONG = ("docs/how-to/lightning.md", "docs/how-to/huggingface.md")
-"""Every rank of theirs imports a framework; `make test` runs the adapters in the examples."""
+LONG = (
+    *("docs/how-to/lightning.md", "docs/how-to/huggingface.md"),  # every rank imports a framework
+    *("docs/tutorial.md", "docs/configuration.md", "docs/other-launchers.md", "docs/how-to/stragglers.md"),
+    *("docs/how-to/several-nodes.md", "docs/how-to/slurm.md", "docs/how-to/health-checks.md"),
+    *("docs/how-to/megatron.md", "docs/how-to/write-a-plugin.md"),
+)
+"""Pages whose jobs take long together; `make test` runs the others, and the examples and options in other tests."""
 
 
 def named(path: Path) -> str:

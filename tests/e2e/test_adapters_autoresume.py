@@ -31,7 +31,7 @@ def test_jobs_in_a_row_until_training_is_complete(tmp_path: Path, runner: str) -
         assert done.returncode == 0, done.stderr
         assert "run 1 ended with 1" in done.stderr
         assert "last iteration 60; training is not complete" in done.stderr
-        assert "training is complete after 2 run(s), 1 failed" in done.stderr
+        assert "training is complete (after 2 run(s), 1 failed" in done.stderr
     else:
         # The batch script itself, with a scheduler that only writes down what it is asked for.
         fake = tmp_path / "bin"
@@ -83,7 +83,7 @@ def test_a_raw_loop_is_run_again_until_it_is_complete_and_then_no_more(tmp_path:
     command = [sys.executable, "-c", door, *options, *job, "train.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
-    assert "training is complete after 2 run(s), 1 failed" in done.stderr
+    assert "training is complete (after 2 run(s), 1 failed" in done.stderr
     assert done.stdout.split() == [word for i in range(8) for word in ("step", str(i))]
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400)
     assert (again.returncode, again.stdout) == (0, "")

@@ -49,7 +49,7 @@ def jobs(
 ) -> Iterator[dict[str, tuple[Path, subprocess.Popen[bytes]]]]:
     """Every example that is to be tested, with the same two faults."""
     jobs = {}
-    items = [item for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    items = [item for item in request.session.items if item.path == request.path and "jobs" in item.fixturenames]
     for example in {item.callspec.params["example"] for item in items}:
         arguments = ARGUMENTS[example]
         folder = tmp_path_factory.mktemp(example.removesuffix(".py"))
@@ -139,6 +139,7 @@ def without_scikit_learn(tmp_path: Path) -> str:
 NEEDS = "examples/{} needs scikit-learn, which has the digits: pip install scikit-learn"
 
 
+@pytest.mark.long
 def test_without_scikit_learn_the_example_uses_up_no_restart(
     launch: Callable[..., Any], without_scikit_learn: str
 ) -> None:
@@ -159,17 +160,17 @@ def test_without_scikit_learn_the_example_uses_up_no_restart(
 
 
 @pytest.mark.parametrize(
-    ("example", "needy"),
+    ("command", "needy"),
     [
-        ("lightning_digits.py --out out", "lightning_digits.py"),
-        ("hf_trainer.py --out out", "hf_trainer.py"),
+        pytest.param("lightning_digits.py --out out", "lightning_digits.py", marks=pytest.mark.long),
+        pytest.param("hf_trainer.py --out out", "hf_trainer.py", marks=pytest.mark.long),
         ("train_ddp_sections.py --out out", "digits.py"),
     ],
 )
 def test_without_scikit_learn_the_example_says_so_alone(
-    without_scikit_learn: str, tmp_path: Path, example: str, needy: str
+    without_scikit_learn: str, tmp_path: Path, command: str, needy: str
 ) -> None:
-    script, *options = example.split()
+    script, *options = command.split()
     path = os.pathsep.join([without_scikit_learn, str(EXAMPLES.parent)])
     done = subprocess.run(
         [sys.executable, EXAMPLES / script, *options],

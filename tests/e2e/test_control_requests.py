@@ -32,17 +32,20 @@ def test_continue_is_only_told(launch: Callable[..., Any]) -> None:
     assert len(job.events("request")) == 1
 
 
-@pytest.mark.parametrize("ranks", ["0,1", "1"])
+@pytest.mark.parametrize(("ranks", "restarts"), [("0,1", 5), ("1", 5), ("1", 0)])
 def test_training_that_is_stopped_on_purpose_is_not_restarted_and_says_why(
-    launch: Callable[..., Any], ranks: str
+    launch: Callable[..., Any], ranks: str, restarts: int
 ) -> None:
-    job = launch("stops_on_purpose.py", ranks, options=["--max-restarts", 5])
+    job = launch("stops_on_purpose.py", ranks, options=["--max-restarts", restarts])
 
     assert job.wait() == 1
     assert "the job has failed: rank " in job.stderr
     assert "has stopped the training: the loss is low enough" in job.stderr
     assert len(job.events("started")) == 1
     assert "Traceback" not in job.stderr
+    (given_up,) = job.events("given_up")
+    (ended,) = job.events("ended")
+    assert "has stopped the training: the loss is low enough" in given_up["why"] == ended["why"]
 
 
 def test_a_rank_that_catches_the_stop_ends_as_it_likes(launch: Callable[..., Any]) -> None:

@@ -244,3 +244,21 @@ def test_a_number_of_workers_that_torch_counts_needs_no_second_import(launch: Ca
     assert job.wait(60) == 0
     assert executed == []
     assert job.stderr.count("OMP_NUM_THREADS is not set") == min(1, (os.cpu_count() or 1) - 1)
+
+
+def test_a_script_that_looks_for_torch_before_it_imports_it(launch, tmp_path):
+    """As transformers and others do; torch is imported in the zygote, and must not be executed again."""
+    script = tmp_path / "looks.py"
+    script.write_text(
+        "import importlib.util, sys\n"
+        "spec = importlib.util.find_spec('torch')\n"
+        "assert 'torch' not in sys.modules\n"
+        "assert spec.submodule_search_locations\n"
+        "import torch\n"
+        "assert torch.__spec__.origin == spec.origin\n"
+        "assert importlib.util.find_spec('torch') is torch.__spec__\n"
+        "print('imported', torch.ones(2).sum().item())\n"
+    )
+    job = launch(script, fresh=True, worker_start="warm")
+    assert job.wait(90) == 0, job.stderr
+    assert job.stdout.count("imported 2.0") == 2

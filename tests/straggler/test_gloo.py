@@ -99,8 +99,12 @@ def test_a_cpu_quota_makes_a_straggler():
     if group is None:
         pytest.skip(reason)
     try:
-        (word,) = gloo.run(2, burn=True, cgroup=str(group), seconds=0.02, steps=8, reports=4)
-        assert word["slow"] == word["ever_slow"] == [1], word["table"]
+        for _ in range(8):
+            (word,) = gloo.run(2, burn=True, cgroup=str(group), seconds=0.02, steps=8, reports=4)
+            # Half a core makes it twice as slow, unless a neighbour on a busy machine slows the other rank, too.
+            if min(gloo.slower(word, 1)) > 0.5:
+                break
+        assert word["slow"] == word["ever_slow"] == [1], f"{gloo.slower(word, 1)} slower\n{word['table']}"
         assert "its CPU quota throttled it" in word["table"]
     finally:
         gloo.remove(group)

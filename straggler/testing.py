@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from straggler.exchange.exchange import LocalExchange
 from straggler.measurement.name_table import hash_name
-from straggler.probes.cupti import CuptiError, KernelRecord
+from straggler.probes.cupti_backend import CuptiError, KernelRecord
 
 __all__ = [
     "FakeCudaEvents",
@@ -19,6 +19,11 @@ __all__ = [
 class RecordedCuptiBackend:
     """Plays kernel records back as CUPTI would deliver them: only while enabled, at a flush, in one buffer.
 
+    Attributes:
+        enabled: Whether kernels are recorded now.
+        enable_calls: How often that was switched on.
+        register_calls: How often callbacks were registered.
+
     Args:
         records: What each enabled stretch yields.
         dropped: Records to report as lost, once.
@@ -28,6 +33,7 @@ class RecordedCuptiBackend:
     def __init__(self, records: Sequence[KernelRecord], *, dropped: int = 0, refuse: str = "") -> None:
         self.enabled = False
         self.enable_calls = 0
+        self.register_calls = 0
         self._records = records
         self._dropped = dropped
         self._refuse = refuse
@@ -40,6 +46,7 @@ class RecordedCuptiBackend:
 
     def register(self, deliver: Callable[[Iterable[KernelRecord]], None]) -> None:
         """Keep what is called with the records."""
+        self.register_calls += 1
         self._deliver = deliver
 
     def enable(self) -> None:
@@ -59,6 +66,10 @@ class RecordedCuptiBackend:
         if self._deliver is not None:
             self._deliver(self._buffer)
         self._buffer = []
+
+    def displace(self) -> None:
+        """Take the callbacks away, as a session of torch.profiler does."""
+        self._deliver = None
 
     def dropped(self) -> int:
         """Return the number of records lost, once."""

@@ -5,8 +5,10 @@ The binding makes one Python object per record, so it samples: kernel activity i
 appended there, and summarised at the report. Records that CUPTI drops are counted and reported.
 
 CUPTI knows one subscriber per process. Another one (a profiler) is detected when activity is first switched on,
-and while ``torch.profiler`` runs this probe records nothing; the report notes both. After ``MAX_FAILURES`` errors
-the probe switches itself off, so that it does not slow the job.
+and while ``torch.profiler`` runs this probe records nothing; the report notes both. A session of ``torch.profiler``
+registers callbacks of its own and leaves them behind, so that no record reaches this probe any more (seen with torch
+2.11 and CUPTI 13.0). It registers its own again after a session that it has seen, and when sampled entries that had
+kernels before have none. After ``MAX_FAILURES`` errors the probe switches itself off, so that it does not slow the job.
 
 Collective kernels (``nccl*``) last as long as the last rank takes to come. They are left out of scores and summed
 into one row of waiting, which shows the ranks that wait.
@@ -15,100 +17,21 @@ into one row of waiting, which shows the ranks that wait.
 from __future__ import annotations
 
 import collections
-import importlib
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
 
 import numpy as np
 
 from resilience_core.system.clock import NS_PER_SECOND
 from straggler.measurement.measured import Family, is_ignored_kernel, measured
 from straggler.measurement.section import Section
+from straggler.probes.cupti_backend import CuptiBackend, CuptiError, CuptiPython, KernelRecord
 from straggler.probes.probe import Collected
 
-__all__ = ["MAX_FAILURES", "CuptiBackend", "CuptiError", "CuptiProbe", "KernelRecord"]
-
-KernelRecord = tuple[str, int, int]
-"""Name, start and end in nanoseconds."""
+__all__ = ["MAX_FAILURES", "CuptiProbe"]
 
 MAX_FAILURES = 3
 MAX_RECORDS = 200_000
-
-
-class CuptiError(Exception):
-    """CUPTI refused, in its own words. Never leaves the probe."""
-
-
-class CuptiBackend(Protocol):
-    """The part of CUPTI that is used. Every method may raise :class:`CuptiError`."""
-
-    def unavailable_because(self) -> str:
-        """Return why it cannot work on this machine, ``""`` when it can."""
-        ...
-
-    def register(self, deliver: Callable[[Iterable[KernelRecord]], None]) -> None:
-        """Register what is called with each buffer of kernel records."""
-
-    def enable(self) -> None:
-        """Begin to record kernels."""
-
-    def disable(self) -> None:
-        """Cease to record kernels."""
-
-    def flush(self) -> None:
-        """Deliver all records so far."""
-
-    def dropped(self) -> int:
-        """Return the number of records lost since the last call."""
-        ...
-
-
-class _CuptiPython:
-    """CUPTI through cupti-python, imported when first needed: the wheel exists for Linux on x86-64 only."""
-
-    def __init__(self) -> None:
-        self._cupti: Any = None
-
-    def unavailable_because(self) -> str:
-        import torch
-
-        if not torch.cuda.is_available():
-            return "torch sees no CUDA device"
-        try:
-            self._cupti = importlib.import_module("cupti.cupti")
-        except ImportError:
-            return "cupti-python is not installed; it is part of the extra 'gpu'"
-        return ""
-
-    def _call(self, name: str, *arguments: Any) -> Any:
-        try:
-            return getattr(self._cupti, name)(*arguments)
-        except Exception as error:
-            raise CuptiError(f"{name}: {error}") from error
-
-    def register(self, deliver: Callable[[Iterable[KernelRecord]], None]) -> None:
-        kind = self._cupti.ActivityKind.CONCURRENT_KERNEL
-
-        def requested() -> tuple[int, int]:
-            return 8 * 1024 * 1024, 0
-
-        def completed(activities: Iterable[Any]) -> None:
-            deliver([(str(a.name), int(a.start), int(a.end)) for a in activities if a.kind == kind])
-
-        self._call("activity_register_callbacks", requested, completed)
-
-    def enable(self) -> None:
-        self._call("activity_enable", self._cupti.ActivityKind.CONCURRENT_KERNEL)
-
-    def disable(self) -> None:
-        self._call("activity_disable", self._cupti.ActivityKind.CONCURRENT_KERNEL)
-
-    def flush(self) -> None:
-        self._call("activity_flush_all", 0)
-
-    def dropped(self) -> int:
-        return int(self._call("activity_get_num_dropped_records", 0, 0) or 0)
 
 
 def _torch_profiler_runs() -> bool:
@@ -156,7 +79,7 @@ class CuptiProbe:
         other_profiler: Callable[[], bool] = _torch_profiler_runs,
     ) -> None:
         self.sample_every = sample_every
-        self._backend: CuptiBackend = backend or _CuptiPython()
+        self._backend: CuptiBackend = backend or CuptiPython()
         self._other_profiler = other_profiler
         self._records: collections.deque[KernelRecord] = collections.deque(maxlen=MAX_RECORDS)
         self._delivered = 0
@@ -166,6 +89,9 @@ class CuptiProbe:
         self._off_because = ""
         self._notes: list[str] = []
         self._kept_still = 0
+        self._sampled = 0
+        self._has_delivered = False
+        self._is_displaced = False
 
     def unavailable_because(self) -> str:
         """Return why it cannot work on this machine, ``""`` when it can."""
@@ -191,20 +117,34 @@ class CuptiProbe:
             return False
         if self._other_profiler():
             self._kept_still += 1
+            self._is_displaced = True
             return False
         with self._lock:
             self._open += 1
-            if self._open == 1 and not self._guarded(self._backend.enable):
+            if self._open == 1 and not self._guarded(self._enable):
                 self._open = 0
                 return False
+            self._sampled += 1
         return True
+
+    def _enable(self) -> None:
+        if self._is_displaced:
+            self._backend.register(self._deliver)
+            self._is_displaced = False
+        self._backend.enable()
 
     def switch_off(self) -> None:
         """Cease to record kernels, once every :meth:`switch_on` was followed by this."""
         with self._lock:
             self._open = max(self._open - 1, 0)
             if self._open == 0:
-                self._guarded(self._backend.disable)
+                self._disable()
+
+    def _disable(self) -> None:
+        if self._other_profiler():  # it began inside the section, and would lose its kernels
+            self._is_displaced = True
+        else:
+            self._guarded(self._backend.disable)
 
     def _guarded(self, call: Callable[[], None]) -> bool:
         try:
@@ -230,6 +170,7 @@ class CuptiProbe:
             self._guarded(lambda: lost.append(self._backend.dropped()))
         records, self._records = self._records, collections.deque(maxlen=MAX_RECORDS)
         delivered, self._delivered = self._delivered, 0
+        self._look_whether_displaced(delivered)
         collected.dropped = sum(lost) + max(delivered - len(records), 0)
         seconds: dict[str, list[float]] = collections.defaultdict(list)
         waits: list[float] = []
@@ -249,9 +190,21 @@ class CuptiProbe:
             self._kept_still = 0
         return collected
 
+    def _look_whether_displaced(self, delivered: int) -> None:
+        sampled, self._sampled = self._sampled, 0
+        if delivered:
+            self._has_delivered = True
+        elif sampled and self._has_delivered and not self._off_because:
+            self._has_delivered = False
+            self._is_displaced = True
+            self._notes.append(
+                f"CUPTI delivered no kernel from {sampled} sampled entries, although it did before: they ran none, or "
+                "a profiler took the records; its callbacks are registered again"
+            )
+
     def stop(self) -> None:
         """End; nothing is measured after this."""
         if self._open and not self._off_because:
-            self._guarded(self._backend.disable)
+            self._disable()
         self._open = 0
         self._off_because = self._off_because or "stopped"

@@ -162,10 +162,63 @@ def test_it_keeps_still_while_torch_profiler_runs():
     backend = RecordedCuptiBackend(KERNELS)
     probe = CuptiProbe(backend, sample_every=1)
     section = watched(probe)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]), section:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True), section:
         pass
     assert backend.enable_calls == 0
     assert "torch.profiler was running" in probe.collect().notes[0]
+
+
+def sample(probe, section):
+    with section:
+        pass
+    return [row.name for row in probe.collect().rows]
+
+
+def test_kernels_come_back_after_a_session_of_torch_profiler():
+    backend = RecordedCuptiBackend(KERNELS)
+    probe = CuptiProbe(backend, sample_every=1)
+    section = watched(probe)
+    assert "gemm" in sample(probe, section)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True):
+        backend.displace()
+        assert sample(probe, section) == []
+    assert "gemm" in sample(probe, section)
+    assert "gemm" in sample(probe, section)
+    assert backend.register_calls == 2
+
+
+def test_kernels_that_a_session_between_two_entries_took_come_back_and_that_is_said():
+    backend = RecordedCuptiBackend(KERNELS)
+    probe = CuptiProbe(backend, sample_every=1, other_profiler=lambda: False)
+    section = watched(probe)
+    assert "gemm" in sample(probe, section)
+    backend.displace()
+    with section:
+        pass
+    collected = probe.collect()
+    assert collected.rows == []
+    (note,) = collected.notes
+    assert "no kernel from 1 sampled entries" in note
+    assert "gemm" in sample(probe, section)
+
+
+def test_a_section_without_kernels_is_no_loss():
+    probe = CuptiProbe(RecordedCuptiBackend([]), sample_every=1, other_profiler=lambda: False)
+    section = watched(probe)
+    for _ in range(3):
+        with section:
+            pass
+        assert probe.collect().notes == []
+
+
+def test_a_profiler_that_begins_inside_a_section_keeps_its_kernels():
+    backend = RecordedCuptiBackend(KERNELS)
+    probe = CuptiProbe(backend, sample_every=1)
+    section = watched(probe)
+    section.__enter__()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True):
+        section.__exit__(None, None, None)
+        assert backend.enabled
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here is a GPU")

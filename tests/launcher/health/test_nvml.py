@@ -117,7 +117,7 @@ def test_every_function_that_the_check_names_is_in_the_fake_driver():
 def test_the_real_constants_are_those_that_the_messages_say():
     actions = {name: value for name, value in vars(pynvml).items() if name.startswith("NVML_GPU_RECOVERY_ACTION_")}
     assert actions["NVML_GPU_RECOVERY_ACTION_NONE"] == 0
-    assert set(actions.values()) - {0} == set(module._ACTIONS)
+    assert set(actions.values()) - {0} <= set(module._ACTIONS)  # older bindings know fewer
     assert "reset of the GPU" in module._ACTIONS[actions["NVML_GPU_RECOVERY_ACTION_GPU_RESET"]]
     assert "reboot of the node" in module._ACTIONS[actions["NVML_GPU_RECOVERY_ACTION_NODE_REBOOT"]]
 

@@ -84,7 +84,7 @@ class PlaneRendezvous(RendezvousHandler):
     ) -> None:
         self.descriptors: tuple[int, ...] = (plane.descriptor,)
         self._plane, self._run_id, self._join_seconds = plane, run_id, join_seconds
-        self._endpoint = endpoint
+        self._about = (run_id, endpoint, join_seconds)
         self._store_host = StoreHost(port, timedelta(seconds=timeout_seconds))
         self._health, self._finding, self._on_end = health, "", on_end
         self._tells_saves = tells_saves
@@ -137,11 +137,10 @@ class PlaneRendezvous(RendezvousHandler):
             if self._plane.holds_lease:  # whoever leads says when there has been no generation for too long
                 end = time.monotonic() + self._join_seconds
             elif time.monotonic() >= end:
-                raise RendezvousTimeoutError(why_alone(view, self._run_id, self._endpoint, self._join_seconds))
+                raise RendezvousTimeoutError(why_alone(view, refusal, *self._about))
             if not is_told and time.monotonic() - start > _LONGEST_SILENT_WAIT_SECONDS:
                 is_told = True
-                about = (self._run_id, self._endpoint, self._join_seconds)
-                announce(why_waiting(view, refusal, *about, holds_lease=self._plane.holds_lease))
+                announce(why_waiting(view, refusal, *self._about, holds_lease=self._plane.holds_lease))
             select.select([self._plane.descriptor], [], [], _LOOK_AT_SIGNALS_SECONDS)
         self.generation, self.failures, self._is_cut_off = view.generation, view.failures, False
         self.place = (view.first_rank, view.world_size)

@@ -8,15 +8,18 @@ from launcher.nodes.session_messages import View
 __all__ = ["never_told_of_the_end", "waiting_for_the_end", "why_alone", "why_waiting"]
 
 
-def why_alone(view: View | None, run_id: str, endpoint: str, seconds: float) -> str:
+def why_alone(view: View | None, refusal: str, run_id: str, endpoint: str, seconds: float) -> str:
     """Return why a node gives up that nobody has given a lease for so many seconds.
 
     Args:
         view: What it knows of the job; None before anything is.
+        refusal: Why whoever leads does not let it in, empty where it does.
         run_id: The job.
         endpoint: As the user gave it.
         seconds: How long it has waited.
     """
+    if refusal:
+        return f"this node was not let in to the job '{run_id}' for {seconds:g} s: {refusal}"
     if view is None:
         return (
             f"no node of the job '{run_id}' has answered at {endpoint} (--rdzv-endpoint) for {seconds:g} s; the job "

@@ -55,7 +55,7 @@ class JobLimits:
             self._relaxed[kind] = self._relaxed.get(kind, 0) + 1
         return [
             f"the learned limit '{kind}' has led to {self._relaxed[kind]} verdict(s); in the next generations of this "
-            f"job it is at least {RELAXATION ** self._relaxed[kind]} times as long"
+            f"job what is learned for it is multiplied by {RELAXATION ** self._relaxed[kind]}"
             for kind in kinds
         ]
 

@@ -53,6 +53,7 @@ _NO_LIMIT = "write null for no limit"
 
 # A deadline is a 64-bit count of nanoseconds, and its largest value means "without limit".
 _LONGEST_SECONDS = 1e9
+_HIGHEST_COUNT = 10**9
 
 # None of these signals ends a process by default, so a hung rank would survive its termination.
 _HARMLESS = frozenset(
@@ -122,19 +123,18 @@ def optional_count(value: float | str | None) -> int | None:
     return _count(value, 1)
 
 
-def _count(value: float | str, at_least: int) -> int:
+def _count(value: float | str, at_least: int, at_most: int = _HIGHEST_COUNT) -> int:
     number = _number(value, f"give a whole number of {at_least} or more")
     if number != int(number) or number < at_least:
         raise ValueError(f"must be a whole number of {at_least} or more")
+    if number > at_most:
+        raise ValueError(f"must be at most {at_most}")
     return int(number)
 
 
 def exit_code(value: float | str) -> int:
     """Read the exit code of a process that has failed, 1 to 255."""
-    code = _count(value, 1)
-    if code > 255:
-        raise ValueError("an exit code is a whole number from 1 to 255")
-    return code
+    return _count(value, 1, 255)
 
 
 def boolean(value: bool | str) -> bool:
@@ -188,7 +188,7 @@ def level(value: float | str) -> int:
             raise ValueError(f"not a level of Python's logging{nearest(word, names)}")
         return int(getattr(logging, word)) or logging.DEBUG
     number = _number(value, _LEVEL)
-    if number != int(number) or number < 0:
+    if number != int(number) or not 0 <= number <= _HIGHEST_COUNT:
         raise ValueError(_LEVEL)
     return int(number) or logging.DEBUG
 

@@ -34,7 +34,7 @@ def test_learned_limits_that_led_to_a_verdict_are_told_to_the_next_generation() 
     said = limits.note_verdict(verdict("section step"))
 
     assert read_verdicts(limits.environment()["FT_RELAXED_LIMITS"]) == {"section step": 2}
-    assert "at least 16 times as long" in said[0]
+    assert "what is learned for it is multiplied by 16" in said[0]
 
 
 @given(starts=st.lists(st.floats(0.01, 1000), min_size=1, max_size=4))

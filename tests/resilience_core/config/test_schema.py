@@ -207,6 +207,20 @@ def test_what_is_no_log_level_is_told_that_names_are_ones(value: Any):
         FaultToleranceConfig(log_level=value)
 
 
+@pytest.mark.parametrize(
+    "name", ["num_warmup_iterations", "max_no_progress_cycles", "min_progress_iterations", "restart_backoff_after"]
+)
+def test_a_count_that_nobody_means_is_refused(name):
+    with pytest.raises(ConfigError, match=rf"{name} is 1e\+30: must be at most 1000000000"):
+        FaultToleranceConfig(**{name: 1e30})
+    assert getattr(FaultToleranceConfig(**{name: 10**9}), name) == 10**9
+
+
+def test_a_level_that_nobody_means_is_refused():
+    with pytest.raises(ConfigError, match=r"log_level is 1.*: give a level of Python's logging"):
+        FaultToleranceConfig(log_level=10**30)
+
+
 def test_a_keyword_that_is_no_setting_is_refused_as_in_a_file():
     with pytest.raises(ConfigError, match=r"'rank_hearbeat_timeout' in .*; did you mean 'rank_heartbeat_timeout'\?"):
         FaultToleranceConfig(rank_hearbeat_timeout=3)

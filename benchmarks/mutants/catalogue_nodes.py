@@ -13,10 +13,12 @@ _LOG = "launcher/nodes/raft_log.py"
 _COORDINATOR = "launcher/nodes/coordinator.py"
 _SESSION = "launcher/nodes/session.py"
 _MEMBERSHIP = "launcher/nodes/membership.py"
+_POLICY = "launcher/nodes/policy.py"
 _TESTS_OF_RAFT = ("tests/launcher/nodes/test_raft.py",)
 _TESTS_OF_THE_LOG = ("tests/launcher/nodes/test_raft_log.py",)
 _TESTS_OF_LEASES = ("tests/launcher/nodes/test_session.py",)
 _TESTS_OF_THE_LEADER = ("tests/launcher/nodes/test_coordinator.py",)
+_TESTS_OF_THE_POLICY = ("tests/launcher/nodes/test_policy.py",)
 _TESTS_OF_WHAT_IS_AGREED = ("tests/launcher/nodes/test_membership.py",)
 
 MUTANTS_OF_THE_NODES = (
@@ -278,8 +280,29 @@ MUTANTS_OF_THE_NODES = (
     Mutant(
         "ranks run before the job outlives its first node",
         _COORDINATOR,
-        "if membership.generation < 0 and not self._may_begin():",
-        "if False:",
+        "if calls or (membership.generation < 0 and not self._may_begin()):",
+        "if calls:",
+        _TESTS_OF_THE_LEADER,
+    ),
+    Mutant(
+        "a spare takes a place with another number of ranks",
+        _POLICY,
+        "if membership.nodes[name].slots == slots), None)",
+        "if True), None)",
+        _TESTS_OF_THE_POLICY,
+    ),
+    Mutant(
+        "a node that fits no place is let in",
+        _COORDINATOR,
+        "not why_no_part(membership, name, renew.info, self._policy):",
+        "not membership.refusal(name, renew.info, self._policy.most):",
+        _TESTS_OF_THE_LEADER,
+    ),
+    Mutant(
+        "a job whose places nobody fits waits for ever",
+        _COORDINATOR,
+        "elif min(since_joined_ns",
+        "elif len(self._ready) < policy.least and min(since_joined_ns",
         _TESTS_OF_THE_LEADER,
     ),
     Mutant(

@@ -13,13 +13,13 @@ def why_alone(view: View | None, refusal: str, run_id: str, endpoint: str, secon
 
     Args:
         view: What it knows of the job; None before anything is.
-        refusal: Why whoever leads does not let it in, empty where it does.
+        refusal: Why it cannot take part, in the word of whoever leads; empty where it can.
         run_id: The job.
         endpoint: As the user gave it.
         seconds: How long it has waited.
     """
     if refusal:
-        return f"this node was not let in to the job '{run_id}' for {seconds:g} s: {refusal}"
+        return f"this node could not take part in the job '{run_id}' for {seconds:g} s: {refusal}"
     if view is None:
         return (
             f"no node of the job '{run_id}' has answered at {endpoint} (--rdzv-endpoint) for {seconds:g} s; the job "
@@ -38,14 +38,14 @@ def why_waiting(
 
     Args:
         view: What it knows of the job; None before anything is.
-        refusal: Why whoever leads does not let it in, empty where it does.
+        refusal: Why it cannot take part, in the word of whoever leads; empty where it can.
         run_id: The job.
         endpoint: As the user gave it.
         seconds: How long it waits at most.
         holds_lease: Somebody leads, and answers.
     """
     if refusal:
-        return f"this node waits to be let in: {refusal}"
+        return f"this node waits, since it cannot take part now: {refusal}"
     if view is None:
         return (
             f"no node of the job '{run_id}' has answered at {endpoint} (--rdzv-endpoint) yet. Is ft_launcher running "

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from launcher.nodes.membership import Membership, Phase
 from launcher.nodes.newcomers import Newcomers
-from launcher.nodes.policy import Policy, choose_members
+from launcher.nodes.policy import Policy, choose_members, why_no_part, why_too_few
 from launcher.nodes.raft import RaftNode
 from launcher.nodes.session_messages import Doing, Granted, Renew
 from launcher.nodes.views import Views
@@ -156,7 +156,7 @@ class Coordinator:
         if name not in membership.nodes:
             is_of_another_job = renew.job not in ("", membership.job)
             goes = status.doing in (Doing.LEAVING, Doing.LEFT, Doing.ENDING)
-            if not goes and not is_of_another_job and not membership.refusal(name, renew.info, self._policy.most):
+            if not goes and not is_of_another_job and not why_no_part(membership, name, renew.info, self._policy):
                 self._propose("join", name, tuple(renew.info))
         elif status.doing == Doing.LEFT:
             if status.has_finished:
@@ -199,18 +199,15 @@ class Coordinator:
         # shown itself, or its ranks have no lease any more, unless all nodes are here.
         last_call_ns = policy.lease_ns if policy.is_fixed else max(policy.last_call_ns, policy.lease_ns)
         calls = membership.generation < 0 and len(self._ready) < policy.most and since_joined_ns < last_call_ns
-        if len(self._ready) >= policy.least and not calls:
-            members = choose_members(membership, self._ready, policy)
-            if len(members) >= policy.least:
-                if membership.generation < 0 and not self._may_begin():
-                    return
-                first = membership.nodes[members[0]]
-                port = self._heard[members[0]].renew.status.store_port
-                self._propose("form", membership.generation + 1, tuple(members), first.address, port)
+        members = choose_members(membership, self._ready, policy)
+        if len(members) >= policy.least:
+            if calls or (membership.generation < 0 and not self._may_begin()):
                 return
-        if len(self._ready) < policy.least and min(since_joined_ns, now_ns - self._changed_ns) >= policy.join_ns:
-            seconds = policy.join_ns / _NS_PER_SECOND
-            self._propose("end", f"{len(self._ready)} nodes after {seconds:g} s, of at least {policy.least}", 1)
+            first = membership.nodes[members[0]]
+            port = self._heard[members[0]].renew.status.store_port
+            self._propose("form", membership.generation + 1, tuple(members), first.address, port)
+        elif min(since_joined_ns, now_ns - self._changed_ns) >= policy.join_ns:
+            self._propose("end", why_too_few(len(self._ready), len(members), policy), 1)
 
     def _let_newcomers_take_part(self) -> None:
         membership = self._membership
@@ -290,7 +287,7 @@ class Coordinator:
             voters_index=raft.log.voters_index,
             voters=None if knows_voters else self._addresses(raft.voters),
             job=membership.job,
-            refusal="" if renew is None else membership.refusal(name, renew.info, self._policy.most),
+            refusal="" if renew is None else why_no_part(membership, name, renew.info, self._policy),
             is_excluded=renew is not None and renew.info.host in membership.excluded and name not in membership.nodes,
         )
 

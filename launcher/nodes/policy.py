@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from launcher.nodes.membership import Membership
+from launcher.nodes.membership import Membership, NodeInfo
 
-__all__ = ["Policy", "choose_members"]
+__all__ = ["Policy", "choose_members", "why_no_part", "why_too_few"]
 
 _STRIKES_THAT_AVOID = 2
 
@@ -37,6 +37,30 @@ class Policy(NamedTuple):
     joins_at_checkpoint: bool = False
 
 
+def why_no_part(membership: Membership, name: str, info: NodeInfo, policy: Policy) -> str:
+    """Return why a node cannot take part as the job is now: it cannot join, or no place in it has as many ranks.
+
+    Empty for a node that can.
+    """
+    if why := membership.refusal(name, info, policy.most):
+        return why
+    if not policy.is_fixed or name in membership.members or not membership.members or info.slots in membership.slots:
+        return ""
+    there = " or ".join(str(slots) for slots in sorted(set(membership.slots)))
+    return (
+        f"it runs {info.slots} ranks (--nproc-per-node), while each node of the job runs {there}, and with "
+        "--ft-membership fixed it could take the place only of one with as many; start it with as many"
+    )
+
+
+def why_too_few(ready: int, members: int, policy: Policy) -> str:
+    """Return why the job ends, when for too long only so many of the nodes that are ready could be members."""
+    seconds = policy.join_ns / 1e9
+    why = f"only {members} of at least {policy.least} nodes could take part within {seconds:g} s"
+    others = ready - members  # places of a fixed job were left, and these do not fit
+    return why + (f"; {others} of the others run another number of ranks (--nproc-per-node)" if others else "")
+
+
 def choose_members(membership: Membership, ready: Collection[str], policy: Policy) -> list[str]:
     """Return the members of the next generation in rank order; fewer than ``policy.least`` cannot make one.
 
@@ -60,8 +84,11 @@ def choose_members(membership: Membership, ready: Collection[str], policy: Polic
     newcomers.sort(key=lambda name: membership.strikes_of(membership.nodes[name].host) >= _STRIKES_THAT_AVOID)
     if policy.is_fixed and membership.members:
         places = [name if name in ready else None for name in membership.members]
-        spares = iter(newcomers)
-        return [name for each in places if (name := each or next(spares, None)) is not None]
+        for at, slots in enumerate(membership.slots):
+            if places[at] is None:  # a spare takes the ranks of the node whose place it takes: no more and no fewer
+                places[at] = next((name for name in newcomers if membership.nodes[name].slots == slots), None)
+                newcomers = [name for name in newcomers if name != places[at]]
+        return [name for name in places if name is not None]
     steady = [name for name in newcomers if membership.strikes_of(membership.nodes[name].host) < _STRIKES_THAT_AVOID]
     at_most = policy.least if policy.is_fixed else policy.most
     chosen = [*survivors, *steady][:at_most]

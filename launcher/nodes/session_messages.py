@@ -127,7 +127,7 @@ class Granted(NamedTuple):
         voters_index: Of the list of voters in force.
         voters: Their names and addresses, None where the node has them.
         job: Name of the leader's job.
-        refusal: Why the node is not let in; empty where it is, or nothing is known against it.
+        refusal: Why the node cannot take part; empty where it can, or nothing is known against it.
         is_excluded: It never will be.
     """
 

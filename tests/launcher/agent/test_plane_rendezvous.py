@@ -257,14 +257,17 @@ def test_a_node_for_which_there_is_no_room_waits_and_says_so(
     plane.views = [None, BASE]
     plane.refusal = ("the job has 3 nodes, as many as --nnodes lets in", False)
     rendezvous_of(plane).next_rendezvous()
-    assert "this node waits to be let in: the job has 3 nodes, as many as --nnodes lets in" in capfd.readouterr().err
+    assert (
+        "this node waits, since it cannot take part now: the job has 3 nodes, as many as --nnodes lets in"
+        in capfd.readouterr().err
+    )
 
 
 def test_a_node_for_which_there_was_no_room_until_the_end_says_so(plane: FakePlane) -> None:
     """It said that no node had answered."""
     plane.views, plane.holds_lease = [None], False
     plane.refusal = ("the job has 3 nodes, as many as --nnodes lets in", False)
-    with pytest.raises(RendezvousTimeoutError, match=r"not let in to the job .* as many as --nnodes lets in"):
+    with pytest.raises(RendezvousTimeoutError, match=r"could not take part in the job .* as many as --nnodes lets in"):
         rendezvous_of(plane, join_seconds=0.0).next_rendezvous()
 
 

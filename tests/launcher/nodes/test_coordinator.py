@@ -40,6 +40,7 @@ class Job:
         self.raft.tick(0)
         self.coordinator = Coordinator(self.raft, self.membership, policy or make_policy(), 0)
         self.stamp = 0
+        self.slots: dict[str, int] = {}
         self.flush()
 
     def says(self, name: str, doing: str = Doing.IDLE, generation: int = -1, **more: Any) -> Granted | None:
@@ -47,7 +48,8 @@ class Job:
         seen = more.pop("seen", self.membership.version)
         self.stamp += 1
         stamp = more.pop("stamp", self.stamp)
-        renew = Renew(info(name), Status(doing, generation, **{"why": "", "store_port": 77, **more}), stamp, seen, -1)
+        node = info(name)._replace(slots=self.slots.get(name, 2))
+        renew = Renew(node, Status(doing, generation, **{"why": "", "store_port": 77, **more}), stamp, seen, -1)
         self.coordinator.renewed(name, renew, self.now)
         answer = next((word for to, word in self.coordinator.outbox if to == name), None)
         self.coordinator.outbox.clear()
@@ -80,14 +82,15 @@ class Job:
                 self.says(name, **status)
             self.flush()
 
-    def runs(self, *names: str) -> Job:
-        """Have the first generation made of these; where others may come, that takes a lease."""
+    def runs(self, *names: str, spares: tuple[str, ...] = ()) -> Job:
+        """Have the first generation made of these; where others may come, that takes a lease, or two."""
         for _ in range(2):
-            for name in names:
+            for name in (*names, *spares):
                 self.says(name)
         self.flush()
-        if self.membership.generation < 0:
-            self.passes(1000, *names)
+        for _ in range(2):
+            if self.membership.generation < 0:
+                self.passes(1000, *names, *spares)
         assert self.membership.members == names
         self.told()
         return self
@@ -188,7 +191,49 @@ def test_too_few_nodes_for_too_long_end_the_job() -> None:
     assert job.membership.phase == Phase.WAITING
     job.passes(500, "a")
     assert (job.membership.phase, job.membership.exit_code) == (Phase.ENDED, 1)
-    assert "of at least 2" in job.membership.why
+    assert job.membership.why == "only 1 of at least 2 nodes could take part within 2 s"
+
+
+def test_a_spare_with_another_number_of_ranks_takes_no_place_and_is_told() -> None:
+    """It took one, and the world had another size without a word."""
+    job = Job(make_policy(2, 4, is_fixed=True, join_ns=2000 * MS))
+    job.slots["c"] = 3
+    job.runs("a", "b", spares=("c",))
+    word = job.says("c")
+    assert word is not None
+    assert "it runs 3 ranks (--nproc-per-node), while each node of the job runs 2" in word.refusal
+    assert word.stamp_ns is not None  # it stays, and may vote
+
+    job.slots["d"] = 1
+    word = job.says("d")
+    assert word is not None
+    assert "it runs 1 ranks" in word.refusal
+    assert "d" not in job.membership.nodes
+
+    job.says("b", Doing.LEFT, 0, why="broken")
+    job.says("a", Doing.IDLE, 0)
+    job.flush()
+    assert job.membership.phase == Phase.STOPPING
+    job.passes(2500, "a", "c")
+    assert (job.membership.phase, job.membership.exit_code) == (Phase.ENDED, 1)
+    assert job.membership.why == (
+        "only 1 of at least 2 nodes could take part within 2 s; 1 of the others run another number of ranks "
+        "(--nproc-per-node)"
+    )
+
+
+def test_a_spare_with_as_many_ranks_takes_the_place_that_it_fits() -> None:
+    job = Job(make_policy(2, 4, is_fixed=True))
+    job.slots |= {"c": 3, "d": 2}
+    job.runs("a", "b", spares=("c", "d"))
+    job.says("b", Doing.LEFT, 0, why="broken")
+    for name in ("a", "c", "d"):
+        job.says(name, Doing.IDLE, 0)
+    job.flush()
+    for name in ("a", "c", "d"):
+        job.says(name, Doing.IDLE, 0)
+    job.flush()
+    assert (job.membership.generation, job.membership.members) == (1, ("a", "d"))
 
 
 @pytest.mark.parametrize("doing", [Doing.FAILED, Doing.IDLE])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.nodes.membership import Membership, NodeInfo
-from launcher.nodes.policy import Policy, choose_members
+from launcher.nodes.policy import Policy, choose_members, why_no_part
 
 
 def policy(least: int, most: int, *, is_fixed: bool = False) -> Policy:
@@ -18,7 +18,7 @@ def job(*names: str, members: tuple[str, ...] = (), orders: dict[str, str] | Non
     membership = Membership()
     for name in names:
         membership.nodes[name] = NodeInfo(f"host {name}", name, 1, (orders or {}).get(name, ""), 2)
-    membership.members = members
+    membership.members, membership.slots = members, (2,) * len(members)
     membership.generation = 0 if members else -1
     return membership
 
@@ -56,6 +56,24 @@ def test_fixed_members_keep_their_places_and_spares_fill_the_gaps() -> None:
     membership = job("a", "b", "c", "s", members=("c", "a", "b"))
     assert choose_members(membership, {"c", "b", "s"}, policy(3, 4, is_fixed=True)) == ["c", "s", "b"]
     assert choose_members(membership, {"c", "b"}, policy(3, 4, is_fixed=True)) == ["c", "b"]
+
+
+def test_a_spare_takes_only_the_place_of_a_node_with_as_many_ranks() -> None:
+    membership = job("a", "b", "c", "s", "t", members=("a", "b", "c"))
+    membership.slots = (2, 4, 2)
+    membership.nodes["t"] = membership.nodes["t"]._replace(slots=4)
+    fixed = policy(3, 5, is_fixed=True)
+    assert choose_members(membership, {"b", "c", "s", "t"}, fixed) == ["s", "b", "c"]
+    assert choose_members(membership, {"a", "c", "s", "t"}, fixed) == ["a", "t", "c"]
+    assert choose_members(membership, {"c", "s", "t"}, fixed) == ["s", "t", "c"]
+    assert choose_members(membership, {"a", "c", "s"}, fixed) == ["a", "c"]
+
+
+def test_in_an_elastic_job_every_number_of_ranks_takes_part() -> None:
+    membership = job("a", "b", members=("a",))
+    membership.nodes["b"] = membership.nodes["b"]._replace(slots=5)
+    assert why_no_part(membership, "b", membership.nodes["b"], policy(1, 2)) == ""
+    assert choose_members(membership, {"a", "b"}, policy(1, 2)) == ["a", "b"]
 
 
 @pytest.mark.parametrize(("strikes", "chosen"), [(1, ["a", "b"]), (2, ["b", "c"])])

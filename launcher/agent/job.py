@@ -13,7 +13,7 @@ from torch.distributed.elastic import events as torch_events
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, get_error_handler
-from torch.distributed.elastic.rendezvous.api import RendezvousError
+from torch.distributed.elastic.rendezvous.api import RendezvousError, RendezvousTimeoutError
 
 from launcher.agent import announcements
 from launcher.agent.agreement import GenerationRendezvous
@@ -86,8 +86,9 @@ def run(job: LaunchJob, zygote: ZygoteHandle | None = None, settings: ImportSett
             with signals.raised_at_once():
                 spec = worker_spec_of(job, launch_config, entrypoint, arguments, resources)
         except SignalException as ended:
-            announce(f"ended by {ended.sigval.name} before a worker was started")
-            return by_signal(ended.sigval)
+            code = by_signal(ended.sigval)
+            announce(f"ended by {ended.sigval.name} before a worker was started; exit code {code}")
+            return code
         except _NO_AGREEMENT as error:
             return _disagreed(error, launch_config.rdzv_endpoint)
         disk.submit(lambda: latest.lead_to(log_folder))  # not before: a job that is refused leaves nothing behind
@@ -215,6 +216,8 @@ def _disagreed(error: Exception, endpoint: str = "") -> int:
 
 def _first_line(error: BaseException) -> str:
     name, text = type(error).__name__, str(error).strip()
+    if isinstance(error, RendezvousTimeoutError) and text:  # torch's have none: it is a sentence of ours
+        return text.splitlines()[0]
     return f"{name}: {text.splitlines()[0]}" if text else name
 
 

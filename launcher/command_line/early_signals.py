@@ -39,6 +39,7 @@ def leave() -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    announce(f"ended by {signal.Signals(number).name} before a worker was started")
+    code = by_signal(number)
+    announce(f"ended by {signal.Signals(number).name} before a worker was started; exit code {code}")
     finish()
-    os._exit(by_signal(number))
+    os._exit(code)

@@ -15,7 +15,11 @@ import pytest
 from torch.distributed import DistNetworkError
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
 from torch.distributed.elastic.multiprocessing import SignalException
-from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousConnectionError
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousTimeoutError,
+)
 
 from launcher.agent import job as run_module
 from launcher.agent import torchrun_settings
@@ -235,6 +239,7 @@ def test_an_endpoint_that_nobody_answers_at_is_told_as_that(
             RendezvousConnectionError("\nno answer\nat all"),
             "the nodes could not agree: RendezvousConnectionError: no answer",
         ),
+        (RendezvousTimeoutError("nobody leads"), "the nodes could not agree: nobody leads"),
     ],
 )
 def test_a_rendezvous_that_fails_without_a_word_is_told_too(

@@ -140,7 +140,9 @@ def test_one_that_comes_while_the_launcher_imports_ends_it_with_one_line(number:
         process.send_signal(number)
         _, said = process.communicate(timeout=180)
     assert process.returncode == 128 + number
-    assert said.decode() == f"ft_launcher: ended by {number.name} before a worker was started\n"
+    assert (
+        said.decode() == f"ft_launcher: ended by {number.name} before a worker was started; exit code {128 + number}\n"
+    )
 
 
 def test_what_is_ignored_stays_ignored_while_the_launcher_imports() -> None:

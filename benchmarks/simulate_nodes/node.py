@@ -71,7 +71,8 @@ class Node:
         self.ranks_until: int | None = None
         self.ended_at: int | None = None
         self.wakes_at = -1
-        info = NodeInfo(f"host{place}", f"a{place}", 1, f"{place:03}", 2)
+        self.slots = world.slots[place] if place < len(world.slots) else 2
+        info = NodeInfo(f"host{place}", f"a{place}", 1, f"{place:03}", self.slots)
         contacts = [(f"a{each}", 1) for each in range(world.places)]
         self.protocol = NodeProtocol(
             self.name, info, contacts, world.policy, random.Random(chance.random()), self.clock(), founds=founds

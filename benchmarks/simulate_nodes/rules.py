@@ -49,6 +49,8 @@ class Witness:
     def __init__(self) -> None:
         self.running: dict[str, tuple[str, int]] = {}
         """Incarnations of nodes whose ranks live, and of which job and generation."""
+        self.is_fixed = False
+        """Every generation of a job has the same places."""
         self._jobs: defaultdict[str, _Seen] = defaultdict(_Seen)
         self._applied: dict[tuple[str, str], int] = {}
 
@@ -64,6 +66,8 @@ class Witness:
         seen = self._jobs[job]
         if seen.formed.setdefault(generation, _Formed(*formed)) != _Formed(*formed):
             raise BrokenRule(f"two generations with number {generation}: {seen.formed[generation]} and {formed}")
+        if self.is_fixed and len({(each.world_size, each.group_size) for each in seen.formed.values()}) > 1:
+            raise BrokenRule(f"generations of a fixed job differ in size: {seen.formed}")
         if seen.places.setdefault((generation, first_rank), name) != name:
             raise BrokenRule(
                 f"rank {first_rank} of generation {generation} on {seen.places[generation, first_rank]} and on {name}"

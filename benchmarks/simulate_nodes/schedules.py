@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ _LEASE_NS = SECOND
 _SEEDS_WITH_CHECKPOINTS = 500_000
 """From here on the nodes of every third schedule save checkpoints, after which newcomers take part. Seeds below keep
 their schedules: some of them are kept for what they have found."""
+_SEEDS_WITH_SLOTS = 2_000_000
+"""From here on machines of every second schedule run different numbers of ranks."""
 _LONGEST_FAULTS_NS = 12 * SECOND
 _AFTER_FAULTS_NS = 3 * SECOND
 _LONGEST_CALM_NS = 10 * _LEASE_NS
@@ -164,13 +167,20 @@ def is_calm(world: World) -> bool:
     )
 
 
+def _fill_its_places(world: World) -> bool:
+    """Whether the living of a fixed job that has begun have the numbers of ranks that its places need."""
+    newest = max((node.protocol.membership for node in world.alive), key=lambda each: each.generation)
+    needed = Counter(newest.slots) if world.policy.is_fixed else Counter[int]()
+    return needed <= Counter(node.slots for node in world.alive)
+
+
 def _wait_for_calm(world: World) -> int | None:
     began, last = world.now, 2 * _LEASE_NS
     while not is_calm(world):
         passed = world.now - began
         if not can_decide(world) and passed > last:
             return None
-        if len(world.alive) < world.policy.least and passed > last:
+        if (len(world.alive) < world.policy.least or not _fill_its_places(world)) and passed > last:
             return None  # somebody has left for good, and the others wait for longer than is looked at here
         if can_decide(world) and passed > _LONGEST_CALM_NS + world.longest_stop_ns:
             raise BrokenRule(f"{passed / SECOND:.1f} s after the last fault no generation runs: {_told(world)}")
@@ -212,6 +222,9 @@ def _world(seed: int) -> World:
     world.twice = chance.choice((0.0, 0.0, 0.05))
     world.is_encoded = chance.random() < 0.15
     world.rates_apart = chance.choice((0.0, 0.004, 0.01))
+    world.witness.is_fixed = world.policy.is_fixed
+    if seed >= _SEEDS_WITH_SLOTS and seed % 2 == 0:
+        world.slots = tuple(chance.choice((1, 1, 1, 2, 3)) for _ in range(places))
     world.longest_stop_ns = int(chance.choice((0.05, 0.25, 0.25, 1.5)) * _LEASE_NS)
     return world
 

@@ -55,6 +55,8 @@ class World:
         self.rates_apart = 0.004
         """By how much clocks differ in rate at most."""
         self.longest_stop_ns = max(1, policy.lease_ns // 4)
+        self.slots: tuple[int, ...] = ()
+        """How many ranks each machine runs; beyond the end two."""
         self.cut: set[int] = set()
         self.deaf: set[int] = set()
         """Machines that nothing reaches, though they are heard."""

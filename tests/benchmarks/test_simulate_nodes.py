@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,8 @@ from benchmarks.simulate_nodes.rules import BrokenRule, Witness
 from benchmarks.simulate_nodes.schedules import explore
 from launcher.nodes import raft_election
 from launcher.nodes.coordinator import Coordinator
+from launcher.nodes.membership import Membership
+from launcher.nodes.policy import Policy, choose_members
 from launcher.nodes.raft import RaftNode
 from launcher.nodes.raft_messages import RequestVote
 from launcher.nodes.session import Session
@@ -135,6 +139,23 @@ def test_it_sees_a_broken_rule(
     break_a_rule(monkeypatch)
     with pytest.raises(BrokenRule):
         _explore_many(range(200))
+
+
+def test_it_sees_a_spare_that_brings_another_number_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def choose(membership: Membership, ready: Collection[str], policy: Policy) -> list[str]:
+        same = {name: info._replace(slots=1) for name, info in membership.nodes.items()}
+        blind: Any = SimpleNamespace(members=membership.members, nodes=same, slots=(1,) * len(membership.members))
+        blind.strikes_of = membership.strikes_of
+        return choose_members(blind, ready, policy)
+
+    monkeypatch.setattr("launcher.nodes.coordinator.choose_members", choose)
+    with pytest.raises(BrokenRule, match="differ in size"):
+        _explore_many(range(2_000_000, 2_000_200))
+
+
+@pytest.mark.parametrize("count", [30, pytest.param(500, marks=pytest.mark.long)])
+def test_all_rules_hold_where_nodes_run_different_numbers_of_ranks(count: int) -> None:
+    _explore_many(range(2_000_000, 2_000_000 + count))
 
 
 def test_a_witness_sees_ranks_of_two_generations_at_once() -> None:

@@ -10,9 +10,10 @@ pluggy's rules to follow: the order, the two styles of wrapper, and what each is
 from __future__ import annotations
 
 import inspect
+import itertools
 import signal
 from collections.abc import Callable, Generator, Mapping, Sequence
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import attrs
@@ -152,7 +153,7 @@ def is_of_a_signal_handler(error: BaseException) -> bool:
     codes = {_code_of(handler) for handler in handlers}
     trace = error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_code in codes:
+        if trace.tb_frame.f_code in codes or _is_called_as_handler(trace.tb_frame):
             return True
         trace = trace.tb_next
     return False
@@ -161,6 +162,23 @@ def is_of_a_signal_handler(error: BaseException) -> bool:
 def _code_of(handler: object) -> CodeType | None:
     function = handler if inspect.isroutine(handler) else type(handler).__call__
     return getattr(inspect.unwrap(function), "__code__", None)
+
+
+def _is_called_as_handler(frame: FrameType) -> bool:
+    """Return whether a signal's number and a frame are among the arguments.
+
+    A handler may have removed itself, or be called through another one, as of ``functools.partial``.
+    """
+    code, held = frame.f_code, frame.f_locals
+    given = [held.get(name) for name in code.co_varnames[: code.co_argcount]]
+    if code.co_flags & inspect.CO_VARARGS:
+        more = held.get(code.co_varnames[code.co_argcount + code.co_kwonlyargcount], ())
+        given += more if isinstance(more, tuple) else ()
+    signals = signal.valid_signals()
+    return any(
+        isinstance(number, int) and number in signals and isinstance(where, FrameType)
+        for number, where in itertools.pairwise(given)
+    )
 
 
 def place(function: Callable[..., object]) -> str:

@@ -641,8 +641,8 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "a rank whose save has failed leaves the others alone in the collective of learning",
         "resilience_core/plugins/section_monitor.py",
-        "will_learn = may_learn and learner.all_will_after_save(client, history, iteration)",
-        "will_learn = may_learn",
+        'will_learn = learner.all_will_after_save(client, history, f"save {iteration}")',
+        "will_learn = True",
         ("tests/resilience_core/plugins/test_learning_agreement.py",),
     ),
     Mutant(
@@ -738,10 +738,68 @@ MUTANTS_OF_THE_GROUP = (
     ),
     Mutant(
         "saves that follow each other in the background have one limit together",
-        "resilience_core/plugins/section_monitor.py",
-        "        if self._saves.is_oldest(thread) and self._saves.is_outermost(thread):\n",
+        "resilience_core/plugins/save_section.py",
+        "        if is_oldest and self._is_ours:\n",
         "        if False:\n",
         ("tests/resilience_core/plugins/test_section_monitor.py",),
+    ),
+    Mutant(
+        "a save that begins while the last one ends stays open for good",
+        "resilience_core/plugins/save_section.py",
+        "                    client.end_section(CHECKPOINTING)\n                else:",
+        "                    client.end_section(CHECKPOINTING)\n"
+        "                    self._is_ours = False\n"
+        "                else:",
+        ("tests/resilience_core/plugins/test_section_monitor.py",),
+    ),
+    Mutant(
+        "what a signal handler raises while a rank waits to learn leaves its save open",
+        "resilience_core/plugins/section_monitor.py",
+        "        finally:  # a signal handler may raise while this rank waits for others\n",
+        "        except ():\n            pass\n        else:\n",
+        ("tests/resilience_core/plugins/test_section_monitor.py",),
+    ),
+    Mutant(
+        "what is learned on request follows no rule",
+        "resilience_core/plugins/section_learning.py",
+        'elif learner.all_will_after_save(client, history, "on request"):',
+        "else:",
+        ("tests/resilience_core/plugins/test_timeout_learning.py",),
+    ),
+    Mutant(
+        "a rank waits to learn for longer than others may wait for it in a step",
+        "resilience_core/plugins/timeout_learning.py",
+        'bounds = [seconds_left(client._state), limits.get("section step"), limits.get("out of section")]',
+        "bounds = [seconds_left(client._state)]",
+        ("tests/resilience_core/plugins/test_timeout_learning.py",),
+    ),
+    Mutant(
+        "a signal handler that has removed itself is not known for one",
+        "resilience_core/_hook_wrappers.py",
+        " or _is_called_as_handler(trace.tb_frame):",
+        ":",
+        ("tests/resilience_core/test_event_bus.py",),
+    ),
+    Mutant(
+        "the second fence does not know ranks of a later run folder",
+        "launcher/agent/second_fence.py",
+        "if self._known == folders:",
+        "if True:",
+        ("tests/launcher/agent/test_second_fence.py",),
+    ),
+    Mutant(
+        "the reason for giving up is not what the other nodes are told",
+        "launcher/agent/elastic_agent.py",
+        "        elif self.ended_because is None:  # else the others have been told why\n",
+        "        else:\n",
+        ("tests/launcher/agent/test_elastic_agent.py",),
+    ),
+    Mutant(
+        "how long a node was alone in one generation counts in the next",
+        "launcher/agent/plane_rendezvous.py",
+        "        self._alone_since = None\n        self.place",
+        "        self.place",
+        ("tests/launcher/agent/test_plane_rendezvous.py",),
     ),
     Mutant(
         "an evaluation that is left inside a step stays watched after it",
@@ -781,8 +839,8 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "what a signal handler raises is lost where a plugin runs",
         "resilience_core/_hook_wrappers.py",
-        "        if trace.tb_frame.f_code in codes:\n",
-        "        if trace.tb_frame.f_code in ():\n",
+        "        if trace.tb_frame.f_code in codes or _is_called_as_handler(trace.tb_frame):\n",
+        "        if False:\n",
         ("tests/resilience_core/test_event_bus.py",),
     ),
     Mutant(

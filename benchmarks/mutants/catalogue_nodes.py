@@ -299,6 +299,13 @@ MUTANTS_OF_THE_NODES = (
         _TESTS_OF_THE_LEADER,
     ),
     Mutant(
+        "why a node is not let in is taken away by what all are told",
+        _COORDINATOR,
+        "info = self._heard[name].renew.info if name in self._heard else None",
+        "info = None if renew is None else renew.info",
+        _TESTS_OF_THE_LEADER,
+    ),
+    Mutant(
         "a job whose places nobody fits waits for ever",
         _COORDINATOR,
         "elif min(since_joined_ns",

@@ -243,7 +243,7 @@ class FaultTolerantAgent(QuietAgent):
             exits = self._note_failure(current, group)
         if self._remaining_restarts > 0:
             self._policy.wait_in_crash_loop(current, self._failure_seen_ns, exits.views, self._wait_for)
-        else:
+        elif self.ended_because is None:  # else the others have been told why
             self._rendezvous_handler.end(f"a rank failed on {os.uname().nodename} and no restart is left")
         return RunResult(state=WorkerState.FAILED, failures=exits.failures)
 

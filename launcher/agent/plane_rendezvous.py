@@ -143,6 +143,7 @@ class PlaneRendezvous(RendezvousHandler):
                 announce(why_waiting(view, refusal, *self._about, holds_lease=self._plane.holds_lease))
             select.select([self._plane.descriptor], [], [], _LOOK_AT_SIGNALS_SECONDS)
         self.generation, self.failures, self._is_cut_off = view.generation, view.failures, False
+        self._alone_since = None
         self.place = (view.first_rank, view.world_size)
         self._say(Status(Doing.RUNNING, self.generation))
         self._health.start(self._note_finding)

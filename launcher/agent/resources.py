@@ -143,7 +143,7 @@ def open_resources(
         stack.callback(monitor.close)
         second_fence = None
         if lease is not None:
-            second_fence = SecondFence(lease, run_folder.path)
+            second_fence = SecondFence(lease, lambda: run_folder.paths)
             stack.callback(second_fence.close)
         starter: WorkerStarter = SpawnStarter()
         if zygote is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 
 from launcher.nodes.fence import LeaseWord
 from launcher.records.console import announce
@@ -25,11 +26,12 @@ class SecondFence:
 
     Args:
         lease: Until when ranks may run.
-        run_folder: Marks them.
+        run_folders: Returns what marks them: the run folders of this job, of which there are more when one was lost.
     """
 
-    def __init__(self, lease: LeaseWord, run_folder: str) -> None:
-        self._lease, self._run_folder = lease, run_folder
+    def __init__(self, lease: LeaseWord, run_folders: Callable[[], Sequence[str]]) -> None:
+        self._lease, self._run_folders = lease, run_folders
+        self._known: tuple[str, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
         self._has_failed = False
         self.ensure()
@@ -40,10 +42,14 @@ class SecondFence:
         return None if self._process is None else self._process.pid
 
     def ensure(self) -> None:
-        """Start the process, unless it lives."""
+        """Start the process, unless it lives and knows every run folder."""
+        folders = tuple(self._run_folders())
         if self._process is not None and self._process.poll() is None:
-            return
-        arguments = (HOME, str(self._lease.descriptor), str(os.getpid()), self._run_folder)
+            if self._known == folders:
+                return
+            self.close()
+        self._known = folders
+        arguments = (HOME, str(self._lease.descriptor), str(os.getpid()), *folders)
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _PROGRAM, *arguments],

@@ -20,6 +20,7 @@ import os
 import queue
 import socket
 import threading
+import time
 from datetime import timedelta
 
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - documented
@@ -31,6 +32,7 @@ __all__ = ["RendezvousRefusedError", "StoreHost"]
 _QUEUE = 2048  # as torch listens
 _USUAL_SECONDS = 0.1
 _LONGEST_LOOK_UP_SECONDS = 10.0
+_LONGEST_END_SECONDS = 1.0
 
 
 class RendezvousRefusedError(ResilienceError):
@@ -79,8 +81,9 @@ class StoreHost:
 
     def close(self) -> None:
         """Close the store, and give a fixed port back."""
+        end = time.monotonic() + _LONGEST_END_SECONDS
         for making in self._making:
-            making.join(_LONGEST_LOOK_UP_SECONDS)
+            making.join(max(0.0, end - time.monotonic()))
         self._store, self._spares = None, queue.SimpleQueue()
         if self._listener is not None:
             self._listener.close()

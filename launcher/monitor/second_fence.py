@@ -27,14 +27,14 @@ def main(arguments: list[str]) -> None:
     """Fence until the launcher ends, with which its ranks end, too.
 
     Args:
-        arguments: The lease's descriptor, the launcher's pid, and the run folder, which marks the ranks.
+        arguments: The lease's descriptor, the launcher's pid, and the run folders, which mark the ranks.
     """
-    lease, launcher, run_folder = int(arguments[0]), int(arguments[1]), arguments[2]
+    lease, launcher, run_folders = int(arguments[0]), int(arguments[1]), tuple(arguments[2:])
     set_process_name("ft_fence")
     die_with_parent(signal.SIGKILL)
     if os.getppid() != launcher:
         return
     set_level(logging.CRITICAL)  # the monitor says all there is to say
-    start_fence(lease, lambda _: None, lambda: (run_folder,), later_ns=_LATER_NS)
+    start_fence(lease, lambda _: None, lambda: run_folders, later_ns=_LATER_NS)
     while True:
         signal.pause()

@@ -280,6 +280,7 @@ class Coordinator:
         knows_view = renew is not None and renew.seen == membership.version
         knows_voters = renew is not None and renew.seen_voters == raft.log.voters_index
         is_in = (name in membership.nodes and ("gone", name) not in self._in_flight) or membership.phase == Phase.ENDED
+        info = self._heard[name].renew.info if name in self._heard else None
         return Granted(
             stamp_ns=renew.stamp_ns if renew is not None and is_in else None,
             quorum_age_ns=now_ns - raft.majority_contact_ns(now_ns),
@@ -287,8 +288,8 @@ class Coordinator:
             voters_index=raft.log.voters_index,
             voters=None if knows_voters else self._addresses(raft.voters),
             job=membership.job,
-            refusal="" if renew is None else why_no_part(membership, name, renew.info, self._policy),
-            is_excluded=renew is not None and renew.info.host in membership.excluded and name not in membership.nodes,
+            refusal="" if info is None else why_no_part(membership, name, info, self._policy),
+            is_excluded=info is not None and info.host in membership.excluded and name not in membership.nodes,
         )
 
     def _addresses(self, names: Iterable[str]) -> dict[str, tuple[str, int]]:

@@ -28,6 +28,7 @@ __all__ = ["LearningAgreement"]
 logger = logging.getLogger(__name__)
 
 _GO, _SKIP = b"go", b"skip"
+_SHORTEST_WAIT_SECONDS = 1.0
 _SHORTEST_LOOK_SECONDS = 0.001
 _LONGEST_LOOK_SECONDS = 0.5
 """Between two looks at the store, of which each rank of thousands asks the same host."""
@@ -53,8 +54,8 @@ class LearningAgreement:
             occasion: Names when this is, the same on all ranks. What only some of them do is skipped by these, and
                 does not mix up what follows.
             plan: What this rank has in mind to learn.
-            longest_seconds: How long to wait. After each wait that fails the next one is ten times shorter, so that
-                a training that saves on one rank alone is not delayed at each save.
+            longest_seconds: How long to wait. After each wait that fails the next one is ten times shorter, down to a
+                second, so that a training that saves on one rank alone is delayed little at each save.
 
         Returns:
             Whether all have come with the same plan: then all begin the collective, else nobody does.
@@ -73,7 +74,9 @@ class LearningAgreement:
                 # Everybody has counted itself among those alike before among all.
                 alike = store.add(f"{key}/{digest}", 0)
                 store.compare_set(f"{key}/decision", "", (_GO if alike == world_size else _SKIP).decode())
-            return self._decided(store, f"{key}/decision", longest_seconds / 10**self._failed_waits) == _GO
+            shorter = longest_seconds / 10**self._failed_waits
+            longest_seconds = min(longest_seconds, max(shorter, _SHORTEST_WAIT_SECONDS))
+            return self._decided(store, f"{key}/decision", longest_seconds) == _GO
         except BaseException as error:  # of any kind of store, or of a signal handler, which may stop the training
             self._has_refused = True
             if not isinstance(error, Exception) or is_of_a_signal_handler(error):
@@ -97,7 +100,9 @@ class LearningAgreement:
             store = _store()
         except Exception:  # noqa: BLE001 - as above
             return
-        threading.Thread(target=self._tell_refusal, args=(store,), name="ft_refuse", daemon=True).start()
+        telling = threading.Thread(target=self._tell_refusal, args=(store,), name="ft_refuse", daemon=True)
+        with contextlib.suppress(RuntimeError):  # no room for a thread: the others find no decision, and give up
+            telling.start()
 
     def _tell_refusal(self, store: Any) -> None:
         try:

@@ -50,17 +50,22 @@ class SaveSection:
                 return
             try:
                 if is_open:
+                    self._is_ours = False  # before: a thread that begins to save meanwhile opens it for itself
                     client.end_section(CHECKPOINTING)
-                    self._is_ours = False
                 else:
                     self._is_ours = True
                     client.start_section(CHECKPOINTING)
             except SectionError as error:
                 ignore_if_done(error)
+            except BaseException:  # of a signal handler: whether the section was closed is not known
+                self._is_ours = True
+                raise
 
-    def restart(self, client: RankMonitorClient) -> None:
-        """Close the section, so that :meth:`update` opens it with a new deadline for saves that began later."""
-        if self._is_ours:
+    def end(self, client: RankMonitorClient, thread: int) -> None:
+        """End a save of a thread; :meth:`update` follows, and opens the section anew for saves that began later."""
+        is_oldest = self.saves.is_oldest(thread) and self.saves.is_outermost(thread)
+        self.saves.end(thread)
+        if is_oldest and self._is_ours:
             try:
                 client.end_section(CHECKPOINTING)
             except SectionError:

@@ -28,5 +28,8 @@ class SectionLearning(MonitorPlugin):
         """Learn what the rules allow now; saves and ``teardown`` do so by themselves. A collective."""
         if not self._session.is_active:
             return
-        learner = self._session.learner
-        (learner.end_of_sections if at_the_end else learner.after_save)(self._session.client, self._session.history)
+        learner, client, history = self._session.learner, self._session.client, self._session.history
+        if at_the_end:
+            learner.end_of_sections(client, history)
+        elif learner.all_will_after_save(client, history, "on request"):
+            learner.after_save(client, history)

@@ -195,15 +195,16 @@ class SectionMonitor(SectionLearning):
             self._resume_step()
             return
         client, history, learner = self._session.client, self._session.history, self._session.learner
-        may_learn = self._session.saved(iteration, kind, error) and self._saves.is_outermost(thread)
-        will_learn = may_learn and learner.all_will_after_save(client, history, iteration)
-        if self._saves.is_oldest(thread) and self._saves.is_outermost(thread):
-            self._save_section.restart(client)
-        self._saves.end(thread)
-        self._update_save_section()
-        if will_learn:
-            learner.after_save(client, history)
-        self._resume_step()
+        will_learn = False
+        try:
+            if self._session.saved(iteration, kind, error) and self._saves.is_outermost(thread):
+                will_learn = learner.all_will_after_save(client, history, f"save {iteration}")
+        finally:  # a signal handler may raise while this rank waits for others
+            self._save_section.end(client, thread)
+            self._update_save_section()
+            if will_learn:
+                learner.after_save(client, history)
+            self._resume_step()
 
     @hookimpl
     def checkpoint_loaded(self, iteration: int, source: LoadSource) -> None:
@@ -254,8 +255,7 @@ class SectionMonitor(SectionLearning):
     def _end_eval_step(self) -> None:
         if self._eval_is_open:
             self._close(STEP)
-            self._eval_is_open = False
-        self._eval_is_suspended = self._eval_is_running = False
+        self._eval_is_open = self._eval_is_suspended = self._eval_is_running = False
 
     def _suspend_step(self) -> None:
         """Close ``step``, if it is open, until :meth:`_resume_step`."""

@@ -199,20 +199,22 @@ class TimeoutLearner:
                 ", ".join(news.values()),
             )
 
-    def all_will_after_save(self, client: RankMonitorClient, history: RunHistory, iteration: int) -> bool:
+    def all_will_after_save(self, client: RankMonitorClient, history: RunHistory, occasion: str) -> bool:
         """Wait, while the section of the save is open still, for all ranks; return whether all will learn then."""
         names = history.sections_to_learn()
-        return self._may_ask_all(history) and self._all_will(f"save {iteration}", client, names) and bool(names)
+        return self._may_ask_all(history) and self._all_will(occasion, client, names) and bool(names)
 
     def after_save(self, client: RankMonitorClient, history: RunHistory) -> None:
         """Learn sections after a save. A collective, on all ranks or on none: see :meth:`all_will_after_save`."""
         self.learn_sections(client, history, history.sections_to_learn(), out_of_section=False)
 
     def _all_will(self, occasion: str, client: RankMonitorClient, plan: list[str]) -> bool:
-        left = seconds_left(client._state)
-        # Some is left for what follows. Whoever waits here must not be taken for a rank that hangs.
-        seconds = _LONGEST_WAIT_SECONDS if left is None else min(_LONGEST_WAIT_SECONDS, left / 2)
-        return self._agreement.all_will(occasion, plan, seconds)
+        # Some is left for what follows. Neither a rank that waits here must be taken for one that hangs, nor one that
+        # waits for it in its next step, as all others do where one rank saves alone.
+        limits = in_force(client)
+        bounds = [seconds_left(client._state), limits.get("section step"), limits.get("out of section")]
+        longest = min((bound / 2 for bound in bounds if bound is not None), default=_LONGEST_WAIT_SECONDS)
+        return self._agreement.all_will(occasion, plan, min(longest, _LONGEST_WAIT_SECONDS))
 
     def end_of_sections(self, client: RankMonitorClient, history: RunHistory) -> None:
         """Learn sections at the clean end of a run. A collective, on all ranks or on none."""

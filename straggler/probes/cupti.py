@@ -92,6 +92,7 @@ class CuptiProbe:
         self._sampled = 0
         self._has_delivered = False
         self._is_displaced = False
+        self._is_left_on = False
 
     def unavailable_because(self) -> str:
         """Return why it cannot work on this machine, ``""`` when it can."""
@@ -141,7 +142,8 @@ class CuptiProbe:
                 self._disable()
 
     def _disable(self) -> None:
-        if self._other_profiler():  # it began inside the section, and would lose its kernels
+        self._is_left_on = self._other_profiler()
+        if self._is_left_on:  # it began inside the section, and may lose its kernels; collect() disables them later
             self._is_displaced = True
         else:
             self._guarded(self._backend.disable)
@@ -163,6 +165,9 @@ class CuptiProbe:
     def collect(self) -> Collected:
         """Hand over what came since the last call."""
         collected = Collected()
+        with self._lock:
+            if self._is_left_on and not self._open:
+                self._disable()
         if not self._off_because:
             self._guarded(self._backend.flush)
         lost: list[int] = []
@@ -204,7 +209,7 @@ class CuptiProbe:
 
     def stop(self) -> None:
         """End; nothing is measured after this."""
-        if self._open and not self._off_because:
+        if (self._open or self._is_left_on) and not self._off_because:
             self._disable()
         self._open = 0
         self._off_because = self._off_because or "stopped"

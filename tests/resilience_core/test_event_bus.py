@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import signal
 import subprocess
 import sys
@@ -731,6 +732,19 @@ def _raise_in_function(*_: object) -> None:
     raise _TimeIsUp
 
 
+def _remove_itself_and_raise(number: int, frame: object) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    raise _TimeIsUp
+
+
+def _remove_itself_and_raise_with(trainer: object, *arguments: Any) -> None:
+    _remove_itself_and_raise(arguments[0], None)
+
+
+def _raise_with_a_keyword(number: int, frame: object, trainer: str) -> None:
+    raise _TimeIsUp
+
+
 class _RaisingHandler:
     def method(self, *_: object) -> None:
         raise _TimeIsUp
@@ -755,7 +769,18 @@ class _SignalledWrapper:
 
 
 @pytest.mark.parametrize("kind", [_Signalled, _SignalledWrapper])
-@pytest.mark.parametrize("handler", [_raise_in_function, _RaisingHandler().method, _RaisingHandler()])
+@pytest.mark.parametrize(
+    "handler",
+    [
+        _raise_in_function,
+        _RaisingHandler().method,
+        _RaisingHandler(),
+        functools.partial(functools.partial(_raise_in_function, "trainer"), "more"),
+        functools.partial(_raise_with_a_keyword, trainer="trainer"),
+        _remove_itself_and_raise,
+        functools.partial(_remove_itself_and_raise_with, "trainer"),
+    ],
+)
 def test_what_a_signal_handler_raises_is_the_trainings_when_all_have_heard(
     handler: Any, kind: type[object], caplog: pytest.LogCaptureFixture
 ) -> None:

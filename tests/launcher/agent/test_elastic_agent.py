@@ -215,6 +215,20 @@ def test_the_other_nodes_are_told_of_the_last_failure_alone(
     assert len(made.ended) == (0 if restarts_left else 1)
 
 
+def test_the_other_nodes_are_told_why_a_node_gives_up_and_not_that_no_restart_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Made()
+    incident = Incident("failure", 3, "it ended with 1", "nothing", ())
+    monkeypatch.setattr(failure_incident, "look", lambda *_: {})
+    monkeypatch.setattr(failure_incident, "failure_incident", lambda *_: incident)
+    monkeypatch.setattr(made.agent._policy, "why_not_again", lambda *_: "rank 0 has stopped the training: enough")
+
+    made.agent._failed(made.generation, made.agent._worker_group)
+
+    assert made.ended == ["rank 0 has stopped the training: enough"]
+
+
 def test_after_a_failure_ranks_are_looked_at_then_asked_to_end_and_only_then_is_a_disk_touched(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

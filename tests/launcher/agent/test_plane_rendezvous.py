@@ -213,6 +213,22 @@ def test_a_node_that_has_finished_and_is_cut_off_does_not_wait_for_ever(
         rendezvous.finished()
 
 
+def test_how_long_a_node_was_alone_in_one_generation_does_not_count_in_the_next(
+    plane: FakePlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendezvous = rendezvous_of(plane, join_seconds=10.0)
+    rendezvous.next_rendezvous()
+    now = [0.0]
+    monkeypatch.setattr("launcher.agent.plane_rendezvous.time", SimpleNamespace(monotonic=lambda: now[0]))
+    assert not rendezvous.finished()
+    plane.views = [BASE._replace(generation=1, version=BASE.version + 1)]
+    rendezvous.next_rendezvous()
+
+    now[0], plane.holds_lease = 3600.0, False
+    assert not rendezvous.finished()
+    assert not rendezvous.finished()
+
+
 def test_a_job_that_another_node_has_ended_is_told_with_the_reason(plane: FakePlane) -> None:
     rendezvous = rendezvous_of(plane)
     rendezvous.next_rendezvous()

@@ -42,7 +42,7 @@ def test_it_kills_what_is_marked_when_the_lease_has_run_out_and_nobody_else(
 ) -> None:
     bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     word.grant(time.monotonic_ns() + 3600 * S)
-    fence = SecondFence(word, str(tmp_path / "run"))
+    fence = SecondFence(word, lambda: [str(tmp_path / "run")])
     try:
         assert fence.pid is not None
         assert marked.poll() is None
@@ -56,7 +56,7 @@ def test_it_kills_what_is_marked_when_the_lease_has_run_out_and_nobody_else(
 
 
 def test_it_is_started_again_and_ends_when_it_is_closed(word: LeaseWord, tmp_path: Path) -> None:
-    fence = SecondFence(word, str(tmp_path / "run"))
+    fence = SecondFence(word, lambda: [str(tmp_path / "run")])
     first = fence.pid
     assert first is not None
     fence.ensure()
@@ -71,11 +71,30 @@ def test_it_is_started_again_and_ends_when_it_is_closed(word: LeaseWord, tmp_pat
     assert not Path(f"/proc/{fence.pid}").exists()
 
 
+def test_it_is_started_anew_when_ranks_have_another_mark(
+    word: LeaseWord, marked: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    """The run folder was lost, and ranks were started from another one."""
+    word.grant(time.monotonic_ns() + 3600 * S)
+    folders = [str(tmp_path / "lost")]
+    fence = SecondFence(word, lambda: folders)
+    try:
+        first = fence.pid
+        folders.append(str(tmp_path / "run"))
+        fence.ensure()
+        assert fence.pid not in (None, first)
+        assert not Path(f"/proc/{first}").exists()
+        word.grant(time.monotonic_ns())
+        assert marked.wait(PATIENCE) == -signal.SIGKILL
+    finally:
+        fence.close()
+
+
 def test_a_system_that_refuses_the_process_is_told_once_and_the_job_goes_on(
     word: LeaseWord, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.executable", str(tmp_path / "none"))
-    fence = SecondFence(word, str(tmp_path / "run"))
+    fence = SecondFence(word, lambda: [str(tmp_path / "run")])
     fence.ensure()
     assert fence.pid is None
     assert capfd.readouterr().err.count("the second fence of this node cannot be started") == 1

@@ -45,15 +45,17 @@ class Job:
 
     def says(self, name: str, doing: str = Doing.IDLE, generation: int = -1, **more: Any) -> Granted | None:
         """Have a node say something; what it is answered."""
+        self.coordinator.renewed(name, self.word_of(name, doing, generation, **more), self.now)
+        answer = next((word for to, word in self.coordinator.outbox if to == name), None)
+        self.coordinator.outbox.clear()
+        return answer
+
+    def word_of(self, name: str, doing: str, generation: int, **more: Any) -> Renew:
         seen = more.pop("seen", self.membership.version)
         self.stamp += 1
         stamp = more.pop("stamp", self.stamp)
         node = info(name)._replace(slots=self.slots.get(name, 2))
-        renew = Renew(node, Status(doing, generation, **{"why": "", "store_port": 77, **more}), stamp, seen, -1)
-        self.coordinator.renewed(name, renew, self.now)
-        answer = next((word for to, word in self.coordinator.outbox if to == name), None)
-        self.coordinator.outbox.clear()
-        return answer
+        return Renew(node, Status(doing, generation, **{"why": "", "store_port": 77, **more}), stamp, seen, -1)
 
     def flush(self) -> None:
         self.coordinator.flush(self.now)
@@ -345,6 +347,16 @@ def test_who_is_not_let_in_is_told_why() -> None:
     word = job.says("a", Doing.IDLE, 0)
     assert word is not None
     assert (word.refusal, word.is_excluded) == ("", False)
+
+
+def test_who_is_not_let_in_is_told_why_also_where_it_has_not_asked_again() -> None:
+    """A change that all are told of took the reason away: a node that gave up then said that nobody had answered."""
+    job = Job(make_policy(2, 2)).runs("a", "b")
+    job.says("c")
+    job.coordinator.renewed("b", job.word_of("b", Doing.FAILED, 0), job.now)
+    job.flush()
+    assert job.membership.phase == Phase.STOPPING
+    assert job.told()["c"].refusal == "the job has 2 nodes, as many as --nnodes lets in"
 
 
 def test_who_ends_ends_the_job_for_all() -> None:

@@ -262,6 +262,53 @@ def test_saves_that_follow_each_other_in_the_background_have_a_limit_each(start:
     assert recording_client.open_sections == set()
 
 
+def test_a_save_that_begins_while_the_last_one_ends_is_closed_in_its_turn(
+    start: Start, recording_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The section stayed open for good, and a healthy rank was killed by its limit."""
+    bus, really_end = start(), recording_client.end_section
+
+    def end(name: str) -> None:
+        really_end(name)
+        if name == "checkpointing":
+            monkeypatch.undo()
+            in_a_thread(lambda: bus.checkpoint_start(iteration=2, kind="save"))
+
+    monkeypatch.setattr(recording_client, "end_section", end)
+    save(bus)
+    assert "checkpointing" in recording_client.open_sections
+    bus.checkpoint_end(iteration=2, kind="save", error=None)
+    assert "checkpointing" not in recording_client.open_sections
+
+
+class Stop(BaseException):
+    """What a handler of a signal raises."""
+
+
+def test_what_a_signal_handler_raises_at_the_end_of_a_save_leaves_nothing_open(
+    start: Start, recording_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The emergency save that followed counted as part of it, and kept the deadline of which the wait had used half."""
+    bus = start()
+    steps(bus, 0, 1)
+    (monitor,) = bus.plugins()
+
+    def waits(*_: Any) -> bool:
+        raise Stop
+
+    monkeypatch.setattr(monitor._session.learner, "all_will_after_save", waits)  # type: ignore[attr-defined]
+    bus.step_start(iteration=2)
+    bus.checkpoint_start(iteration=2, kind="save")
+    with pytest.raises(Stop):
+        bus.checkpoint_end(iteration=2, kind="save", error=None)
+    assert list(recording_client.open_sections) == ["step"]
+    monkeypatch.undo()
+    recording_client.calls.clear()
+    save(bus)
+    bus.step_end(iteration=2)
+    assert recording_client.calls == ["-step", "+checkpointing", "-checkpointing", "+step", "-step"]
+
+
 def test_a_section_that_training_code_has_opened_is_its_own(start: Start, recording_client: Any) -> None:
     bus = start(num_warmup_iterations=0)
     bus.step_start(iteration=0)

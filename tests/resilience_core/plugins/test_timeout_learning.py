@@ -233,6 +233,49 @@ def test_nothing_is_learned_unless_asked(rank_environment: Callable[..., Any], r
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.parametrize("why", ["not asked", "failed"])
+def test_what_is_learned_on_request_follows_the_rules(
+    rank_environment: Callable[..., Any], recording_client: Any, why: str
+) -> None:
+    """It began the collective all the same, which other ranks did not."""
+    rank_environment()
+    run = Run(recording_client, calculate_timeouts=why != "not asked").begin()
+    run.steps(20)
+    run.monitor.learn_what_may_be()
+    assert run.learned == ([] if why == "not asked" else ["setup+step"])
+    run.client.calls.clear()
+    run.save(error=OSError("disk full"))
+    run.monitor.learn_what_may_be()
+    assert run.learned == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "seconds"),
+    [
+        ({"step": 60, "checkpointing": 900}, 30),
+        ({"step": 900, "checkpointing": 900}, 120),
+        ({"step": 900, "checkpointing": 20}, 10),
+        ({"step": None, "checkpointing": None}, 120),
+    ],
+)
+def test_no_limit_of_this_rank_nor_of_one_that_has_gone_on_passes_while_it_waits(
+    rank_environment: Callable[..., Any],
+    recording_client: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    limits: dict[str, float | None],
+    seconds: float,
+) -> None:
+    """Where rank 0 saves alone, the others wait for it in their next step."""
+    rank_environment(rank_section_timeouts={"setup": None, **limits}, rank_out_of_section_timeout=None)
+    run = Run(recording_client).begin()
+    waits: list[float] = []
+    agreement = run.monitor._session.learner._agreement
+    monkeypatch.setattr(agreement, "all_will", lambda occasion, plan, longest: waits.append(longest))
+    run.steps(3)
+    run.save()
+    assert waits == [pytest.approx(seconds, rel=0.1)]
+
+
 def test_ranks_without_a_group_learn_nothing_since_they_could_not_agree(run: Run, caplog: pytest.LogCaptureFixture):
     run.begin(world_size=2)
     run.steps(20)

@@ -299,6 +299,27 @@ MUTANTS_OF_THE_NODES = (
         _TESTS_OF_THE_LEADER,
     ),
     Mutant(
+        "a spare that becomes unhealthy while it waits takes a place",
+        "launcher/agent/plane_rendezvous.py",
+        "if is_final or self._finding:",
+        "if is_final:",
+        ("tests/launcher/agent/test_plane_rendezvous.py",),
+    ),
+    Mutant(
+        "an unhealthy node is refused for the rest of the job",
+        "launcher/agent/plane_rendezvous.py",
+        "is_excluded and not self._finding",
+        "is_excluded",
+        ("tests/launcher/agent/test_plane_rendezvous.py",),
+    ),
+    Mutant(
+        "a node that was unhealthy does not count as lost",
+        _MEMBERSHIP,
+        "elif not may_save or is_unhealthy:",
+        "elif not may_save:",
+        _TESTS_OF_THE_LEADER,
+    ),
+    Mutant(
         "why a node is not let in is taken away by what all are told",
         _COORDINATOR,
         "info = self._heard[name].renew.info if name in self._heard else None",

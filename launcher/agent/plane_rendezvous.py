@@ -118,8 +118,10 @@ class PlaneRendezvous(RendezvousHandler):
         """
         self._health.stop()
         if (finding := self._health.before_joining()) is not None:
-            raise UnhealthyNodeError(str(finding))
+            self._finding = str(finding)
+            raise UnhealthyNodeError(self._finding)
         self._say(Status(Doing.IDLE, self.generation, self._last.why, store_port=self._store_host.renew()))
+        self._health.start(self._note_finding)  # a spare may wait for hours
         start = time.monotonic()
         end, is_told = start + self._join_seconds, False
         while True:
@@ -129,11 +131,11 @@ class PlaneRendezvous(RendezvousHandler):
                     announce(f"the job has ended: {view.why}", level=INFO)
                     raise RendezvousGracefulExitError(view.why)
                 raise JobEndedError(view.why, view.exit_code or 1)
+            refusal, is_final = self._plane.refusal
+            if is_final or self._finding:
+                raise UnhealthyNodeError(self._finding or refusal)
             if view is not None and self._is_next(view):
                 break
-            refusal, is_final = self._plane.refusal
-            if is_final:
-                raise UnhealthyNodeError(refusal)
             if self._plane.holds_lease:  # whoever leads says when there has been no generation for too long
                 end = time.monotonic() + self._join_seconds
             elif time.monotonic() >= end:
@@ -146,7 +148,6 @@ class PlaneRendezvous(RendezvousHandler):
         self._alone_since = None
         self.place = (view.first_rank, view.world_size)
         self._say(Status(Doing.RUNNING, self.generation))
-        self._health.start(self._note_finding)
         assert view.group_rank is not None
         where = RendezvousStoreInfo(view.store_host, view.store_port)
         return RendezvousInfo(HashStore(), view.group_rank, view.group_size, where)
@@ -258,11 +259,11 @@ class PlaneRendezvous(RendezvousHandler):
             self._say(Status(Doing.LEAVING, self.generation, why))
 
     def leave(self, why: str, *, is_excluded: bool) -> None:
-        """Leave the job, with no rank running; the others go on."""
+        """Leave the job, with no rank running; the others go on. An unhealthy node may come back, repaired."""
         self._health.stop()
         if self._is_started:
-            has_finished = self._last.doing == Doing.FINISHED
-            self._say(Status(Doing.LEFT, self.generation, why, is_excluded, has_finished=has_finished))
+            known = {"has_finished": self._last.doing == Doing.FINISHED, "is_unhealthy": bool(self._finding)}
+            self._say(Status(Doing.LEFT, self.generation, why, is_excluded and not self._finding, **known))
             self._plane.close(_LONGEST_LAST_WORD_SECONDS)
         self._store_host.close()
 

@@ -161,7 +161,7 @@ class Coordinator:
         elif status.doing == Doing.LEFT:
             if status.has_finished:
                 self._propose("finished", status.generation, name)
-            self._propose("gone", name, status.why, True, status.is_excluded)
+            self._propose("gone", name, status.why, True, status.is_excluded, status.is_unhealthy)
         elif status.doing == Doing.ENDING:
             self._propose("end", status.why, status.exit_code)
         elif status.generation == membership.generation and membership.phase == Phase.RUNNING:

@@ -123,7 +123,7 @@ class Membership:
             self.nodes[name] = node
             self.roster += 1
 
-    def _gone(self, name: str, why: str, may_save: bool, is_excluded: bool) -> None:
+    def _gone(self, name: str, why: str, may_save: bool, is_excluded: bool, is_unhealthy: bool = False) -> None:
         """Take a node out; ``may_save`` where it said goodbye, so that nothing has failed."""
         if name not in self.nodes:
             return
@@ -131,7 +131,7 @@ class Membership:
         self.roster += 1
         if is_excluded:
             self.excluded[info.host] = why
-        if not may_save and not is_excluded:
+        elif not may_save or is_unhealthy:
             self.strikes[info.host] = (self.strikes_of(info.host) + 1, self.generation)
         if self.phase == Phase.RUNNING and name in self.members and name not in self.finished:
             self._over(why, may_save)

@@ -42,6 +42,7 @@ class Status(NamedTuple):
         saved: For ``running``: the iteration of the newest checkpoint that all of its ranks have saved in this
             generation; -1 where there is none, or nobody asks.
         has_finished: For ``left``: all of its ranks had ended with 0 before, so that those of others may go on.
+        is_unhealthy: For ``left``: a health check has failed. It may come back, but counts as lost once more.
     """
 
     doing: str
@@ -52,6 +53,7 @@ class Status(NamedTuple):
     store_port: int = 0
     saved: int = -1
     has_finished: bool = False
+    is_unhealthy: bool = False
 
 
 class View(NamedTuple):

@@ -40,6 +40,9 @@ class FakePlane:
     def close(self, longest_seconds: float) -> None:
         self.is_closed = True
 
+    def wake_agent(self) -> None:
+        os.eventfd_write(self.descriptor, 1)
+
 
 @pytest.fixture
 def plane() -> Iterator[FakePlane]:
@@ -117,6 +120,21 @@ def shown(plane: FakePlane) -> View | None:
     view = FakePlane.take_view(plane)
     plane.holds_lease |= len(plane.views) == 1 and view is plane.views[0]
     return view
+
+
+def test_a_spare_that_becomes_unhealthy_leaves_before_it_takes_a_place_and_may_come_back(plane: FakePlane) -> None:
+    """It was looked at before it joined, and then not until its ranks ran."""
+    rendezvous = rendezvous_of(plane)
+    plane.views = [BASE._replace(group_rank=None), BASE._replace(group_rank=None), BASE]
+    health: Any = rendezvous._health
+    health.start = lambda told: told("the fan stands still")
+
+    with pytest.raises(UnhealthyNodeError, match="the fan stands still"):
+        rendezvous.next_rendezvous()
+    rendezvous.leave("the fan stands still", is_excluded=True)
+
+    assert [status.doing for status in plane.said] == [Doing.IDLE, Doing.LEFT]
+    assert (plane.said[-1].is_excluded, plane.said[-1].is_unhealthy) == (False, True)
 
 
 def test_a_job_that_has_ended_is_told_by_its_code(plane: FakePlane, capfd: pytest.CaptureFixture[str]) -> None:

@@ -349,6 +349,18 @@ def test_who_is_not_let_in_is_told_why() -> None:
     assert (word.refusal, word.is_excluded) == ("", False)
 
 
+def test_an_unhealthy_node_may_come_back_when_it_was_repaired_but_counts_as_lost() -> None:
+    """It was refused for the rest of the job, which then ended for lack of it."""
+    job = Job(make_policy(2, 3)).runs("a", "b", "c")
+    job.says("b", Doing.LEFT, 0, why="its disk was full", is_unhealthy=True)
+    job.flush()
+    assert (job.membership.phase, job.membership.may_save, job.membership.failures) == (Phase.STOPPING, True, 0)
+    assert job.membership.strikes_of(info("b").host) == 1
+    job.says("b")
+    job.flush()
+    assert "b" in job.membership.nodes
+
+
 def test_who_is_not_let_in_is_told_why_also_where_it_has_not_asked_again() -> None:
     """A change that all are told of took the reason away: a node that gave up then said that nobody had answered."""
     job = Job(make_policy(2, 2)).runs("a", "b")

@@ -330,4 +330,11 @@ MUTANTS_OF_HEALTH = (
         "if False:",
         (f"{_T}test_health_settings.py",),
     ),
+    _mutant(
+        "a spare that has failed a look waits a whole interval for the second",
+        "runner",
+        "_AGAIN_SECONDS if self._is_waiting else interval_seconds",
+        "interval_seconds",
+        "runner",
+    ),
 )

@@ -88,8 +88,7 @@ class PlaneRendezvous(RendezvousHandler):
         self._store_host = StoreHost(port, timedelta(seconds=timeout_seconds))
         self._health, self._finding, self._on_end = health, "", on_end
         self._tells_saves = tells_saves
-        self._is_started = False
-        self._is_cut_off = False
+        self._is_started = self._is_cut_off = False
         self._alone_since: float | None = None
         """Since when a node whose ranks have ended has had no lease."""
         self._is_told_alone = False
@@ -121,7 +120,7 @@ class PlaneRendezvous(RendezvousHandler):
             self._finding = str(finding)
             raise UnhealthyNodeError(self._finding)
         self._say(Status(Doing.IDLE, self.generation, self._last.why, store_port=self._store_host.renew()))
-        self._health.start(self._note_finding)  # a spare may wait for hours
+        self._health.start(self._note_finding, is_waiting=True)  # a spare may wait for hours
         start = time.monotonic()
         end, is_told = start + self._join_seconds, False
         while True:
@@ -148,6 +147,7 @@ class PlaneRendezvous(RendezvousHandler):
         self._alone_since = None
         self.place = (view.first_rank, view.world_size)
         self._say(Status(Doing.RUNNING, self.generation))
+        self._health.start(self._note_finding)
         assert view.group_rank is not None
         where = RendezvousStoreInfo(view.store_host, view.store_port)
         return RendezvousInfo(HashStore(), view.group_rank, view.group_size, where)

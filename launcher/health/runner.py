@@ -1,7 +1,7 @@
-"""Run the checks of a node for its launcher: once before it joins, then again and again while its ranks run.
+"""Run the checks of a node for its launcher: once before it joins, then again and again while it waits or ranks run.
 
-A node is unhealthy when the same check fails twice in a row, since a node that is busy may be slow once. Before joining
-the second look follows within seconds, while ranks run after ``interval_seconds``.
+A node is unhealthy when the same check fails twice in a row, since a node that is busy may be slow once. Where no rank
+runs, the second look follows within seconds, while ranks run after ``interval_seconds``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["HealthRunner"]
 
 _FAILURES_IN_A_ROW = 2
 _AGAIN_SECONDS = 1.0
-"""Before joining: from the first failure to the second look."""
+"""Where no rank runs: from the first failure to the second look."""
 _STOP_SECONDS = 1.0
 _CANCEL_SECONDS = 3.0
 """What a check that was cancelled gets to end before it is asked anew; a command is killed meanwhile."""
@@ -34,8 +34,13 @@ class _Watched:
         self.is_asked = False
         self.failures = 0
 
-    def advance(self, interval_seconds: float) -> Unhealthy | None:
-        """Ask if it is time, and judge what has come; return a finding once, when it has become one."""
+    def advance(self, interval_seconds: float, again_seconds: float) -> Unhealthy | None:
+        """Ask if it is time, and judge what has come; return a finding once, when it has become one.
+
+        Args:
+            interval_seconds: From one look to the next.
+            again_seconds: The same after a failure.
+        """
         if not self.is_asked:
             if time.monotonic() < self.due:
                 return None
@@ -45,7 +50,7 @@ class _Watched:
         if answer is None:
             return None
         self.is_asked = False
-        self.due = time.monotonic() + interval_seconds
+        self.due = time.monotonic() + (interval_seconds if answer.reason is None else again_seconds)
         return self._judged(answer)
 
     def seconds_left(self) -> float:
@@ -97,6 +102,7 @@ class HealthRunner:
         self.names = tuple(watch.name for watch in self._watches)
         self.notes = chosen.notes
         self._session: _Session | None = None
+        self._is_waiting = False
 
     @property
     def bound_seconds(self) -> float:
@@ -124,14 +130,15 @@ class HealthRunner:
         failed = self._look(failed)
         return next((Unhealthy(watch.name, reason) for watch, reason in failed.items()), None)
 
-    def start(self, on_unhealthy: Callable[[Unhealthy], object]) -> None:
-        """Begin to look while ranks run; do nothing if that is on already, or is not wanted.
+    def start(self, on_unhealthy: Callable[[Unhealthy], object], *, is_waiting: bool = False) -> None:
+        """Begin to look while ranks run, or this node waits; go on if that is on already; nothing if it is not wanted.
 
         Args:
             on_unhealthy: Called from a thread of the runner, once for each check that has failed twice in a row; again
                 only after it was healthy in between. It must not block for long, and may call :meth:`stop`.
+            is_waiting: No rank runs: the second look follows within seconds, as before joining.
         """
-        interval = self._interval
+        interval, self._is_waiting = self._interval, is_waiting
         if interval is None or not self._watches or self._session is not None:
             return
         # Nodes begin together, and what they share (storage, a service that a command asks) should not be asked by all
@@ -188,7 +195,9 @@ class HealthRunner:
     def _run(self, session: _Session, interval_seconds: float) -> None:
         while True:
             with self._changed:
-                findings = [] if session.is_over else [each.advance(interval_seconds) for each in session.watched]
+                again = _AGAIN_SECONDS if self._is_waiting else interval_seconds
+                watched = [] if session.is_over else session.watched
+                findings = [each.advance(interval_seconds, again) for each in watched]
                 if not any(findings) and not session.is_over:
                     self._changed.wait(min(each.seconds_left() for each in session.watched))
             for finding in findings:

@@ -87,7 +87,7 @@ class NodeSettings:
         converter=values.health_interval,
         metadata=described(
             "SECONDS",
-            "Time between two looks at the node while its ranks run, or it is a spare; null: only before it takes part.",
+            "Time between two looks at the node while its ranks run, or it waits; null: only before it takes part.",
         ),
     )
     health_check_timeout: float = attrs.field(

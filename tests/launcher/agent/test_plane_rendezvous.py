@@ -52,7 +52,9 @@ def plane() -> Iterator[FakePlane]:
 
 
 def rendezvous_of(plane: Any, finding: str | None = None, join_seconds: float = 30.0) -> PlaneRendezvous:
-    health: Any = SimpleNamespace(before_joining=lambda: finding, start=lambda told: None, stop=lambda: None)
+    health: Any = SimpleNamespace(
+        before_joining=lambda: finding, start=lambda told, is_waiting=False: None, stop=lambda: None
+    )
     return PlaneRendezvous(plane, "run", "head:29400", 0, 60.0, join_seconds, health, lambda: None)
 
 
@@ -127,7 +129,7 @@ def test_a_spare_that_becomes_unhealthy_leaves_before_it_takes_a_place_and_may_c
     rendezvous = rendezvous_of(plane)
     plane.views = [BASE._replace(group_rank=None), BASE._replace(group_rank=None), BASE]
     health: Any = rendezvous._health
-    health.start = lambda told: told("the fan stands still")
+    health.start = lambda told, is_waiting: told("the fan stands still")
 
     with pytest.raises(UnhealthyNodeError, match="the fan stands still"):
         rendezvous.next_rendezvous()
@@ -324,7 +326,9 @@ def test_a_spare_waits_from_when_it_has_lost_contact(plane: FakePlane, monkeypat
 
 @pytest.mark.parametrize("tells", [True, False])
 def test_a_checkpoint_of_all_ranks_is_told_where_newcomers_wait_for_one(plane: FakePlane, tells: bool) -> None:
-    health: Any = SimpleNamespace(before_joining=lambda: None, start=lambda told: None, stop=lambda: None)
+    health: Any = SimpleNamespace(
+        before_joining=lambda: None, start=lambda told, is_waiting=False: None, stop=lambda: None
+    )
     rendezvous = PlaneRendezvous(
         *(plane, "run", "head:29400", 0, 60.0, 30.0, health, lambda: None),  # type: ignore[arg-type]
         tells_saves=tells,

@@ -201,7 +201,7 @@ def test_who_is_told_may_stop_and_other_findings_of_that_look_are_not_told(run: 
         def __init__(self, watch: object, due: float) -> None:
             self.watch = watch
 
-        def advance(self, interval_seconds: float) -> Unhealthy:
+        def advance(self, interval_seconds: float, again_seconds: float) -> Unhealthy:
             return Unhealthy("x", "broken")
 
     monkeypatch.setattr(module, "_Watched", Found)
@@ -231,6 +231,22 @@ def test_a_listener_that_raises_is_told_the_next_finding(run: Callable, scripted
     assert [told.get(timeout=PATIENCE).reason, told.get(timeout=PATIENCE).reason] == ["a", "b"]
     runner.stop()
     assert "has failed: RuntimeError('deaf')" in capfd.readouterr().err
+
+
+def test_where_no_rank_runs_the_second_look_follows_at_once(run: Callable, scripted: Callable, monkeypatch):
+    """A spare that had failed its first look took the place of a lost node before the second one."""
+    monkeypatch.setattr(module.random, "uniform", lambda *_: 0.0)
+    bad = scripted("bad")
+    bad.answer = "broken"
+    told: queue.Queue[Unhealthy] = queue.Queue()
+    runner = run(bad, interval=3600.0)
+    runner.start(told.put, is_waiting=True)
+    assert told.get(timeout=PATIENCE) == Unhealthy("bad", "broken")
+    runner.stop()
+
+    runner.start(told.put, is_waiting=True)
+    runner.start(told.put)  # its ranks are started
+    assert not runner._is_waiting
 
 
 def test_a_second_start_changes_nothing(run: Callable, scripted: Callable):

@@ -152,10 +152,12 @@ def is_of_a_signal_handler(error: BaseException) -> bool:
     handlers = filter(callable, map(signal.getsignal, signal.valid_signals()))
     codes = {_code_of(handler) for handler in handlers}
     trace = error.__traceback__
+    interrupted: FrameType | None = None
     while trace is not None:
-        if trace.tb_frame.f_code in codes or _is_called_as_handler(trace.tb_frame):
+        frame = trace.tb_frame
+        if frame.f_code in codes or _is_called_as_handler(frame, interrupted):
             return True
-        trace = trace.tb_next
+        trace, interrupted = trace.tb_next, frame
     return False
 
 
@@ -164,8 +166,8 @@ def _code_of(handler: object) -> CodeType | None:
     return getattr(inspect.unwrap(function), "__code__", None)
 
 
-def _is_called_as_handler(frame: FrameType) -> bool:
-    """Return whether a signal's number and a frame are among the arguments.
+def _is_called_as_handler(frame: FrameType, interrupted: FrameType | None) -> bool:
+    """Return whether the arguments have a signal's number, followed by the frame that was interrupted: the caller.
 
     A handler may have removed itself, or be called through another one, as of ``functools.partial``.
     """
@@ -176,7 +178,7 @@ def _is_called_as_handler(frame: FrameType) -> bool:
         given += more if isinstance(more, tuple) else ()
     signals = signal.valid_signals()
     return any(
-        isinstance(number, int) and number in signals and isinstance(where, FrameType)
+        where is interrupted is not None and isinstance(number, int) and number in signals
         for number, where in itertools.pairwise(given)
     )
 

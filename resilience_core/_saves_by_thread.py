@@ -75,6 +75,10 @@ class SavesByThread:
         self._abandoned |= set(self.depths)
         self.depths.clear()
 
+    def forget_abandoned(self) -> None:
+        """Note that the end of an abandoned save of this thread was reported, if there was one."""
+        self._abandoned.discard(get_ident())
+
     def was_abandoned(self) -> bool:
         """Return whether the end that this thread reports is that of an abandoned save; once for each."""
         thread = get_ident()

@@ -109,6 +109,8 @@ class Saving(Wrapping):
         if error is not None:
             note_error(error)
         thread = self._saves.thread_of_end() if save is None else save.thread
+        if thread is None:
+            self._saves.forget_abandoned()
         if thread is None or (save is not None and self._begun.get(thread) is not save) or not self._saves.end(thread):
             return
         _, iteration, began_as = self._begun.pop(thread, OpenSave(thread, self.completed_steps, "save"))

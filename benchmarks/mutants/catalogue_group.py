@@ -662,8 +662,8 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "a save whose end a signal handler kept away stays open",
         "resilience_core/plugins/section_monitor.py",
-        "        self._saves.abandon()  # a signal handler",
-        "        # a signal handler",
+        "        self._save_section.abandon(self._session.client)  # its end",
+        "        # its end",
         ("tests/adapters/test_ddp.py",),
     ),
     Mutant(
@@ -739,8 +739,8 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "saves that follow each other in the background have one limit together",
         "resilience_core/plugins/save_section.py",
-        "        if is_oldest and self._is_ours:\n",
-        "        if False:\n",
+        "        if is_oldest:\n            self._close_for_later_saves(client)\n",
+        "",
         ("tests/resilience_core/plugins/test_section_monitor.py",),
     ),
     Mutant(
@@ -769,14 +769,42 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "a rank waits to learn for longer than others may wait for it in a step",
         "resilience_core/plugins/timeout_learning.py",
-        'bounds = [seconds_left(client._state), limits.get("section step"), limits.get("out of section")]',
-        "bounds = [seconds_left(client._state)]",
+        "bounds = [bound / 2 for bound in (own_left, *others_left) if bound is not None]",
+        "bounds = [bound / 2 for bound in (own_left,) if bound is not None]",
         ("tests/resilience_core/plugins/test_timeout_learning.py",),
+    ),
+    Mutant(
+        "a rank that waits to learn forgets how long the others have waited for its save",
+        "resilience_core/plugins/timeout_learning.py",
+        "            limit - took for name",
+        "            limit for name",
+        ("tests/resilience_core/plugins/test_timeout_learning.py",),
+    ),
+    Mutant(
+        "a function with a small number and a frame is taken for a signal handler",
+        "resilience_core/_hook_wrappers.py",
+        "where is interrupted is not None and",
+        "isinstance(where, FrameType) and",
+        ("tests/resilience_core/test_event_bus.py",),
+    ),
+    Mutant(
+        "a thread that was about to close the section of a save disowns the next one",
+        "resilience_core/plugins/save_section.py",
+        "self._is_ours = True  # again",
+        "pass  # again",
+        ("tests/resilience_core/plugins/test_section_monitor.py",),
+    ),
+    Mutant(
+        "a later save has no limit of its own after one whose end was not heard",
+        "resilience_core/plugins/section_monitor.py",
+        "self._save_section.abandon(self._session.client)",
+        "self._saves.abandon()",
+        ("tests/resilience_core/plugins/test_section_monitor.py",),
     ),
     Mutant(
         "a signal handler that has removed itself is not known for one",
         "resilience_core/_hook_wrappers.py",
-        " or _is_called_as_handler(trace.tb_frame):",
+        " or _is_called_as_handler(frame, interrupted):",
         ":",
         ("tests/resilience_core/test_event_bus.py",),
     ),
@@ -839,7 +867,7 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "what a signal handler raises is lost where a plugin runs",
         "resilience_core/_hook_wrappers.py",
-        "        if trace.tb_frame.f_code in codes or _is_called_as_handler(trace.tb_frame):\n",
+        "        if frame.f_code in codes or _is_called_as_handler(frame, interrupted):\n",
         "        if False:\n",
         ("tests/resilience_core/test_event_bus.py",),
     ),

@@ -92,7 +92,12 @@ MUTANTS_OF_HEALTH = (
         "        except Exception as error:  # noqa: BLE001 - the next",
         "        except ValueError as error:  # noqa: BLE001 - the next",
     ),
-    _mutant("a second start looks twice", "runner", "or self._session is not None:", "or False:"),
+    _mutant(
+        "a second start looks twice",
+        "runner",
+        "if self._session is not None:\n            with",
+        "if False:\n            with",
+    ),
     _mutant("nodes look all at once", "runner", "random.uniform(0.5, 1.0)", "1.0"),
     _mutant(
         "checks before joining run one after the other",
@@ -335,6 +340,13 @@ MUTANTS_OF_HEALTH = (
         "runner",
         "_AGAIN_SECONDS if self._is_waiting else interval_seconds",
         "interval_seconds",
+        "runner",
+    ),
+    _mutant(
+        "one look that has not ended is two failures",
+        "runner",
+        "        if self.watch.is_busy:  # else",
+        "        if False:  # else",
         "runner",
     ),
 )

@@ -308,7 +308,7 @@ MUTANTS_OF_THE_NODES = (
     Mutant(
         "an unhealthy node is refused for the rest of the job",
         "launcher/agent/plane_rendezvous.py",
-        "is_excluded and not self._finding",
+        "is_excluded and why != self._finding",
         "is_excluded",
         ("tests/launcher/agent/test_plane_rendezvous.py",),
     ),

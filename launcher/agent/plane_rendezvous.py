@@ -262,8 +262,8 @@ class PlaneRendezvous(RendezvousHandler):
         """Leave the job, with no rank running; the others go on. An unhealthy node may come back, repaired."""
         self._health.stop()
         if self._is_started:
-            known = {"has_finished": self._last.doing == Doing.FINISHED, "is_unhealthy": bool(self._finding)}
-            self._say(Status(Doing.LEFT, self.generation, why, is_excluded and not self._finding, **known))
+            known = {"has_finished": self._last.doing == Doing.FINISHED, "is_unhealthy": why == self._finding}
+            self._say(Status(Doing.LEFT, self.generation, why, is_excluded and why != self._finding, **known))
             self._plane.close(_LONGEST_LAST_WORD_SECONDS)
         self._store_host.close()
 

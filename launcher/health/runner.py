@@ -50,8 +50,16 @@ class _Watched:
         if answer is None:
             return None
         self.is_asked = False
-        self.due = time.monotonic() + (interval_seconds if answer.reason is None else again_seconds)
+        seconds = interval_seconds if answer.reason is None else again_seconds
+        if self.watch.is_busy:  # else the look that has not ended would count as the second one, too
+            seconds = max(seconds, self.watch.bound_seconds)
+        self.due = time.monotonic() + seconds
         return self._judged(answer)
+
+    def put_off(self, interval_seconds: float) -> None:
+        """Make the second look after a failure due an interval from now."""
+        if self.failures and not self.is_asked:
+            self.due = max(self.due, time.monotonic() + interval_seconds)
 
     def seconds_left(self) -> float:
         """Return in how many seconds to advance at the latest."""
@@ -138,8 +146,13 @@ class HealthRunner:
                 only after it was healthy in between. It must not block for long, and may call :meth:`stop`.
             is_waiting: No rank runs: the second look follows within seconds, as before joining.
         """
-        interval, self._is_waiting = self._interval, is_waiting
-        if interval is None or not self._watches or self._session is not None:
+        interval, was_waiting, self._is_waiting = self._interval, self._is_waiting, is_waiting
+        if interval is None or not self._watches:
+            return
+        if self._session is not None:
+            with self._changed:
+                for each in self._session.watched if was_waiting and not is_waiting else ():
+                    each.put_off(interval)
             return
         # Nodes begin together, and what they share (storage, a service that a command asks) should not be asked by all
         # of them at once.

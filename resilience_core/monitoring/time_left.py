@@ -1,4 +1,4 @@
-"""How long this rank may wait for others before a limit of its own passes."""
+"""How long a section is open, and how long this rank may wait for others before a limit of its own passes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from resilience_core.monitoring.client_state import ClientState
 from resilience_core.protocol.cell_layout import HEARTBEAT, NO_LIMIT, NOT_SHOWN, OUT_OF_SECTION
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["seconds_left"]
+__all__ = ["seconds_left", "seconds_open"]
+
+
+def seconds_open(state: ClientState, name: str) -> float:
+    """Return for how long a section has been open; 0 where it is not."""
+    section = state.open.get(name)
+    return 0.0 if section is None else (monotonic_ns() - section.opened_ns) / NS_PER_SECOND
 
 
 def seconds_left(state: ClientState) -> float | None:

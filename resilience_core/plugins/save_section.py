@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import get_ident
+
 from resilience_core._saves_by_thread import SavesByThread
 from resilience_core.errors import SectionError, UnconfiguredSectionError
 from resilience_core.monitoring.client import RankMonitorClient
@@ -55,6 +57,7 @@ class SaveSection:
                 else:
                     self._is_ours = True
                     client.start_section(CHECKPOINTING)
+                    self._is_ours = True  # again: another thread may have been about to close the one before
             except SectionError as error:
                 ignore_if_done(error)
             except BaseException:  # of a signal handler: whether the section was closed is not known
@@ -65,7 +68,17 @@ class SaveSection:
         """End a save of a thread; :meth:`update` follows, and opens the section anew for saves that began later."""
         is_oldest = self.saves.is_oldest(thread) and self.saves.is_outermost(thread)
         self.saves.end(thread)
-        if is_oldest and self._is_ours:
+        if is_oldest:
+            self._close_for_later_saves(client)
+
+    def abandon(self, client: RankMonitorClient) -> None:
+        """Drop the saves of this thread, whose end was not reported; :meth:`update` follows, as after :meth:`end`."""
+        is_oldest = self.saves.is_oldest(get_ident())
+        if self.saves.abandon() and is_oldest:
+            self._close_for_later_saves(client)
+
+    def _close_for_later_saves(self, client: RankMonitorClient) -> None:
+        if self._is_ours:
             try:
                 client.end_section(CHECKPOINTING)
             except SectionError:

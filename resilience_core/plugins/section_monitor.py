@@ -114,7 +114,7 @@ class SectionMonitor(SectionLearning):
     def _unsteady_step_start(self, iteration: int) -> None:
         self._close_setup()
         self._close_step()  # a framework that skips a batch may leave out its end
-        self._saves.abandon()  # a signal handler may have raised before the end of a save was heard
+        self._save_section.abandon(self._session.client)  # its end may not have been heard: a signal handler raised
         self._update_save_section()
         self._evals_begun = 0
         self._step_thread = get_ident()

@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import attrs
@@ -21,9 +22,10 @@ import attrs
 from resilience_core.errors import StateFileError
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext
 from resilience_core.monitoring.collectives import is_distributed
-from resilience_core.monitoring.time_left import seconds_left
+from resilience_core.monitoring.time_left import seconds_left, seconds_open
 from resilience_core.plugins.learning_agreement import LearningAgreement
 from resilience_core.plugins.limits_compared import differ, in_force
+from resilience_core.plugins.section_names import CHECKPOINTING
 from resilience_core.plugins.state_file import load_state, save_state
 
 if TYPE_CHECKING:
@@ -202,19 +204,27 @@ class TimeoutLearner:
     def all_will_after_save(self, client: RankMonitorClient, history: RunHistory, occasion: str) -> bool:
         """Wait, while the section of the save is open still, for all ranks; return whether all will learn then."""
         names = history.sections_to_learn()
-        return self._may_ask_all(history) and self._all_will(occasion, client, names) and bool(names)
+        if not self._may_ask_all(history):
+            return False
+        # Where one rank saves alone, the others wait for it in their next step, and have since the save began. They
+        # must not be taken for ranks that hang.
+        limits, took = in_force(client), seconds_open(client._state, CHECKPOINTING)
+        others = [
+            limit - took for name in ("section step", "out of section") if (limit := limits.get(name)) is not None
+        ]
+        return self._all_will(occasion, client, names, others) and bool(names)
 
     def after_save(self, client: RankMonitorClient, history: RunHistory) -> None:
         """Learn sections after a save. A collective, on all ranks or on none: see :meth:`all_will_after_save`."""
         self.learn_sections(client, history, history.sections_to_learn(), out_of_section=False)
 
-    def _all_will(self, occasion: str, client: RankMonitorClient, plan: list[str]) -> bool:
-        # Some is left for what follows. Neither a rank that waits here must be taken for one that hangs, nor one that
-        # waits for it in its next step, as all others do where one rank saves alone.
-        limits = in_force(client)
-        bounds = [seconds_left(client._state), limits.get("section step"), limits.get("out of section")]
-        longest = min((bound / 2 for bound in bounds if bound is not None), default=_LONGEST_WAIT_SECONDS)
-        return self._agreement.all_will(occasion, plan, min(longest, _LONGEST_WAIT_SECONDS))
+    def _all_will(
+        self, occasion: str, client: RankMonitorClient, plan: list[str], others_left: Collection[float] = ()
+    ) -> bool:
+        # Whoever waits here must not be taken for a rank that hangs; some is left for what follows.
+        own_left = seconds_left(client._state)
+        bounds = [bound / 2 for bound in (own_left, *others_left) if bound is not None]
+        return self._agreement.all_will(occasion, plan, min([*bounds, _LONGEST_WAIT_SECONDS]))
 
     def end_of_sections(self, client: RankMonitorClient, history: RunHistory) -> None:
         """Learn sections at the clean end of a run. A collective, on all ranks or on none."""

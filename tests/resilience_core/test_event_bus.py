@@ -753,6 +753,24 @@ class _RaisingHandler:
         raise _TimeIsUp
 
 
+class _LooksAtFrames:
+    """Has an error of its own in a function that takes a small number and a frame."""
+
+    @hookimpl
+    def step_start(self) -> None:
+        self.walk(1, sys._getframe().f_back)
+
+    def walk(self, depth: int, frame: object) -> None:
+        raise _TimeIsUp
+
+
+def test_a_function_with_a_number_and_a_frame_is_no_signal_handler(caplog: pytest.LogCaptureFixture) -> None:
+    bus = EventBus()
+    bus.register(_LooksAtFrames())
+    bus.step_start(iteration=1)
+    assert "passed over" in caplog.text
+
+
 class _Signalled:
     """Gets a signal while it hears a step."""
 

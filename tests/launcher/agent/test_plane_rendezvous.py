@@ -12,6 +12,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousGracefulExitError
 
 from launcher.agent import plane_rendezvous
 from launcher.agent.plane_rendezvous import JobEndedError, PlaneRendezvous, UnhealthyNodeError
+from launcher.health.check import Unhealthy
 from launcher.nodes.membership import Phase
 from launcher.nodes.session_messages import Doing, Status, View
 
@@ -137,6 +138,14 @@ def test_a_spare_that_becomes_unhealthy_leaves_before_it_takes_a_place_and_may_c
 
     assert [status.doing for status in plane.said] == [Doing.IDLE, Doing.LEFT]
     assert (plane.said[-1].is_excluded, plane.said[-1].is_unhealthy) == (False, True)
+
+
+def test_a_rank_that_excludes_its_node_does_so_although_a_check_fails_meanwhile(plane: FakePlane) -> None:
+    rendezvous = rendezvous_of(plane)
+    rendezvous.next_rendezvous()
+    rendezvous._note_finding(Unhealthy("nvml", "GPU 0 is lost"))
+    rendezvous.leave("rank 0 asks for ExcludeThisNode", is_excluded=True)
+    assert (plane.said[-1].is_excluded, plane.said[-1].is_unhealthy) == (True, False)
 
 
 def test_a_job_that_has_ended_is_told_by_its_code(plane: FakePlane, capfd: pytest.CaptureFixture[str]) -> None:

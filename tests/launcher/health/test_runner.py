@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,7 @@ from launcher.health import runner as module
 from launcher.health.check import Context, Unhealthy
 from launcher.health.runner import HealthRunner
 from launcher.health.settings import Chosen, HealthSettings
+from launcher.health.watch import Answer
 from tests.launcher.health.conftest import Scripted
 
 PATIENCE = 60.0
@@ -247,6 +251,20 @@ def test_where_no_rank_runs_the_second_look_follows_at_once(run: Callable, scrip
     runner.start(told.put, is_waiting=True)
     runner.start(told.put)  # its ranks are started
     assert not runner._is_waiting
+
+
+@pytest.mark.parametrize(("is_busy", "least", "most"), [(True, 9.0, 10.0), (False, 0.0, 1.0)])
+def test_one_look_that_has_not_ended_is_not_two_failures(is_busy: bool, least: float, most: float):
+    """The second look found the first one still at work, and a storage that stood still once ended all spares."""
+    watch: Any = SimpleNamespace(
+        name="slow", is_busy=is_busy, bound_seconds=10.0, begin=lambda: None, answer=lambda: Answer("no answer")
+    )
+    watched = module._Watched(watch, 0.0)
+    assert watched.advance(60.0, 1.0) is None
+    assert least < watched.due - time.monotonic() <= most
+
+    watched.put_off(60.0)  # its ranks are started
+    assert 50.0 < watched.due - time.monotonic() <= 60.0
 
 
 def test_a_second_start_changes_nothing(run: Callable, scripted: Callable):

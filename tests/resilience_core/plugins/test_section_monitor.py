@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 
 from resilience_core import EventBus, RankMonitorClient, RunContext, SectionError, SectionMonitor
 from resilience_core.errors import UnconfiguredSectionError
+from resilience_core.plugins.save_section import SaveSection
 from resilience_core.protocol.cell_layout import SAVED
-from tests.threads import in_a_thread
+from tests.threads import in_a_thread, writer
 
 Start = Callable[..., EventBus]
 
@@ -279,6 +281,44 @@ def test_a_save_that_begins_while_the_last_one_ends_is_closed_in_its_turn(
     assert "checkpointing" in recording_client.open_sections
     bus.checkpoint_end(iteration=2, kind="save", error=None)
     assert "checkpointing" not in recording_client.open_sections
+
+
+def test_a_thread_that_was_about_to_close_the_section_before_does_not_disown_the_next_one(
+    start: Start, recording_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start()
+    section, really_start = SaveSection(), recording_client.start_section
+
+    def start_section(name: str) -> None:
+        section._is_ours = False  # by the other thread, which finds the section closed then
+        really_start(name)
+
+    monkeypatch.setattr(recording_client, "start_section", start_section)
+    section.saves.begin()
+    section.update(recording_client)
+    assert "checkpointing" in recording_client.open_sections
+    section.saves.abandon()
+    section.update(recording_client)
+    assert "checkpointing" not in recording_client.open_sections
+
+
+def test_a_later_save_has_a_limit_of_its_own_after_one_whose_end_was_not_heard(
+    start: Start, recording_client: Any
+) -> None:
+    bus = start()
+    steps(bus, 0, 1)
+    bus.checkpoint_start(iteration=1, kind="save")
+    with writer(lambda: saving(bus)):
+        recording_client.calls.clear()
+        bus.step_start(iteration=2)
+        assert recording_client.calls == ["-checkpointing", "+checkpointing", "+step"]
+
+
+@contextlib.contextmanager
+def saving(bus: EventBus) -> Iterator[None]:
+    bus.checkpoint_start(iteration=2, kind="save")
+    yield
+    bus.checkpoint_end(iteration=2, kind="save", error=None)
 
 
 class Stop(BaseException):

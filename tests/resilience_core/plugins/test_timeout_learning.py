@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resilience_core import EventBus, FaultToleranceConfig, RankMonitorClient, RunContext, SectionMonitor
+from resilience_core.monitoring.time_left import seconds_open
+from resilience_core.plugins import timeout_learning
 from resilience_core.plugins.state_file import load_state, save_state
 from resilience_core.plugins.timeout_learning import MIN_STEPS_FOR_STEP_TIMEOUT, NUM_WARMUP_ITERATIONS, RunHistory
 from resilience_core.protocol.cell import Cell
@@ -250,12 +252,14 @@ def test_what_is_learned_on_request_follows_the_rules(
 
 
 @pytest.mark.parametrize(
-    ("limits", "seconds"),
+    ("limits", "took", "seconds"),
     [
-        ({"step": 60, "checkpointing": 900}, 30),
-        ({"step": 900, "checkpointing": 900}, 120),
-        ({"step": 900, "checkpointing": 20}, 10),
-        ({"step": None, "checkpointing": None}, 120),
+        ({"step": 60, "checkpointing": 900}, 0, 30),
+        ({"step": 60, "checkpointing": 900}, 45, 7.5),
+        ({"step": 60, "checkpointing": 900}, 70, -5),
+        ({"step": 900, "checkpointing": 900}, 45, 120),
+        ({"step": 900, "checkpointing": 20}, 0, 10),
+        ({"step": None, "checkpointing": None}, 45, 120),
     ],
 )
 def test_no_limit_of_this_rank_nor_of_one_that_has_gone_on_passes_while_it_waits(
@@ -263,9 +267,11 @@ def test_no_limit_of_this_rank_nor_of_one_that_has_gone_on_passes_while_it_waits
     recording_client: Any,
     monkeypatch: pytest.MonkeyPatch,
     limits: dict[str, float | None],
+    took: float,
     seconds: float,
 ) -> None:
-    """Where rank 0 saves alone, the others wait for it in their next step."""
+    """Where rank 0 saves alone, the others wait for it in their next step, from the beginning of the save on."""
+    monkeypatch.setattr(timeout_learning, "seconds_open", lambda state, name: took if name == "checkpointing" else 0.0)
     rank_environment(rank_section_timeouts={"setup": None, **limits}, rank_out_of_section_timeout=None)
     run = Run(recording_client).begin()
     waits: list[float] = []
@@ -274,6 +280,18 @@ def test_no_limit_of_this_rank_nor_of_one_that_has_gone_on_passes_while_it_waits
     run.steps(3)
     run.save()
     assert waits == [pytest.approx(seconds, rel=0.1)]
+    run.bus.teardown(reason="completed")  # no other rank is in a step then
+    assert waits[1:] == [120.0]
+
+
+def test_how_long_a_section_is_open(rank_environment: Callable[..., Any], recording_client: Any) -> None:
+    rank_environment()
+    run = Run(recording_client).begin()
+    run.steps(3)
+    assert seconds_open(run.client._state, "checkpointing") == 0.0
+    run.bus.checkpoint_start(iteration=3, kind="save")
+    before = seconds_open(run.client._state, "checkpointing")
+    assert 0.0 < before < seconds_open(run.client._state, "checkpointing") < 600.0
 
 
 def test_ranks_without_a_group_learn_nothing_since_they_could_not_agree(run: Run, caplog: pytest.LogCaptureFixture):

@@ -20,7 +20,8 @@ class SavesByThread:
     def __init__(self) -> None:
         self.depths: dict[int, int] = {}
         """How deep the saves of each thread are nested, by the thread's identity; in the order in which they began."""
-        self._abandoned: set[int] = set()
+        self._abandoned: dict[int, int] = {}
+        """How many ends of abandoned saves each thread may still report."""
 
     def in_this_thread(self) -> bool:
         """Return whether this thread is saving."""
@@ -29,7 +30,7 @@ class SavesByThread:
     def begin(self) -> bool:
         """Begin a save in this thread; return whether it is the outermost one there."""
         thread = get_ident()
-        self._abandoned.discard(thread)
+        self._abandoned.pop(thread, None)
         self.depths[thread] = self.depths.get(thread, 0) + 1
         return self.depths[thread] == 1
 
@@ -65,25 +66,29 @@ class SavesByThread:
     def abandon(self) -> bool:
         """Drop the saves of this thread, whose end was not reported; return whether there were any."""
         thread = get_ident()
-        if self.depths.pop(thread, None) is None:
+        if (depth := self.depths.pop(thread, None)) is None:
             return False
-        self._abandoned.add(thread)
+        self._abandoned[thread] = depth
         return True
 
     def abandon_all(self) -> None:
         """Drop the saves of all threads, as at the end of a run; the end of one may be reported in the next run."""
-        self._abandoned |= set(self.depths)
+        self._abandoned.update(self.depths)
         self.depths.clear()
 
     def forget_abandoned(self) -> None:
         """Note that the end of an abandoned save of this thread was reported, if there was one."""
-        self._abandoned.discard(get_ident())
+        self._forget_one(get_ident())
+
+    def _forget_one(self, thread: int) -> bool:
+        left = self._abandoned.pop(thread, 0) - 1
+        if left > 0:
+            self._abandoned[thread] = left
+        return left >= 0
 
     def was_abandoned(self) -> bool:
         """Return whether the end that this thread reports is that of an abandoned save; once for each."""
         thread = get_ident()
         if thread not in self._abandoned:
             thread = next(iter(tuple(self._abandoned)), thread)
-        found = thread in self._abandoned
-        self._abandoned.discard(thread)
-        return found
+        return self._forget_one(thread)

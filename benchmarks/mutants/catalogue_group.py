@@ -697,7 +697,7 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "a writer's save that outlives that of the loop keeps the end of that one from being told",
         "resilience_core/_saves_by_thread.py",
-        "        thread = get_ident()\n        self._abandoned.discard(thread)\n",
+        "        thread = get_ident()\n        self._abandoned.pop(thread, None)\n",
         "        thread = next(iter(self.depths), get_ident())\n",
         ("tests/adapters/test_ddp.py",),
     ),
@@ -776,9 +776,30 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "a rank that waits to learn forgets how long the others have waited for its save",
         "resilience_core/plugins/timeout_learning.py",
-        "            limit - took for name",
-        "            limit for name",
+        "others = [limit - took if limit > took else 2 * SHORTEST_WAIT_SECONDS for",
+        "others = [limit if limit > took else 2 * SHORTEST_WAIT_SECONDS for",
         ("tests/resilience_core/plugins/test_timeout_learning.py",),
+    ),
+    Mutant(
+        "ranks whose saves take longer than a step may learn nothing",
+        "resilience_core/plugins/timeout_learning.py",
+        "others = [limit - took if limit > took else 2 * SHORTEST_WAIT_SECONDS for",
+        "others = [limit - took for",
+        ("tests/resilience_core/plugins/test_timeout_learning.py",),
+    ),
+    Mutant(
+        "the second late end of a nested save ends the save of a writer",
+        "resilience_core/_saves_by_thread.py",
+        "        if left > 0:\n",
+        "        if False:\n",
+        ("tests/resilience_core/test_saves_by_thread.py",),
+    ),
+    Mutant(
+        "a node that two checks take out is excluded for good",
+        "launcher/agent/plane_rendezvous.py",
+        "self._finding = self._finding or str(finding)",
+        "self._finding = str(finding)",
+        ("tests/launcher/agent/test_plane_rendezvous.py",),
     ),
     Mutant(
         "a function with a small number and a frame is taken for a signal handler",

@@ -95,7 +95,7 @@ MUTANTS_OF_HEALTH = (
     _mutant(
         "a second start looks twice",
         "runner",
-        "if self._session is not None:\n            with",
+        "if (session := self._session) is not None:\n            with",
         "if False:\n            with",
     ),
     _mutant("nodes look all at once", "runner", "random.uniform(0.5, 1.0)", "1.0"),

@@ -170,7 +170,7 @@ class PlaneRendezvous(RendezvousHandler):
     # ---- while a generation runs -------------------------------------------------------------------------
 
     def _note_finding(self, finding: Unhealthy) -> None:
-        self._finding = str(finding)
+        self._finding = self._finding or str(finding)  # the first is why the node leaves
         self._plane.wake_agent()
 
     def unhealthy(self) -> str | None:

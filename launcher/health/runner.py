@@ -149,16 +149,16 @@ class HealthRunner:
         interval, was_waiting, self._is_waiting = self._interval, self._is_waiting, is_waiting
         if interval is None or not self._watches:
             return
-        if self._session is not None:
+        if (session := self._session) is not None:
             with self._changed:
-                for each in self._session.watched if was_waiting and not is_waiting else ():
+                for each in session.watched if was_waiting and not is_waiting else ():
                     each.put_off(interval)
             return
         # Nodes begin together, and what they share (storage, a service that a command asks) should not be asked by all
         # of them at once.
         now = time.monotonic()
         watched = [_Watched(watch, now + interval * random.uniform(0.5, 1.0)) for watch in self._watches]
-        self._session = session = _Session(watched, on_unhealthy)
+        session = self._session = _Session(watched, on_unhealthy)
         session.thread = threading.Thread(target=self._run, args=(session, interval), name="ft_health", daemon=True)
         try:
             session.thread.start()

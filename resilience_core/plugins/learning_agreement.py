@@ -23,12 +23,13 @@ from typing import Any
 from resilience_core._hook_wrappers import is_of_a_signal_handler
 from resilience_core.monitoring.collectives import is_distributed
 
-__all__ = ["LearningAgreement"]
+__all__ = ["SHORTEST_WAIT_SECONDS", "LearningAgreement"]
 
 logger = logging.getLogger(__name__)
 
 _GO, _SKIP = b"go", b"skip"
-_SHORTEST_WAIT_SECONDS = 1.0
+SHORTEST_WAIT_SECONDS = 1.0
+"""Also where earlier waits have failed, so that ranks which end their saves together find each other."""
 _SHORTEST_LOOK_SECONDS = 0.001
 _LONGEST_LOOK_SECONDS = 0.5
 """Between two looks at the store, of which each rank of thousands asks the same host."""
@@ -75,7 +76,7 @@ class LearningAgreement:
                 alike = store.add(f"{key}/{digest}", 0)
                 store.compare_set(f"{key}/decision", "", (_GO if alike == world_size else _SKIP).decode())
             shorter = longest_seconds / 10**self._failed_waits
-            longest_seconds = min(longest_seconds, max(shorter, _SHORTEST_WAIT_SECONDS))
+            longest_seconds = min(longest_seconds, max(shorter, SHORTEST_WAIT_SECONDS))
             return self._decided(store, f"{key}/decision", longest_seconds) == _GO
         except BaseException as error:  # of any kind of store, or of a signal handler, which may stop the training
             self._has_refused = True

@@ -23,7 +23,7 @@ from resilience_core.errors import StateFileError
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext
 from resilience_core.monitoring.collectives import is_distributed
 from resilience_core.monitoring.time_left import seconds_left, seconds_open
-from resilience_core.plugins.learning_agreement import LearningAgreement
+from resilience_core.plugins.learning_agreement import SHORTEST_WAIT_SECONDS, LearningAgreement
 from resilience_core.plugins.limits_compared import differ, in_force
 from resilience_core.plugins.section_names import CHECKPOINTING
 from resilience_core.plugins.state_file import load_state, save_state
@@ -207,11 +207,10 @@ class TimeoutLearner:
         if not self._may_ask_all(history):
             return False
         # Where one rank saves alone, the others wait for it in their next step, and have since the save began. They
-        # must not be taken for ranks that hang.
+        # must not be taken for ranks that hang. They save, too, where their step would have been over its limit by now.
         limits, took = in_force(client), seconds_open(client._state, CHECKPOINTING)
-        others = [
-            limit - took for name in ("section step", "out of section") if (limit := limits.get(name)) is not None
-        ]
+        known = [limit for name in ("section step", "out of section") if (limit := limits.get(name)) is not None]
+        others = [limit - took if limit > took else 2 * SHORTEST_WAIT_SECONDS for limit in known]
         return self._all_will(occasion, client, names, others) and bool(names)
 
     def after_save(self, client: RankMonitorClient, history: RunHistory) -> None:

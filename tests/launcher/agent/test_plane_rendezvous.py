@@ -140,6 +140,18 @@ def test_a_spare_that_becomes_unhealthy_leaves_before_it_takes_a_place_and_may_c
     assert (plane.said[-1].is_excluded, plane.said[-1].is_unhealthy) == (False, True)
 
 
+def test_a_node_may_come_back_although_two_checks_have_failed(plane: FakePlane) -> None:
+    rendezvous = rendezvous_of(plane)
+    rendezvous.next_rendezvous()
+    for check in ("nvml", "command"):
+        rendezvous._note_finding(Unhealthy(check, "GPU 0 is lost"))
+    why = rendezvous.unhealthy()
+    assert why is not None
+    assert "nvml" in why
+    rendezvous.leave(why, is_excluded=True)
+    assert (plane.said[-1].is_excluded, plane.said[-1].is_unhealthy) == (False, True)
+
+
 def test_a_rank_that_excludes_its_node_does_so_although_a_check_fails_meanwhile(plane: FakePlane) -> None:
     rendezvous = rendezvous_of(plane)
     rendezvous.next_rendezvous()

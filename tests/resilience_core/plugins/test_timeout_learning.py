@@ -256,7 +256,7 @@ def test_what_is_learned_on_request_follows_the_rules(
     [
         ({"step": 60, "checkpointing": 900}, 0, 30),
         ({"step": 60, "checkpointing": 900}, 45, 7.5),
-        ({"step": 60, "checkpointing": 900}, 70, -5),
+        ({"step": 60, "checkpointing": 900}, 70, 1),
         ({"step": 900, "checkpointing": 900}, 45, 120),
         ({"step": 900, "checkpointing": 20}, 0, 10),
         ({"step": None, "checkpointing": None}, 45, 120),

@@ -18,6 +18,24 @@ from benchmarks.gpu.device import Device
 PARTS = ("health", "probes", "restarts")
 
 
+class _NoGpuError(Exception):
+    """Nothing can be measured here; the text says why."""
+
+
+def _machine() -> str:
+    try:
+        import pynvml
+        import torch
+    except ImportError as error:
+        raise _NoGpuError(str(error)) from error
+    if not torch.cuda.is_available():
+        raise _NoGpuError("torch sees no CUDA device")
+    try:
+        return f"{Device().name()}, torch {torch.__version__}"
+    except pynvml.NVMLError as error:
+        raise _NoGpuError(f"NVML: {error}") from error
+
+
 def main() -> int:
     """Run the parts that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -31,12 +49,8 @@ def main() -> int:
     if unknown := sorted(set(faults) - set(restarts.FAULTS)):
         parser.error(f"--faults {','.join(unknown)}: unknown; there are {', '.join(restarts.FAULTS)}")
     try:
-        import torch
-
-        if not torch.cuda.is_available():
-            raise OSError("torch sees no CUDA device")
-        print(f"{Device().name()}, torch {torch.__version__}", flush=True)
-    except Exception as error:  # pynvml's errors are known only where it is installed
+        print(_machine(), flush=True)
+    except _NoGpuError as error:
         print(f"benchmarks.gpu: {error}; it needs a GPU, a CUDA build of torch and nvidia-ml-py", file=sys.stderr)
         return 2
     raw: dict[str, Any] = {}

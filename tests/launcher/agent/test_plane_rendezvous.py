@@ -59,6 +59,13 @@ def rendezvous_of(plane: Any, finding: str | None = None, join_seconds: float = 
     return PlaneRendezvous(plane, "run", "head:29400", 0, 60.0, join_seconds, health, lambda: None)
 
 
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Stop the module's clock from here on; its time is the one element that is returned."""
+    now = [0.0]
+    monkeypatch.setattr("launcher.agent.plane_rendezvous.time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
 def test_a_node_says_that_it_is_idle_and_takes_its_place(plane: FakePlane) -> None:
     rendezvous = rendezvous_of(plane)
     plane.views = [None, BASE._replace(phase=Phase.WAITING, generation=-1, group_rank=None), BASE]
@@ -226,8 +233,7 @@ def test_a_node_that_has_finished_and_is_cut_off_says_so_once_each_time(
 ) -> None:
     rendezvous = rendezvous_of(plane, join_seconds=600.0)
     rendezvous.next_rendezvous()
-    now = [0.0]
-    monkeypatch.setattr("launcher.agent.plane_rendezvous.time", SimpleNamespace(monotonic=lambda: now[0]))
+    now = stopped_clock(monkeypatch)
 
     for now[0], plane.holds_lease in ((0, True), (10, False), (16, False), (90, False), (91, True), (92, False)):
         assert not rendezvous.finished()
@@ -244,8 +250,7 @@ def test_a_node_that_has_finished_and_is_cut_off_does_not_wait_for_ever(
     """The others may have gone on without it, and ended."""
     rendezvous = rendezvous_of(plane, join_seconds=10.0)
     rendezvous.next_rendezvous()
-    now = [0.0]
-    monkeypatch.setattr("launcher.agent.plane_rendezvous.time", SimpleNamespace(monotonic=lambda: now[0]))
+    now = stopped_clock(monkeypatch)
 
     for now[0], plane.holds_lease in ((0.0, True), (50.0, True), (59.0, False), (60.5, True), (70.0, False)):
         assert not rendezvous.finished()
@@ -259,8 +264,7 @@ def test_how_long_a_node_was_alone_in_one_generation_does_not_count_in_the_next(
 ) -> None:
     rendezvous = rendezvous_of(plane, join_seconds=10.0)
     rendezvous.next_rendezvous()
-    now = [0.0]
-    monkeypatch.setattr("launcher.agent.plane_rendezvous.time", SimpleNamespace(monotonic=lambda: now[0]))
+    now = stopped_clock(monkeypatch)
     assert not rendezvous.finished()
     plane.views = [BASE._replace(generation=1, version=BASE.version + 1)]
     rendezvous.next_rendezvous()

@@ -167,9 +167,13 @@ MUTANTS_OF_HEALTH = (
     _mutant("nothing is written", "paths", "            self._write()\n", "            pass\n"),
     # ---- memory ----
     _mutant("the most memory counts", "memory", "min(rooms)", "max(rooms)"),
-    _mutant("the page cache counts as used", "memory", "- int(usage) + cached", "- int(usage)"),
-    _mutant(
-        "groups above are not looked at", "memory", "range(len(parts), -1, -1)", "range(len(parts), len(parts) - 1, -1)"
+    _mutant("the page cache counts as used", "memory", "limit - usage + cached", "limit - usage"),
+    Mutant(
+        "groups above are not looked at",
+        "launcher/processes/control_groups.py",
+        "range(len(parts), -1, -1)",
+        "range(len(parts), len(parts) - 1, -1)",
+        ("tests/launcher/health/test_memory.py",),
     ),
     _mutant(
         "groups are not looked at",

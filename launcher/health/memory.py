@@ -1,6 +1,6 @@
 """Whether memory is left: of the machine, and of every control group that this process is in.
 
-Sources: proc(5) on ``MemAvailable``; the kernel's ``admin-guide/cgroup-v2.rst`` and ``cgroup-v1/memory.rst``. What a
+Sources: proc(5) on ``MemAvailable``, and those of :mod:`launcher.processes.control_groups`. What a
 group uses includes files in the page cache, which are given back under pressure and so count as available here; shared
 memory does not.
 """
@@ -9,30 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from launcher.health.check import Context, Machine
 from launcher.health.sizes import shown
+from launcher.processes.control_groups import groups_of, read_number, read_text
 
 __all__ = ["LEAST_MEMORY_BYTES", "MemoryCheck"]
 
 LEAST_MEMORY_BYTES = 256 << 20
-
-
-class _Files(NamedTuple):
-    """How a version of control groups names what is read."""
-
-    limit: str
-    usage: str
-    cached: tuple[str, ...]
-
-
-_VERSION_1 = _Files(
-    "memory.limit_in_bytes",
-    "memory.usage_in_bytes",
-    ("total_inactive_file", "total_active_file", "total_slab_reclaimable"),
-)
-_VERSION_2 = _Files("memory.max", "memory.current", ("inactive_file", "active_file", "slab_reclaimable"))
 
 
 class MemoryCheck:
@@ -67,48 +51,17 @@ class MemoryCheck:
 
 def _of_machine(machine: Machine) -> Iterator[tuple[int, str]]:
     path = os.path.join(machine.proc, "meminfo")
-    for line in _text(path).splitlines():
+    for line in read_text(path).splitlines():
         key, _, value = line.partition(":")
         if key == "MemAvailable":
             yield int(value.split()[0]) * 1024, f"MemAvailable in {path}"
 
 
 def _of_groups(machine: Machine) -> Iterator[tuple[int, str]]:
-    root = os.path.join(machine.sys, "fs", "cgroup")
-    for line in _text(os.path.join(machine.proc, "self", "cgroup")).splitlines():
-        _, controllers, group = line.split(":", 2)
-        if controllers == "":
-            mounts: tuple[str, ...] = (root, os.path.join(root, "unified"))
-            files = _VERSION_2
-        elif "memory" in controllers.split(","):
-            mounts, files = (os.path.join(root, "memory"),), _VERSION_1
-        else:
+    for group in groups_of(None, machine.proc, machine.sys):
+        limit, usage = read_number(os.path.join(group.folder, group.files.limit)), group.usage_bytes
+        if limit is None or usage is None:  # 'max': no limit; or nothing there
             continue
-        for mount in mounts:
-            for folder in _up(mount, group):
-                yield from _of_group(folder, files)
-
-
-def _up(mount: str, group: str) -> Iterator[str]:
-    """Yield the folders of a group and of all above it. In a container some of them are not shown."""
-    parts = [part for part in group.split("/") if part not in ("", "..")]
-    for count in range(len(parts), -1, -1):
-        yield os.path.join(mount, *parts[:count])
-
-
-def _of_group(folder: str, files: _Files) -> Iterator[tuple[int, str]]:
-    limit = _text(os.path.join(folder, files.limit)).strip()
-    usage = _text(os.path.join(folder, files.usage)).strip()
-    if not limit.isdigit() or not usage.isdigit():  # 'max': no limit; or nothing there
-        return
-    lines = (line.split() for line in _text(os.path.join(folder, "memory.stat")).splitlines())
-    cached = sum(int(line[1]) for line in lines if len(line) == 2 and line[0] in files.cached)
-    yield int(limit) - int(usage) + cached, f"{files.limit} of {folder} is {limit}"
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
+        lines = (line.split() for line in read_text(os.path.join(group.folder, "memory.stat")).splitlines())
+        cached = sum(int(line[1]) for line in lines if len(line) == 2 and line[0] in group.files.cached)
+        yield limit - usage + cached, f"{group.files.limit} of {group.folder} is {limit}"

@@ -21,6 +21,7 @@ __all__ = [
     "descriptors",
     "environment_entries",
     "handles_signal",
+    "in_first_pid_namespace",
     "is_resource_tracker",
     "largest_pid",
     "link_to_working_folder",
@@ -240,6 +241,17 @@ def session_members(sessions: Collection[int]) -> list[int]:
         return []
     looks = ((pid, process_status(pid)) for pid in all_pids())
     return [pid for pid, look in looks if look is not None and look.session in sessions and not look.has_ended]
+
+
+def in_first_pid_namespace() -> bool:
+    """Return whether processes have the numbers here by which the kernel itself calls them, as outside of containers.
+
+    The number of the first namespace is fixed: ``PROC_PID_INIT_INO`` in ``linux/proc_ns.h``.
+    """
+    try:
+        return os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"
+    except OSError:
+        return False
 
 
 def boot_id() -> str | None:

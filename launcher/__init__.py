@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from launcher.cli import main as main
     from launcher.incidents.incident import Incident as Incident
     from launcher.incidents.incident_files import read_incidents as read_incidents
+    from launcher.incidents.incident_files import read_job_incidents as read_job_incidents
+    from launcher.incidents.job_incident import JobIncident as JobIncident
     from launcher.records.event_log import read_events as read_events
     from launcher.standalone import RankMonitors as RankMonitors
     from launcher.standalone import start_monitor as start_monitor
@@ -18,10 +20,12 @@ if TYPE_CHECKING:
 
 _EXPORTS = {
     "Incident": "incidents.incident",
+    "JobIncident": "incidents.job_incident",
     "RankMonitors": "standalone",
     "main": "cli",
     "read_events": "records.event_log",
     "read_incidents": "incidents.incident_files",
+    "read_job_incidents": "incidents.incident_files",
     "start_monitor": "standalone",
 }
 
@@ -32,9 +36,11 @@ if not TYPE_CHECKING:  # a type checker would take every misspelt name for one t
 
 __all__ = [
     "Incident",
+    "JobIncident",
     "RankMonitors",
     "main",
     "read_events",
     "read_incidents",
+    "read_job_incidents",
     "start_monitor",
 ]

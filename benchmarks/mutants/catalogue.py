@@ -12,6 +12,7 @@ from benchmarks.mutants.catalogue_health import MUTANTS_OF_HEALTH
 from benchmarks.mutants.catalogue_limits import MUTANTS_OF_LIMITS
 from benchmarks.mutants.catalogue_nodes import MUTANTS_OF_THE_NODES
 from benchmarks.mutants.catalogue_output import MUTANTS_OF_OUTPUT
+from benchmarks.mutants.catalogue_stories import MUTANTS_OF_STORIES
 from benchmarks.mutants.catalogue_verdicts import MUTANTS_OF_VERDICTS
 from benchmarks.mutants.catalogue_warm import MUTANTS_OF_WARM_WORKERS
 from benchmarks.mutants.mutant import Mutant
@@ -701,15 +702,15 @@ MUTANTS = (
     Mutant(
         "nodes that have seen fewer failures have more restarts",
         "launcher/agent/rendezvous.py",
-        '                "failures": max(failures for _, failures in counts),\n',
-        '                "failures": min(failures for _, failures in counts),\n',
+        '                "failures": max(failures for _, failures, _ in counts),\n',
+        '                "failures": min(failures for _, failures, _ in counts),\n',
         ("tests/launcher/agent/test_rendezvous.py",),
     ),
     Mutant(
         "a node is not told that another has ended the job",
         "launcher/agent/rendezvous.py",
-        'if self._round is None or self._has_ended or not _has(self._round, "ft/ended"):',
-        "if True:",
+        '        if not _has(self._round, "ft/ended"):\n            return None\n',
+        "        if True:\n            return None\n",
         ("tests/launcher/agent/test_rendezvous.py",),
     ),
     # ---- cells ----
@@ -858,7 +859,7 @@ MUTANTS = (
     Mutant(
         "a monitor that takes stacks is replaced as stuck",
         "launcher/monitor/monitor.py",
-        "        self._lost.announce_work(findings.seen_ns + int(longest_seconds * NS_PER_SECOND))\n",
+        "        self._lost.announce_work(busy_until_ns(findings.seen_ns, config))\n",
         "",
         ("tests/launcher/monitor/test_monitor.py",),
     ),
@@ -1058,6 +1059,7 @@ MUTANTS = (
     *MUTANTS_OF_LIMITS,
     *MUTANTS_OF_THE_NODES,
     *MUTANTS_OF_OUTPUT,
+    *MUTANTS_OF_STORIES,
     *MUTANTS_OF_VERDICTS,
     *MUTANTS_OF_WARM_WORKERS,
 )

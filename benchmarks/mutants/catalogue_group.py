@@ -292,8 +292,8 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "generations are numbered by the node that joined last",
         "launcher/agent/rendezvous.py",
-        "max(generation for generation, _ in counts) + 1",
-        "min(generation for generation, _ in counts) + 1",
+        "max(generation for generation, _, _ in counts) + 1",
+        "min(generation for generation, _, _ in counts) + 1",
         ("tests/launcher/agent/test_rendezvous.py",),
     ),
     Mutant(
@@ -344,8 +344,8 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "chores are never done",
         "launcher/agent/periodic_tasks.py",
-        "        if left_ns > 0:\n            return left_ns / NS_PER_SECOND\n        current.reap_orphans()\n",
-        "        if True:\n            return abs(left_ns) / NS_PER_SECOND\n        current.reap_orphans()\n",
+        "        if left_ns > 0:\n            return min(kill_seconds, left_ns / NS_PER_SECOND)\n",
+        "        if True:\n            return abs(left_ns) / NS_PER_SECOND\n",
         ("tests/launcher/agent/test_elastic_agent.py",),
     ),
     # ---- what a failed rank has left ----
@@ -359,9 +359,8 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "ranks are looked at after they were asked to end",
         "launcher/agent/worker_exits.py",
-        "    known = failure_incident.look(group, processes, views, errors, current.asked_ns())\n",
-        "    current.request_stop(signal.SIGTERM)\n"
-        "    known = failure_incident.look(group, processes, views, errors, current.asked_ns())\n",
+        "    known = failure_incident.look(",
+        "    current.request_stop(signal.SIGTERM)\n    known = failure_incident.look(",
         ("tests/launcher/agent/test_elastic_agent.py",),
     ),
     Mutant(

@@ -451,7 +451,7 @@ MUTANTS_OF_VERDICTS = (
     Mutant(
         "it is not asked whether a signal was sent before the error",
         "launcher/monitor/hang_incident.py",
-        "                asked_ns=asked if any(t.was_asked for t in stacks.get(rank.order.local_rank, ())) else 0,\n",
+        "            asked_ns=asked if any(t.was_asked for t in stacks.get(rank.order.local_rank, ())) else 0,\n",
         "",
         ("tests/launcher/monitor/test_termination.py",),
     ),

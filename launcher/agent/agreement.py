@@ -5,11 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from launcher.nodes.plane import FailureListener
 from resilience_core.protocol.cell_view import CellView
 
-__all__ = ["LOOK_SECONDS", "GenerationRendezvous", "TorchAgreement"]
+__all__ = ["LOOK_SECONDS", "FailureExchange", "GenerationRendezvous", "TorchAgreement"]
 
 LOOK_SECONDS = 0.1
+
+
+class FailureExchange(Protocol):
+    """How nodes tell each other of failures; no call blocks (:mod:`launcher.nodes.gathering`)."""
+
+    def listen(self, listener: FailureListener) -> None:
+        """Have what the other nodes say told to somebody."""
+
+    def suspect(self, generation: int) -> None:
+        """Have the other nodes look at their ranks."""
+
+    def looked(self, generation: int) -> None:
+        """Say that this node has looked at its ranks."""
+
+    def give_account(self, generation: int, text: str) -> None:
+        """Say what this node has seen of its ranks in a generation that is over."""
+
+    def decided(self, generation: int, text: str) -> None:
+        """Tell all nodes what has happened."""
 
 
 class GenerationRendezvous(Protocol):
@@ -22,6 +42,8 @@ class GenerationRendezvous(Protocol):
 
     descriptors: tuple[int, ...]
     """Readable when other nodes have something to say; none where they are asked every ``look_seconds`` alone."""
+    exchange: FailureExchange | None
+    """By which nodes tell each other of failures; None on one node."""
     place: tuple[int, int] | None
     """Global rank of this node's first rank and size of the world; None where torch's agents find out by a store."""
 
@@ -69,6 +91,10 @@ class GenerationRendezvous(Protocol):
         """Return whether another node has told of a failure in this generation."""
         ...
 
+    def knows_of_failure(self) -> bool:
+        """Return what :meth:`failed_elsewhere` does, as far as that is known without asking anybody."""
+        ...
+
     def job_has_begun(self) -> bool:
         """Return whether a generation of the job has been formed, as far as this node knows."""
         ...
@@ -88,6 +114,7 @@ class TorchAgreement:
     """What a rendezvous answers where torch's own means are all that nodes agree by."""
 
     descriptors: tuple[int, ...] = ()
+    exchange: FailureExchange | None = None
     place: tuple[int, int] | None = None
 
     def why_over(self) -> str:
@@ -97,6 +124,10 @@ class TorchAgreement:
     def finished(self) -> bool:
         """See :class:`GenerationRendezvous`; torch's agent waits in its exit barrier."""
         return True
+
+    def knows_of_failure(self) -> bool:
+        """See :class:`GenerationRendezvous`; a store would have to be asked."""
+        return False
 
     def job_has_begun(self) -> bool:
         """See :class:`GenerationRendezvous`; nobody would know."""

@@ -6,6 +6,7 @@ import os
 import time
 
 from launcher.incidents.incident import Incident
+from launcher.incidents.job_incident import JobIncident
 from launcher.incidents.phrases import time_of_day
 from launcher.monitor.near_miss import announced as near_miss
 from launcher.monitor.near_miss import withdrawn
@@ -50,15 +51,17 @@ def backing_off(failures: int, seconds: float) -> str:
     return f"{failures} generations in a row died within 10 s of their start; waiting {seconds:g} s"
 
 
-def closing(incident: Incident | None, why: str | None) -> list[str]:
+def closing(incident: Incident | JobIncident | None, why: str | None) -> list[str]:
     """Return the last lines about a job that has failed: about the incident that ended it, not later victims.
 
     Args:
-        incident: The last generation's; None where it ended without one.
+        incident: The last generation's, of all nodes where they have told each other; None where it ended without one.
         why: Why the job is not restarted.
     """
     lines = [f"the job has failed{f': {why}' if why else ''}"]
-    if incident is not None:
+    if isinstance(incident, JobIncident):
+        lines += [f"  {line}" for line in incident.headlines()]  # why, and where there is more, was told right before
+    elif incident is not None:
         lines += [f"  {line}" for line in incident.headlines()]
         if incident.folder is not None:
             lines.append(f"  report  {os.path.join(incident.folder, 'report.txt')}")

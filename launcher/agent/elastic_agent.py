@@ -20,6 +20,7 @@ from launcher.agent import announcements
 from launcher.agent.agreement import GenerationRendezvous
 from launcher.agent.generation import Generation
 from launcher.agent.incident_log import IncidentLog
+from launcher.agent.job_stories import JobStories
 from launcher.agent.monitor_reports import take_reports
 from launcher.agent.periodic_tasks import PeriodicTasks
 from launcher.agent.progress import Reached
@@ -54,7 +55,8 @@ class FaultTolerantAgent(QuietAgent):
         self._current: Generation | None = None
         self._requests: list[tuple[int, WorkloadControlRequest]] = []
         self._policy = RestartPolicy(resources)
-        self._incidents = IncidentLog(resources)
+        self.stories = JobStories(resources, self._rendezvous_handler.exchange)
+        self.incidents = IncidentLog(resources, self.stories)
         self._periodic_tasks = PeriodicTasks()
         self._failure_seen_ns = 0
         self._restart_reason: tuple[str, int] | None = None
@@ -82,12 +84,6 @@ class FaultTolerantAgent(QuietAgent):
         return self._policy.furthest
 
     @property
-    def culprits(self) -> list[int]:
-        """The ranks that are to blame for the end of the last generation; empty where nobody is named."""
-        incident = self._incidents.of_generation(self.generation)
-        return [rank.rank for rank in incident.culprits] if incident is not None else []
-
-    @property
     def failures(self) -> int:
         """How many generations have failed; the nodes of a job agree on it."""
         return self._rendezvous_handler.failures
@@ -95,10 +91,7 @@ class FaultTolerantAgent(QuietAgent):
     def last_words(self) -> list[str]:
         """Return what to say about a job that has failed; no more about a job that ends otherwise."""
         allowed = self._worker_group.spec.max_restarts
-        incident, why = self._incidents.of_generation(self.generation), self.ended_because
-        if why is None and incident is not None:
-            why = announcements.what_follows(allowed - self._remaining_restarts, allowed)
-        return announcements.closing(incident, why)
+        return self.incidents.closing(self.generation, self.ended_because, allowed, self._remaining_restarts)
 
     # ---- torch's seam -----------------------------------------------------------------------------------
 
@@ -115,6 +108,7 @@ class FaultTolerantAgent(QuietAgent):
             restart_count = spec.max_restarts - self._remaining_restarts
             self._current = Generation(self.generation, worker_group, self._resources, restart_count)
             self._periodic_tasks.generation_started()
+            self.stories.began(self._current, worker_group)
             if self.generation > 0:
                 announce(announcements.restarted(self.generation, len(worker_group.workers), self._restart_reason))
             self._restart_reason = None
@@ -175,6 +169,8 @@ class FaultTolerantAgent(QuietAgent):
             announce(f"{why}: generation {self._current.number} has up to {seconds:g} s to save and end")
         with self._resources.signals.deferred():
             self._read_reports()  # a verdict that was told before is one
+            if failed_elsewhere:
+                self.stories.look(self._wait_for, self.incidents.for_all)
             self._requests += end_requests(self._current, self._resources, seconds)
             self._current.stop(signal.SIGTERM, seconds, self._wait_for)
             if may_save:  # the iterations until it had ended count, too
@@ -206,13 +202,8 @@ class FaultTolerantAgent(QuietAgent):
             if settling_seconds == 0:
                 self._rendezvous_handler.prepare()
                 self._resources.starter.ensure_ready(len(current.processes.workers))
-        if current.condemned or current.overstayed:
-            said, seconds = current.kill_lingering()
-            if said:
-                announce(*said)
-            if seconds is not None:
-                due.append(seconds)
         due.append(self._periodic_tasks.do(current))
+        due += filter(None, [self.stories.tell_overdue()])
         self._rendezvous_handler.note_saves(current.views)
         self._wait_for([*(w.pidfd for w in current.processes.running), *self._rendezvous_handler.descriptors], min(due))
 
@@ -222,18 +213,20 @@ class FaultTolerantAgent(QuietAgent):
         Returns:
             The pidfds of those that have ended.
         """
-        woken = wait_for(self._resources, pidfds, timeout_seconds)
+        woken = wait_for(self._resources, [*pidfds, self.stories.descriptor], timeout_seconds)
+        self.stories.pass_on()
         if woken.by_signal:
             forward_signals(self._resources, self._current)
         if woken.by_report:
             self._read_reports()
         if woken.by_request:
             self._requests += self._resources.control.read()
-        return woken.ended
+        return woken.ended - {self.stories.descriptor}
 
     def _read_reports(self) -> None:
         assert self._current is not None
-        take_reports(self._resources, self._current, self._incidents, restarts_are_left=self._remaining_restarts > 0)
+        is_left = self._remaining_restarts > 0
+        take_reports(self._resources, self._current, self.incidents, self.stories, restarts_are_left=is_left)
 
     # ---- ending -----------------------------------------------------------------------------------------
 
@@ -250,11 +243,14 @@ class FaultTolerantAgent(QuietAgent):
     def _note_failure(self, current: Generation, group: WorkerGroup) -> Exits:
         self._failure_seen_ns = time.monotonic_ns()
         self._restart_reason = ("the failure", self._failure_seen_ns)
+        was_told = self._rendezvous_handler.knows_of_failure()
         exits = collect_exits(current, group, self._resources, self._failure_seen_ns)
+        self.stories.failed(self.incidents.for_all(exits.incident, current.condemned), was_told=was_told)
         if not current.condemned:
-            self._incidents.tell(*save_incident(exits.incident, self._resources))
+            self.incidents.tell(*save_incident(exits.incident, self._resources))
+        self.stories.over(current.number)
         self._rendezvous_handler.note_failure(f"a rank failed on {os.uname().nodename}")
-        incident = exits.told_as(self._incidents.last)
+        incident = exits.told_as(self.incidents.last)
         why = self._policy.why_not_again(incident, exits.views)
         allowed = group.spec.max_restarts
         if why is not None:  # whether or not a restart is left
@@ -277,6 +273,7 @@ class FaultTolerantAgent(QuietAgent):
             if (result := self._handle_request(*self._requests.pop(0))) is not None:
                 return result
         if (why := self._rendezvous_handler.ended_by_peer()) is not None:
+            self.stories.look(self._wait_for, self.incidents.for_all)
             self._give_up(f"another node has ended the job: {why}", FAILED)
             return RunResult(state=WorkerState.FAILED)
         if (why := self._rendezvous_handler.unhealthy()) is not None:
@@ -284,10 +281,11 @@ class FaultTolerantAgent(QuietAgent):
         return None
 
     def _handle_request(self, rank: int, request: WorkloadControlRequest) -> RunResult | None:
-        said = self._incidents.tell_request(self.generation, rank, request)
+        said = self.incidents.tell_request(self.generation, rank, request)
         if request.action is WorkloadAction.Continue:
             return None
         if request.action is WorkloadAction.ShutdownWorkload or not self._rendezvous_handler.has_peers:
+            self.stories.requested(self.generation, rank, said.partition(" requests ")[2])
             self._give_up(said, FAILED, is_told=True)
             return RunResult(state=WorkerState.FAILED)
         return self._exclude_this_node(said)

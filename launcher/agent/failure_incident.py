@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from torch.distributed.elastic.agent.server.api import WorkerGroup
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -13,6 +13,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 from launcher.agent.after_shutdown import Overstayed
 from launcher.agent.py_spy import find_py_spy
 from launcher.incidents.attribution import attribute
+from launcher.incidents.frames import Thread
 from launcher.incidents.incident import Incident
 from launcher.incidents.rank_report import RankReport, rank_report
 from launcher.processes.evidence import Evidence, ProcessLook, look_at, uses_a_gpu
@@ -33,10 +34,12 @@ __all__ = [
     "has_reported",
     "stopped_on_purpose",
     "tail",
+    "with_machine",
+    "with_stacks",
 ]
 
-TAIL_LINES = 20
-LONGEST_TAIL_BYTES = 8 << 10
+TAIL_LINES = 50
+LONGEST_TAIL_BYTES = 16 << 10
 
 NO_PY_SPY = (
     "  note    py-spy is not installed: a signal asked the ranks for their stacks, and a stopped rank does not answer "
@@ -50,6 +53,7 @@ def look(
     views: Mapping[int, CellView],
     errors: Mapping[int, ErrorRecord],
     asked_ns: Mapping[int, int],
+    gpu_users: Collection[int] = (),
 ) -> dict[int, Evidence]:
     """Look at every rank, before any is asked to end: afterwards it looks like one that ends by itself.
 
@@ -60,6 +64,7 @@ def look(
         errors: The exceptions on record, by local rank.
         asked_ns: When a signal asked for the stack, by local rank. It counts where the rank has shown no sign of life
             since: a wait in C that the signal interrupted may have ended it.
+        gpu_users: Local ranks that were seen with a GPU while they lived.
 
     Returns:
         What is known, by rank. No disk is touched.
@@ -72,8 +77,8 @@ def look(
     if any(evidence.exit_code == -signal.SIGABRT for evidence in known.values()):
         # Only then it matters; a rank that uses a GPU has hundreds of descriptors open.
         for rank, worker in workers.items():
-            if worker.exit_code is None:
-                known[rank] = known[rank]._replace(has_gpu=uses_a_gpu(worker.pid))
+            has_gpu = worker.local_rank in gpu_users or (worker.exit_code is None and uses_a_gpu(worker.pid))
+            known[rank] = known[rank]._replace(has_gpu=has_gpu)
     return known
 
 
@@ -126,6 +131,31 @@ def failure_incident(
         ),
         seen_ns=seen_ns,
     )
+
+
+def with_stacks(incident: Incident, stacks: Mapping[int, tuple[Thread, ...]]) -> Incident:
+    """Return an incident with the stacks that ranks have written as they died, by local rank."""
+    ranks = tuple(rank._replace(stack=rank.stack or stacks.get(rank.local_rank, ())) for rank in incident.ranks)
+    return incident._replace(ranks=ranks)
+
+
+def with_machine(incident: Incident, kills: Mapping[int, str | None], machine: tuple[str, ...]) -> Incident:
+    """Return an incident with what the machine tells of it.
+
+    Args:
+        incident: Of workers that exited.
+        kills: What the kernel has done for want of memory, by local rank (:mod:`launcher.incidents.memory_kills`).
+        machine: See :class:`Incident`.
+    """
+    ranks = tuple(
+        rank._replace(memory_kill=kills.get(rank.local_rank)) if rank.cause == "exit" else rank
+        for rank in incident.ranks
+    )
+    why = incident.why
+    killed = [rank for rank in ranks if rank.is_culprit]
+    if killed and all(rank.memory_kill is not None and rank.exit_code == -signal.SIGKILL for rank in killed):
+        why = why.replace("killed by SIGKILL", "killed by the kernel, out of memory")
+    return incident._replace(ranks=ranks, why=why, machine=machine)
 
 
 def misses_py_spy(incident: Incident) -> bool:

@@ -68,6 +68,7 @@ class Generation:
         is_last = restart_count >= group.spec.max_restarts
         self._watch = RankWatch(number, group, resources, self._cells, self.processes, self.started_ns, is_last)
         resources.events.write("started", generation=number, pids=self.processes.pids())
+        resources.machine.begin_anew()
 
     # ---- while it lives ---------------------------------------------------------------------------------
 
@@ -101,6 +102,10 @@ class Generation:
         if not self._phases_told and (complete or is_late or self._is_over):
             self._phases_told = True
             self._resources.events.write("phases", generation=self.number, ranks=stamps)
+
+    def look_at_machine(self) -> None:
+        """Note what has to be known of the machine before a rank dies."""
+        self._resources.machine.look({worker.local_rank: worker.pid for worker in self.processes.running})
 
     def look_after_the_unmonitored(self) -> list[str]:
         """See :meth:`RankWatch.look_after_the_unmonitored`."""
@@ -146,7 +151,10 @@ class Generation:
         Returns:
             What to say, and in how many seconds to come back, None when nobody lingers.
         """
-        patience_ns = int(2 * self._resources.config.failure_stop_timeout * NS_PER_SECOND)
+        config = self._resources.config
+        # The monitor may wait for other nodes before it signals, and spare a rank that comes back meanwhile.
+        wait_seconds = config.stack_capture_timeout if (self._group.group_world_size or 1) > 1 else 0.0
+        patience_ns = int((2 * config.failure_stop_timeout + wait_seconds) * NS_PER_SECOND)
         now_ns = time.monotonic_ns()
         ranks = {worker.local_rank: worker.global_rank for worker in self._group.workers}
         said: list[str] = []

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from launcher.agent import announcements, failure_incident
+from launcher.agent.job_stories import JobStories
 from launcher.agent.resources import AgentResources
+from launcher.incidents.accounts import with_ends, without_spared
 from launcher.incidents.incident import Incident
 from launcher.monitor.near_miss import NearMiss
 from launcher.records.console import announce
@@ -11,27 +15,49 @@ from resilience_core.protocol.control import WorkloadControlRequest
 
 __all__ = ["IncidentLog"]
 
+_LONGEST_WAIT_FOR_A_STORY_SECONDS = 2.5
+"""Longer than until it is clear that none comes (:mod:`launcher.nodes.gathering`)."""
+
 
 class IncidentLog:
     """What was told of one job on this node.
 
     Args:
         resources: What the agent works with.
+        stories: What the nodes find out together.
     """
 
-    def __init__(self, resources: AgentResources) -> None:
-        self._resources = resources
+    def __init__(self, resources: AgentResources, stories: JobStories) -> None:
+        self._resources, self._stories = resources, stories
         self.last: Incident | None = None
         """The incident that was told last."""
         self._near_misses = 0
+        self._spared: set[int] = set()
+        """Local ranks that were spared since that incident."""
         self._has_noted_py_spy = False
 
     def of_generation(self, generation: int) -> Incident | None:
         """Return the last incident where it ended this generation."""
         return self.last if self.last is not None and self.last.generation == generation else None
 
+    def culprits(self, generation: int) -> list[int]:
+        """Return the ranks that are to blame for the end of a generation; empty where nobody is named."""
+        incident = self.of_generation(generation)
+        return [rank.rank for rank in incident.culprits] if incident is not None else []
+
+    def for_all(self, exits: Incident, condemned: Collection[int]) -> Incident:
+        """Return what the other nodes are to know of a failure here.
+
+        Args:
+            exits: What was seen of the ranks that have ended.
+            condemned: Local ranks whose verdict stands: what was seen of them before their end is the incident.
+        """
+        if self.last is None or self.last.kind != "hang" or self.last.generation != exits.generation or not condemned:
+            return exits
+        return with_ends(without_spared(self.last, self._spared - set(condemned)), exits, condemned)
+
     def tell(self, incident: Incident, problem: str | None = None) -> None:
-        """Tell an incident.
+        """Tell an incident. People are told here, or, of a job on several nodes, what all nodes have found.
 
         Args:
             incident: Which.
@@ -39,7 +65,10 @@ class IncidentLog:
         """
         is_same_again = failure_incident.is_same_again(self.last, incident)
         self.last = incident
-        announce(*incident.summary(), *([f"  note    {problem}"] if problem else []))
+        self._spared.clear()
+        lines = (*incident.summary(), *([f"  note    {problem}"] if problem else []))
+        if not self._stories.will_tell(incident, lines):
+            announce(*lines)
         self._resources.events.write(
             incident.kind,
             generation=incident.generation,
@@ -58,18 +87,39 @@ class IncidentLog:
                 "  note    the same error as in the generation before, at the same place: it does not look like chance"
             )
 
+    def await_story(self, generation: int) -> None:
+        """Wait until people were told how a generation has failed, within a bound."""
+        self._stories.story_of(generation, _LONGEST_WAIT_FOR_A_STORY_SECONDS)
+
+    def closing(self, generation: int, why: str | None, allowed: int, left: int) -> list[str]:
+        """Return what to say about a job that has failed.
+
+        Args:
+            generation: The last one.
+            why: Why it is not restarted, although restarts are left; None where none is.
+            allowed: ``--max-restarts``.
+            left: How many of those are left.
+        """
+        incident = self.of_generation(generation)
+        story = self._stories.story_of(generation, _LONGEST_WAIT_FOR_A_STORY_SECONDS)
+        if why is None and incident is not None:
+            why = announcements.what_follows(allowed - left, allowed)
+        return announcements.closing(story or incident, why)
+
     def tell_spared(self, generation: int, miss: NearMiss) -> None:
         """Tell of a rank whose verdict was withdrawn.
 
         Only a rank that was overdue is a near miss. Of one that was to end with it, no more is said than what takes
         back an announcement.
         """
+        self._spared.add(miss.local_rank)
         if miss.was_late:
             self._near_misses += 1
             announce(announcements.near_miss(miss, self._near_misses))
             self._resources.events.write("near_miss", generation=generation, count=self._near_misses, **miss._asdict())
         elif miss.was_announced:
-            announce(announcements.withdrawn(miss))
+            if not self._stories.is_shared:  # else nobody has read of the verdict
+                announce(announcements.withdrawn(miss))
             self._resources.events.write("withdrawn", generation=generation, **miss._asdict())
 
     def tell_request(self, generation: int, rank: int, request: WorkloadControlRequest) -> str:

@@ -165,6 +165,7 @@ def _supervise(agent: FaultTolerantAgent, spec: WorkerSpec, resources: AgentReso
         code = FAILED
         return code
     except JobEndedError as ended:
+        agent.incidents.await_story(agent.generation)
         announce(str(ended), level=console.ERROR)
         code = ended.exit_code
         return code
@@ -185,6 +186,7 @@ def _supervise(agent: FaultTolerantAgent, spec: WorkerSpec, resources: AgentReso
             rendezvous.leave(why, is_excluded=agent.excludes_this_node_only)
         else:
             spec.rdzv_handler.shutdown()
+        agent.stories.close()
         if (since_ns := resources.monitor.unprotected_since_ns) is not None:
             announce(announcements.ended_unprotected(since_ns), level=console.ERROR)
         if code is not None and cast(GenerationRendezvous, spec.rdzv_handler).has_peers:
@@ -235,7 +237,7 @@ def _exit_code(agent: FaultTolerantAgent, spec: WorkerSpec, result: RunResult | 
         return SUCCEEDED
     if result.failures:
         failure = ChildFailedError(name=spec.get_entrypoint_name(), failures=result.failures)
-        _leave_error_file(failure, agent.culprits)
+        _leave_error_file(failure, agent.incidents.culprits(agent.generation))
     if not agent.excludes_this_node_only:
         announce(*agent.last_words(), level=console.ERROR)
     return agent.exit_code if agent.exit_code is not None else FAILED

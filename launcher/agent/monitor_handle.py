@@ -27,9 +27,11 @@ from launcher.monitor.lost_time import KEEPER, MONITOR, Freeze, LostTime
 from launcher.monitor.messages import (
     MESSAGE_SIZE,
     REPORTS,
+    Look,
     MonitorConfig,
     MonitorReport,
     MonitorSettings,
+    Proceed,
     RunFolders,
     Stop,
     WatchOrder,
@@ -137,6 +139,11 @@ class MonitorHandle:
         with self._lock:
             self._orders.forget(generation, is_over=is_over)
 
+    def pass_on(self, order: Look | Proceed) -> None:
+        """Tell the monitor what the other nodes of the job want of it, or have done."""
+        with self._lock:
+            self._orders.send(order)
+
     def show_run_folders(self, paths: list[str], parts: list[str]) -> None:
         """Tell the monitor where the run folder is, and have it report whatever is missing from it.
 
@@ -198,12 +205,8 @@ class MonitorHandle:
             py_spy=find_py_spy(),
             lease=self._lease,
         )
-        inherited = (
-            settings.channel,
-            settings.parent_pidfd,
-            settings.lost_time,
-            *([] if self._lease is None else [self._lease]),
-        )
+        lease = () if self._lease is None else (self._lease,)
+        inherited = (settings.channel, settings.parent_pidfd, settings.lost_time, *lease)
         self._replacement.started(time.monotonic_ns())
         try:
             return subprocess.Popen(

@@ -6,15 +6,31 @@ import shutil
 
 from launcher.agent.generation import Generation
 from launcher.agent.incident_log import IncidentLog
+from launcher.agent.job_stories import JobStories
 from launcher.agent.resources import AgentResources
-from launcher.monitor.messages import Fenced, HangReport, LauncherStopped, MissingParts, Note, Signalled, Spared
+from launcher.monitor.messages import (
+    Fenced,
+    HangReport,
+    LauncherStopped,
+    Looked,
+    MissingParts,
+    Note,
+    Signalled,
+    Spared,
+    Suspected,
+)
 from launcher.records.console import announce
 
 __all__ = ["take_reports"]
 
 
 def take_reports(
-    resources: AgentResources, current: Generation, incidents: IncidentLog, *, restarts_are_left: bool
+    resources: AgentResources,
+    current: Generation,
+    incidents: IncidentLog,
+    stories: JobStories,
+    *,
+    restarts_are_left: bool,
 ) -> None:
     """Read what the monitor has reported since the last time, and act on it; never wait.
 
@@ -22,6 +38,7 @@ def take_reports(
         resources: What the agent works with.
         current: The generation that runs. A verdict on an earlier one is of no concern to it.
         incidents: Where incidents are told.
+        stories: What the nodes find out together.
         restarts_are_left: Whether what a verdict means for the next generation is worth saying.
     """
     for report in resources.monitor.read_reports():
@@ -35,6 +52,13 @@ def take_reports(
                 if report.generation == current.number:
                     current.withdraw(miss.local_rank)
                 incidents.tell_spared(report.generation, miss)
+            stories.has_verdict(report.generation)  # it has looked, whatever has come of it
+            if report.generation == current.number and not current.condemned and not current.is_being_ended:
+                stories.withdrawn(current.number)
+        elif isinstance(report, Suspected):
+            stories.suspected(report.generation)
+        elif isinstance(report, Looked):
+            stories.looked(report.incident, report.generation)
         elif isinstance(report, LauncherStopped):
             resources.events.write("launcher_stopped", seen_ns=report.seen_ns)
         elif isinstance(report, Fenced):
@@ -44,6 +68,7 @@ def take_reports(
         elif isinstance(report, Signalled):
             resources.events.write("signalled", **report._asdict())
         elif report.generation == current.number:
+            stories.has_verdict(report.generation)
             _take_verdict(resources, current, incidents, report, restarts_are_left)
 
 

@@ -10,6 +10,7 @@ from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["PeriodicTasks"]
 
+_LONGEST_PAUSE_SECONDS = 3600.0
 _CHORES_SECONDS = 1.0
 """How often orphans that have ended are collected and cells are looked at."""
 _EARLY_CHORES_SECONDS = 0.25
@@ -41,15 +42,22 @@ class PeriodicTasks:
         return settling_ns / NS_PER_SECOND
 
     def do(self, current: Generation) -> float:
-        """Do what is due; each chore reads files, and so not at every wake-up.
+        """Kill who lives on although it was terminated, and do what is due; chores read files, so not at every wake-up.
 
         Returns:
             In how many seconds to come back.
         """
+        kill_seconds = _LONGEST_PAUSE_SECONDS
+        if current.condemned or current.overstayed:
+            said, seconds = current.kill_lingering()
+            if said:
+                announce(*said)
+            kill_seconds = seconds if seconds is not None else kill_seconds
         left_ns = self.due_ns - time.monotonic_ns()
         if left_ns > 0:
-            return left_ns / NS_PER_SECOND
+            return min(kill_seconds, left_ns / NS_PER_SECOND)
         current.reap_orphans()
+        current.look_at_machine()
         current.log_phases()
         if said := current.look_after_the_unmonitored():
             announce(*said)
@@ -57,4 +65,4 @@ class PeriodicTasks:
         if (next_look := current.next_look_seconds()) is not None:
             seconds = max(_SHORTEST_CHORES_SECONDS, min(seconds, next_look))
         self.due_ns = time.monotonic_ns() + int(seconds * NS_PER_SECOND)
-        return seconds
+        return min(kill_seconds, seconds)

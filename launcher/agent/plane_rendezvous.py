@@ -83,7 +83,7 @@ class PlaneRendezvous(RendezvousHandler):
         tells_saves: bool = False,
     ) -> None:
         self.descriptors: tuple[int, ...] = (plane.descriptor,)
-        self._plane, self._run_id, self._join_seconds = plane, run_id, join_seconds
+        self._plane, self.exchange, self._run_id, self._join_seconds = plane, plane, run_id, join_seconds
         self._about = (run_id, endpoint, join_seconds)
         self._store_host = StoreHost(port, timedelta(seconds=timeout_seconds))
         self._health, self._finding, self._on_end = health, "", on_end
@@ -201,15 +201,15 @@ class PlaneRendezvous(RendezvousHandler):
     def num_nodes_waiting(self) -> int:
         """Return 1 where the generation that this node runs is over."""
         view = self._view()
-        is_over = self._is_cut_off or (
-            view is not None and (view.phase == Phase.STOPPING or view.generation > self.generation)
-        )
-        return int(is_over)
+        is_over = view is not None and (view.phase == Phase.STOPPING or view.generation > self.generation)
+        return int(self._is_cut_off or is_over)
 
     def failed_elsewhere(self) -> bool:
         """See :class:`.GenerationRendezvous`."""
         view = self._view()
         return self._is_cut_off or (view is not None and self.num_nodes_waiting() > 0 and not view.may_save)
+
+    knows_of_failure = failed_elsewhere
 
     def why_over(self) -> str:
         """Return why the generation that this node runs is over, as the nodes agree."""

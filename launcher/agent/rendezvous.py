@@ -38,6 +38,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from launcher.agent.agreement import LOOK_SECONDS, TorchAgreement
+from launcher.agent.store_exchange import NEWS, SUSPICIONS, StoreExchange, StoreRound
 from launcher.agent.store_host import StoreHost
 
 __all__ = ["FreshStoreRendezvous"]
@@ -64,10 +65,15 @@ class FreshStoreRendezvous(TorchAgreement, RendezvousHandler):
         self._local_addr = local_addr
         self._store_host = StoreHost(0, timedelta(seconds=timeout_seconds))
         self._round: Store | None = None
+        self._of_failures: Store | None = None
+        self._names: tuple[str, ...] = ()
+        """Of the nodes, by group rank; known to the first one."""
         self._attempt = -1
         self._peers = 0
         self._hosts = False
         self._has_ended = False
+        self._exchange = StoreExchange()
+        self.exchange = self._exchange
         self.generation = -1
         self.failures = 0
 
@@ -98,18 +104,24 @@ class FreshStoreRendezvous(TorchAgreement, RendezvousHandler):
         agreed = self._agree(store, info)
         self.generation, self.failures = agreed["generation"], agreed["failures"]
         self._round = info.store
+        # torch's dynamic store begins anew each round, and counts of attempts differ between its nodes.
+        self._of_failures = PrefixStore(f"ft/failure/{self._attempt if self._is_static else 0}", info.store)
+        self._exchange.began(
+            StoreRound(self.generation, self._of_failures, info.store, info.rank, info.world_size, self._names)
+        )
         self._peers = info.world_size - 1
         where = RendezvousStoreInfo(agreed["host"], agreed["port"])
         return RendezvousInfo(PrefixStore("agents", store), info.rank, info.world_size, where)
 
     def _agree(self, store: Store, info: RendezvousInfo) -> dict[str, Any]:
-        store.set(f"node/{info.rank}", json.dumps([self.generation, self.failures]))
+        store.set(f"node/{info.rank}", json.dumps([self.generation, self.failures, os.uname().nodename]))
         self._hosts = info.rank == 0
         if self._hosts:
             counts = [json.loads(raw) for raw in store.multi_get([f"node/{n}" for n in range(info.world_size)])]
+            self._names = tuple(name for _, _, name in counts)
             agreed = {
-                "generation": max(generation for generation, _ in counts) + 1,
-                "failures": max(failures for _, failures in counts),
+                "generation": max(generation for generation, _, _ in counts) + 1,
+                "failures": max(failures for _, failures, _ in counts),
                 "host": self._host(info),
                 "port": self._store_host.renew(),
             }
@@ -159,7 +171,11 @@ class FreshStoreRendezvous(TorchAgreement, RendezvousHandler):
 
     def ended_by_peer(self) -> str | None:
         """See :class:`.GenerationRendezvous`."""
-        if self._round is None or self._has_ended or not _has(self._round, "ft/ended"):
+        if self._round is None or self._has_ended or not _has(self._round, NEWS):
+            return None
+        if self._of_failures is not None and _has(self._of_failures, SUSPICIONS):
+            self._exchange.noticed()
+        if not _has(self._round, "ft/ended"):
             return None
         why = self._round.get("ft/ended").decode("utf-8")
         self._round.add("ft/heard", 1)
@@ -171,6 +187,7 @@ class FreshStoreRendezvous(TorchAgreement, RendezvousHandler):
             with contextlib.suppress(RuntimeError):  # the store's host may be what failed
                 if not _has(self._round, "ft/ended"):
                     self._round.set("ft/ended", why)
+                    self._round.set(NEWS, "1")
                     self._has_ended = True
 
     def prepare(self) -> None:

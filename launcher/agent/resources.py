@@ -21,6 +21,7 @@ from launcher.agent.run_folder_keeper import CONFIG_FILE, CONTROL_SOCKET, RunFol
 from launcher.agent.second_fence import SecondFence
 from launcher.agent.signals import SignalInbox
 from launcher.command_line.options import LaunchJob
+from launcher.incidents.machine import MachineEvidence
 from launcher.nodes.fence import LeaseWord
 from launcher.processes.background import Background, NotDoneError
 from launcher.processes.handles import is_subreaper
@@ -65,6 +66,7 @@ class AgentResources:
     """Where the monitor finds until when this node may run ranks; None on one node."""
     second_fence: SecondFence | None = None
     """None on one node."""
+    machine: MachineEvidence = attrs.field(factory=MachineEvidence)
     limits: JobLimits = attrs.field(
         default=attrs.Factory(lambda resources: JobLimits(resources.config), takes_self=True), init=False
     )
@@ -149,6 +151,8 @@ def open_resources(
         if zygote is not None:
             starter = WarmStarter(WarmPool(zygote, preload(job.config), announce, settings), announce)
         stack.callback(starter.close)
+        machine = MachineEvidence([log_folder])
+        stack.callback(machine.close)
         starter.ensure_ready(launch_config.nproc_per_node)
         logs = BoundedLogs(launch_config.logs_specs, disk, lambda: os.path.join(run_folder.path, "workers"), announce)
         stack.callback(logs.remove_empty)
@@ -173,4 +177,5 @@ def open_resources(
             log_line_prefix_template=launch_config.log_line_prefix_template,
             lease=lease,
             second_fence=second_fence,
+            machine=machine,
         )

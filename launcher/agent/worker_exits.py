@@ -15,7 +15,10 @@ from launcher.agent import deliberate_stops, failure_incident
 from launcher.agent.deliberate_stops import end_requests
 from launcher.agent.generation import Generation
 from launcher.agent.resources import AgentResources
+from launcher.incidents.frames import Thread
 from launcher.incidents.incident import Incident
+from launcher.incidents.machine import LONGEST_MACHINE_SECONDS
+from launcher.incidents.stacks_from_inside import fatal_stack
 from launcher.workers.worker_processes import WorkerProcess, WorkerProcesses
 from resilience_core.protocol.cell_view import CellView
 
@@ -23,7 +26,16 @@ __all__ = ["Exits", "collect_exits", "end_requests", "save_incident"]
 
 logger = logging.getLogger(__name__)
 
-_Left = tuple[dict[int, ProcessFailure], dict[int, tuple[str, ...]]]  # torch's records and last lines, by local rank
+
+class _Left(NamedTuple):
+    """What ranks have left, by local rank."""
+
+    records: dict[int, ProcessFailure]
+    """Torch's."""
+    tails: dict[int, tuple[str, ...]]
+    """The last lines of standard error."""
+    stacks: dict[int, tuple[Thread, ...]]
+    """Written as they died of a signal."""
 
 
 class Exits(NamedTuple):
@@ -59,27 +71,39 @@ def collect_exits(current: Generation, group: WorkerGroup, resources: AgentResou
     errors, ended_by_us = current.errors(), {*current.condemned, *current.overstayed}
     if any(error.is_deliberate for error in errors.values()):
         errors = deliberate_stops.without_caught(errors, processes.workers, ended_by_us)
-    known = failure_incident.look(group, processes, views, errors, current.asked_ns())
+    known = failure_incident.look(group, processes, views, errors, current.asked_ns(), resources.machine.gpu_users)
     # The peers take longest to die, so they begin before anything is read, written or said.
     current.request_stop(signal.SIGTERM)
     asked_ns = time.monotonic_ns()
     failed = [worker.local_rank for worker in first]
     resources.events.write("seen", at_ns=seen_ns, generation=current.number, failed=failed)
     resources.events.write("asked", at_ns=asked_ns, generation=current.number)
-    nothing: _Left = ({}, {})
-    records, tails = resources.on_disk(
-        "what the ranks have left", lambda: (_records(processes, first), _tails(processes.stderrs)), nothing
+    cells = {w.local_rank: resources.run_folder_keeper.folder.cell(current.number, w.local_rank) for w in first}
+    left = resources.on_disk(
+        "what the ranks have left",
+        lambda: _Left(_records(processes, first), _tails(processes.stderrs), _fatal_stacks(first, cells)),
+        _Left({}, {}, {}),
     )
     failures = {
-        group.workers[w.local_rank].global_rank: records.get(w.local_rank) or processes.failure(w, error_file="")
+        group.workers[w.local_rank].global_rank: left.records.get(w.local_rank) or processes.failure(w, error_file="")
         for w in first
     }
     seconds = resources.config.failure_stop_timeout
     if awaited := deliberate_stops.await_ends(current, known, resources, seconds):
         known = deliberate_stops.decided(known, awaited, processes.workers, current.errors())
     incident = failure_incident.failure_incident(
-        group, processes.pids(), known, views, failures, tails, current.number, seen_ns, current.overstayed
+        group, processes.pids(), known, views, failures, left.tails, current.number, seen_ns, current.overstayed
     )
+    incident = failure_incident.with_stacks(incident, left.stacks)
+    # Those that were killed come first: a kill that was theirs is not one of what another rank needed.
+    suspects = sorted(first, key=lambda worker: worker.exit_code != -signal.SIGKILL)
+    kills = {
+        w.local_rank: resources.machine.memory_kill(w.local_rank, w.pid, was_killed=w.exit_code == -signal.SIGKILL)
+        for w in suspects
+        if w.local_rank not in ended_by_us
+    }
+    facts = resources.machine.facts(LONGEST_MACHINE_SECONDS)
+    incident = failure_incident.with_machine(incident, kills, facts)
     return Exits(incident, failures, views)
 
 
@@ -110,6 +134,11 @@ def _records(processes: WorkerProcesses, failed: Collection[WorkerProcess]) -> d
         except (OSError, ValueError, LookupError, TypeError) as error:
             logger.warning("the error file of local rank %s: %s; going on without", worker.local_rank, error)
     return records
+
+
+def _fatal_stacks(failed: Collection[WorkerProcess], cells: Mapping[int, str]) -> dict[int, tuple[Thread, ...]]:
+    died = {w.local_rank: -w.exit_code for w in failed if w.exit_code is not None and w.exit_code < 0}
+    return {n: stack for n, number in died.items() if (stack := fatal_stack(f"{cells[n]}.stack", number))}
 
 
 def _tails(paths: Mapping[int, str]) -> dict[int, tuple[str, ...]]:

@@ -13,6 +13,7 @@ __all__ = [
     "Group",
     "NOTICED_LATE_NS",
     "PERHAPS_FOR_ANOTHER",
+    "SEVERAL_RAISED_IT",
     "THE_STORE",
     "hedged",
     "ranks_of",
@@ -27,6 +28,9 @@ AFTER_ASKING = ", after a signal had asked for the stack, which may be why"
 
 
 PERHAPS_FOR_ANOTHER = "; not certain, since another rank may have caused it"
+
+
+SEVERAL_RAISED_IT = "; not certain, since what several ranks raise may have one cause elsewhere"
 
 
 THE_STORE = "the store of the process group (MASTER_ADDR:MASTER_PORT or init_method)"

@@ -12,7 +12,9 @@ from launcher.processes.working_folder import working_folder
 from resilience_core.system.installation import HOME
 
 __all__ = [
+    "CRASHED",
     "Frame",
+    "MAIN",
     "OURS",
     "Thread",
     "frame_of",
@@ -21,6 +23,7 @@ __all__ = [
     "main_thread",
     "of_the_worker",
     "own_frame",
+    "own_frame_in",
     "thread_name",
 ]
 
@@ -29,6 +32,11 @@ _WAITS_FOR_A_GPU = re.compile(
 )
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/(?P<file>(?P<package>[^/]+).*)")
 _STANDARD_LIBRARY = re.compile(r".*/lib\d*/python3\.\d+/(?P<file>.*)")
+_IN_TRACEBACK = re.compile(r'^  File "(?P<path>[^"]+)", line (?P<line>\d{1,9}), in (?P<function>.+)$', re.MULTILINE)
+MAIN = "MainThread"
+"""What Python calls the thread that runs the training loop."""
+CRASHED = "crashed thread"
+"""What we call the one that has caused a fatal signal."""
 OURS = ("adapters", "launcher", "resilience_core", "straggler")
 
 
@@ -60,10 +68,11 @@ class Thread(NamedTuple):
 
 
 def main_thread(threads: tuple[Thread, ...]) -> Thread | None:
-    """Return the thread that runs the training loop: the one called MainThread, else the last one listed."""
-    for thread in threads:
-        if thread.name == "MainThread":
-            return thread
+    """Return the thread that matters: the one that has crashed, or runs the training loop, or is listed last."""
+    for name in (CRASHED, MAIN):
+        for thread in threads:
+            if thread.name == name:
+                return thread
     return threads[-1] if threads else None
 
 
@@ -71,6 +80,12 @@ def own_frame(threads: tuple[Thread, ...]) -> Frame | None:
     """Return the innermost line of the user's own code in the main thread."""
     thread = main_thread(threads)
     return next((f for f in thread.frames if f.package == ""), None) if thread is not None else None
+
+
+def own_frame_in(traceback: str) -> Frame | None:
+    """Return the innermost line of the user's own code in the text of a traceback."""
+    found = (frame_of(m["function"], m["path"], int(m["line"])) for m in reversed([*_IN_TRACEBACK.finditer(traceback)]))
+    return next((frame for frame in found if frame.package == ""), None)
 
 
 def innermost_frame(threads: Sequence[Thread]) -> Frame | None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import reprlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from launcher.incidents.children import Child
 from launcher.incidents.phrases import no_stack_phrase
 from launcher.incidents.rank_phrases import (
     full_stack,
@@ -25,17 +25,20 @@ from launcher.incidents.rank_phrases import (
     waits_phrase,
     where,
 )
-from launcher.incidents.rank_report import RankReport, stack_from_json, stack_to_json
+from launcher.incidents.rank_report import RankReport, report_from_json, report_to_json
 from launcher.records.format_versions import check_version
 from launcher.records.readable import readable
-from resilience_core.protocol.error_record import error_from_json
 from resilience_core.system.plain_files import only_plain
 
-__all__ = ["MOST_CHILDREN", "MOST_STACKS", "Incident"]
+__all__ = ["ELSEWHERE", "MOST_CHILDREN", "MOST_STACKS", "Incident", "new_folder", "one_line_each", "write_files"]
 
 FORMAT_VERSION = 1
+ELSEWHERE = "elsewhere"
+"""The kind of what a node has seen of its own ranks that was told of a failure on another one."""
 MOST_STACKS = 4
 """The number of ranks whose stack is shown on a terminal, at most; the report has all of them."""
+MOST_OF_MACHINE = 2
+"""The number of lines about the machine that are shown on a terminal, at most; the newest."""
 MOST_CHILDREN = 2
 """The number of processes that a rank may wait for that are shown on a terminal, at most."""
 _NOT_OF_A_STEP = (None, "setup", "checkpointing")
@@ -49,7 +52,8 @@ class Incident(NamedTuple):
     """One failure of the group."""
 
     kind: str
-    """``hang`` (silent), ``failure`` (exited), ``request`` (a rank asked for the end) or ``near_miss`` (withdrawn)."""
+    """``hang`` (silent), ``failure`` (exited), ``request`` (a rank asked for the end), ``near_miss`` (withdrawn), or
+    ``elsewhere`` (what a node has seen of its own ranks that was told of a failure on another one)."""
     generation: int
     why: str
     """How the culprit was told from the others."""
@@ -61,6 +65,8 @@ class Incident(NamedTuple):
     wall_time: str = ""
     node: str = ""
     folder: str | None = None
+    machine: tuple[str, ...] = ()
+    """What the machine itself tells (:mod:`launcher.incidents.machine`)."""
 
     @property
     def culprits(self) -> tuple[RankReport, ...]:
@@ -91,8 +97,13 @@ class Incident(NamedTuple):
         Raises:
             OSError: The folder cannot be written; the caller goes on without, and says so.
         """
+        return self.write_into(new_folder(parent))
+
+    def write_into(self, folder: str) -> Incident:
+        """Do what :meth:`write` does, in a folder of that path, which is made where it is missing."""
+        os.makedirs(folder, exist_ok=True)
         complete = self._replace(
-            folder=_new_folder(parent),
+            folder=folder,
             wall_time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             node=os.uname().nodename,
         )
@@ -106,28 +117,16 @@ class Incident(NamedTuple):
             OSError: The folder cannot be written.
         """
         assert self.folder is not None
-        path = os.path.join(self.folder, "report.txt")
-        with open(path, "w", encoding="utf-8", errors="backslashreplace", opener=only_plain) as file:
-            file.write("".join(readable(line) + "\n" for line in self.report()))
-        # Written last and renamed into place: a reader that finds incident.json finds all of it.
-        temporary = os.path.join(self.folder, ".incident.json")
-        with open(temporary, "w", encoding="utf-8", opener=only_plain) as file:
-            file.write(_one_line_each(self.to_json()))
-        os.replace(temporary, os.path.join(self.folder, "incident.json"))
+        write_files(self.folder, self.report(), one_line_each(self.to_json(), "ranks"))
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON types; a stack becomes ``[{name, is_active, holds_gil, frames: [[function, file, line]]}]``."""
+    def to_json(self, *, is_short: bool = False) -> dict[str, Any]:
+        """Plain JSON types; a stack becomes ``[{name, is_active, holds_gil, frames: [[function, file, line]]}]``.
+
+        Args:
+            is_short: Leave out what is as it is by default in a rank, for a message.
+        """
         document = {"version": FORMAT_VERSION, **self._asdict()}
-        document["ranks"] = [
-            {
-                **rank._asdict(),
-                "error": rank.error._asdict() if rank.error is not None else None,
-                "stderr_tail": list(rank.stderr_tail),
-                "stack": stack_to_json(rank.stack),
-                "children": [{**child._asdict(), "stack": stack_to_json(child.stack)} for child in rank.children],
-            }
-            for rank in self.ranks
-        ]
+        document["ranks"] = [report_to_json(rank, is_short=is_short) for rank in self.ranks]
         return document
 
     @classmethod
@@ -139,21 +138,10 @@ class Incident(NamedTuple):
         """
         check_version("the incident", document.get("version"), FORMAT_VERSION)
         facts = {key: value for key, value in document.items() if key != "version"}
-        facts["ranks"] = tuple(
-            RankReport(
-                **{
-                    **rank,
-                    "error": error_from_json(rank["error"]) if rank.get("error") else None,
-                    "stderr_tail": tuple(rank.get("stderr_tail", ())),
-                    "stack": stack_from_json(rank["stack"]),
-                    "children": tuple(
-                        Child(**{**child, "stack": stack_from_json(child["stack"])})
-                        for child in rank.get("children", ())
-                    ),
-                }
-            )
-            for rank in document["ranks"]
-        )
+        facts["ranks"] = tuple(map(report_from_json, document["ranks"]))
+        facts["machine"] = lines = tuple(document.get("machine", ()))
+        if not all(isinstance(line, str) for line in lines) or isinstance(document.get("machine"), str):
+            raise TypeError(f"machine is {reprlib.repr(document['machine'])}")
         return cls(**facts)
 
     # ---- for people -------------------------------------------------------------------------------------
@@ -173,6 +161,7 @@ class Incident(NamedTuple):
                 lines.append(f"  error   {rank.message}")
         lines += [f"  overdue {self._headline(rank)}{waits_phrase(rank)}" for rank in self.overdue]
         lines.append(f"  why     {self.why}")
+        lines += [f"  machine {line}" for line in self.machine[-MOST_OF_MACHINE:]]
         for rank in self.ranks:
             if rank not in (*self.speakers, *self.overdue):
                 lines.append(f"  peer    {where(rank)}")
@@ -213,6 +202,8 @@ class Incident(NamedTuple):
                 lines += [f"  {line}" for line in rank.error.traceback.splitlines()]
             if rank.stderr_tail:
                 lines += ["  last lines of standard error", *(f"    {line}" for line in rank.stderr_tail)]
+        if len(self.machine) > MOST_OF_MACHINE:
+            lines += ["", "what the machine tells", *(f"  {line}" for line in self.machine)]
         if (hint := limit_advice((*self.speakers, *self.overdue))) is not None:
             lines += ["", hint]
         return lines
@@ -222,7 +213,7 @@ class Incident(NamedTuple):
             has_told = any("Fatal Python error" in line for line in rank.stderr_tail)
             phrase = no_stack_phrase(rank.exit_code, has_told, is_hang=self.kind == "hang")
             return f": {phrase}" if phrase is not None else None
-        if self.kind != "hang":
+        if self.kind not in ("hang", ELSEWHERE):
             return None
         return f": {rank.no_stack}" if rank.no_stack else " could be had"
 
@@ -247,18 +238,35 @@ class Incident(NamedTuple):
         )
 
 
-def _one_line_each(document: Mapping[str, Any]) -> str:
-    """Return JSON with a line for each fact and each rank.
+def write_files(folder: str, report: Iterable[str], document: str) -> None:
+    """Write ``report.txt`` and ``incident.json`` into a folder, again if need be.
+
+    Raises:
+        OSError: They cannot be written.
+    """
+    path = os.path.join(folder, "report.txt")
+    with open(path, "w", encoding="utf-8", errors="backslashreplace", opener=only_plain) as file:
+        file.write("".join(readable(line) + "\n" for line in report))
+    # Written last and renamed into place: a reader that finds incident.json finds all of it.
+    temporary = os.path.join(folder, ".incident.json")
+    with open(temporary, "w", encoding="utf-8", opener=only_plain) as file:
+        file.write(document)
+    os.replace(temporary, os.path.join(folder, "incident.json"))
+
+
+def one_line_each(document: Mapping[str, Any], parts: str) -> str:
+    """Return JSON with a line for each fact and each of the parts, a list.
 
     Indented throughout, it would be written by Python and not by C, which takes five times as long, and the signal
     waits for it.
     """
     facts = {key: json.dumps(value) for key, value in document.items()}
-    facts["ranks"] = "[\n  " + ",\n  ".join(map(json.dumps, document["ranks"])) + "\n ]"
+    facts[parts] = "[\n  " + ",\n  ".join(map(json.dumps, document[parts])) + "\n ]"
     return "{\n " + ",\n ".join(f"{json.dumps(key)}: {value}" for key, value in facts.items()) + "\n}\n"
 
 
-def _new_folder(parent: str) -> str:
+def new_folder(parent: str) -> str:
+    """Make a folder with the next free number in a folder, which is made where it is missing."""
     os.makedirs(parent, exist_ok=True)
     number = len(os.listdir(parent)) + 1
     while True:

@@ -7,18 +7,21 @@ import json
 import os
 import reprlib
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import NoneType
-from typing import get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from launcher.incidents.incident import Incident
+from launcher.incidents.job_incident import JobIncident
 from launcher.incidents.rank_report import RankReport
 from launcher.records.format_versions import UnknownVersionError
 from launcher.records.log_records import warn_once
 from resilience_core.errors import ResilienceError
 from resilience_core.system.plain_files import only_plain
 
-__all__ = ["DamagedIncidentError", "read_incident", "read_incidents"]
+__all__ = ["DamagedIncidentError", "read_incident", "read_incidents", "read_job_incident", "read_job_incidents"]
+
+T = TypeVar("T")
 
 
 _MOST_BYTES = 64 << 20
@@ -38,6 +41,31 @@ def read_incident(folder: str | os.PathLike[str]) -> Incident:
         UnknownVersionError: Another release of torch-resilience has written it.
         DamagedIncidentError: It is not what a release has written.
     """
+
+    def parse(document: Any) -> Incident:
+        incident = Incident.from_json(document)
+        _check(incident)
+        for rank in incident.ranks:
+            _check(rank)
+        return incident
+
+    return _read(folder, parse)
+
+
+def read_job_incident(folder: str | os.PathLike[str]) -> JobIncident:
+    """Load one incident of a whole job from its folder; what it raises is as of :func:`read_incident`."""
+
+    def parse(document: Any) -> JobIncident:
+        incident = JobIncident.from_json(document)
+        _check(incident)
+        for each in incident.culprits:
+            _check(each.rank)
+        return incident
+
+    return _read(folder, parse)
+
+
+def _read(folder: str | os.PathLike[str], parse: Callable[[Any], T]) -> T:
     path = os.path.join(folder, "incident.json")
     with open(path, "rb", opener=only_plain) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # /dev/zero has no end
@@ -46,19 +74,15 @@ def read_incident(folder: str | os.PathLike[str]) -> Incident:
     if len(raw) > _MOST_BYTES:
         raise DamagedIncidentError(f"it is damaged (longer than {_MOST_BYTES >> 20} MiB, which no incident is)")
     try:
-        incident = Incident.from_json(json.loads(raw))
-        _check(incident)
-        for rank in incident.ranks:
-            _check(rank)
+        return parse(json.loads(raw))
     except UnknownVersionError:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         why = str(error).splitlines()[0] if str(error) else "no reason given"
         raise DamagedIncidentError(f"it is damaged ({type(error).__name__}: {why})") from error
-    return incident
 
 
-def _check(record: Incident | RankReport) -> None:
+def _check(record: Incident | JobIncident | RankReport) -> None:
     """Refuse a value whose type is not what is written of it.
 
     Raises:
@@ -82,16 +106,28 @@ def read_incidents(log_folder: str | os.PathLike[str]) -> Iterator[Incident]:
     Raises:
         OSError: The folder cannot be read, or its ``incidents`` cannot.
     """
-    parent = os.path.join(log_folder, "incidents")
+    return _those_of(log_folder, "incidents", read_incident)
+
+
+def read_job_incidents(log_folder: str | os.PathLike[str]) -> Iterator[JobIncident]:
+    """Return every incident of a job on several nodes that a node with this log folder has gathered, oldest first.
+
+    What is left out, and what it raises, is as of :func:`read_incidents`.
+    """
+    return _those_of(log_folder, "job_incidents", read_job_incident)
+
+
+def _those_of(log_folder: str | os.PathLike[str], kind: str, read: Callable[[str], T]) -> Iterator[T]:
     # Here and not in the generator, which would raise at its first item only.
-    return _those_of(parent, sorted(os.listdir(parent)) if "incidents" in os.listdir(log_folder) else [])
+    parent = os.path.join(log_folder, kind)
+    return _read_all(parent, sorted(os.listdir(parent)) if kind in os.listdir(log_folder) else [], read)
 
 
-def _those_of(parent: str, names: list[str]) -> Iterator[Incident]:
+def _read_all(parent: str, names: list[str], read: Callable[[str], T]) -> Iterator[T]:
     for name in names:
         if os.path.exists(os.path.join(parent, name, "incident.json")):
             try:
-                incident = read_incident(os.path.join(parent, name))
+                incident = read(os.path.join(parent, name))
             except (UnknownVersionError, DamagedIncidentError, OSError) as error:
                 warn_once(f"{os.path.join(parent, name)} is left out: {error}")
                 continue

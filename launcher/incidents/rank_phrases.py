@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Sequence
 
 from launcher.incidents.frames import Thread, main_thread
@@ -25,7 +26,7 @@ _MOST_THREADS = 2
 _WITHHELD = ", no verdict while another rank was within its limits"
 
 
-def headline(rank: RankReport, kind: str, *, is_likely: bool, by_heartbeats: bool) -> str:
+def headline(rank: RankReport, kind: str, *, is_likely: bool, by_heartbeats: bool, node: str | None = None) -> str:
     """Return one line about a rank that an incident is about.
 
     Args:
@@ -33,17 +34,19 @@ def headline(rank: RankReport, kind: str, *, is_likely: bool, by_heartbeats: boo
         kind: Of the incident.
         is_likely: Whether it is named as the likely culprit only.
         by_heartbeats: Whether ranks are overdue by their heartbeats.
+        node: Where it runs, in a line that people on other nodes read, too.
     """
+    who = f"rank {rank.rank} (pid {rank.pid})" if node is None else f"rank {rank.rank} on node {node} (pid {rank.pid})"
     if kind == "request":
-        return f"rank {rank.rank} (pid {rank.pid}) asks: {rank.message}"
+        return f"{who} asks: {rank.message}"
     if rank.exit_code is not None:
-        return f"rank {rank.rank} (pid {rank.pid}) {exit_phrase(rank.exit_code)}{_at(rank)}{_in_section(rank)}"
+        return f"{who} {_ending(rank)}{_at(rank)}{_in_section(rank)}"
     if rank.cause is None or rank.open_seconds is None or rank.limit_seconds is None:
         if rank.error is not None and rank.error.thread is None:
             raised = f"raised {rank.error.type}, and has not ended yet"
-            return f"rank {rank.rank} (pid {rank.pid}) {raised}{_at(rank)}{_in_section(rank)}"
+            return f"{who} {raised}{_at(rank)}{_in_section(rank)}"
         likely = "likely " if is_likely else ""
-        return f"rank {rank.rank} (pid {rank.pid}) {likely}holds the others up{_at(rank)}{_place(rank, by_heartbeats)}"
+        return f"{who} {likely}holds the others up{_at(rank)}{_place(rank, by_heartbeats)}"
     silent = {
         "section": f"section '{rank.section}' open for",
         "out of section": "out of section for",
@@ -55,10 +58,21 @@ def headline(rank: RankReport, kind: str, *, is_likely: bool, by_heartbeats: boo
     soon = rank.limit_seconds - rank.open_seconds
     until = f", which would have passed {soon * 1000:.0f} ms later" if soon > 0 else ""
     return (
-        f"rank {rank.rank} (pid {rank.pid}): {silent} {rank.open_seconds:.3f} s{where}; "
+        f"{who}: {silent} {rank.open_seconds:.3f} s{where}; "
         f"limit {rank.limit_seconds:g} s{f' ({rank.limit_origin})' if rank.limit_origin else ''}{until}"
         f"{_WITHHELD if rank.was_withheld else ''}"
     )
+
+
+def _ending(rank: RankReport) -> str:
+    """Return how a process has ended, and the kernel's part in it."""
+    assert rank.exit_code is not None
+    phrase = exit_phrase(rank.exit_code)
+    if rank.memory_kill is None:
+        return phrase
+    if rank.exit_code == -signal.SIGKILL:
+        return f"was killed by the kernel: {rank.memory_kill}"
+    return f"{phrase}, and the kernel has killed a process of its control group: {rank.memory_kill}"
 
 
 def _place(rank: RankReport, by_heartbeats: bool) -> str:
@@ -111,7 +125,7 @@ def short_stack(rank: RankReport) -> list[str]:
 def where(rank: RankReport) -> str:
     """Return one line about where a rank is."""
     if rank.exit_code is not None:
-        place = exit_phrase(rank.exit_code) + _in_section(rank)
+        place = _ending(rank) + _in_section(rank)
     elif rank.section and rank.unmonitored is None:
         place = f"section '{rank.section}'"
     else:

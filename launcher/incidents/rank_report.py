@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from launcher.incidents.children import Child
 from launcher.incidents.frames import Frame, Thread
-from launcher.processes.evidence import Evidence, unmonitored
+from launcher.processes.evidence import Evidence, evidence_from_json, evidence_to_json, unmonitored
 from resilience_core.protocol.cell_view import CellView
-from resilience_core.protocol.error_record import ErrorRecord
+from resilience_core.protocol.error_record import ErrorRecord, error_from_json
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["RankReport", "rank_report", "stack_from_json", "stack_to_json"]
+__all__ = ["RankReport", "rank_report", "report_from_json", "report_to_json"]
 
 
 class RankReport(NamedTuple):
@@ -57,6 +58,10 @@ class RankReport(NamedTuple):
     was_withheld: bool = False
     """Its limit had passed before, and was no verdict while other ranks were within theirs
     (``launcher.monitor.withheld_verdicts``)."""
+    memory_kill: str | None = None
+    """The kernel has killed it, or a process of its control group, out of memory: the limit, and how much was used."""
+    evidence: Evidence | None = None
+    """What the attribution went by, its exception apart, which is ``error``. None in incidents of earlier releases."""
 
 
 def rank_report(rank: int, pid: int, view: CellView, known: Evidence, now_ns: int) -> RankReport:
@@ -83,14 +88,52 @@ def rank_report(rank: int, pid: int, view: CellView, known: Evidence, now_ns: in
         message=known.error.first_line() if known.error is not None else None,
         error=known.error,
         unmonitored=unmonitored(view),
+        evidence=known,
     )
 
 
-def stack_to_json(stack: tuple[Thread, ...]) -> list[dict[str, Any]]:
+def report_to_json(report: RankReport, *, is_short: bool = False) -> dict[str, Any]:
+    """Return a report in JSON types; see :meth:`launcher.incidents.incident.Incident.to_json`.
+
+    Args:
+        report: Which.
+        is_short: Leave out what is as it is by default, for a message.
+    """
+    document = {
+        **report._asdict(),
+        "error": report.error._asdict() if report.error is not None else None,
+        "stderr_tail": list(report.stderr_tail),
+        "stack": _stack_to_json(report.stack),
+        "children": [{**child._asdict(), "stack": _stack_to_json(child.stack)} for child in report.children],
+        "evidence": evidence_to_json(report.evidence) if report.evidence is not None else None,
+    }
+    defaults = RankReport._field_defaults if is_short else {}
+    return {key: value for key, value in document.items() if key not in defaults or value not in (defaults[key], [])}
+
+
+def report_from_json(document: Mapping[str, Any]) -> RankReport:
+    """Return the report that :func:`report_to_json` took apart; what is left out has its default."""
+    error = error_from_json(document["error"]) if document.get("error") else None
+    evidence = document.get("evidence")
+    return RankReport(
+        **{
+            **document,
+            "error": error,
+            "stderr_tail": tuple(document.get("stderr_tail", ())),
+            "stack": _stack_from_json(document.get("stack", [])),
+            "children": tuple(
+                Child(**{**child, "stack": _stack_from_json(child["stack"])}) for child in document.get("children", ())
+            ),
+            "evidence": evidence_from_json(evidence, error) if evidence is not None else None,
+        }
+    )
+
+
+def _stack_to_json(stack: tuple[Thread, ...]) -> list[dict[str, Any]]:
     """Return a stack in JSON types; see :meth:`launcher.incidents.incident.Incident.to_json`."""
     return [{**thread._asdict(), "frames": [list(frame) for frame in thread.frames]} for thread in stack]
 
 
-def stack_from_json(stack: list[dict[str, Any]]) -> tuple[Thread, ...]:
-    """Return the stack that :func:`stack_to_json` took apart."""
+def _stack_from_json(stack: list[dict[str, Any]]) -> tuple[Thread, ...]:
+    """Return the stack that :func:`_stack_to_json` took apart."""
     return tuple(Thread(**{**t, "frames": tuple(Frame(*frame) for frame in t["frames"])}) for t in stack)

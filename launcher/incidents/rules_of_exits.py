@@ -9,6 +9,7 @@ from launcher.incidents.attributed import (
     AFTER_ASKING,
     NOTICED_LATE_NS,
     PERHAPS_FOR_ANOTHER,
+    SEVERAL_RAISED_IT,
     THE_STORE,
     Attribution,
     Group,
@@ -19,6 +20,8 @@ from resilience_core.protocol.error_record import ErrorRecord
 
 __all__ = ["died_or_raised", "left_early"]
 
+_OF_A_SHELL = 128
+"""A shell ends with this plus the number of the signal that has ended its command."""
 _BEFORE = " before any other failure was seen"
 
 
@@ -53,7 +56,8 @@ _CAUSE = re.compile(r"^([\w.]+)(?::|$)", re.MULTILINE)
 
 def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
     """Attribute a failure to the first rank that died or raised an error."""
-    deaths = sorted((e for e in group if e.fatal_signal is not None), key=_when_noticed)
+    # One that lost its peer before, and dies in what it does then, is a victim all the same.
+    deaths = sorted((e for e in group if e.fatal_signal is not None and not e.is_victim), key=_when_noticed)
     raised = sorted((e for e in group if e.has_raised), key=_when_raised)
     if deaths and not (raised and _when_raised(raised[0]) < _when_noticed(deaths[0]) - NOTICED_LATE_NS):
         first = deaths[0]
@@ -72,6 +76,8 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
         peers = [e for e in group if e is not first]
         likely = "likely: " if (peers or has_others) and _may_be_of_another(first.error) else ""
         why += PERHAPS_FOR_ANOTHER if likely else ""
+        if len(same) > 1 and has_others and not likely:
+            likely, why = "likely: ", why + SEVERAL_RAISED_IT
         if len(same) > 1:
             return Attribution(ranks_of(same), f"{likely}{len(same)} ranks raised the same {first.error.type}{why}")
         # A peer may have failed earlier: this rank may have left the group, and raised afterwards.
@@ -81,7 +87,10 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
         return Attribution((first.local_rank,), f"{likely}raised {first.error.type}{before}{later}{why}")
     # Where GPUs are used, an abort is what the watchdog of a collective library does to a victim.
     may_abort = not any(e.has_gpu for e in group)
-    exited = sorted((e for e in group if _exited_by_itself(e) and (may_abort or e.exit_code != -6)), key=_when_noticed)
+    aborts = (-signal.SIGABRT, _OF_A_SHELL + signal.SIGABRT)
+    exited = sorted(
+        (e for e in group if _exited_by_itself(e) and (may_abort or e.exit_code not in aborts)), key=_when_noticed
+    )
     if exited:
         first, others = exited[0], "first" if len(exited) > 1 else "by itself"
         is_close = len(exited) > 1 and exited[1].ended_ns - first.ended_ns < NOTICED_LATE_NS
@@ -96,6 +105,17 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
             likely, why = "likely: ", f"{why}; not certain, since another one was seen to end less than 0.1 s later"
         elif first.exit_code == -signal.SIGABRT and (len(group) > 1 or has_others):  # gloo does so for a wrong message
             likely, why = "likely: ", why + PERHAPS_FOR_ANOTHER
+        elif (
+            has_others
+            and first.exit_code is not None
+            and first.exit_code > 0
+            and _signal_behind(first.exit_code) is None
+        ):
+            # Many a script ends so when its peer is gone.
+            likely, why = "likely: ", why + PERHAPS_FOR_ANOTHER
+        elif (behind := _signal_behind(first.exit_code)) is not None and (len(group) > 1 or has_others):
+            likely = "likely: "
+            why += f"; not certain, since a shell around it ends so where {behind} has ended the training"
         return Attribution((first.local_rank,), f"{likely}ended {others}, without an exception on record{why}")
     return None
 
@@ -111,6 +131,12 @@ def _may_be_of_another(error: ErrorRecord) -> bool:
 def _failed_by(e: Evidence, time_ns: int) -> bool:
     raised = e.error is not None and not e.has_lost_a_thread and e.error.at_ns < time_ns
     return raised or (e.exit_code not in (None, 0) and 0 < e.ended_ns < time_ns)
+
+
+def _signal_behind(exit_code: int | None) -> str | None:
+    """Return the signal that an exit code of a shell stands for, of those that others than the rank may have caused."""
+    asks = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT, signal.SIGKILL)
+    return next((number.name for number in asks if exit_code == _OF_A_SHELL + number), None)
 
 
 def _exited_by_itself(e: Evidence) -> bool:

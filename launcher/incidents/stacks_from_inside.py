@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import signal
 import stat
 import time
 from collections.abc import Mapping
 
-from launcher.incidents.frames import Thread, frame_of, of_the_worker
+from launcher.incidents.frames import CRASHED, MAIN, Thread, frame_of, of_the_worker
 from launcher.processes.handles import open_pidfd, send_signal, wait_for_exit
 from launcher.processes.proc import descriptor_path, handles_signal, open_files, process_status
 from resilience_core.system.plain_files import only_plain
 
-__all__ = ["from_inside"]
+__all__ = ["fatal_stack", "from_inside"]
 
+_FATAL = "Fatal Python error: "
+_FATAL_TEXTS: dict[int, str] = {
+    signal.SIGSEGV: "Segmentation fault",
+    signal.SIGABRT: "Aborted",
+    signal.SIGFPE: "Floating point exception",
+    signal.SIGBUS: "Bus error",
+    signal.SIGILL: "Illegal instruction",
+}
+"""As faulthandler calls them, with or without a hyphen."""
+_MOST_FATAL_BYTES = 1 << 20
 _GONE = "the process had ended before anybody could look at it"
 _FAULTHANDLER_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
 
@@ -70,6 +82,23 @@ def from_inside(
             os.close(pidfd)
 
 
+def fatal_stack(path: str, number: int) -> tuple[Thread, ...]:
+    """Return the stacks that a process has written as it died of a signal; none where it has written none.
+
+    Args:
+        path: Its file, which must answer at once.
+        number: The signal. A child that it has forked may have written there, too, as it died of another one.
+    """
+    if number in _FATAL_TEXTS and _size(path) > 0:
+        with contextlib.suppress(OSError), open(path, "rb", opener=only_plain) as file:
+            file.seek(max(0, _size(path) - _MOST_FATAL_BYTES))
+            text = file.read(_MOST_FATAL_BYTES).decode("utf-8", errors="replace")
+            head, _, stacks = text.rpartition(_FATAL)[2].partition("\n\n")
+            if _FATAL in text and head.strip().replace("-", " ") == _FATAL_TEXTS[number]:
+                return _parse_faulthandler(stacks, CRASHED)
+    return ()
+
+
 def _why_not_ask(state: str, has_file: bool, handles: bool) -> str:
     """Return why a process cannot be asked for its stack; empty where it can."""
     if state in "ZX":
@@ -117,16 +146,18 @@ def _answer(path: str, before: int) -> tuple[Thread, ...]:
     return _parse_faulthandler(text) if "Current thread" in text and text.endswith("\n") else ()
 
 
-def _parse_faulthandler(text: str) -> tuple[Thread, ...]:
+def _parse_faulthandler(text: str, current: str = MAIN) -> tuple[Thread, ...]:
     threads = []
     for block in text.strip().split("\n\n"):
-        head, *lines = block.splitlines()
+        head, *lines = block.splitlines() or [""]
+        if not head.startswith(("Current thread", "Thread")):  # it lists extension modules after a fatal signal
+            continue
         frames = of_the_worker(
             frame_of(match["function"], match["file"], int(match["line"]))
             for line in lines
             if (match := _FAULTHANDLER_FRAME.match(line))
         )
         is_current = head.startswith("Current thread")
-        name = "MainThread" if is_current else head.partition(" (")[0]
-        threads.append(Thread(name, is_active=is_current, holds_gil=False, frames=frames, was_asked=True))
+        name = current if is_current else head.partition(" (")[0]
+        threads.append(Thread(name, is_active=is_current, holds_gil=False, frames=frames, was_asked=current == MAIN))
     return tuple(threads)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from launcher.incidents.attribution import attribute
 from launcher.incidents.children import families_of, most_telling
 from launcher.incidents.frames import main_thread
-from launcher.incidents.incident import MOST_CHILDREN, MOST_STACKS, Incident
+from launcher.incidents.incident import ELSEWHERE, MOST_CHILDREN, MOST_STACKS, Incident
 from launcher.incidents.rank_phrases import telling_threads
 from launcher.incidents.rank_report import RankReport, rank_report
 from launcher.incidents.source_lines import SourceReader
@@ -41,16 +41,29 @@ _LONGEST_LOOK_AT_CHILDREN_SECONDS = 0.05
 
 
 def incident_whatever_happens(
-    findings: Findings[RankMonitor], everybody: Sequence[RankMonitor], settings: MonitorSettings, reader: SourceReader
+    findings: Findings[RankMonitor],
+    everybody: Sequence[RankMonitor],
+    settings: MonitorSettings,
+    reader: SourceReader,
+    *,
+    may_signal: bool = True,
 ) -> Incident:
-    """Return what is known of a verdict; where collecting that fails, the verdict itself, and what has failed."""
+    """Return what is known of a verdict; where collecting that fails, the verdict itself, and what has failed.
+
+    Args:
+        findings: Who is late. Nobody where only a look was asked for, since another node has found somebody to be.
+        everybody: The local ranks of the generation, at least one.
+        settings: The monitor's.
+        reader: For what stacks do not tell.
+        may_signal: Ask ranks for their stacks by a signal where py-spy is missing.
+    """
     try:
-        return _incident(findings, everybody, settings, reader)
+        return _incident(findings, everybody, settings, reader, may_signal=may_signal)
     except Exception as error:  # noqa: BLE001 - whatever it is, the verdict stands and has to be told
         why = mistake_phrase("evidence could not be collected", error)
         return Incident(
-            kind="hang",
-            generation=findings.cases[0].rank.order.generation,
+            kind=_kind(findings),
+            generation=everybody[0].order.generation,
             why=f"who is to blame cannot be told: {why}",
             action=action_on([case.rank for case in findings.cases], (), settings),
             ranks=tuple(_bare_report(case, findings.seen_ns, why) for case in findings.cases),
@@ -77,7 +90,12 @@ def _bare_report(case: Case[RankMonitor], now_ns: int, why: str) -> RankReport:
 
 
 def _incident(
-    findings: Findings[RankMonitor], everybody: Sequence[RankMonitor], settings: MonitorSettings, reader: SourceReader
+    findings: Findings[RankMonitor],
+    everybody: Sequence[RankMonitor],
+    settings: MonitorSettings,
+    reader: SourceReader,
+    *,
+    may_signal: bool = True,
 ) -> Incident:
     """Return what is known of a verdict, stacks included."""
     now_ns = findings.seen_ns
@@ -103,7 +121,9 @@ def _incident(
         {r.order.local_rank: pid for r in by_suspicion if (pid := r.pid(views[r]))}, _LONGEST_LOOK_AT_CHILDREN_SECONDS
     )
     asked = time.monotonic_ns()
-    stacks = stacks_of_ranks(list(verdicts), alive, most_telling(families), settings, reasons)
+    # The launcher ends every rank once one is condemned, so none has anything left to be disturbed in.
+    may_be_asked = alive if settings.owns_ranks else verdicts
+    stacks = stacks_of_ranks(may_be_asked if may_signal else (), alive, most_telling(families), settings, reasons)
     ours = [stacks.get(rank.order.local_rank, ()) for rank in group]
     began = min((started_at(view) for rank in group if (view := views[rank]).start_time), default=math.inf)
     sources = reader.lines(lines_that_tell(ours), settings.config.stack_capture_timeout, began)
@@ -112,17 +132,15 @@ def _incident(
         for rank, stack in zip(group, ours, strict=True)
     }
     limits = {rank: int(verdict.limit_seconds * NS_PER_SECOND) for rank, verdict in verdicts.items()}
-    found = attribute(
-        [
-            evidence[rank]._replace(
-                is_condemned=rank in verdicts,
-                limit_ns=limits.get(rank, 0),
-                asked_ns=asked if any(t.was_asked for t in stacks.get(rank.order.local_rank, ())) else 0,
-            )
-            for rank in group
-        ],
-        has_others=findings.cases[0].rank.order.has_others,
-    )
+    evidence = {
+        rank: known._replace(
+            is_condemned=rank in verdicts,
+            limit_ns=limits.get(rank, 0),
+            asked_ns=asked if any(t.was_asked for t in stacks.get(rank.order.local_rank, ())) else 0,
+        )
+        for rank, known in evidence.items()
+    }
+    found = attribute(list(evidence.values()), has_others=everybody[0].order.has_others)
     reports = []
     for rank in group:
         number, known = rank.order.local_rank, evidence[rank]
@@ -146,8 +164,8 @@ def _incident(
             )
         )
     return Incident(
-        kind="hang",
-        generation=findings.cases[0].rank.order.generation,
+        kind=_kind(findings),
+        generation=everybody[0].order.generation,
         why=found.why,
         action=action_on(list(verdicts), reports, settings),
         ranks=tuple(reports),
@@ -156,10 +174,16 @@ def _incident(
     )
 
 
+def _kind(findings: Findings[RankMonitor]) -> str:
+    return "hang" if findings.cases else ELSEWHERE
+
+
 def action_on(condemned: Sequence[RankMonitor], ranks: Sequence[RankReport], settings: MonitorSettings) -> str:
     """Return one sentence about what is done: who is signalled, and who else has to end the culprit."""
     number = signal.Signals(settings.config.rank_termination_signal)
     numbers = [rank.order.rank for rank in condemned]
+    if not condemned:
+        return "none here: the failure was seen on another node"
     action = f"{number.name} to rank {', '.join(map(str, numbers))}"
     others = [r for r in ranks if r.is_culprit and r.rank not in numbers and r.exit_code is None]
     is_one = len(others) == 1
@@ -194,7 +218,10 @@ def _with_verdict(
 
 def trimmed(incident: Incident) -> Incident:
     """Return with no more than a terminal is told, so that it fits into one message however many ranks there are."""
-    told = [rank.local_rank for rank in incident.speakers[:MOST_STACKS]]
+    speakers = incident.speakers
+    if incident.kind == ELSEWHERE and not speakers:  # one that does not wait may be who the others wait for
+        speakers = tuple(rank for rank in incident.ranks if rank.evidence is None or not rank.evidence.waits)
+    told = [rank.local_rank for rank in speakers[:MOST_STACKS]]
 
     def trim(rank: RankReport) -> RankReport:
         thread = main_thread(rank.stack) if rank.local_rank in told else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple, Union, get_args
 
 from launcher.incidents.incident import Incident
 from launcher.monitor.near_miss import NearMiss
@@ -20,23 +20,27 @@ __all__ = [
     "Forget",
     "HangReport",
     "LauncherStopped",
+    "Look",
+    "Looked",
     "MissingParts",
     "MonitorConfig",
     "MonitorOrder",
     "MonitorReport",
     "MonitorSettings",
     "Note",
+    "Proceed",
     "RunFolders",
     "Signalled",
     "Spared",
     "Stop",
+    "Suspected",
     "Watch",
     "WatchOrder",
 ]
 
 MESSAGE_SIZE = 1 << 16
 """Of an order in bytes, at most."""
-_VERSION = 2
+_VERSION = 3
 
 
 class MonitorConfig(NamedTuple):
@@ -167,6 +171,20 @@ class RunFolders(NamedTuple):
     parts: tuple[str, ...]
 
 
+class Look(NamedTuple):
+    """Report what can be seen of the ranks of a generation, since a rank of another node is late."""
+
+    generation: int
+    may_signal: bool
+    """Where py-spy is missing, a signal may ask them for their stacks: they will be ended, whatever it does to them."""
+
+
+class Proceed(NamedTuple):
+    """The other nodes have looked at their ranks: those that are late may be signalled."""
+
+    generation: int
+
+
 class Stop(NamedTuple):
     """End."""
 
@@ -193,13 +211,37 @@ class HangReport(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields as JSON types."""
-        return {**self._asdict(), "incident": self.incident.to_json()}
+        return {**self._asdict(), "incident": self.incident.to_json(is_short=True)}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> HangReport:
         """Return the message that :meth:`to_json` took apart."""
         fields["incident"] = Incident.from_json(fields["incident"])
         return cls(**{**fields, "condemned": tuple(fields["condemned"])})
+
+
+class Suspected(NamedTuple):
+    """A rank is late, and is about to be looked at. Told only where the job has ranks on other nodes."""
+
+    generation: int
+
+
+class Looked(NamedTuple):
+    """What was seen of the ranks of a generation, as :class:`Look` has asked; None where none is watched any more."""
+
+    generation: int
+    incident: Incident | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields as JSON types."""
+        document = self.incident.to_json(is_short=True) if self.incident is not None else None
+        return {"generation": self.generation, "incident": document}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Looked:
+        """Return the message that :meth:`to_json` took apart."""
+        document = fields["incident"]
+        return cls(fields["generation"], Incident.from_json(document) if document is not None else None)
 
 
 class Spared(NamedTuple):
@@ -248,10 +290,10 @@ class Fenced(NamedTuple):
 
 
 # Union, since Python 3.10 evaluates it: a tuple of the members is what the formats need.
-MonitorOrder = Union[Watch, Forget, RunFolders, Stop]  # noqa: UP007
-MonitorReport = Union[Note, HangReport, Spared, Signalled, MissingParts, LauncherStopped, Fenced]  # noqa: UP007
+MonitorOrder = Union[Watch, Forget, RunFolders, Look, Proceed, Stop]  # noqa: UP007
+MonitorReport = Union[  # noqa: UP007
+    Note, Suspected, HangReport, Looked, Spared, Signalled, MissingParts, LauncherStopped, Fenced
+]
 
-ORDERS: MessageFormat[MonitorOrder] = MessageFormat(_VERSION, (Watch, Forget, RunFolders, Stop))
-REPORTS: MessageFormat[MonitorReport] = MessageFormat(
-    _VERSION, (Note, HangReport, Spared, Signalled, MissingParts, LauncherStopped, Fenced)
-)
+ORDERS: MessageFormat[MonitorOrder] = MessageFormat(_VERSION, get_args(MonitorOrder))
+REPORTS: MessageFormat[MonitorReport] = MessageFormat(_VERSION, get_args(MonitorReport))

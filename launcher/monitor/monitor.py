@@ -15,34 +15,32 @@ import os
 import select
 import signal
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from launcher.incidents.incident import Incident
 from launcher.incidents.incident_writer import SLOWEST_WRITE_SECONDS, IncidentWriter
+from launcher.incidents.machine import MachineEvidence
 from launcher.incidents.source_lines import SourceReader
 from launcher.monitor.deadline_rules import DeadlineRules, Findings
 from launcher.monitor.last_duties import clean_up, remove_folders
 from launcher.monitor.lost_time import MONITOR, LostTime
 from launcher.monitor.messages import (
     Forget,
-    HangReport,
     LauncherStopped,
+    Look,
     MissingParts,
     MonitorSettings,
     Note,
     RunFolders,
     Signalled,
-    Spared,
     Stop,
     Watch,
     WatchOrder,
 )
-from launcher.monitor.near_miss import NearMiss
+from launcher.monitor.other_nodes import busy_until_ns, look_for_others, reporter_to
 from launcher.monitor.parent_channel import ParentChannel
 from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.replacement_rules import StoppedLauncher
-from launcher.monitor.termination import Reporter, terminate
+from launcher.monitor.termination import terminate
 from launcher.processes.background import Background
 from launcher.processes.exit_codes import SUCCEEDED
 from launcher.processes.handles import has_exited, send_signal
@@ -85,6 +83,7 @@ class Monitor:
         self._lost = LostTime(settings.lost_time)
         self._writer = IncidentWriter(settings.log_folder)
         self._sources = SourceReader()
+        self._machine = MachineEvidence([settings.log_folder])
         self._rules: DeadlineRules[RankMonitor] = DeadlineRules(
             self._clock,
             lambda ns: time.sleep(ns / NS_PER_SECOND),
@@ -145,17 +144,9 @@ class Monitor:
         if self._channel.is_being_ended(generation):
             self._handle_orders()
             return
-        longest_seconds = 2 * config.stack_capture_timeout + SLOWEST_WRITE_SECONDS  # stacks, and their source
-        self._lost.announce_work(findings.seen_ns + int(longest_seconds * NS_PER_SECOND))
-
-        def tell_incident(incident: Incident, condemned: Sequence[int], problem: str | None) -> None:
-            self._channel.tell(HangReport(generation, incident, tuple(condemned), problem))
-
-        def tell_near_misses(near_misses: Sequence[NearMiss]) -> None:
-            self._channel.tell(Spared(generation, tuple(near_misses)))
-
-        reporter = Reporter(tell_incident, tell_near_misses, lambda: self._channel.is_being_ended(generation))
+        self._lost.announce_work(busy_until_ns(findings.seen_ns, config))
         everybody = [rank for rank in self._ranks.values() if rank.order.generation == generation]
+        reporter = reporter_to(self._channel, self._machine, everybody[0].order, findings.seen_ns, config)
         signalled = terminate(findings, everybody, self._rules, self._settings, self._writer, self._sources, reporter)
         self._lost.announce_work(0)
         if signalled:
@@ -166,6 +157,12 @@ class Monitor:
                 self._settled.add(generation)
             self._channel.tell(Signalled(generation, signalled_ns, findings.seen_ns))
         self._handle_orders()
+
+    def _look_for_others(self, order: Look) -> None:
+        ranks = [rank for rank in self._judged() if rank.order.generation == order.generation]
+        self._lost.announce_work(busy_until_ns(self._clock(), self._settings.config))
+        look_for_others(order, ranks, self._settings, self._sources, self._channel, self._machine)
+        self._lost.announce_work(0)
 
     def _kill_survivors(self, now_ns: int) -> None:
         """Kill condemned ranks that survive their termination signal."""
@@ -186,6 +183,7 @@ class Monitor:
             return
         self._look_for_parts_ns = now_ns + _LOOK_FOR_PARTS_NS
         self._look_at_parent(now_ns)
+        self._machine.look({})
         # A cell that has been opened is not looked up any more.
         unopened = [r.order.cell for r in self._ranks.values() if (view := r.view()) is not None and view.pid == 0]
         paths = [*self._settings.parts, *unopened]
@@ -240,6 +238,8 @@ class Monitor:
                     self._settled.discard(order.generation)
                     if self._fence is not None:
                         self._fence.forget(order.generation)
+            elif isinstance(order, Look):
+                self._look_for_others(order)
             elif isinstance(order, Stop):
                 self._told_to_stop = True
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import array
 import collections
+import select
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from launcher.monitor.messages import MESSAGE_SIZE, ORDERS, REPORTS, Forget, MonitorOrder, MonitorReport
+from launcher.monitor.messages import MESSAGE_SIZE, ORDERS, REPORTS, Forget, MonitorOrder, MonitorReport, Proceed
 from launcher.processes.message_format import MessageError
 from launcher.records.console import announce
 
@@ -77,6 +79,22 @@ class ParentChannel:
         """Return whether the parent is ending a generation, which it says before it signals a rank."""
         self.read()
         return any(isinstance(each.order, Forget) and each.order.generation == generation for each in self._arrived)
+
+    def await_word(self, generation: int, end_ns: int) -> None:
+        """Wait until the parent says that a generation's late ranks may be signalled, or ends it, or the time is up.
+
+        Args:
+            generation: Which.
+            end_ns: ``CLOCK_MONOTONIC``.
+        """
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        while not self.is_closed and not self.is_being_ended(generation):
+            left_ns = end_ns - time.monotonic_ns()
+            words = [each.order.generation for each in self._arrived if isinstance(each.order, Proceed)]
+            if left_ns <= 0 or generation in words:
+                return
+            poller.poll(left_ns / 1_000_000)
 
     # ---- reports ----------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from launcher.incidents.children import Child, with_awaited
 from launcher.incidents.frames import Frame, Thread, is_a_wait_for_the_gpu, own_frame
@@ -47,18 +47,19 @@ def can_be_asked(look: ProcessLook | None) -> bool:
 
 
 def stacks_of_ranks(
-    verdicts: Sequence[RankMonitor],
+    may_be_asked: Collection[RankMonitor],
     views: dict[RankMonitor, CellView],
     children: Sequence[Child],
     settings: MonitorSettings,
     reasons: dict[int, str],
 ) -> dict[int, tuple[Thread, ...]]:
-    """By local rank, and by the negative pid of a child; the ranks' come first where time or memory run out."""
+    """By local rank, and by the negative pid of a child; the ranks' come first where time or memory run out.
+
+    Only those that ``may_be_asked`` are asked by a signal, which may wake a wait in C.
+    """
     if not settings.config.capture_stacks:
         reasons.update((rank.order.local_rank, "none was taken (--ft-capture-stacks false)") for rank in views)
         return {}
-    # The launcher ends every rank once one is condemned, so none has anything left to be disturbed in.
-    may_be_asked = views if settings.owns_ranks else verdicts
     try:
         return take_stacks(
             {

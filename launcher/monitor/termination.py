@@ -39,6 +39,13 @@ class Reporter(NamedTuple):
     is_being_ended: Callable[[], bool] = lambda: False
     """Whether the launcher, which says so before it signals anybody, ends the generation meanwhile: no verdict then,
     and what looks like a sign of trouble may be the launcher's own doing."""
+    suspicion: Callable[[], None] = lambda: None
+    """Called before anything is looked at, so that other nodes look at their ranks at the same time."""
+    machine: Callable[[], tuple[str, ...]] = tuple
+    """What the machine itself tells (:mod:`launcher.incidents.machine`), within a bound."""
+    await_others: Callable[[], None] = lambda: None
+    """Called before the signal: once a rank is killed, its peers on other nodes lose it, and no longer stand where they
+    stood. Returns within a bound."""
 
 
 def terminate(
@@ -72,7 +79,9 @@ def terminate(
     announced: list[int] = []
     incident: Incident | None = None
     try:
+        report.suspicion()
         incident = incident_whatever_happens(findings, everybody, settings, sources)
+        incident = incident._replace(machine=report.machine())
         problem: str | None = None
         if not (is_dropped := report.is_being_ended()):
             incident, problem = writer.write(incident)
@@ -87,6 +96,7 @@ def terminate(
             announced = [case.rank.order.local_rank for case in standing]
             told = _corrected(incident, standing, _near_misses(incident, withdrawn, ()), settings)
             report.incident(trimmed(told), announced, problem)
+            report.await_others()
     finally:
         # Once more: telling takes time, too. From here to the signal there are only system calls.
         standing, back = _without_who_waited(incident, *rules.still_due(standing))

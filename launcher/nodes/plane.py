@@ -7,6 +7,7 @@ call blocks.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 import os
@@ -14,8 +15,10 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
+from launcher.nodes.failure_messages import Story
+from launcher.nodes.gathering import Gathered, Heard
 from launcher.nodes.membership import NodeInfo
 from launcher.nodes.policy import Policy
 from launcher.nodes.protocol import FORMAT, Farewell, NodeProtocol
@@ -24,9 +27,11 @@ from launcher.nodes.session_messages import Doing, Status, View
 from launcher.nodes.transport import Transport
 from launcher.processes.message_format import MessageError
 
-__all__ = ["Plane", "PlaneSettings"]
+__all__ = ["FailureListener", "Plane", "PlaneSettings"]
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _LONGEST_LOOK_SECONDS = 0.2
 _LONGEST_LAST_SECONDS = 0.5
@@ -58,6 +63,16 @@ class PlaneSettings(NamedTuple):
     contacts: tuple[Address, ...]
     policy: Policy
     founds: bool
+
+
+class FailureListener(Protocol):
+    """Whom the control plane tells of failures, in its thread; neither call may block or raise."""
+
+    def heard(self, heard: Heard) -> None:
+        """Take what the leader says to this node."""
+
+    def gathered(self, gathered: Gathered) -> None:
+        """Take the accounts of all nodes, as this node leads; :meth:`Plane.decided` is to follow, from any thread."""
 
 
 class Plane:
@@ -101,8 +116,15 @@ class Plane:
         self._is_released = False
         self._is_closing = False
         self._failure: Exception | None = None
+        self._listener: FailureListener | None = None
+        self._of_failures: collections.deque[Callable[[int], object]] = collections.deque()
+        """What is to be said of failures; called by the thread with the monotonic time."""
         self._farewell: tuple[Sequence[Address], bytes] = ((), b"")
         self._thread = threading.Thread(target=self._run, name="ft_nodes", daemon=True)
+
+    def listen(self, listener: FailureListener) -> None:
+        """Have failures told to somebody; before :meth:`start`."""
+        self._listener = listener
 
     def start(self, status: Status) -> None:
         """Begin to take part."""
@@ -130,6 +152,31 @@ class Plane:
             if self._failure is not None:
                 raise RuntimeError(f"the control plane of this node has failed: {self._failure!r}") from self._failure
             return self._view
+
+    def suspect(self, generation: int) -> None:
+        """Say that a rank of this node is late, so that the other nodes look at theirs."""
+        self._say_of_failure(lambda now_ns: self._protocol.accounts.suspect(generation))
+
+    def looked(self, generation: int) -> None:
+        """Say that this node has looked at its ranks."""
+        self._say_of_failure(lambda now_ns: self._protocol.accounts.looked(generation))
+
+    def give_account(self, generation: int, text: str) -> None:
+        """Say what this node has seen of its ranks in a generation that is over."""
+
+        def give(now_ns: int) -> None:
+            size = self._protocol.view.group_size if self._protocol.view is not None else 1
+            self._protocol.accounts.give(generation, text, now_ns, size)
+
+        self._say_of_failure(give)
+
+    def decided(self, generation: int, text: str) -> None:
+        """Tell all nodes what has happened."""
+        self._say_of_failure(lambda now_ns: self._protocol.decided(generation, text))
+
+    def _say_of_failure(self, say: Callable[[int], object]) -> None:
+        self._of_failures.append(say)
+        self._transport.wake()
 
     def wake_agent(self) -> None:
         """Make ``descriptor`` readable, from any thread."""
@@ -188,11 +235,35 @@ class Plane:
                 logger.warning("node %s has sent %s", sender, error)
                 continue
             protocol.receive(sender, message, now_ns)
+        while self._of_failures:
+            self._of_failures.popleft()(now_ns)
         protocol.flush(now_ns)
+        story, encoded = None, b""
         for name, address, message in protocol.outbox:
-            self._transport.send(name, address, FORMAT.encode(message))
+            if isinstance(message, Story):  # all members get the same one, which may be long
+                if message != story:
+                    story, encoded = message, FORMAT.encode(message)
+                self._send(name, address, encoded)
+            else:
+                self._send(name, address, FORMAT.encode(message))
         protocol.outbox.clear()
         self._publish(status)
+        self._tell_of_failures()
+
+    def _send(self, name: str | None, address: Address | None, payload: bytes) -> None:
+        try:
+            self._transport.send(name, address, payload)
+        except ValueError as error:  # no message of ours is that long; if one is, it is the one thing that is lost
+            logger.error("a message to %s is not sent: %s", name or address, error)
+
+    def _tell_of_failures(self) -> None:
+        heard, self._protocol.accounts.heard = self._protocol.accounts.heard, []
+        gathered = self._protocol.take_gathered()
+        if self._listener is not None:
+            for each in heard:
+                _tell(self._listener.heard, each)
+            for one in gathered:
+                _tell(self._listener.gathered, one)
 
     def _publish(self, taken: Status) -> None:
         protocol = self._protocol
@@ -213,3 +284,10 @@ class Plane:
                 FORMAT.encode(Farewell(protocol.name, f"the launcher of node {self._settings.host} was killed")),
             )
             self._on_voters(*self._farewell)
+
+
+def _tell(listener: Callable[[T], object], what: T) -> None:
+    try:
+        listener(what)
+    except Exception:  # a story that cannot be told must not end the job
+        logger.exception("what was said of a failure could not be dealt with; please report this")

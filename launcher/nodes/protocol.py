@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from launcher.nodes.coordinator import Coordinator
+from launcher.nodes.failure_messages import Account, LookDone, LookRequest, OfFailure, Proceed, Story, Suspicion
+from launcher.nodes.gathering import Gathered, Gatherer, NodeAccounts
 from launcher.nodes.membership import Membership, NodeInfo, Phase
 from launcher.nodes.policy import Policy
 from launcher.nodes.raft import RaftNode, Timing
@@ -38,11 +40,10 @@ class Farewell(NamedTuple):
     why: str
 
 
-Message = RequestVote | Vote | Append | Install | Appended | TimeoutNow | Renew | Granted | Elsewhere | Farewell
+_Agreeing = RequestVote | Vote | Append | Install | Appended | TimeoutNow | Renew | Granted | Elsewhere | Farewell
+Message = _Agreeing | OfFailure
 
-FORMAT: MessageFormat[Message] = MessageFormat(
-    1, (RequestVote, Vote, Append, Install, Appended, TimeoutNow, Renew, Granted, Elsewhere, Farewell)
-)
+FORMAT: MessageFormat[Message] = MessageFormat(2, get_args(Message))
 
 
 class NodeProtocol:
@@ -77,6 +78,7 @@ class NodeProtocol:
         self._chance, self._contacts = chance, tuple(contacts)
         self._make_raft(now_ns, founds=founds)
         self.session = Session(info, contacts, policy.lease_ns, now_ns, name if founds else "")
+        self.accounts = NodeAccounts()
         self._void: set[str] = set()
         """Jobs that this node was the one voter of, and has given up."""
         self._show_ns = now_ns
@@ -97,6 +99,7 @@ class NodeProtocol:
             due.append(self.raft.due_ns)
         if self._coordinator is not None:
             due.append(self._coordinator.due_ns)
+        due += [each for each in (self.accounts.due_ns, self._gatherer.due_ns) if each is not None]
         return min(due)
 
     @property
@@ -107,7 +110,8 @@ class NodeProtocol:
         votes in its place.
         """
         if self.view is not None and self.view.phase == Phase.ENDED:
-            return self._coordinator is None or self._coordinator.has_told_all
+            is_told = self.membership.exit_code == 0 or self._gatherer.has_told(self.membership.generation)
+            return self._coordinator is None or (self._coordinator.has_told_all and is_told)
         if self.session.status.doing != Doing.LEFT:
             return True
         others = [name for name in self.membership.nodes if name != self.name]
@@ -129,6 +133,7 @@ class NodeProtocol:
             # Nothing that this node has acknowledged can be counted on by anybody.
             self._start_over(now_ns, now_ns + self._policy.lease_ns * 5 // 4)
         self.session.tick(now_ns)
+        self.accounts.tick(now_ns)
         self.raft.tick(now_ns)
         self._lead(now_ns)
         self._show_leader(now_ns)
@@ -137,6 +142,7 @@ class NodeProtocol:
                 self._coordinator.flush(now_ns)
                 for name, why in self._farewells.items():
                     self._coordinator.farewell(name, why)
+                self._gatherer.flush(now_ns)
             self.raft.flush(now_ns)
             if not self._collect(now_ns):
                 return
@@ -163,7 +169,12 @@ class NodeProtocol:
             self._farewells[message.node] = message.why
             self.raft.leader_is_dead(message.node, now_ns)
         elif message.job == self.session.job != "":
-            self.raft.receive(sender, message, now_ns)
+            if isinstance(message, (LookRequest, Proceed, Story)):
+                self.accounts.receive(message)
+            elif not isinstance(message, (Suspicion, LookDone, Account)):
+                self.raft.receive(sender, message, now_ns)
+            elif self._coordinator is not None:
+                self._gatherer.receive(sender, message, now_ns)
 
     def _start_over(self, now_ns: int, silent_until_ns: int | None = None) -> None:
         self._make_raft(now_ns, founds=False)
@@ -174,6 +185,7 @@ class NodeProtocol:
         timing = Timing(self._policy.lease_ns // _HEARTBEATS_IN_LEASE, self._policy.lease_ns // _ELECTIONS_IN_LEASE)
         self.raft = RaftNode(self.name, self.membership, timing, self._chance, now_ns, founds=founds)
         self._coordinator: Coordinator | None = None
+        self._gatherer = Gatherer(self.membership)
 
     @property
     def _has_founded_in_vain(self) -> bool:
@@ -219,10 +231,12 @@ class NodeProtocol:
     def _lead(self, now_ns: int) -> None:
         """Have a coordinator exactly while, and for the term in which, this node leads."""
         if not self.raft.is_leader:
-            self._coordinator = None
+            if self._coordinator is not None:
+                self._coordinator, self._gatherer = None, Gatherer(self.membership)
         elif self._coordinator is None or self._term != self.raft.term:
             self._term = self.raft.term
             self._coordinator = Coordinator(self.raft, self.membership, self._policy, now_ns)
+            self._gatherer = Gatherer(self.membership)
 
     def _collect(self, now_ns: int) -> bool:
         """Move what the parts have to say to the outbox; what a node says to itself is heard at once.
@@ -239,11 +253,32 @@ class NodeProtocol:
             self._coordinator.outbox.clear()
         sent += self.session.outbox
         self.session.outbox.clear()
+        sent += self._of_failures()
         own = [message for name, address, message in sent if self._is_own(name, address)]
         self.outbox += [each for each in sent if not self._is_own(each[0], each[1])]
         for message in own:
             self._handle(self.name, message, now_ns)
         return bool(own)
+
+    def _of_failures(self) -> list[tuple[str | None, Address | None, Message]]:
+        job, leader = self.session.job, self.session.leader
+        sent: list[tuple[str | None, Address | None, Message]] = [
+            (name, self._address(name), message._replace(job=job)) for name, message in self._gatherer.outbox
+        ]
+        if leader is not None:
+            sent += [(leader, self._address(leader), each._replace(job=job)) for each in self.accounts.outbox]
+        self._gatherer.outbox.clear()
+        self.accounts.outbox.clear()  # an account is repeated
+        return sent
+
+    def take_gathered(self) -> list[Gathered]:
+        """Return the accounts of failures that are complete, each once; who has decided calls :meth:`decided`."""
+        gathered, self._gatherer.gathered = self._gatherer.gathered, []
+        return gathered
+
+    def decided(self, generation: int, text: str) -> None:
+        """Tell the members what has happened, where this node still leads."""
+        self._gatherer.decided(generation, text)
 
     def _is_own(self, name: str | None, address: Address | None) -> bool:
         return name == self.name or (name is None and address == (self.session.info.address, self.session.info.port))

@@ -7,9 +7,12 @@ raises.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
-from typing import NamedTuple
+from collections.abc import Mapping
+from types import NoneType
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 from launcher.processes.proc import open_files, process_status, status_of, wait_channel
 from resilience_core.protocol.cell_layout import SHUT_DOWN
@@ -21,6 +24,8 @@ __all__ = [
     "UNREADABLE",
     "Evidence",
     "ProcessLook",
+    "evidence_from_json",
+    "evidence_to_json",
     "kernel_wait",
     "last_sign_ns",
     "look_at",
@@ -217,3 +222,41 @@ class Evidence(NamedTuple):
             if number not in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT):
                 return number
         return None
+
+
+def evidence_to_json(evidence: Evidence) -> dict[str, Any]:
+    """Return what is known, in JSON types, without what is not; the exception is left to who keeps it already."""
+    defaults = Evidence._field_defaults
+    known = evidence._asdict()
+    return {
+        name: known[name]
+        for name in known
+        if name != "error" and (name not in defaults or known[name] != defaults[name])
+    }
+
+
+def evidence_from_json(document: Mapping[str, Any], error: ErrorRecord | None) -> Evidence:
+    """Return what :func:`evidence_to_json` took apart; keys that are not known are ignored.
+
+    Raises:
+        TypeError: It is no evidence: the rank is missing, or a value has the wrong type.
+    """
+    known = {name: document[name] for name in Evidence._fields if name in document}
+    known["open_sections"] = tuple(known.get("open_sections", ()))
+    known["closed"] = tuple((name, count) for name, count in known.get("closed", ()))
+    if not all(type(name) is str and type(count) is int for name, count in known["closed"]):
+        raise TypeError(f"closed is {known['closed']!r}")
+    if not all(type(name) is str for name in known["open_sections"]):
+        raise TypeError(f"open_sections is {known['open_sections']!r}")
+    evidence = Evidence(**known, error=error)
+    for name, allowed in _types().items():
+        if type(getattr(evidence, name)) not in allowed:
+            raise TypeError(f"{name} is {getattr(evidence, name)!r}")
+    return evidence
+
+
+@functools.cache
+def _types() -> dict[str, tuple[type, ...]]:
+    """Return what plain types each field may have; an exception checks its own."""
+    hints = {name: get_args(hint) or (hint,) for name, hint in get_type_hints(Evidence).items()}
+    return {name: allowed for name, allowed in hints.items() if {bool, int, str, NoneType}.issuperset(allowed)}

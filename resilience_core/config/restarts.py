@@ -57,7 +57,8 @@ class RestartSettings:
         converter=values.duration,
         metadata=described(
             "SECONDS",
-            "Longest time that taking the stacks may delay the signal; once more as long where source cannot be read.",
+            "Longest time that stacks, and other nodes that look at their ranks, may delay the signal; once more as "
+            "long where source cannot be read.",
         ),
     )
     checkpoint_iteration_file: str | None = attrs.field(

@@ -117,15 +117,24 @@ def allow_stack_dumps(launcher: int) -> None:
         allow_tracer(launcher)
 
 
+_of_fatal_signals: list[TextIO] = []
+"""Where faulthandler writes on a fatal signal; open for as long as the process lives."""
+
+
 def register_stack_dump(cell_path: str) -> TextIO | None:
     """Write this process's stacks beside the cell when the monitor asks, where it cannot read them from outside.
+
+    So does a fatal signal (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT), unless faulthandler is in use already: then it
+    writes where the script wants it.
 
     Returns:
         What they are written to; None where no file can be made, which costs the stacks and nothing else.
     """
     try:
         # Open as long as monitoring lasts.
-        file = open(cell_path + ".stack", "w", encoding="utf-8", opener=only_plain)  # noqa: SIM115
+        # At its end, whatever an earlier descriptor of this process has written there.
+        file = open(cell_path + ".stack", "a", encoding="utf-8", opener=only_plain)  # noqa: SIM115
+        file.truncate(0)
     except OSError as error:
         logger.warning("no stacks of this rank can be had without py-spy: %s: %s", error.filename, error.strerror)
         return None
@@ -133,13 +142,17 @@ def register_stack_dump(cell_path: str) -> TextIO | None:
     if threading.current_thread() is threading.main_thread() and signal.getsignal(STACK_SIGNAL) == signal.SIG_DFL:
         signal.signal(STACK_SIGNAL, signal.SIG_IGN)
     faulthandler.register(STACK_SIGNAL, file=file, all_threads=True, chain=False)
+    if not faulthandler.is_enabled():
+        faulthandler.enable(file=file, all_threads=True)
+        _of_fatal_signals.append(file)
     return file
 
 
 def unregister_stack_dump(file: TextIO) -> None:
-    """Undo :func:`register_stack_dump`."""
+    """Undo :func:`register_stack_dump`, but for fatal signals: a process may also die of one while it ends."""
     faulthandler.unregister(STACK_SIGNAL)
-    file.close()
+    if file not in _of_fatal_signals:
+        file.close()
 
 
 def exit_on_uncaught_exception(kind: type[BaseException], error: BaseException, trace: Any) -> None:

@@ -54,6 +54,8 @@ class Made:
             signals=SimpleNamespace(deferred=contextlib.nullcontext, raise_pending=lambda: None, first=None),
             on_disk=lambda what, call, otherwise: otherwise,
             log_folder="",
+            run_folder_keeper=SimpleNamespace(folder=SimpleNamespace(cell=lambda generation, local_rank: "")),
+            machine=SimpleNamespace(memory_kill=lambda *_, **__: None, facts=lambda seconds: (), gpu_users=set()),
         )
         spec = WorkerSpec(
             role="trainer",
@@ -324,7 +326,7 @@ def test_a_name_server_is_asked_nothing_at_a_restart(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("socket.getfqdn", lambda name="": asked.append(name) or "node")
     made = Made()
     pids = {0: SimpleNamespace(pid=4711)}
-    generation = SimpleNamespace(processes=SimpleNamespace(workers=pids, pids=lambda: {0: 4711}))
+    generation = SimpleNamespace(number=0, processes=SimpleNamespace(workers=pids, pids=lambda: {0: 4711}))
     monkeypatch.setattr(agent_module, "Generation", lambda *_: generation)
     monkeypatch.setattr(agent_module.announcements, "restarted", lambda *_: "restarted")
 
@@ -389,6 +391,9 @@ def test_a_restart_is_timed_from_what_this_node_has_seen_of_it(monkeypatch: pyte
 class PeriodicTasks:
     """A generation that notes its chores, and how soon it wants to be looked at again."""
 
+    condemned: tuple[int, ...] = ()
+    overstayed: tuple[int, ...] = ()
+
     def __init__(self, next_look: float | None, has_logged_phases: bool = True) -> None:
         self.done: list[str] = []
         self.next_look_seconds = lambda: next_look
@@ -396,6 +401,9 @@ class PeriodicTasks:
 
     def reap_orphans(self) -> None:
         self.done.append("orphans")
+
+    def look_at_machine(self) -> None:
+        self.done.append("machine")
 
     def log_phases(self) -> None:
         self.done.append("phases")
@@ -421,7 +429,7 @@ def test_chores_are_done_when_they_are_due_and_not_at_every_wake_up(
 
     agent._periodic_tasks.due_ns = 0
     assert agent._periodic_tasks.do(generation) == seconds
-    assert generation.done == ["orphans", "phases", "look"]
+    assert generation.done == ["orphans", "machine", "phases", "look"]
     assert 0 < agent._periodic_tasks.due_ns - time.monotonic_ns() <= seconds * S
 
 

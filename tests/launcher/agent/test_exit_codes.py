@@ -33,7 +33,15 @@ class FakeAgent(SimpleNamespace):
     """Ends as it is told to."""
 
     def __init__(self, ends: Any, **state: Any) -> None:
-        base = {"has_started": True, "ended_cleanly": False, "excludes_this_node_only": False, "exit_code": None}
+        incidents = SimpleNamespace(culprits=lambda generation: [], await_story=lambda generation: None)
+        base = {
+            "incidents": incidents,
+            "stories": SimpleNamespace(close=lambda: None),
+            "has_started": True,
+            "ended_cleanly": False,
+            "excludes_this_node_only": False,
+            "exit_code": None,
+        }
         super().__init__(
             ends=ends, generation=0, furthest=NOTHING_REACHED, ended_because=None, failures=0, **{**base, **state}
         )

@@ -15,6 +15,7 @@ from launcher.agent.after_shutdown import Overstayed
 from launcher.agent.announcements import closing, level_of, monitor_changed, what_follows
 from launcher.agent.failure_incident import (
     NO_PY_SPY,
+    TAIL_LINES,
     beyond_mending,
     failure_incident,
     is_in_a_step,
@@ -212,8 +213,9 @@ def test_a_pipe_where_standard_error_went_is_left_alone(tmp_path: Path) -> None:
     assert found == [()]
     path.unlink()
     assert tail(str(path)) == tail("") == tail("/dev/zero") == ()
-    path.write_text("".join(f"line {number}\n" for number in range(30)))
-    assert tail(str(path)) == tuple(f"line {number}" for number in range(10, 30))
+    path.write_text("".join(f"line {number}\n" for number in range(TAIL_LINES + 10)))
+    assert TAIL_LINES == 50
+    assert tail(str(path)) == tuple(f"line {number}" for number in range(10, TAIL_LINES + 10))
 
 
 def test_who_was_killed_because_it_did_not_end_is_said_to_be_that(tmp_path: Path) -> None:

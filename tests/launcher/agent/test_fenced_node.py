@@ -169,7 +169,7 @@ def test_the_generation_that_runs_is_known_as_fenced(generation: int, is_fenced:
     )
     current: Any = SimpleNamespace(number=3, is_fenced=False)
     incidents: Any = None
-    take_reports(resources, current, incidents, restarts_are_left=True)
+    take_reports(resources, current, incidents, incidents, restarts_are_left=True)
     assert current.is_fenced == is_fenced
     assert written == [("fenced", {"generation": generation, "late_ns": 7})]
 

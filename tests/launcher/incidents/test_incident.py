@@ -53,6 +53,8 @@ reports = st.builds(
 
 def consistent(report: RankReport) -> RankReport:
     """As they are made: an exit has its code, and any other cause how long and against which limit."""
+    if report.evidence is not None:
+        report = report._replace(evidence=report.evidence._replace(error=report.error))
     if report.cause == "exit":
         return report._replace(exit_code=report.exit_code or 1)
     if report.cause is not None and report.open_seconds is not None:

@@ -144,7 +144,7 @@ def test_what_finds_no_room_behind_a_file_system_that_hangs_is_said(
             "TypeError: is_culprit is 1",
         ),
         (lambda plain: json.dumps({**plain, "ranks": None}), "TypeError"),
-        (lambda plain: json.dumps({**plain, "ranks": [{}]}), "KeyError"),
+        (lambda plain: json.dumps({**plain, "ranks": [{}]}), "TypeError"),
         (lambda plain: json.dumps({**plain, "more": 1}), "TypeError"),
     ],
 )

@@ -351,7 +351,7 @@ def test_who_hangs_in_a_generation_that_the_launcher_is_ending_is_not_judged(
         order()
     else:
         evidence = hang_incident._incident
-        monkeypatch.setattr(hang_incident, "_incident", lambda *facts: (order(), evidence(*facts))[1])
+        monkeypatch.setattr(hang_incident, "_incident", lambda *facts, **how: (order(), evidence(*facts, **how))[1])
     hung.be_late(0)
     hung.judge()
 

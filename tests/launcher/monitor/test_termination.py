@@ -21,6 +21,7 @@ import pytest
 from launcher.agent import incident_log, monitor_reports
 from launcher.agent.announcements import near_miss
 from launcher.agent.job_limits import JobLimits
+from launcher.agent.job_stories import JobStories
 from launcher.incidents.attributed import Attribution
 from launcher.incidents.children import children_of
 from launcher.incidents.frames import Frame, Thread
@@ -96,6 +97,7 @@ class Group:
         self.meanwhile: Callable[[], Any] = lambda: None
         self.is_being_ended: Callable[[], bool] = lambda: False
         self.when_told: Callable[[], Any] = lambda: None
+        self.when_awaited: Callable[[], Any] = lambda: None
         self.number = "SIGKILL"
         self.owns_ranks = True
         self.incidents: list[tuple[Incident, Sequence[int], str | None]] = []
@@ -130,7 +132,9 @@ class Group:
         config = FaultToleranceConfig(rank_termination_signal=self.number, stack_capture_timeout=180)
         settings = settings_of(config, self.owns_ranks)
         writer = IncidentWriter(str(self.folder))
-        reporter = Reporter(self._hear, self.spared.extend, lambda: self.is_being_ended())
+        reporter = Reporter(
+            self._hear, self.spared.extend, lambda: self.is_being_ended(), await_others=lambda: self.when_awaited()
+        )
         signalled = terminate(findings, self.ranks, self.rules, settings, writer, SourceReader(), reporter)
         writer.finish(180)
         return [rank.order.local_rank for rank in signalled]
@@ -162,6 +166,19 @@ def group(
     yield group
     for cell in group.cells:
         cell.close()
+
+
+def test_other_nodes_are_waited_for_after_the_verdict_was_told_and_before_the_signal(group: Group) -> None:
+    seen: list[tuple[int, list[int | None]]] = []
+    group.when_awaited = lambda: seen.append((len(group.incidents), [each.poll() for each in group.processes]))
+    assert group.condemn() == [0, 1]
+    assert seen == [(1, [None, None])]
+
+
+def test_who_comes_back_while_other_nodes_are_waited_for_is_spared(group: Group) -> None:
+    group.when_awaited = lambda: group.close(0)
+    assert group.condemn() == []  # the other one only waits for it
+    assert sorted(miss.local_rank for miss in group.spared) == [0, 1]
 
 
 def test_who_is_late_is_told_of_and_signalled_and_the_one_outside_a_collective_is_blamed(group: Group) -> None:
@@ -612,7 +629,7 @@ def test_only_ranks_that_were_overdue_are_counted_and_all_are_acquitted(monkeypa
     withdrawn: list[int] = []
     for module in (incident_log, monitor_reports):
         monkeypatch.setattr(module, "announce", said.append)
-    current: Any = SimpleNamespace(number=0, withdraw=withdrawn.append)
+    current: Any = SimpleNamespace(number=0, withdraw=withdrawn.append, condemned={9})
     events_of: Any = SimpleNamespace(write=lambda name, **facts: events.append((name, facts)))
     reports: list[MonitorReport] = []
     resources: Any = SimpleNamespace(events=events_of, monitor=SimpleNamespace(read_reports=lambda: reports))
@@ -621,7 +638,9 @@ def test_only_ranks_that_were_overdue_are_counted_and_all_are_acquitted(monkeypa
     told_of = peer._replace(rank=2, local_rank=2, was_announced=True)
 
     reports.append(Spared(0, (peer, late, told_of)))
-    monitor_reports.take_reports(resources, current, incident_log.IncidentLog(resources), restarts_are_left=True)
+    stories = JobStories(resources, None)
+    log = incident_log.IncidentLog(resources, stories)
+    monitor_reports.take_reports(resources, current, log, stories, restarts_are_left=True)
 
     assert withdrawn == [1, 0, 2]
     assert [(name, facts["rank"]) for name, facts in events] == [("near_miss", 0), ("withdrawn", 2)]

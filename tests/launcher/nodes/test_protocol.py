@@ -179,19 +179,70 @@ def test_the_last_node_may_leave() -> None:
     assert nodes.all["a"].is_released
 
 
-def test_the_leader_stays_until_all_know_that_the_job_has_ended() -> None:
+def ends(nodes: Nodes, exit_code: int) -> None:
+    nodes.all["b"].say(Status(Doing.ENDING, 0, "enough", exit_code=exit_code), nodes.now)
+    nodes.run(200)
+    view = nodes.all["b"].view
+    assert view is not None
+    assert view.exit_code == exit_code
+    assert is_released(nodes.all["b"])
+
+
+def tell_the_story(nodes: Nodes) -> None:
+    """Have all give an account, and the leader decide."""
+    for node in nodes.all.values():
+        node.accounts.give(0, "seen", nodes.now)
+    nodes.settle()
+    (gathered,) = nodes.all["a"].take_gathered()
+    nodes.all["a"].decided(gathered.generation, "the story")
+    nodes.settle()
+
+
+@pytest.mark.parametrize("exit_code", [0, 7])
+def test_the_leader_stays_until_all_know_that_the_job_has_ended(exit_code: int) -> None:
     nodes = Nodes("a", "b", "c")
     nodes.run(500)
+    if exit_code:
+        nodes.all["b"].say(Status(Doing.FAILED, 0, "it broke"), nodes.now)
+        nodes.settle()
+        tell_the_story(nodes)
     nodes.cut = {"c"}
-    nodes.all["b"].say(Status(Doing.ENDING, 0, "enough", exit_code=7), nodes.now)
-    nodes.run(200)
-    assert nodes.all["b"].view is not None
-    assert nodes.all["b"].view.exit_code == 7
-    assert nodes.all["b"].is_released
-    assert not nodes.all["a"].is_released
+    ends(nodes, exit_code)
+    assert not is_released(nodes.all["a"])
     nodes.cut = set()
     nodes.run(500)
-    assert nodes.all["a"].is_released
+    assert is_released(nodes.all["a"])
+
+
+def test_the_leader_of_a_job_that_has_ended_badly_stays_until_the_story_is_told() -> None:
+    nodes = Nodes("a", "b", "c")
+    nodes.run(500)
+    ends(nodes, 7)
+    nodes.run(500)
+    assert is_released(nodes.all["c"])
+    assert nodes.all["a"]._coordinator is not None
+    assert nodes.all["a"]._coordinator.has_told_all
+    assert not is_released(nodes.all["a"])
+    tell_the_story(nodes)
+    assert is_released(nodes.all["a"])
+
+
+def test_the_leader_of_a_job_that_has_ended_well_waits_for_no_story() -> None:
+    nodes = Nodes("a", "b", "c")
+    nodes.run(500)
+    ends(nodes, 0)
+    nodes.run(500)
+    assert is_released(nodes.all["a"])
+
+
+def test_the_leader_of_a_job_that_has_ended_before_its_first_generation_waits_for_no_story() -> None:
+    nodes = Nodes("a", "b", least=3)
+    nodes.run(200)
+    assert nodes.all["a"].membership.generation == -1
+    nodes.all["b"].say(Status(Doing.ENDING, -1, "too few", exit_code=7), nodes.now)
+    nodes.run(500)
+    assert nodes.all["a"].membership.phase == Phase.ENDED
+    assert is_released(nodes.all["a"])
 
 
 def test_a_farewell_ends_the_generation_at_once() -> None:

@@ -18,18 +18,23 @@ from launcher.monitor.messages import (
     Forget,
     HangReport,
     LauncherStopped,
+    Look,
+    Looked,
     MissingParts,
     MonitorConfig,
     MonitorSettings,
     Note,
+    Proceed,
     RunFolders,
     Signalled,
     Spared,
     Stop,
+    Suspected,
     Watch,
     WatchOrder,
 )
 from launcher.monitor.near_miss import NearMiss
+from launcher.processes.evidence import Evidence
 from launcher.processes.message_format import MessageError, MessageFormat
 from launcher.zygote import protocol
 from launcher.zygote.protocol import (
@@ -55,6 +60,8 @@ FORMATS: dict[str, tuple[MessageFormat[Any], tuple[Any, ...]]] = {
             Watch(WatchOrder(1, 2, 3, "cell", 4, startup_origin="why"), True),
             Forget(1, False),
             RunFolders(("a",), ()),
+            Look(1, True),
+            Proceed(1),
             Stop(),
         ),
     ),
@@ -62,6 +69,9 @@ FORMATS: dict[str, tuple[MessageFormat[Any], tuple[Any, ...]]] = {
         REPORTS,
         (
             Note(1, "text"),
+            Suspected(1),
+            Looked(1, Incident("elsewhere", 1, "why", "none", (RankReport(0, 0, 9, evidence=Evidence(0)),))),
+            Looked(1, None),
             HangReport(1, Incident("hang", 1, "why", "kill", (RankReport(0, 0, 9, cause="section"),)), (0, 1), None),
             Spared(1, (NearMiss(0, 0, 9, "section", "step", 1.0, None),)),
             Signalled(1, 2, 3),
@@ -101,7 +111,7 @@ def test_every_kind_arrives_as_it_was_sent(name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"version": 1}, "version 1 where 2 is spoken.*start the job again"),
+        ({"version": 1}, "version 1 where 3 is spoken.*start the job again"),
         ({"kind": "Sing"}, "unknown kind 'Sing'; known are Watch, Forget"),
         ({"kind": {}}, "unknown kind {}; known are Watch, Forget"),
         ({"kind": []}, r"unknown kind \[\]; known are Watch, Forget"),
@@ -125,7 +135,8 @@ def test_bytes_that_are_no_message_are_refused(raw: bytes) -> None:
 
 
 def test_a_broken_incident_is_a_message_that_does_not_fit() -> None:
-    document = json.loads(REPORTS.encode(FORMATS["reports"][1][1]))
+    (report,) = (each for each in FORMATS["reports"][1] if isinstance(each, HangReport))
+    document = json.loads(REPORTS.encode(report))
     del document["incident"]["ranks"]
     with pytest.raises(MessageError, match="kind HangReport that does not fit"):
         REPORTS.decode(json.dumps(document).encode())

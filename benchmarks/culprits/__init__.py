@@ -1,0 +1,1 @@
+"""Faults in a job of several nodes, and whether its incident names who caused them."""

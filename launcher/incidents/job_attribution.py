@@ -1,0 +1,228 @@
+"""Who is to blame for a failure of a job on several nodes. Pure.
+
+Each node tells what it has seen of its own ranks. No two clocks are compared: on one node the order of failures is
+known, between nodes it follows from what a rank does and whom it waits for. A rank that only lost its peer is a victim
+wherever it is, and where none of the rules speaks, nobody is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from launcher.incidents.attributed import SEVERAL_RAISED_IT, Attribution, hedged
+from launcher.incidents.attribution import attribute
+from launcher.incidents.incident import Incident
+from launcher.incidents.rules_of_exits import died_or_raised, left_early
+from launcher.incidents.rules_of_hangs import cannot_run, outside_collectives
+from launcher.processes.evidence import Evidence
+
+__all__ = ["JobAttribution", "NodeAccount", "attribute_job"]
+
+_LIKELY = "likely: "
+
+
+class NodeAccount(NamedTuple):
+    """What one node has seen of its ranks.
+
+    Args:
+        incident: With the node's name. Its kind tells whether it has failed itself, or was told that another one has.
+        was_told: It had been told that the generation was over before a rank of its own failed.
+    """
+
+    incident: Incident
+    was_told: bool = False
+
+    @property
+    def node(self) -> str:
+        """Its name."""
+        return self.incident.node
+
+    def evidence(self) -> list[Evidence]:
+        """Return what is known of each rank, as the rules take it: numbered by the job, free of this node's clock."""
+        return [
+            _without_clock(report.evidence)._replace(local_rank=report.rank)
+            for report in self.incident.ranks
+            if report.evidence is not None
+        ]
+
+
+_Failures = Sequence[tuple[NodeAccount, Attribution]]
+
+
+class JobAttribution(NamedTuple):
+    """The culprits' ranks, or nodes that are to blame as a whole; both are empty when it cannot be told. And why."""
+
+    ranks: tuple[int, ...]
+    nodes: tuple[str, ...]
+    why: str
+
+
+def attribute_job(
+    accounts: Sequence[NodeAccount], silent: Sequence[str] = (), lost: Sequence[str] = (), why_lost: str = ""
+) -> JobAttribution:
+    """Tell the culprits of all nodes from the victims.
+
+    Args:
+        accounts: Of the nodes that were heard.
+        silent: Names of nodes that were not heard, though they are there.
+        lost: Names of nodes that are no longer there.
+        why_lost: Why the generation is over, as the nodes have agreed.
+    """
+    asking = [report.rank for each in accounts if each.incident.kind == "request" for report in each.incident.ranks]
+    if asking:
+        return JobAttribution(tuple(asking), (), "it has asked for the end of the job")
+    own = [(account, how) for account in accounts if (how := _failure_of_its_own(account)) is not None]
+    first = [(account, how) for account, how in own if not account.was_told] or own
+    sure = [(account, how) for account, how in first if not how.why.startswith(_LIKELY)]
+    if lost and all(account.was_told for account, _ in sure):
+        return JobAttribution((), tuple(lost), _lost_phrase(lost, why_lost, own, accounts))
+    if (stuck := _stuck_by_itself(accounts)) is not None:
+        return stuck._replace(why=f"{_as_likely(stuck.why)}; not certain, since {_each(own)}") if own else stuck
+    if sure:
+        named = _first_of(sure)
+        if any(account.incident.kind == "hang" for account in accounts):
+            named = named._replace(why=_as_likely(named.why))  # it may have failed because of whoever hangs
+        return named._replace(why=_beside_lost(named.why, lost)) if lost else named
+    found = _of_a_hang(accounts, has_others=bool(silent))
+    if first and not found.ranks:
+        return _first_of(first)
+    everybody = [evidence for account in accounts for evidence in account.evidence()]
+    if not found.ranks and silent and everybody and all(e.waits or e.is_victim for e in everybody):
+        names, is_one = ", ".join(silent), len(silent) == 1
+        who = f"likely: node {names} has" if is_one else f"nodes {names} have"
+        why = f"{who} not answered, and every other rank waits or has lost a peer"
+        return JobAttribution((), tuple(silent) if is_one else (), why)
+    return found
+
+
+def _stuck_by_itself(accounts: Sequence[NodeAccount]) -> JobAttribution | None:
+    """Name ranks that have passed their limits outside any collective while others failed: those may have waited."""
+    hung = [e for account in accounts if account.incident.kind == "hang" for e in account.evidence()]
+    stuck = [e for e in hung if e.is_condemned and e.waits is False and e.exit_code is None and e.error is None]
+    has_failed = any(e.exit_code not in (None, 0) or e.error is not None for a in accounts for e in a.evidence())
+    if not stuck or not has_failed:  # where nothing has failed, the rules for hangs know more
+        return None
+    surest = [e for e in stuck if not e.may_wait] or stuck
+    found = hedged(surest, "its stack stands outside any collective, where it has passed its limit")
+    return JobAttribution(found.local_ranks, (), found.why)
+
+
+def _of_a_hang(accounts: Sequence[NodeAccount], *, has_others: bool) -> JobAttribution:
+    """Go by where ranks stand; one that may have ended because of another counts as one that waited for it."""
+    everybody = [
+        _as_waiting(e) if e.exit_code not in (None, 0) or e.error is not None else e
+        for account in accounts
+        for e in account.evidence()
+    ]
+    if not everybody:
+        return JobAttribution((), (), "nothing is known of any rank")
+    has_others = has_others or any(report.evidence is None for account in accounts for report in account.incident.ranks)
+    if any(account.incident.kind == "hang" for account in accounts):
+        by_rules = attribute(everybody, has_others=has_others)
+        return JobAttribution(by_rules.local_ranks, (), by_rules.why)
+    # Ranks that have just failed have not settled as hung ones have: iterations, say, may differ by one.
+    for rule in (left_early, cannot_run, outside_collectives):
+        if (known := rule(everybody)) is not None:
+            return JobAttribution(known.local_ranks, (), known.why)
+    why = attribute([e._replace(is_condemned=False) for e in everybody], has_others=has_others).why
+    return JobAttribution((), (), why)
+
+
+def _failure_of_its_own(account: NodeAccount) -> Attribution | None:
+    """Return who has died, raised or exited on a node, by that node's own clock; None where only victims have."""
+    group = [
+        (_calm(report.evidence) if report.evidence.may_be_upset else report.evidence)._replace(local_rank=report.rank)
+        for report in account.incident.ranks
+        if report.evidence is not None
+    ]
+    found = died_or_raised(group, has_others=True) if group else None
+    incident = account.incident
+    if (
+        found is not None
+        and incident.kind == "failure"
+        and {r.rank for r in incident.culprits} == set(found.local_ranks)
+    ):
+        return found._replace(why=incident.why)  # it knows more, such as that a process was killed since it overstayed
+    return found
+
+
+def _first_of(candidates: Sequence[tuple[NodeAccount, Attribution]]) -> JobAttribution:
+    """Name those of one node, who came less far than all others, or the same failure on several."""
+    if len(candidates) == 1:
+        ((_, found),) = candidates
+        return JobAttribution(found.local_ranks, (), found.why)
+    named = [_named(account, found) for account, found in candidates]
+    iterations = [min(map(_iteration, group), default=-1) for group in named]
+    least = min(iterations)
+    if iterations.count(least) == 1 and least >= 0:
+        _, found = candidates[iterations.index(least)]
+        return JobAttribution(
+            found.local_ranks, (), f"{found.why}, at an earlier iteration ({least}) than the failures on other nodes"
+        )
+    ranks = tuple(sorted(e.local_rank for group in named for e in group))
+    whys = {found.why.partition(" before any other failure")[0] for _, found in candidates}
+    if len(whys) == 1 and len({(e.error[:2] if e.error is not None else e.exit_code) for g in named for e in g}) == 1:
+        why = whys.pop()
+        is_everybody = all(len(found.local_ranks) == len(account.evidence()) for account, found in candidates)
+        if is_everybody and why.endswith(SEVERAL_RAISED_IT):  # there is no elsewhere
+            why = why.removeprefix(_LIKELY).removesuffix(SEVERAL_RAISED_IT)
+        likely = "" if is_everybody and not why.startswith(_LIKELY) else _LIKELY
+        alike = f"{len(ranks)} ranks on {len(named)} nodes failed alike: {why.removeprefix(_LIKELY)}"
+        return JobAttribution(ranks, (), likely + alike)
+    each = "; ".join(f"node {account.node}: {found.why}" for account, found in candidates)
+    return JobAttribution(
+        ranks, (), f"likely: {len(named)} nodes failed by themselves, and it cannot be told which came first ({each})"
+    )
+
+
+def _named(account: NodeAccount, found: Attribution) -> list[Evidence]:
+    return [e for e in account.evidence() if e.local_rank in found.local_ranks]
+
+
+def _iteration(e: Evidence) -> int:
+    return e.error.iteration if e.error is not None and e.error.iteration is not None else e.iteration
+
+
+def _lost_phrase(lost: Sequence[str], why: str, own: _Failures, accounts: Sequence[NodeAccount]) -> str:
+    names = f"node {lost[0]} is" if len(lost) == 1 else f"nodes {', '.join(lost)} are"
+    phrase = f"{names} lost{f' ({why})' if why else ''}"
+    if own:
+        return f"{_LIKELY}{phrase}; not certain, since {_each(own)}"
+    left = [str(e.local_rank) for each in accounts for e in each.evidence() if e.has_left and not e.is_victim]
+    return f"{_LIKELY}{phrase}; not certain, since rank {', '.join(left)} was ending" if left else phrase
+
+
+def _each(failures: _Failures) -> str:
+    """Return who has failed on which node, and how."""
+    return "; ".join(
+        f"rank {', '.join(map(str, found.local_ranks))} on node {account.node}: {found.why.removeprefix(_LIKELY)}"
+        for account, found in failures
+    )
+
+
+def _as_likely(why: str) -> str:
+    return _LIKELY + why.removeprefix(_LIKELY)
+
+
+def _beside_lost(why: str, lost: Sequence[str]) -> str:
+    names = f"node {lost[0]} is" if len(lost) == 1 else f"nodes {', '.join(lost)} are"
+    return f"{_LIKELY}{why.removeprefix(_LIKELY)}; not certain, since {names} lost as well"
+
+
+def _as_waiting(e: Evidence) -> Evidence:
+    """Return the evidence of a rank that was ended by what it waited for, or may have been."""
+    return e._replace(error=None, exit_code=None, ended_ns=0, has_left=False, state="S", waits=True, is_condemned=True)
+
+
+def _calm(e: Evidence) -> Evidence:
+    """Return the evidence without a failure that may be due to our asking for the stack."""
+    return e._replace(error=None, exit_code=None, ended_ns=0, has_left=False)
+
+
+def _without_clock(e: Evidence) -> Evidence:
+    """Return the evidence with all that a rule might compare with another machine's clock taken out."""
+    if e.may_be_upset:
+        e = _calm(e)
+    error = e.error._replace(at_ns=1, noted_ns=1) if e.error is not None else None
+    return e._replace(error=error, ended_ns=min(e.ended_ns, 1), asked_ns=0, last_sign_ns=0)

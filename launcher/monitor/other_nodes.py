@@ -1,0 +1,106 @@
+"""What the monitor tells its launcher of a verdict, and what it does for the other nodes of the job.
+
+A rank that hangs stops the ranks of all nodes, and whose limit passes first is a coin. Once one of them is killed, its
+peers lose their connections and no longer stand where they stood. So every node looks at its ranks before any is
+signalled: the monitor that finds a rank late says so before it looks itself, and signals once the launcher passes on
+that all have looked, or ``--ft-stack-capture-timeout`` after the verdict.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from launcher.incidents.incident import Incident
+from launcher.incidents.incident_writer import SLOWEST_WRITE_SECONDS
+from launcher.incidents.machine import LONGEST_MACHINE_SECONDS, MachineEvidence
+from launcher.incidents.source_lines import SourceReader
+from launcher.monitor.deadline_rules import Findings
+from launcher.monitor.hang_incident import incident_whatever_happens, trimmed
+from launcher.monitor.messages import (
+    HangReport,
+    Look,
+    Looked,
+    MonitorConfig,
+    MonitorSettings,
+    Spared,
+    Suspected,
+    WatchOrder,
+)
+from launcher.monitor.near_miss import NearMiss
+from launcher.monitor.parent_channel import ParentChannel
+from launcher.monitor.rank_monitor import RankMonitor
+from launcher.monitor.termination import Reporter
+from resilience_core.system.clock import NS_PER_SECOND
+
+__all__ = ["busy_until_ns", "look_for_others", "reporter_to"]
+
+
+def busy_until_ns(now_ns: int, config: MonitorConfig) -> int:
+    """Return until when the monitor may take evidence: stacks, the source of their lines, and the incident."""
+    longest_seconds = 2 * config.stack_capture_timeout + LONGEST_MACHINE_SECONDS + SLOWEST_WRITE_SECONDS
+    return now_ns + int(longest_seconds * NS_PER_SECOND)
+
+
+def reporter_to(
+    channel: ParentChannel, machine: MachineEvidence, order: WatchOrder, seen_ns: int, config: MonitorConfig
+) -> Reporter:
+    """Return what tells the launcher of a verdict.
+
+    Args:
+        channel: To the launcher.
+        machine: What the machine tells goes into the incident.
+        order: For any of the ranks: their generation, and whether there are other nodes to wait for.
+        seen_ns: ``CLOCK_MONOTONIC`` of the verdict.
+        config: How long evidence may delay the signal.
+    """
+    generation, until_ns = order.generation, seen_ns + int(config.stack_capture_timeout * NS_PER_SECOND)
+
+    def tell_incident(incident: Incident, condemned: Sequence[int], problem: str | None) -> None:
+        channel.tell(HangReport(generation, incident, tuple(condemned), problem))
+
+    def tell_near_misses(near_misses: Sequence[NearMiss]) -> None:
+        channel.tell(Spared(generation, tuple(near_misses)))
+
+    def is_being_ended() -> bool:
+        return channel.is_being_ended(generation)
+
+    def facts() -> tuple[str, ...]:
+        return machine.facts(LONGEST_MACHINE_SECONDS)
+
+    if not order.has_others:
+        return Reporter(tell_incident, tell_near_misses, is_being_ended, machine=facts)
+    return Reporter(
+        tell_incident,
+        tell_near_misses,
+        is_being_ended,
+        machine=facts,
+        suspicion=lambda: channel.tell(Suspected(generation)),
+        await_others=lambda: channel.await_word(generation, until_ns),
+    )
+
+
+def look_for_others(
+    order: Look,
+    ranks: Sequence[RankMonitor],
+    settings: MonitorSettings,
+    sources: SourceReader,
+    channel: ParentChannel,
+    machine: MachineEvidence,
+) -> None:
+    """Tell the launcher what can be seen of this node's ranks.
+
+    Args:
+        order: What was asked.
+        ranks: Those of its generation that are watched; where there are none, that is told.
+        settings: The monitor's.
+        sources: For what stacks do not tell.
+        channel: To the launcher.
+        machine: What the machine tells goes into the incident.
+    """
+    incident: Incident | None = None
+    if ranks and not channel.is_being_ended(order.generation):
+        seen: Findings[RankMonitor] = Findings([], {}, time.monotonic_ns())
+        incident = incident_whatever_happens(seen, ranks, settings, sources, may_signal=order.may_signal)
+        incident = trimmed(incident._replace(machine=machine.facts(LONGEST_MACHINE_SECONDS)))
+    channel.tell(Looked(order.generation, incident))

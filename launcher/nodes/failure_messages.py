@@ -1,0 +1,54 @@
+"""What a node and the leader say to each other of a failure (:mod:`launcher.nodes.gathering`)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["Account", "LookDone", "LookRequest", "OfFailure", "Proceed", "Story", "Suspicion"]
+
+
+class Suspicion(NamedTuple):
+    """A node's word to the leader: a rank is late, or has failed for a reason that another node must know of."""
+
+    generation: int
+    job: str = ""
+
+
+class LookRequest(NamedTuple):
+    """The leader's word that follows from it: look at your ranks now."""
+
+    generation: int
+    job: str = ""
+
+
+class LookDone(NamedTuple):
+    """A node's word to the leader: it has looked at its ranks, and keeps what it has seen."""
+
+    generation: int
+    job: str = ""
+
+
+class Proceed(NamedTuple):
+    """The leader's word to who suspects a rank: all nodes have looked."""
+
+    generation: int
+    job: str = ""
+
+
+class Account(NamedTuple):
+    """What a node has seen of its own ranks in a generation that is over, as text."""
+
+    generation: int
+    text: str
+    job: str = ""
+
+
+class Story(NamedTuple):
+    """What has happened, as text."""
+
+    generation: int
+    text: str
+    job: str = ""
+
+
+OfFailure = Suspicion | LookRequest | LookDone | Proceed | Account | Story

@@ -1,0 +1,271 @@
+"""How the nodes of a job tell each other what they know of a failure, and what the leader makes of it. Pure.
+
+Nothing here is agreed on, and nothing waits for it but the signal to a hung rank, within a bound. There are two rounds,
+and neither needs the other:
+
+* *Looks*, while the generation runs. A node whose rank is late says so (``Suspicion``); the leader has all others look
+  at their ranks (``LookRequest``), each says when it has (``LookDone``), and then the late ranks may be signalled
+  (``Proceed``). A verdict that is withdrawn leaves nothing behind.
+* *The story*, once the nodes have agreed that the generation is over. Each gives its ``Account``, the looks of before
+  included; the leader decides once all have come, or the time is up, and tells everybody (``Story``).
+
+A message that is lost, or a leader that is, costs at most the story of one failure: a node repeats its account until it
+hears the story, or has waited long enough. One way not taken: accounts as commands of the replicated log. Every voter
+would keep them, and a restart would wait for their replication, for a text that only people read.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from launcher.nodes.failure_messages import Account, LookDone, LookRequest, Proceed, Story, Suspicion
+from launcher.nodes.membership import Membership, Phase
+
+__all__ = ["LONGEST_GATHERING_NS", "Gathered", "Gatherer", "Heard", "NodeAccounts", "Word", "longest_wait_ns"]
+
+LONGEST_GATHERING_NS = 800_000_000
+"""From when the generation is over; within a second of the verdict people are to read who caused it."""
+_LONGEST_WAIT_NS = 2_000_000_000
+_WAIT_OF_A_NODE_NS = 2_000_000
+"""For each node of the job, whose account has to be read."""
+_LOOKS_COUNT_NS = 1_000_000_000
+"""For how long a look is one and the same, whoever else suspects a rank."""
+_REPEAT_NS = 250_000_000
+_REPEAT_OF_A_NODE_NS = 1_000_000
+"""For each node of the job: who leads takes a thousand accounts a second at most."""
+
+
+def longest_wait_ns(size: int) -> int:
+    """Return how long a node of a job with so many waits for the story after it has given its account."""
+    return _LONGEST_WAIT_NS + size * _WAIT_OF_A_NODE_NS
+
+
+class Gathered(NamedTuple):
+    """The accounts of one failure.
+
+    Args:
+        generation: Of the ranks.
+        accounts: By name of the node's incarnation.
+        silent: Hosts of members that have given none, though they are still there.
+        lost: Hosts of members that are no longer there.
+        why: Why the generation is over, as the nodes have agreed.
+        seconds: From when it was over.
+    """
+
+    generation: int
+    accounts: dict[str, str]
+    silent: tuple[str, ...]
+    lost: tuple[str, ...]
+    why: str
+    seconds: float
+
+
+class _Open:
+    """A generation of which something was said."""
+
+    def __init__(self, members: dict[str, str]) -> None:
+        self.members = members
+        """Name to host."""
+        self.looks_began_ns: int | None = None
+        self.suspecting: set[str] = set()
+        self.have_looked: set[str] = set()
+        self.over_ns: int | None = None
+        self.why = ""
+        self.accounts: dict[str, str] = {}
+        self.is_handed_over = False
+        self.story: Story | None = None
+
+
+class Gatherer:
+    """The leader's part; dropped when it leads no more.
+
+    Args:
+        membership: What is agreed.
+    """
+
+    def __init__(self, membership: Membership) -> None:
+        self.outbox: list[tuple[str, LookRequest | Proceed | Story]] = []
+        self.gathered: list[Gathered] = []
+        """Complete; whoever takes one calls :meth:`decided` at some time."""
+        self._membership = membership
+        self._open: dict[int, _Open] = {}
+        is_over = membership.phase in (Phase.STOPPING, Phase.ENDED)
+        self._late_for = membership.generation if is_over else -1
+        """A generation that was over before this node led: who has heard its story does not speak again."""
+
+    @property
+    def due_ns(self) -> int | None:
+        """When to call :meth:`flush`; None while nothing is awaited."""
+        waiting = [each.over_ns for each in self._open.values() if each.over_ns is not None and not each.is_handed_over]
+        return min(waiting) + LONGEST_GATHERING_NS if waiting else None
+
+    def receive(self, sender: str, message: Suspicion | LookDone | Account, now_ns: int) -> None:
+        """Take what a node says of a failure; of who was no member of that generation nothing is taken."""
+        known = self._of(message.generation)
+        if known is None or sender not in known.members:
+            return
+        if isinstance(message, Suspicion):
+            self._suspected(known, sender, message.generation, now_ns)
+        elif isinstance(message, LookDone):
+            known.have_looked.add(sender)
+            self._let_proceed(known, message.generation)
+        elif known.story is not None:
+            self.outbox.append((sender, known.story))
+        else:
+            known.accounts[sender] = message.text
+
+    def _suspected(self, known: _Open, sender: str, generation: int, now_ns: int) -> None:
+        """Have the other members look at their ranks, unless they do already."""
+        if known.looks_began_ns is None or now_ns - known.looks_began_ns > _LOOKS_COUNT_NS:
+            known.looks_began_ns = now_ns
+            known.have_looked.clear()
+            self.outbox += [(name, LookRequest(generation)) for name in known.members if name != sender]
+        known.suspecting.add(sender)
+        self._let_proceed(known, generation)
+
+    def _let_proceed(self, known: _Open, generation: int) -> None:
+        nodes = self._membership.nodes
+        if known.suspecting and all(name in known.have_looked for name in known.members if name in nodes):
+            self.outbox += [(name, Proceed(generation)) for name in known.suspecting]
+            known.suspecting.clear()
+
+    def flush(self, now_ns: int) -> None:
+        """Hand over what is complete, or has taken as long as it may."""
+        membership = self._membership
+        for generation, known in list(self._open.items()):
+            self._let_proceed(known, generation)  # who was still waited for may be gone
+            if known.is_handed_over:
+                continue
+            if generation == membership.generation:
+                if membership.phase == Phase.RUNNING:
+                    continue
+                known.why = membership.why
+            if known.over_ns is None:
+                known.over_ns = now_ns
+            missing = [name for name in known.members if name not in known.accounts]
+            silent = [name for name in missing if name in membership.nodes]
+            is_late = generation == self._late_for
+            if silent and now_ns - known.over_ns < LONGEST_GATHERING_NS:
+                continue
+            if not known.accounts:  # nothing has failed, or nobody knows of it any more
+                del self._open[generation]
+                continue
+            known.is_handed_over = True
+            self.gathered.append(
+                Gathered(
+                    generation,
+                    dict(known.accounts),
+                    () if is_late else tuple(known.members[name] for name in silent),
+                    tuple(known.members[name] for name in missing if name not in membership.nodes),
+                    known.why,
+                    (now_ns - known.over_ns) / 1e9,
+                )
+            )
+
+    def decided(self, generation: int, text: str) -> None:
+        """Tell every member what has happened."""
+        if (known := self._open.get(generation)) is not None and known.is_handed_over:
+            known.story = Story(generation, text)
+            self.outbox += [(name, known.story) for name in known.members]
+
+    def has_told(self, generation: int) -> bool:
+        """Return whether the story of a generation was told, or there was none to run."""
+        known = self._open.get(generation)
+        return generation < 0 or (known is not None and known.story is not None)
+
+    def _of(self, generation: int) -> _Open | None:
+        """Return what is known of the current generation, or of one that was spoken of while it was."""
+        membership = self._membership
+        if generation == membership.generation and generation >= 0 and generation not in self._open:
+            # Of members that have gone since it was made, the leader does not know the host any more.
+            nodes = membership.nodes
+            members = {name: nodes[name].host if name in nodes else _host_in(name) for name in membership.members}
+            self._open = {number: each for number, each in self._open.items() if number >= generation - 1}
+            self._open[generation] = _Open(members)
+        return self._open.get(generation)
+
+
+def _host_in(name: str) -> str:
+    """Return the host in the name of an incarnation, ``host-pid-token``."""
+    return name.rsplit("-", 2)[0]
+
+
+class Word:
+    """What a node hears; plain words."""
+
+    LOOK = "look"
+    """It is to look at its ranks."""
+    PROCEED = "proceed"
+    """All nodes have looked at theirs."""
+    STORY = "story"
+    SILENCE = "silence"
+    """Nobody has told the story in time."""
+
+
+class Heard(NamedTuple):
+    """What a node has heard of a generation.
+
+    Args:
+        generation: Which.
+        word: One of :class:`Word`.
+        text: The story.
+    """
+
+    generation: int
+    word: str
+    text: str = ""
+
+
+class NodeAccounts:
+    """A node's part."""
+
+    def __init__(self) -> None:
+        self.outbox: list[Suspicion | LookDone | Account] = []
+        """For whoever leads."""
+        self.heard: list[Heard] = []
+        self._given: Account | None = None
+        self._repeat_ns = self._give_up_ns = self._period_ns = 0
+
+    @property
+    def due_ns(self) -> int | None:
+        """When to call :meth:`tick`; None while nothing is awaited."""
+        return None if self._given is None else min(self._repeat_ns, self._give_up_ns)
+
+    def suspect(self, generation: int) -> None:
+        """Say that a rank of this node is late."""
+        self.outbox.append(Suspicion(generation))
+
+    def looked(self, generation: int) -> None:
+        """Say that this node has looked at its ranks."""
+        self.outbox.append(LookDone(generation))
+
+    def give(self, generation: int, text: str, now_ns: int, size: int = 1) -> None:
+        """Say what this node has seen of its ranks, until the story is heard."""
+        if self._given is not None and self._given.generation < generation:
+            self.heard.append(Heard(self._given.generation, Word.SILENCE))
+        self._given = Account(generation, text)
+        self.outbox.append(self._given)
+        self._period_ns = max(_REPEAT_NS, size * _REPEAT_OF_A_NODE_NS)
+        self._repeat_ns, self._give_up_ns = now_ns + self._period_ns, now_ns + longest_wait_ns(size)
+
+    def receive(self, message: LookRequest | Proceed | Story) -> None:
+        """Note what the leader says."""
+        if isinstance(message, LookRequest):
+            self.heard.append(Heard(message.generation, Word.LOOK))
+        elif isinstance(message, Proceed):
+            self.heard.append(Heard(message.generation, Word.PROCEED))
+        else:
+            if self._given is not None and self._given.generation == message.generation:
+                self._given = None
+            self.heard.append(Heard(message.generation, Word.STORY, message.text))
+
+    def tick(self, now_ns: int) -> None:
+        """Repeat what nobody has answered, for a while."""
+        if self._given is None:
+            return
+        if now_ns >= self._give_up_ns:
+            self.heard.append(Heard(self._given.generation, Word.SILENCE))
+            self._given = None
+        elif now_ns >= self._repeat_ns:
+            self._repeat_ns = now_ns + self._period_ns
+            self.outbox.append(self._given)

@@ -1,0 +1,364 @@
+"""Who is to blame for a failure of several nodes: no clock of two machines is compared, no victim is named."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.incidents.incident import ELSEWHERE, Incident
+from launcher.incidents.job_attribution import JobAttribution, NodeAccount, attribute_job
+from launcher.incidents.rank_report import RankReport
+from launcher.processes.evidence import Evidence
+from resilience_core.protocol.error_record import ErrorRecord
+
+LOST_A_PEER = ErrorRecord("RuntimeError", "gloo/transport: Connection closed by peer", at_ns=5, is_consequence=True)
+OWN = ErrorRecord("ValueError", "bad batch", at_ns=50, iteration=7)
+GAVE_UP = ErrorRecord("TimeoutError", "no batch", at_ns=50, iteration=7)
+WAITS = {"waits": True, "waits_at": "train.py:20", "stands_at": "train.py:20"}
+LOST = {"error": LOST_A_PEER, "exit_code": 1, "ended_ns": 5}
+OUTSIDE = {"waits": False, "stands_at": "train.py:31"}
+
+
+def evidence(rank: int, **known: Any) -> Evidence:
+    return Evidence(rank % 2, **{"iteration": 7, "state": "S", "is_monitored": True, **known})
+
+
+def account(
+    node: str, *ranks: tuple[int, dict[str, Any]], kind: str = ELSEWHERE, was_told: bool = False, **more: Any
+) -> NodeAccount:
+    reports = []
+    for rank, known in ranks:
+        seen = evidence(rank, **known)
+        reports.append(
+            RankReport(
+                *(rank, rank % 2, 100 + rank),
+                is_condemned=seen.is_condemned,
+                is_culprit=rank in more.get("culprits", ()),
+                exit_code=seen.exit_code,
+                error=seen.error,
+                evidence=seen,
+            )
+        )
+    return NodeAccount(Incident(kind, 3, more.get("why", "?"), "none", tuple(reports), node=node), was_told)
+
+
+def named(*accounts: NodeAccount, **how: Any) -> tuple[int, ...]:
+    return attribute_job(accounts, **how).ranks
+
+
+def hang(node: str, *ranks: tuple[int, dict[str, Any]]) -> NodeAccount:
+    return account(node, *((rank, {"is_condemned": True, **known}) for rank, known in ranks), kind="hang")
+
+
+# ---- a process ended or raised ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({"error": OWN, "exit_code": 1, "ended_ns": 60}, "raised ValueError"),
+        ({"error": OWN}, "raised ValueError .* has not ended yet"),
+        ({"exit_code": -11, "ended_ns": 60}, "killed by SIGSEGV"),
+        ({"exit_code": -9, "ended_ns": 60}, "killed by SIGKILL"),
+        ({"exit_code": 3, "ended_ns": 60}, "ended by itself"),
+    ],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_who_fails_by_itself_is_named_and_who_lost_it_is_not_whatever_the_clocks_say(
+    how: dict[str, Any], why: str, is_first: bool
+) -> None:
+    """The victim's clock is far behind, so that its failure looks earlier by the numbers."""
+    accounts = [account("a", (0, LOST), (1, LOST), kind="failure"), account("b", (2, how), (3, WAITS), kind="failure")]
+    found = attribute_job(accounts if is_first else accounts[::-1])
+    assert found.ranks == (2,)
+    assert found.nodes == ()
+    assert re.search(why, found.why)
+
+
+def test_a_rank_that_fails_after_its_node_was_told_of_another_failure_is_not_named() -> None:
+    late = account("a", (0, {"error": OWN._replace(type="KeyError"), "exit_code": 1}), kind="failure", was_told=True)
+    first = account("b", (2, {"error": OWN, "exit_code": 1, "ended_ns": 60}), kind="failure")
+    assert named(late, first) == (2,)
+
+
+def test_where_all_were_told_somebody_is_named_all_the_same() -> None:
+    assert named(account("a", (0, {"error": OWN, "exit_code": 1}), kind="failure", was_told=True)) == (0,)
+
+
+def test_the_same_failure_on_several_nodes_is_told_as_one() -> None:
+    each = {"error": OWN, "exit_code": 1, "ended_ns": 60}
+    found = attribute_job([account("a", (0, each), (1, WAITS)), account("b", (2, each)), account("c", (4, WAITS))])
+    assert found.ranks == (0, 2)
+    assert found.why.startswith("likely: 2 ranks on 2 nodes failed alike: raised ValueError")
+
+
+def test_a_failure_of_every_rank_is_a_fact() -> None:
+    """Nobody is left who may have caused it."""
+    each = {"error": OWN, "exit_code": 1, "ended_ns": 60}
+    found = attribute_job([account("a", (0, each), (1, each)), account("b", (2, each), (3, each))])
+    assert found.ranks == (0, 1, 2, 3)
+    assert found.why.startswith("4 ranks on 2 nodes failed alike: 2 ranks raised the same ValueError")
+
+
+def test_a_rank_that_has_passed_its_limit_outside_any_collective_is_named_before_those_that_gave_it_up() -> None:
+    """They raise what they want when their wait has ended."""
+    gave_up = {"error": OWN, "exit_code": 1, "ended_ns": 60}
+    accounts = [account("a", (0, gave_up), (1, gave_up), kind="failure"), hang("b", (2, OUTSIDE), (3, WAITS))]
+    found = attribute_job(accounts)
+    assert found.ranks == (2,)
+    assert found.why.startswith("likely: its stack stands outside any collective, where it has passed its limit")
+    assert "not certain, since rank 0, 1 on node a: 2 ranks raised the same ValueError" in found.why
+
+
+def test_a_failure_beside_a_hang_of_ranks_that_wait_is_likely() -> None:
+    raised = {"error": OWN, "exit_code": 1, "ended_ns": 60}
+    found = attribute_job([account("a", (0, raised), kind="failure"), hang("b", (2, WAITS), (3, WAITS))])
+    assert found.ranks == (0,)
+    assert found.why.startswith("likely: raised ValueError")
+
+
+@pytest.mark.parametrize("code", [-11, -9])
+def test_a_rank_that_dies_after_it_has_lost_its_peer_is_a_victim(code: int) -> None:
+    dead = {"error": LOST_A_PEER, "exit_code": code, "ended_ns": 60}
+    assert named(account("a", (0, dead), (1, WAITS), kind="failure"), account("b", (2, WAITS))) == ()
+    killed = account("a", (0, dead), (1, {"exit_code": -9, "ended_ns": 70}), kind="failure")
+    assert named(killed, account("b", (2, WAITS))) == (1,)
+
+
+def test_who_exits_without_a_word_may_have_given_up_on_the_one_that_stands_outside() -> None:
+    gone = {"exit_code": 5, "ended_ns": 60}
+    accounts = [account(n, (r, gone), (r + 1, gone), kind="failure") for n, r in (("a", 0), ("b", 2))]
+    assert named(*accounts, account("c", (4, OUTSIDE), (5, gone))) == (4,)
+    assert attribute_job(accounts).why.startswith("likely: ")
+
+
+def test_of_two_failures_the_one_at_the_earlier_iteration_came_first() -> None:
+    early = {"error": OWN._replace(type="KeyError", iteration=6), "exit_code": 1, "ended_ns": 10**15}
+    late = {"error": OWN, "exit_code": 1, "ended_ns": 1}
+    found = attribute_job([account("a", (0, late)), account("b", (2, early))])
+    assert found.ranks == (2,)
+    assert "at an earlier iteration (6) than the failures on other nodes" in found.why
+
+
+def test_of_two_failures_that_nothing_orders_both_are_told_as_likely() -> None:
+    one = {"error": OWN._replace(type="KeyError"), "exit_code": 1, "ended_ns": 9}
+    found = attribute_job([account("a", (0, {"exit_code": -11, "ended_ns": 1})), account("b", (2, one))])
+    assert found.ranks == (0, 2)
+    assert found.why.startswith("likely: 2 nodes failed by themselves, and it cannot be told which came first (node a:")
+
+
+def test_who_may_have_failed_for_another_is_not_named_beside_one_that_surely_has_not() -> None:
+    doubtful = {"error": GAVE_UP, "exit_code": 1, "ended_ns": 1}
+    sure = {"exit_code": -11, "ended_ns": 10**15}
+    assert named(account("a", (0, doubtful)), account("b", (2, sure))) == (2,)
+    found = attribute_job([account("a", (0, doubtful)), account("b", (2, WAITS))])
+    assert found.ranks == (0,)
+    assert found.why.startswith("likely: ")
+
+
+def test_a_failure_that_our_question_may_have_caused_names_nobody() -> None:
+    woken = {"asked_ns": 10, "error": OWN, "exit_code": 1, "ended_ns": 60}
+    assert named(account("a", (0, woken)), hang("b", (2, OUTSIDE), (3, WAITS))) == (2,)
+
+
+ABORTED = {"exit_code": -6, "ended_ns": 9}
+
+
+def test_ranks_that_were_aborted_for_another_are_not_named_where_that_one_stands_outside() -> None:
+    """A watchdog of a collective library aborts whoever waits for the one that is stuck."""
+    accounts = [account(n, (r, ABORTED), (r + 1, WAITS), kind="failure") for n, r in (("a", 0), ("b", 2), ("c", 4))]
+    stuck = account("d", (6, OUTSIDE), (7, WAITS))
+    assert named(*accounts, stuck) == (6,)
+    found = attribute_job(accounts)
+    assert found.why.startswith("likely: 3 ranks on 3 nodes failed alike: ended")
+
+
+def test_who_was_aborted_after_a_hang_was_found_elsewhere_is_a_victim_of_it() -> None:
+    accounts = [hang("a", (0, WAITS), (1, WAITS)), account("b", (2, ABORTED), (3, WAITS), was_told=True)]
+    assert named(*accounts, account("c", (4, WAITS), (5, OUTSIDE))) == (5,)
+
+
+@pytest.mark.parametrize("code", [134, 137, 143])
+def test_a_shell_that_reports_a_signal_is_named_as_likely_alone(code: int) -> None:
+    ended = account("a", (0, {"exit_code": code, "ended_ns": 9}), (1, WAITS), kind="failure")
+    found = attribute_job([ended, account("b", (2, WAITS))])
+    assert found.ranks == (0,)
+    assert found.why.startswith("likely: ")
+    assert named(ended, account("b", (2, {"exit_code": -11, "ended_ns": 9}), kind="failure")) == (2,)
+
+
+def test_two_kills_for_two_reasons_are_not_one_failure() -> None:
+    killed = {"exit_code": -9, "ended_ns": 9}
+    by_kernel = account("a", (0, killed), kind="failure", culprits=(0,), why="killed by the kernel, out of memory")
+    by_hand = account("b", (2, killed), kind="failure", culprits=(2,), why="killed by SIGKILL")
+    found = attribute_job([by_kernel, by_hand])
+    assert found.why.startswith("likely: 2 nodes failed by themselves")
+    assert "node a: killed by the kernel, out of memory; node b: killed by SIGKILL" in found.why
+
+
+def test_the_same_error_at_two_iterations_began_at_the_earlier_one() -> None:
+    early, late = ({"error": OWN._replace(iteration=n), "exit_code": 1, "ended_ns": 9} for n in (50, 90))
+    assert named(account("a", (0, late)), account("b", (2, early))) == (2,)
+
+
+def test_a_rank_that_waits_in_vain_for_one_that_hangs_is_not_the_cause() -> None:
+    """Nobody was late by our limits: a timeout of the collective library has ended the wait."""
+    accounts = [account("a", (0, LOST), (1, WAITS), kind="failure"), account("b", (2, OUTSIDE), (3, WAITS))]
+    assert named(*accounts) == (2,)
+
+
+def test_of_ranks_that_have_just_failed_iterations_tell_nothing() -> None:
+    accounts = [account("a", (0, LOST), kind="failure"), account("b", (2, {"iteration": 6}), (3, {"iteration": 7}))]
+    assert named(*accounts) == ()
+
+
+def test_a_rank_of_which_nothing_is_known_may_be_the_cause() -> None:
+    unknown = account("b", kind="failure")
+    unknown = unknown._replace(incident=unknown.incident._replace(ranks=(RankReport(2, 0, 102),)))
+    found = attribute_job([hang("a", (0, WAITS)), unknown])
+    assert found.ranks == ()
+
+
+def test_who_has_asked_for_the_end_is_told_before_all_else() -> None:
+    asking = account("a", (1, {}), kind="request")
+    found = attribute_job([asking, account("b", (2, LOST))], silent=["c"])
+    assert found == JobAttribution((1,), (), "it has asked for the end of the job")
+
+
+# ---- a node is gone ---------------------------------------------------------------------------------------
+
+
+def test_a_lost_node_is_named_where_the_others_only_lost_their_peers() -> None:
+    found = attribute_job(
+        [account("a", (0, LOST), (1, WAITS), kind="failure")],
+        lost=["c"],
+        why_lost="the launcher of node c was killed",
+    )
+    assert found.ranks == ()
+    assert found.nodes == ("c",)
+    assert found.why == "node c is lost (the launcher of node c was killed)"
+
+
+def test_a_rank_that_failed_by_itself_is_named_before_a_node_that_was_lost_later() -> None:
+    found = attribute_job([account("a", (0, {"exit_code": -11, "ended_ns": 60}), kind="failure")], lost=["c"])
+    assert found.ranks == (0,)
+    assert found.why == "likely: killed by SIGSEGV; not certain, since node c is lost as well"
+
+
+def test_a_rank_that_fails_once_its_node_knows_of_a_lost_one_is_not_the_cause() -> None:
+    late = account("a", (0, {"exit_code": -11, "ended_ns": 60}), kind="failure", was_told=True)
+    found = attribute_job([late], lost=["c"])
+    assert found.nodes == ("c",)
+    assert found.why == "likely: node c is lost; not certain, since rank 0 on node a: killed by SIGSEGV"
+
+
+def test_a_rank_that_was_ending_when_a_node_was_lost_is_told() -> None:
+    found = attribute_job([account("a", (0, {"has_left": True}), (1, WAITS))], lost=["c"])
+    assert found.why == "likely: node c is lost; not certain, since rank 0 was ending"
+
+
+def test_the_one_node_that_does_not_answer_is_the_likely_cause_where_all_others_wait() -> None:
+    waiting = [account("a", (0, LOST), (1, WAITS), kind="failure"), account("b", (2, WAITS))]
+    found = attribute_job(waiting, silent=["c"])
+    assert found == JobAttribution((), ("c",), found.why)
+    assert found.why.startswith("likely: node c has not answered")
+    assert attribute_job(waiting, silent=["c", "d"]).nodes == ()
+
+
+def test_where_a_node_is_silent_and_a_rank_elsewhere_may_be_the_cause_no_node_is_named() -> None:
+    found = attribute_job([account("a", (0, LOST), (1, {"waits": None}), kind="failure")], silent=["c"])
+    assert found.ranks == found.nodes == ()
+
+
+# ---- a hang -----------------------------------------------------------------------------------------------
+
+
+def test_a_rank_outside_any_collective_is_named_though_another_node_was_the_first_to_be_late() -> None:
+    accounts = [hang("a", (0, WAITS), (1, WAITS)), account("b", (2, WAITS), (3, OUTSIDE)), hang("c", (4, WAITS))]
+    found = attribute_job(accounts)
+    assert found.ranks == (3,)
+    assert "stands outside any collective, the others wait in one" in found.why
+
+
+def test_a_stopped_rank_on_a_node_that_was_not_late_is_named() -> None:
+    accounts = [hang("a", (0, WAITS), (1, WAITS)), account("b", (2, {"state": "T"}), (3, WAITS))]
+    assert named(*accounts) == (2,)
+
+
+def test_a_rank_that_waits_elsewhere_than_all_others_is_named_across_nodes() -> None:
+    elsewhere = {**WAITS, "waits_at": "train.py:40"}
+    accounts = [hang("a", (0, WAITS), (1, WAITS)), hang("b", (2, elsewhere), (3, WAITS))]
+    found = attribute_job(accounts)
+    assert found.ranks == (2,)
+    assert found.why.startswith("likely: waits elsewhere than the others")
+
+
+def test_who_lost_its_peer_counts_as_one_that_waits() -> None:
+    """Its stack was taken too late, or shows the end of its process."""
+    gone = {**LOST, "waits": False, "stands_at": "train.py:99"}
+    accounts = [hang("a", (0, WAITS), (1, gone)), account("b", (2, OUTSIDE), (3, gone))]
+    assert named(*accounts) == (2,)
+
+
+def test_who_went_silent_first_by_two_clocks_is_not_asked() -> None:
+    """The rule for ranks of one machine would name rank 0, whose clock is behind."""
+    silent = {"is_condemned": True, "last_sign_ns": 1, "limit_ns": 10}
+    went_on = {"last_sign_ns": 10**15}
+    found = attribute_job([account("a", (0, silent), kind="hang"), account("b", (2, went_on), (3, went_on))])
+    assert found.ranks == ()
+
+
+def test_where_every_rank_waits_in_the_same_place_nobody_is_named() -> None:
+    found = attribute_job([hang("a", (0, WAITS), (1, WAITS)), hang("b", (2, WAITS), (3, WAITS))])
+    assert found.ranks == found.nodes == ()
+    assert found.why.startswith("every rank waits for the others")
+
+
+def test_nothing_known_names_nobody() -> None:
+    assert attribute_job([]) == JobAttribution((), (), "nothing is known of any rank")
+    assert attribute_job([], silent=["c"]).nodes == ()
+
+
+# ---- properties -------------------------------------------------------------------------------------------
+
+victims = st.sampled_from([LOST, WAITS, {"error": LOST_A_PEER}, {"exit_code": -6, "ended_ns": 3, "has_gpu": True}])
+culprits = st.sampled_from(
+    [{"error": OWN, "exit_code": 1}, {"exit_code": -11}, {"exit_code": -9}, {"exit_code": 3}, {"error": OWN}]
+)
+clocks = st.integers(0, 10**15)
+
+
+@given(st.data())
+def test_of_many_victims_and_one_culprit_the_culprit_alone_is_named(data: st.DataObject) -> None:
+    """Whatever each node's clock shows, whichever nodes were told, and in whatever order they are heard."""
+    size = data.draw(st.integers(2, 5))
+    guilty = data.draw(st.integers(0, 2 * size - 1))
+    accounts = []
+    for node in range(size):
+        clock = data.draw(clocks)
+        ranks = []
+        for rank in (2 * node, 2 * node + 1):
+            known = dict(data.draw(culprits if rank == guilty else victims))
+            if "ended_ns" in known or known.get("exit_code") is not None:
+                known["ended_ns"] = 1 + clock
+            if "error" in known:
+                known["error"] = known["error"]._replace(at_ns=clock, noted_ns=clock)
+            ranks.append((rank, known))
+        is_theirs = guilty in (2 * node, 2 * node + 1)
+        accounts.append(
+            account(f"n{node}", *ranks, kind="failure", was_told=not is_theirs and data.draw(st.booleans()))
+        )
+    assert attribute_job(data.draw(st.permutations(accounts))).ranks == (guilty,)
+
+
+@given(st.lists(st.tuples(victims, victims), min_size=1, max_size=5))
+def test_of_victims_alone_nobody_is_named(pairs: list[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+    accounts = [
+        account(f"n{n}", (2 * n, one), (2 * n + 1, other), kind="failure") for n, (one, other) in enumerate(pairs)
+    ]
+    found = attribute_job(accounts)
+    assert found.ranks == (), found

@@ -1,0 +1,192 @@
+"""What a monitor tells of a verdict where other nodes have ranks, and how long the signal waits for them."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from launcher.incidents.incident import ELSEWHERE, Incident
+from launcher.monitor import hang_incident, other_nodes, rank_evidence
+from launcher.monitor.deadline_rules import Findings
+from launcher.monitor.messages import (
+    ORDERS,
+    REPORTS,
+    Forget,
+    Look,
+    Looked,
+    MonitorConfig,
+    MonitorSettings,
+    Proceed,
+    WatchOrder,
+)
+from launcher.monitor.other_nodes import look_for_others, reporter_to
+from launcher.monitor.parent_channel import ParentChannel
+from resilience_core.config.schema import FaultToleranceConfig
+
+S = 1_000_000_000
+LONG = 600 * S
+CONFIG = MonitorConfig.from_document(json.loads(FaultToleranceConfig(stack_capture_timeout=600).to_json()))
+SETTINGS = MonitorSettings(-1, -1, -1, "", CONFIG)
+MACHINE: Any = SimpleNamespace(facts=lambda seconds: ("kernel, 1.0 s ago: Link down",))
+INCIDENT = Incident("hang", 3, "?", "?", ())
+
+
+class Channel:
+    """A monitor's channel, and the launcher's end of it."""
+
+    def __init__(self) -> None:
+        self.launcher, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.launcher.setblocking(False)
+        self.monitor = ParentChannel(theirs.detach())
+
+    def order(self, order: Any) -> None:
+        self.launcher.send(ORDERS.encode(order))
+
+    def told(self) -> list[Any]:
+        told = []
+        while True:
+            try:
+                told.append(REPORTS.decode(self.launcher.recv(1 << 20)))
+            except BlockingIOError:
+                return told
+
+
+@pytest.fixture
+def channel() -> Iterator[Channel]:
+    made = Channel()
+    yield made
+    made.monitor.close()
+    made.launcher.close()
+
+
+# ---- the wait for the other nodes -------------------------------------------------------------------------
+
+
+def test_the_word_that_all_have_looked_ends_the_wait(channel: Channel) -> None:
+    timer = threading.Timer(0.05, lambda: channel.order(Proceed(3)))
+    timer.start()
+    channel.monitor.await_word(3, time.monotonic_ns() + LONG)
+    timer.join()
+    assert [arrived.order for arrived in channel.monitor.take()] == [Proceed(3)]
+
+
+@pytest.mark.parametrize("other", [Look(3, False), Proceed(2)])
+def test_another_order_does_not_and_the_wait_has_an_end(channel: Channel, other: Any) -> None:
+    """A look, say, for the same generation: another node suspects a rank as well."""
+    channel.order(other)
+    end_ns = time.monotonic_ns() + S // 20
+    channel.monitor.await_word(3, end_ns)
+    assert time.monotonic_ns() >= end_ns
+    assert [arrived.order for arrived in channel.monitor.take()] == [other]
+
+
+def test_a_launcher_that_ends_the_generation_ends_the_wait(channel: Channel) -> None:
+    channel.order(Forget(3, False))
+    channel.monitor.await_word(3, time.monotonic_ns() + LONG)
+
+
+def test_a_launcher_that_is_gone_ends_the_wait(channel: Channel) -> None:
+    channel.launcher.close()
+    channel.monitor.await_word(3, time.monotonic_ns() + LONG)
+
+
+def test_a_word_of_an_earlier_verdict_is_not_taken_for_this_one(channel: Channel) -> None:
+    """It was withdrawn, and what had come by then was dealt with since."""
+    channel.order(Proceed(3))
+    channel.monitor.read()
+    list(channel.monitor.take())
+    end_ns = time.monotonic_ns() + S // 20
+    channel.monitor.await_word(3, end_ns)
+    assert time.monotonic_ns() >= end_ns
+
+
+# ---- what is told -----------------------------------------------------------------------------------------
+
+
+def test_on_one_node_nobody_is_told_of_a_suspicion_or_waited_for(channel: Channel) -> None:
+    order = WatchOrder(3, 0, 0, "cell", has_others=False)
+    reporter = reporter_to(channel.monitor, MACHINE, order, time.monotonic_ns(), CONFIG)
+    reporter.suspicion()
+    reporter.await_others()
+    reporter.incident(INCIDENT, [0], None)
+    assert [type(report).__name__ for report in channel.told()] == ["HangReport"]
+    assert reporter.machine() == ("kernel, 1.0 s ago: Link down",)
+
+
+def test_with_other_nodes_the_suspicion_is_told_before_the_verdict(channel: Channel) -> None:
+    order = WatchOrder(3, 0, 0, "cell", has_others=True)
+    reporter = reporter_to(channel.monitor, MACHINE, order, time.monotonic_ns(), CONFIG)
+    reporter.suspicion()
+    reporter.incident(INCIDENT, [0], None)
+    channel.order(Proceed(3))
+    reporter.await_others()
+    assert [type(report).__name__ for report in channel.told()] == ["Suspected", "HangReport"]
+
+
+def test_the_wait_ends_as_long_after_the_verdict_as_stacks_may_take(channel: Channel) -> None:
+    """However long evidence has taken since."""
+    order = WatchOrder(3, 0, 0, "cell", has_others=True)
+    reporter = reporter_to(channel.monitor, MACHINE, order, time.monotonic_ns() - 601 * S, CONFIG)
+    reporter.await_others()
+
+
+# ---- looks for others -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("may_signal", [True, False])
+def test_a_look_tells_what_is_seen_of_ranks_and_machine(
+    channel: Channel, monkeypatch: pytest.MonkeyPatch, may_signal: bool
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def incident(*facts: Any, **how: Any) -> Incident:
+        asked.append(how)
+        assert facts[0].cases == []
+        return INCIDENT._replace(kind=ELSEWHERE)
+
+    monkeypatch.setattr(other_nodes, "incident_whatever_happens", incident)
+    ranks: Any = [SimpleNamespace(order=WatchOrder(3, 0, 0, "cell"))]
+    reader: Any = None
+    look_for_others(Look(3, may_signal), ranks, SETTINGS, reader, channel.monitor, MACHINE)
+    (looked,) = channel.told()
+    assert asked == [{"may_signal": may_signal}]
+    assert looked == Looked(3, INCIDENT._replace(kind=ELSEWHERE, machine=("kernel, 1.0 s ago: Link down",)))
+
+
+def test_a_node_that_watches_no_rank_any_more_says_so(channel: Channel) -> None:
+    """Its ranks have ended with 0: the others must not wait for it."""
+    reader: Any = None
+    look_for_others(Look(3, False), [], SETTINGS, reader, channel.monitor, MACHINE)
+    assert channel.told() == [Looked(3, None)]
+
+
+@pytest.mark.parametrize("may_signal", [True, False])
+def test_ranks_are_asked_by_a_signal_only_where_that_may_be(monkeypatch: pytest.MonkeyPatch, may_signal: bool) -> None:
+    asked: list[int] = []
+
+    def stacks(may_be_asked: Any, *_: Any) -> dict[int, Any]:
+        asked.append(len(may_be_asked))
+        return {}
+
+    order = WatchOrder(3, 0, 0, "cell")
+
+    class Rank(SimpleNamespace):
+        __hash__ = object.__hash__  # type: ignore[assignment]
+
+    rank: Any = Rank(order=order, view=lambda: "view", is_condemned=lambda view: False, pid=lambda view: 0)
+    monkeypatch.setattr(hang_incident, "stacks_of_ranks", stacks)
+    monkeypatch.setattr(hang_incident, "families_of", lambda *_: {})
+    monkeypatch.setattr(hang_incident, "look_at", lambda pid: None)
+    monkeypatch.setattr(hang_incident, "kernel_wait", lambda pid: None)
+    monkeypatch.setattr(hang_incident, "started_at", lambda view: 0.0)
+    monkeypatch.setattr(rank_evidence, "look_at", lambda pid: None)
+    seen: Findings[Any] = Findings([], {rank: SimpleNamespace(start_time=0)}, time.monotonic_ns())  # type: ignore[dict-item]
+    hang_incident.incident_whatever_happens(seen, [rank], SETTINGS, None, may_signal=may_signal)  # type: ignore[arg-type]
+    assert asked == [1 if may_signal else 0]

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 _MOST_WAITING = 8
 _LONGEST_SECONDS = 5.0
 """After which a failure is told by what this node has seen, whatever keeps the story."""
+_MOST_WRITTEN_BEFORE = 64
+"""What more nodes have seen takes a while to be written, and is written after the story was told."""
 _GENERATIONS_KEPT = 2
 """The story of a generation may be on its way when the next one fails."""
 
@@ -184,12 +186,14 @@ class StoryTeller:
                 silent.append(name)
         story = decide(gathered.generation, accounts, silent, gathered.lost, gathered.why, gathered.seconds)
         parent = f"{self._resources.log_folder}/job_incidents"
-        folder = self._resources.on_disk("the folder of the job's incident", lambda: new_folder(parent), None)
-        story = story._replace(folder=folder)
-        self._on_decided(gathered.generation, story.to_text())
-        if folder is not None:  # what a thousand nodes have seen takes a while to be written
-            incidents = [account.incident for account in accounts]
-            self._resources.disk.submit(lambda: _write(story, folder, incidents))
+        incidents = [account.incident for account in accounts]
+        is_long = len(incidents) > _MOST_WRITTEN_BEFORE
+        make = new_folder if is_long else lambda parent: _written(story, new_folder(parent), incidents)
+        folder = self._resources.on_disk("the job's incident", lambda: make(parent), None)
+        told = story._replace(folder=folder)
+        self._on_decided(gathered.generation, told.to_text())
+        if folder is not None and is_long:
+            self._resources.disk.submit(lambda: _written(told, folder, incidents))
 
 
 def _summary(story: JobIncident) -> list[str] | None:
@@ -201,8 +205,10 @@ def _summary(story: JobIncident) -> list[str] | None:
         return None
 
 
-def _write(story: JobIncident, folder: str, incidents: Sequence[Incident]) -> None:
+def _written(story: JobIncident, folder: str, incidents: Sequence[Incident]) -> str | None:
+    """Write a story into a folder that is there; None where that cannot be done, which is said."""
     try:
-        story.write_into(folder, incidents)
+        return story.write_into(folder, incidents).folder
     except OSError as error:
         announce(f"the job's incident cannot be written into {folder}: {error.strerror}")
+        return None

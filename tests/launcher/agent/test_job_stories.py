@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import select
 import threading
 from collections.abc import Callable, Collection
@@ -393,6 +394,32 @@ def test_whoever_leads_decides_writes_and_tells(made: Made, tmp_path: Path) -> N
     assert '"silent": ["d", "c-1-x"]' in text
     made.stories._teller._decider.call(lambda: None, PATIENCE)  # it writes after that
     assert (tmp_path / "job_incidents" / "0001" / "report.txt").exists()
+
+
+@pytest.mark.parametrize("nodes", [1, 65])
+def test_a_report_that_cannot_be_written_is_not_pointed_to_where_few_nodes_are(
+    made: Made, monkeypatch: pytest.MonkeyPatch, nodes: int
+) -> None:
+    """Of many, what was seen is written after the story was told; that it cannot be is said here."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("launcher.incidents.job_incident.write_files", full)
+    written = threading.Event()
+
+    def announce(*lines: str) -> None:
+        made.said.append(lines)
+        written.set()
+
+    monkeypatch.setattr(story_teller, "announce", announce)
+    text = account_text(incident("failure", report(1, exit_code=-11, ended_ns=9))._replace(node="b"), was_told=False)
+    made.stories.gathered(Gathered(3, {f"b-{n}-x": text for n in range(nodes)}, (), (), "", 0.1))
+    assert made.exchange.has_decided.wait(PATIENCE)
+    assert written.wait(PATIENCE)
+    ((_, story),) = made.exchange.stories
+    assert ('"folder": null' in story) == (nodes == 1)
+    assert made.said[0][0].endswith("No space left on device")
 
 
 def test_nothing_is_kept_of_generations_long_gone(made: Made) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import errno
 import os
 import re
 import time
@@ -70,6 +71,8 @@ class KernelLog:
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
+                if os.fstat(descriptor).st_rdev == os.stat(os.devnull).st_rdev:  # what some containers put in its place
+                    raise OSError(errno.ENODEV, "it is the null device", path)
                 os.lseek(descriptor, 0, os.SEEK_END)
             except OSError:
                 os.close(descriptor)

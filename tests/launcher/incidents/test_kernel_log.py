@@ -128,7 +128,7 @@ class Device:
         self.flags = flags
         if self.refuses:
             raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
-        self.descriptor = os.open("/dev/null", flags)
+        self.descriptor = os.open("/dev/full", flags)
         return self.descriptor
 
     def lseek(self, descriptor: int, offset: int, how: int) -> int:
@@ -581,3 +581,12 @@ def test_the_real_kernel_tells_of_a_real_segfault(real_kernel_log: KernelLog) ->
             break
     assert found
     assert found[0].startswith("kernel, ")
+
+
+def test_the_null_device_in_its_place_tells_of_no_kill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some containers have that as /dev/kmsg: that it says nothing says nothing."""
+    monkeypatch.setattr(kernel_log, "in_first_pid_namespace", lambda: True)
+    log = KernelLog(os.devnull)
+    log.read()
+    assert not log.tells_of_all_kills
+    log.close()

@@ -138,7 +138,7 @@ class JobStories:
             incident: Which.
             was_told: Another node had told of a failure before.
         """
-        if self._exchange is None or incident.kind == "near_miss":
+        if self._exchange is None:
             return
         if incident.kind == "failure" and (not incident.culprits or incident.why.startswith("likely: ")):
             self._exchange.suspect(incident.generation)  # who is to blame may be on another node, and hang there
@@ -154,7 +154,7 @@ class JobStories:
             incident: What this node has seen, with its folder.
             lines: For people.
         """
-        if self._exchange is None or incident.kind == "request":
+        if self._exchange is None:
             return False
         self._teller.failed(incident.generation, tuple(lines), incident.folder)
         return True

@@ -75,10 +75,6 @@ class StoryTeller:
             self._told = {number for number in self._told if number >= oldest}
             self._told_alone = {number for number in self._told_alone if number >= oldest}
 
-    def has_failed(self, generation: int) -> bool:
-        """Return whether this node knows that a generation has failed."""
-        return generation in self._failures
-
     def failed(self, generation: int, lines: tuple[str, ...] = (), folder: str | None = None) -> None:
         """Note that a generation has failed, and what to say where no story comes; its story is told when it comes."""
         with self._changed:
@@ -144,16 +140,15 @@ class StoryTeller:
             story, own = self._stories.get(generation), self._failures.get(generation)
             if own is None or generation in self._told:
                 return
-            lines = _summary(story) if story is not None else None
-            if lines is not None:
+            if story is not None:
                 self._told.add(generation)
-                announce(*lines)
+                announce(*story.summary())
             elif generation in self._silent and generation not in self._told_alone:
                 self._told_alone.add(generation)
                 if own.lines:
                     announce(*own.lines, "  note    the other nodes have not told what they have seen")
             self._changed.notify_all()
-        if story is None or lines is None:
+        if story is None:
             return
         self._resources.events.write(
             "job_incident",
@@ -194,15 +189,6 @@ class StoryTeller:
         self._on_decided(gathered.generation, told.to_text())
         if folder is not None and is_long:
             self._resources.disk.submit(lambda: _written(told, folder, incidents))
-
-
-def _summary(story: JobIncident) -> list[str] | None:
-    """Return a story's lines; None where they cannot be made of it, which must end no launcher."""
-    try:
-        return story.summary()
-    except Exception:
-        logger.exception("the story of generation %s cannot be told; please report this", story.generation)
-        return None
 
 
 def _written(story: JobIncident, folder: str, incidents: Sequence[Incident]) -> str | None:

@@ -26,6 +26,7 @@ from launcher.incidents.rank_phrases import (
     where,
 )
 from launcher.incidents.rank_report import RankReport, report_from_json, report_to_json
+from launcher.processes.plain_types import check_types
 from launcher.records.format_versions import check_version
 from launcher.records.readable import readable
 from resilience_core.system.plain_files import only_plain
@@ -139,10 +140,12 @@ class Incident(NamedTuple):
         check_version("the incident", document.get("version"), FORMAT_VERSION)
         facts = {key: value for key, value in document.items() if key != "version"}
         facts["ranks"] = tuple(map(report_from_json, document["ranks"]))
-        facts["machine"] = lines = tuple(document.get("machine", ()))
-        if not all(isinstance(line, str) for line in lines) or isinstance(document.get("machine"), str):
-            raise TypeError(f"machine is {reprlib.repr(document['machine'])}")
-        return cls(**facts)
+        if type(lines := document.get("machine", [])) is not list:
+            raise TypeError(f"machine is {reprlib.repr(lines)}")
+        facts["machine"] = tuple(lines)
+        incident = cls(**facts)
+        check_types(incident)
+        return incident
 
     # ---- for people -------------------------------------------------------------------------------------
 

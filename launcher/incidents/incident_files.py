@@ -5,15 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
-import reprlib
 import stat
 from collections.abc import Callable, Iterator
-from types import NoneType
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar
 
 from launcher.incidents.incident import Incident
 from launcher.incidents.job_incident import JobIncident
-from launcher.incidents.rank_report import RankReport
 from launcher.records.format_versions import UnknownVersionError
 from launcher.records.log_records import warn_once
 from resilience_core.errors import ResilienceError
@@ -26,7 +23,6 @@ T = TypeVar("T")
 
 _MOST_BYTES = 64 << 20
 """Of an ``incident.json``; one of 64 ranks with all their stacks takes a few megabytes."""
-_PLAIN = frozenset({bool, float, int, str, NoneType})
 
 
 class DamagedIncidentError(ResilienceError, ValueError):
@@ -41,28 +37,12 @@ def read_incident(folder: str | os.PathLike[str]) -> Incident:
         UnknownVersionError: Another release of torch-resilience has written it.
         DamagedIncidentError: It is not what a release has written.
     """
-
-    def parse(document: Any) -> Incident:
-        incident = Incident.from_json(document)
-        _check(incident)
-        for rank in incident.ranks:
-            _check(rank)
-        return incident
-
-    return _read(folder, parse)
+    return _read(folder, Incident.from_json)
 
 
 def read_job_incident(folder: str | os.PathLike[str]) -> JobIncident:
     """Load one incident of a whole job from its folder; what it raises is as of :func:`read_incident`."""
-
-    def parse(document: Any) -> JobIncident:
-        incident = JobIncident.from_json(document)
-        _check(incident)
-        for each in incident.culprits:
-            _check(each.rank)
-        return incident
-
-    return _read(folder, parse)
+    return _read(folder, JobIncident.from_json)
 
 
 def _read(folder: str | os.PathLike[str], parse: Callable[[Any], T]) -> T:
@@ -80,18 +60,6 @@ def _read(folder: str | os.PathLike[str], parse: Callable[[Any], T]) -> T:
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         why = str(error).splitlines()[0] if str(error) else "no reason given"
         raise DamagedIncidentError(f"it is damaged ({type(error).__name__}: {why})") from error
-
-
-def _check(record: Incident | JobIncident | RankReport) -> None:
-    """Refuse a value whose type is not what is written of it.
-
-    Raises:
-        TypeError: One has the wrong type.
-    """
-    for name, hint in get_type_hints(type(record)).items():
-        value, allowed = getattr(record, name), get_args(hint) or (hint,)
-        if _PLAIN.issuperset(allowed) and type(value) not in (*allowed, *((int,) if float in allowed else ())):
-            raise TypeError(f"{name} is {reprlib.repr(value)}")
 
 
 def read_incidents(log_folder: str | os.PathLike[str]) -> Iterator[Incident]:

@@ -18,6 +18,7 @@ from launcher.incidents.incident import ELSEWHERE, MOST_STACKS, Incident, one_li
 from launcher.incidents.job_attribution import NodeAccount, attribute_job
 from launcher.incidents.rank_phrases import full_stack, headline, where
 from launcher.incidents.rank_report import RankReport, report_from_json, report_to_json
+from launcher.processes.plain_types import check_types
 from launcher.records.format_versions import check_version
 from launcher.records.readable import readable
 from resilience_core.system.plain_files import only_plain
@@ -79,11 +80,10 @@ class JobIncident(NamedTuple):
         )
         for key in ("nodes_to_blame", "heard", "silent", "lost"):
             facts[key] = tuple(facts[key])
-        names = (*facts["nodes_to_blame"], *facts["heard"], *facts["silent"], *facts["lost"])
-        texts = (facts["kind"], facts["why"], facts.get("gathered_on", ""), facts.get("folder") or "")
-        if not all(isinstance(text, str) for text in (*names, *texts, *(each.node for each in facts["culprits"]))):
-            raise TypeError("what should be text is not")
-        return cls(**facts)
+        incident = cls(**facts)
+        for record in (incident, *incident.culprits):
+            check_types(record)
+        return incident
 
     def to_text(self) -> str:
         """Return what :func:`parse_story` reads: at most some ten kilobytes, however many culprits there are."""

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from launcher.incidents.children import Child
 from launcher.incidents.frames import Frame, Thread
 from launcher.processes.evidence import Evidence, evidence_from_json, evidence_to_json, unmonitored
+from launcher.processes.plain_types import check_types
 from resilience_core.protocol.cell_view import CellView
 from resilience_core.protocol.error_record import ErrorRecord, error_from_json
 from resilience_core.system.clock import NS_PER_SECOND
@@ -112,10 +113,14 @@ def report_to_json(report: RankReport, *, is_short: bool = False) -> dict[str, A
 
 
 def report_from_json(document: Mapping[str, Any]) -> RankReport:
-    """Return the report that :func:`report_to_json` took apart; what is left out has its default."""
+    """Return the report that :func:`report_to_json` took apart; what is left out has its default.
+
+    Raises:
+        TypeError: It is no report: a field is missing or unknown, or a value has the wrong type.
+    """
     error = error_from_json(document["error"]) if document.get("error") else None
     evidence = document.get("evidence")
-    return RankReport(
+    report = RankReport(
         **{
             **document,
             "error": error,
@@ -127,6 +132,8 @@ def report_from_json(document: Mapping[str, Any]) -> RankReport:
             "evidence": evidence_from_json(evidence, error) if evidence is not None else None,
         }
     )
+    check_types(report)
+    return report
 
 
 def _stack_to_json(stack: tuple[Thread, ...]) -> list[dict[str, Any]]:

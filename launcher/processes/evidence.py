@@ -7,13 +7,12 @@ raises.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import signal
 from collections.abc import Mapping
-from types import NoneType
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, NamedTuple
 
+from launcher.processes.plain_types import check_types
 from launcher.processes.proc import open_files, process_status, status_of, wait_channel
 from resilience_core.protocol.cell_layout import SHUT_DOWN
 from resilience_core.protocol.cell_view import CellView
@@ -246,17 +245,6 @@ def evidence_from_json(document: Mapping[str, Any], error: ErrorRecord | None) -
     known["closed"] = tuple((name, count) for name, count in known.get("closed", ()))
     if not all(type(name) is str and type(count) is int for name, count in known["closed"]):
         raise TypeError(f"closed is {known['closed']!r}")
-    if not all(type(name) is str for name in known["open_sections"]):
-        raise TypeError(f"open_sections is {known['open_sections']!r}")
     evidence = Evidence(**known, error=error)
-    for name, allowed in _types().items():
-        if type(getattr(evidence, name)) not in allowed:
-            raise TypeError(f"{name} is {getattr(evidence, name)!r}")
+    check_types(evidence)
     return evidence
-
-
-@functools.cache
-def _types() -> dict[str, tuple[type, ...]]:
-    """Return what plain types each field may have; an exception checks its own."""
-    hints = {name: get_args(hint) or (hint,) for name, hint in get_type_hints(Evidence).items()}
-    return {name: allowed for name, allowed in hints.items() if {bool, int, str, NoneType}.issuperset(allowed)}

@@ -217,6 +217,22 @@ def test_a_story_stays_short_however_many_ranks_fail_alike() -> None:
     assert parse_story(story.to_text()).headlines() == [*story.headlines()[:4], "and 296 more"] == story.headlines()
 
 
+VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
+
+
+@given(st.sampled_from(["top", "culprit"]), st.data())
+def test_whatever_can_be_read_can_be_told(where: str, data: st.DataObject) -> None:
+    """It comes from another node, and a launcher that fails over it would end the job on all of them alike."""
+    document = json.loads(told(AT_A, AT_B, silent=("d",)).to_text())
+    part = document if where == "top" else document["culprits"][0]
+    part[data.draw(st.sampled_from(sorted(part)))] = data.draw(VALUES)
+    try:
+        story = parse_story(json.dumps(document))
+    except ValueError:
+        return
+    assert all(isinstance(line, str) for line in story.summary())
+
+
 def test_a_request_is_told_as_one() -> None:
     asking = RankReport(2, 0, 102, is_culprit=True, message="shutdown: enough")
     story = told(AT_A, NodeAccount(Incident("request", 5, "enough", "the job ends", (asking,), node="b")))

@@ -65,8 +65,8 @@ MUTANTS_OF_STORIES = (
     _mutant(
         "iterations of ranks that have just failed are compared as those of hung ones",
         "incidents/job_attribution",
-        '    if any(account.incident.kind == "hang" for account in accounts):\n        by_rules',
-        "    if True:\n        by_rules",
+        '    is_hang = any(account.incident.kind == "hang" for account in accounts)\n',
+        "    is_hang = True\n",
         _ATTRIBUTION,
     ),
     _mutant(

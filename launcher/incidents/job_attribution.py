@@ -84,7 +84,7 @@ def attribute_job(
         if any(account.incident.kind == "hang" for account in accounts):
             named = named._replace(why=_as_likely(named.why))  # it may have failed because of whoever hangs
         return named._replace(why=_beside_lost(named.why, lost)) if lost else named
-    found = _of_a_hang(accounts, has_others=bool(silent))
+    found = _of_a_hang(accounts, has_others=bool(silent), has_failures=bool(first))
     if first and not found.ranks:
         return _first_of(first)
     everybody = [evidence for account in accounts for evidence in account.evidence()]
@@ -108,25 +108,24 @@ def _stuck_by_itself(accounts: Sequence[NodeAccount]) -> JobAttribution | None:
     return JobAttribution(found.local_ranks, (), found.why)
 
 
-def _of_a_hang(accounts: Sequence[NodeAccount], *, has_others: bool) -> JobAttribution:
-    """Go by where ranks stand; one that may have ended because of another counts as one that waited for it."""
-    everybody = [
-        _as_waiting(e) if e.exit_code not in (None, 0) or e.error is not None else e
-        for account in accounts
-        for e in account.evidence()
-    ]
+def _of_a_hang(accounts: Sequence[NodeAccount], *, has_others: bool, has_failures: bool) -> JobAttribution:
+    """Go by where ranks stand; one that may have ended because of another counts as one that waited for it.
+
+    Where a node has a failure of its own, which is told unless somebody is found here, the order of failures on
+    several nodes is not asked for.
+    """
+    seen = [e for account in accounts for e in account.evidence()]
+    everybody = [_as_waiting(e) if e.exit_code not in (None, 0) or e.error is not None else e for e in seen]
     if not everybody:
         return JobAttribution((), (), "nothing is known of any rank")
     has_others = has_others or any(report.evidence is None for account in accounts for report in account.incident.ranks)
-    if any(account.incident.kind == "hang" for account in accounts):
-        by_rules = attribute(everybody, has_others=has_others)
-        return JobAttribution(by_rules.local_ranks, (), by_rules.why)
+    is_hang = any(account.incident.kind == "hang" for account in accounts)
     # Ranks that have just failed have not settled as hung ones have: iterations, say, may differ by one.
-    for rule in (left_early, cannot_run, outside_collectives):
-        if (known := rule(everybody)) is not None:
-            return JobAttribution(known.local_ranks, (), known.why)
-    why = attribute([e._replace(is_condemned=False) for e in everybody], has_others=has_others).why
-    return JobAttribution((), (), why)
+    rules = () if is_hang else (left_early, cannot_run, outside_collectives)
+    known = next((found for rule in rules if (found := rule(everybody)) is not None), None)
+    if known is None and (is_hang or not has_failures):
+        known = attribute(everybody if is_hang else seen, has_others=has_others)
+    return JobAttribution(known.local_ranks, (), known.why) if known is not None else JobAttribution((), (), "")
 
 
 def _failure_of_its_own(account: NodeAccount) -> Attribution | None:

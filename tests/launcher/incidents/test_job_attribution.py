@@ -318,6 +318,20 @@ def test_where_every_rank_waits_in_the_same_place_nobody_is_named() -> None:
     assert found.why.startswith("every rank waits for the others")
 
 
+def test_where_every_rank_has_lost_a_peer_that_is_the_reason() -> None:
+    """All ran into the time limit of a process group that was never complete, say."""
+    found = attribute_job([account("a", (0, LOST), kind="failure"), account("b", (2, LOST))])
+    assert found.ranks == ()
+    assert found.why == "who failed lost a peer or waited for one in vain: the cause is not known"
+
+
+def test_a_rank_that_has_lost_a_thread_is_named_for_want_of_better_evidence() -> None:
+    lost = {"error": OWN._replace(thread="loader")}
+    found = attribute_job([account("a", (0, lost), (1, {})), account("b", (2, {}), (3, {}))])
+    assert found.ranks == (0,)
+    assert found.why.startswith("likely: one of its threads ended with ValueError")
+
+
 def test_nothing_known_names_nobody() -> None:
     assert attribute_job([]) == JobAttribution((), (), "nothing is known of any rank")
     assert attribute_job([], silent=["c"]).nodes == ()

@@ -1,9 +1,9 @@
 """Console entry points in a module with a unique name.
 
 The packages of this distribution have common names (``resilience_core``, ``adapters``, ``launcher``,
-``straggler``), and pip lets another distribution overwrite one of them without a warning. The commands ``ft_launcher``
-and ``ft_autoresume`` therefore start here, in a module that no other distribution has, and check the packages before
-they import them.
+``straggler``), and pip lets another distribution overwrite one of them without a warning. The commands
+(``ft_launcher``, ``ft_autoresume``, ``ft_report``, ``ft_top``) therefore start here, in a module that no other
+distribution has, and check the packages before they import them.
 
 ``python -m torch_resilience`` checks an installation and prints the result.
 """
@@ -15,7 +15,7 @@ import importlib.util
 import os
 import sys
 
-__all__ = ["PACKAGES", "autoresume", "foreign_packages", "main"]
+__all__ = ["PACKAGES", "autoresume", "foreign_packages", "main", "report", "top"]
 
 PACKAGES = ("resilience_core", "adapters", "straggler", "launcher")
 _HOME = os.path.dirname(os.path.realpath(__file__))
@@ -78,6 +78,22 @@ def autoresume() -> None:
     from launcher.autoresume import main as run_again
 
     sys.exit(run_again())
+
+
+def report() -> None:
+    """Entry point of the command ``ft_report``."""
+    _refuse_foreign("ft_report")
+    from launcher.report import main as run
+
+    sys.exit(run())
+
+
+def top() -> None:
+    """Entry point of the command ``ft_top``."""
+    _refuse_foreign("ft_top")
+    from launcher.top import main as run
+
+    sys.exit(run())
 
 
 def _refuse_foreign(command: str) -> None:

@@ -7,6 +7,7 @@ where that decision is taken now.
 from __future__ import annotations
 
 from benchmarks.mutants.catalogue_fence import MUTANTS_OF_THE_FENCE
+from benchmarks.mutants.catalogue_figures import MUTANTS_OF_FIGURES
 from benchmarks.mutants.catalogue_group import MUTANTS_OF_THE_GROUP
 from benchmarks.mutants.catalogue_health import MUTANTS_OF_HEALTH
 from benchmarks.mutants.catalogue_limits import MUTANTS_OF_LIMITS
@@ -1060,6 +1061,7 @@ MUTANTS = (
     *MUTANTS_OF_THE_NODES,
     *MUTANTS_OF_OUTPUT,
     *MUTANTS_OF_STORIES,
+    *MUTANTS_OF_FIGURES,
     *MUTANTS_OF_VERDICTS,
     *MUTANTS_OF_WARM_WORKERS,
 )

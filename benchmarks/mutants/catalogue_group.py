@@ -626,8 +626,8 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "after an evaluation, iterations may stand still unnoticed",
         "resilience_core/monitoring/client.py",
-        "            self._state.was_evaluation = False\n\n    def note_evaluation",
-        "\n    def note_evaluation",
+        "            self._state.was_evaluation = False\n\n    def note_first_step",
+        "\n    def note_first_step",
         ("tests/resilience_core/monitoring/test_client.py",),
     ),
     Mutant(
@@ -908,8 +908,8 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "the bus tells the iteration of an evaluation as that of a step",
         "resilience_core/plugins/section_monitor.py",
-        "        self._note_evaluation = client.note_evaluation",
-        "        self._note_evaluation = client.note_iteration",
+        "        self._note_evaluation, self._note_done = client.note_evaluation,",
+        "        self._note_evaluation, self._note_done = client.note_iteration,",
         ("tests/resilience_core/plugins/test_section_monitor.py",),
     ),
     Mutant(

@@ -284,8 +284,8 @@ MUTANTS_OF_LIMITS = (
     Mutant(
         "a client is initialised before its limits are in force",
         "resilience_core/monitoring/client_state.py",
-        "        self.words = cell.words\n        self.shared_word",
-        "        self.words = cell.words\n        self.cell = cell\n        self.shared_word",
+        "        self.words = cell.words\n        self.figures",
+        "        self.words = cell.words\n        self.cell = cell\n        self.figures",
         ("tests/resilience_core/monitoring/test_client.py",),
     ),
     Mutant(
@@ -403,8 +403,8 @@ MUTANTS_OF_LIMITS = (
     Mutant(
         "a section is found before it is ready",
         "resilience_core/monitoring/first_use.py",
-        "        section = Section(name, self._slot_for(name))\n",
-        "        section = state.sections[name] = Section(name, self._slot_for(name))\n",
+        "        section = Section(name, self._slot_for(name), ",
+        "        section = state.sections[name] = Section(name, self._slot_for(name), ",
         ("tests/resilience_core/monitoring/test_client.py",),
     ),
     Mutant(

@@ -100,7 +100,7 @@ MUTANTS_OF_VERDICTS = (
     ),
     Mutant(
         "sections that share a slot are counted as one",
-        "resilience_core/monitoring/client_state.py",
+        "resilience_core/monitoring/section_state.py",
         "        self.closed_word = NOT_COUNTED if is_shared",
         "        self.closed_word = FIRST_CLOSED if is_shared",
         ("tests/resilience_core/monitoring/test_client.py",),

@@ -1,6 +1,7 @@
 """A rank that forms a group, says when, then kills itself (rank 0) or waits to be replaced; see benchmarks.restarts.
 
-Without arguments it dies at once.
+With ``hang`` as third argument rank 0 stays in a section until its limit of 0.5 s has passed, and what it notes is the
+deadline. Without arguments it dies at once.
 """
 
 import os
@@ -28,8 +29,17 @@ dist.barrier()
 if generation < last:
     time.sleep(0.6)  # a generation that settles, as real ones do
     if rank == 0:
+        hangs = sys.argv[3:] == ["hang"]
+        if hangs:
+            from resilience_core import RankMonitorClient
+
+            client = RankMonitorClient()
+            client.init_workload_monitoring()
+            client.start_section("step")
         with open(os.path.join(folder, f"died-{generation}"), "w") as file:
-            file.write(str(time.monotonic_ns()))
+            file.write(str(time.monotonic_ns() + (500_000_000 if hangs else 0)))
+        if hangs:
+            time.sleep(60)
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(60)
 dist.destroy_process_group()

@@ -69,6 +69,7 @@ class Generation:
         self._watch = RankWatch(number, group, resources, self._cells, self.processes, self.started_ns, is_last)
         resources.events.write("started", generation=number, pids=self.processes.pids())
         resources.machine.begin_anew()
+        resources.figures.generation_started()
 
     # ---- while it lives ---------------------------------------------------------------------------------
 
@@ -102,6 +103,10 @@ class Generation:
         if not self._phases_told and (complete or is_late or self._is_over):
             self._phases_told = True
             self._resources.events.write("phases", generation=self.number, ranks=stamps)
+
+    def note_figures(self) -> None:
+        """Write down what the ranks have done, if it is time."""
+        self._resources.figures.note(self.number, self._cells.raw)
 
     def look_at_machine(self) -> None:
         """Note what has to be known of the machine before a rank dies."""
@@ -255,6 +260,7 @@ class Generation:
         self.processes.close(death_signal, 0)  # the tails of --tee
         self._last_views = self.views()
         self._is_over = True
+        resources.figures.generation_over(self.number, self._cells.raw)
         self.log_phases()
         self._watch.note_starts()
         resources.monitor.forget(self.number, is_over=True)

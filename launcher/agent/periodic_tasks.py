@@ -59,6 +59,7 @@ class PeriodicTasks:
         current.reap_orphans()
         current.look_at_machine()
         current.log_phases()
+        current.note_figures()
         if said := current.look_after_the_unmonitored():
             announce(*said)
         seconds = _CHORES_SECONDS if current.has_logged_phases else _EARLY_CHORES_SECONDS

@@ -15,6 +15,7 @@ from torch.distributed.elastic.multiprocessing import LogsSpecs
 from launcher.agent import announcements
 from launcher.agent.bounded_logs import BoundedLogs
 from launcher.agent.control_socket import ControlSocket
+from launcher.agent.figures_recorder import FiguresRecorder
 from launcher.agent.job_limits import JobLimits
 from launcher.agent.monitor_handle import MonitorHandle
 from launcher.agent.run_folder_keeper import CONFIG_FILE, CONTROL_SOCKET, RunFolderKeeper
@@ -29,6 +30,8 @@ from launcher.processes.leftovers import Orphans
 from launcher.records import latest
 from launcher.records.console import announce
 from launcher.records.event_log import EventLog
+from launcher.records.figures_log import FIGURES
+from launcher.records.log_folders import FolderError
 from launcher.records.run_folders import RunFolder
 from launcher.workers.script_settings import ImportSettings
 from launcher.workers.starters import SpawnStarter, WorkerStarter
@@ -67,6 +70,7 @@ class AgentResources:
     second_fence: SecondFence | None = None
     """None on one node."""
     machine: MachineEvidence = attrs.field(factory=MachineEvidence)
+    figures: FiguresRecorder = attrs.field(factory=FiguresRecorder)
     limits: JobLimits = attrs.field(
         default=attrs.Factory(lambda resources: JobLimits(resources.config), takes_self=True), init=False
     )
@@ -125,6 +129,8 @@ def open_resources(
         stack.callback(control.close)
         events = EventLog(log_folder, disk, on_made_anew=lambda: latest.restore(log_folder))
         stack.callback(events.close)
+        figures = FiguresRecorder(_figures_log(log_folder, disk), disk)
+        stack.callback(figures.close)
         run_folder.write(CONFIG_FILE, job.config.to_json())
 
         def on_change(change: str, reason: str) -> None:
@@ -171,6 +177,7 @@ def open_resources(
             monitor=monitor,
             signals=signals,
             events=events,
+            figures=figures,
             starter=starter,
             disk=disk,
             logs_specs=logs,
@@ -179,3 +186,12 @@ def open_resources(
             second_fence=second_fence,
             machine=machine,
         )
+
+
+def _figures_log(log_folder: str, disk: Background) -> EventLog | None:
+    """Return the file of figures; None where it cannot be made, which costs reports and no protection."""
+    try:
+        return EventLog(log_folder, disk, stem=FIGURES)
+    except FolderError as error:
+        announce(f"the figures of this run are not kept: {error}")
+        return None

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from launcher.processes.evidence import UNREADABLE
 from launcher.records.run_folders import RunFolder
 from resilience_core.protocol.cell import Cell, CellError
-from resilience_core.protocol.cell_layout import ERROR_TEXT
+from resilience_core.protocol.cell_layout import CELL_SIZE, ERROR_TEXT
 from resilience_core.protocol.cell_view import CellView, implausible
 from resilience_core.protocol.error_record import ErrorRecord, parse_error
+from resilience_core.protocol.figures import FIGURES_SIZE, create_figures, figures_path
 
 __all__ = ["Cells"]
 
@@ -39,12 +40,16 @@ class Cells:
         self._generation = generation
         self._ranks = ranks
         self._cells: dict[int, Cell] = {}
+        self._figures: dict[int, int] = {}
+        """Open files of figures; a rank may be without."""
         try:
             for local_rank in ranks:
                 self._cells[local_rank] = self._create(local_rank)
         except CellError:
             self.drop()
             raise
+        for local_rank in ranks:  # after all cells: where there is too little room, these have it
+            self._make_figures(local_rank)
 
     def __getitem__(self, local_rank: int) -> Cell:
         return self._cells[local_rank]
@@ -92,6 +97,14 @@ class Cells:
                 stamps[local_rank] = cell.copy().stamps()
         return {local_rank: stamps.get(local_rank, dict.fromkeys(_STAMPS)) for local_rank in self._cells}
 
+    def raw(self) -> dict[int, tuple[bytes, bytes]]:
+        """Return what is in each rank's cell and in its file of figures; empty where it cannot be read."""
+        found = {}
+        for local_rank, cell in self._cells.items():
+            figures = self._figures.get(local_rank, -1)
+            found[local_rank] = (_read(cell.descriptor, CELL_SIZE), _read(figures, FIGURES_SIZE))
+        return found
+
     def replace_lost(self) -> list[int]:
         """Make those anew that somebody has removed before their rank has opened them.
 
@@ -113,6 +126,7 @@ class Cells:
                 continue
             self._cells[local_rank] = new
             cell.close()
+            self._make_figures(local_rank)
             replaced.append(local_rank)
         return replaced
 
@@ -120,12 +134,33 @@ class Cells:
         """Close and remove them; a second call does nothing."""
         for cell in self._cells.values():
             cell.close()
-        self._cells = {}
+        for descriptor in self._figures.values():
+            os.close(descriptor)
+        self._cells, self._figures = {}, {}
         self._folder.remove_cells(self._generation)
 
     def _create(self, local_rank: int) -> Cell:
         path = self._folder.cell(self._generation, local_rank)
         return Cell.create(path, rank=self._ranks[local_rank], generation=self._generation)
+
+    def _make_figures(self, local_rank: int) -> None:
+        path = figures_path(self._cells[local_rank].path)
+        if local_rank in self._figures and os.path.exists(path):
+            return
+        with contextlib.suppress(OSError):  # without it the rank is as well protected, and less is known of it later
+            descriptor = create_figures(path)
+            if (former := self._figures.pop(local_rank, None)) is not None:
+                os.close(former)
+            self._figures[local_rank] = descriptor
+
+
+def _read(descriptor: int, size: int) -> bytes:
+    if descriptor < 0:
+        return b""
+    try:
+        return os.pread(descriptor, size, 0)
+    except OSError:
+        return b""
 
 
 _STAMPS = tuple(Cell.detached().stamps())

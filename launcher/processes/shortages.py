@@ -12,10 +12,10 @@ from resilience_core.system.installation import HOME
 __all__ = ["explained", "shortage", "too_few_descriptors"]
 
 _ENOUGH_DESCRIPTORS = 1024
-_LAUNCHERS_OWN_DESCRIPTORS = 22
+_LAUNCHERS_OWN_DESCRIPTORS = 23
 """Run folder, log, control socket, monitor, store, and files that are open briefly, as measured."""
-_DESCRIPTORS_PER_WORKER = 3
-"""Its cell (two) and its process; what its connections to the store need comes on top."""
+_DESCRIPTORS_PER_WORKER = 4
+"""Its cell (two), its figures, and its process; what its connections to the store need comes on top."""
 
 
 def shortage(error: BaseException) -> str | None:

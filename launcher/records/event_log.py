@@ -31,6 +31,8 @@ __all__ = ["EventLog", "event_files", "read_events"]
 
 logger = logging.getLogger(__name__)
 
+EVENTS = "events"
+"""What the names of the files of events begin with."""
 _FORMAT_VERSION = 1
 """To be raised when an event or a field that :mod:`launcher.records.run_events` reads changes its meaning."""
 _ROOM_BYTES = 1 << 20
@@ -43,6 +45,8 @@ _LONGEST_END_SECONDS = 1.0
 class EventLog:
     """Appends to ``events.jsonl`` in the run's log folder, or to a file beside it where that exists.
 
+    The figures of a run (:mod:`launcher.records.figures_log`) are kept in the same way, in ``figures.jsonl``.
+
     Every line has ``event``, ``t_ns`` (``CLOCK_MONOTONIC``, comparable with the incidents and among each other)
     and ``time`` (for people); the first one also ``version``, that of the format, and ``node`` and ``boot``, which tell
     whose monotonic clock it is. A log folder that stops taking lines is reported once and never stops the job; when it
@@ -53,6 +57,7 @@ class EventLog:
         log_folder: Where.
         background: What writes; without one, each call of :meth:`write` writes itself.
         on_made_anew: Called, by what writes, when the file was made anew.
+        stem: What the names of the files begin with.
 
     Raises:
         FolderError: The file cannot be made.
@@ -63,8 +68,10 @@ class EventLog:
         log_folder: str,
         background: Background | None = None,
         on_made_anew: Callable[[], object] = lambda: None,
+        stem: str = EVENTS,
     ) -> None:
-        self.path = os.path.join(log_folder, "events.jsonl")
+        self.path = os.path.join(log_folder, f"{stem}.jsonl")
+        self._stem = stem
         self.lost = 0
         """Lines that could not be written and were not reported yet."""
         self._background = background or Background("ft_events", _ROOM_BYTES)
@@ -111,8 +118,8 @@ class EventLog:
         Another node of this job, or an earlier run of its name, may have the first ones. In a container whose launcher
         is always pid 1 of the same node, each start of one ``--rdzv-id`` takes the next number.
         """
-        own = f"events-{os.uname().nodename}-{os.getpid()}"
-        names = itertools.chain(("events", own), (f"{own}-{number}" for number in range(2, _MOST_FILES)))
+        own = f"{self._stem}-{os.uname().nodename}-{os.getpid()}"
+        names = itertools.chain((self._stem, own), (f"{own}-{number}" for number in range(2, _MOST_FILES)))
         for name in names:
             self.path = os.path.join(self._folder, f"{name}.jsonl")
             with contextlib.suppress(FileExistsError):
@@ -140,9 +147,8 @@ class EventLog:
             self.lost += 1
             if not self._has_complained:
                 self._has_complained = True
-                announce(
-                    f"{self.path}: {error.strerror}; no events are logged until it can be written again (said once)"
-                )
+                why = f"{self.path}: {error.strerror}"
+                announce(f"{why}; no {self._stem} are logged until it can be written again (said once)")
 
     def _make_anew(self) -> None:
         """Go on in a new file: somebody has removed the one that is written to.
@@ -155,7 +161,9 @@ class EventLog:
         os.dup2(new, self._descriptor, inheritable=False)
         os.close(new)
         self.lost += self._in_file
-        announce(f"somebody has removed the file of events; {self.path} is made anew, without {self._in_file} line(s)")
+        announce(
+            f"somebody has removed the file of {self._stem}; {self.path} is made anew, without {self._in_file} line(s)"
+        )
         self._in_file, self._is_torn = 0, False
         self._on_made_anew()
 
@@ -183,24 +191,32 @@ def _new_file(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
 
 
-def event_files(log_folder: str | os.PathLike[str]) -> list[str]:
+def event_files(log_folder: str | os.PathLike[str], stem: str = EVENTS) -> list[str]:
     """Return the paths of all files of events in a run's log folder, of every node and every run of its name.
+
+    Args:
+        log_folder: Of the run.
+        stem: As for :class:`EventLog`.
 
     Raises:
         OSError: The folder cannot be read.
     """
     log_folder = os.fspath(log_folder)  # os.listdir takes None for the working folder
     names = sorted(os.listdir(log_folder))
-    return [os.path.join(log_folder, name) for name in names if name.startswith("events") and name.endswith(".jsonl")]
+    return [os.path.join(log_folder, name) for name in names if name.startswith(stem) and name.endswith(".jsonl")]
 
 
-def read_events(log_folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+def read_events(log_folder: str | os.PathLike[str], stem: str = EVENTS) -> list[dict[str, Any]]:
     """Return the events of a run, of every node that wrote into this folder, oldest first.
 
     On one machine the monotonic clock orders them. Between machines, whose monotonic clocks have nothing in common,
     the wall clock does, so the order is as good as their clocks agree. A line that is no event is left out; of one that
     is whole, a warning is logged once, and so it is of what is named like a file of events and is none. Each event has
-    ``event`` and ``t_ns``; ``time`` is empty where it was lost.
+    ``event``, ``t_ns``, and the ``node`` and ``boot`` of its file; ``time`` is empty where it was lost.
+
+    Args:
+        log_folder: Of the run.
+        stem: As for :class:`EventLog`.
 
     Raises:
         OSError: The folder or a file cannot be read.
@@ -208,7 +224,7 @@ def read_events(log_folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
             without the events of one node a run that goes on may seem to have ended, and be removed (``prune``).
     """
     files = []
-    for path in event_files(log_folder):
+    for path in event_files(log_folder, stem):
         if not os.path.isfile(path):
             warn_once(f"{path}: left out, since it is no plain file")
             continue
@@ -217,7 +233,9 @@ def read_events(log_folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
             events = [event for line in file if line.endswith("\n") if (event := _parsed(line, path)) is not None]
         if events:
             check_version(path, events[0].get("version", 1), _FORMAT_VERSION)  # the first release wrote none
-            files.append((str(events[0].get("boot", path)), events))
+            boot = str(events[0].get("boot", path))
+            about = {"node": str(events[0].get("node", "")), "boot": boot}
+            files.append((boot, [{**about, **event} for event in events]))
     epochs: dict[str, float] = {}  # when each machine's monotonic clock began
     for boot, events in files:
         epochs.setdefault(boot, _epoch(events[0]))

@@ -7,16 +7,15 @@ cannot be refused. :mod:`resilience_core.monitoring` says what else the client i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from resilience_core.errors import RankMonitorClientError, SectionError
 from resilience_core.monitoring.client_arguments import no_iteration, refuse_copy
+from resilience_core.monitoring.client_limits import ClientLimits
 from resilience_core.monitoring.client_state import ClientState
 from resilience_core.monitoring.connection import CellConnection
 from resilience_core.monitoring.first_use import FirstUse
-from resilience_core.monitoring.limits_in_force import LimitsInForce
 from resilience_core.monitoring.section_block import SectionBlock
 from resilience_core.protocol.cell_layout import (
     CLOSED,
@@ -30,16 +29,16 @@ from resilience_core.protocol.cell_layout import (
     RESUMED_FROM,
     WENT_BACK,
 )
+from resilience_core.protocol.figures import DONE, FIRST_ITERATION, FIRST_STEP, LONGEST_GAP, LONGEST_HEARTBEAT_GAP
 
 if TYPE_CHECKING:
     from resilience_core.config.schema import FaultToleranceConfig
-    from resilience_core.monitoring.timeouts import HeartbeatTimeouts, SectionTimeouts
     from resilience_core.protocol.control import WorkloadControlRequest
 
 __all__ = ["RankMonitorClient"]
 
 
-class RankMonitorClient:
+class RankMonitorClient(ClientLimits):
     """A rank's side of the monitoring, with two independent APIs: heartbeats and sections.
 
     Typical use::
@@ -57,8 +56,7 @@ class RankMonitorClient:
     """
 
     def __init__(self) -> None:
-        self._state = ClientState()
-        self._limits = LimitsInForce(self._state)
+        super().__init__(ClientState())
         self._connection = CellConnection(self._state, self._limits)
         self._first_use = FirstUse(self._state, self._limits)
 
@@ -100,6 +98,8 @@ class RankMonitorClient:
             self._first_use.heartbeat(now)
         elif gap > state.longest_heartbeat_gap_ns:
             state.longest_heartbeat_gap_ns = gap
+            if gap > state.figures[LONGEST_HEARTBEAT_GAP]:
+                state.figures[LONGEST_HEARTBEAT_GAP] = gap
         state.heartbeats = heartbeats + 1
         words = state.words  # not before a first one has waited for the initialisation on another thread
         words[HEARTBEAT] = NO_LIMIT if (limit := state.heartbeat_limit_ns) is None else now + limit
@@ -124,6 +124,8 @@ class RankMonitorClient:
         if not opened:
             if (gap := now - state.left_section_ns) > state.longest_gap_ns:
                 state.longest_gap_ns = gap
+                if gap > state.figures[LONGEST_GAP]:
+                    state.figures[LONGEST_GAP] = gap
         elif name in opened:
             raise SectionError(f"section '{name}' is open already; sections of one name do not nest")
         else:
@@ -167,6 +169,12 @@ class RankMonitorClient:
             if state.events_are_heartbeats:
                 words[HEARTBEAT] = NO_LIMIT if (limit := state.heartbeat_limit_ns) is None else now + limit
                 words[LAST_HEARTBEAT] = now
+        figures, row, bits = state.figures, section.row, took.bit_length()  # last: nothing is decided by them
+        figures[row.took_word] = row.took_ns = row.took_ns + took
+        row.buckets[bits] = closed = row.buckets[bits] + 1
+        figures[row.buckets_word + bits] = closed
+        if took > section.notable_ns:
+            section.note_long(took, figures)
 
     def section(self, name: str) -> SectionBlock:
         """Open a section for the length of a ``with`` block; it is closed on an exception, too."""
@@ -201,6 +209,19 @@ class RankMonitorClient:
                 words[WENT_BACK] += 1
             self._state.was_evaluation = False
 
+    def note_first_step(self, iteration: int) -> None:
+        """Report that the first training step of this process begins; of further calls, the first one counts."""
+        figures = self._state.figures
+        if not figures[FIRST_STEP]:
+            figures[FIRST_STEP] = monotonic_ns()
+            with contextlib.suppress(TypeError, ValueError):
+                figures[FIRST_ITERATION] = iteration
+
+    def note_step_done(self) -> None:
+        """Report that the training step has ended whose iteration was reported last."""
+        state = self._state
+        state.figures[DONE] = state.words[ITERATION]
+
     def note_evaluation(self, iteration: int) -> None:
         """Report at which iteration an evaluation step is; the training step before or after it may be of the same."""
         self._state.was_evaluation = True
@@ -214,86 +235,6 @@ class RankMonitorClient:
     def note_checkpoint_saved(self, iteration: int) -> None:
         """Report that a checkpoint of this iteration is complete; what is no whole number of 64 bits is ignored."""
         self._state.note_saved(iteration)
-
-    @property
-    def hb_timeouts(self) -> HeartbeatTimeouts | None:
-        """Heartbeat timeouts in force, None before init."""
-        return self._limits.heartbeat_timeouts if self.is_initialized else None
-
-    @property
-    def section_timeouts(self) -> SectionTimeouts | None:
-        """Section timeouts in force, None before init."""
-        return self._limits.section_timeouts if self.is_initialized else None
-
-    def calculate_and_set_hb_timeouts(self, skip_if_not_ready: bool = False) -> bool:
-        """Learn both heartbeat timeouts, in force from the next heartbeat on, from all ranks' intervals. A collective.
-
-        Args:
-            skip_if_not_ready: Return False instead of raising when there is too little to learn from.
-
-        Returns:
-            Whether timeouts were calculated; the same on every rank.
-
-        Raises:
-            TimeoutsNotReadyError: No rank has sent two heartbeats since the last calculation.
-        """
-        return self._limits.learn_heartbeats(skip_if_not_ready)
-
-    def calculate_and_set_section_timeouts(
-        self,
-        selected_sections: Iterable[str] | None = None,
-        calc_out_of_section: bool = True,
-        skip_if_not_ready: bool = False,
-    ) -> bool:
-        """Learn section timeouts from the longest intervals any rank saw. A collective.
-
-        A new limit applies from the next time its section is opened. The out-of-section limit applies at once, counted
-        from now, if none was running: otherwise a hang in the interval that is open would not be found.
-
-        Args:
-            selected_sections: Names to learn; all that any rank has used when None. Others keep theirs.
-            calc_out_of_section: Learn the out-of-section timeout as well.
-            skip_if_not_ready: Return False, and change nothing, when there is too little to learn from.
-
-        Returns:
-            Whether timeouts were calculated; the same on every rank.
-
-        Raises:
-            TypeError: ``selected_sections`` holds a value that is no name.
-            TimeoutsNotReadyError: A selected section was never closed on any rank, or nothing was seen at all.
-        """
-        return self._limits.learn_sections(selected_sections, calc_out_of_section, skip_if_not_ready)
-
-    def learned_summary(self) -> str:
-        """Return what was learned, from how much, and which limits follow from it, in one line."""
-        return self._limits.summary()
-
-    def undercut_limits(self) -> str:
-        """Return which learned limits in force are shorter than the configured ones; empty where none is."""
-        return self._limits.undercut()
-
-    def spared_limits(self) -> dict[str, str]:
-        """Return which learned limits in force are longer because no restart is left, by kind; each in words."""
-        return self._limits.spared()
-
-    def name_state_file(self, path: str | None) -> None:
-        """Name the file that learned timeouts are kept in, for messages about limits that come from it."""
-        self._limits.name_state_file(path)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the learned timeouts as JSON types, equal on all ranks; configured values are not part of it."""
-        return self._limits.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over timeouts that an earlier run learned; ``learned_limits`` says which of them come into force.
-
-        May be called before ``init_workload_monitoring``, too; then they apply from there on. To what is running, a
-        longer limit applies from its beginning, and a shorter one from now on, but never later than the former one.
-
-        Raises:
-            RankMonitorClientError: The state does not have the shape that ``state_dict`` gives it.
-        """
-        self._limits.load(state)
 
     def send_workload_control_request(self, request: WorkloadControlRequest) -> None:
         """Ask the launcher to go on, to leave this node out, or to end the job; raises where it cannot be reached."""

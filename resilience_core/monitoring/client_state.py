@@ -9,56 +9,34 @@ from __future__ import annotations
 import contextlib
 import operator
 import threading
+import time
 
 from resilience_core.errors import RankMonitorClientError
 from resilience_core.monitoring.learned_limits import Seen
+from resilience_core.monitoring.section_state import FigureRow, Section
 from resilience_core.protocol.cell import Cell
 from resilience_core.protocol.cell_layout import (
     CELL_SIZE,
     CLOSED,
-    FIRST_CLOSED,
-    FIRST_SECTION,
     NO_LIMIT,
-    NOT_COUNTED,
     NOT_SHOWN,
     RESUMED_FROM,
     SAVED,
 )
+from resilience_core.protocol.figures import (
+    CHECKPOINTING,
+    figures_path,
+    note_save,
+    open_figures,
+    private_figures,
+    row_of,
+)
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["ClientState", "Section", "deadline_after", "to_ns"]
+__all__ = ["ClientState", "deadline_after", "to_ns"]
 
 LONGEST_LIMIT_NS = 2**62
 """More than a century; with the clock added it still fits into a word."""
-
-
-class Section:
-    """What the client keeps of one section name."""
-
-    __slots__ = (
-        "closed_word",
-        "count",
-        "deadline_word",
-        "due",
-        "limit_ns",
-        "longest_ns",
-        "name",
-        "opened_ns",
-        "opened_word",
-    )
-
-    def __init__(self, name: str, deadline_word: int) -> None:
-        self.name = name
-        self.deadline_word = deadline_word
-        self.opened_word = deadline_word + 1
-        is_shared = deadline_word == NOT_SHOWN
-        self.closed_word = NOT_COUNTED if is_shared else FIRST_CLOSED + (deadline_word - FIRST_SECTION) // 2
-        self.limit_ns: int | None = None
-        self.due: tuple[int, int] = (0, NO_LIMIT)
-        """Of one that shares its slot: when it was last opened, and by when it had to be closed then."""
-        self.opened_ns = 0
-        self.longest_ns = 0
-        self.count = 0
 
 
 class ClientState:
@@ -68,6 +46,7 @@ class ClientState:
         "began_ns",
         "cell",
         "events_are_heartbeats",
+        "figures",
         "first_heartbeat_gap_ns",
         "forgotten_closings",
         "gap_limit_ns",
@@ -84,6 +63,7 @@ class ClientState:
         "longest_heartbeat_gap_ns",
         "nested_starts",
         "open",
+        "rows",
         "sections",
         "shared_word",
         "shares",
@@ -97,6 +77,10 @@ class ClientState:
         """The cell that is being written; None before the initialisation and after the shutdown."""
         self.words: memoryview = private_words()
         """The cell's; before and after it some that nobody reads, so that no store has to ask."""
+        self.figures: memoryview = private_figures()
+        """The file of figures beside the cell; private words where there is none."""
+        self.rows: dict[int, FigureRow] = {}
+        """By number."""
         self.was_shut_down = False
         self.was_evaluation = False
         """A step of an evaluation was the last to report its iteration."""
@@ -123,6 +107,7 @@ class ClientState:
             now: The first instant of all intervals.
         """
         self.words = cell.words
+        self.figures, self.rows = open_figures(figures_path(cell.path)), {}
         self.shared_word = shared_word
         self._reset_sections()
         self._reset_intervals(now)
@@ -135,6 +120,7 @@ class ClientState:
         """
         self.was_shut_down = True
         self.words = private_words()
+        self.figures = private_figures()
         self.sections = {}
         self.open = {}
         self.heartbeats = 0  # so that the next one looks whether we are initialised
@@ -144,10 +130,12 @@ class ClientState:
         """Undo a :meth:`begin` that was not completed."""
         self.cell = None
         self.words = private_words()
+        self.figures = private_figures()
 
     def detach(self) -> None:
         """In a forked child: go on without effect, in a cell that nobody reads."""
         self.lock = threading.RLock()  # another thread of the parent may have held it
+        self.figures = private_figures()
         if self.cell is not None:
             self.cell = Cell.detached()
             self.words = self.cell.words
@@ -178,6 +166,11 @@ class ClientState:
         self.learned_ns: dict[str, int] = {}
         """When each kind of interval was last learned from."""
 
+    def row_of(self, name: str) -> FigureRow:
+        """Return the row of a section's figures. Under the lock."""
+        number = row_of(self.figures, name)
+        return self.rows.setdefault(number, FigureRow(number, self.figures))
+
     # ---- checks -----------------------------------------------------------------------------------------
 
     def require_init(self, call: str) -> None:
@@ -205,8 +198,15 @@ class ClientState:
         self._store_highest(RESUMED_FROM, iteration)
 
     def note_saved(self, iteration: int) -> None:
-        """Store the iteration of a checkpoint that was saved, where it is the highest so far."""
+        """Store the iteration of a checkpoint that was saved, where it is the highest so far, and when that was."""
         self._store_highest(SAVED, iteration)
+        with contextlib.suppress(TypeError, ValueError):
+            now = time.monotonic_ns()
+            section = self.sections.get(CHECKPOINTING)
+            took = 0 if section is None else section.row.took_ns
+            if section is not None and CHECKPOINTING in self.open:
+                took += now - section.opened_ns
+            note_save(self.figures, operator.index(iteration), now, took)
 
     def _store_highest(self, word: int, iteration: int) -> None:
         with contextlib.suppress(TypeError, ValueError):

@@ -7,8 +7,9 @@ import time
 
 from resilience_core.errors import RankMonitorClientError, SectionError, UnconfiguredSectionError
 from resilience_core.monitoring.client_arguments import no_name, unconfigured
-from resilience_core.monitoring.client_state import ClientState, Section
+from resilience_core.monitoring.client_state import ClientState
 from resilience_core.monitoring.limits_in_force import LimitsInForce
+from resilience_core.monitoring.section_state import Section
 from resilience_core.protocol.cell import CellError
 from resilience_core.protocol.cell_layout import (
     CLOSED,
@@ -117,7 +118,7 @@ class FirstUse:
         A signal handler may raise anywhere in it, or use the client itself.
         """
         state, limits = self._state, self._limits
-        section = Section(name, self._slot_for(name))
+        section = Section(name, self._slot_for(name), state.row_of(name))
         section.limit_ns = limits.limit_ns(name)
         if not state.has_used_section:
             self._note_first_report()

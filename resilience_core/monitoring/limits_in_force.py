@@ -13,11 +13,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from resilience_core.monitoring.client_arguments import selected_names
-from resilience_core.monitoring.client_state import ClientState, Section, to_ns
+from resilience_core.monitoring.client_state import ClientState, to_ns
 from resilience_core.monitoring.collectives import maxima, union_of_names
 from resilience_core.monitoring.learned_limits import LearnedLimits, Seen
 from resilience_core.monitoring.limit_resolver import no_restart_is_left
 from resilience_core.monitoring.running_limits import limit_what_has_none, limit_what_is_running
+from resilience_core.monitoring.section_state import Section
 from resilience_core.monitoring.timeouts import (
     HeartbeatTimeouts,
     SectionTimeouts,
@@ -93,6 +94,7 @@ class LimitsInForce:
         state.gap_limit_ns = to_ns(timeouts.out_of_section)
         for section in list(state.sections.values()):
             section.limit_ns = to_ns(timeouts.section.get(section.name))
+            section.notable_ns = 0  # to be found anew with that limit
         had_no_sections = state.events_are_heartbeats
         state.events_are_heartbeats = not timeouts.section
         state.has_more_to_do = state.events_are_heartbeats or state.shares

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from resilience_core.monitoring.client_state import ClientState, Section, deadline_after
+from resilience_core.monitoring.client_state import ClientState, deadline_after
+from resilience_core.monitoring.section_state import Section
 from resilience_core.protocol.cell_layout import (
     CLOSED,
     HEARTBEAT,

@@ -45,6 +45,8 @@ class HeartbeatMonitor(MonitorPlugin):
         self._session = MonitorSession(client, state_path, calculate_timeouts)
         self._beat: Callable[[], None] = _nothing
         self._note: Callable[[int], None] = _nothing
+        self._note_done: Callable[[], None] = _nothing
+        self._has_begun_steps = False
         self._saves = SavesByThread()
 
     @hookimpl
@@ -53,6 +55,7 @@ class HeartbeatMonitor(MonitorPlugin):
         self._finish()
         if self._session.start(context):
             self._beat, self._note = self._session.client.send_heartbeat, self._session.client.note_iteration
+            self._note_done = self._session.client.note_step_done
 
     @hookimpl
     def step_start(self, iteration: int) -> None:
@@ -63,11 +66,15 @@ class HeartbeatMonitor(MonitorPlugin):
             self._note(iteration)
         except (TypeError, ValueError) as error:
             self._session.note_no_iteration(error)
+        if not self._has_begun_steps:
+            self._has_begun_steps = True
+            self._session.begin_steps(iteration)
 
     @hookimpl
     def step_end(self) -> None:
         """Send a heartbeat, unless this thread saves a checkpoint."""
         self._session.history.steps += 1
+        self._note_done()
         if not self._saves.depths or not self._saves.in_this_thread():
             self._beat()
 
@@ -119,5 +126,6 @@ class HeartbeatMonitor(MonitorPlugin):
 
     def _finish(self) -> None:
         self._session.stop()
-        self._beat = self._note = _nothing
+        self._beat = self._note = self._note_done = _nothing
+        self._has_begun_steps = False
         self._saves.abandon_all()

@@ -93,6 +93,11 @@ class MonitorSession:
             self._has_refused_an_iteration = True
             logger.warning("%s. Limits apply all the same, but no progress is seen (said once)", error)
 
+    def begin_steps(self, iteration: int) -> None:
+        """Note that the first training step begins."""
+        if self.is_active:
+            self.client.note_first_step(iteration)
+
     def loaded(self, iteration: int, source: LoadSource) -> None:
         """Note that a checkpoint was loaded; training resumes from ``iteration``."""
         self.client.note_checkpoint_loaded(iteration)

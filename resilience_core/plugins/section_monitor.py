@@ -11,9 +11,11 @@ step inside a save is part of the save.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Collection
 from threading import get_ident
+from typing import cast
 
 from resilience_core.errors import SectionError
 from resilience_core.hookspecs import CheckpointKind, LoadSource, RunContext, hookimpl
@@ -27,7 +29,7 @@ from resilience_core.plugins.section_names import CHECKPOINTING, SECTIONS, SETUP
 __all__ = ["CHECKPOINTING", "SECTIONS", "SETUP", "STEP", "SectionMonitor"]
 
 
-def _nothing(_: object) -> None:
+def _nothing(*_: object) -> None:
     """Stands for a client's call while there is none."""
 
 
@@ -56,10 +58,9 @@ class SectionMonitor(SectionLearning):
     ) -> None:
         self._session = MonitorSession(client, state_path, calculate_timeouts)
         self._required = required
-        self._start: Callable[[str], None] = _nothing
-        self._end: Callable[[str], None] = _nothing
-        self._note: Callable[[int], None] = _nothing
-        self._note_evaluation: Callable[[int], None] = _nothing
+        self._start = self._end = cast("Callable[[str], None]", _nothing)
+        self._note = self._note_evaluation = cast("Callable[[int], None]", _nothing)
+        self._note_done: Callable[[], None] = _nothing
         self._steps_begun = 0
         self._save_section = SaveSection()
         self._saves = self._save_section.saves
@@ -91,7 +92,7 @@ class SectionMonitor(SectionLearning):
             self._session.stop()
             raise
         self._start, self._end, self._note = client.start_section, client.end_section, client.note_iteration
-        self._note_evaluation = client.note_evaluation
+        self._note_evaluation, self._note_done = client.note_evaluation, client.note_step_done
         self._setup_is_open = True
 
     @hookimpl
@@ -120,6 +121,7 @@ class SectionMonitor(SectionLearning):
         self._step_thread = get_ident()
         self._session.tell(self._note, iteration)
         warmup = self._session.history.warmup_iterations
+        self._session.begin_steps(iteration)
         if self._steps_begun >= warmup:
             self._is_steady = True
             self._open_step()
@@ -139,6 +141,7 @@ class SectionMonitor(SectionLearning):
             self._step_is_suspended = False
             self._end_eval_step()  # it cannot outlast the step that it is part of
         self._session.history.steps += 1
+        self._note_done()
 
     @hookimpl
     def eval_step_start(self, iteration: int, eval_index: int) -> None:
@@ -223,8 +226,7 @@ class SectionMonitor(SectionLearning):
         """Close what is open, learn timeouts at a clean end, and shut monitoring down."""
         if not self._session.is_active:
             return
-        # A signal is no clean end: the ranks need not have heard it at the same step.
-        is_clean = reason == "completed" and not self._saves.depths
+        is_clean = reason == "completed" and not self._saves.depths  # a signal comes at another step on each rank
         try:
             self._close_all()
             if is_clean:
@@ -289,12 +291,10 @@ class SectionMonitor(SectionLearning):
         self._close_setup()
 
     def _close(self, name: str) -> None:
-        try:
+        with contextlib.suppress(SectionError):  # the training code called end_all_sections(), as it may
             self._end(name)
-        except SectionError:
-            pass  # the training code called end_all_sections(), as it may
 
     def _finish(self) -> None:
         self._session.stop()
-        self._start = self._end = self._note = self._note_evaluation = _nothing
+        self._start = self._end = self._note = self._note_evaluation = self._note_done = _nothing
         self._reset()

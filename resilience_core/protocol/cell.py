@@ -69,11 +69,7 @@ class Cell:
     __slots__ = ("_map", "_slots", "descriptor", "path", "words")
 
     def __init__(self, path: str) -> None:
-        """Map an existing cell.
-
-        Raises:
-            CellError: The file is missing, not ours to write, or no cell.
-        """
+        """Map an existing cell; ``CellError`` where the file is missing, not ours to write, or no cell."""
         self.path = path
         self.descriptor = -1
         self._slots = itertools.count()
@@ -98,6 +94,15 @@ class Cell:
         The file is not mapped, and its contents are not checked: see :meth:`copy`.
         """
         return cls._of(b"", descriptor)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Cell:
+        """Do what :meth:`copy` does, with the whole of a file that was read."""
+        if len(raw) != CELL_SIZE:
+            raise CellError(f"it has {len(raw)} bytes, not {CELL_SIZE}")
+        if (cell := cls._of(raw)).words[0] != MAGIC:
+            raise CellError(f"it begins with {cell.words[0] & 0xFFFF_FFFF_FFFF_FFFF:#x}")
+        return cell
 
     @classmethod
     def _of(cls, memory: mmap.mmap | bytes, descriptor: int = -1, path: str = "") -> Cell:
@@ -222,15 +227,9 @@ class Cell:
             CellError: It is damaged: its size, or its first word.
         """
         try:
-            raw = os.pread(self.descriptor, CELL_SIZE + 1, 0)
+            return Cell.from_bytes(os.pread(self.descriptor, CELL_SIZE + 1, 0))
         except OSError as error:
             raise CellError(f"it cannot be read: {error.strerror}") from error
-        if len(raw) != CELL_SIZE:
-            raise CellError(f"it has {os.fstat(self.descriptor).st_size} bytes, not {CELL_SIZE}")
-        copy = Cell._of(raw)
-        if copy.words[0] != MAGIC:
-            raise CellError(f"it begins with {copy.words[0] & 0xFFFF_FFFF_FFFF_FFFF:#x}")
-        return copy
 
     def restore(self, known: CellView, names: Mapping[int, str], limits: str | None = None) -> None:
         """Repair a damaged cell: nothing is open in it, and what its owner stores next counts again.

@@ -408,6 +408,9 @@ class PeriodicTasks:
     def log_phases(self) -> None:
         self.done.append("phases")
 
+    def note_figures(self) -> None:
+        self.done.append("figures")
+
     def look_after_the_unmonitored(self) -> list[str]:
         self.done.append("look")
         return []
@@ -429,7 +432,7 @@ def test_chores_are_done_when_they_are_due_and_not_at_every_wake_up(
 
     agent._periodic_tasks.due_ns = 0
     assert agent._periodic_tasks.do(generation) == seconds
-    assert generation.done == ["orphans", "machine", "phases", "look"]
+    assert generation.done == ["orphans", "machine", "phases", "figures", "look"]
     assert 0 < agent._periodic_tasks.due_ns - time.monotonic_ns() <= seconds * S
 
 

@@ -50,7 +50,7 @@ def test_a_hard_limit_that_is_too_low_is_said(descriptors: None, monkeypatch: py
 
 @pytest.mark.parametrize(
     ("soft", "workers", "is_enough"),
-    [(30, 2, False), (31, 2, True), (24, 1, False), (1024, 128, True), (300, 128, False), (-1, 9999, True)],
+    [(33, 2, False), (34, 2, True), (24, 1, False), (1024, 128, True), (300, 128, False), (-1, 9999, True)],
 )
 def test_a_job_that_has_too_few_descriptors_is_refused_before_it_starts(
     monkeypatch: pytest.MonkeyPatch, soft: int, workers: int, is_enough: bool
@@ -61,7 +61,7 @@ def test_a_job_that_has_too_few_descriptors_is_refused_before_it_starts(
     assert (said is None) == is_enough
     if said is not None:
         assert said == (
-            f"3 files are open, and {workers} worker(s) need {22 + 3 * workers} more; this process may open {soft} "
+            f"3 files are open, and {workers} worker(s) need {23 + 4 * workers} more; this process may open {soft} "
             "files; allow more before the start: ulimit -n 1024"
         )
 
@@ -134,5 +134,5 @@ def test_a_launcher_with_few_descriptors_ends_with_one_clear_line(tmp_path: Path
     ended = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 2
     (line,) = [line for line in ended.stderr.splitlines() if "OMP_NUM_THREADS" not in line]
-    assert "4 worker(s) need 34 more; this process may open 24 files" in line
+    assert "4 worker(s) need 39 more; this process may open 24 files" in line
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]

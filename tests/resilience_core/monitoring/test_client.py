@@ -34,7 +34,14 @@ from resilience_core import (
 from resilience_core.environment import RELAXED_VARIABLE
 from resilience_core.errors import SectionError, TimeoutsNotReadyError
 from resilience_core.monitoring import client as client_module
-from resilience_core.monitoring import connection, first_use, limits_in_force, process_hooks
+from resilience_core.monitoring import (
+    client_limits,
+    connection,
+    first_use,
+    limits_in_force,
+    process_hooks,
+    section_state,
+)
 from resilience_core.monitoring.learned_limits import LearnedLimits
 from resilience_core.monitoring.process_hooks import read_config
 from resilience_core.protocol.cell import Cell
@@ -60,7 +67,9 @@ from resilience_core.testing import FakeClock
 
 S = 1_000_000_000
 
-CLIENT_FILES = [module.__file__ for module in (client_module, connection, first_use, limits_in_force)]
+CLIENT_FILES = [
+    module.__file__ for module in (client_module, client_limits, connection, first_use, limits_in_force, section_state)
+]
 
 
 @pytest.fixture

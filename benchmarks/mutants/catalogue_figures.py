@@ -1,0 +1,151 @@
+"""Mistakes in what is written down of a run while it goes on."""
+
+from __future__ import annotations
+
+from benchmarks.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS_OF_FIGURES"]
+
+_PROTOCOL = ("tests/resilience_core/protocol/test_figures.py",)
+_CLIENT = ("tests/resilience_core/monitoring/test_figures_of_a_client.py",)
+_RECORDER = ("tests/launcher/agent/test_figures_recorder.py",)
+_LOG = ("tests/launcher/records/test_figures_log.py",)
+_CELLS = ("tests/launcher/agent/test_worker_cells.py",)
+_SECTION = "resilience_core/monitoring/section_state.py"
+_STATE = "resilience_core/monitoring/client_state.py"
+
+MUTANTS_OF_FIGURES = (
+    Mutant(
+        "a section that comes close to its limit again is not noted",
+        _SECTION,
+        "self.notable_ns = min(longest_ns, close_ns - 1)",
+        "self.notable_ns = longest_ns",
+        _CLIENT,
+    ),
+    Mutant(
+        "what was longest before limits were learned is forgotten",
+        _SECTION,
+        "max(figures[row.longest_word], took_ns)",
+        "self.longest_ns",
+        _CLIENT,
+    ),
+    Mutant(
+        "close calls go by a limit that is no longer in force",
+        "resilience_core/monitoring/limits_in_force.py",
+        "            section.notable_ns = 0  #",
+        "            #",
+        _CLIENT,
+    ),
+    Mutant(
+        "a forked child writes into the figures of its parent",
+        _STATE,
+        "have held it\n        self.figures = private_figures()\n",
+        "have held it\n",
+        _CLIENT,
+    ),
+    Mutant(
+        "figures begin anew when monitoring does",
+        _SECTION,
+        "words = [figures[self.took_word], ",
+        "words = [0, ",
+        _CLIENT,
+    ),
+    Mutant(
+        "a save that goes on is not counted into the time that saving has taken",
+        _STATE,
+        "                took += now - section.opened_ns\n",
+        "                pass\n",
+        _CLIENT,
+    ),
+    Mutant(
+        "each step counts as the first one",
+        "resilience_core/monitoring/client.py",
+        "        if not figures[FIRST_STEP]:\n",
+        "        if True:\n",
+        _CLIENT,
+    ),
+    Mutant(
+        "a step that an exception has ended counts as done",
+        "resilience_core/plugins/section_monitor.py",
+        "        self._session.failed(error)\n        self._close_all()\n",
+        "        self._session.failed(error)\n        self._close_all()\n        self._note_done()\n",
+        _CLIENT,
+    ),
+    Mutant(
+        "a save that is reported twice counts twice",
+        "resilience_core/protocol/figures.py",
+        "    if count and words[",
+        "    if False and words[",
+        _PROTOCOL,
+    ),
+    Mutant(
+        "a file of another size is mapped",
+        "resilience_core/protocol/figures.py",
+        "            if os.fstat(descriptor).st_size == FIGURES_SIZE:\n",
+        "            if os.fstat(descriptor).st_size:\n",
+        _PROTOCOL,
+    ),
+    Mutant(
+        "the last figures of a generation are not written",
+        "launcher/agent/figures_recorder.py",
+        "            self._hand_over(generation, raw, time.monotonic_ns(), is_last=True)\n",
+        "            pass\n",
+        _RECORDER,
+    ),
+    Mutant(
+        "lines of a long run are a second apart",
+        "launcher/agent/figures_recorder.py",
+        "max(_SHORTEST_NS, (now_ns - self._began_ns) // _OF_AGE)",
+        "_SHORTEST_NS",
+        _RECORDER,
+    ),
+    Mutant(
+        "what has changed is compared with the generation before",
+        "launcher/agent/figures_recorder.py",
+        "is_last or self._lines % _FULL_EVERY == 0\n",
+        "is_last\n",
+        _RECORDER,
+    ),
+    Mutant(
+        "a full file system costs ranks their monitoring, since it was used up for figures",
+        "launcher/agent/worker_cells.py",
+        "        with contextlib.suppress(OSError):  # without it",
+        "        with contextlib.suppress(KeyError):  # without it",
+        _CELLS,
+    ),
+    Mutant(
+        "files of figures stay open when their generation is over",
+        "launcher/agent/worker_cells.py",
+        "            os.close(descriptor)\n        self._cells, self._figures",
+        "            pass\n        self._cells, self._figures",
+        _CELLS,
+    ),
+    Mutant(
+        "names that share a row overwrite each other's figures",
+        _STATE,
+        "self.rows.setdefault(number, FigureRow(number, self.figures))",
+        "FigureRow(number, self.figures)",
+        _CLIENT,
+    ),
+    Mutant(
+        "a damaged total makes each call fail",
+        _SECTION,
+        "word if 0 <= word < _LARGEST else 0",
+        "word",
+        _CLIENT,
+    ),
+    Mutant(
+        "copies of all cells pile up while the disk hangs",
+        "launcher/agent/figures_recorder.py",
+        "        if self._waiting[is_last] >= _MOST_WAITING:\n",
+        "        if False:\n",
+        _RECORDER,
+    ),
+    Mutant(
+        "a damaged cell is written down",
+        "launcher/records/figures_log.py",
+        "    if implausible(view, time.monotonic_ns()):\n        return None\n",
+        "",
+        _LOG,
+    ),
+)

@@ -1,0 +1,121 @@
+"""When the figures of a node's ranks are written to the log folder, and which of them.
+
+A report must have them after the ranks and their shared memory are gone, and while the job runs. Two shapes were
+considered. A process of its own could follow the cells without touching the launcher; but the last figures of a
+generation, which tell what a failure has cost, would be gone before it looks, or a restart would have to wait for it.
+So the launcher takes copies, which costs some 20 us for each rank, and everything else (parsing, comparing, writing) is
+done by the thread that writes its files. While the disk hangs, at most :data:`_MOST_WAITING` copies wait for it.
+
+A line is written when a second has passed since the last one, and a thousandth of the age of the run. So a file has
+some 1,000 lines for the first quarter of an hour, 5,500 for a day and 9,000 for a month, and a picture of the whole
+run, some 1,000 points wide, finds a line for each of them.
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from launcher.processes.background import Background
+from launcher.records.event_log import EventLog
+from launcher.records.figures_log import FIGURES, line_of_rank
+from resilience_core.system.clock import NS_PER_SECOND
+
+__all__ = ["FiguresRecorder"]
+
+_SHORTEST_NS = NS_PER_SECOND
+_OF_AGE = 1000
+_FULL_EVERY = 30
+_MOST_WAITING = 2
+"""How many lines may wait to be written, and as many more that are the last of a generation: a line holds all cells."""
+_NOT_WITHOUT = ("iteration", "done", "open")
+"""What of a rank is in every line."""
+
+Raw = Mapping[int, tuple[bytes, bytes]]
+
+
+class FiguresRecorder:
+    """Writes the figures of one node's ranks, generation by generation.
+
+    Args:
+        log: The file; None where it could not be made.
+        background: The thread that writes it.
+    """
+
+    def __init__(self, log: EventLog | None = None, background: Background | None = None) -> None:
+        self._log = log
+        self._background = background or Background("ft_figures", 1)
+        self._began_ns = self._noted_ns = time.monotonic_ns()
+        self._lines = 0  # of this generation
+        self._waiting = collections.Counter[bool]()  # by whether they are the last of a generation
+        self._before: dict[int, Any] = {}  # of the thread: the sections in the last line, by rank
+
+    def generation_started(self) -> None:
+        """Begin to note the figures of a new generation; its first line is due at once."""
+        self._lines = self._noted_ns = 0
+
+    def note(self, generation: int, raw: Callable[[], Raw]) -> None:
+        """Write a line if one is due.
+
+        Args:
+            generation: The current one.
+            raw: Copies what ranks have written: by local rank, the cell and the figures.
+        """
+        if self._log is None:
+            return
+        now_ns = time.monotonic_ns()
+        if now_ns - self._noted_ns < max(_SHORTEST_NS, (now_ns - self._began_ns) // _OF_AGE):
+            return
+        self._noted_ns = now_ns
+        self._hand_over(generation, raw, now_ns, is_last=False)
+
+    def generation_over(self, generation: int, raw: Callable[[], Raw]) -> None:
+        """Write the last figures of a generation."""
+        if self._log is not None:
+            self._hand_over(generation, raw, time.monotonic_ns(), is_last=True)
+
+    def close(self) -> None:
+        """Wait a moment for what is still to be written."""
+        if self._log is not None:
+            self._log.close()
+
+    def _hand_over(self, generation: int, raw: Callable[[], Raw], at_ns: int, *, is_last: bool) -> None:
+        if self._waiting[is_last] >= _MOST_WAITING:
+            return  # the disk hangs, and a line less is no loss
+        self._waiting[is_last] += 1
+        is_first, is_full = self._lines == 0, is_last or self._lines % _FULL_EVERY == 0
+        self._lines += 1
+        copies = raw()
+
+        def write() -> None:
+            try:
+                self._write(generation, copies, at_ns, is_first=is_first, is_full=is_full, is_last=is_last)
+            finally:
+                self._waiting[is_last] -= 1
+
+        if not self._background.submit(write):
+            self._waiting[is_last] -= 1
+
+    def _write(self, generation: int, raw: Raw, at_ns: int, *, is_first: bool, is_full: bool, is_last: bool) -> None:
+        assert self._log is not None
+        if is_first:
+            self._before = {}
+        ranks = {}
+        for local_rank, (cell, figures) in raw.items():
+            if (found := line_of_rank(local_rank, cell, figures)) is None:
+                continue
+            rank, facts = found
+            sections, before = facts["sections"], self._before.get(rank, {})
+            self._before[rank] = sections
+            if not is_full:
+                changed = {name: each for name, each in sections.items() if each != before.get(name)}
+                facts = {key: facts[key] for key in _NOT_WITHOUT}
+                facts["sections"] = {name: _without_durations(each) for name, each in changed.items()}
+            ranks[str(rank)] = facts
+        self._log.write(FIGURES, at_ns, generation=generation, is_full=is_full, is_last=is_last, ranks=ranks)
+
+
+def _without_durations(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if key != "durations"}

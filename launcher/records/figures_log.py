@@ -1,0 +1,249 @@
+"""The figures of a run: what its ranks have done, line by line, in ``figures.jsonl`` beside the events.
+
+The launcher of each node writes a line about its ranks now and then, and one when a generation is over
+(:mod:`launcher.agent.figures_recorder` says when). Every line has the time stamps of an event and::
+
+    {"generation": 0, "is_full": true, "is_last": false, "ranks": {"3": {
+        "iteration": 17, "done": 16, "open": {"step": 1234567},
+        "sections": {"step": {"closed": 16, "took_ns": 9, "longest_ns": 2, "close_calls": 0, "durations": {"21": 16}}},
+        "local_rank": 1, "first_iteration": 0, "first_step_ns": 1, "first_sign_ns": 1, "last_sign_ns": 1,
+        "resumed_from": null, "saved": 10, "saves": [{"iteration": 10, "t_ns": 1, "checkpointing_ns": 1}],
+        "longest_gap_ns": 1, "longest_heartbeat_gap_ns": 0,
+        "limits": {"section step": {"seconds": 2.0, "source": "learned"}}}}}
+
+All figures grow within a generation. A line that is not full leaves out the rows from ``local_rank`` on, the durations,
+and sections whose figures are those of the line before. The first and the last line of a generation are full.
+"""
+
+from __future__ import annotations
+
+import os
+import reprlib
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from launcher.records.event_log import read_events
+from launcher.records.log_records import warn_once
+from resilience_core.protocol.cell import Cell, CellError
+from resilience_core.protocol.cell_layout import LIMITS_TEXT
+from resilience_core.protocol.cell_view import CellView, implausible
+from resilience_core.protocol.figures import RankFigures, Save, SectionFigures, read_figures
+from resilience_core.protocol.limits_text import read_limits
+
+__all__ = [
+    "FIGURES",
+    "FiguresLine",
+    "LimitInForce",
+    "RankDetails",
+    "RankLine",
+    "last_sign_ns",
+    "line_of_rank",
+    "read_figure_lines",
+]
+
+FIGURES = "figures"
+"""What the names of the files begin with, and the ``event`` of each line."""
+
+
+class LimitInForce(NamedTuple):
+    """A limit and where it comes from."""
+
+    seconds: float
+    source: str
+    """``learned``, ``configured`` or ``default``."""
+
+
+class RankDetails(NamedTuple):
+    """What only full lines tell of a rank. Times are ``CLOCK_MONOTONIC`` nanoseconds of its node."""
+
+    local_rank: int
+    first_iteration: int | None
+    first_step_ns: int | None
+    first_sign_ns: int | None
+    last_sign_ns: int | None
+    resumed_from: int | None
+    saved: int | None
+    saves: tuple[Save, ...]
+    longest_gap_ns: int
+    longest_heartbeat_gap_ns: int
+    limits: Mapping[str, LimitInForce]
+    """By kind (:mod:`resilience_core.protocol.limit_kinds`)."""
+
+
+class RankLine(NamedTuple):
+    """What a line tells of one rank."""
+
+    iteration: int | None
+    done: int | None
+    """The iteration of the last training step that ended."""
+    open: Mapping[str, int]
+    """The sections that were open, and when each was opened."""
+    sections: Mapping[str, SectionFigures]
+    """In a line that is not full: those that have changed, without their durations."""
+    details: RankDetails | None
+
+
+class FiguresLine(NamedTuple):
+    """One line."""
+
+    t_ns: int
+    time: str
+    boot: str
+    """Identifies the monotonic clock."""
+    node: str
+    generation: int
+    is_full: bool
+    is_last: bool
+    """The generation was over."""
+    ranks: Mapping[int, RankLine]
+    """By global rank."""
+
+
+# ---- writing --------------------------------------------------------------------------------------------
+
+
+def line_of_rank(local_rank: int, raw_cell: bytes, raw_figures: bytes) -> tuple[int, dict[str, Any]] | None:
+    """Return what a full line tells of a rank, and the number of the rank.
+
+    Args:
+        local_rank: Of the rank.
+        raw_cell: What was in its cell.
+        raw_figures: What was in its file of figures; empty where it has none.
+
+    Returns:
+        None where the cell cannot be read.
+    """
+    try:
+        cell = Cell.from_bytes(raw_cell)
+    except CellError:
+        return None
+    view = cell.view()
+    if implausible(view, time.monotonic_ns()):
+        return None
+    figures = read_figures(raw_figures) or _NONE
+    limits = read_limits(cell.read_text(LIMITS_TEXT))
+    known = {} if limits is None else limits.limits
+    return view.rank, {
+        "iteration": _known(view.iteration),
+        "done": figures.done,
+        "open": {section.name: section.opened_ns for section in view.sections},
+        "sections": {
+            name: {**section._asdict(), "durations": {str(bits): n for bits, n in section.durations.items()}}
+            for name, section in figures.sections.items()
+        },
+        "local_rank": local_rank,
+        "first_iteration": figures.first_iteration,
+        "first_step_ns": figures.first_step_ns,
+        "first_sign_ns": cell.stamps()["first_sign_ns"],
+        "last_sign_ns": last_sign_ns(view),
+        "resumed_from": _known(view.resumed_from),
+        "saved": _known(view.saved),
+        "saves": [save._asdict() for save in figures.saves],
+        "longest_gap_ns": figures.longest_gap_ns,
+        "longest_heartbeat_gap_ns": figures.longest_heartbeat_gap_ns,
+        "limits": {
+            kind: {"seconds": rows[0].seconds, "source": rows[0].source} for kind, rows in known.items() if rows
+        },
+    }
+
+
+_NONE = RankFigures(None, None, None, 0, 0, (), {})
+
+
+def last_sign_ns(view: CellView) -> int | None:
+    """Return when a rank reported last: opened or closed a section, or sent a heartbeat; None before the first time."""
+    opened = [section.opened_ns for section in view.sections]
+    return max((view.last_heartbeat_ns, view.left_section_ns, *opened)) or None
+
+
+def _known(iteration: int) -> int | None:
+    return iteration if iteration >= 0 else None
+
+
+# ---- reading --------------------------------------------------------------------------------------------
+
+
+def read_figure_lines(log_folder: str | os.PathLike[str]) -> list[FiguresLine]:
+    """Return the figures of a run, of every node that wrote into this folder, oldest first.
+
+    Order, damaged lines and errors are as for :func:`launcher.records.event_log.read_events`; a folder of an older
+    release has none.
+
+    Raises:
+        OSError: As there.
+        UnknownVersionError: As there.
+    """
+    lines = []
+    for event in read_events(log_folder, FIGURES):
+        if event["event"] != FIGURES:
+            continue
+        try:
+            lines.append(_parsed(event))
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            warn_once(f"{log_folder}: a damaged line of figures is left out: {error!r}, {reprlib.repr(event)}")
+    return lines
+
+
+def _parsed(event: Mapping[str, Any]) -> FiguresLine:
+    return FiguresLine(
+        t_ns=_whole(event["t_ns"]),
+        time=str(event["time"]),
+        boot=str(event["boot"]),
+        node=str(event["node"]),
+        generation=_whole(event["generation"]),
+        is_full=event["is_full"] is True,
+        is_last=event["is_last"] is True,
+        ranks={int(rank): _rank(facts, is_full=event["is_full"] is True) for rank, facts in event["ranks"].items()},
+    )
+
+
+def _rank(facts: Mapping[str, Any], *, is_full: bool) -> RankLine:
+    sections = {
+        name: SectionFigures(
+            _whole(each["closed"]),
+            _whole(each["took_ns"]),
+            _whole(each["longest_ns"]),
+            _whole(each["close_calls"]),
+            {int(bits): _whole(count) for bits, count in each.get("durations", {}).items()},
+        )
+        for name, each in facts["sections"].items()
+    }
+    return RankLine(
+        iteration=_maybe(facts["iteration"]),
+        done=_maybe(facts["done"]),
+        open={name: _whole(opened_ns) for name, opened_ns in facts["open"].items()},
+        sections=sections,
+        details=_details(facts) if is_full else None,
+    )
+
+
+def _details(facts: Mapping[str, Any]) -> RankDetails:
+    return RankDetails(
+        local_rank=_whole(facts["local_rank"]),
+        first_iteration=_maybe(facts["first_iteration"]),
+        first_step_ns=_maybe(facts["first_step_ns"]),
+        first_sign_ns=_maybe(facts["first_sign_ns"]),
+        last_sign_ns=_maybe(facts["last_sign_ns"]),
+        resumed_from=_maybe(facts["resumed_from"]),
+        saved=_maybe(facts["saved"]),
+        saves=tuple(
+            Save(_whole(each["iteration"]), _whole(each["t_ns"]), _whole(each["checkpointing_ns"]))
+            for each in facts["saves"]
+        ),
+        longest_gap_ns=_whole(facts["longest_gap_ns"]),
+        longest_heartbeat_gap_ns=_whole(facts["longest_heartbeat_gap_ns"]),
+        limits={
+            kind: LimitInForce(float(each["seconds"]), str(each["source"])) for kind, each in facts["limits"].items()
+        },
+    )
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{reprlib.repr(value)} is no whole number")
+    return value
+
+
+def _maybe(value: object) -> int | None:
+    return None if value is None else _whole(value)

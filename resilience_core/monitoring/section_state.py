@@ -1,0 +1,81 @@
+"""What a client keeps of one section name."""
+
+from __future__ import annotations
+
+from resilience_core.protocol.cell_layout import FIRST_CLOSED, FIRST_SECTION, NO_LIMIT, NOT_COUNTED, NOT_SHOWN
+from resilience_core.protocol.figures import BUCKETS, CLOSE_CALL, CLOSE_CALLS, LONGEST, TOOK
+
+__all__ = ["FigureRow", "Section"]
+
+
+_LARGEST = 1 << 61
+"""No count and no total of ours comes near it; more than that would be refused by a word at some time."""
+
+
+class FigureRow:
+    """The figures of one row; sections whose names find no row of their own share the last one.
+
+    The numbers are kept here, too: to load a word of shared memory takes longer than an attribute.
+
+    Args:
+        number: Of the row.
+        figures: The client's, in which an earlier process or client may have left something.
+    """
+
+    __slots__ = ("buckets", "buckets_word", "close_calls", "close_calls_word", "longest_word", "took_ns", "took_word")
+
+    def __init__(self, number: int, figures: memoryview) -> None:
+        self.took_word, self.buckets_word = TOOK + number, BUCKETS + 64 * number
+        self.longest_word, self.close_calls_word = LONGEST + number, CLOSE_CALLS + number
+        words = [figures[self.took_word], figures[self.close_calls_word]]
+        words += figures[self.buckets_word : self.buckets_word + 64].tolist()
+        self.took_ns, self.close_calls, *self.buckets = [word if 0 <= word < _LARGEST else 0 for word in words]
+
+
+class Section:
+    """What the client keeps of one section name."""
+
+    __slots__ = (
+        "closed_word",
+        "count",
+        "deadline_word",
+        "due",
+        "limit_ns",
+        "longest_ns",
+        "name",
+        "notable_ns",
+        "opened_ns",
+        "opened_word",
+        "row",
+    )
+
+    def __init__(self, name: str, deadline_word: int, row: FigureRow) -> None:
+        self.name = name
+        self.row = row
+        self.deadline_word = deadline_word
+        self.opened_word = deadline_word + 1
+        is_shared = deadline_word == NOT_SHOWN
+        self.closed_word = NOT_COUNTED if is_shared else FIRST_CLOSED + (deadline_word - FIRST_SECTION) // 2
+        self.limit_ns: int | None = None
+        self.due: tuple[int, int] = (0, NO_LIMIT)
+        """Of one that shares its slot: when it was last opened, and by when it had to be closed then."""
+        self.opened_ns = 0
+        self.longest_ns = 0
+        self.notable_ns = 0
+        """A duration above this is the longest so far, or near the limit: one comparison for both figures."""
+        self.count = 0
+
+    def note_long(self, took_ns: int, figures: memoryview) -> None:
+        """Note a duration that is longer than any before it, or close to the limit.
+
+        Args:
+            took_ns: The duration.
+            figures: The client's.
+        """
+        row, close_ns = self.row, NO_LIMIT if self.limit_ns is None else int(self.limit_ns * CLOSE_CALL)
+        if took_ns >= close_ns:
+            row.close_calls += 1
+            figures[row.close_calls_word] = row.close_calls
+        longest_ns = max(figures[row.longest_word], took_ns)
+        figures[row.longest_word] = longest_ns
+        self.notable_ns = min(longest_ns, close_ns - 1)

@@ -1,0 +1,257 @@
+"""The figures of a rank: how often its sections were closed, how long they took, which steps and saves it has done.
+
+They lie in a file of their own beside the cell (``<cell>.figures``), since nothing is decided by them: the monitor,
+which reads a cell at each look, neither copies nor mends them, and a rank that finds no such file goes on without. A
+file belongs to one rank of one generation; whoever becomes the rank's process in that generation adds to it.
+
+Layout, native byte order, every number one aligned signed 64-bit word::
+
+    word   0  MAGIC, written last when the file is made
+           2  iteration of the first training step, -1 until there was one
+           3  iteration of the last training step that ended, -1 until one has
+           4  when the first training step began, 0 until there was one
+           5  longest time out of section, ns
+           6  longest time between two heartbeats, ns
+           7  how many saves were noted
+      8 + 3*k  the save with number k modulo SAVES_KEPT: its iteration
+      9 + 3*k      when it was complete
+     10 + 3*k      how long ``checkpointing`` had been open in all until then, ns
+    TOOK + row         total of the section's durations, ns
+    LONGEST + row      the longest of them, ns
+    CLOSE_CALLS + row  how many of them took at least CLOSE_CALL of the limit that was in force when it was closed
+    BUCKETS + 64*row + k   how many durations in ns have k bits: 2**(k-1) <= duration < 2**k
+    byte NAMES_OFFSET + NAME_SIZE*row   the section's name, UTF-8, padded with zeros; rows are taken in order
+
+The last row is that of all sections that find no other. A section is counted by its buckets alone, which spares the
+rank a store. Powers of two tell a duration to within a factor of two; the exact longest and total stand beside them.
+
+Times are ``CLOCK_MONOTONIC`` nanoseconds. Two threads that close sections of one name at the same moment may lose one
+count. Readers use ``pread``, never a mapping: to touch a page that somebody has cut off ends a process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from resilience_core.protocol.cell_layout import MAX_SECTIONS, NAME_SIZE, SHARED_SECTION, raw_name
+
+__all__ = [
+    "BUCKETS",
+    "CHECKPOINTING",
+    "CLOSE_CALL",
+    "CLOSE_CALLS",
+    "DONE",
+    "FIGURES_SIZE",
+    "FIRST_ITERATION",
+    "FIRST_STEP",
+    "LONGEST",
+    "LONGEST_GAP",
+    "LONGEST_HEARTBEAT_GAP",
+    "TOOK",
+    "RankFigures",
+    "Save",
+    "SectionFigures",
+    "create_figures",
+    "figures_path",
+    "note_save",
+    "open_figures",
+    "private_figures",
+    "read_figures",
+    "row_of",
+]
+
+MAGIC = 0x3130_5347_4946_5446  # "FTFIGS01" read as a little-endian word
+
+FIRST_ITERATION, DONE, FIRST_STEP, LONGEST_GAP, LONGEST_HEARTBEAT_GAP, SAVES = 2, 3, 4, 5, 6, 7
+
+FIRST_SAVE = 8
+
+SAVES_KEPT = 8
+
+ROWS = MAX_SECTIONS + 1
+
+TOOK = FIRST_SAVE + 3 * SAVES_KEPT
+
+LONGEST = TOOK + ROWS
+
+CLOSE_CALLS = LONGEST + ROWS
+
+BUCKETS = CLOSE_CALLS + ROWS
+
+NAMES_OFFSET = (BUCKETS + 64 * ROWS) * 8
+
+FIGURES_SIZE = NAMES_OFFSET + ROWS * NAME_SIZE
+
+CLOSE_CALL = 0.8
+"""A section that took this part of its limit has come close to it."""
+
+CHECKPOINTING = "checkpointing"
+
+
+class SectionFigures(NamedTuple):
+    """What was seen of the sections of one name. Durations in nanoseconds."""
+
+    closed: int
+    took_ns: int
+    longest_ns: int
+    close_calls: int
+    durations: Mapping[int, int]
+    """From a number of bits to how many durations had that many."""
+
+
+class Save(NamedTuple):
+    """A checkpoint that was saved."""
+
+    iteration: int
+    t_ns: int
+    """When it was complete."""
+    checkpointing_ns: int
+    """How long ``checkpointing`` had been open in all until then."""
+
+
+class RankFigures(NamedTuple):
+    """The figures of one rank in one generation; None for what there was not yet."""
+
+    first_iteration: int | None
+    done: int | None
+    """The iteration of the last training step that ended."""
+    first_step_ns: int | None
+    longest_gap_ns: int
+    longest_heartbeat_gap_ns: int
+    saves: tuple[Save, ...]
+    """The last few, oldest first."""
+    sections: Mapping[str, SectionFigures]
+
+
+def figures_path(cell_path: str) -> str:
+    """Return where the figures lie that belong to a cell."""
+    return f"{cell_path}.figures"
+
+
+def create_figures(path: str) -> int:
+    """Make a file of figures; its memory is reserved here, so that a full tmpfs is an error now.
+
+    Returns:
+        Its descriptor.
+
+    Raises:
+        OSError: It is there already, or there is no room.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, FIGURES_SIZE)
+        blank = private_figures()
+        os.pwrite(descriptor, bytes(blank[: SAVES + 1]), 0)
+    except OSError:
+        os.close(descriptor)
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        raise
+    return descriptor
+
+
+def private_figures() -> memoryview:
+    """Return words that nobody else reads, for a rank without a file."""
+    words = memoryview(bytearray(FIGURES_SIZE)).cast("q")
+    words[FIRST_ITERATION] = words[DONE] = -1
+    words[0] = MAGIC
+    return words
+
+
+def open_figures(path: str) -> memoryview:
+    """Map a rank's figures for writing; private words where there is no such file, or it is none of this version."""
+    with contextlib.suppress(OSError, ValueError):
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            if os.fstat(descriptor).st_size == FIGURES_SIZE:
+                words = memoryview(mmap.mmap(descriptor, FIGURES_SIZE)).cast("q")
+                if words[0] == MAGIC:
+                    return words
+        finally:
+            os.close(descriptor)
+    return private_figures()
+
+
+def row_of(words: memoryview, name: str) -> int:
+    """Return the row of a section, taking the next free one for a name without one. Not safe between threads."""
+    names = words.cast("B")
+    raw = raw_name(name).ljust(NAME_SIZE, b"\0")
+    for row in range(ROWS - 1):
+        place = slice(NAMES_OFFSET + row * NAME_SIZE, NAMES_OFFSET + (row + 1) * NAME_SIZE)
+        if not names[place.start]:
+            names[place] = raw
+            return row
+        if names[place] == raw:
+            return row
+    return ROWS - 1
+
+
+def note_save(words: memoryview, iteration: int, now_ns: int, checkpointing_ns: int) -> None:
+    """Note a checkpoint that is complete; of one that is reported again, the first time counts."""
+    count = words[SAVES]
+    if count and words[FIRST_SAVE + 3 * ((count - 1) % SAVES_KEPT)] == iteration:
+        return
+    place = FIRST_SAVE + 3 * (count % SAVES_KEPT)
+    words[place], words[place + 1], words[place + 2] = iteration, now_ns, checkpointing_ns
+    words[SAVES] = count + 1
+
+
+def read_figures(source: int | bytes) -> RankFigures | None:
+    """Read the figures of a rank.
+
+    Args:
+        source: An open descriptor of the file, which is read whatever its position, or what was read from one.
+
+    Returns:
+        The figures; None where it cannot be read or holds none of this version.
+    """
+    if isinstance(source, int):
+        try:
+            source = os.pread(source, FIGURES_SIZE + 1, 0)
+        except OSError:
+            return None
+    if len(source) != FIGURES_SIZE:
+        return None
+    words = memoryview(source).cast("q")
+    if words[0] != MAGIC:
+        return None
+    first, done = words[FIRST_ITERATION], words[DONE]
+    return RankFigures(
+        first_iteration=first if first >= 0 else None,
+        done=done if done >= 0 else None,
+        first_step_ns=words[FIRST_STEP] or None,
+        longest_gap_ns=words[LONGEST_GAP],
+        longest_heartbeat_gap_ns=words[LONGEST_HEARTBEAT_GAP],
+        saves=_saves(words),
+        sections=_sections(words, source),
+    )
+
+
+def _saves(words: memoryview) -> tuple[Save, ...]:
+    count = words[SAVES]
+    if count < 0:
+        return ()
+    places = (FIRST_SAVE + 3 * (number % SAVES_KEPT) for number in range(max(0, count - SAVES_KEPT), count))
+    return tuple(Save(*words[place : place + 3].tolist()) for place in places)
+
+
+def _sections(words: memoryview, raw: bytes) -> dict[str, SectionFigures]:
+    found = {}
+    for row in range(ROWS):
+        start = NAMES_OFFSET + row * NAME_SIZE
+        name = raw[start : start + NAME_SIZE].rstrip(b"\0").decode("utf-8", errors="replace")
+        if row == ROWS - 1:
+            name = SHARED_SECTION
+        elif not name:
+            continue
+        buckets = words[BUCKETS + 64 * row : BUCKETS + 64 * (row + 1)].tolist()
+        durations = {bits: count for bits, count in enumerate(buckets) if count}
+        if row < ROWS - 1 or durations:
+            found[name] = SectionFigures(
+                sum(durations.values()), words[TOOK + row], words[LONGEST + row], words[CLOSE_CALLS + row], durations
+            )
+    return found

@@ -230,4 +230,32 @@ MUTANTS_OF_STORIES = (
         "if _FATAL in text:",
         ("tests/launcher/incidents/test_fatal_stack.py",),
     ),
+    _mutant(
+        "a rank that cleans up after a lost connection is named as a fact",
+        "incidents/job_attribution",
+        "    if found is None or not found.local_ranks or found.why",
+        "    if True or found.why",
+        _ATTRIBUTION,
+    ),
+    _mutant(
+        "a rank that cleans up is named though the cause may be on a node that was not heard",
+        "incidents/job_attribution",
+        "    elif silent:\n",
+        "    elif False:\n",
+        _ATTRIBUTION,
+    ),
+    _mutant(
+        "who has heard the story of a former leader is blamed for silence",
+        "nodes/gathering",
+        "may_blame_silent=generation != self._late_for",
+        "may_blame_silent=True",
+        _GATHERING,
+    ),
+    _mutant(
+        "a new leader makes another story of the same failure",
+        "nodes/gathering",
+        "            if self._told is not None and self._told.generation == generation:\n",
+        "            if False:\n",
+        _GATHERING,
+    ),
 )

@@ -88,7 +88,7 @@ class JobStories:
     def began(self, current: Generation, group: WorkerGroup) -> None:
         """Note the generation whose ranks run now."""
         self._current, self._group, self._unanswered, self._looked = current, group, 0, None
-        self._teller.began(current.number)
+        self._teller.began(current.number, group.group_world_size or 1)
 
     def suspected(self, generation: int) -> None:
         """Have the other nodes look at their ranks, since one of ours is late."""

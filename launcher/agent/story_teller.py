@@ -13,7 +13,7 @@ from launcher.incidents.accounts import parse_account
 from launcher.incidents.incident import Incident, new_folder
 from launcher.incidents.job_attribution import NodeAccount
 from launcher.incidents.job_incident import JobIncident, decide, parse_story, point_to
-from launcher.nodes.gathering import Gathered
+from launcher.nodes.gathering import Gathered, host_in
 from launcher.processes.background import Background
 from launcher.records.console import announce
 
@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 _MOST_WAITING = 8
 _LONGEST_SECONDS = 5.0
 """After which a failure is told by what this node has seen, whatever keeps the story."""
+_LONGEST_OF_A_NODE_SECONDS = 0.01
+"""More than that for each node of the job, whose account has to travel and to be read."""
 _MOST_WRITTEN_BEFORE = 64
 """What more nodes have seen takes a while to be written, and is written after the story was told."""
 _GENERATIONS_KEPT = 2
@@ -58,13 +60,20 @@ class StoryTeller:
         self._told_alone: set[int] = set()
         """Those of which was told what this node has seen."""
         self._decider = Background("ft_stories", _MOST_WAITING)
+        self._extra_seconds = 0.0
 
     def start(self) -> None:
         """Start the thread that decides."""
         self._decider.start()
 
-    def began(self, generation: int) -> None:
-        """Forget what no story can come for any more, once it was told."""
+    def began(self, generation: int, nodes: int = 1) -> None:
+        """Forget what no story can come for any more, once it was told.
+
+        Args:
+            generation: The one that begins.
+            nodes: How many nodes it has.
+        """
+        self._extra_seconds = nodes * _LONGEST_OF_A_NODE_SECONDS
         oldest = generation - _GENERATIONS_KEPT + 1
         for number in [number for number in self._failures if number < oldest]:
             self.take_silence(number)
@@ -79,7 +88,9 @@ class StoryTeller:
         """Note that a generation has failed, and what to say where no story comes; its story is told when it comes."""
         with self._changed:
             if lines or generation not in self._failures:
-                self._failures[generation] = _Failure(lines, folder, time.monotonic() + _LONGEST_SECONDS)
+                self._failures[generation] = _Failure(
+                    lines, folder, time.monotonic() + _LONGEST_SECONDS + self._extra_seconds
+                )
         self._tell(generation)
 
     def tell_overdue(self) -> float | None:
@@ -128,10 +139,16 @@ class StoryTeller:
         self._tell(generation)
 
     def await_story(self, generation: int, seconds: float) -> JobIncident | None:
-        """Return the story of a generation that has failed, once it was told; None where none comes in time."""
+        """Return the story of a generation that has failed, once it was told; None where none comes in time.
+
+        Args:
+            generation: Which.
+            seconds: How long to wait for it, on a few nodes.
+        """
         with self._changed:
             if generation not in self._failures:
                 return None
+            seconds += self._extra_seconds
             self._changed.wait_for(lambda: generation in self._told or generation in self._told_alone, seconds)
             return self._stories.get(generation)
 
@@ -178,8 +195,16 @@ class StoryTeller:
                 accounts.append(parse_account(text))
             except ValueError as error:
                 logger.warning("the account of node %s cannot be read: %s", name, error)
-                silent.append(name)
-        story = decide(gathered.generation, accounts, silent, gathered.lost, gathered.why, gathered.seconds)
+                silent.append(host_in(name))
+        story = decide(
+            gathered.generation,
+            accounts,
+            silent,
+            gathered.lost,
+            gathered.why,
+            gathered.seconds,
+            may_blame_silent=gathered.may_blame_silent,
+        )
         parent = f"{self._resources.log_folder}/job_incidents"
         incidents = [account.incident for account in accounts]
         is_long = len(incidents) > _MOST_WRITTEN_BEFORE

@@ -59,7 +59,12 @@ class JobAttribution(NamedTuple):
 
 
 def attribute_job(
-    accounts: Sequence[NodeAccount], silent: Sequence[str] = (), lost: Sequence[str] = (), why_lost: str = ""
+    accounts: Sequence[NodeAccount],
+    silent: Sequence[str] = (),
+    lost: Sequence[str] = (),
+    why_lost: str = "",
+    *,
+    may_blame_silent: bool = True,
 ) -> JobAttribution:
     """Tell the culprits of all nodes from the victims.
 
@@ -68,6 +73,7 @@ def attribute_job(
         silent: Names of nodes that were not heard, though they are there.
         lost: Names of nodes that are no longer there.
         why_lost: Why the generation is over, as the nodes have agreed.
+        may_blame_silent: There is no good reason for their silence.
     """
     asking = [report.rank for each in accounts if each.incident.kind == "request" for report in each.incident.ranks]
     if asking:
@@ -83,12 +89,14 @@ def attribute_job(
         named = _first_of(sure)
         if any(account.incident.kind == "hang" for account in accounts):
             named = named._replace(why=_as_likely(named.why))  # it may have failed because of whoever hangs
+        if silent and all(account.was_told for account, _ in sure):
+            named = named._replace(why=f"{_as_likely(named.why)}; not certain, since {_unheard(silent)}")
         return named._replace(why=_beside_lost(named.why, lost)) if lost else named
-    found = _of_a_hang(accounts, has_others=bool(silent), has_failures=bool(first))
+    found = _of_a_hang(accounts, silent, has_failures=bool(first))
     if first and not found.ranks:
         return _first_of(first)
     everybody = [evidence for account in accounts for evidence in account.evidence()]
-    if not found.ranks and silent and everybody and all(e.waits or e.is_victim for e in everybody):
+    if not found.ranks and silent and may_blame_silent and everybody and all(e.waits or e.is_victim for e in everybody):
         names, is_one = ", ".join(silent), len(silent) == 1
         who = f"likely: node {names} has" if is_one else f"nodes {names} have"
         why = f"{who} not answered, and every other rank waits or has lost a peer"
@@ -108,24 +116,41 @@ def _stuck_by_itself(accounts: Sequence[NodeAccount]) -> JobAttribution | None:
     return JobAttribution(found.local_ranks, (), found.why)
 
 
-def _of_a_hang(accounts: Sequence[NodeAccount], *, has_others: bool, has_failures: bool) -> JobAttribution:
+def _of_a_hang(accounts: Sequence[NodeAccount], silent: Sequence[str], *, has_failures: bool) -> JobAttribution:
     """Go by where ranks stand; one that may have ended because of another counts as one that waited for it.
 
     Where a node has a failure of its own, which is told unless somebody is found here, the order of failures on
-    several nodes is not asked for.
+    several nodes is not asked for. Where no rank hangs, a rank that does not wait may have stopped waiting a moment
+    ago, since it has lost a peer: it cleans up, and its exception is on record only later. It is named as likely at
+    most, and not at all while a node is silent on which the cause may be.
     """
     seen = [e for account in accounts for e in account.evidence()]
     everybody = [_as_waiting(e) if e.exit_code not in (None, 0) or e.error is not None else e for e in seen]
     if not everybody:
         return JobAttribution((), (), "nothing is known of any rank")
-    has_others = has_others or any(report.evidence is None for account in accounts for report in account.incident.ranks)
+    has_others = bool(silent) or any(
+        report.evidence is None for account in accounts for report in account.incident.ranks
+    )
     is_hang = any(account.incident.kind == "hang" for account in accounts)
-    # Ranks that have just failed have not settled as hung ones have: iterations, say, may differ by one.
-    rules = () if is_hang else (left_early, cannot_run, outside_collectives)
-    known = next((found for rule in rules if (found := rule(everybody)) is not None), None)
-    if known is None and (is_hang or not has_failures):
-        known = attribute(everybody if is_hang else seen, has_others=has_others)
+    if is_hang:
+        known: Attribution | None = attribute(everybody, has_others=has_others)
+    elif silent:
+        known = _doubted(cannot_run(everybody), _unheard(silent))
+    else:
+        # Ranks that have just failed have not settled as hung ones have: iterations, say, may differ by one.
+        known = cannot_run(everybody)
+        for rule in (left_early, outside_collectives):
+            known = known or _doubted(rule(everybody), "it may have lost a peer as the others have")
+        if known is None and not has_failures:
+            known = attribute(seen, has_others=has_others)
     return JobAttribution(known.local_ranks, (), known.why) if known is not None else JobAttribution((), (), "")
+
+
+def _doubted(found: Attribution | None, why: str) -> Attribution | None:
+    """Return an attribution as likely, with the reason, unless it says so already."""
+    if found is None or not found.local_ranks or found.why.startswith(_LIKELY):
+        return found
+    return found._replace(why=f"{_LIKELY}{found.why}; not certain, since {why}")
 
 
 def _failure_of_its_own(account: NodeAccount) -> Attribution | None:
@@ -197,6 +222,12 @@ def _each(failures: _Failures) -> str:
     return "; ".join(
         f"rank {', '.join(map(str, found.local_ranks))} on node {account.node}: {found.why.removeprefix(_LIKELY)}"
         for account, found in failures
+    )
+
+
+def _unheard(silent: Sequence[str]) -> str:
+    return (
+        f"node{'s' if len(silent) > 1 else ''} {', '.join(silent)} {'have' if len(silent) > 1 else 'has'} not answered"
     )
 
 

@@ -172,6 +172,8 @@ def decide(
     lost: Sequence[str],
     why_over: str,
     seconds: float,
+    *,
+    may_blame_silent: bool = True,
 ) -> JobIncident:
     """Return what has happened, from what each node has seen; nothing is written.
 
@@ -182,8 +184,9 @@ def decide(
         lost: Nodes that are no longer there.
         why_over: Why the generation is over, as the nodes have agreed.
         seconds: How long it took to gather that.
+        may_blame_silent: There is no good reason for their silence.
     """
-    found = attribute_job(accounts, silent, lost, why_over)
+    found = attribute_job(accounts, silent, lost, why_over, may_blame_silent=may_blame_silent)
     named = set(found.ranks)
     culprits = tuple(
         Culprit(account.node, report._replace(is_culprit=True))

@@ -68,6 +68,11 @@ def reporter_to(
     def facts() -> tuple[str, ...]:
         return machine.facts(LONGEST_MACHINE_SECONDS)
 
+    def tell_suspicion() -> None:
+        channel.read()
+        channel.forget_word(generation)
+        channel.tell(Suspected(generation))
+
     if not order.has_others:
         return Reporter(tell_incident, tell_near_misses, is_being_ended, machine=facts)
     return Reporter(
@@ -75,7 +80,7 @@ def reporter_to(
         tell_near_misses,
         is_being_ended,
         machine=facts,
-        suspicion=lambda: channel.tell(Suspected(generation)),
+        suspicion=tell_suspicion,
         await_others=lambda: channel.await_word(generation, until_ns),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import collections
+import os
 import select
 import socket
 import threading
@@ -69,6 +70,8 @@ class ParentChannel:
                 self._arrived.append(Arrived(ORDERS.decode(raw), descriptors))
             except MessageError as error:
                 announce(f"the monitor could not read an order of the launcher: {error}")
+                for descriptor in descriptors:
+                    os.close(descriptor)
 
     def take(self) -> Iterator[Arrived]:
         """Yield what has been read and not been taken yet, the oldest first."""
@@ -79,6 +82,12 @@ class ParentChannel:
         """Return whether the parent is ending a generation, which it says before it signals a rank."""
         self.read()
         return any(isinstance(each.order, Forget) and each.order.generation == generation for each in self._arrived)
+
+    def forget_word(self, generation: int) -> None:
+        """Drop a word that :meth:`await_word` has not come to: it was about an earlier verdict."""
+        stale = [each for each in self._arrived if each.order == Proceed(generation)]
+        for each in stale:
+            self._arrived.remove(each)
 
     def await_word(self, generation: int, end_ns: int) -> None:
         """Wait until the parent says that a generation's late ranks may be signalled, or ends it, or the time is up.

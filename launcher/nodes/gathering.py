@@ -21,7 +21,16 @@ from typing import NamedTuple
 from launcher.nodes.failure_messages import Account, LookDone, LookRequest, Proceed, Story, Suspicion
 from launcher.nodes.membership import Membership, Phase
 
-__all__ = ["LONGEST_GATHERING_NS", "Gathered", "Gatherer", "Heard", "NodeAccounts", "Word", "longest_wait_ns"]
+__all__ = [
+    "LONGEST_GATHERING_NS",
+    "Gathered",
+    "Gatherer",
+    "Heard",
+    "NodeAccounts",
+    "Word",
+    "host_in",
+    "longest_wait_ns",
+]
 
 LONGEST_GATHERING_NS = 800_000_000
 """From when the generation is over; within a second of the verdict people are to read who caused it."""
@@ -50,6 +59,7 @@ class Gathered(NamedTuple):
         lost: Hosts of members that are no longer there.
         why: Why the generation is over, as the nodes have agreed.
         seconds: From when it was over.
+        may_blame_silent: Who has given no account has not heard the story from a leader before this one.
     """
 
     generation: int
@@ -58,6 +68,7 @@ class Gathered(NamedTuple):
     lost: tuple[str, ...]
     why: str
     seconds: float
+    may_blame_silent: bool = True
 
 
 class _Open:
@@ -81,13 +92,15 @@ class Gatherer:
 
     Args:
         membership: What is agreed.
+        told: The story that this node has heard last, perhaps of another leader; it is not told otherwise.
     """
 
-    def __init__(self, membership: Membership) -> None:
+    def __init__(self, membership: Membership, told: Story | None = None) -> None:
         self.outbox: list[tuple[str, LookRequest | Proceed | Story]] = []
         self.gathered: list[Gathered] = []
         """Complete; whoever takes one calls :meth:`decided` at some time."""
         self._membership = membership
+        self._told = told
         self._open: dict[int, _Open] = {}
         is_over = membership.phase in (Phase.STOPPING, Phase.ENDED)
         self._late_for = membership.generation if is_over else -1
@@ -144,7 +157,6 @@ class Gatherer:
                 known.over_ns = now_ns
             missing = [name for name in known.members if name not in known.accounts]
             silent = [name for name in missing if name in membership.nodes]
-            is_late = generation == self._late_for
             if silent and now_ns - known.over_ns < LONGEST_GATHERING_NS:
                 continue
             if not known.accounts:  # nothing has failed, or nobody knows of it any more
@@ -155,10 +167,11 @@ class Gatherer:
                 Gathered(
                     generation,
                     dict(known.accounts),
-                    () if is_late else tuple(known.members[name] for name in silent),
+                    tuple(known.members[name] for name in silent),
                     tuple(known.members[name] for name in missing if name not in membership.nodes),
                     known.why,
                     (now_ns - known.over_ns) / 1e9,
+                    may_blame_silent=generation != self._late_for,
                 )
             )
 
@@ -179,13 +192,15 @@ class Gatherer:
         if generation == membership.generation and generation >= 0 and generation not in self._open:
             # Of members that have gone since it was made, the leader does not know the host any more.
             nodes = membership.nodes
-            members = {name: nodes[name].host if name in nodes else _host_in(name) for name in membership.members}
+            members = {name: nodes[name].host if name in nodes else host_in(name) for name in membership.members}
             self._open = {number: each for number, each in self._open.items() if number >= generation - 1}
-            self._open[generation] = _Open(members)
+            self._open[generation] = known = _Open(members)
+            if self._told is not None and self._told.generation == generation:
+                known.is_handed_over, known.story = True, self._told
         return self._open.get(generation)
 
 
-def _host_in(name: str) -> str:
+def host_in(name: str) -> str:
     """Return the host in the name of an incarnation, ``host-pid-token``."""
     return name.rsplit("-", 2)[0]
 
@@ -223,6 +238,8 @@ class NodeAccounts:
         self.outbox: list[Suspicion | LookDone | Account] = []
         """For whoever leads."""
         self.heard: list[Heard] = []
+        self.story: Story | None = None
+        """The last one."""
         self._given: Account | None = None
         self._repeat_ns = self._give_up_ns = self._period_ns = 0
 
@@ -257,6 +274,7 @@ class NodeAccounts:
         else:
             if self._given is not None and self._given.generation == message.generation:
                 self._given = None
+            self.story = message
             self.heard.append(Heard(message.generation, Word.STORY, message.text))
 
     def tick(self, now_ns: int) -> None:

@@ -236,7 +236,7 @@ class NodeProtocol:
         elif self._coordinator is None or self._term != self.raft.term:
             self._term = self.raft.term
             self._coordinator = Coordinator(self.raft, self.membership, self._policy, now_ns)
-            self._gatherer = Gatherer(self.membership)
+            self._gatherer = Gatherer(self.membership, self.accounts.story)
 
     def _collect(self, now_ns: int) -> bool:
         """Move what the parts have to say to the outbox; what a node says to itself is heard at once.

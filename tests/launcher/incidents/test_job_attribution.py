@@ -274,6 +274,38 @@ def test_where_a_node_is_silent_and_a_rank_elsewhere_may_be_the_cause_no_node_is
     assert found.ranks == found.nodes == ()
 
 
+@pytest.mark.parametrize("known", [OUTSIDE, {"waits": False, "has_left": True, "is_monitored": False}])
+def test_a_rank_that_cleans_up_after_a_lost_connection_is_no_fact(known: dict[str, Any]) -> None:
+    """It has stopped waiting since its peer is gone, and its exception is on record only later."""
+    seen = [account("a", (0, LOST), (1, LOST), kind="failure"), account("b", (2, known), (3, LOST), was_told=True)]
+    found = attribute_job(seen)
+    assert found.ranks == (2,)
+    assert found.why.startswith("likely: ")
+    assert found.why.endswith("not certain, since it may have lost a peer as the others have")
+    found = attribute_job(seen, silent=["c"])
+    assert found.ranks == found.nodes == ()
+
+
+def test_a_stopped_rank_is_likely_while_a_node_is_silent() -> None:
+    seen = [account("a", (0, LOST), (1, LOST), kind="failure"), account("b", (2, {"state": "T"}), was_told=True)]
+    found = attribute_job(seen, silent=["c"])
+    assert (found.ranks, found.why.partition(";")[2]) == ((2,), " not certain, since node c has not answered")
+
+
+def test_a_failure_of_which_a_silent_node_may_be_the_cause_is_likely() -> None:
+    failed = (0, {"error": OWN, "exit_code": 1})
+    late = attribute_job([account("a", failed, kind="failure", was_told=True)], silent=["c", "d"])
+    assert late.ranks == (0,)
+    assert late.why.startswith("likely: raised ValueError")
+    assert late.why.endswith("not certain, since nodes c, d have not answered")
+    assert not attribute_job([account("a", failed, kind="failure")], silent=["c"]).why.startswith("likely: ")
+
+
+def test_who_may_have_heard_the_story_already_is_not_blamed_for_silence() -> None:
+    waiting = [account("a", (0, LOST), (1, WAITS), kind="failure"), account("b", (2, WAITS))]
+    assert attribute_job(waiting, silent=["c"], may_blame_silent=False).nodes == ()
+
+
 # ---- a hang -----------------------------------------------------------------------------------------------
 
 

@@ -368,10 +368,29 @@ def test_who_leads_only_since_a_generation_was_over_blames_nobody_for_silence_in
     assert job.gathered() == []
     job.now += LONGEST_GATHERING_NS
     (gathered,) = job.gathered()
-    assert (list(gathered.accounts), gathered.silent, gathered.lost) == ([A], (), ())
+    assert (list(gathered.accounts), gathered.silent, gathered.lost) == ([A], ("b-node", "c-node"), ())
+    assert not gathered.may_blame_silent
     assert gathered.why == ("enough" if is_ended else "a rank of a-node failed")
     job.gatherer.decided(0, "the story")
     assert job.sent() == to_all(0, "the story")
+
+
+def test_the_story_of_a_former_leader_is_told_by_the_next_one() -> None:
+    """One failure has one story: who has not heard it is not asked for another."""
+    job = Job(*NAMES)
+    job.fail(A, "a rank of a-node failed")
+    job.gatherer = Gatherer(job.membership, Story(0, "the story of before"))
+    job.tells(C)
+    assert job.gathered() == []
+    assert job.sent() == [(C, Story(0, "the story of before"))]
+    job.now += LONGEST_GATHERING_NS
+    assert job.gathered() == []
+    assert job.gatherer.has_told(0)
+    job.form(*NAMES)
+    job.tells(A, generation=1)
+    job.fail()
+    job.now += LONGEST_GATHERING_NS
+    assert [each.generation for each in job.gathered()] == [1]
 
 
 def test_who_leads_only_since_a_generation_was_over_still_tells_who_is_lost() -> None:
@@ -383,7 +402,8 @@ def test_who_leads_only_since_a_generation_was_over_still_tells_who_is_lost() ->
     assert job.gathered() == []  # its time runs from when the new leader has first heard of it
     job.now += LONGEST_GATHERING_NS
     (gathered,) = job.gathered()
-    assert (gathered.silent, gathered.lost, gathered.why) == ((), ("b-node",), "b-node was silent")
+    assert (gathered.silent, gathered.lost, gathered.why) == (("c-node",), ("b-node",), "b-node was silent")
+    assert not gathered.may_blame_silent
 
 
 def test_who_leads_only_since_a_generation_was_over_blames_the_silent_ones_of_the_next() -> None:
@@ -396,6 +416,7 @@ def test_who_leads_only_since_a_generation_was_over_blames_the_silent_ones_of_th
     job.now += LONGEST_GATHERING_NS
     (gathered,) = job.gathered()
     assert (gathered.generation, gathered.silent) == (1, ("b-node", "c-node"))
+    assert gathered.may_blame_silent
 
 
 @pytest.mark.parametrize("generation", [0, 1])

@@ -11,6 +11,7 @@ from benchmarks.mutants.catalogue_figures import MUTANTS_OF_FIGURES
 from benchmarks.mutants.catalogue_group import MUTANTS_OF_THE_GROUP
 from benchmarks.mutants.catalogue_health import MUTANTS_OF_HEALTH
 from benchmarks.mutants.catalogue_limits import MUTANTS_OF_LIMITS
+from benchmarks.mutants.catalogue_live import MUTANTS_OF_LIVE_RUNS
 from benchmarks.mutants.catalogue_nodes import MUTANTS_OF_THE_NODES
 from benchmarks.mutants.catalogue_output import MUTANTS_OF_OUTPUT
 from benchmarks.mutants.catalogue_stories import MUTANTS_OF_STORIES
@@ -1059,6 +1060,7 @@ MUTANTS = (
     *MUTANTS_OF_HEALTH,
     *MUTANTS_OF_LIMITS,
     *MUTANTS_OF_THE_NODES,
+    *MUTANTS_OF_LIVE_RUNS,
     *MUTANTS_OF_OUTPUT,
     *MUTANTS_OF_STORIES,
     *MUTANTS_OF_FIGURES,

@@ -38,7 +38,7 @@ MUTANTS_OF_OUTPUT = (
     Mutant(
         "events of an unknown version are read as if they were of ours",
         "launcher/records/event_log.py",
-        'check_version(path, events[0].get("version", 1), _FORMAT_VERSION)',
+        'check_version(path, events[0].get("version", 1), FORMAT_VERSION)',
         "pass",
         ("tests/launcher/records/test_event_log.py",),
     ),

@@ -67,7 +67,7 @@ class Generation:
         self.processes.start()
         is_last = restart_count >= group.spec.max_restarts
         self._watch = RankWatch(number, group, resources, self._cells, self.processes, self.started_ns, is_last)
-        resources.events.write("started", generation=number, pids=self.processes.pids())
+        resources.events.write("started", generation=number, restarts=restart_count, pids=self.processes.pids())
         resources.machine.begin_anew()
         resources.figures.generation_started()
 

@@ -167,6 +167,7 @@ def open_resources(
             run_folder=run_folder.path,
             monitor=monitor.pid,
             launcher=os.getpid(),
+            max_restarts=launch_config.max_restarts,
             arguments=job.argv,
             configuration=json.loads(job.config.to_json()),
         )

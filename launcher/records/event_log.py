@@ -27,13 +27,13 @@ from launcher.records.log_records import warn_once
 from resilience_core.system.clock import NS_PER_SECOND
 from resilience_core.system.plain_files import only_plain
 
-__all__ = ["EventLog", "event_files", "read_events"]
+__all__ = ["FORMAT_VERSION", "EventLog", "event_files", "event_of", "read_events"]
 
 logger = logging.getLogger(__name__)
 
 EVENTS = "events"
 """What the names of the files of events begin with."""
-_FORMAT_VERSION = 1
+FORMAT_VERSION = 1
 """To be raised when an event or a field that :mod:`launcher.records.run_events` reads changes its meaning."""
 _ROOM_BYTES = 1 << 20
 _MOST_FILES = 10_000
@@ -171,7 +171,7 @@ class EventLog:
 def _about_the_file() -> dict[str, Any]:
     """Return what the first line of a file says of all its lines: their format, and whose monotonic clock it is."""
     node = os.uname().nodename
-    return {"version": _FORMAT_VERSION, "node": node, "boot": boot_id() or node}
+    return {"version": FORMAT_VERSION, "node": node, "boot": boot_id() or node}
 
 
 def _line(event: str, at_ns: int | None, facts: dict[str, Any]) -> bytes:
@@ -232,7 +232,7 @@ def read_events(log_folder: str | os.PathLike[str], stem: str = EVENTS) -> list[
             # The last line may be on its way; one in the middle was torn by a disk that was full.
             events = [event for line in file if line.endswith("\n") if (event := _parsed(line, path)) is not None]
         if events:
-            check_version(path, events[0].get("version", 1), _FORMAT_VERSION)  # the first release wrote none
+            check_version(path, events[0].get("version", 1), FORMAT_VERSION)  # the first release wrote none
             boot = str(events[0].get("boot", path))
             about = {"node": str(events[0].get("node", "")), "boot": boot}
             files.append((boot, [{**about, **event} for event in events]))
@@ -243,23 +243,32 @@ def read_events(log_folder: str | os.PathLike[str], stem: str = EVENTS) -> list[
     return [event for _, event in sorted(dated, key=lambda pair: pair[0])]
 
 
-def _parsed(line: str, path: str) -> dict[str, Any] | None:
+def event_of(line: str) -> dict[str, Any]:
+    """Return the event of one line of an event log.
+
+    Raises:
+        ValueError: It is none; the message says why.
+    """
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
-        warn_once(f"{path}: a damaged line is left out: {reprlib.repr(line)}")
-        return None
+        raise ValueError(f"a damaged line is left out: {reprlib.repr(line)}") from None
     if not isinstance(event, dict) or "t_ns" not in event:
-        warn_once(f"{path}: a line that is no event is left out: {reprlib.repr(line)}")
-        return None
+        raise ValueError(f"a line that is no event is left out: {reprlib.repr(line)}")
     at_ns, name = event["t_ns"], event.get("event")
     if not isinstance(name, str):
-        warn_once(f"{path}: a damaged line is left out, its event is {reprlib.repr(name)}")
-        return None
+        raise ValueError(f"a damaged line is left out, its event is {reprlib.repr(name)}")
     if type(at_ns) is not int or not 0 <= at_ns < 1 << 63:
-        warn_once(f"{path}: a damaged line is left out, its t_ns is {reprlib.repr(at_ns)}")
-        return None
+        raise ValueError(f"a damaged line is left out, its t_ns is {reprlib.repr(at_ns)}")
     return {"time": "", **event}
+
+
+def _parsed(line: str, path: str) -> dict[str, Any] | None:
+    try:
+        return event_of(line)
+    except ValueError as error:
+        warn_once(f"{path}: {error}")
+        return None
 
 
 def _epoch(event: dict[str, Any]) -> float:

@@ -55,12 +55,14 @@ __all__ = [
     "RankFigures",
     "Save",
     "SectionFigures",
+    "Steps",
     "create_figures",
     "figures_path",
     "note_save",
     "open_figures",
     "private_figures",
     "read_figures",
+    "read_steps",
     "row_of",
 ]
 
@@ -125,6 +127,16 @@ class RankFigures(NamedTuple):
     saves: tuple[Save, ...]
     """The last few, oldest first."""
     sections: Mapping[str, SectionFigures]
+
+
+class Steps(NamedTuple):
+    """The training steps of one rank in one generation."""
+
+    first_iteration: int
+    done: int
+    """The iteration of the last one that ended."""
+    first_step_ns: int
+    """When the first one began."""
 
 
 def figures_path(cell_path: str) -> str:
@@ -229,6 +241,26 @@ def read_figures(source: int | bytes) -> RankFigures | None:
         saves=_saves(words),
         sections=_sections(words, source),
     )
+
+
+def read_steps(descriptor: int) -> Steps | None:
+    """Read of a file of figures only what it says of steps, which takes some microseconds.
+
+    Args:
+        descriptor: An open one of the file, which is read whatever its position.
+
+    Returns:
+        The steps; None where none has ended yet, the file cannot be read, or holds none of this version.
+    """
+    try:
+        raw = os.pread(descriptor, FIRST_SAVE * 8, 0)
+    except OSError:
+        return None
+    if len(raw) != FIRST_SAVE * 8:
+        return None
+    words = memoryview(raw).cast("q")
+    steps = Steps(words[FIRST_ITERATION], words[DONE], words[FIRST_STEP])
+    return steps if words[0] == MAGIC and min(steps) >= 0 and steps.first_step_ns else None
 
 
 def _saves(words: memoryview) -> tuple[Save, ...]:

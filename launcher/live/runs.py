@@ -1,0 +1,165 @@
+"""Find the log folders of runs, and what has become of each."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from typing import NamedTuple
+
+from launcher.live.launcher_log import LauncherLog
+from launcher.processes.proc import boot_id
+from launcher.records.event_log import event_files
+
+__all__ = [
+    "ELSEWHERE",
+    "ENDED",
+    "GOES_ON",
+    "LOST",
+    "FoundRun",
+    "find_runs",
+    "folder_problem",
+    "holds_runs",
+    "is_held",
+    "read_run",
+    "state_of",
+]
+
+GOES_ON = "goes on"
+ENDED = "has ended"
+LOST = "is lost"
+"""Nobody has written how it ended, and nobody holds its run folder: launcher and monitor were killed, or they run in
+another container."""
+ELSEWHERE = "is of another machine"
+"""Whether it goes on cannot be told from here."""
+
+_LONGEST_START_SECONDS = 60.0
+"""A launcher makes its file of events first, and says that it has begun once all its processes are started."""
+
+
+class FoundRun(NamedTuple):
+    """The log folder of a run."""
+
+    path: str
+    logs: tuple[LauncherLog, ...]
+    """Of each launcher that has written there; the one that began last stands last."""
+    states: tuple[str, ...]
+    """One of the constants above for each of ``logs``."""
+    written_ns: int
+    """When events were written last, wall-clock nanoseconds."""
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return os.path.basename(self.path)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a launcher of this machine runs it."""
+        return GOES_ON in self.states
+
+
+def holds_runs(folder: str) -> bool:
+    """Return whether a folder is the log folder of a run: it has files of events.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    return bool(event_files(folder))
+
+
+def find_runs(parent: str, at_most: int = 20) -> list[FoundRun]:
+    """Return the newest runs below a folder of log folders, the newest first. One that cannot be read is left out.
+
+    Args:
+        parent: The folder (``--log-dir``).
+        at_most: How many.
+
+    Raises:
+        OSError: The folder cannot be read.
+    """
+    dated = []
+    for name in os.listdir(parent):
+        path = os.path.join(parent, name)
+        with contextlib.suppress(OSError):
+            if not os.path.islink(path) and (files := event_files(path)):
+                dated.append((max(os.stat(file).st_mtime_ns for file in files), path))
+    found = []
+    for _, path in sorted(dated, reverse=True)[:at_most]:
+        with contextlib.suppress(OSError, ValueError):
+            found.append(read_run(path))
+    return found
+
+
+def read_run(path: str) -> FoundRun:
+    """Read the log folder of one run.
+
+    Raises:
+        OSError: It cannot be read.
+        UnknownVersionError: Another release of torch-resilience has written it.
+    """
+    logs, written_ns = [], 0
+    for file in event_files(path):
+        log = LauncherLog(file)
+        log.update()
+        written_ns = max(written_ns, os.stat(file).st_mtime_ns)
+        logs.append((written_ns, log))
+    ordered = tuple(log for _, log in sorted(logs, key=lambda pair: (pair[1].began_ns or 0, pair[0])))
+    return FoundRun(path, ordered, tuple(map(state_of, ordered)), written_ns)
+
+
+def state_of(log: LauncherLog) -> str:
+    """Return what has become of a launcher: one of the constants above."""
+    if log.ending is not None:
+        return ENDED
+    if log.began_ns is None and log.run_folder is None:
+        return GOES_ON if _is_young(log.path) else LOST
+    if log.boot is not None and log.boot != (boot_id() or os.uname().nodename):
+        return ELSEWHERE
+    return GOES_ON if log.run_folder is not None and is_held(log.run_folder) else LOST
+
+
+def _is_young(path: str) -> bool:
+    """Return whether a file was written so lately that its launcher may still be starting."""
+    try:
+        return abs(time.time() - os.stat(path).st_mtime) < _LONGEST_START_SECONDS
+    except OSError:
+        return False
+
+
+def is_held(run_folder: str) -> bool:
+    """Return whether a launcher or its monitor holds the lock of a run folder, or it cannot be told.
+
+    The lock is tried in shared mode for an instant, by a descriptor that cannot write: neither its holder nor a
+    launcher that looks for folders to remove notices, but for leaving one a little longer.
+    """
+    try:
+        descriptor = os.open(os.path.join(run_folder, "lock"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        return error.errno in (errno.EACCES, errno.EPERM)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def folder_problem(run_folder: str) -> str | None:
+    """Say why the cells of a run folder cannot be read, where that is a matter of permissions; None otherwise."""
+    try:
+        os.listdir(os.path.join(run_folder, "cells"))
+    except PermissionError:
+        try:
+            owner = os.stat(run_folder).st_uid
+        except OSError:
+            return f"the run folder {run_folder} may not be read; run ft_top as the user that started the run"
+        return f"the run folder {run_folder} is private to the user with uid {owner}; run ft_top as that user"
+    except OSError:
+        return None
+    return None

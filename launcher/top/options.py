@@ -1,0 +1,60 @@
+"""The command line of ft_top."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+from resilience_core import __version__
+
+__all__ = ["make_parser"]
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="ft_top",
+        description="Show what the ranks of a run do now, those first that are late. It reads only.",
+        epilog="Keys: q quits, s sorts by rank or by lateness. Without a terminal one snapshot is printed.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "run",
+        nargs="?",
+        metavar="LOG_DIR|RUN",
+        help="a run's log folder, the folder of log folders, a run's id, or the id of a run folder "
+        "(default: the newest run under ./ft_logs that goes on)",
+    )
+    parser.add_argument("--once", action="store_true", help="print one snapshot as text")
+    parser.add_argument("--json", action="store_true", help="print one snapshot as JSON")
+    parser.add_argument(
+        "--interval", type=_interval, default=1.0, metavar="SECONDS", help="between two looks (default 1)"
+    )
+    parser.add_argument(
+        "--metrics",
+        type=_urls,
+        default=[],
+        metavar="URL[,URL...]",
+        help="also show the ranks of other nodes, from their metrics (ft_launcher --ft-metrics-port)",
+    )
+    parser.add_argument("--version", action="version", version=f"ft_top {__version__}")
+    return parser
+
+
+def _interval(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds") from None
+    if not math.isfinite(seconds) or not 0.05 <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.05 and 86400 seconds")
+    return seconds
+
+
+def _urls(text: str) -> list[str]:
+    urls = [url.strip() for url in text.split(",") if url.strip()]
+    for url in urls:
+        scheme, found, rest = url.partition("://")
+        if (found and scheme not in ("http", "https")) or not (rest if found else scheme):
+            raise argparse.ArgumentTypeError(f"{url!r} is no URL of http or https, such as http://node1:9400/metrics")
+    return urls

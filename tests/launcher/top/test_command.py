@@ -1,0 +1,212 @@
+"""One snapshot, as text and as JSON, and which run is meant."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.top import main
+from launcher.top.source import NoRunError, open_run
+
+MakeRun = Callable[..., Any]
+PROGRAM = "import sys; from launcher.top import main; sys.exit(main())"
+
+
+def call(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM, *arguments], capture_output=True, text=True, timeout=120, **options
+    )
+
+
+@pytest.fixture
+def run(make_run: MakeRun) -> Any:
+    run = make_run()
+    run.begin()
+    run.start([0, 1])
+    run.ranks[0].open("step", limit=100, age=1, iteration=3)
+    run.ranks[1].open("step", limit=1, age=7, iteration=2)
+    return run
+
+
+def test_a_pipe_gets_one_snapshot_as_text(run: Any) -> None:
+    said = call(str(run.path))
+    assert (said.returncode, said.stderr) == (0, "")
+    lines = said.stdout.splitlines()
+    assert lines[0].startswith("run run-1, began ")
+    assert lines[4].split() == ["rank", "section", "iteration", "age", "left", "steps/s", "restarts", "memory"]
+    assert [line.split()[:3] for line in lines[5:]] == [["1", "step", "2"], ["0", "step", "3"]]
+    assert "\x1b" not in said.stdout
+
+
+def test_json(run: Any) -> None:
+    run.write("hang", generation=0, culprits=[1], folder="/nowhere")
+    said = call(str(run.path), "--json")
+    assert (said.returncode, said.stderr) == (0, "")
+    document = json.loads(said.stdout)
+    assert document["version"] == 1
+    assert (document["run"], document["log_folder"]) == ("run-1", str(run.path))
+    (node,) = document["nodes"]
+    assert (node["state"], node["generation"], node["restarts"], node["max_restarts"]) == ("goes on", 0, 0, 3)
+    assert node["last_incident"]["culprits"] == [1]
+    late, other = document["ranks"]
+    assert (late["rank"], late["section"], late["iteration"], late["is_late"]) == (1, "step", 2, True)
+    assert (late["restarts"], late["caused"], other["caused"]) == (0, 1, 0)
+    assert late["age_seconds"] >= 7
+    assert late["seconds_left"] == pytest.approx(-6, abs=5)
+    assert other["resident_memory_bytes"] > 1 << 20
+    assert other["steps_per_second"] is None
+
+
+def test_a_run_that_has_ended_says_how(run: Any) -> None:
+    run.end("failed", 1, "no restarts left")
+    said = call(str(run.path))
+    assert said.returncode == 0
+    assert "the run has ended at " in said.stdout
+    assert "failed, exit code 1: no restarts left" in said.stdout
+    (node,) = json.loads(call(str(run.path), "--json").stdout)["nodes"]
+    assert (node["state"], node["ended"]["exit_code"]) == ("has ended", 1)
+
+
+def test_without_an_argument_the_newest_run_that_goes_on(run: Any, make_run: MakeRun) -> None:
+    make_run("run-2").begin()
+    ended = make_run("run-3")
+    ended.begin()
+    ended.end()
+    for number, name in enumerate(("run-1", "run-2", "run-3")):
+        path = run.logs / name / "events.jsonl"
+        os.utime(path, (path.stat().st_mtime, path.stat().st_mtime + number))
+    said = call("--json", cwd=run.logs.parent)
+    assert json.loads(said.stdout)["run"] == "run-2"
+
+
+def test_where_none_goes_on_it_says_what_it_has_found(run: Any, make_run: MakeRun) -> None:
+    run.end("failed", 1)
+    lost = make_run("run-2")
+    lost.begin()
+    lost.folder.remove()
+    said = call(cwd=run.logs.parent)
+    assert said.returncode == 1
+    lines = said.stderr.splitlines()
+    assert lines[0] == "ft_top: no run in ft_logs goes on; the newest:"
+    assert sorted(line.split(",")[0].strip() for line in lines[1:]) == ["run-1", "run-2"]
+    assert any("run-1, began 20" in line and line.endswith(": failed, exit code 1") for line in lines)
+    assert any(line.endswith("it was killed, or it runs in another container") for line in lines)
+
+
+def test_a_run_is_named_by_folder_name_run_folder_or_its_id(
+    run: Any, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run.logs.parent)
+    monkeypatch.setattr("launcher.top.source.DEFAULT_PARENT", os.path.dirname(run.folder.path))
+    for named in (str(run.path), "ft_logs/run-1", "run-1", "ft_logs", str(run.logs), run.folder.path):
+        live = open_run(named)
+        assert live.path == str(run.path), named
+        live.close()
+    for named in (os.path.basename(run.folder.path), run.folder.path.rpartition("-")[2]):
+        live = open_run(named)
+        assert live.path == str(run.path), named
+        live.close()
+    monkeypatch.chdir("/")
+    live = open_run(run.folder.path)  # its log folder is not found from here
+    assert len(live.look().ranks) == 2
+    live.close()
+
+
+@pytest.mark.parametrize("named", ["nothing", "/nowhere/at/all", "a/b"])
+def test_what_is_no_run_is_refused(named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NoRunError, match="is no run") as raised:
+        open_run(named)
+    assert raised.value.exit_code == 2
+
+
+def test_an_empty_folder_and_a_missing_one(tmp_path: Path) -> None:
+    said = call(str(tmp_path))
+    assert (said.returncode, said.stderr) == (
+        1,
+        f"ft_top: there is no run in {tmp_path}: none of its folders has a file of events\n",
+    )
+    said = call(cwd=tmp_path)
+    assert said.returncode == 2
+    assert said.stderr.startswith("ft_top: there is no folder ft_logs here")
+
+
+def test_a_log_of_another_release_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_text('{"event": "began", "t_ns": 1, "version": 9}\n')
+    said = call(str(tmp_path))
+    assert said.returncode == 1
+    assert "has version 9" in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--interval", "0"), "not between 0.05 and"),
+        (("--interval", "nan"), "not between 0.05 and"),
+        (("--interval", "x"), "no number of seconds"),
+        (("--metrics", "ftp://x"), "no URL of http or https"),
+    ],
+)
+def test_options_that_make_no_sense(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(arguments)
+    assert raised.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away_is_no_error(run: Any) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    said = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(run.path)], stdout=writing, stderr=subprocess.PIPE, timeout=120
+    )
+    os.close(writing)
+    assert (said.returncode, said.stderr) == (0, b"")
+
+
+def test_closed_descriptors_are_no_way_to_write_into_a_run(run: Any) -> None:
+    before = {path: path.read_bytes() for path in Path(run.folder.path).rglob("*") if path.is_file()}
+    log = Path(run.log.path).read_bytes()
+    said = subprocess.run(
+        ["sh", "-c", f'exec "$0" -c "{PROGRAM}" "$1" <&- >&-', sys.executable, str(run.path)],
+        capture_output=True,
+        timeout=120,
+    )
+    assert said.returncode == 1
+    assert b"Bad file descriptor" in said.stderr
+    said = subprocess.run(
+        ["sh", "-c", f'exec "$0" -c "{PROGRAM}" "$1" <&- >&- 2>&-', sys.executable, str(run.path)], timeout=120
+    )
+    assert said.returncode == 1
+    assert before == {path: path.read_bytes() for path in Path(run.folder.path).rglob("*") if path.is_file()}
+    assert Path(run.log.path).read_bytes() == log
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_another_users_run_is_refused_with_the_reason(open_run: Any) -> None:
+    run = open_run
+    program = f"import os; os.setgroups([]); os.setgid(65534); os.setuid(65534)\n{PROGRAM}"
+    # What is imported must be readable for that user, too: it is loaded before.
+    program = "import launcher.top.command, encodings.idna\n" + program
+    said = subprocess.run([sys.executable, "-c", program, str(run.path)], capture_output=True, text=True, timeout=120)
+    assert said.returncode == 1
+    assert said.stderr == (
+        f"ft_top: the run folder {run.folder.path} is private to the user with uid 0; run ft_top as that user\n"
+    )
+
+
+def test_other_nodes_are_one_line_where_they_are_silent(run: Any, unused_port: Callable[[], int]) -> None:
+    port = unused_port()
+    said = call(str(run.path), "--metrics", f"http://127.0.0.1:{port}")
+    assert f"http://127.0.0.1:{port}/metrics: [Errno 111] Connection refused, silent for" in said.stdout
+    document = json.loads(call(str(run.path), "--json", "--metrics", f"127.0.0.1:{port}").stdout)
+    assert document["other_nodes"][0]["problem"].startswith("[Errno 111] Connection refused")

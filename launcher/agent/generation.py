@@ -191,6 +191,8 @@ class Generation:
         """Collect what descendants have left to this process and what has ended since."""
         if self._resources.second_fence is not None:
             self._resources.second_fence.ensure()
+        if self._resources.exporter is not None:
+            self._resources.exporter.ensure()
         if self._resources.orphans is not None:
             self._resources.orphans.reap(self._own_children())
 
@@ -201,6 +203,8 @@ class Generation:
     def _own_children(self) -> set[int]:
         fence = self._resources.second_fence
         others = set() if fence is None or fence.pid is None else {fence.pid}
+        if self._resources.exporter is not None:
+            others |= self._resources.exporter.pids
         return {*self._resources.monitor.pids, *others, *self._resources.starter.children(), *self.processes.unreaped()}
 
     # ---- ending -----------------------------------------------------------------------------------------

@@ -15,8 +15,10 @@ from torch.distributed.elastic.multiprocessing import LogsSpecs
 from launcher.agent import announcements
 from launcher.agent.bounded_logs import BoundedLogs
 from launcher.agent.control_socket import ControlSocket
+from launcher.agent.exporter_settings import ExporterSettings
 from launcher.agent.figures_recorder import FiguresRecorder
 from launcher.agent.job_limits import JobLimits
+from launcher.agent.metrics_exporter import MetricsExporter, address_of, listen
 from launcher.agent.monitor_handle import MonitorHandle
 from launcher.agent.run_folder_keeper import CONFIG_FILE, CONTROL_SOCKET, RunFolderKeeper
 from launcher.agent.second_fence import SecondFence
@@ -27,8 +29,9 @@ from launcher.nodes.fence import LeaseWord
 from launcher.processes.background import Background, NotDoneError
 from launcher.processes.handles import is_subreaper
 from launcher.processes.leftovers import Orphans
+from launcher.processes.working_folder import completed
 from launcher.records import latest
-from launcher.records.console import announce
+from launcher.records.console import INFO, announce
 from launcher.records.event_log import EventLog
 from launcher.records.figures_log import FIGURES
 from launcher.records.log_folders import FolderError
@@ -69,6 +72,8 @@ class AgentResources:
     """Where the monitor finds until when this node may run ranks; None on one node."""
     second_fence: SecondFence | None = None
     """None on one node."""
+    exporter: MetricsExporter | None = None
+    """None where no metrics are served."""
     machine: MachineEvidence = attrs.field(factory=MachineEvidence)
     figures: FiguresRecorder = attrs.field(factory=FiguresRecorder)
     limits: JobLimits = attrs.field(
@@ -123,13 +128,17 @@ def open_resources(
     with contextlib.ExitStack() as stack:
         if hasattr(launch_config, "signals_to_handle"):  # torch's launch_agent sets it for the workers, too
             os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = launch_config.signals_to_handle
+        listener = listen(job.config)
+        if listener is not None:
+            stack.callback(listener.close)
         run_folder = RunFolder(job.config.run_dir)
         stack.callback(run_folder.remove)
         control = ControlSocket(run_folder.file(CONTROL_SOCKET))
         stack.callback(control.close)
         events = EventLog(log_folder, disk, on_made_anew=lambda: latest.restore(log_folder))
         stack.callback(events.close)
-        figures = FiguresRecorder(_figures_log(log_folder, disk), disk)
+        figures_log = _figures_log(log_folder, disk)
+        figures = FiguresRecorder(figures_log, disk)
         stack.callback(figures.close)
         run_folder.write(CONFIG_FILE, job.config.to_json())
 
@@ -153,6 +162,20 @@ def open_resources(
         if lease is not None:
             second_fence = SecondFence(lease, lambda: run_folder.paths)
             stack.callback(second_fence.close)
+        exporter = None
+        if listener is not None:
+            settings_of_exporter = ExporterSettings(
+                listener=listener.fileno(),
+                launcher=os.getpid(),
+                run=os.path.basename(log_folder),
+                node=os.uname().nodename,
+                run_folder=run_folder.path,
+                events=events.path,
+                figures=None if figures_log is None else figures_log.path,
+                straggler_log=completed(job.config.metrics_straggler_log) if job.config.metrics_straggler_log else None,
+            )
+            exporter = MetricsExporter(listener, settings_of_exporter, events.write)
+            stack.callback(exporter.close)
         starter: WorkerStarter = SpawnStarter()
         if zygote is not None:
             starter = WarmStarter(WarmPool(zygote, preload(job.config), announce, settings), announce)
@@ -171,6 +194,10 @@ def open_resources(
             arguments=job.argv,
             configuration=json.loads(job.config.to_json()),
         )
+        if listener is not None:
+            host, port = address_of(listener)
+            events.write("metrics", host=host, port=port)
+            announce(f"metrics at http://{f'[{host}]' if ':' in host else host}:{port}/metrics", level=INFO)
         yield AgentResources(
             config=job.config,
             run_folder_keeper=RunFolderKeeper(run_folder, control, monitor, events.write),
@@ -185,6 +212,7 @@ def open_resources(
             log_line_prefix_template=launch_config.log_line_prefix_template,
             lease=lease,
             second_fence=second_fence,
+            exporter=exporter,
             machine=machine,
         )
 

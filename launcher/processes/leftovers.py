@@ -27,7 +27,7 @@ from launcher.processes.process_marks import carries_limit, is_marked
 
 __all__ = ["Orphans", "end_carriers", "end_marked"]
 
-_GO_BY_THEMSELVES = ("ft_monitor", "ft_fence", "ft_parked", "ft_zygote")
+_GO_BY_THEMSELVES = ("ft_monitor", "ft_fence", "ft_metrics", "ft_parked", "ft_zygote")
 """Processes that end by themselves when their launcher dies, this one or one that a rank has started."""
 
 

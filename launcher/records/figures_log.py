@@ -37,6 +37,7 @@ __all__ = [
     "LimitInForce",
     "RankDetails",
     "RankLine",
+    "figures_of",
     "last_sign_ns",
     "line_of_rank",
     "read_figure_lines",
@@ -179,13 +180,18 @@ def read_figure_lines(log_folder: str | os.PathLike[str]) -> list[FiguresLine]:
         if event["event"] != FIGURES:
             continue
         try:
-            lines.append(_parsed(event))
+            lines.append(figures_of(event))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             warn_once(f"{log_folder}: a damaged line of figures is left out: {error!r}, {reprlib.repr(event)}")
     return lines
 
 
-def _parsed(event: Mapping[str, Any]) -> FiguresLine:
+def figures_of(event: Mapping[str, Any]) -> FiguresLine:
+    """Return the figures of one line, as :func:`read_events` returns it.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: It is damaged.
+    """
     return FiguresLine(
         t_ns=_whole(event["t_ns"]),
         time=str(event["time"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 __all__ = [
@@ -9,6 +10,7 @@ __all__ = [
     "ENDED_STATES",
     "STOPPED_STATES",
     "is_running",
+    "lower_session_priority",
     "own_pid_namespace",
     "process_start_time",
     "read_proc",
@@ -78,3 +80,20 @@ def own_pid_namespace() -> int:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
         return 0
+
+
+def lower_session_priority(niceness: int) -> None:
+    """Let this session come after others, as nice(2) lets a process; does nothing where sessions have no priority.
+
+    Where the kernel divides processors among sessions (``sched_autogroup``), the priority of a process counts within
+    its session only.
+
+    Args:
+        niceness: Up to 19.
+    """
+    with contextlib.suppress(OSError):
+        descriptor = os.open("/proc/self/autogroup", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, str(niceness).encode())
+        finally:
+            os.close(descriptor)

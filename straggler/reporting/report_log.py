@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from straggler.errors import ReportLogError
 from straggler.reporting.background_lines import BackgroundLines
+from straggler.reporting.report_records import FORMAT, VERSION, check_record
 from straggler.scoring.robust_scores import SLOW, RobustScores
 
 if TYPE_CHECKING:
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT", "VERSION", "ReportLog", "as_record", "read"]
 
 logger = logging.getLogger(__name__)
-
-FORMAT = "straggler-report"
-VERSION = 1
 
 _MOST_WAITING = 64
 
@@ -174,8 +172,7 @@ def _records(text: str, path: str) -> Iterator[dict[str, Any]]:
                 logger.warning("%s line %d ends in mid-line, as if its writer was killed; it is left out", path, number)
                 return
             raise ReportLogError(f"{path} line {number} is not JSON: {error}") from error
-        if not isinstance(record, dict) or record.get("format") != FORMAT:
-            raise ReportLogError(f"{path} line {number} is not a {FORMAT}")
-        if record.get("version") != VERSION:
-            raise ReportLogError(f"{path} line {number} has version {record.get('version')!r}; this reads {VERSION}")
-        yield record
+        try:
+            yield check_record(record)
+        except ValueError as error:
+            raise ReportLogError(f"{path} line {number} {error}") from None

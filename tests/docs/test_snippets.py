@@ -14,7 +14,7 @@ LONG = (
     *("docs/how-to/lightning.md", "docs/how-to/huggingface.md"),  # every rank imports a framework
     *("docs/tutorial.md", "docs/configuration.md", "docs/other-launchers.md", "docs/how-to/stragglers.md"),
     *("docs/how-to/several-nodes.md", "docs/how-to/slurm.md", "docs/how-to/health-checks.md"),
-    *("docs/how-to/megatron.md", "docs/how-to/write-a-plugin.md"),
+    *("docs/how-to/megatron.md", "docs/how-to/write-a-plugin.md", "docs/how-to/metrics.md"),
 )
 """Pages whose jobs take long together; `make test` runs the others, and the examples and options in other tests."""
 

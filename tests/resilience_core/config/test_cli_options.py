@@ -38,6 +38,8 @@ EXAMPLES = {
     "node_secret_file": ("file", "file"),
     "health_checks": ("shm", ("shm",)),
     "health_check": ("true", "true"),
+    "metrics_host": ("0.0.0.0", "0.0.0.0"),
+    "metrics_straggler_log": ("x.jsonl", "x.jsonl"),
 }
 
 

@@ -1,0 +1,172 @@
+"""The process that serves this node's metrics (:mod:`launcher.metrics`), as the launcher sees it.
+
+The launcher binds the port, before any rank is started, and hands the listening socket over: a port that is in use
+refuses the job instead of surprising it later, and an exporter that takes the place of another one serves at the same
+port, also where any free one was asked for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from launcher.agent.child_state import state_of
+from launcher.agent.exporter_settings import ExporterSettings
+from launcher.records.console import announce
+from resilience_core.config.schema import FaultToleranceConfig
+from resilience_core.errors import ConfigError
+from resilience_core.system.installation import HOME
+
+__all__ = ["MetricsExporter", "address_of", "listen"]
+
+# First the priority, then the imports, which take most of its start: a tenth of what a rank gets where all processors
+# are busy, and so much is needed to answer in time (nice 19, a seventieth, answered after seconds). Installed packages
+# are found as the launcher finds them; the working folder, where a user may have a launcher.py, is left out.
+_PROGRAM = (
+    "import os, sys; os.nice(10); sys.path[:] = [*filter(None, sys.path), sys.argv[1]]; "
+    "from launcher.metrics.exporter import main; main(sys.argv[2])"
+)
+_BACKLOG = 16
+_MOST_IN_A_ROW = 5
+_SOUND_SECONDS = 600.0
+"""An exporter that has lived for so long is none of those that end one after the other."""
+_LONGEST_END_SECONDS = 5.0
+
+
+def listen(config: FaultToleranceConfig) -> socket.socket | None:
+    """Listen where metrics are to be served; None where none are.
+
+    Raises:
+        ConfigError: That cannot be done, or what serves them is not installed.
+    """
+    if config.metrics_port is None:
+        return None
+    host, port = config.metrics_host, config.metrics_port
+    if importlib.util.find_spec("prometheus_client") is None:
+        raise ConfigError(
+            f"--ft-metrics-port {port} needs prometheus-client, which is not installed in this environment; install "
+            "torch-resilience with the extra 'metrics' (pip install prometheus-client), or leave the option out"
+        )
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(
+            address[:2] if family == socket.AF_INET else address,
+            family=family,
+            backlog=_BACKLOG,
+            dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
+        )
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(
+            f"metrics cannot be served at {host} port {port}: {_reason(error)}; name another port with "
+            "--ft-metrics-port (0: any that is free), or another address with --ft-metrics-host"
+        ) from error
+
+
+def _reason(error: OSError | UnicodeError) -> str:
+    if isinstance(error, OSError) and error.errno and not isinstance(error, socket.gaierror):
+        return os.strerror(error.errno)  # Python's text repeats the address
+    return getattr(error, "strerror", None) or str(error)
+
+
+def address_of(listener: socket.socket) -> tuple[str, int]:
+    """Return host and port of a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return str(host), int(port)
+
+
+class MetricsExporter:
+    """One process that serves metrics, started again when it ends, but not for ever.
+
+    To be used by the thread that lives as long as this process: the exporter ends with the thread that has started it.
+    Nothing here waits for the exporter but :meth:`close`.
+
+    Args:
+        listener: Where it serves; owned from now on.
+        settings: What it is told, but for the listener.
+        tell: Called with an event and its facts, for the log.
+    """
+
+    def __init__(
+        self, listener: socket.socket, settings: ExporterSettings, tell: Callable[..., Any] = lambda *_, **__: None
+    ) -> None:
+        self._listener = listener
+        self._settings = settings._replace(listener=listener.fileno())
+        self._tell = tell
+        self._in_a_row = 0
+        self._has_told = False
+        self._left_behind: list[subprocess.Popen[bytes]] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started = 0.0
+        self._start()
+
+    @property
+    def pid(self) -> int | None:
+        """The process, as of now; None where there is none any more."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def pids(self) -> set[int]:
+        """The process, and those before it that were killed and are not gone."""
+        self._left_behind = [process for process in self._left_behind if process.poll() is None]
+        return {process.pid for process in (*self._left_behind, self._process) if process is not None}
+
+    def ensure(self) -> None:
+        """Start another process where the last one has ended or is stopped; say so the first time."""
+        if self._process is None or (state := state_of(self._process)) is None:
+            return
+        former = self._process
+        former.kill()
+        if former.poll() is None:
+            self._left_behind.append(former)
+        reason = f"(pid {former.pid}) {'was stopped' if state == 'stopped' else state}"
+        if time.monotonic() - self._started >= _SOUND_SECONDS:
+            self._in_a_row = 0
+        self._in_a_row += 1
+        if self._in_a_row > _MOST_IN_A_ROW:
+            self._give_up(f"{reason}, as {_MOST_IN_A_ROW} before it")
+            return
+        self._start()
+        if self._process is not None:
+            self._tell("metrics_replaced", reason=reason)
+            if not self._has_told:
+                self._has_told = True
+                announce(f"the metrics exporter {reason}; another one serves from now on (said once)")
+
+    def close(self) -> None:
+        """End the process, within a bound, and close the port."""
+        self._listener.close()
+        for process in (*self._left_behind, self._process):
+            if process is not None:
+                process.kill()
+                try:
+                    process.wait(_LONGEST_END_SECONDS)
+                except subprocess.TimeoutExpired:
+                    announce(f"warning: the metrics exporter (pid {process.pid}) does not end")
+        self._left_behind, self._process = [], None
+
+    def _start(self) -> None:
+        self._started = time.monotonic()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM, HOME, self._settings.to_text()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL if self._in_a_row else None,  # a mistake is told once
+                pass_fds=[self._listener.fileno()],
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._process = None
+            self._give_up(f"cannot be started: {error}")
+
+    def _give_up(self, reason: str) -> None:
+        self._process = None
+        self._listener.close()  # whoever asks is refused, and does not wait for nobody
+        announce(f"warning: no metrics are served any more: the exporter {reason}. The job goes on without")
+        self._tell("metrics_lost", reason=reason)

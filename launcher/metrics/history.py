@@ -1,0 +1,196 @@
+"""What the event log of a node tells for its metrics: restarts and their causes, times, near misses, the monitor.
+
+Events are taken one by one, in the order in which they were written, by the exporter that has followed the run and by
+one that was started later alike; both come to the same figures.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from launcher.metrics.durations import Durations, Histogram
+from resilience_core.system.clock import NS_PER_SECOND
+
+__all__ = ["CAUSES", "History", "Told"]
+
+CAUSES = ("hang", "failure", "lost_node", "cut_off", "request", "membership", "unknown")
+
+_CUT_OFF = "cut_off"
+_OF_STORIES = {"hang": "hang", "failure": "failure", "lost": "lost_node", "request": "request"}
+"""From the kind of what all nodes have found."""
+_LONGEST_WAIT_NS = 5 * NS_PER_SECOND
+"""For what all nodes have found: as long as a launcher waits until it tells what it has seen alone."""
+_GENERATIONS_KEPT = 8
+
+_SECONDS = tuple(step * 10.0**power for power in range(-3, 4) for step in (1, 2, 5))
+"""1 ms to 5,000 s."""
+_BOUNDS_OF_DETECTION = tuple(bound for bound in _SECONDS if bound <= 10)
+_BOUNDS_OF_RESTARTS = tuple(bound for bound in _SECONDS if 0.01 <= bound <= 500)
+_BOUNDS_OF_RECOVERIES = tuple(bound for bound in _SECONDS if 0.1 <= bound <= 5000)
+
+
+class Told(NamedTuple):
+    """What the events have told so far."""
+
+    run_folder: str | None
+    """Where the cells are; None while no event has said so."""
+    generation: int | None
+    restarts: Mapping[str, int]
+    """By cause; every cause is there."""
+    detections: Histogram
+    restart_times: Histogram
+    recoveries: Histogram
+    near_misses: int
+    fenced: int
+    is_monitored: bool
+    monitors_replaced: int
+    over: int
+    """The newest generation that has ended; -1 before the first."""
+
+
+class _Generation:
+    """What is known of one generation until its successor has been counted."""
+
+    def __init__(self) -> None:
+        self.nodes = 1
+        self.seen_ns: int | None = None
+        """When its failure was seen here."""
+        self.own_cause: str | None = None
+        self.story: str | None = None
+        self.succeeded_ns: int | None = None
+        """When the next one was started here; None once that was counted."""
+        self.recovers_from_ns: int | None = None
+        """When the failure of the one before was seen."""
+
+
+class History:
+    """Takes events. What an event lacks, or has of another type, costs what it would have told and no more."""
+
+    def __init__(self) -> None:
+        self._generations: dict[int, _Generation] = {}
+        self._current: int | None = None
+        self._over = -1
+        self._run_folder: str | None = None
+        self._restarts: Counter[str] = Counter()
+        self._detections = Durations(_BOUNDS_OF_DETECTION)
+        self._restart_times = Durations(_BOUNDS_OF_RESTARTS)
+        self._recoveries = Durations(_BOUNDS_OF_RECOVERIES)
+        self._near_misses = self._fenced = self._replaced = 0
+        self._is_monitored = True
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Take the next event.
+
+        Args:
+            event: A line of the event log; ``event`` is text, ``t_ns`` a whole number.
+        """
+        name = event["event"]
+        if name in ("began", "run_folder_moved"):
+            folder = event.get("run_folder")
+            self._run_folder = folder if isinstance(folder, str) else self._run_folder
+        elif name == "near_miss":
+            self._near_misses += 1
+        elif name == "monitor_replaced":
+            self._replaced += 1
+        elif name in ("monitor_lost", "monitor_back"):
+            self._is_monitored = name == "monitor_back"
+        elif name == "fenced":
+            self._fenced += 1
+            if self._current is not None:
+                self._generation(self._current).own_cause = _CUT_OFF
+        elif (number := _whole(event, "generation")) is not None and number >= 0:
+            self._take_of_generation(name, number, event)
+
+    def told(self, now_ns: int) -> Told:
+        """Return what the events have told.
+
+        Args:
+            now_ns: ``CLOCK_MONOTONIC``; a restart whose cause is not known yet is counted some seconds later.
+        """
+        for number in list(self._generations):
+            self._count_restart(self._generations[number], now_ns)
+        return Told(
+            run_folder=self._run_folder,
+            generation=self._current,
+            restarts={cause: self._restarts[cause] for cause in CAUSES},
+            detections=self._detections.histogram,
+            restart_times=self._restart_times.histogram,
+            recoveries=self._recoveries.histogram,
+            near_misses=self._near_misses,
+            fenced=self._fenced,
+            is_monitored=self._is_monitored,
+            monitors_replaced=self._replaced,
+            over=self._over,
+        )
+
+    def _take_of_generation(self, name: str, number: int, event: Mapping[str, Any]) -> None:
+        generation = self._generation(number)
+        if name == "rendezvous":
+            generation.nodes = _whole(event, "nodes") or 1
+        elif name == "started":
+            self._started(number, generation, event["t_ns"])
+        elif name == "seen" and generation.seen_ns is None:
+            generation.seen_ns = event["t_ns"]
+        elif name == "stopped":
+            self._over = max(self._over, number)
+        elif name in ("hang", "failure"):
+            generation.own_cause = generation.own_cause or name
+            deadline_ns, seen_ns = _whole(event, "deadline_ns"), _whole(event, "seen_ns")
+            if name == "hang" and deadline_ns is not None and seen_ns is not None:
+                self._detections.add(seen_ns - deadline_ns)
+        elif name == "job_incident":
+            generation.story = _OF_STORIES.get(str(event.get("kind")), "unknown")
+        elif name == "phases" and generation.recovers_from_ns is not None:
+            signs = _first_signs(event.get("ranks"))
+            if signs is not None:
+                self._recoveries.add(max(signs) - generation.recovers_from_ns)
+            generation.recovers_from_ns = None
+
+    def _started(self, number: int, generation: _Generation, started_ns: int) -> None:
+        before = self._current
+        self._current = number
+        if before is None or before >= number:
+            return
+        former = self._generation(before)
+        former.succeeded_ns = started_ns
+        if former.seen_ns is not None:
+            self._restart_times.add(started_ns - former.seen_ns)
+            generation.recovers_from_ns = former.seen_ns
+
+    def _count_restart(self, generation: _Generation, now_ns: int) -> None:
+        """Count the restart after a generation, once it is known, or clear, why that was over."""
+        if generation.succeeded_ns is None:
+            return
+        cause = generation.story or generation.own_cause
+        if generation.own_cause == _CUT_OFF:  # the others have found only that this node was lost
+            cause = _CUT_OFF
+        elif generation.nodes > 1 and generation.story is None:  # the story may be on its way
+            if now_ns - generation.succeeded_ns < _LONGEST_WAIT_NS:
+                return
+            cause = cause or "membership"
+        self._restarts[cause or "unknown"] += 1
+        generation.succeeded_ns = None
+
+    def _generation(self, number: int) -> _Generation:
+        if number not in self._generations:
+            self._generations[number] = _Generation()
+            if len(self._generations) > _GENERATIONS_KEPT:
+                oldest = self._generations.pop(min(self._generations))
+                self._count_restart(oldest, oldest.succeeded_ns + _LONGEST_WAIT_NS if oldest.succeeded_ns else 0)
+        return self._generations[number]
+
+
+def _first_signs(ranks: object) -> list[int] | None:
+    """Return when each rank has shown its first sign of life; None unless all have."""
+    if not isinstance(ranks, dict) or not ranks:
+        return None
+    signs = [_whole(stamps, "first_sign_ns") if isinstance(stamps, dict) else None for stamps in ranks.values()]
+    known = [sign for sign in signs if sign is not None]
+    return known if len(known) == len(signs) else None
+
+
+def _whole(fields: Mapping[str, Any], key: str) -> int | None:
+    value = fields.get(key)
+    return value if type(value) is int else None

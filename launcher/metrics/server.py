@@ -1,0 +1,130 @@
+"""Answer HTTP requests for metrics, one connection a request, with bounds on how many and how long.
+
+``prometheus_client.start_http_server`` starts a thread for each connection, as many as come, and waits for a client
+that sends nothing for ever. Here a connection lives for seconds, and those beyond the bound are closed unanswered.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from socketserver import ThreadingMixIn
+from typing import Any, NamedTuple
+
+__all__ = ["Answer", "MetricsServer", "Reused"]
+
+_MOST_CONNECTIONS = 16
+_LONGEST_CONNECTION_SECONDS = 5.0
+_LOOK_SECONDS = 0.5
+_SHARE = 10
+"""Answers are made anew so seldom that they take no more than a tenth of a processor, whatever the rate of scrapes."""
+
+
+class Answer(NamedTuple):
+    """A page as it is sent."""
+
+    content_type: str
+    body: bytes
+
+
+class Reused:
+    """Makes a page, and gives the same again while making it anew would take more than its share of a processor.
+
+    Args:
+        make: Makes the page.
+    """
+
+    def __init__(self, make: Callable[[], Answer]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._answer: Answer | None = None
+        self._until = 0.0
+
+    def __call__(self) -> Answer:
+        """Return the page. One of several that ask at once makes it, for all."""
+        with self._lock:
+            if self._answer is None or time.monotonic() >= self._until:
+                used = time.thread_time()
+                self._answer = self._make()
+                self._until = time.monotonic() + (_SHARE - 1) * (time.thread_time() - used)
+            return self._answer
+
+
+class MetricsServer(ThreadingMixIn, HTTPServer):
+    """Serves at a listening socket.
+
+    Args:
+        listener: Owned from now on.
+        answer: Returns the page, as OpenMetrics where the argument is true, else as Prometheus' older text.
+    """
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, listener: socket.socket, answer: Callable[[bool], Answer]) -> None:
+        super().__init__(listener.getsockname()[:2], _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.answer = answer
+        self._open: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
+
+    def serve(self) -> None:
+        """Serve for ever."""
+        self.serve_forever(poll_interval=_LOOK_SECONDS)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Return whether there is room for one more connection."""
+        with self._lock:
+            if len(self._open) >= _MOST_CONNECTIONS:
+                return False
+            self._open[request] = time.monotonic()
+        return True
+
+    def service_actions(self) -> None:
+        """Cut off connections that last too long, whatever they wait for."""
+        with self._lock:
+            old = time.monotonic() - _LONGEST_CONNECTION_SECONDS
+            for request, since in self._open.items():
+                if since < old:
+                    try:
+                        request.shutdown(socket.SHUT_RDWR)
+                    except OSError:
+                        pass  # its client was faster
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that has gone: the terminal is that of the training."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server_version = "ft_metrics"
+    sys_version = ""
+    timeout = _LONGEST_CONNECTION_SECONDS
+
+    def do_GET(self) -> None:
+        """Answer with the metrics, or say where they are."""
+        if self.path.partition("?")[0] not in ("/", "/metrics"):
+            self.send_error(404, "metrics are at /metrics")
+            return
+        assert isinstance(self.server, MetricsServer)
+        answer = self.server.answer("application/openmetrics-text" in self.headers.get("Accept", ""))
+        self.send_response(200)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.body)
+
+    do_HEAD = do_GET
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing."""

@@ -1,0 +1,172 @@
+"""Metrics of real jobs: right through a restart, and without any effect on the job, whatever becomes of what serves."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+LIMITS = "setup:600,step:1,checkpointing:600"
+COUNTED = ("_total", "_bucket", "_count", "_sum")
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def parsed(text: str) -> Samples:
+    """All samples of a page, without the labels that all have; the parser refuses what is no OpenMetrics."""
+    common = {"run", "node"}
+    return {
+        (sample.name, tuple(sorted((name, value) for name, value in sample.labels.items() if name not in common))): (
+            sample.value
+        )
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+class Scraper:
+    """Asks for the metrics of a job, a hundred times a second, and keeps every page."""
+
+    def __init__(self, job: Any) -> None:
+        event = job.wait_for_event("metrics")
+        self.url = f"http://{event['host']}:{event['port']}/metrics"
+        self.pages: list[str] = []
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Scraper:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+    def page(self) -> str:
+        request = urllib.request.Request(self.url, headers={"Accept": "application/openmetrics-text"})
+        with urllib.request.urlopen(request, timeout=60) as response:
+            text: str = response.read().decode()
+        return text
+
+    def samples(self) -> Samples:
+        return parsed(self.page())
+
+    def _run(self) -> None:
+        while not self._ends.wait(0.01):
+            with contextlib.suppress(OSError, http.client.HTTPException):  # none serves now, or the job has ended
+                self.pages.append(self.page())
+
+
+def exporter(job: Any) -> int | None:
+    """The process that serves the metrics of a job; None while there is none, or it has no name yet."""
+    pids = [pid for pid, command in job.processes().items() if "launcher.metrics.exporter" in command]
+    return pids[0] if len(pids) == 1 else None
+
+
+def test_counters_only_grow_through_a_hang_that_is_scraped_without_pause(
+    launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    end = tmp_path / "end"
+    job = launch(
+        *("loop.py", "--until-file", end, "--step-seconds", 0.02),
+        options=("--max-restarts", 2),
+        faults="deadlock:rank=1,step=10,generation=0",
+        metrics_port=0,
+        rank_section_timeouts=LIMITS,
+    )
+    with Scraper(job) as scraper:
+        job.wait_for_output("runs in generation 1", 2)
+        seen = len(scraper.pages)
+        job.until(lambda: len(scraper.pages) >= max(20, seen + 5), "pages of the next generation")
+        end.touch()
+        assert job.wait() == 0
+
+    pages = [parsed(page) for page in scraper.pages]
+    before: Samples = {}
+    for page in pages:
+        counters = {key: value for key, value in page.items() if key[0].endswith(COUNTED)}
+        went_down = {key: (before[key], value) for key, value in counters.items() if value < before.get(key, 0)}
+        assert went_down == {}
+        before.update(counters)
+    last = pages[-1]
+    assert last["ft_restarts_total", (("cause", "hang"),)] == 1
+    assert last["ft_generation", ()] == 1
+    # The step that hung has not ended; its rank has done ten before it, and then begun anew.
+    (hang,) = job.events("hang")
+    done = {rank: last["ft_steps_total", (("local_rank", rank), ("rank", rank))] for rank in "01"}
+    assert min(done.values()) > 10
+    assert last["ft_hang_detection_seconds_count", ()] == 1
+    assert last["ft_hang_detection_seconds_sum", ()] == pytest.approx((hang["seen_ns"] - hang["deadline_ns"]) / 1e9)
+    (seen_exit, started) = job.events("seen")[0], job.events("started")[1]
+    assert last["ft_restart_seconds_sum", ()] == pytest.approx((started["t_ns"] - seen_exit["t_ns"]) / 1e9)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_what_serves_metrics_may_be_killed_and_stopped(number: int, launch: Callable[..., Any], tmp_path: Path) -> None:
+    end = tmp_path / "end"
+    job = launch("loop.py", "--until-file", end, metrics_port=0, rank_section_timeouts=LIMITS)
+    job.wait_for_output("runs in generation 0", 2)
+    scraper = Scraper(job)
+    workers = job.workers()
+    before = 0.0
+    for count in (1, 2):
+        former = job.until(lambda: exporter(job), "exporter")
+        before = max(before, scraper.samples().get(("ft_steps_total", (("local_rank", "0"), ("rank", "0"))), 0.0))
+        os.kill(former, number)
+        reason = job.wait_for_event("metrics_replaced", count)["reason"]
+        assert reason == f"(pid {former}) {'ended (signal 9)' if number == signal.SIGKILL else 'was stopped'}"
+        job.until(lambda former=former: exporter(job) not in (None, former), "another exporter")
+        assert scraper.samples()["ft_steps_total", (("local_rank", "0"), ("rank", "0"))] >= before
+    assert job.workers() == workers
+    end.touch()
+    assert job.wait() == 0
+    assert job.stderr.count("metrics exporter") == 1
+    assert not job.events("failure")
+
+
+def test_it_ends_with_a_launcher_that_is_killed(launch: Callable[..., Any]) -> None:
+    job = launch("loop.py", "--until-stopped", metrics_port=0, rank_section_timeouts=LIMITS)
+    job.wait_for_output("runs in generation 0", 2)
+    assert "ft_generation" in Scraper(job).page()
+    job.signal(signal.SIGKILL)
+    assert job.wait() == -signal.SIGKILL
+    job.assert_nothing_is_left()
+
+
+def test_a_stopped_one_ends_with_its_job(launch: Callable[..., Any], tmp_path: Path) -> None:
+    end = tmp_path / "end"
+    job = launch("loop.py", "--until-file", end, metrics_port=0, rank_section_timeouts=LIMITS)
+    job.wait_for_output("runs in generation 0", 2)
+    os.kill(job.until(lambda: exporter(job), "exporter"), signal.SIGSTOP)
+    end.touch()
+    assert job.wait() == 0
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def test_a_port_in_use_refuses_the_job_before_anything_starts(launch: Callable[..., Any], taken: int) -> None:
+    job = launch("loop.py", metrics_port=taken)
+    assert job.wait() == 2
+    assert f"error: metrics cannot be served at 127.0.0.1 port {taken}: Address already in use" in job.stderr
+    assert "runs in generation" not in job.stdout
+    assert job.log_folders == []
+
+
+def test_nothing_is_served_unless_asked_for(launch: Callable[..., Any]) -> None:
+    job = launch("loop.py")
+    assert job.wait() == 0
+    assert job.events("metrics") == []
+    assert "metrics" not in job.stderr

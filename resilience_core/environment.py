@@ -7,6 +7,7 @@ __all__ = [
     "CELL_VARIABLE",
     "CONFIG_VARIABLE",
     "CONTROL_VARIABLE",
+    "EVENT_VARIABLE",
     "FAULTS_VARIABLE",
     "FINISHED_FLAG_VARIABLE",
     "LAUNCHER_VARIABLE",
@@ -30,6 +31,8 @@ RESTART_COUNT_VARIABLE = "FT_RESTART_COUNT"
 """Which generation this is, from 0."""
 RELAXED_VARIABLE = "FT_RELAXED_LIMITS"
 """How many verdicts each learned limit has led to in earlier generations of the job, as JSON."""
+EVENT_VARIABLE = "FT_EVENT"
+"""The name of the event that a command of ``on_event`` is called for."""
 FAULTS_VARIABLE = "FT_SIMULATED_FAULTS"
 FINISHED_FLAG_VARIABLE = "FAULT_TOL_FINISHED_FLAG_FILE"
 """The path of the file that tells ``ft_autoresume`` that training is complete; the name is nvidia-resiliency-ext's."""

@@ -13,6 +13,7 @@ from benchmarks.mutants.catalogue_health import MUTANTS_OF_HEALTH
 from benchmarks.mutants.catalogue_limits import MUTANTS_OF_LIMITS
 from benchmarks.mutants.catalogue_live import MUTANTS_OF_LIVE_RUNS
 from benchmarks.mutants.catalogue_nodes import MUTANTS_OF_THE_NODES
+from benchmarks.mutants.catalogue_notices import MUTANTS_OF_NOTICES
 from benchmarks.mutants.catalogue_output import MUTANTS_OF_OUTPUT
 from benchmarks.mutants.catalogue_stories import MUTANTS_OF_STORIES
 from benchmarks.mutants.catalogue_verdicts import MUTANTS_OF_VERDICTS
@@ -1061,6 +1062,7 @@ MUTANTS = (
     *MUTANTS_OF_LIMITS,
     *MUTANTS_OF_THE_NODES,
     *MUTANTS_OF_LIVE_RUNS,
+    *MUTANTS_OF_NOTICES,
     *MUTANTS_OF_OUTPUT,
     *MUTANTS_OF_STORIES,
     *MUTANTS_OF_FIGURES,

@@ -112,8 +112,8 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "the exit codes of workers are collected with the orphans of their generation",
         "launcher/agent/generation.py",
-        "*self._resources.starter.children(), *self.processes.unreaped()}",
-        "*self._resources.starter.children()}",
+        "        return ours | self.processes.unreaped()\n",
+        "        return ours\n",
         ("tests/launcher/agent/test_generation.py",),
     ),
     Mutant(

@@ -143,7 +143,13 @@ MUTANTS_OF_HEALTH = (
     ),
     _mutant("a command has our input", "command", "stdin=subprocess.DEVNULL", "stdin=None"),
     _mutant("a command goes on when nobody waits", "command", " and not context.is_cancelled():", ":"),
-    _mutant("a command's first lines are kept", "command", "[-_TAIL_BYTES:]", "[:_TAIL_BYTES]"),
+    Mutant(
+        "a command's first lines are kept",
+        "launcher/processes/command_output.py",
+        "[-_TAIL_BYTES:]",
+        "[:_TAIL_BYTES]",
+        (f"{_T}test_command.py",),
+    ),
     _mutant("errors of a command are not read", "command", "stderr=subprocess.STDOUT", "stderr=subprocess.DEVNULL"),
     _mutant(
         "what a command leaves is waited for",

@@ -68,15 +68,16 @@ def closing(incident: Incident | JobIncident | None, why: str | None) -> list[st
     return lines
 
 
-def restarted(generation: int, workers: int, reason: tuple[str, int] | None) -> str:
+def restarted(generation: int, workers: int, cause: str | None, seconds: float | None) -> str:
     """Return one line about a group that was started.
 
     Args:
         generation: Its number.
         workers: How many there are on this node.
-        reason: What the group was restarted for, and when that was seen here (``CLOCK_MONOTONIC``); None at first.
+        cause: What the group was restarted for; None where this node was not there before.
+        seconds: From when that was seen here.
     """
-    after = f", {(time.monotonic_ns() - reason[1]) / NS_PER_SECOND:.2f} s after {reason[0]} was seen" if reason else ""
+    after = f", {seconds:.2f} s after {cause} was seen" if cause is not None else ""
     return f"generation {generation} started: {workers} worker(s) here{after}"
 
 

@@ -110,7 +110,7 @@ class FaultTolerantAgent(QuietAgent):
             self._periodic_tasks.generation_started()
             self.stories.began(self._current, worker_group)
             if self.generation > 0:
-                announce(announcements.restarted(self.generation, len(worker_group.workers), self._restart_reason))
+                self._current.tell_restart(self._restart_reason)
             self._restart_reason = None
             if self._has_event_log:
                 return dict(self._current.processes.pids())

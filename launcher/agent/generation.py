@@ -14,13 +14,14 @@ from collections.abc import Callable, Collection, Mapping
 from torch.distributed.elastic.agent.server.api import WorkerGroup
 
 from launcher.agent.after_shutdown import Overstayed
-from launcher.agent.announcements import stuck
+from launcher.agent.announcements import restarted, stuck
 from launcher.agent.rank_watch import RankWatch
 from launcher.agent.resources import AgentResources
 from launcher.agent.worker_launches import make_processes
 from launcher.processes.evidence import state_phrase
 from launcher.processes.handles import has_exited, send_signal
 from launcher.processes.proc import process_status
+from launcher.records.console import announce
 from resilience_core.protocol.cell_view import CellView
 from resilience_core.protocol.error_record import ErrorRecord
 from resilience_core.system.clock import NS_PER_SECOND
@@ -67,9 +68,31 @@ class Generation:
         self.processes.start()
         is_last = restart_count >= group.spec.max_restarts
         self._watch = RankWatch(number, group, resources, self._cells, self.processes, self.started_ns, is_last)
-        resources.events.write("started", generation=number, restarts=restart_count, pids=self.processes.pids())
+        resources.events.write(
+            "started",
+            generation=number,
+            pids=self.processes.pids(),
+            nodes=group.group_world_size,
+            node_rank=group.group_rank,
+            restarts=restart_count,
+            restarts_left=group.spec.max_restarts - restart_count,
+        )
         resources.machine.begin_anew()
         resources.figures.generation_started()
+
+    def tell_restart(self, reason: tuple[str, int] | None) -> None:
+        """Tell that another generation has been replaced by this one.
+
+        Args:
+            reason: What the group was restarted for, and when that was seen here (``CLOCK_MONOTONIC``); None where this
+                node has not been part of the generation before.
+        """
+        cause, seconds = None, None
+        if reason is not None:
+            cause, seconds = reason[0], (time.monotonic_ns() - reason[1]) / NS_PER_SECOND
+        workers = len(self._group.workers)
+        announce(restarted(self.number, workers, cause, seconds))
+        self._resources.events.write("restarted", generation=self.number, workers=workers, cause=cause, seconds=seconds)
 
     # ---- while it lives ---------------------------------------------------------------------------------
 
@@ -203,9 +226,11 @@ class Generation:
     def _own_children(self) -> set[int]:
         fence = self._resources.second_fence
         others = set() if fence is None or fence.pid is None else {fence.pid}
-        if self._resources.exporter is not None:
-            others |= self._resources.exporter.pids
-        return {*self._resources.monitor.pids, *others, *self._resources.starter.children(), *self.processes.unreaped()}
+        resources = self._resources
+        if resources.exporter is not None:
+            others |= resources.exporter.pids
+        ours = {*resources.monitor.pids, *resources.notices.pids, *others, *resources.starter.children()}
+        return ours | self.processes.unreaped()
 
     # ---- ending -----------------------------------------------------------------------------------------
 

@@ -67,8 +67,10 @@ class IncidentLog:
         self.last = incident
         self._spared.clear()
         lines = (*incident.summary(), *([f"  note    {problem}"] if problem else []))
+        self._resources.notices.saw(incident)
         if not self._stories.will_tell(incident, lines):
             announce(*lines)
+            self._resources.notices.tell_own(incident.generation)
         self._resources.events.write(
             incident.kind,
             generation=incident.generation,

@@ -201,6 +201,7 @@ def _supervise(agent: FaultTolerantAgent, spec: WorkerSpec, resources: AgentReso
             exit_code=code,
             why=agent.ended_because,
             failures=agent.failures,
+            has_left=agent.excludes_this_node_only,
             **unsaid,
         )
 

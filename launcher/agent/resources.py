@@ -20,6 +20,7 @@ from launcher.agent.figures_recorder import FiguresRecorder
 from launcher.agent.job_limits import JobLimits
 from launcher.agent.metrics_exporter import MetricsExporter, address_of, listen
 from launcher.agent.monitor_handle import MonitorHandle
+from launcher.agent.notices import Notices
 from launcher.agent.run_folder_keeper import CONFIG_FILE, CONTROL_SOCKET, RunFolderKeeper
 from launcher.agent.second_fence import SecondFence
 from launcher.agent.signals import SignalInbox
@@ -76,6 +77,8 @@ class AgentResources:
     """None where no metrics are served."""
     machine: MachineEvidence = attrs.field(factory=MachineEvidence)
     figures: FiguresRecorder = attrs.field(factory=FiguresRecorder)
+    notices: Notices = attrs.field(factory=Notices)
+    """What people are told by ``--ft-on-event``; nothing without one."""
     limits: JobLimits = attrs.field(
         default=attrs.Factory(lambda resources: JobLimits(resources.config), takes_self=True), init=False
     )
@@ -135,11 +138,14 @@ def open_resources(
         stack.callback(run_folder.remove)
         control = ControlSocket(run_folder.file(CONTROL_SOCKET))
         stack.callback(control.close)
-        events = EventLog(log_folder, disk, on_made_anew=lambda: latest.restore(log_folder))
+        notices = Notices(os.path.basename(log_folder), is_alone=job.is_local)
+        events = EventLog(log_folder, disk, on_made_anew=lambda: latest.restore(log_folder), listener=notices.heard)
         stack.callback(events.close)
         figures_log = _figures_log(log_folder, disk)
         figures = FiguresRecorder(figures_log, disk)
         stack.callback(figures.close)
+        notices.start(job.config, lambda text: _tell_problem(events, text))
+        stack.callback(notices.close)
         run_folder.write(CONFIG_FILE, job.config.to_json())
 
         def on_change(change: str, reason: str) -> None:
@@ -214,6 +220,7 @@ def open_resources(
             second_fence=second_fence,
             exporter=exporter,
             machine=machine,
+            notices=notices,
         )
 
 
@@ -224,3 +231,8 @@ def _figures_log(log_folder: str, disk: Background) -> EventLog | None:
     except FolderError as error:
         announce(f"the figures of this run are not kept: {error}")
         return None
+
+
+def _tell_problem(events: EventLog, text: str) -> None:
+    announce(text)
+    events.write("note", text=text)

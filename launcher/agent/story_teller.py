@@ -164,6 +164,7 @@ class StoryTeller:
                 self._told_alone.add(generation)
                 if own.lines:
                     announce(*own.lines, "  note    the other nodes have not told what they have seen")
+                    self._resources.notices.tell_own(generation)
             self._changed.notify_all()
         if story is None:
             return
@@ -211,6 +212,7 @@ class StoryTeller:
         make = new_folder if is_long else lambda parent: _written(story, new_folder(parent), incidents)
         folder = self._resources.on_disk("the job's incident", lambda: make(parent), None)
         told = story._replace(folder=folder)
+        self._resources.notices.tell_story(told)
         self._on_decided(gathered.generation, told.to_text())
         if folder is not None and is_long:
             self._resources.disk.submit(lambda: _written(told, folder, incidents))

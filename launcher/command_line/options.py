@@ -17,6 +17,7 @@ from torch.distributed.elastic.events import handlers
 
 from launcher.command_line.addresses import check_addresses
 from launcher.command_line.option_values import check_values, problem_with_script, unknown_rendezvous_keys
+from launcher.notices.target import parse_target, problem_with_target
 from launcher.processes.exit_codes import EXPLANATION
 from launcher.workers.programs import problem_with
 from resilience_core import __version__
@@ -96,6 +97,7 @@ def parse(argv: Sequence[str]) -> LaunchJob:
     arguments = parser.parse_args(list(argv))
     config = config_options.from_options(arguments)
     _check_script(arguments)
+    _check_on_event(config.on_event)
     _check_event_log(getattr(arguments, "event_log_handler", "null"))
     nodes = _nodes(arguments.nnodes)
     check_values(arguments, nodes[1])
@@ -213,6 +215,11 @@ def _check_event_log(name: str) -> None:
     except KeyError:
         known = getattr(handlers, "_log_handlers", {"console": None, "null": None})
         raise ConfigError(f"--event-log-handler {name}: torch has no such handler; it has {', '.join(known)}") from None
+
+
+def _check_on_event(text: str | None) -> None:
+    if text is not None and (problem := problem_with_target(parse_target(text))) is not None:
+        raise ConfigError(f"--ft-on-event {text!r}: {problem}")
 
 
 def _check_script(arguments: Any) -> None:

@@ -14,6 +14,7 @@ import subprocess
 import time
 
 from launcher.health.check import Context
+from launcher.processes.command_output import CommandOutput
 from launcher.processes.handles import end_sessions, wait_for_exit
 from launcher.processes.proc import session_members
 
@@ -21,8 +22,6 @@ __all__ = ["CommandCheck"]
 
 _KILL_SECONDS = 2.0
 """How long it is waited for what was killed."""
-_LONGEST_LINE = 500
-_TAIL_BYTES = 1 << 16
 _ROUND_SECONDS = 0.5
 """The longest wait between two looks at whether the check was cancelled."""
 _SHELL_SAYS = {126: " (it cannot be executed)", 127: " (there is no such command)"}
@@ -65,7 +64,7 @@ class CommandCheck:
             return f"{self._command!r} cannot be started: {error.strerror}; see ulimit -u and /bin/sh"
         context.tell(f"{self._command!r} runs as process {process.pid}")
         assert process.stdout is not None
-        output = _Output(process.stdout.fileno())
+        output = CommandOutput(process.stdout.fileno())
         pidfd = -1
         try:
             # The process is not collected before its session has ended, so that nobody else can have its number.
@@ -83,7 +82,7 @@ class CommandCheck:
                 os.close(pidfd)
         return self._judged(process.returncode, output.last_line(), has_ended=has_ended)
 
-    def _wait(self, pidfd: int, output: _Output, context: Context) -> bool:
+    def _wait(self, pidfd: int, output: CommandOutput, context: Context) -> bool:
         end = time.monotonic() + self._timeout
         while (left := end - time.monotonic()) > 0 and not context.is_cancelled():
             waited_for = [pidfd] if output.has_ended else [pidfd, output.descriptor]
@@ -107,31 +106,3 @@ class CommandCheck:
             with contextlib.suppress(ValueError):
                 return f"{self._command!r} was ended by {signal.Signals(-code).name}; {said}"
         return f"{self._command!r} has ended with {code}{_SHELL_SAYS.get(code, '')}; {said}"
-
-
-class _Output:
-    """The end of what a command writes."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-        self.has_ended = False
-        self._tail = b""
-        os.set_blocking(descriptor, False)
-
-    def read(self) -> None:
-        """Take what is there, at most a pipe's worth: who writes without end would keep us here."""
-        for _ in range(16):
-            try:
-                part = os.read(self.descriptor, _TAIL_BYTES)
-            except BlockingIOError:
-                return
-            if not part:
-                self.has_ended = True
-                return
-            self._tail = (self._tail + part)[-_TAIL_BYTES:]
-
-    def last_line(self) -> str:
-        """Return the last line that is not empty, without control characters."""
-        lines = self._tail.decode(errors="replace").splitlines()
-        line = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return "".join(each if each.isprintable() else " " for each in line)[:_LONGEST_LINE]

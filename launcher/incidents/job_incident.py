@@ -23,7 +23,7 @@ from launcher.records.format_versions import check_version
 from launcher.records.readable import readable
 from resilience_core.system.plain_files import only_plain
 
-__all__ = ["Culprit", "JobIncident", "decide", "parse_story", "point_to"]
+__all__ = ["Culprit", "JobIncident", "decide", "own_place", "parse_story", "point_to"]
 
 _FORMAT_VERSION = 1
 
@@ -125,7 +125,7 @@ class JobIncident(NamedTuple):
             by_heartbeats=rank.cause == "heartbeat",
             node=culprit.node,
         )
-        place = _place(rank)
+        place = own_place(rank)
         message = f": {rank.message}" if rank.message and self.kind != "request" else ""
         return f"{line}{message}{f'; at {place}' if place is not None else ''}"
 
@@ -239,7 +239,7 @@ def _has_failed(culprits: Sequence[Culprit]) -> bool:
     return any(each.rank.exit_code is not None or each.rank.error is not None for each in culprits)
 
 
-def _place(rank: RankReport) -> Frame | None:
+def own_place(rank: RankReport) -> Frame | None:
     """Return the line of the user's own code at which a rank stands, or raised."""
     if (frame := own_frame(rank.stack)) is not None:
         return frame

@@ -14,9 +14,9 @@ import logging
 import os
 import reprlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.processes.background import Background, NotDoneError
 from launcher.processes.proc import boot_id
@@ -27,7 +27,7 @@ from launcher.records.log_records import warn_once
 from resilience_core.system.clock import NS_PER_SECOND
 from resilience_core.system.plain_files import only_plain
 
-__all__ = ["FORMAT_VERSION", "EventLog", "event_files", "event_of", "read_events"]
+__all__ = ["FORMAT_VERSION", "DatedEvent", "EventLog", "dated_events", "event_files", "event_of", "read_events"]
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,7 @@ class EventLog:
         background: What writes; without one, each call of :meth:`write` writes itself.
         on_made_anew: Called, by what writes, when the file was made anew.
         stem: What the names of the files begin with.
+        listener: Called, by whoever writes, with each event and its facts; must neither raise nor wait.
 
     Raises:
         FolderError: The file cannot be made.
@@ -69,6 +70,7 @@ class EventLog:
         background: Background | None = None,
         on_made_anew: Callable[[], object] = lambda: None,
         stem: str = EVENTS,
+        listener: Callable[[str, Mapping[str, Any]], None] = lambda event, facts: None,
     ) -> None:
         self.path = os.path.join(log_folder, f"{stem}.jsonl")
         self._stem = stem
@@ -80,6 +82,7 @@ class EventLog:
         self._has_complained = False
         self._folder = log_folder
         self._on_made_anew = on_made_anew
+        self._listener = listener
         self._in_file = 0  # lines
         try:
             self._descriptor = self._background.call(self._open, _LONGEST_START_SECONDS)
@@ -96,6 +99,7 @@ class EventLog:
             facts: What else there is to know.
         """
         logger.debug("event %s %s", event, facts)
+        self._listener(event, facts)
         if self._is_first:
             self._is_first = False
             facts = {**facts, **_about_the_file()}
@@ -206,6 +210,17 @@ def event_files(log_folder: str | os.PathLike[str], stem: str = EVENTS) -> list[
     return [os.path.join(log_folder, name) for name in names if name.startswith(stem) and name.endswith(".jsonl")]
 
 
+class DatedEvent(NamedTuple):
+    """An event, and when it was on the wall clock, as near as the first line of its file tells."""
+
+    at_ns: int
+    """Since 1970. The difference to ``t_ns`` is the same for all events of a file."""
+    path: str
+    """Of its file: one launcher has written it."""
+    facts: dict[str, Any]
+    """As :func:`read_events` returns it."""
+
+
 def read_events(log_folder: str | os.PathLike[str], stem: str = EVENTS) -> list[dict[str, Any]]:
     """Return the events of a run, of every node that wrote into this folder, oldest first.
 
@@ -223,6 +238,16 @@ def read_events(log_folder: str | os.PathLike[str], stem: str = EVENTS) -> list[
         UnknownVersionError: Another release of torch-resilience has written a file. The whole folder is refused:
             without the events of one node a run that goes on may seem to have ended, and be removed (``prune``).
     """
+    return [event.facts for event in dated_events(log_folder, stem)]
+
+
+def dated_events(log_folder: str | os.PathLike[str], stem: str = EVENTS) -> list[DatedEvent]:
+    """Return what :func:`read_events` does, with wall-clock times, in the same order.
+
+    Raises:
+        OSError: As there.
+        UnknownVersionError: As there.
+    """
     files = []
     for path in event_files(log_folder, stem):
         if not os.path.isfile(path):
@@ -235,12 +260,12 @@ def read_events(log_folder: str | os.PathLike[str], stem: str = EVENTS) -> list[
             check_version(path, events[0].get("version", 1), FORMAT_VERSION)  # the first release wrote none
             boot = str(events[0].get("boot", path))
             about = {"node": str(events[0].get("node", "")), "boot": boot}
-            files.append((boot, [{**about, **event} for event in events]))
-    epochs: dict[str, float] = {}  # when each machine's monotonic clock began
-    for boot, events in files:
-        epochs.setdefault(boot, _epoch(events[0]))
-    dated = [(epochs[boot] + event["t_ns"] / NS_PER_SECOND, event) for boot, events in files for event in events]
-    return [event for _, event in sorted(dated, key=lambda pair: pair[0])]
+            files.append((boot, path, [{**about, **event} for event in events]))
+    epochs: dict[str, int] = {}  # when each machine's monotonic clock began
+    for boot, _, events in files:
+        epochs.setdefault(boot, _epoch_ns(events[0]))
+    dated = [DatedEvent(epochs[boot] + event["t_ns"], path, event) for boot, path, events in files for event in events]
+    return sorted(dated, key=lambda event: event.at_ns)
 
 
 def event_of(line: str) -> dict[str, Any]:
@@ -271,9 +296,9 @@ def _parsed(line: str, path: str) -> dict[str, Any] | None:
         return None
 
 
-def _epoch(event: dict[str, Any]) -> float:
-    """Return the wall clock, in seconds since 1970, at which the monotonic clock of an event stood at zero."""
+def _epoch_ns(event: dict[str, Any]) -> int:
+    """Return the wall clock, in nanoseconds since 1970, at which the monotonic clock of an event stood at zero."""
     for form in ("%Y-%m-%dT%H:%M:%S.%f%z", "%Y-%m-%dT%H:%M:%S%z"):
         with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
-            return datetime.strptime(event["time"], form).timestamp() - float(event["t_ns"]) / NS_PER_SECOND
-    return 0.0
+            return round(datetime.strptime(event["time"], form).timestamp() * NS_PER_SECOND) - int(event["t_ns"])
+    return 0

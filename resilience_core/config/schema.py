@@ -19,6 +19,7 @@ from resilience_core.config import converters as values
 from resilience_core.config.limits import LimitSettings
 from resilience_core.config.metrics import MetricsSettings
 from resilience_core.config.nodes import NodeSettings
+from resilience_core.config.notices import NoticeSettings
 from resilience_core.config.nvrx_keys import why_ignored
 from resilience_core.config.restarts import RestartSettings
 from resilience_core.config.setting import (
@@ -48,7 +49,7 @@ def _texts(texts: Iterable[str]) -> tuple[str, ...]:
 
 @checked_and_documented
 @attrs.frozen(kw_only=True, field_transformer=name_in_errors)
-class FaultToleranceConfig(MetricsSettings, RestartSettings, NodeSettings, LimitSettings):
+class FaultToleranceConfig(NoticeSettings, MetricsSettings, RestartSettings, NodeSettings, LimitSettings):
     """How ranks are watched, terminated and restarted. All durations in seconds; None means no limit.
 
     Raises:

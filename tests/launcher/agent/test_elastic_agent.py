@@ -19,6 +19,7 @@ from launcher.agent import crash_loop, failure_incident, incident_log, worker_ex
 from launcher.agent import elastic_agent as agent_module
 from launcher.agent.elastic_agent import FaultTolerantAgent
 from launcher.agent.local_rendezvous import LocalRendezvous
+from launcher.agent.notices import Notices
 from launcher.incidents.incident import Incident
 from launcher.incidents.rank_report import RankReport
 from launcher.monitor.messages import HangReport, MonitorReport, Spared
@@ -51,6 +52,7 @@ class Made:
                 write=lambda name, **facts: self.events.append((name, facts)), gathering=contextlib.nullcontext
             ),
             limits=SimpleNamespace(note_verdict=lambda incident: []),
+            notices=Notices(),
             signals=SimpleNamespace(deferred=contextlib.nullcontext, raise_pending=lambda: None, first=None),
             on_disk=lambda what, call, otherwise: otherwise,
             log_folder="",
@@ -326,9 +328,9 @@ def test_a_name_server_is_asked_nothing_at_a_restart(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("socket.getfqdn", lambda name="": asked.append(name) or "node")
     made = Made()
     pids = {0: SimpleNamespace(pid=4711)}
-    generation = SimpleNamespace(number=0, processes=SimpleNamespace(workers=pids, pids=lambda: {0: 4711}))
+    processes = SimpleNamespace(workers=pids, pids=lambda: {0: 4711})
+    generation = SimpleNamespace(number=0, processes=processes, tell_restart=lambda reason: None)
     monkeypatch.setattr(agent_module, "Generation", lambda *_: generation)
-    monkeypatch.setattr(agent_module.announcements, "restarted", lambda *_: "restarted")
 
     made.agent._initialize_workers(made.agent._worker_group)
 
@@ -364,7 +366,7 @@ def test_a_restart_is_timed_from_what_this_node_has_seen_of_it(monkeypatch: pyte
     workers = {0: SimpleNamespace(pid=4711)}
     started = SimpleNamespace(**{**vars(made.generation), "processes": SimpleNamespace(workers=workers, failed=[])})
     monkeypatch.setattr(agent_module, "Generation", lambda *_: started)
-    monkeypatch.setattr(agent_module.announcements, "restarted", lambda *facts: reasons.append(facts[2]) or "restarted")
+    started.tell_restart = reasons.append
     incident = Incident("failure", 3, "it ended with 1", "nothing", ())
     monkeypatch.setattr(failure_incident, "look", lambda *_: {})
     monkeypatch.setattr(failure_incident, "failure_incident", lambda *_: incident)

@@ -20,6 +20,7 @@ from torch.distributed.elastic.agent.server.api import Worker, WorkerGroup, Work
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
 from launcher.agent import after_shutdown
+from launcher.agent import generation as generation_module
 from launcher.agent.generation import Generation
 from launcher.agent.resources import AgentResources
 from launcher.agent.worker_cells import Cells
@@ -53,6 +54,7 @@ class Made:
         self.orders: list[WatchOrder] = []
         self.forgotten: list[int] = []
         self.mended: list[int] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
         self.run_folder = RunFolder(str(folder))
         monitor = SimpleNamespace(
             pids={os.getpid(), 4_194_305},  # the second was left behind: no pid is as large
@@ -72,7 +74,7 @@ class Made:
             log_folder=str(folder),
             monitor=monitor,  # type: ignore[arg-type]
             signals=SimpleNamespace(is_forced=False, first=None),  # type: ignore[arg-type]
-            events=SimpleNamespace(write=lambda *_, **__: None),  # type: ignore[arg-type]
+            events=SimpleNamespace(write=lambda name, **facts: self.events.append((name, facts))),  # type: ignore[arg-type]
             disk=SimpleNamespace(),  # type: ignore[arg-type]
             starter=SpawnStarter(),
             logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
@@ -353,3 +355,30 @@ def test_a_rank_that_has_shut_down_may_take_as_long_as_it_likes(
 
     assert [line.partition(" has shut")[0] for line in said] == ["rank 1"]  # once
     assert made.end() == [0, 0]
+
+
+# ---- what is told ---------------------------------------------------------------------------------------
+
+
+def test_the_seconds_of_a_restart_are_written_as_they_are_said(
+    make: Callable[..., Made], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make()
+    said: list[str] = []
+    monkeypatch.setattr(generation_module, "announce", said.append)
+    made.generation.tell_restart(("the failure", time.monotonic_ns() - 7 * S))
+    made.generation.tell_restart(None)
+
+    (_, timed), (_, newcomer) = [event for event in made.events if event[0] == "restarted"]
+    assert said[0] == f"generation 0 started: 2 worker(s) here, {timed['seconds']:.2f} s after the failure was seen"
+    assert (timed["cause"], timed["workers"], timed["generation"]) == ("the failure", 2, 0)
+    assert said[1] == "generation 0 started: 2 worker(s) here"
+    assert (newcomer["cause"], newcomer["seconds"]) == (None, None)
+    (started,) = [facts for name, facts in made.events if name == "started"]
+    assert (started["nodes"], started["node_rank"], started["restarts_left"]) == (1, 0, 3)
+
+
+def test_the_process_that_tells_events_is_no_orphan_of_a_rank(make: Callable[..., Made]) -> None:
+    made = make()
+    made.generation._resources.notices._handle = SimpleNamespace(pid=4_194_302)  # type: ignore[assignment]
+    assert 4_194_302 in made.generation._own_children()

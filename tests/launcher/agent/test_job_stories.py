@@ -14,6 +14,7 @@ import pytest
 
 from launcher.agent import job_stories, story_teller
 from launcher.agent.job_stories import JobStories
+from launcher.agent.notices import Notices
 from launcher.incidents.accounts import account_text, parse_account
 from launcher.incidents.incident import ELSEWHERE, Incident
 from launcher.incidents.job_attribution import NodeAccount
@@ -86,6 +87,7 @@ class Made:
             disk=SimpleNamespace(submit=lambda call: call()),
             on_disk=lambda what, call, otherwise: call(),
             machine=SimpleNamespace(gpu_users=set()),
+            notices=Notices(),
             log_folder=str(folder),
         )
         processes = SimpleNamespace(collect_exits=lambda: None, pids=lambda: {0: 100, 1: 101})

@@ -21,6 +21,7 @@ from resilience_core.config.schema import settings
 
 SPELLINGS = ["--ft-{dash}", "--ft-{key}", "--ft_{key}", "--ft-param-{key}", "--ft-param-{dash}", "--ft_param_{key}"]
 EXAMPLES = {
+    "on_event": ("./tell.sh a", "./tell.sh a"),
     "rank_section_timeouts": ("step:7", {"step": 7.0}),
     "rank_termination_signal": ("TERM", 15),
     "capture_stacks": ("false", False),

@@ -86,6 +86,8 @@ def test_the_defaults_are_those_that_people_expect():
         "run_dir": "/dev/shm",
         "keep_runs": None,
         "unmonitored_notice_after": 60.0,
+        "on_event": None,
+        "on_event_timeout": 10.0,
     }
 
 

@@ -1,0 +1,103 @@
+"""The launcher's handle of the process that calls a command or a URL (:mod:`launcher.notices.caller`)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from launcher.notices.caller import LAST_SECONDS, MESSAGE_SIZE
+from resilience_core.system.installation import HOME
+
+__all__ = ["CallerHandle"]
+
+# -I -S: neither environment nor site-packages, which the process does not need; the commands get the environment.
+_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from launcher.notices.caller import main; main(sys.argv[2:])"
+_LONGEST_END_SECONDS = LAST_SECONDS + 2.5
+"""What it may take to end, the kill of what it has started included."""
+_KILL_SECONDS = 1.0
+
+
+class CallerHandle:
+    """Start the process; any thread may tell it of an event.
+
+    Args:
+        target: What to call, as the user has written it.
+        timeout_seconds: How long one call may take.
+        on_problem: Called, in a thread of its own, with what went wrong, for people.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+
+    def __init__(self, target: str, timeout_seconds: float, on_problem: Callable[[str], None]) -> None:
+        self._on_problem = on_problem
+        self._is_closing = False
+        self._has_complained = False
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _PROGRAM, HOME, str(theirs.fileno()), target, str(timeout_seconds)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self._listener = threading.Thread(target=self._listen, name="ft_on_event", daemon=True)
+        self._listener.start()
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    def tell(self, document: Mapping[str, Any]) -> None:
+        """Hand over a document; never wait. One that there is no room for is missing in what the next one counts."""
+        raw = json.dumps(document, default=str).encode("ascii")
+        try:
+            self._channel.send(raw, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError as error:  # it is stopped, and its socket is full; or it has ended, which was said
+            if isinstance(error, BlockingIOError) and not self._has_complained:
+                self._has_complained = True
+                self._on_problem(
+                    f"--ft-on-event: process {self.pid}, which tells events, does not go on; events are dropped until "
+                    "it does (said once)"
+                )
+
+    def close(self) -> None:
+        """Wait until what is waiting was told, within a bound, and end the process; a second call does nothing."""
+        if self._is_closing:
+            return
+        self._is_closing = True
+        with contextlib.suppress(OSError):  # it has ended before
+            self._channel.shutdown(socket.SHUT_WR)
+        try:
+            self._process.wait(_LONGEST_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            try:
+                self._process.wait(_KILL_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._on_problem(f"--ft-on-event: process {self.pid}, which tells events, was killed and is not gone")
+        self._listener.join(_KILL_SECONDS)
+        self._channel.close()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                raw = self._channel.recv(MESSAGE_SIZE)
+            except OSError:
+                raw = b""
+            if not raw:
+                break
+            self._on_problem(raw.decode(errors="replace"))
+        if not self._is_closing:
+            self._on_problem(
+                f"--ft-on-event: process {self.pid}, which tells events, has ended; no event is told any more. The job "
+                "is not affected"
+            )

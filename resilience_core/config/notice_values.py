@@ -1,0 +1,70 @@
+"""Converters of the settings for notices; as those in :mod:`resilience_core.config.converters`.
+
+Standard library only: the process that tells events splits its command with the same rule.
+"""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["SCHEMES", "on_event", "scheme_of"]
+
+SCHEMES = ("http", "https")
+_NOTHING = frozenset({"null", "none", "~"})
+_SCHEME = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+_HELP = "give a command, for example 'python3 notify.py', or a URL, http://HOST/PATH or https://HOST/PATH"
+
+
+def scheme_of(text: str) -> str | None:
+    """Return the scheme of a URL, in lower case; None for anything else, which is a command."""
+    match = _SCHEME.match(text)
+    return match["scheme"].lower() if match is not None else None
+
+
+def on_event(value: str | None) -> str | None:
+    """Read a command or a URL; ``null`` is none. Whether there is such a command is not known here."""
+    if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING):
+        return None
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{_HELP}; null tells nobody")
+    text = value.strip()
+    if any(not character.isprintable() and character not in "\t\n" for character in text):
+        raise ValueError("holds a control character; remove it")
+    scheme = scheme_of(text)
+    if scheme is None:
+        _check_command(text)
+    elif scheme not in SCHEMES:
+        raise ValueError(f"the scheme '{scheme}' is not supported: use http:// or https://, or a command")
+    else:
+        _check_url(text)
+    return text
+
+
+def _check_command(text: str) -> None:
+    import shlex  # here, as below: a rank reads its configuration at every restart, and most have no such setting
+
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"cannot be split into words ({error}): close each quotation mark") from None
+    if not words or not words[0]:
+        raise ValueError(_HELP)
+
+
+def _check_url(text: str) -> None:
+    import urllib.parse
+
+    try:
+        parts = urllib.parse.urlsplit(text)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise ValueError(f"no URL: {error}; write http://HOST:PORT/PATH") from None
+    if not host:
+        raise ValueError("the URL has no host: write http://HOST/PATH")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(
+            "the URL has a user or a password in it, which would be written to the log; use a command that reads it "
+            "from a file, for example curl with --netrc-file"
+        )
+    if any(character.isspace() or not character.isascii() for character in text):
+        raise ValueError("a URL holds no blanks and plain ASCII alone: write other characters as %20 and the like")

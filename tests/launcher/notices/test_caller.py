@@ -1,0 +1,293 @@
+"""The process that calls a command for each event: real processes, and no other launcher than this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.notices.caller import LAST_SECONDS, MOST_WAITING
+from launcher.notices.handle import CallerHandle
+from launcher.processes.proc import all_pids, environment_entries
+from resilience_core.system.installation import HOME
+
+PATIENCE = 60.0
+
+
+class Told:
+    """A handle, what went wrong, and what the commands have written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.problems: list[str] = []
+        self.handles: list[CallerHandle] = []
+        self.mark = f"FT_TEST_CALL={folder}"
+
+    def start(self, script: str, timeout_seconds: float = PATIENCE) -> CallerHandle:
+        """Call a Python program, which finds the mark in its environment and works in the folder."""
+        path = self.folder / "command.py"
+        path.write_text(textwrap.dedent(script))
+        return self.call(f"{sys.executable} -S {path}", timeout_seconds)
+
+    def call(self, target: str, timeout_seconds: float = PATIENCE) -> CallerHandle:
+        handle = CallerHandle(target, timeout_seconds, self.problems.append)
+        self.handles.append(handle)
+        return handle
+
+    def tell(self, handle: CallerHandle, *numbers: int, event: str = "incident") -> None:
+        for number in numbers:
+            handle.tell({"event": event, "number": number})
+
+    def until(self, probe: Callable[[], Any], what: str) -> Any:
+        end = time.monotonic() + PATIENCE
+        while not (found := probe()):
+            assert time.monotonic() < end, f"no {what}; {self.problems}"
+            select.select([], [], [], 0.01)
+        return found
+
+    def lines(self, count: int) -> list[str]:
+        """Wait for so many lines of ``told``."""
+        path = self.folder / "told"
+        return self.until(
+            lambda: found if path.exists() and len(found := path.read_text().splitlines()) >= count else None,
+            f"{count} lines",
+        )
+
+    def marked(self) -> list[int]:
+        """Return the live processes that a command, or whoever it has started, is."""
+        found = []
+        for pid in all_pids():
+            try:
+                if self.mark.encode() in environment_entries(pid):
+                    found.append(pid)
+            except OSError:
+                continue
+        return [pid for pid in found if pid not in {os.getpid(), *(handle.pid for handle in self.handles)}]
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FT_TEST_CALL", str(tmp_path))
+    made = Told(tmp_path)
+    yield made
+    for handle in made.handles:
+        handle.close()
+    assert made.marked() == []
+
+
+WRITES = """
+    import json, os, sys
+    document = json.load(sys.stdin)
+    with open("told", "a") as file:
+        file.write(json.dumps([os.environ["FT_EVENT"], document]) + "\\n")
+"""
+
+
+def test_a_command_gets_the_document_and_the_name_of_the_event(told: Told) -> None:
+    handle = told.start(WRITES)
+    told.tell(handle, 1)
+    told.tell(handle, 2, event="restarted")
+    handle.close()
+    assert [json.loads(line) for line in told.lines(2)] == [
+        ["incident", {"event": "incident", "number": 1, "dropped": 0}],
+        ["restarted", {"event": "restarted", "number": 2, "dropped": 0}],
+    ]
+    assert told.problems == []
+
+
+def test_a_command_that_does_not_read_holds_up_nothing(told: Told) -> None:
+    """A document of 100 KB fits into no pipe."""
+    handle = told.start("open('told', 'a').write('called\\n')")
+    handle.tell({"event": "incident", "number": 1, "text": "x" * 100_000})
+    told.tell(handle, 2)
+    handle.close()
+    assert told.lines(2) == ["called", "called"]
+    assert told.problems == []
+
+
+def test_a_command_inherits_no_descriptor_and_no_ignored_signal_and_gives_way(told: Told) -> None:
+    handle = told.start(
+        """
+        import os, signal
+        descriptors = sorted(int(name) for name in os.listdir("/proc/self/fd"))
+        ignored = [n.name for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) != signal.SIG_DFL]
+        listing = descriptors.pop()  # of the listing itself
+        own = os.getsid(0) == os.getpid()
+        with open("told", "a") as file:
+            file.write(f"{descriptors} {ignored} {own} {os.readlink('/proc/self/fd/1')} ")
+            file.write(f"{os.nice(0)} {os.sched_getscheduler(0) == os.SCHED_BATCH}\\n")
+        """
+    )
+    told.tell(handle, 1)
+    assert told.lines(1) == [f"[0, 1, 2] [] True /dev/null {min(19, os.nice(0) + 10)} True"]
+
+
+HANGS = """
+    import os, subprocess, sys
+    program = "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('told', 'a').write('up\\\\n'); "
+    program += "signal.pause()"
+    for session in (False, True):  # in the same session, and one of its own
+        subprocess.Popen([sys.executable, "-S", "-c", program], start_new_session=session)
+    if os.fork() == 0:  # a daemon, whose parent has gone
+        os.setsid()
+        if os.fork() == 0:
+            os.execv(sys.executable, [sys.executable, "-S", "-c", program])
+        os._exit(0)
+    print("waiting for Godot", file=sys.stderr, flush=True)
+    os.wait()
+    sys.stdin.close()
+    while True:
+        os.read(os.pipe()[0], 1)
+"""
+
+
+def test_a_command_that_hangs_is_killed_with_all_that_it_has_started_and_said_once(told: Told) -> None:
+    handle = told.start(HANGS, timeout_seconds=2.0)
+    told.tell(handle, 1)
+    told.lines(3)
+    (problem,) = told.until(lambda: told.problems, "problem")
+    assert "has not ended within 2 s and was killed; its last line on standard error: waiting for Godot" in problem
+    assert "(event 'incident') (said once)" in problem
+    told.until(lambda: not told.marked(), "end of what the command has started")
+    told.tell(handle, 2)
+    told.lines(6)
+    told.until(lambda: not told.marked(), "end of the second one")
+    assert len(told.problems) == 1
+
+
+def test_what_a_command_leaves_behind_is_killed_when_it_has_ended(told: Told) -> None:
+    handle = told.start(
+        """
+        import subprocess, sys
+        program = "import signal; open('told', 'a').write('up\\\\n'); signal.pause()"
+        subprocess.Popen([sys.executable, "-S", "-c", program], start_new_session=True)
+        import time
+        while not __import__("os").path.exists("told"):
+            time.sleep(0.01)
+        """
+    )
+    told.tell(handle, 1)
+    told.lines(1)
+    told.until(lambda: not told.marked(), "end of what was left")
+    assert told.problems == []
+
+
+def test_a_command_that_fails_is_said_once_with_its_code_and_last_line(told: Told) -> None:
+    handle = told.start("import sys; print('out'); print('one\\ntwo', file=sys.stderr); sys.exit(3)")
+    told.tell(handle, 1, 2)
+    handle.close()
+    (problem,) = told.problems
+    assert problem.startswith(f"--ft-on-event {sys.executable} -S ")
+    assert problem.endswith("has ended with 3; its last line on standard error: two (event 'incident') (said once)")
+
+
+def test_one_that_a_signal_ends_and_one_that_cannot_be_started_say_so(told: Told) -> None:
+    handle = told.start("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    told.tell(handle, 1)
+    handle.close()
+    assert "was ended by SIGKILL; it has written nothing to standard error" in told.problems[0]
+
+    gone = told.folder / "gone.sh"
+    handle = told.call(str(gone))  # it was there when the job was started
+    told.tell(handle, 1)
+    handle.close()
+    assert "cannot be started: No such file or directory" in told.problems[1]
+
+
+def test_the_oldest_that_wait_are_dropped_counted_and_said_once(told: Told) -> None:
+    handle = told.start(
+        WRITES
+        + """
+    import time
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    """
+    )
+    told.tell(handle, 1)
+    told.lines(1)  # it runs, and holds up the others
+    told.tell(handle, *range(2, 2 + MOST_WAITING + 5))
+    (problem,) = told.until(lambda: told.problems, "problem")
+    assert f"more than {MOST_WAITING} events wait to be told; the oldest are dropped" in problem
+    (told.folder / "go").touch()
+    documents = [json.loads(line)[1] for line in told.lines(1 + MOST_WAITING)]
+    assert [(each["number"], each["dropped"]) for each in documents] == [
+        (1, 0),
+        (7, 5),
+        *((number, 0) for number in range(8, 2 + MOST_WAITING + 5)),
+    ]
+    assert len(told.problems) == 1
+
+
+def test_the_end_waits_for_what_is_still_to_be_told_but_not_for_one_that_hangs(told: Told) -> None:
+    handle = told.start(HANGS)
+    told.tell(handle, 1, 2)
+    told.lines(3)
+    began = time.monotonic()
+    handle.close()
+    assert time.monotonic() - began >= LAST_SECONDS - 0.1
+    assert told.marked() == []
+    (problem,) = told.problems
+    assert problem.endswith(
+        f": 2 event(s) could not be told within {LAST_SECONDS:g} s of the end of the job: incident, incident (said "
+        "once)"
+    )
+
+
+def test_signals_to_the_whole_job_do_not_end_it(told: Told) -> None:
+    handle = told.start(WRITES)
+    told.tell(handle, 1)
+    told.lines(1)  # its handlers are installed
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        os.kill(handle.pid, number)
+    told.tell(handle, 2)
+    told.lines(2)
+    assert os.getpgid(handle.pid) == handle.pid != os.getpgid(0)
+
+
+def test_one_that_is_killed_or_stopped_is_said_once_and_waits_for_nobody(told: Told) -> None:
+    handle = told.start(WRITES)
+    told.tell(handle, 1)
+    told.lines(1)
+    os.kill(handle.pid, signal.SIGSTOP)
+    for number in range(2, 200):
+        handle.tell({"event": "incident", "number": number, "text": "x" * 10_000})
+    (problem,) = told.until(lambda: told.problems, "problem")
+    assert "does not go on" in problem
+    os.kill(handle.pid, signal.SIGKILL)
+    told.until(lambda: len(told.problems) == 2, "second problem")
+    assert "has ended; no event is told any more" in told.problems[1]
+    told.tell(handle, 200, 201)
+    assert len(told.problems) == 2
+
+
+def test_it_tells_what_waits_and_ends_when_the_launcher_is_killed(told: Told) -> None:
+    program = (
+        "import sys; sys.path.append(sys.argv[1])\n"
+        "from launcher.notices.handle import CallerHandle\n"
+        "handle = CallerHandle(sys.argv[2], 60, print)\n"
+        "handle.tell({'event': 'incident', 'number': 1})\n"
+        "print(handle.pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    path = told.folder / "command.py"
+    path.write_text(textwrap.dedent(WRITES))
+    command = [sys.executable, "-c", program, HOME, f"{sys.executable} -S {path}"]
+    launcher = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert launcher.stdout is not None
+    pidfd = os.pidfd_open(int(launcher.stdout.readline()))
+    launcher.kill()
+    launcher.communicate()
+    assert select.select([pidfd], [], [], PATIENCE)[0]
+    os.close(pidfd)
+    assert len(told.lines(1)) == 1

@@ -1,0 +1,68 @@
+"""What ``on_event`` takes, and what it refuses with which words."""
+
+from __future__ import annotations
+
+import pytest
+
+from resilience_core.config.notice_values import scheme_of
+from resilience_core.config.schema import FaultToleranceConfig
+from resilience_core.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "notify.sh",
+        "python3 notify.py --to 'a b'",
+        "sh -c 'cat | logger'",
+        "http://127.0.0.1:8080/hook",
+        "HTTPS://hooks.example.org/services/T0/B0?x=1",
+        "http://[::1]:9/",
+    ],
+)
+def test_a_command_or_a_url_is_kept_as_it_is(value: str) -> None:
+    config = FaultToleranceConfig(on_event=f" {value} ")
+    assert config.on_event == value
+    assert FaultToleranceConfig.from_json(config.to_json()).on_event == value
+
+
+@pytest.mark.parametrize("value", [None, "null", "None", "~"])
+def test_null_tells_nobody(value: str | None) -> None:
+    assert FaultToleranceConfig(on_event=value).on_event is None
+
+
+@pytest.mark.parametrize(
+    ("value", "fix"),
+    [
+        ("", "give a command"),
+        ("   ", "give a command"),
+        (7, "give a command"),
+        ("'' x", "give a command"),
+        ("echo 'a", "close each quotation mark"),
+        ("a\0b", "control character"),
+        ("ftp://host/x", "'ftp' is not supported: use http:// or https://"),
+        ("file:///etc/passwd", "'file' is not supported"),
+        ("http://", "no host"),
+        ("http:///path", "no host"),
+        ("http://host:port/", "no URL"),
+        ("http://host:99999/", "no URL"),
+        ("https://user:secret@host/", "a user or a password"),
+        ("http://host/a b", "%20"),
+        ("http://host/\N{LATIN SMALL LETTER E WITH ACUTE}", "%20"),
+    ],
+)
+def test_what_cannot_be_called_is_refused(value: str, fix: str) -> None:
+    with pytest.raises(ConfigError, match=r"^on_event is ") as caught:
+        FaultToleranceConfig(on_event=value)
+    assert fix in str(caught.value)
+
+
+@pytest.mark.parametrize("seconds", [0, 0.05, 3601, "10s", None])
+def test_the_time_limit_is_bounded(seconds: object) -> None:
+    with pytest.raises(ConfigError, match="on_event_timeout"):
+        FaultToleranceConfig(on_event_timeout=seconds)
+
+
+def test_a_command_with_a_colon_is_no_url() -> None:
+    assert scheme_of("mail:er x") is None
+    assert scheme_of("Http://h") == "http"

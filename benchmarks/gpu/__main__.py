@@ -12,28 +12,28 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import health, probes, restarts
+from benchmarks.gpu import evidence, health, probes, restarts
 from benchmarks.gpu.device import Device
 
-PARTS = ("health", "probes", "restarts")
+PARTS = ("health", "probes", "evidence", "restarts")
 
 
-class _NoGpuError(Exception):
+class NoGpuError(Exception):
     """Nothing can be measured here; the text says why."""
 
 
-def _machine() -> str:
+def machine() -> str:
     try:
         import pynvml
         import torch
     except ImportError as error:
-        raise _NoGpuError(str(error)) from error
+        raise NoGpuError(str(error)) from error
     if not torch.cuda.is_available():
-        raise _NoGpuError("torch sees no CUDA device")
+        raise NoGpuError("torch sees no CUDA device")
     try:
         return f"{Device().name()}, torch {torch.__version__}"
     except pynvml.NVMLError as error:
-        raise _NoGpuError(f"NVML: {error}") from error
+        raise NoGpuError(f"NVML: {error}") from error
 
 
 def main() -> int:
@@ -49,8 +49,8 @@ def main() -> int:
     if unknown := sorted(set(faults) - set(restarts.FAULTS)):
         parser.error(f"--faults {','.join(unknown)}: unknown; there are {', '.join(restarts.FAULTS)}")
     try:
-        print(_machine(), flush=True)
-    except _NoGpuError as error:
+        print(machine(), flush=True)
+    except NoGpuError as error:
         print(f"benchmarks.gpu: {error}; it needs a GPU, a CUDA build of torch and nvidia-ml-py", file=sys.stderr)
         return 2
     raw: dict[str, Any] = {}
@@ -59,7 +59,7 @@ def main() -> int:
         if part == "restarts":
             raw[part], right[part] = restarts.run(faults, arguments.tries, arguments.gigabytes)
         else:
-            raw[part], right[part] = {"health": health, "probes": probes}[part].run()
+            raw[part], right[part] = {"health": health, "probes": probes, "evidence": evidence}[part].run()
         if arguments.json is not None:
             arguments.json.write_text(json.dumps(raw))
     for part, is_right in right.items():

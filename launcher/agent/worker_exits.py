@@ -102,7 +102,8 @@ def collect_exits(current: Generation, group: WorkerGroup, resources: AgentResou
         for w in suspects
         if w.local_rank not in ended_by_us
     }
-    facts = resources.machine.facts(LONGEST_MACHINE_SECONDS)
+    ranks = {rank.pid: f"rank {rank.rank}" for rank in incident.ranks}
+    facts = resources.machine.facts(LONGEST_MACHINE_SECONDS, ranks)
     incident = failure_incident.with_machine(incident, kills, facts)
     return Exits(incident, failures, views)
 

@@ -91,6 +91,7 @@ def _shortened(rank: RankReport, *, is_whole: bool) -> RankReport:
     if error is not None:
         error = error._replace(traceback=error.traceback[-_LONGEST_TRACEBACK:] if is_whole else "")
         evidence = evidence._replace(error=error) if evidence is not None else None
+    rank = rank._replace(native=())  # the report of its own node has them
     if is_whole:
         return rank._replace(error=error, evidence=evidence, stderr_tail=rank.stderr_tail[-_MOST_TAIL_LINES:])
     return rank._replace(error=error, evidence=evidence, stderr_tail=(), stack=(), children=())

@@ -15,6 +15,7 @@ from launcher.incidents.attributed import (
     ranks_of,
     times_phrase,
 )
+from launcher.incidents.rules_of_collectives import has_not_arrived
 from launcher.incidents.rules_of_exits import died_or_raised, left_early
 from launcher.incidents.rules_of_hangs import (
     cannot_run,
@@ -54,7 +55,15 @@ def attribute(group: Group, *, has_others: bool = False) -> Attribution:
         if (blame := rule(group)) is not None:
             return blame
     if any(e.is_condemned for e in group):
-        for rule in (not_begun, outside_collectives, waits_elsewhere, is_behind, is_overdue_alone, is_busy_alone):
+        for rule in (
+            not_begun,
+            outside_collectives,
+            has_not_arrived,
+            waits_elsewhere,
+            is_behind,
+            is_overdue_alone,
+            is_busy_alone,
+        ):
             if (blame := rule(group)) is not None:
                 return blame
         for rule in () if has_others else (stands_apart, is_ahead):

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.incidents.frames import Frame, Thread, main_thread
+from launcher.incidents.phrases import wait_phrase
 from launcher.processes.evidence import kernel_wait
 from launcher.processes.proc import child_pids, process_name, process_status, thread_ids
 
@@ -48,6 +49,8 @@ class Child(NamedTuple):
     """The rank has started it itself."""
     is_awaited: bool = False
     """The rank's main thread waits for a process that it has started, and most likely for this one."""
+    system_call: str | None = None
+    """The system call that its main thread sleeps in."""
 
     @property
     def place(self) -> Frame | None:
@@ -71,7 +74,7 @@ class Child(NamedTuple):
         return self._replace(stack=(Thread("MainThread", False, False, (self.place,)),) if self.place else ())
 
     def __str__(self) -> str:
-        wait = f" in {self.kernel_wait}" if self.kernel_wait else ""
+        wait = wait_phrase(self.system_call, self.kernel_wait)
         place = f", at {self.place}" if self.place is not None else ", unlike its siblings" if self.stands_out else ""
         awaited = ", which the rank seems to wait for" if self.is_awaited else ""
         return f"pid {self.pid} ({self.name}): state {self.state}{wait}{place}{awaited}"

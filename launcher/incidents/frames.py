@@ -15,15 +15,19 @@ __all__ = [
     "CRASHED",
     "Frame",
     "MAIN",
+    "NATIVE",
     "OURS",
     "Thread",
+    "answers_questions",
     "frame_of",
     "innermost_frame",
     "is_a_wait_for_the_gpu",
     "main_thread",
+    "native_frame",
     "of_the_worker",
     "own_frame",
     "own_frame_in",
+    "same_with_native",
     "thread_name",
 ]
 
@@ -33,10 +37,13 @@ _WAITS_FOR_A_GPU = re.compile(
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/(?P<file>(?P<package>[^/]+).*)")
 _STANDARD_LIBRARY = re.compile(r".*/lib\d*/python3\.\d+/(?P<file>.*)")
 _IN_TRACEBACK = re.compile(r'^  File "(?P<path>[^"]+)", line (?P<line>\d{1,9}), in (?P<function>.+)$', re.MULTILINE)
+_LONGEST_NATIVE_NAME = 120
 MAIN = "MainThread"
 """What Python calls the thread that runs the training loop."""
 CRASHED = "crashed thread"
 """What we call the one that has caused a fatal signal."""
+NATIVE = "native"
+"""What a frame of C or C++ belongs to; its file is the library."""
 OURS = ("adapters", "launcher", "resilience_core", "straggler")
 
 
@@ -48,12 +55,15 @@ class Frame(NamedTuple):
     """For people: relative to the working folder, or to where packages are installed."""
     line: int
     package: str = ""
-    """What it belongs to: empty for the user's own code, ``python`` for the standard library, or a package."""
+    """What it belongs to: empty for the user's own code, ``python`` for the standard library, or a package.
+
+    ``native`` for C and C++."""
     path: str = ""
     """The file as the interpreter knows it."""
 
     def __str__(self) -> str:
-        return f"{self.function} ({self.file}:{self.line})"
+        place = self.file if self.package == NATIVE else f"{self.file}:{self.line}"
+        return f"{self.function} ({place})"
 
 
 class Thread(NamedTuple):
@@ -74,6 +84,14 @@ def main_thread(threads: tuple[Thread, ...]) -> Thread | None:
             if thread.name == name:
                 return thread
     return threads[-1] if threads else None
+
+
+def same_with_native(thread: Thread, native: Sequence[Thread]) -> Thread | None:
+    """Return the thread with its native frames; None where it was not seen, or has moved between the two looks."""
+    for other in native:
+        if other.name == thread.name and tuple(f for f in other.frames if f.package != NATIVE) == thread.frames:
+            return other
+    return None
 
 
 def own_frame(threads: tuple[Thread, ...]) -> Frame | None:
@@ -103,6 +121,11 @@ def is_a_wait_for_the_gpu(threads: Sequence[Thread], sources: Mapping[Frame, str
     return not source or bool(_WAITS_FOR_A_GPU.search(source))
 
 
+def answers_questions(frames: Sequence[Frame]) -> bool:
+    """Return whether this is our thread that tells how far a rank is in its collectives: its place tells nothing."""
+    return any(frame.path.endswith("resilience_core/monitoring/group_numbers.py") for frame in frames)
+
+
 def thread_name(thread: dict[str, Any]) -> str:
     """Return a thread's name; the main thread, which has the process's number, may lack one."""
     if thread.get("os_thread_id") == thread.get("pid"):
@@ -115,6 +138,14 @@ def of_the_worker(frames: Iterable[Frame]) -> tuple[Frame, ...]:
     return tuple(
         itertools.takewhile(lambda frame: not frame.path.endswith("launcher/zygote/worker_bootstrap.py"), frames)
     )
+
+
+def native_frame(function: str, library: str) -> Frame:
+    """Return a frame of C or C++; one that the library has no name for is known by the library alone."""
+    name = "??" if function.startswith("0x") else function
+    if len(name) > _LONGEST_NATIVE_NAME:  # templates of pybind11 take kilobytes
+        name = f"{name[:_LONGEST_NATIVE_NAME]}..."
+    return Frame(name, os.path.basename(library), 0, NATIVE, library)
 
 
 def frame_of(function: str, path: str, line: int) -> Frame:

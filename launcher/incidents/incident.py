@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 
 from launcher.incidents.phrases import no_stack_phrase
 from launcher.incidents.rank_phrases import (
+    comms_line,
     full_stack,
     headline,
+    kernel_line,
     limit_advice,
     short_stack,
     telling_threads,
@@ -154,12 +156,14 @@ class Incident(NamedTuple):
         lines = []
         for number, rank in enumerate(self.speakers):
             lines.append(self._headline(rank))
-            lines += [f"  stack   {line}" for line in short_stack(rank) if number < MOST_STACKS]
+            lines += [f"  stack   {line}" for line in self._stack_of(rank) if number < MOST_STACKS]
             threads = telling_threads(rank.stack) if number < MOST_STACKS else []
             lines += [f"  thread  {thread.name}: {thread.frames[0]}" for thread in threads]
             if number < MOST_STACKS:
                 suspects = [child for child in rank.children if child.is_suspect]
                 lines += [f"  child   {child}" for child in suspects[:MOST_CHILDREN]]
+            if (comms := comms_line(rank)) is not None:
+                lines.append(f"  comms   {comms}")
             if rank.message:
                 lines.append(f"  error   {rank.message}")
         lines += [f"  overdue {self._headline(rank)}{waits_phrase(rank)}" for rank in self.overdue]
@@ -195,9 +199,11 @@ class Incident(NamedTuple):
             lines += [_TAKEN_ABOUT_THEN, ""]
         for rank in self.ranks:
             lines.append(f"--- {where(rank)}")
-            lines += full_stack(rank.stack)
+            lines += full_stack(rank.stack, rank.native)
             if not rank.stack and (why := self._why_no_stack(rank)) is not None:
                 lines.append(f"  no stack{why}")
+            if self._has_looked and (place := kernel_line(rank)) is not None:
+                lines.append(f"  process {place}")
             for child in rank.children:
                 lines.append(f"  child process {child}")
                 lines += [f"  {line}" for line in full_stack(child.stack)]
@@ -205,11 +211,22 @@ class Incident(NamedTuple):
                 lines += [f"  {line}" for line in rank.error.traceback.splitlines()]
             if rank.stderr_tail:
                 lines += ["  last lines of standard error", *(f"    {line}" for line in rank.stderr_tail)]
+        lines += [f"native frames: {why}" for why in dict.fromkeys(rank.no_native for rank in self.ranks) if why]
         if len(self.machine) > MOST_OF_MACHINE:
             lines += ["", "what the machine tells", *(f"  {line}" for line in self.machine)]
         if (hint := limit_advice((*self.speakers, *self.overdue))) is not None:
             lines += ["", hint]
         return lines
+
+    @property
+    def _has_looked(self) -> bool:
+        """Whether ranks were looked at because one of them hung."""
+        return self.kind in ("hang", "near_miss", ELSEWHERE)
+
+    def _stack_of(self, rank: RankReport) -> list[str]:
+        """Return the lines of the stack that a terminal is shown; where there is none, where the process is."""
+        place = kernel_line(rank) if self._has_looked else None
+        return short_stack(rank) or ([f"no Python frame known: {place}"] if place is not None else [])
 
     def _why_no_stack(self, rank: RankReport) -> str | None:
         if rank.exit_code is not None:

@@ -1,4 +1,4 @@
-"""What the machine itself tells of a failure: the kernel's log, kills for want of memory, full disks, links.
+"""What the machine itself tells of a failure: the kernel's log, kills for want of memory, full disks, links, GPUs.
 
 Read when a rank dies or hangs, within a bound, and kept in the incident: an hour later the counters have moved on. What
 cannot be read is left out. Decides nothing.
@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from launcher.health.check import Machine
+from launcher.incidents.gpus import GpuEvidence
 from launcher.incidents.kernel_log import KernelLog
 from launcher.incidents.memory_kills import MemoryKills
 from launcher.processes.background import Background, NotDoneError
@@ -62,6 +63,7 @@ class MachineEvidence:
         self._memory = MemoryKills(proc, sys)
         self._background = Background("ft_machine", 4)
         self._background.start()
+        self._gpus = GpuEvidence()
         self.gpu_users: set[int] = set()
         """Local ranks that were seen with a GPU: one that has ended shows nothing of it any more."""
         self._links: dict[str, int] = {}
@@ -109,17 +111,19 @@ class MachineEvidence:
                 return None
         return self._memory.of(local_rank, was_killed=was_killed)
 
-    def facts(self, timeout_seconds: float) -> tuple[str, ...]:
+    def facts(self, timeout_seconds: float, ranks: Mapping[int, str] | None = None) -> tuple[str, ...]:
         """Return what may explain a failure of now, a line each, the surest last.
 
         Args:
-            timeout_seconds: How long a file system may take to answer.
+            timeout_seconds: How long file systems and the driver of GPUs may take to answer.
+            ranks: Process to what people call it, of the ranks whose GPUs are looked at.
         """
+        gpus = self._gpus.begin(ranks or {}, timeout_seconds, were_used=bool(self.gpu_users))
         lines: list[str] = []
         with contextlib.suppress(NotDoneError, OSError, ValueError):
             lines += self._background.call(lambda: [*self._changes(), *self._full()], timeout_seconds)
         self._kernel.read()
-        return (*lines, *self._kernel.since(time.monotonic_ns() - _BEFORE_NS)[-_MOST_LINES:])
+        return (*gpus.told(), *lines, *self._kernel.since(time.monotonic_ns() - _BEFORE_NS)[-_MOST_LINES:])
 
     def close(self) -> None:
         """Let go of the kernel's log."""

@@ -10,9 +10,18 @@ from collections.abc import Sequence
 from launcher.incidents.frames import OURS, Frame
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["SHORT_STACK", "exit_phrase", "no_stack_phrase", "shortened", "time_of_day"]
+__all__ = ["SHORT_STACK", "exit_phrase", "kernel_phrase", "no_stack_phrase", "shortened", "time_of_day", "wait_phrase"]
 
 _OF_FAULTHANDLER = (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)
+
+_STATES = {
+    "R": "runs",
+    "S": "sleeps in the kernel",
+    "D": "sleeps uninterruptibly in the kernel",
+    "T": "is stopped by a signal",
+    "t": "is stopped by a tracer",
+}
+"""Of proc(5); other letters speak of a process that has ended, or of a thread of the kernel."""
 
 SHORT_STACK = 8
 """How many lines a stack takes on a terminal, at most."""
@@ -46,6 +55,24 @@ def exit_phrase(code: int) -> str:
         except ValueError:
             return f"was killed by signal {-code}"
     return f"exited with code {code}"
+
+
+def kernel_phrase(state: str, system_call: str | None, kernel_wait: str | None) -> str:
+    """Return where a process is in the kernel.
+
+    Args:
+        state: One letter of proc(5).
+        system_call: The name of the one that it sleeps in, where that is known.
+        kernel_wait: The kernel's function that it sleeps in, where that is known.
+    """
+    return f"{_STATES.get(state, 'is')} (state {state}){wait_phrase(system_call, kernel_wait)}"
+
+
+def wait_phrase(system_call: str | None, kernel_wait: str | None) -> str:
+    """Return in what a process sleeps, behind a blank; nothing where that is not known."""
+    if system_call is None:
+        return f" in {kernel_wait}" if kernel_wait else ""
+    return f" in {system_call}{f', wait channel {kernel_wait}' if kernel_wait else ''}"
 
 
 def no_stack_phrase(code: int, has_told: bool, is_hang: bool) -> str | None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator, Sequence
 
-from launcher.incidents.frames import Thread, main_thread
-from launcher.incidents.phrases import exit_phrase, shortened
+from launcher.incidents.frames import Thread, main_thread, same_with_native
+from launcher.incidents.group_numbers import groups_phrase
+from launcher.incidents.phrases import exit_phrase, kernel_phrase, shortened
 from launcher.incidents.rank_report import RankReport
 from resilience_core.protocol.cell_layout import MAX_SECTIONS, SHARED_SECTION
 from resilience_core.protocol.limit_kinds import option_for, section_kind
+from resilience_core.system.proc import ENDED_STATES
 
 __all__ = [
+    "comms_line",
     "full_stack",
     "headline",
+    "kernel_line",
     "limit_advice",
     "short_stack",
     "telling_threads",
@@ -101,9 +105,11 @@ def limit_advice(ranks: Sequence[RankReport]) -> str | None:
     return None
 
 
-def full_stack(stack: tuple[Thread, ...]) -> Iterator[str]:
-    """Yield the lines of every thread's stack."""
-    for thread in stack:
+def full_stack(stack: tuple[Thread, ...], native: tuple[Thread, ...] = ()) -> Iterator[str]:
+    """Yield the lines of every thread's stack, with its native frames where they are known."""
+    seen = [same_with_native(thread, native) for thread in stack]
+    moved = [each._replace(name=f"{each.name}, a moment later") for each in native if each not in seen]
+    for thread in (*(with_native or plain for plain, with_native in zip(stack, seen, strict=True)), *moved):
         flags = ", ".join(f for f, on in (("active", thread.is_active), ("holds the GIL", thread.holds_gil)) if on)
         yield f"  {thread.name}{f' ({flags})' if flags else ''}"
         yield from (f"    {frame}" for frame in thread.frames)
@@ -122,6 +128,16 @@ def short_stack(rank: RankReport) -> list[str]:
     return [f"... {frame} more" if isinstance(frame, int) else str(frame) for frame in frames]
 
 
+def kernel_line(rank: RankReport) -> str | None:
+    """Return where the main thread of a hung rank is in the kernel; None where that was not looked up, or it has ended.
+
+    A rank without a Python stack, which may be stuck in C before or after all of its Python, has nothing else to tell.
+    """
+    if rank.exit_code is not None or rank.process_state is None or rank.process_state in ENDED_STATES:
+        return None
+    return kernel_phrase(rank.process_state, rank.system_call, rank.kernel_wait)
+
+
 def where(rank: RankReport) -> str:
     """Return one line about where a rank is."""
     if rank.exit_code is not None:
@@ -134,8 +150,14 @@ def where(rank: RankReport) -> str:
 
 
 def waits_phrase(rank: RankReport) -> str:
-    """Return in which frame a rank waits, behind a comma; nothing where it does not."""
-    return f", waits in {rank.waits_in}" if rank.waits_in else ""
+    """Return in which frame and collective a rank waits, behind a comma; nothing where it does not."""
+    groups = f", {phrase}" if (phrase := comms_line(rank)) is not None else ""
+    return f"{f', waits in {rank.waits_in}' if rank.waits_in else ''}{groups}"
+
+
+def comms_line(rank: RankReport) -> str | None:
+    """Return how far a rank is in the collectives of its process groups; None where that is not known."""
+    return groups_phrase(rank.evidence) if rank.evidence is not None else None
 
 
 def time_left(rank: RankReport) -> float:

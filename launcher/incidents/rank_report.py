@@ -41,6 +41,8 @@ class RankReport(NamedTuple):
     process_state: str | None = None
     kernel_wait: str | None = None
     """The kernel function that its main thread sleeps in."""
+    system_call: str | None = None
+    """The system call that its main thread sleeps in."""
     is_busy: bool | None = None
     exit_code: int | None = None
     message: str | None = None
@@ -50,6 +52,10 @@ class RankReport(NamedTuple):
     """The last lines of its standard error, where that goes to a file."""
     waits_in: str | None = None
     stack: tuple[Thread, ...] = ()
+    native: tuple[Thread, ...] = ()
+    """The same stacks, taken once more with their frames of C and C++ (:mod:`launcher.incidents.native_frames`)."""
+    no_native: str | None = None
+    """Why there are none, where they were wanted."""
     no_stack: str | None = None
     """Why there is none, where a stack was wanted and the reason is known."""
     children: tuple[Child, ...] = ()
@@ -105,6 +111,7 @@ def report_to_json(report: RankReport, *, is_short: bool = False) -> dict[str, A
         "error": report.error._asdict() if report.error is not None else None,
         "stderr_tail": list(report.stderr_tail),
         "stack": _stack_to_json(report.stack),
+        "native": _stack_to_json(report.native),
         "children": [{**child._asdict(), "stack": _stack_to_json(child.stack)} for child in report.children],
         "evidence": evidence_to_json(report.evidence) if report.evidence is not None else None,
     }
@@ -126,6 +133,7 @@ def report_from_json(document: Mapping[str, Any]) -> RankReport:
             "error": error,
             "stderr_tail": tuple(document.get("stderr_tail", ())),
             "stack": _stack_from_json(document.get("stack", [])),
+            "native": _stack_from_json(document.get("native", [])),
             "children": tuple(
                 Child(**{**child, "stack": _stack_from_json(child["stack"])}) for child in document.get("children", ())
             ),

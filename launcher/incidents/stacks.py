@@ -11,18 +11,14 @@ one is condemned; a monitor whose ranks are not its own asks the condemned alone
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from collections.abc import Mapping
 
-from launcher.incidents.frames import Thread, frame_of, of_the_worker, thread_name
+from launcher.incidents.frames import Thread, answers_questions, frame_of, native_frame, of_the_worker, thread_name
+from launcher.incidents.py_spy_runs import dumps
 from launcher.incidents.stacks_from_inside import from_inside
-from launcher.processes.handles import send_signal, wait_for_exit
-from launcher.processes.proc import process_status
-from launcher.records.console import announce
 
-__all__ = ["take_stacks"]
+__all__ = ["parse_stacks", "take_stacks"]
 
 _LONGEST_END_SECONDS = 0.5
 
@@ -64,70 +60,31 @@ def take_stacks(
 
 
 def _from_outside(pids: Mapping[int, int], py_spy: str, end: float) -> dict[int, tuple[Thread, ...]]:
-    running = {}
-    for key, pid in pids.items():
-        try:
-            # Closed by whoever reads it; without a name, so that no folder can be full or gone.
-            output = open(os.memfd_create("ft_stack"), "rb")  # noqa: SIM115
-        except OSError as error:
-            announce(f"no memory for what {py_spy} writes: {error.strerror}; no stacks from outside")
-            break
-        try:
-            child = _start_py_spy(py_spy, pid, output.fileno())
-        except OSError as error:  # no memory for a process, or the program was removed: the kill goes on without
-            output.close()
-            announce(f"cannot run {py_spy}: {error.strerror}; no stacks from outside")
-            break
-        running[key] = (child, os.pidfd_open(child), output)
     found = {}
-    try:
-        pending = {pidfd for _, pidfd, _ in running.values()}
-        while pending and (left := end - time.monotonic()) > 0:
-            pending -= wait_for_exit(pending, left)
-    finally:
-        for key, (child, pidfd, output) in running.items():
-            send_signal(pidfd, signal.SIGKILL)
-            # One that reads a process which is stuck in the kernel may be stuck as well; it is left behind.
-            has_ended = bool(wait_for_exit([pidfd], _LONGEST_END_SECONDS))
-            os.close(pidfd)
-            with output:
-                if has_ended and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
-                    output.seek(0)
-                    threads = _parse_json(output.read())
-                    if threads:
-                        found[key] = threads
+    for key, dump in dumps(pids, py_spy, [], end, _LONGEST_END_SECONDS).items():
+        if dump.exit_code == 0 and (threads := parse_stacks(dump.output)):
+            found[key] = threads
     return found
 
 
-def _start_py_spy(py_spy: str, pid: int, output: int) -> int:
-    status = process_status(pid)
-    mode = ["--nonblocking"] if status is not None and status.state in "Tt" else []
-    return os.posix_spawn(
-        py_spy,
-        [py_spy, "dump", "--json", "--pid", str(pid), *mode],
-        os.environ,
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_DUP2, output, 1),
-            (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
-        ],
-    )
-
-
-def _parse_json(raw: bytes) -> tuple[Thread, ...]:
+def parse_stacks(raw: bytes) -> tuple[Thread, ...]:
+    """Return the threads that py-spy has written as JSON; none where it has not."""
     try:
         threads = json.loads(raw.decode("utf-8", errors="replace"))
     except ValueError:
         return ()
-    return tuple(
+    found = (
         Thread(
             name=thread_name(thread),
             is_active=bool(thread.get("active")),
             holds_gil=bool(thread.get("owns_gil")),
             frames=of_the_worker(
-                frame_of(str(frame.get("name")), str(frame.get("filename")), int(frame["line"]))
+                native_frame(str(frame.get("name")), str(frame["module"]))
+                if frame.get("module")
+                else frame_of(str(frame.get("name")), str(frame.get("filename")), int(frame["line"]))
                 for frame in thread.get("frames", ())
             ),
         )
         for thread in threads
     )
+    return tuple(thread for thread in found if not answers_questions(thread.frames))

@@ -10,7 +10,7 @@ import stat
 import time
 from collections.abc import Mapping
 
-from launcher.incidents.frames import CRASHED, MAIN, Thread, frame_of, of_the_worker
+from launcher.incidents.frames import CRASHED, MAIN, Thread, answers_questions, frame_of, of_the_worker
 from launcher.processes.handles import open_pidfd, send_signal, wait_for_exit
 from launcher.processes.proc import descriptor_path, handles_signal, open_files, process_status
 from resilience_core.system.plain_files import only_plain
@@ -157,6 +157,8 @@ def _parse_faulthandler(text: str, current: str = MAIN) -> tuple[Thread, ...]:
             for line in lines
             if (match := _FAULTHANDLER_FRAME.match(line))
         )
+        if answers_questions(frames):
+            continue
         is_current = head.startswith("Current thread")
         name = current if is_current else head.partition(" (")[0]
         threads.append(Thread(name, is_active=is_current, holds_gil=False, frames=frames, was_asked=current == MAIN))

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from launcher.incidents.attribution import attribute
 from launcher.incidents.children import families_of, most_telling
-from launcher.incidents.frames import main_thread
+from launcher.incidents.frames import Thread, main_thread
+from launcher.incidents.group_numbers import ask
 from launcher.incidents.incident import ELSEWHERE, MOST_CHILDREN, MOST_STACKS, Incident
 from launcher.incidents.rank_phrases import telling_threads
 from launcher.incidents.rank_report import RankReport, rank_report
@@ -24,13 +25,16 @@ from launcher.monitor.rank_evidence import (
     can_be_asked,
     evidence_of_rank,
     mistake_phrase,
+    native_stacks_of,
     stacks_of_ranks,
     started_at,
     with_stacks,
 )
 from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.verdict import SECTION, HangVerdict
-from launcher.processes.evidence import kernel_wait, look_at
+from launcher.processes.evidence import ProcessLook, kernel_wait, look_at
+from launcher.processes.kernel_places import SystemCallReader
+from resilience_core.protocol.group_numbers import GroupNumbers
 from resilience_core.protocol.limit_kinds import LEARNED
 from resilience_core.system.clock import NS_PER_SECOND
 
@@ -38,6 +42,10 @@ __all__ = ["action_on", "incident_whatever_happens", "trimmed"]
 
 _MOST_FRAMES = 50
 _LONGEST_LOOK_AT_CHILDREN_SECONDS = 0.05
+_LONGEST_LOOK_AT_CALLS_SECONDS = 0.05
+_LONGEST_ANSWER_SECONDS = 0.05
+"""How much longer than for stacks the signal waits for the numbers of collectives."""
+_system_calls = SystemCallReader()
 
 
 def incident_whatever_happens(
@@ -120,6 +128,15 @@ def _incident(
     families = families_of(
         {r.order.local_rank: pid for r in by_suspicion if (pid := r.pid(views[r]))}, _LONGEST_LOOK_AT_CHILDREN_SECONDS
     )
+    # Answered while stacks are taken. One that is stopped answers nothing.
+    questions = ask({r.order.local_rank: r.order.cell for r in alive if not _is_stopped(looks[r])})
+    # Those that tell most come first. A stack is taken by stopping its process: its system call is read before.
+    looked_at = [*(r.pid(views[r]) for r in by_suspicion), *(each.pid for each in most_telling(families))]
+    calls = _system_calls.calls(looked_at, _LONGEST_LOOK_AT_CALLS_SECONDS)
+    families = {
+        number: tuple(child._replace(system_call=calls.get(child.pid)) for child in family)
+        for number, family in families.items()
+    }
     asked = time.monotonic_ns()
     # The launcher ends every rank once one is condemned, so none has anything left to be disturbed in.
     may_be_asked = alive if settings.owns_ranks else verdicts
@@ -127,8 +144,11 @@ def _incident(
     ours = [stacks.get(rank.order.local_rank, ()) for rank in group]
     began = min((started_at(view) for rank in group if (view := views[rank]).start_time), default=math.inf)
     sources = reader.lines(lines_that_tell(ours), settings.config.stack_capture_timeout, began)
+    numbers = questions.answered(_answered_by(asked, settings), [n for n, stack in stacks.items() if _keeps_gil(stack)])
     evidence = {
-        rank: evidence_of_rank(rank, views[rank], looks[rank], stack, sources)
+        rank: evidence_of_rank(
+            rank, views[rank], looks[rank], stack, sources, numbers.get(rank.order.local_rank, GroupNumbers())
+        )
         for rank, stack in zip(group, ours, strict=True)
     }
     limits = {rank: int(verdict.limit_seconds * NS_PER_SECOND) for rank, verdict in verdicts.items()}
@@ -141,6 +161,9 @@ def _incident(
         for rank, known in evidence.items()
     }
     found = attribute(list(evidence.values()), has_others=everybody[0].order.has_others)
+    pids = {rank.order.local_rank: rank.pid(views[rank]) for rank in group}
+    matter = dict.fromkeys((*found.local_ranks, *(rank.order.local_rank for rank in verdicts)))
+    native, no_native = native_stacks_of({n: pids[n] for n in matter if n in pids}, stacks, settings, asked)
     reports = []
     for rank in group:
         number, known = rank.order.local_rank, evidence[rank]
@@ -156,10 +179,13 @@ def _incident(
                 is_culprit=is_culprit,
                 was_withheld=rank in withheld,
                 kernel_wait=waits[rank],
+                system_call=calls.get(rank.pid(views[rank])),
                 is_busy=known.is_busy,
                 waits_in=str(waits_in) if waits_in is not None else None,
                 stack=stack,
                 no_stack=reasons.get(number),
+                native=native.get(number, ()),
+                no_native=no_native.get(number),
                 children=with_stacks(family, stacks, stack),
             )
         )
@@ -172,6 +198,21 @@ def _incident(
         deadline_ns=min((case.verdict.deadline_ns for case in findings.cases if case.is_late), default=None),
         seen_ns=now_ns,
     )
+
+
+def _is_stopped(look: ProcessLook | None) -> bool:
+    return look is not None and look.is_stopped
+
+
+def _keeps_gil(stack: Sequence[Thread]) -> bool:
+    """Return whether a thread keeps the GIL in C, so that no other runs; one that runs Python is seen with it, too."""
+    return any(thread.holds_gil and not thread.was_asked for thread in stack)
+
+
+def _answered_by(asked_ns: int, settings: MonitorSettings) -> float:
+    """Return when to stop waiting for answers, on ``time.monotonic()``."""
+    end = asked_ns / NS_PER_SECOND + settings.config.stack_capture_timeout
+    return min(end, time.monotonic() + _LONGEST_ANSWER_SECONDS)
 
 
 def _kind(findings: Findings[RankMonitor]) -> str:
@@ -229,6 +270,7 @@ def trimmed(incident: Incident) -> Incident:
         others = [t._replace(frames=t.frames[:1]) for t in telling_threads(rank.stack)]
         children = [child for child in rank.children if child.is_suspect] if rank.local_rank in told else []
         return rank._replace(
+            native=(),
             stack=() if thread is None else (*others, thread._replace(frames=tuple(frames))),
             children=tuple(child.without_most() for child in children[:MOST_CHILDREN]),
             error=rank.error._replace(traceback="") if rank.error is not None else None,

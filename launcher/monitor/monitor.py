@@ -146,7 +146,7 @@ class Monitor:
             return
         self._lost.announce_work(busy_until_ns(findings.seen_ns, config))
         everybody = [rank for rank in self._ranks.values() if rank.order.generation == generation]
-        reporter = reporter_to(self._channel, self._machine, everybody[0].order, findings.seen_ns, config)
+        reporter = reporter_to(self._channel, self._machine, everybody, findings.seen_ns, config)
         signalled = terminate(findings, everybody, self._rules, self._settings, self._writer, self._sources, reporter)
         self._lost.announce_work(0)
         if signalled:

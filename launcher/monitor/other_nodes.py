@@ -25,7 +25,6 @@ from launcher.monitor.messages import (
     MonitorSettings,
     Spared,
     Suspected,
-    WatchOrder,
 )
 from launcher.monitor.near_miss import NearMiss
 from launcher.monitor.parent_channel import ParentChannel
@@ -43,17 +42,22 @@ def busy_until_ns(now_ns: int, config: MonitorConfig) -> int:
 
 
 def reporter_to(
-    channel: ParentChannel, machine: MachineEvidence, order: WatchOrder, seen_ns: int, config: MonitorConfig
+    channel: ParentChannel,
+    machine: MachineEvidence,
+    everybody: Sequence[RankMonitor],
+    seen_ns: int,
+    config: MonitorConfig,
 ) -> Reporter:
     """Return what tells the launcher of a verdict.
 
     Args:
         channel: To the launcher.
         machine: What the machine tells goes into the incident.
-        order: For any of the ranks: their generation, and whether there are other nodes to wait for.
+        everybody: The ranks of the generation, at least one.
         seen_ns: ``CLOCK_MONOTONIC`` of the verdict.
         config: How long evidence may delay the signal.
     """
+    order = everybody[0].order
     generation, until_ns = order.generation, seen_ns + int(config.stack_capture_timeout * NS_PER_SECOND)
 
     def tell_incident(incident: Incident, condemned: Sequence[int], problem: str | None) -> None:
@@ -66,7 +70,7 @@ def reporter_to(
         return channel.is_being_ended(generation)
 
     def facts() -> tuple[str, ...]:
-        return machine.facts(LONGEST_MACHINE_SECONDS)
+        return machine.facts(LONGEST_MACHINE_SECONDS, _names(everybody))
 
     def tell_suspicion() -> None:
         channel.read()
@@ -107,5 +111,12 @@ def look_for_others(
     if ranks and not channel.is_being_ended(order.generation):
         seen: Findings[RankMonitor] = Findings([], {}, time.monotonic_ns())
         incident = incident_whatever_happens(seen, ranks, settings, sources, may_signal=order.may_signal)
-        incident = trimmed(incident._replace(machine=machine.facts(LONGEST_MACHINE_SECONDS)))
+        facts = machine.facts(LONGEST_MACHINE_SECONDS, _names(ranks))
+        incident = trimmed(incident._replace(machine=facts))
     channel.tell(Looked(order.generation, incident))
+
+
+def _names(ranks: Sequence[RankMonitor]) -> dict[int, str]:
+    """Return what people call the processes of ranks."""
+    views = ((rank, rank.view()) for rank in ranks)
+    return {rank.pid(view): f"rank {rank.order.rank}" for rank, view in views if view is not None and rank.pid(view)}

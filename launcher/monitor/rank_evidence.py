@@ -9,6 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from launcher.incidents.children import Child, with_awaited
 from launcher.incidents.frames import Frame, Thread, is_a_wait_for_the_gpu, own_frame
+from launcher.incidents.group_numbers import telling_groups
+from launcher.incidents.incident import MOST_STACKS
+from launcher.incidents.native_frames import native_stacks
 from launcher.incidents.stacks import take_stacks
 from launcher.incidents.waits import (
     is_entered_by_all,
@@ -23,8 +26,18 @@ from launcher.processes.evidence import Evidence, ProcessLook, look_at, uses_a_g
 from launcher.records.console import DEBUG, announce
 from resilience_core.protocol.cell_layout import STACK_SIGNAL
 from resilience_core.protocol.cell_view import CellView
+from resilience_core.protocol.group_numbers import GroupNumbers
+from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["can_be_asked", "evidence_of_rank", "mistake_phrase", "stacks_of_ranks", "started_at", "with_stacks"]
+__all__ = [
+    "can_be_asked",
+    "evidence_of_rank",
+    "mistake_phrase",
+    "native_stacks_of",
+    "stacks_of_ranks",
+    "started_at",
+    "with_stacks",
+]
 
 
 def mistake_phrase(what: str, error: Exception) -> str:
@@ -78,6 +91,31 @@ def stacks_of_ranks(
         return {}
 
 
+def native_stacks_of(
+    pids: Mapping[int, int], stacks: Mapping[int, tuple[Thread, ...]], settings: MonitorSettings, asked_ns: int
+) -> tuple[dict[int, tuple[Thread, ...]], dict[int, str]]:
+    """Take the stacks of a few ranks once more, with their frames of C and C++.
+
+    Args:
+        pids: Local rank to process, of those that an incident is about, the culprits first.
+        stacks: Those of Python, by local rank. Where py-spy has told none, it has no native frames either.
+        settings: The monitor's.
+        asked_ns: ``CLOCK_MONOTONIC`` when those were asked for; the time for evidence runs from there.
+
+    Returns:
+        Stacks by local rank, and why there are none.
+    """
+    told = [n for n in pids if any(not thread.was_asked for thread in stacks.get(n, ()))]
+    if settings.py_spy is None or not settings.config.capture_stacks or not told:
+        return {}, {}
+    reasons: dict[int, str] = {}
+    end = asked_ns / NS_PER_SECOND + settings.config.stack_capture_timeout
+    try:
+        return native_stacks({n: pids[n] for n in told[:MOST_STACKS]}, settings.py_spy, end, reasons), reasons
+    except Exception as error:  # noqa: BLE001 - whatever it is, it costs these frames and no more
+        return {}, {told[0]: mistake_phrase("none could be taken", error)}
+
+
 def with_stacks(
     family: Sequence[Child], stacks: dict[int, tuple[Thread, ...]], own: tuple[Thread, ...]
 ) -> tuple[Child, ...]:
@@ -92,8 +130,9 @@ def evidence_of_rank(
     look: ProcessLook | None,
     stack: tuple[Thread, ...],
     sources: Mapping[Frame, str],
+    numbers: GroupNumbers,
 ) -> Evidence:
-    """Return the evidence on one rank from its cell, its process and its stack."""
+    """Return the evidence on one rank from its cell, its process, its stack and its process groups."""
     later = look_at(rank.pid(view))
     has_gpu = uses_a_gpu(rank.pid(view))
     # It waits for a disk or a device, and not just in this moment.
@@ -121,4 +160,6 @@ def evidence_of_rank(
         closed=tuple(rank.sections_closed().items()),
         is_busy=is_busy,
         has_gpu=has_gpu,
+        groups=telling_groups(numbers),
+        is_idle=numbers.is_idle,
     )

@@ -17,6 +17,7 @@ from launcher.processes.proc import open_files, process_status, status_of, wait_
 from resilience_core.protocol.cell_layout import SHUT_DOWN
 from resilience_core.protocol.cell_view import CellView
 from resilience_core.protocol.error_record import ErrorRecord
+from resilience_core.protocol.group_numbers import GroupNumber
 from resilience_core.system.proc import ENDED_STATES, STOPPED_STATES
 
 __all__ = [
@@ -158,6 +159,10 @@ class Evidence(NamedTuple):
     is_busy: bool | None = None
     """Whether its main thread uses the processor; None also where waiting for a GPU looks the same."""
     has_gpu: bool = False
+    groups: tuple[GroupNumber, ...] = ()
+    """How far it is in the collectives of its process groups, as far as torch has told in time."""
+    is_idle: bool | None = None
+    """Whether all collectives that it has called are done, as torch tells."""
     last_sign_ns: int = 0
     limit_ns: int = 0
     """Of a condemned one: the limit."""
@@ -243,6 +248,7 @@ def evidence_from_json(document: Mapping[str, Any], error: ErrorRecord | None) -
     known = {name: document[name] for name in Evidence._fields if name in document}
     known["open_sections"] = tuple(known.get("open_sections", ()))
     known["closed"] = tuple((name, count) for name, count in known.get("closed", ()))
+    known["groups"] = tuple(GroupNumber.from_json(list(group)) for group in known.get("groups", ()))
     if not all(type(name) is str and type(count) is int for name, count in known["closed"]):
         raise TypeError(f"closed is {known['closed']!r}")
     evidence = Evidence(**known, error=error)

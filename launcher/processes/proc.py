@@ -33,6 +33,7 @@ __all__ = [
     "session_members",
     "state_of_thread",
     "status_of",
+    "system_call_of",
     "thread_ids",
     "wait_channel",
 ]
@@ -108,6 +109,21 @@ def wait_channel(pid: int) -> str | None:
         return read_proc(f"/proc/{pid}/wchan").decode("utf-8", errors="replace").strip("0 \n") or None
     except OSError:
         return None
+
+
+def system_call_of(pid: int) -> int | None:
+    """Read the number of the system call in which the main thread of a process sleeps.
+
+    May wait: for as long as the process starts another program and closes, for that, files that do not answer.
+
+    Returns:
+        None: it is in none, since it runs or waits for memory that is on a disk, or that may not be read.
+    """
+    try:
+        number = int(read_proc(f"/proc/{pid}/syscall").split()[0])  # "running" where it is not asleep
+    except (OSError, ValueError, IndexError):
+        return None
+    return number if number >= 0 else None
 
 
 def environment_entries(pid: int) -> list[bytes]:

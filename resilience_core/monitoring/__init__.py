@@ -9,6 +9,7 @@
 :mod:`.limits_in_force`   limits in nanoseconds, learned with the other ranks, kept and loaded
 :mod:`.running_limits`    new limits for intervals that are running already
 :mod:`.section_block`     the ``with`` block
+:mod:`.group_numbers`     answers how far the rank is in its collectives, when the monitor asks
 ========================  ============================================================================================
 
 The alternative is one collaborator for each concern, heartbeats and sections among them, and a client that only

@@ -16,6 +16,7 @@ from resilience_core.environment import CELL_VARIABLE, CONFIG_VARIABLE, CONTROL_
 from resilience_core.errors import RankMonitorClientError
 from resilience_core.monitoring.client_state import ClientState, deadline_after, to_ns
 from resilience_core.monitoring.error_capture import record_errors_in, stop_recording
+from resilience_core.monitoring.group_numbers import NumbersThread, has_groups, start_answering
 from resilience_core.monitoring.limit_resolver import relaxed_limits
 from resilience_core.monitoring.limits_in_force import LimitsInForce
 from resilience_core.monitoring.process_hooks import (
@@ -71,6 +72,7 @@ class CellConnection:
         self._pid = 0
         self._was_detached = False
         self._stack_file: TextIO | None = None
+        self._numbers: NumbersThread | None = None
 
     @property
     def config(self) -> FaultToleranceConfig:
@@ -163,6 +165,15 @@ class CellConnection:
         if self.config.install_exception_hook:
             sys.excepthook = exit_on_uncaught_exception
         record_errors_in(cell)
+        self.answer_questions()
+
+    def answer_questions(self) -> None:
+        """Answer the monitor's questions from here on, once there is a process group; asked at every first use."""
+        if self._numbers is None and has_groups():
+            with self._state.lock:
+                cell = self._state.cell
+                if self._numbers is None and cell is not None and self.config.capture_stacks:
+                    self._numbers = start_answering(cell.path)
 
     def send(self, request: WorkloadControlRequest) -> None:
         """Send a workload control request to the launcher.
@@ -197,6 +208,9 @@ class CellConnection:
         if self._stack_file is not None:
             unregister_stack_dump(self._stack_file)
             self._stack_file = None
+        if self._numbers is not None:
+            self._numbers.stop()
+            self._numbers = None
         logger.debug("pid %d is not monitored any more; it used %d sections", os.getpid(), used)
 
     def _close_in_unseen_child(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 from resilience_core.errors import RankMonitorClientError, SectionError, UnconfiguredSectionError
 from resilience_core.monitoring.client_arguments import no_name, unconfigured
@@ -34,11 +35,13 @@ class FirstUse:
     Args:
         state: The client's.
         limits: The client's.
+        was_used: Called after each first use; must not raise.
     """
 
-    def __init__(self, state: ClientState, limits: LimitsInForce) -> None:
+    def __init__(self, state: ClientState, limits: LimitsInForce, was_used: Callable[[], None]) -> None:
         self._state = state
         self._limits = limits
+        self._was_used = was_used
 
     def heartbeat(self, now: int) -> None:
         """Check that a first heartbeat may be sent, and switch off what a client that sends them does not use.
@@ -58,6 +61,7 @@ class FirstUse:
             if not state.has_used_section:
                 state.words[OUT_OF_SECTION] = CLOSED
             limit = self._limits.heartbeat_timeouts.subsequent
+        self._was_used()
         logger.debug(
             "first heartbeat: %s", "no limit for the next" if limit is None else f"the next is due within {limit:.4g} s"
         )
@@ -80,6 +84,7 @@ class FirstUse:
             section = state.sections.get(name)
             if section is None:  # else another thread was first
                 section = self._prepare_section(name)
+        self._was_used()
         limit = timeouts.get(name)
         logger.debug("first use of section '%s': %s", name, "no limit" if limit is None else f"limit {limit:.4g} s")
         if name not in timeouts:

@@ -57,6 +57,18 @@ def test_the_rank_in_trouble_is_blamed_and_none_of_its_victims(
 
 
 @pytest.mark.long
+def test_it_is_told_how_far_each_rank_is_in_its_collectives(trouble: Callable[..., Any]) -> None:
+    job = trouble("deadlock")
+
+    assert job.wait(90) == 0
+    (incident,) = job.incidents()
+    numbers = [rank.evidence.groups[0].number for rank in incident.ranks]
+    assert numbers == [numbers[1] + 1, numbers[1], numbers[1] + 1]
+    assert "of group 0\nft_launcher:   why " in job.stderr
+    assert f"in collective {numbers[0]} of group 0" in "\n".join(incident.report())
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(("fault", "kind"), [("exit", "failure"), ("deadlock", "hang")])
 def test_peers_that_have_lost_no_more_than_a_thread_are_not_blamed(
     trouble: Callable[..., Any], fault: str, kind: str

@@ -11,8 +11,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from launcher.incidents.attribution import attribute
+from launcher.incidents.rules_of_collectives import has_not_arrived
 from launcher.processes.evidence import Evidence
 from resilience_core.protocol.error_record import ErrorRecord
+from resilience_core.protocol.group_numbers import GroupNumber
 
 LOST_A_PEER = ErrorRecord("RuntimeError", "gloo/transport: Connection closed by peer", at_ns=5, is_consequence=True)
 OWN = ErrorRecord("ValueError", "bad batch", at_ns=10**12)
@@ -591,3 +593,106 @@ def test_a_rank_that_others_at_the_store_may_wait_for_is_named_as_likely(group: 
 def test_who_is_last_to_come_to_the_store_has_called_no_collective_too_many() -> None:
     local_ranks, why = attribute([at_store(0), *(rank(n, exit_code=0, has_left=True) for n in (1, 2))])
     assert (local_ranks, "collective" in why, "as most have: it waits for the store" in why) == ((0,), False, True)
+
+
+# ---- how far ranks are in their collectives --------------------------------------------------------------
+
+
+def group_of(number: int, size: int, first_undone: int | None = None, **known: Any) -> GroupNumber:
+    return GroupNumber("0", number, size, **{"backend": "nccl", "first_undone": first_undone, **known})
+
+
+def in_nccl(local_rank: int, number: int, first_undone: int | None, size: int = 3, **known: Any) -> Evidence:
+    """A rank that stands in ``loss.item()``: no line of Python shows whether its GPU is in a collective."""
+    groups = (group_of(number, size, first_undone, operation="all_reduce" if first_undone else ""),)
+    place = {"waits": None, "may_wait": True, "stands_at": f"train.py:{number}", "has_gpu": True}
+    return rank(local_rank, **{"is_condemned": True, "groups": groups, "is_idle": first_undone == 0, **place, **known})
+
+
+def test_who_has_not_entered_the_collective_that_all_others_are_in_is_named() -> None:
+    group = (in_nccl(0, 1843, 1841), in_nccl(1, 1840, 0), in_nccl(2, 1841, 1841))
+    found = attribute(group)
+    assert found.local_ranks == (1,)
+    assert found.why == (
+        "likely: has not arrived: the others wait in collective 1841 of group 0 (all_reduce), and this rank has called "
+        "1840 and is in none; not certain, since it may wait for another rank there in a way that no stack shows"
+    )
+    (sure,) = (e._replace(may_wait=False) for e in group if e.local_rank == 1)
+    assert attribute([sure, *(e for e in group if e.local_rank != 1)]).why.startswith("has not arrived: ")
+    assert "the other waits in" in attribute([in_nccl(0, 5, 5, 2), in_nccl(1, 4, 0, 2)]).why
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        in_nccl(1, 1840, 1840),  # its GPU has not done the one before: a link, say
+        in_nccl(1, 1840, 0, is_idle=None),  # torch does not tell
+        in_nccl(1, 1840, 0, is_idle=False),  # it waits in another group
+        in_nccl(1, 1840, 0, waits=True),
+        in_nccl(1, 1840, 0, groups=(group_of(1840, 3, 0, backend="cpu:gloo,cuda:nccl"),)),  # it may receive by gloo
+        in_nccl(1, 1841, 0),  # it has called it, and left it
+        in_nccl(1, 1840, 0, groups=()),  # it did not answer
+        in_nccl(1, 1840, 0, groups=(group_of(1840, 4, 0),)),  # one is elsewhere
+    ],
+)
+def test_who_is_behind_may_be_a_victim_and_then_nobody_is_named(behind: Evidence) -> None:
+    assert culprits(in_nccl(0, 1841, 1841), behind, in_nccl(2, 1841, 1841)) == ()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        in_nccl(2, 1841, 0),  # it is done: nobody is waited for
+        in_nccl(2, 1842, 1842),  # it is in another one
+        in_nccl(2, 1840, 0),  # two have not arrived
+        in_nccl(2, 1842, 1840),  # they are in one that this rank has left: a link, say
+        in_nccl(2, 1841, 1841, waits=False, may_wait=True, has_gpu=False, is_condemned=False, groups=()),
+    ],
+)
+def test_only_where_all_others_are_in_one_collective_the_last_one_is_named(other: Evidence) -> None:
+    assert 1 not in culprits(in_nccl(0, 1841, 1841), in_nccl(1, 1840, 0), other)
+
+
+def test_where_stacks_tell_numbers_change_nothing() -> None:
+    outside = rank(1, **OUTSIDE, groups=(group_of(4, 2, 0, backend="gloo"),), is_idle=True)
+    inside = waiting(0, groups=(group_of(5, 2, 5, backend="gloo"),), is_idle=False)
+    bare = [e._replace(groups=(), is_idle=None) for e in (inside, outside)]
+    assert attribute([inside, outside]) == attribute(bare)
+    # Both wait by their stacks: one may have skipped a collective, and the numbers do not tell which.
+    assert attribute([inside, outside._replace(waits=True)]).local_ranks == ()
+
+
+numbers = st.lists(
+    st.builds(
+        GroupNumber,
+        st.sampled_from("01"),
+        st.integers(0, 3),
+        st.integers(1, 4),
+        st.sampled_from(["nccl", "gloo"]),
+        st.just(""),
+        st.sampled_from(["", "all_reduce"]),
+        st.none() | st.integers(0, 3),
+    ),
+    max_size=2,
+).map(tuple)
+
+
+@given(st.lists(st.tuples(numbers, st.none() | st.booleans(), st.none() | st.booleans()), min_size=2, max_size=4))
+def test_who_waits_or_has_called_what_is_not_done_is_never_named_for_its_number(
+    facts: list[tuple[tuple[GroupNumber, ...], bool | None, bool | None]],
+) -> None:
+    group = [
+        rank(n, is_condemned=True, waits=waits, groups=groups, is_idle=is_idle, stands_at="x", may_wait=True)
+        for n, (groups, is_idle, waits) in enumerate(facts)
+    ]
+    if (found := has_not_arrived(group)) is not None:
+        (named,) = (e for e in group if e.local_rank in found.local_ranks)
+        assert not named.waits
+        assert named.is_idle
+        assert all(e.waits is not False for e in group if e is not named)
+
+
+def test_a_collective_that_a_rank_has_called_is_none_in_which_it_has_not_arrived() -> None:
+    """It has left it, and the others have not: a link, say."""
+    ahead = [in_nccl(n, 1842, 1840) for n in (0, 2)]
+    assert has_not_arrived([*ahead, in_nccl(1, 1840, 0)]) is None

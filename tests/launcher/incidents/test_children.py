@@ -62,6 +62,8 @@ def test_one_that_works_is_a_suspect_and_so_is_one_that_is_stuck_or_stopped(at: 
     assert child(at, fetch, LOOP, *AFTER_A_FORK).place == at
     assert [child(state=state).is_suspect for state in "DTtSR"] == [True, True, True, False, False]
     assert str(child(at, LOOP)) == f"pid 7 (pt_data_worker): state S in poll, at {at}"
+    reads = child(at, LOOP, wait="do_poll")._replace(system_call="poll")
+    assert str(reads) == f"pid 7 (pt_data_worker): state S in poll, wait channel do_poll, at {at}"
 
 
 def test_without_a_stack_the_only_one_that_waits_otherwise_is_a_suspect() -> None:

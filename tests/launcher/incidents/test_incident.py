@@ -15,11 +15,13 @@ from launcher.incidents.children import Child
 from launcher.incidents.frames import Frame, Thread
 from launcher.incidents.incident import Incident
 from launcher.incidents.incident_files import DamagedIncidentError, read_incident, read_incidents
-from launcher.incidents.phrases import SHORT_STACK, shortened
+from launcher.incidents.phrases import SHORT_STACK, kernel_phrase, shortened
 from launcher.incidents.rank_report import RankReport
+from launcher.processes.evidence import Evidence
 from launcher.records.format_versions import UnknownVersionError
 from resilience_core.protocol.cell_layout import SHARED_SECTION
 from resilience_core.protocol.error_record import ErrorRecord
+from resilience_core.protocol.group_numbers import GroupNumber
 
 texts = st.text(max_size=20)
 frames = st.builds(Frame, texts, texts, st.integers(0, 10**6))
@@ -41,6 +43,7 @@ reports = st.builds(
     limit_seconds=seconds,
     iteration=counts,
     process_state=st.none() | texts,
+    system_call=st.none() | texts,
     exit_code=st.none() | st.integers(-64, 255),
     message=st.none() | texts,
     waits_in=st.none() | texts,
@@ -333,6 +336,86 @@ def test_the_report_says_why_there_is_no_stack() -> None:
     assert told("failure", cause="exit", exit_code=1) == ""  # the traceback tells
     assert told("failure") == ""  # a peer, which runs
     assert told("hang", no_stack="it is stopped") == "  no stack: it is stopped"
+
+
+def test_of_a_rank_without_a_python_frame_it_is_said_where_it_is_in_the_kernel() -> None:
+    """Stuck in C before or after all of its Python, or in a file system: nothing else tells where it hangs."""
+    bare = HUNG._replace(stack=(), process_state="D", system_call="fsync", kernel_wait="jbd2_log_wait_commit")
+    place = "sleeps uninterruptibly in the kernel (state D) in fsync, wait channel jbd2_log_wait_commit"
+    incident = HANG._replace(ranks=(VICTIM, bare))
+
+    assert f"  stack   no Python frame known: {place}" in incident.summary()
+    report = incident.report()
+    assert report[report.index("  no stack could be had") + 1 :].count(f"  process {place}") == 1
+    # So it is of a main thread that has no frame, while another thread has one.
+    odd = bare._replace(stack=(Thread("MainThread", False, False, ()),))
+    assert f"  stack   no Python frame known: {place}" in HANG._replace(ranks=(odd,)).summary()
+    # With a stack the report alone has it.
+    framed = HANG._replace(ranks=(bare._replace(stack=STACK),))
+    assert not any(place in line for line in framed.summary())
+    assert f"  process {place}" in framed.report()
+    # Of a failure nobody was looked at, and who has ended is nowhere.
+    assert not any(place in line for line in incident._replace(kind="failure").report())
+    assert not any(place in line for line in HANG._replace(ranks=(bare._replace(exit_code=1),)).report())
+
+
+@pytest.mark.parametrize(
+    ("groups", "is_idle", "said"),
+    [
+        (
+            [GroupNumber("0", 1843, 8, "nccl", "", "all_reduce", 1841)],
+            False,
+            "in collective 1841 of group 0 (all_reduce)",
+        ),
+        ([GroupNumber("0", 1841, 8, "gloo", "", "", 1841)], False, "in collective 1841 of group 0"),
+        ([GroupNumber("3", 7, 2, "nccl", "tp", "recv 0<-1")], False, "in recv 0<-1 of group 3 'tp'"),
+        ([GroupNumber("0", 1840, 8, "nccl", "", "", 0)], True, "after collective 1840 of group 0"),
+        ([GroupNumber("0", 0, 8), GroupNumber("1", 12, 2)], None, "at collective 12 of group 1"),
+        (
+            [GroupNumber(name, 5, 2, first_undone=5) for name in "012"],
+            False,
+            "in collective 5 of group 0 and in collective 5 of group 1",
+        ),
+    ],
+)
+def test_how_far_a_rank_is_in_its_collectives_is_told_of_culprits_and_peers(
+    groups: list[GroupNumber], is_idle: bool | None, said: str
+) -> None:
+    evidence = Evidence(1, groups=tuple(groups), is_idle=is_idle)
+    ranks = (VICTIM._replace(evidence=evidence), HUNG._replace(evidence=evidence))
+    incident = HANG._replace(ranks=ranks)
+    told = incident.summary()
+    assert f"  comms   {said}" in told
+    (peer,) = (line for line in told if line.startswith("  peer "))
+    assert peer.endswith(f", waits in all_reduce (c10d.py:3), {said}")
+    assert Incident.from_json(json.loads(json.dumps(incident.to_json()))) == incident
+    nothing = HANG._replace(ranks=(HUNG._replace(evidence=Evidence(1, groups=(GroupNumber("0", 0, 2),))),))
+    assert "comms" not in "\n".join(nothing.summary())
+
+
+def test_a_group_that_is_none_makes_the_incident_a_damaged_one(tmp_path: Path) -> None:
+    evidence = Evidence(1, groups=(GroupNumber("0", 5, 2),))
+    written = HANG._replace(ranks=(HUNG._replace(evidence=evidence),)).write(str(tmp_path))
+    path = Path(str(written.folder), "incident.json")
+    path.write_text(path.read_text().replace('["0", 5, 2,', '["0", "5", 2,'))
+    with pytest.raises(DamagedIncidentError, match="not a group"):
+        read_incident(str(written.folder))
+
+
+@pytest.mark.parametrize(
+    ("state", "call", "wait", "said"),
+    [
+        ("S", "futex", "futex_do_wait", "sleeps in the kernel (state S) in futex, wait channel futex_do_wait"),
+        ("S", None, "futex_do_wait", "sleeps in the kernel (state S) in futex_do_wait"),
+        ("D", "system call 999", None, "sleeps uninterruptibly in the kernel (state D) in system call 999"),
+        ("R", None, None, "runs (state R)"),
+        ("T", "read", None, "is stopped by a signal (state T) in read"),
+        ("t", None, None, "is stopped by a tracer (state t)"),
+        ("I", None, None, "is (state I)"),
+    ],
+)
+def test_a_place_in_the_kernel_has_its_words(state: str, call: str | None, wait: str | None, said: str) -> None:
+    assert kernel_phrase(state, call, wait) == said
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,36 @@ def test_the_stacks_of_several_processes_are_taken_at_once(
     assert list(tmp_path.glob("*.json")) == []
 
 
+ANSWERS = """
+import sys
+from resilience_core.monitoring.group_numbers import start_answering
+thread = start_answering(sys.argv[1])
+def training_step():
+    print("ready", flush=True)
+    sys.stdin.read()
+if len(sys.argv) > 2:
+    import faulthandler
+    faulthandler.register(int(sys.argv[2]), file=open(sys.argv[3], "w"), all_threads=True, chain=False)
+training_step()
+"""
+
+
+@pytest.mark.parametrize("py_spy", [pytest.param(PY_SPY, marks=needs_py_spy, id="py-spy"), None])
+def test_the_thread_that_answers_questions_is_in_no_stack(
+    spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path, py_spy: str | None
+) -> None:
+    process = spawn(ANSWERS, str(tmp_path / "cell"), str(STACK_SIGNAL), str(tmp_path / "stack"))
+    found = take_stacks(
+        {0: process.pid},
+        py_spy=py_spy,
+        timeout_seconds=60,
+        fallback_files={0: str(tmp_path / "stack")},
+        fallback_signal=STACK_SIGNAL,
+    )
+    (thread,) = found[0]
+    assert "training_step" in [frame.function for frame in thread.frames]
+
+
 @needs_py_spy
 def test_a_stopped_process_is_read_and_stays_stopped(stands: subprocess.Popen[str], tmp_path: Path) -> None:
     stands.send_signal(signal.SIGSTOP)

@@ -34,7 +34,14 @@ S = 1_000_000_000
 LONG = 600 * S
 CONFIG = MonitorConfig.from_document(json.loads(FaultToleranceConfig(stack_capture_timeout=600).to_json()))
 SETTINGS = MonitorSettings(-1, -1, -1, "", CONFIG)
-MACHINE: Any = SimpleNamespace(facts=lambda seconds: ("kernel, 1.0 s ago: Link down",))
+NAMED: list[dict[int, str]] = []
+MACHINE: Any = SimpleNamespace(facts=lambda _, ranks: NAMED.append(ranks) or ("kernel, 1.0 s ago: Link down",))
+
+
+def rank_of(order: WatchOrder, pid: int = 4711) -> Any:
+    return SimpleNamespace(order=order, view=lambda: "view", pid=lambda view: pid)
+
+
 INCIDENT = Incident("hang", 3, "?", "?", ())
 
 
@@ -112,7 +119,7 @@ def test_a_word_of_an_earlier_verdict_is_not_taken_for_this_one(channel: Channel
 
 def test_on_one_node_nobody_is_told_of_a_suspicion_or_waited_for(channel: Channel) -> None:
     order = WatchOrder(3, 0, 0, "cell", has_others=False)
-    reporter = reporter_to(channel.monitor, MACHINE, order, time.monotonic_ns(), CONFIG)
+    reporter = reporter_to(channel.monitor, MACHINE, [rank_of(order)], time.monotonic_ns(), CONFIG)
     reporter.suspicion()
     reporter.await_others()
     reporter.incident(INCIDENT, [0], None)
@@ -122,7 +129,7 @@ def test_on_one_node_nobody_is_told_of_a_suspicion_or_waited_for(channel: Channe
 
 def test_with_other_nodes_the_suspicion_is_told_before_the_verdict(channel: Channel) -> None:
     order = WatchOrder(3, 0, 0, "cell", has_others=True)
-    reporter = reporter_to(channel.monitor, MACHINE, order, time.monotonic_ns(), CONFIG)
+    reporter = reporter_to(channel.monitor, MACHINE, [rank_of(order)], time.monotonic_ns(), CONFIG)
     reporter.suspicion()
     reporter.incident(INCIDENT, [0], None)
     channel.order(Proceed(3))
@@ -133,7 +140,7 @@ def test_with_other_nodes_the_suspicion_is_told_before_the_verdict(channel: Chan
 def test_the_wait_ends_as_long_after_the_verdict_as_stacks_may_take(channel: Channel) -> None:
     """However long evidence has taken since."""
     order = WatchOrder(3, 0, 0, "cell", has_others=True)
-    reporter = reporter_to(channel.monitor, MACHINE, order, time.monotonic_ns() - 601 * S, CONFIG)
+    reporter = reporter_to(channel.monitor, MACHINE, [rank_of(order)], time.monotonic_ns() - 601 * S, CONFIG)
     reporter.await_others()
 
 
@@ -152,11 +159,13 @@ def test_a_look_tells_what_is_seen_of_ranks_and_machine(
         return INCIDENT._replace(kind=ELSEWHERE)
 
     monkeypatch.setattr(other_nodes, "incident_whatever_happens", incident)
-    ranks: Any = [SimpleNamespace(order=WatchOrder(3, 0, 0, "cell"))]
+    NAMED.clear()
+    ranks: Any = [rank_of(WatchOrder(3, 0, 5, "cell")), rank_of(WatchOrder(3, 1, 6, "cell"), pid=0)]
     reader: Any = None
     look_for_others(Look(3, may_signal), ranks, SETTINGS, reader, channel.monitor, MACHINE)
     (looked,) = channel.told()
     assert asked == [{"may_signal": may_signal}]
+    assert NAMED == [{4711: "rank 5"}]
     assert looked == Looked(3, INCIDENT._replace(kind=ELSEWHERE, machine=("kernel, 1.0 s ago: Link down",)))
 
 

@@ -22,6 +22,7 @@ from launcher.agent import incident_log, monitor_reports
 from launcher.agent.announcements import near_miss
 from launcher.agent.job_limits import JobLimits
 from launcher.agent.job_stories import JobStories
+from launcher.incidents.accounts import account_text, parse_account
 from launcher.incidents.attributed import Attribution
 from launcher.incidents.children import children_of
 from launcher.incidents.frames import Frame, Thread
@@ -32,6 +33,7 @@ from launcher.incidents.rank_report import RankReport
 from launcher.incidents.source_lines import SourceReader
 from launcher.monitor import hang_incident, rank_evidence, termination
 from launcher.monitor.deadline_rules import DeadlineRules
+from launcher.monitor.hang_incident import trimmed
 from launcher.monitor.messages import MonitorConfig, MonitorReport, MonitorSettings, Spared, WatchOrder
 from launcher.monitor.near_miss import NearMiss
 from launcher.monitor.rank_monitor import RankMonitor
@@ -39,6 +41,8 @@ from launcher.monitor.termination import Reporter, terminate
 from launcher.processes.evidence import Evidence, ProcessLook, look_at
 from launcher.processes.handles import wait_for_exit
 from resilience_core import FaultToleranceConfig
+from resilience_core.monitoring import group_numbers
+from resilience_core.monitoring.group_numbers import start_answering
 from resilience_core.monitoring.learned_limits import LearnedLimits, Seen
 from resilience_core.protocol.cell import Cell
 from resilience_core.protocol.cell_layout import (
@@ -55,6 +59,7 @@ from resilience_core.protocol.cell_layout import (
     WATCHED,
 )
 from resilience_core.protocol.error_record import ErrorRecord
+from resilience_core.protocol.group_numbers import GroupNumber, GroupNumbers
 from resilience_core.protocol.limits_text import write_limits
 from resilience_core.system.proc import process_start_time
 
@@ -229,6 +234,54 @@ def test_what_a_hung_rank_may_wait_for_is_named_with_its_stack(
     assert f"  child   pid {child} (sleep): state " in "\n".join(told.summary())
 
 
+def test_where_ranks_and_children_without_a_stack_are_in_the_kernel_is_told(
+    group: Group, spawn: Callable[..., subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hang_incident, "_LONGEST_LOOK_AT_CALLS_SECONDS", 180)
+    parent = spawn("import subprocess; helper = subprocess.Popen(['cat']); print('ready', flush=True); helper.wait()")
+    (child,) = (each.pid for each in children_of(parent.pid, time.monotonic() + 60))
+    group.cells[0].words[PID], group.cells[0].words[START_TIME] = parent.pid, process_start_time(parent.pid) or 0
+    group.stacks = {}
+    for pid in (parent.pid, child):
+        _until_asleep(pid)
+
+    assert group.condemn() == [0, 1]
+    os.kill(child, signal.SIGKILL)
+
+    ((told, _, _),) = group.incidents
+    for incident in (told, read_incident(str(told.folder))):
+        assert [rank.system_call for rank in incident.ranks] == ["wait4", "read"]
+        assert "  stack   no Python frame known: sleeps in the kernel (state S) in wait4" in "\n".join(
+            incident.summary()
+        )
+    assert "(cat): state S in read" in "\n".join(incident.report())
+
+
+def test_who_answers_tells_how_far_it_is_and_nobody_else_is_waited_for(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked before stacks are taken, read after them; a stopped rank is not asked."""
+    monkeypatch.setattr(hang_incident, "_LONGEST_ANSWER_SECONDS", 180)
+    threads = [start_answering(cell.path) for cell in group.cells]
+    numbers = GroupNumbers((GroupNumber("0", 5, 2, "gloo", "", "", 5),), False)
+    monkeypatch.setattr(group_numbers, "answers_to", lambda question: [numbers.to_line(question, is_last=True)])
+    os.kill(group.processes[0].pid, signal.SIGSTOP)
+    end = time.monotonic() + 180
+    while (look := look_at(group.processes[0].pid)) is not None and look.state != "T":
+        assert time.monotonic() < end
+    assert group.condemn() == [0, 1]
+    for thread in threads:
+        assert thread is not None
+        thread.stop()
+    ((told, _, _),) = group.incidents
+    for incident in (told, read_incident(str(told.folder))):
+        stopped, waits = (rank.evidence for rank in incident.ranks)
+        assert stopped is not None
+        assert waits is not None
+        assert (stopped.groups, stopped.is_idle) == ((), None)
+        assert (waits.groups, waits.is_idle) == (numbers.groups, False)
+
+
 def test_a_child_of_a_culprit_that_is_not_overdue_is_named(
     group: Group, spawn: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -356,6 +409,25 @@ def test_source_that_does_not_answer_leaves_open_who_waits(group: Group, monkeyp
 
     assert group.condemn() == [0, 1]
     assert group.incidents[0][0].culprits == ()
+
+
+def test_native_frames_are_for_the_report_and_in_no_message(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    native = (Thread("MainThread", True, False, (Frame("poll", "libc.so.6", 0, "native"), *IN_C)),)
+    asked: list[list[int]] = []
+
+    def look(pids: dict[int, int], *_: Any) -> Any:
+        asked.append(list(pids))
+        return {0: native}, {1: "not taken"}
+
+    monkeypatch.setattr(hang_incident, "native_stacks_of", look)
+    assert group.condemn() == [0, 1]
+    assert asked == [[0, 1]]  # the culprit first
+    ((told, _, _),) = group.incidents
+    assert [rank.native for rank in trimmed(told).ranks] == [(), ()]
+    written = read_incident(str(told.folder))
+    assert [(rank.native, rank.no_native) for rank in written.ranks] == [(native, None), ((), "not taken")]
+    account = parse_account(account_text(written, was_told=True)).incident
+    assert [rank.native for rank in account.ranks] == [(), ()]
 
 
 def test_a_thread_in_code_of_its_own_is_told_with_the_line_alone(group: Group) -> None:

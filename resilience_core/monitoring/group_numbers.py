@@ -1,0 +1,174 @@
+"""A thread of the rank that tells how far it is in the collectives of each process group, when its monitor asks.
+
+Sketched were, beside it:
+
+* *The signal for stacks writes the numbers, too.* No Python runs in faulthandler's handler, and a handler of Python
+  would run only once the main thread is back from the collective in which it hangs.
+* *The rank notes the numbers with what it writes at the end of a section.* That costs each step, and tells how far it
+  was before the step that hangs.
+* *The debug pipe of NCCL's flight recorder* (``TORCH_NCCL_DEBUG_INFO_PIPE_FILE``). torch looks at it once a second, it
+  has to be set up in the environment of every rank, knows nothing of gloo, and is answered by a pickle.
+* *torch's own server of such figures* (``torch.distributed.elastic.control_plane``): a server with a pool of threads.
+
+A thread that reads from a pipe costs nothing until it is asked, and answers while the main thread waits in a
+collective, which lets go of the GIL. Where that is kept, the thread cannot answer: such a rank waits in no collective.
+
+What it asks torch for makes no CUDA call, but for the names of collectives of NCCL that are not done (event queries,
+as torch's own watchdog makes them all the time). It is therefore asked for last.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from resilience_core.protocol.group_numbers import ANSWERS, MOST_GROUPS, QUESTIONS, GroupNumber, GroupNumbers
+from resilience_core.system.plain_files import only_plain
+
+__all__ = ["NumbersThread", "answers_to", "has_groups", "start_answering"]
+
+logger = logging.getLogger(__name__)
+
+_C10D = "torch.distributed.distributed_c10d"
+_STOP = b"stop\n"
+_LONGEST_QUESTION = 200
+_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP}
+"""What a fault of the thread itself raises; it must not be blocked."""
+
+
+class NumbersThread(threading.Thread):
+    """Waits for questions beside a cell, and answers them there.
+
+    Args:
+        cell_path: Of the cell.
+
+    Raises:
+        OSError: The pipe or the file cannot be made.
+    """
+
+    def __init__(self, cell_path: str) -> None:
+        super().__init__(name="ft_groups", daemon=True)
+        self._pid = os.getpid()
+        self._path = cell_path + QUESTIONS
+        with contextlib.suppress(FileNotFoundError):  # of an earlier client of this process
+            os.unlink(self._path)
+        os.mkfifo(self._path, 0o600)
+        # Both ends, so that a read waits for the next question once the monitor has closed its end.
+        self._questions = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._answers = only_plain(cell_path + ANSWERS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
+        except OSError:
+            os.close(self._questions)
+            raise
+
+    def run(self) -> None:
+        """Answer until told to stop."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
+        while not (question := os.read(self._questions, _LONGEST_QUESTION)).endswith(_STOP):
+            # Of several the last one is waited for.
+            name = question.decode("ascii", errors="replace").split("\n")[-2 if question.endswith(b"\n") else -1]
+            with contextlib.suppress(OSError):  # no room, or a folder that is gone
+                for line in answers_to(name):
+                    os.write(self._answers, line.encode())
+        os.close(self._questions)
+        os.close(self._answers)
+
+    def stop(self) -> None:
+        """Answer no more; does not wait for that."""
+        if self._pid != os.getpid():  # a child that was forked, which has the descriptors and not the thread
+            return
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+        if self.is_alive():
+            os.write(self._questions, _STOP)
+
+
+def has_groups() -> bool:
+    """Return whether this process has a process group of torch.
+
+    Without one there is nothing to tell, and no thread of ours that Python would warn of where the script forks.
+    """
+    world = getattr(sys.modules.get(_C10D), "_world", None)
+    return bool(getattr(world, "pg_names", None))
+
+
+def start_answering(cell_path: str) -> NumbersThread | None:
+    """Start the thread; None where it cannot be had, which costs the answers and nothing else."""
+    try:
+        thread = NumbersThread(cell_path)
+        thread.start()
+    except (OSError, RuntimeError) as error:  # RuntimeError: pids.max, RLIMIT_NPROC
+        logger.debug("nobody can ask this rank how far it is in its collectives: %s", error)
+        return None
+    return thread
+
+
+def answers_to(question: str) -> Iterator[str]:
+    """Yield the lines of an answer: what can always be had, then the same with what may take longer."""
+    try:
+        known = _numbers()
+        yield known.to_line(question, is_last=False)
+        yield _with_recorder(known).to_line(question, is_last=True)
+    except Exception:
+        logger.debug("cannot tell how far this rank is in its collectives", exc_info=True)
+
+
+def _numbers() -> GroupNumbers:
+    c10d = sys.modules.get(_C10D)
+    if c10d is None:
+        return GroupNumbers()
+    world = c10d._world
+    groups = []
+    for group, name in list(world.pg_names.items())[:MOST_GROUPS]:
+        try:
+            number = group._get_sequence_number_for_group()
+        except RuntimeError:  # its backend has none
+            continue
+        backend = world.pg_map[group][0] if group in world.pg_map else ""
+        groups.append(GroupNumber(str(name), int(number), group.size(), str(backend), _description(group)))
+    return GroupNumbers(tuple(groups))
+
+
+def _description(group: Any) -> str:
+    description = str(getattr(group, "group_desc", ""))
+    return "" if description in ("default_pg", "undefined") else description
+
+
+def _with_recorder(known: GroupNumbers) -> GroupNumbers:
+    """Add what the flight recorder knows of what is not done."""
+    c10d: Any = sys.modules.get("torch._C._distributed_c10d")
+    of_all, of_nccl = (getattr(c10d, name, None) for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"))
+    status = [each for dump in (of_all, of_nccl) if dump is not None for each in _status(dump(False, True))]
+    # Entries of gloo are never marked as done, so all of them would come: megabytes, while the GIL is held.
+    entries = json.loads(of_nccl(True, True)).get("entries", []) if of_nccl is not None else []
+    active = [each for each in entries if not each.get("retired")]
+    if not status:
+        return known
+    groups = [
+        _undone(group, status, [e for e in active if e["process_group"][0] == group.name]) for group in known.groups
+    ]
+    return GroupNumbers(tuple(groups), not active and all(done >= called for called, done in status))
+
+
+def _status(dump: bytes) -> Iterator[tuple[int, int]]:
+    """Yield how many collectives of each group were called, and how many are done; groups have other names there."""
+    for each in (json.loads(dump).get("pg_status") or {}).values():
+        if (called := int(each["last_enqueued_collective"])) >= 0:
+            yield called, max(int(each["last_completed_collective"]), 0)
+
+
+def _undone(group: GroupNumber, status: list[tuple[int, int]], active: list[dict[str, Any]]) -> GroupNumber:
+    collectives = [each for each in active if not each.get("is_p2p")]
+    for first in (*collectives, *active):
+        operation = str(first["profiling_name"]).rpartition("nccl:")[2]
+        number = int(first["collective_seq_id"]) if collectives else None
+        return group._replace(operation=operation, first_undone=number)
+    firsts = {0 if done >= called else done + 1 for called, done in status if called == group.number}
+    return group._replace(first_undone=firsts.pop()) if len(firsts) == 1 else group

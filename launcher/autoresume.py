@@ -26,15 +26,15 @@ from typing import NamedTuple
 from launcher.agent.progress import NOTHING_REACHED, Reached
 from launcher.agent.run_tally import RunOutcome, Tally
 from launcher.command_line.autoresume_options import make_parser
+from launcher.command_line.log_settings import log_settings, value_of
 from launcher.incidents.incident_files import read_incidents
 from launcher.processes.exit_codes import FAILED, REFUSED, SUCCEEDED, by_signal
 from launcher.processes.working_folder import completed
 from launcher.records import console
-from launcher.records.console import ERROR, INFO, announce
+from launcher.records.console import CRITICAL, INFO, announce
 from launcher.records.format_versions import UnknownVersionError
 from launcher.records.log_records import take_over_logging, warn_once
 from launcher.records.run_events import Began, Ended, OtherEvent, Requested, RunEvent, StoppedOnPurpose, typed_events
-from resilience_core.config.converters import level
 from resilience_core.environment import FINISHED_FLAG_VARIABLE
 from resilience_core.protocol.control import WorkloadAction
 from resilience_core.system.prctl import die_with_parent
@@ -72,6 +72,7 @@ class AutoResume:
             announce(
                 f"training is complete already: {flag} exists. Delete it, or name another --flag-file, to train anew",
                 level=INFO,
+                event="complete",
             )
             return SUCCEEDED
         code, why = self._loop(flag)
@@ -79,7 +80,8 @@ class AutoResume:
         announce(
             f"{why} (after {tally.runs} run(s), {tally.failures} failed, {time.monotonic() - began:.0f} s; "
             f"last iteration {'unknown' if tally.best is None else tally.best})",
-            level=INFO if code == SUCCEEDED else ERROR,
+            level=INFO if code == SUCCEEDED else CRITICAL,
+            event="complete" if code == SUCCEEDED else "given_up",
         )
         return code
 
@@ -88,7 +90,8 @@ class AutoResume:
             if os.path.exists(flag):
                 self._tally.add(outcome)
                 return SUCCEEDED, "training is complete"
-            announce(_told(self._tally.runs + 1, outcome, flag))
+            facts = {"run": self._tally.runs + 1, "exit_code": outcome.exit_code}
+            announce(_told(self._tally.runs + 1, outcome, flag), event="run_ended", facts=facts)
             why = self._tally.add(outcome)
             if self._heard:
                 break
@@ -123,7 +126,7 @@ class AutoResume:
         if self._tally.failures_in_a_row:
             seconds = self._options.backoff * 2.0 ** min(self._tally.failures_in_a_row - 1, 30)
             seconds = min(seconds, self._options.max_backoff)
-            announce(f"the next run begins in {seconds:g} s", level=INFO)
+            announce(f"the next run begins in {seconds:g} s", level=INFO, event="waiting")
             # A handler that comes in the moment before a call that waits does not end it; what is blocked waits for us.
             signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
             try:
@@ -151,33 +154,7 @@ def _live_and_die_with_us() -> None:
 
 def _log_folder(command: Sequence[str]) -> str:
     """Return where that launcher makes its log folders."""
-    return _value_of(command, "log_dir") or "ft_logs"
-
-
-def _log_level(command: Sequence[str]) -> int:
-    """Return the ``log_level`` on that launcher's command line; INFO where there is none, or none that is valid."""
-    text = _value_of(command, "ft_log_level", "ft_param_log_level")
-    try:
-        return level(text) if text else INFO
-    except ValueError:  # the launcher refuses it, and says why
-        return INFO
-
-
-def _value_of(command: Sequence[str], *options: str) -> str | None:
-    """Return the value of an option of that launcher, in whichever spelling; None where it is not given.
-
-    Args:
-        command: The launcher's command line.
-        options: The option's names, without leading dashes and with underscores.
-    """
-    for index, word in enumerate(command):
-        name, has_value, value = word.partition("=")
-        if name.startswith("--") and name[2:].replace("-", "_") in options:
-            if has_value:
-                return value
-            if index + 1 < len(command):
-                return command[index + 1]
-    return None
+    return value_of(command, "log_dir") or "ft_logs"
 
 
 class _Left(NamedTuple):
@@ -242,15 +219,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: Arguments without the program's name; those of the process when None.
     """
-    console.set_prefix("ft_autoresume")
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    console.follow(log_settings(arguments), "autoresume", "ft_autoresume")
     try:
-        return _main(list(sys.argv[1:] if argv is None else argv))
+        return _main(arguments)
     finally:
         console.finish()
 
 
 def _main(arguments: list[str]) -> int:
     parser = make_parser()
+    if console.state().format == "json":  # else argparse writes lines of its own
+        setattr(parser, "error", lambda why: sys.exit(_refused(why)))  # noqa: B010 - mypy allows no assignment
     if "--" not in arguments:
         if {"-h", "--help", "--version"} & set(arguments):
             parser.parse_args(arguments)
@@ -266,7 +246,7 @@ def _main(arguments: list[str]) -> int:
         return _refused(f"{options.flag_file}: there is no folder {folder}; make it")
     if os.path.isdir(options.flag_file):
         return _refused(f"{options.flag_file} is a folder; name a file with --flag-file")
-    take_over_logging(_log_level(options.command))
+    take_over_logging(console.threshold())
     try:
         return AutoResume(options).run()
     except OSError as error:
@@ -274,7 +254,7 @@ def _main(arguments: list[str]) -> int:
 
 
 def _refused(why: str) -> int:
-    announce(f"error: {why}", level=ERROR)
+    announce(f"error: {why}", level=CRITICAL, event="refused")
     return REFUSED
 
 

@@ -23,7 +23,7 @@ from launcher.processes.shortages import (  # here: later there may be no descri
     shortage,
 )
 from launcher.processes.stuck_threads import let_go_of_others, notice, stuck_threads
-from launcher.records.console import DEBUG, ERROR, announce, finish
+from launcher.records.console import CRITICAL, DEBUG, ERROR, announce, finish, follow
 
 if TYPE_CHECKING:
     from launcher.command_line.options import LaunchJob
@@ -68,7 +68,7 @@ def console_main() -> None:
         return
     stuck = stuck_threads(_LONGEST_FLUSH_SECONDS)
     if lines := notice(stuck, outcome):
-        announce(*lines, level=ERROR)
+        announce(*lines, level=ERROR, event="stuck")
     finish(_LONGEST_FLUSH_SECONDS)
     streams.flush_standard_streams(_LONGEST_FLUSH_SECONDS)
     if stuck:
@@ -78,13 +78,15 @@ def console_main() -> None:
 
 def _guarded(arguments: list[str], may_fork: bool) -> int | Handover:
     from launcher.command_line import torch_versions
+    from launcher.command_line.log_settings import log_settings
 
+    follow(log_settings(arguments))  # what is refused before it is parsed is said in the form that is asked for
     torch = torch_versions.installed_version()
     problem = _platform_problem() or torch_versions.problem_with(torch)
     if problem is not None:
         return _refuse(problem)
     if (warning := torch_versions.warning_about(torch)) is not None:
-        announce(f"warning: {warning}")
+        announce(f"warning: {warning}", event="warning")
     from launcher.command_line.environment_checks import check_environment
     from resilience_core.errors import ResilienceError
 
@@ -97,10 +99,11 @@ def _guarded(arguments: list[str], may_fork: bool) -> int | Handover:
         refused = shortage(error)
         trace = traceback.format_exc().splitlines()
         if refused is not None:
-            announce(*trace, level=DEBUG)
-            announce(refused, level=ERROR)
+            announce(*trace, level=DEBUG, event="traceback")
+            announce(refused, level=CRITICAL, event="refused")
         else:
-            announce(*trace, "this is a mistake in ft_launcher; please report it", level=ERROR)
+            said = "this is a mistake in ft_launcher; please report it"
+            announce(*trace, said, level=CRITICAL, event="traceback")
         return FAILED
 
 
@@ -109,7 +112,9 @@ def _run(arguments: list[str], may_fork: bool) -> int | Handover:
         from launcher.agent.job import run
         from launcher.command_line.options import parse
 
-        return run(parse(arguments))
+        job = parse(arguments)
+        follow(job.log_state)
+        return run(job)
 
     from launcher.command_line.default_threads import set_default
     from launcher.processes.handles import become_subreaper
@@ -123,6 +128,7 @@ def _run(arguments: list[str], may_fork: bool) -> int | Handover:
     from launcher.command_line.options import parse
 
     job = parse(arguments)
+    follow(job.log_state)
     from launcher.workers.script_settings import ImportSettings
 
     script, options = job.arguments.training_script, job.arguments
@@ -166,7 +172,7 @@ def _zygote(job: LaunchJob, inherited: Collection[int], settings: ImportSettings
         return None
     why_not = _why_not_warm(job) or settings.why_not
     if why_not is not None:
-        announce(f"warm start is off: {why_not}; workers are spawned instead (said once)")
+        announce(f"warm start is off: {why_not}; workers are spawned instead (said once)", event="worker_start")
         return None
     if settings.change(os.environ):  # torch has been imported here without them
         return ZygoteHandle.by_exec(preload(job.config), {**import_environment(os.environ), **settings.values})
@@ -207,5 +213,5 @@ def _platform_problem() -> str | None:
 
 
 def _refuse(why: str) -> int:
-    announce(f"error: {why}", level=ERROR)
+    announce(f"error: {why}", level=CRITICAL, event="refused")
     return REFUSED

@@ -81,7 +81,7 @@ class RankMonitors:
         log_dir, run_dir = _path("log_dir", log_dir), _path("run_dir", run_dir)
         if num_ranks < 1:
             raise ValueError(f"num_ranks is {num_ranks}; give at least 1")
-        console.set_level(config.log_level)
+        console.follow(console.State(config.log_level, config.log_format))
         self.num_ranks = num_ranks
         self._load_plugins = config.load_plugins
         with contextlib.ExitStack() as stack:
@@ -193,4 +193,4 @@ def _path(name: str, value: str | os.PathLike[str] | None) -> str | None:
 
 
 def _tell_change(change: str, reason: str) -> None:
-    console.announce(announcements.monitor_changed(change, reason), level=announcements.level_of(change))
+    console.announce(announcements.monitor_changed(change, reason), level=announcements.level_of(change), event=change)

@@ -347,7 +347,11 @@ def log_levels() -> Iterator[None]:
     """Put back what a client or a launcher in this process has set: later tests hear what is logged, as before it."""
     loggers = [logging.getLogger(name) for name in ("launcher", "resilience_core", "adapters", "straggler")]
     before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
+    console = sys.modules.get("launcher.records.console")
+    form = (console._console.threshold, console._console.speaker) if console is not None else None
     yield
+    if console is not None:
+        console._console.threshold, console._console.speaker = form
     for logger, level, handlers in before:
         logger.setLevel(level)
         logger.handlers[:] = handlers

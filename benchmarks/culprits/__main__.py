@@ -118,8 +118,10 @@ class Try:
         """Compare what each node has printed."""
         said = []
         for node in range(self.nodes):
+            prefix = f"ft_launcher[node{node}]: "
             lines = (self.folder / f"output{node}.txt").read_text(errors="replace").splitlines()
-            at = next((n for n, line in enumerate(lines) if line.startswith("ft_launcher:   why ")), None)
+            lines = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
+            at = next((n for n, line in enumerate(lines) if line.startswith("  why ")), None)
             said.append(tuple(lines[at - 1 : at + 2]) if at is not None else ())
         if len(set(said)) != 1 or len(said[0]) != 3:
             return [f"the nodes have not said the same three lines: {said}"]

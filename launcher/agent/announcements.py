@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
+from typing import TypedDict
 
 from launcher.incidents.incident import Incident
 from launcher.incidents.job_incident import JobIncident
@@ -14,6 +14,8 @@ from launcher.records.console import ERROR, WARNING
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = [
+    "About",
+    "about",
     "backing_off",
     "closing",
     "ended_unprotected",
@@ -25,6 +27,25 @@ __all__ = [
     "what_follows",
     "withdrawn",
 ]
+
+
+class About(TypedDict):
+    """How an incident is announced, beside its lines (:func:`launcher.records.console.announce`)."""
+
+    level: int
+    event: str
+    ranks: list[int]
+    generation: int
+    culprits_from: int
+
+
+def about(incident: Incident | JobIncident) -> About:
+    """Return how an incident is announced."""
+    if isinstance(incident, JobIncident):
+        ranks = [each.rank.rank for each in incident.culprits]
+    else:
+        ranks = [rank.rank for rank in incident.speakers]
+    return About(level=ERROR, event=incident.kind, ranks=ranks, generation=incident.generation, culprits_from=0)
 
 
 def what_follows(taken: int, allowed: int) -> str:
@@ -59,12 +80,9 @@ def closing(incident: Incident | JobIncident | None, why: str | None) -> list[st
         why: Why the job is not restarted.
     """
     lines = [f"the job has failed{f': {why}' if why else ''}"]
-    if isinstance(incident, JobIncident):
-        lines += [f"  {line}" for line in incident.headlines()]  # why, and where there is more, was told right before
-    elif incident is not None:
+    if incident is not None:  # why that rank is named was told with the incident
         lines += [f"  {line}" for line in incident.headlines()]
-        if incident.folder is not None:
-            lines.append(f"  report  {os.path.join(incident.folder, 'report.txt')}")
+        lines += incident.where_more_is()
     return lines
 
 

@@ -88,10 +88,10 @@ class FaultTolerantAgent(QuietAgent):
         """How many generations have failed; the nodes of a job agree on it."""
         return self._rendezvous_handler.failures
 
-    def last_words(self) -> list[str]:
-        """Return what to say about a job that has failed; no more about a job that ends otherwise."""
+    def tell_end(self) -> None:
+        """Tell people that the job has failed, and why."""
         allowed = self._worker_group.spec.max_restarts
-        return self.incidents.closing(self.generation, self.ended_because, allowed, self._remaining_restarts)
+        self.incidents.tell_end(self.generation, self.ended_because, allowed, self._remaining_restarts)
 
     # ---- torch's seam -----------------------------------------------------------------------------------
 
@@ -153,20 +153,21 @@ class FaultTolerantAgent(QuietAgent):
         """
         if self._current is None:
             return
-        seen_ns = time.monotonic_ns()
+        seen_ns, number = time.monotonic_ns(), self._current.number
         seconds = self._resources.config.failure_stop_timeout
         failed_elsewhere = self._rendezvous_handler.failed_elsewhere()
         may_save = not self._current.processes.failed and not failed_elsewhere
         if self._restart_reason is None:  # nothing has failed here
             what = "the failure of another node" if failed_elsewhere else "the change of nodes"
-            if why_over := self._rendezvous_handler.why_over():
-                announce(f"generation {self._current.number} is over: {why_over}")
+            if (why_over := self._rendezvous_handler.why_over()) and self.ended_because is None:
+                announce(f"generation {number} is over: {why_over}", event="over", generation=number)
             self._restart_reason = (what, seen_ns)
         if may_save:
             seconds = max(seconds, self._patience_seconds)
             goes_on = self.ended_because is None or self.excludes_this_node_only
             why = "the nodes have changed" if goes_on else "the job ends"
-            announce(f"{why}: generation {self._current.number} has up to {seconds:g} s to save and end")
+            said = f"{why}: generation {number} has up to {seconds:g} s to save and end"
+            announce(said, event="stopping", generation=number)
         with self._resources.signals.deferred():
             self._read_reports()  # a verdict that was told before is one
             if failed_elsewhere:
@@ -185,7 +186,8 @@ class FaultTolerantAgent(QuietAgent):
             self._rendezvous_handler.leaving(f"{death_sig.name} to the launcher of {os.uname().nodename}")
         with self._resources.signals.deferred():
             if asked := len(processes.running):
-                announce(f"{signal.Signals(death_sig).name} to {asked} worker(s); waiting up to {seconds:g} s")
+                said = f"{signal.Signals(death_sig).name} to {asked} worker(s); waiting up to {seconds:g} s"
+                announce(said, event="stopping", generation=self.generation)
             self._current.stop(death_sig, seconds, self._wait_for, spares_leftovers=not asked, is_last=True)
             if asked:  # they go on until they heed the signal
                 self._policy.note(self._current.views())
@@ -255,16 +257,15 @@ class FaultTolerantAgent(QuietAgent):
         allowed = group.spec.max_restarts
         if why is not None:  # whether or not a restart is left
             self._give_up(why, self._policy.exit_code)
-        else:
-            doubt = self._policy.doubt() if self._remaining_restarts > 0 else None
-            said = announcements.what_follows(allowed - self._remaining_restarts, allowed), doubt
-            announce(*filter(None, said), *said_where_deleted())
+        elif self._remaining_restarts > 0:  # that none is left is told as what has ended the job
+            said = announcements.what_follows(allowed - self._remaining_restarts, allowed)
+            for line in filter(None, (said, self._policy.doubt(), *said_where_deleted())):
+                announce(line, event="restart", generation=current.number)
         return exits
 
-    def _give_up(self, why: str, exit_code: int, *, is_told: bool = False) -> None:
+    def _give_up(self, why: str, exit_code: int) -> None:
         self.ended_because, self.exit_code, self._remaining_restarts = why, exit_code, 0
         self._resources.events.write("given_up", generation=self.generation, why=why)
-        announce(*([] if is_told else [f"giving up: {why}"]))
         self._rendezvous_handler.end(why)
 
     def _ended_on_request(self) -> RunResult | None:
@@ -286,12 +287,12 @@ class FaultTolerantAgent(QuietAgent):
             return None
         if request.action is WorkloadAction.ShutdownWorkload or not self._rendezvous_handler.has_peers:
             self.stories.requested(self.generation, rank, said.partition(" requests ")[2])
-            self._give_up(said, FAILED, is_told=True)
+            self._give_up(said, FAILED)
             return RunResult(state=WorkerState.FAILED)
         return self._exclude_this_node(said)
 
     def _exclude_this_node(self, why: str) -> RunResult:
-        announce(f"this node leaves the job: {why}", level=ERROR)
+        announce(f"this node leaves the job: {why}", level=ERROR, event="leaving")
         self._rendezvous_handler.leaving(why)
         self.ended_because, self.exit_code = why, FAILED
         self._remaining_restarts, self.excludes_this_node_only = 0, True

@@ -91,7 +91,7 @@ class Generation:
         if reason is not None:
             cause, seconds = reason[0], (time.monotonic_ns() - reason[1]) / NS_PER_SECOND
         workers = len(self._group.workers)
-        announce(restarted(self.number, workers, cause, seconds))
+        announce(restarted(self.number, workers, cause, seconds), event="started", generation=self.number)
         self._resources.events.write("restarted", generation=self.number, workers=workers, cause=cause, seconds=seconds)
 
     # ---- while it lives ---------------------------------------------------------------------------------

@@ -10,13 +10,14 @@ from launcher.agent.resources import AgentResources
 from launcher.incidents.accounts import with_ends, without_spared
 from launcher.incidents.incident import Incident
 from launcher.monitor.near_miss import NearMiss
-from launcher.records.console import announce
-from resilience_core.protocol.control import WorkloadControlRequest
+from launcher.records.console import CRITICAL, ERROR, WARNING, announce
+from resilience_core.protocol.control import WorkloadAction, WorkloadControlRequest
 
 __all__ = ["IncidentLog"]
 
 _LONGEST_WAIT_FOR_A_STORY_SECONDS = 2.5
 """Longer than until it is clear that none comes (:mod:`launcher.nodes.gathering`)."""
+_SAME_AGAIN = "the same error as in the generation before, at the same place: it does not look like chance"
 
 
 class IncidentLog:
@@ -68,8 +69,12 @@ class IncidentLog:
         self._spared.clear()
         lines = (*incident.summary(), *([f"  note    {problem}"] if problem else []))
         self._resources.notices.saw(incident)
-        if not self._stories.will_tell(incident, lines):
-            announce(*lines)
+        if self._stories.will_tell(incident, lines):
+            if is_same_again:
+                announce(_SAME_AGAIN, event="same_again", generation=incident.generation)
+        else:
+            again = [f"  note    {_SAME_AGAIN}"] if is_same_again else []
+            announce(*lines, *again, **announcements.about(incident))
             self._resources.notices.tell_own(incident.generation)
         self._resources.events.write(
             incident.kind,
@@ -83,18 +88,14 @@ class IncidentLog:
         captures = self._resources.config.capture_stacks
         if not self._has_noted_py_spy and captures and failure_incident.misses_py_spy(incident):
             self._has_noted_py_spy = True
-            announce(failure_incident.NO_PY_SPY)
-        if is_same_again:
-            announce(
-                "  note    the same error as in the generation before, at the same place: it does not look like chance"
-            )
+            announce(failure_incident.NO_PY_SPY, event="stacks")
 
     def await_story(self, generation: int) -> None:
         """Wait until people were told how a generation has failed, within a bound."""
         self._stories.story_of(generation, _LONGEST_WAIT_FOR_A_STORY_SECONDS)
 
-    def closing(self, generation: int, why: str | None, allowed: int, left: int) -> list[str]:
-        """Return what to say about a job that has failed.
+    def tell_end(self, generation: int, why: str | None, allowed: int, left: int) -> None:
+        """Tell people that the job has failed.
 
         Args:
             generation: The last one.
@@ -106,7 +107,15 @@ class IncidentLog:
         story = self._stories.story_of(generation, _LONGEST_WAIT_FOR_A_STORY_SECONDS)
         if why is None and incident is not None:
             why = announcements.what_follows(allowed - left, allowed)
-        return announcements.closing(story or incident, why)
+        told = story or incident
+        announce(
+            *announcements.closing(told, why),
+            level=CRITICAL,
+            event="job_failed",
+            ranks=announcements.about(told)["ranks"] if told is not None else (),
+            generation=generation,
+            culprits_from=1,
+        )
 
     def tell_spared(self, generation: int, miss: NearMiss) -> None:
         """Tell of a rank whose verdict was withdrawn.
@@ -117,11 +126,11 @@ class IncidentLog:
         self._spared.add(miss.local_rank)
         if miss.was_late:
             self._near_misses += 1
-            announce(announcements.near_miss(miss, self._near_misses))
+            self._announce_spared(generation, miss, announcements.near_miss(miss, self._near_misses), "near_miss")
             self._resources.events.write("near_miss", generation=generation, count=self._near_misses, **miss._asdict())
         elif miss.was_announced:
             if not self._stories.is_shared:  # else nobody has read of the verdict
-                announce(announcements.withdrawn(miss))
+                self._announce_spared(generation, miss, announcements.withdrawn(miss), "withdrawn")
             self._resources.events.write("withdrawn", generation=generation, **miss._asdict())
 
     def tell_request(self, generation: int, rank: int, request: WorkloadControlRequest) -> str:
@@ -130,5 +139,13 @@ class IncidentLog:
         self._resources.events.write(
             "request", generation=generation, rank=rank, action=request.action.value, why=request.description
         )
-        announce(said)
+        is_told_by_all = self._stories.is_shared and request.action is WorkloadAction.ShutdownWorkload
+        if not is_told_by_all:
+            announce(said, event="request", ranks=[rank], generation=generation)
         return said
+
+    @staticmethod
+    def _announce_spared(generation: int, miss: NearMiss, said: str, event: str) -> None:
+        """Take a verdict back at the level at which it was told."""
+        level = ERROR if miss.was_announced else WARNING
+        announce(said, level=level, event=event, ranks=[miss.rank], generation=generation)

@@ -32,7 +32,7 @@ from launcher.processes.proc import descriptors
 from launcher.processes.shortages import explained, too_few_descriptors
 from launcher.processes.working_folder import completed
 from launcher.records import console, latest
-from launcher.records.console import announce
+from launcher.records.console import CRITICAL, ERROR, INFO, WARNING, announce
 from launcher.records.log_folders import FolderError, make_log_folder, new_run_id, remove_if_empty
 from launcher.records.log_records import take_over_logging
 from launcher.records.retention import prune_in_background
@@ -69,7 +69,7 @@ def run(job: LaunchJob, zygote: ZygoteHandle | None = None, settings: ImportSett
     console.start()
     take_over_logging(job.config.log_level)
     for warning in job.warnings:
-        announce(f"warning: {warning}")
+        announce(f"warning: {warning}", event="warning")
     complete(job)
     with contextlib.ExitStack() as stack:
         signals = SignalInbox(getattr(job.arguments, "signals_to_handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"))
@@ -87,7 +87,8 @@ def run(job: LaunchJob, zygote: ZygoteHandle | None = None, settings: ImportSett
                 spec = worker_spec_of(job, launch_config, entrypoint, arguments, resources)
         except SignalException as ended:
             code = by_signal(ended.sigval)
-            announce(f"ended by {ended.sigval.name} before a worker was started; exit code {code}")
+            said = f"ended by {ended.sigval.name} before a worker was started; exit code {code}"
+            announce(said, level=CRITICAL, event="ended")
             return code
         except _NO_AGREEMENT as error:
             return _disagreed(error, launch_config.rdzv_endpoint)
@@ -156,24 +157,24 @@ def _supervise(agent: FaultTolerantAgent, spec: WorkerSpec, resources: AgentReso
         torch_events.record(agent.get_event_failed(), destination)
         code, what = _end_by_signal(agent, cast(GenerationRendezvous, spec.rdzv_handler), ended.sigval)
         signalled = ended.sigval.name
-        announce(f"ended by {signalled}; {what}")
+        announce(f"ended by {signalled}; {what}", level=CRITICAL if code else WARNING, event="ended")
         return code
     except UnhealthyNodeError as error:
         agent.ended_because = str(error)
         agent.excludes_this_node_only = True
-        announce(f"this node leaves the job: {error}", level=console.ERROR)
+        announce(f"this node leaves the job: {error}", level=CRITICAL, event="leaving")
         code = FAILED
         return code
     except JobEndedError as ended:
         agent.incidents.await_story(agent.generation)
-        announce(str(ended), level=console.ERROR)
+        announce(str(ended), level=CRITICAL, event="job_failed")
         code = ended.exit_code
         return code
     except ResilienceError as error:
         if not agent.has_started:
             raise
         # Exit code 2 would say that another run could only end the same way.
-        announce(f"the job has failed: {explained(error)}", level=console.ERROR)
+        announce(f"the job has failed: {explained(error)}", level=CRITICAL, event="job_failed")
         code = FAILED
         return code
     except _NO_AGREEMENT as error:
@@ -188,10 +189,11 @@ def _supervise(agent: FaultTolerantAgent, spec: WorkerSpec, resources: AgentReso
             spec.rdzv_handler.shutdown()
         agent.stories.close()
         if (since_ns := resources.monitor.unprotected_since_ns) is not None:
-            announce(announcements.ended_unprotected(since_ns), level=console.ERROR)
+            announce(announcements.ended_unprotected(since_ns), level=ERROR, event="monitor_lost")
         if code is not None and cast(GenerationRendezvous, spec.rdzv_handler).has_peers:
             why = "every rank has ended with 0; " if result is not None and not result.is_failed() else ""
-            announce(f"{why}exit code {code}", level=console.INFO)
+            level = ERROR if code else INFO
+            announce(f"{why}exit code {code}", level=level, event="exit", facts={"exit_code": code})
         unsaid = {"unsaid": console.lost_lines()} if console.lost_lines() else {}
         resources.events.write(
             "ended",
@@ -213,7 +215,7 @@ def _disagreed(error: Exception, endpoint: str = "") -> int:
     lines = [f"the nodes could not agree: {_first_line(error)}{because}"]
     if endpoint:
         lines.append(f"  every node must reach --rdzv-endpoint {endpoint} (--master-addr and --master-port)")
-    announce(*lines, level=console.ERROR)
+    announce(*lines, level=CRITICAL, event="no_agreement")
     return FAILED
 
 
@@ -240,7 +242,7 @@ def _exit_code(agent: FaultTolerantAgent, spec: WorkerSpec, result: RunResult | 
         failure = ChildFailedError(name=spec.get_entrypoint_name(), failures=result.failures)
         _leave_error_file(failure, agent.incidents.culprits(agent.generation))
     if not agent.excludes_this_node_only:
-        announce(*agent.last_words(), level=console.ERROR)
+        agent.tell_end()
     return agent.exit_code if agent.exit_code is not None else FAILED
 
 

@@ -156,7 +156,7 @@ class JobStories:
         """
         if self._exchange is None:
             return False
-        self._teller.failed(incident.generation, tuple(lines), incident.folder)
+        self._teller.failed(incident.generation, tuple(lines), incident.folder, incident.kind)
         return True
 
     def over(self, generation: int) -> None:

@@ -94,7 +94,7 @@ def listen(
 
 
 def _transport(identity: tuple[str, bytes, str], listen: Address) -> Transport:
-    return Transport(*identity, listen, lambda line: announce(f"warning: {line}"))
+    return Transport(*identity, listen, lambda line: announce(f"warning: {line}", event="warning"))
 
 
 def _is_loopback(host: str) -> bool:

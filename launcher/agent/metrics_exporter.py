@@ -136,7 +136,7 @@ class MetricsExporter:
             self._tell("metrics_replaced", reason=reason)
             if not self._has_told:
                 self._has_told = True
-                announce(f"the metrics exporter {reason}; another one serves from now on (said once)")
+                announce(f"the metrics exporter {reason}; another one serves from now on (said once)", event="metrics")
 
     def close(self) -> None:
         """End the process, within a bound, and close the port."""
@@ -147,7 +147,7 @@ class MetricsExporter:
                 try:
                     process.wait(_LONGEST_END_SECONDS)
                 except subprocess.TimeoutExpired:
-                    announce(f"warning: the metrics exporter (pid {process.pid}) does not end")
+                    announce(f"the metrics exporter (pid {process.pid}) does not end", event="metrics")
         self._left_behind, self._process = [], None
 
     def _start(self) -> None:
@@ -168,5 +168,5 @@ class MetricsExporter:
     def _give_up(self, reason: str) -> None:
         self._process = None
         self._listener.close()  # whoever asks is refused, and does not wait for nobody
-        announce(f"warning: no metrics are served any more: the exporter {reason}. The job goes on without")
+        announce(f"no metrics are served any more: the exporter {reason}. The job goes on without", event="metrics")
         self._tell("metrics_lost", reason=reason)

@@ -40,6 +40,7 @@ from launcher.monitor.replacement_rules import ReplacementRules
 from launcher.nodes.fence import LeaseWord
 from launcher.processes.evidence import state_phrase
 from launcher.processes.message_format import MessageError
+from launcher.records import console
 from resilience_core.config.schema import FaultToleranceConfig
 from resilience_core.errors import ResilienceError
 from resilience_core.protocol.cell import Cell
@@ -204,6 +205,7 @@ class MonitorHandle:
             owns_ranks=self._owns_ranks,
             py_spy=find_py_spy(),
             lease=self._lease,
+            names_node=console.state().names_node,
         )
         lease = () if self._lease is None else (self._lease,)
         inherited = (settings.channel, settings.parent_pidfd, settings.lost_time, *lease)

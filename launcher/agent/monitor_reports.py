@@ -45,7 +45,7 @@ def take_reports(
         if isinstance(report, MissingParts):
             current.mend()
         elif isinstance(report, Note):
-            announce(report.text)
+            announce(report.text, event="note", generation=report.generation)
             resources.events.write("note", generation=report.generation, text=report.text)
         elif isinstance(report, Spared):
             for miss in report.near_misses:
@@ -85,4 +85,5 @@ def _take_verdict(
         return
     incidents.tell(incident, report.problem)
     if (said := resources.limits.note_verdict(incident)) and restarts_are_left:
-        announce(*said)
+        for line in said:
+            announce(line, event="limits", generation=report.generation)

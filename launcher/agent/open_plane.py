@@ -23,7 +23,7 @@ from launcher.nodes.farewell import Farewell
 from launcher.nodes.plane import Plane, PlaneSettings
 from launcher.nodes.policy import Policy
 from launcher.nodes.session import Address
-from launcher.records.console import announce
+from launcher.records.console import announce, announcer
 from resilience_core.environment import CONFIG_VARIABLE
 from resilience_core.errors import ConfigError
 from resilience_core.system.clock import NS_PER_SECOND
@@ -78,7 +78,8 @@ def open_plane(job: LaunchJob, launch_config: Any, resources: AgentResources) ->
         announce(
             f"the job '{launch_config.run_id}' was begun here before and has not ended: this node looks for it, for "
             f"{join_seconds:g} s at most, and begins none of its own. If there is none, remove "
-            f"{os.path.join(folder, MEMORY_FILE)}, or give another --rdzv-id"
+            f"{os.path.join(folder, MEMORY_FILE)}, or give another --rdzv-id",
+            event="waiting",
         )
     known = [*others, *memory.contacts]
     if own is not None:
@@ -97,7 +98,7 @@ def open_plane(job: LaunchJob, launch_config: Any, resources: AgentResources) ->
     )
     farewell = Farewell(lambda: resources.run_folder_keeper.folder.path)
     assert resources.lease is not None
-    memories = MemoryWriter(folder, announce)
+    memories = MemoryWriter(folder, announcer("log_folder"))
 
     def on_voters(voters: Sequence[Address], payload: bytes) -> None:
         farewell.write(voters, settings.run_id, secret, name, payload)
@@ -130,7 +131,8 @@ def _health(job: LaunchJob, resources: AgentResources) -> HealthRunner:
         log_dir=resources.log_folder, environment=lambda: {CONFIG_VARIABLE: os.path.join(folder.path, CONFIG_FILE)}
     )
     runner = HealthRunner(HealthSettings.of(job.config), context)
-    announce(*runner.notes)
+    for note in runner.notes:
+        announce(note, event="health")
     return runner
 
 

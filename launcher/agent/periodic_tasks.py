@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from launcher.agent.generation import Generation
-from launcher.records.console import announce
+from launcher.records.console import ERROR, announce
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["PeriodicTasks"]
@@ -50,8 +50,8 @@ class PeriodicTasks:
         kill_seconds = _LONGEST_PAUSE_SECONDS
         if current.condemned or current.overstayed:
             said, seconds = current.kill_lingering()
-            if said:
-                announce(*said)
+            for line in said:
+                announce(line, level=ERROR, event="not_gone", generation=current.number)
             kill_seconds = seconds if seconds is not None else kill_seconds
         left_ns = self.due_ns - time.monotonic_ns()
         if left_ns > 0:
@@ -60,8 +60,8 @@ class PeriodicTasks:
         current.look_at_machine()
         current.log_phases()
         current.note_figures()
-        if said := current.look_after_the_unmonitored():
-            announce(*said)
+        for line in current.look_after_the_unmonitored():
+            announce(line, event="unmonitored", generation=current.number)
         seconds = _CHORES_SECONDS if current.has_logged_phases else _EARLY_CHORES_SECONDS
         if (next_look := current.next_look_seconds()) is not None:
             seconds = max(_SHORTEST_CHORES_SECONDS, min(seconds, next_look))

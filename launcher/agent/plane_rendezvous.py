@@ -32,8 +32,7 @@ __all__ = ["JobEndedError", "PlaneRendezvous", "UnhealthyNodeError"]
 
 _LONGEST_LAST_WORD_SECONDS = 2.0
 _LOOK_AT_SIGNALS_SECONDS = 0.5
-_LONGEST_SILENT_WAIT_SECONDS = 15.0
-"""Long enough for the nodes of a scheduler's job to come up one after the other."""
+_LONGEST_SILENT_WAIT_SECONDS = 15.0  # the nodes of a scheduler's job may come up one after the other
 
 
 class JobEndedError(ResilienceError):
@@ -127,7 +126,7 @@ class PlaneRendezvous(RendezvousHandler):
             view = self._plane.take_view()
             if view is not None and view.phase == Phase.ENDED:
                 if view.exit_code == 0:
-                    announce(f"the job has ended: {view.why}", level=INFO)
+                    announce(f"the job has ended: {view.why}", level=INFO, event="ended")
                     raise RendezvousGracefulExitError(view.why)
                 raise JobEndedError(view.why, view.exit_code or 1)
             refusal, is_final = self._plane.refusal
@@ -141,7 +140,8 @@ class PlaneRendezvous(RendezvousHandler):
                 raise RendezvousTimeoutError(why_alone(view, refusal, *self._about))
             if not is_told and time.monotonic() - start > _LONGEST_SILENT_WAIT_SECONDS:
                 is_told = True
-                announce(why_waiting(view, refusal, *self._about, holds_lease=self._plane.holds_lease))
+                why_not_yet = why_waiting(view, refusal, *self._about, holds_lease=self._plane.holds_lease)
+                announce(why_not_yet, event="waiting")
             select.select([self._plane.descriptor], [], [], _LOOK_AT_SIGNALS_SECONDS)
         self.generation, self.failures, self._is_cut_off = view.generation, view.failures, False
         self._alone_since = None
@@ -236,7 +236,7 @@ class PlaneRendezvous(RendezvousHandler):
             self._alone_since, self._is_told_alone = now, False
         elif not self._is_told_alone and now - self._alone_since > _LONGEST_SILENT_WAIT_SECONDS:
             self._is_told_alone = True
-            announce(waiting_for_the_end(self._join_seconds))
+            announce(waiting_for_the_end(self._join_seconds), event="waiting")
         elif now - self._alone_since >= self._join_seconds:
             raise RendezvousTimeoutError(never_told_of_the_end(self._join_seconds))
         return view is not None and view.phase == Phase.ENDED and view.exit_code == 0

@@ -32,7 +32,7 @@ from launcher.processes.handles import is_subreaper
 from launcher.processes.leftovers import Orphans
 from launcher.processes.working_folder import completed
 from launcher.records import latest
-from launcher.records.console import INFO, announce
+from launcher.records.console import INFO, announce, announcer
 from launcher.records.event_log import EventLog
 from launcher.records.figures_log import FIGURES
 from launcher.records.log_folders import FolderError
@@ -149,7 +149,7 @@ def open_resources(
         run_folder.write(CONFIG_FILE, job.config.to_json())
 
         def on_change(change: str, reason: str) -> None:
-            announce(announcements.monitor_changed(change, reason), level=announcements.level_of(change))
+            announce(announcements.monitor_changed(change, reason), level=announcements.level_of(change), event=change)
             events.write(change, reason=reason)
 
         lease = LeaseWord(run_folder.file("lease")) if job.agrees_by_itself else None
@@ -184,12 +184,14 @@ def open_resources(
             stack.callback(exporter.close)
         starter: WorkerStarter = SpawnStarter()
         if zygote is not None:
-            starter = WarmStarter(WarmPool(zygote, preload(job.config), announce, settings), announce)
+            tell = announcer("worker_start")
+            starter = WarmStarter(WarmPool(zygote, preload(job.config), tell, settings), tell)
         stack.callback(starter.close)
         machine = MachineEvidence([log_folder])
         stack.callback(machine.close)
         starter.ensure_ready(launch_config.nproc_per_node)
-        logs = BoundedLogs(launch_config.logs_specs, disk, lambda: os.path.join(run_folder.path, "workers"), announce)
+        instead = os.path.join(run_folder.path, "workers")
+        logs = BoundedLogs(launch_config.logs_specs, disk, lambda: instead, announcer("log_folder"))
         stack.callback(logs.remove_empty)
         events.write(
             "began",
@@ -203,7 +205,9 @@ def open_resources(
         if listener is not None:
             host, port = address_of(listener)
             events.write("metrics", host=host, port=port)
-            announce(f"metrics at http://{f'[{host}]' if ':' in host else host}:{port}/metrics", level=INFO)
+            announce(
+                f"metrics at http://{f'[{host}]' if ':' in host else host}:{port}/metrics", level=INFO, event="metrics"
+            )
         yield AgentResources(
             config=job.config,
             run_folder_keeper=RunFolderKeeper(run_folder, control, monitor, events.write),
@@ -229,10 +233,10 @@ def _figures_log(log_folder: str, disk: Background) -> EventLog | None:
     try:
         return EventLog(log_folder, disk, stem=FIGURES)
     except FolderError as error:
-        announce(f"the figures of this run are not kept: {error}")
+        announce(f"the figures of this run are not kept: {error}", event="log_folder")
         return None
 
 
 def _tell_problem(events: EventLog, text: str) -> None:
-    announce(text)
+    announce(text, event="on_event")
     events.write("note", text=text)

@@ -91,7 +91,7 @@ class RestartPolicy:
         )
         if seconds is None:
             return
-        announce(announcements.backing_off(self.crash_loop.early_failures, seconds))
+        announce(announcements.backing_off(self.crash_loop.early_failures, seconds), event="backing_off")
         resources.events.write("backing_off", generation=generation.number, seconds=seconds)
         generation.stop(signal.SIGTERM, resources.config.failure_stop_timeout, wait)
         end = time.monotonic() + seconds

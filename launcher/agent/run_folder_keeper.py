@@ -93,9 +93,10 @@ class RunFolderKeeper:
         try:
             self.control.move(self._socket_path)
         except FolderError as error:
-            announce(f"warning: requests of ranks are not heard from now on: {error}")
+            announce(f"warning: requests of ranks are not heard from now on: {error}", event="run_folder")
         self._show_monitor()
-        announce(f"warning: {problem}; going on in {self.folder.path}. On a disk, monitoring may delay ranks")
+        said = f"warning: {problem}; going on in {self.folder.path}. On a disk, monitoring may delay ranks"
+        announce(said, event="run_folder")
         self._tell("run_folder_moved", former=former, run_folder=self.folder.path, why=str(problem))
         return Cells(self.folder, generation, ranks)
 
@@ -114,7 +115,8 @@ class RunFolderKeeper:
         except (FolderError, CellError) as error:
             if not self._has_complained:
                 self._has_complained = True
-                announce(f"warning: {error}; ranks that run are protected, the next generation gets another folder")
+                said = f"warning: {error}; ranks that run are protected, the next generation gets another folder"
+                announce(said, event="run_folder")
         return []
 
     def _mend(self) -> None:
@@ -128,7 +130,8 @@ class RunFolderKeeper:
             if paths
         )
         if done:
-            announce(f"warning: in {self.folder.path} somebody has {done}; made anew, no rank was touched")
+            said = f"warning: in {self.folder.path} somebody has {done}; made anew, no rank was touched"
+            announce(said, event="run_folder")
             self._tell("run_folder_mended", run_folder=self.folder.path, missing=missing, damaged=damaged)
 
     @property

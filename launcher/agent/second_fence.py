@@ -63,7 +63,8 @@ class SecondFence:
                 self._has_failed = True
                 announce(
                     f"warning: the second fence of this node cannot be started: {error}. Its monitor alone kills its "
-                    "ranks when it is cut off (said once)"
+                    "ranks when it is cut off (said once)",
+                    event="fence",
                 )
 
     def close(self) -> None:
@@ -73,4 +74,5 @@ class SecondFence:
             try:
                 self._process.wait(_LONGEST_END_SECONDS)
             except subprocess.TimeoutExpired:
-                announce(f"warning: the second fence of this node (pid {self._process.pid}) does not end")
+                said = f"warning: the second fence of this node (pid {self._process.pid}) does not end"
+                announce(said, event="fence")

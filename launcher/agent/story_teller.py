@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from launcher.agent import announcements
 from launcher.agent.resources import AgentResources
 from launcher.incidents.accounts import parse_account
 from launcher.incidents.incident import Incident, new_folder
@@ -15,7 +16,7 @@ from launcher.incidents.job_attribution import NodeAccount
 from launcher.incidents.job_incident import JobIncident, decide, parse_story, point_to
 from launcher.nodes.gathering import Gathered, host_in
 from launcher.processes.background import Background
-from launcher.records.console import announce
+from launcher.records.console import ERROR, announce
 
 __all__ = ["StoryTeller"]
 
@@ -39,6 +40,7 @@ class _Failure(NamedTuple):
     folder: str | None = None
     due_at: float = 0.0
     """When, on ``time.monotonic()``, it is told whether or not a story may still come."""
+    kind: str = "failure"
 
 
 class StoryTeller:
@@ -84,13 +86,14 @@ class StoryTeller:
             self._told = {number for number in self._told if number >= oldest}
             self._told_alone = {number for number in self._told_alone if number >= oldest}
 
-    def failed(self, generation: int, lines: tuple[str, ...] = (), folder: str | None = None) -> None:
+    def failed(
+        self, generation: int, lines: tuple[str, ...] = (), folder: str | None = None, kind: str = "failure"
+    ) -> None:
         """Note that a generation has failed, and what to say where no story comes; its story is told when it comes."""
         with self._changed:
             if lines or generation not in self._failures:
-                self._failures[generation] = _Failure(
-                    lines, folder, time.monotonic() + _LONGEST_SECONDS + self._extra_seconds
-                )
+                due_at = time.monotonic() + _LONGEST_SECONDS + self._extra_seconds
+                self._failures[generation] = _Failure(lines, folder, due_at, kind)
         self._tell(generation)
 
     def tell_overdue(self) -> float | None:
@@ -159,11 +162,12 @@ class StoryTeller:
                 return
             if story is not None:
                 self._told.add(generation)
-                announce(*story.summary())
+                announce(*story.summary(), **announcements.about(story))
             elif generation in self._silent and generation not in self._told_alone:
                 self._told_alone.add(generation)
                 if own.lines:
-                    announce(*own.lines, "  note    the other nodes have not told what they have seen")
+                    alone = "  note    the other nodes have not told what they have seen"
+                    announce(*own.lines, alone, level=ERROR, event=own.kind, generation=generation, culprits_from=0)
                     self._resources.notices.tell_own(generation)
             self._changed.notify_all()
         if story is None:
@@ -223,5 +227,5 @@ def _written(story: JobIncident, folder: str, incidents: Sequence[Incident]) -> 
     try:
         return story.write_into(folder, incidents).folder
     except OSError as error:
-        announce(f"the job's incident cannot be written into {folder}: {error.strerror}")
+        announce(f"the job's incident cannot be written into {folder}: {error.strerror}", event="log_folder")
         return None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from launcher.agent.generation import Generation
 from launcher.agent.resources import AgentResources
-from launcher.records.console import announce
+from launcher.records.console import INFO, announce
 
 __all__ = ["Woken", "forward_signals", "wait_for"]
 
@@ -51,6 +51,7 @@ def forward_signals(resources: AgentResources, current: Generation | None) -> No
     """Pass on what a scheduler announces an end with, to those ranks that would not be killed by it."""
     for number in resources.signals.take_forwarded():
         told = current.processes.tell(number) if current is not None else []
-        announce(f"{number.name} passed on to local ranks {told}" if told else f"{number.name}: no rank handles it")
+        said = f"{number.name} passed on to local ranks {told}" if told else f"{number.name}: no rank handles it"
+        announce(said, level=INFO, event="forwarded")
         generation = current.number if current is not None else 0
         resources.events.write("forwarded", generation=generation, signal=number.name, local_ranks=told)

@@ -76,6 +76,7 @@ def _tell(names: dict[str, str]) -> None:
                 "look for the first one there, and torch goes on trying until its timeout. If it is misspelt, end the "
                 "job and give an address of the node of rank 0",
                 level=WARNING,
+                event="warning",
             )
 
 

@@ -51,9 +51,8 @@ def settle(workers: int) -> None:
     if _was_set_here and workers < 2:
         os.environ.pop(_NAME, None)
     elif _was_set_here:
-        announce(
-            f"{_NAME} is not set; each worker gets 1 thread, as with torchrun, unless the script sets it", level=INFO
-        )
+        said = f"{_NAME} is not set; each worker gets 1 thread, as with torchrun, unless the script sets it"
+        announce(said, level=INFO, event="worker_threads")
     _was_set_here = False
 
 

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from launcher.processes.exit_codes import by_signal
-from launcher.records.console import announce, finish
+from launcher.records.console import CRITICAL, announce, finish
 
 __all__ = ["leave", "watch"]
 
@@ -40,6 +40,7 @@ def leave() -> None:
 
 def _end(number: int, frame: FrameType | None) -> None:
     code = by_signal(number)
-    announce(f"ended by {signal.Signals(number).name} before a worker was started; exit code {code}")
+    said = f"ended by {signal.Signals(number).name} before a worker was started; exit code {code}"
+    announce(said, level=CRITICAL, event="ended")
     finish()
     os._exit(code)

@@ -19,6 +19,7 @@ from launcher.command_line.addresses import check_addresses
 from launcher.command_line.option_values import check_values, problem_with_script, unknown_rendezvous_keys
 from launcher.notices.target import parse_target, problem_with_target
 from launcher.processes.exit_codes import EXPLANATION
+from launcher.records.console import State, state
 from launcher.workers.programs import problem_with
 from resilience_core import __version__
 from resilience_core.config import cli_options as config_options
@@ -58,6 +59,11 @@ class LaunchJob:
         """Return whether the launchers of several nodes agree without torch's rendezvous."""
         default = "elastic" if self.arguments.rdzv_backend in AGREEING_BACKENDS else "torch"
         return not self.is_local and (self.config.membership or default) != "torch"
+
+    @property
+    def log_state(self) -> State:
+        """From which level on, and in which form, is said what this job has to say."""
+        return State(self.config.log_level, self.config.log_format, not self.is_local)
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -173,6 +179,8 @@ def _name_the_nearest(parser: argparse.ArgumentParser) -> None:
         if not title and unknown:
             options = [option for action in parser._actions for option in action.option_strings]
             message += suggestion(unknown.split()[0].partition("=")[0], options)
+        if state().format == "json":
+            raise ConfigError(message)  # else argparse writes lines of its own
         plain(message)
 
     setattr(parser, "error", error)  # noqa: B010 - as above

@@ -38,7 +38,8 @@ def installed_checks() -> list[Offer]:
             label = f"{distribution.metadata['Name']} {distribution.version}"
             found += [Offer(each.name, label, each) for each in distribution.entry_points if each.group == GROUP]
         except Exception as error:  # noqa: BLE001 - whatever their files hold
-            announce(f"no health check of {name} is used: its entry points cannot be read: {error!r}", level=WARNING)
+            said = f"no health check of {name} is used: its entry points cannot be read: {error!r}"
+            announce(said, level=WARNING, event="health")
     return found
 
 
@@ -72,7 +73,7 @@ class InstalledCheck:
                 if self._is_named:
                     return f"{text}; mend it, or take '{self.name}' out of health_checks"
                 self._is_left_out = True
-                announce(f"health check '{self.name}' is left out: {text}", level=WARNING)
+                announce(f"health check '{self.name}' is left out: {text}", level=WARNING, event="health")
                 return None
             context.tell("")
             self.bound_seconds = time.monotonic() - began + self._own_bound  # the import has had its time

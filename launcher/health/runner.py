@@ -72,7 +72,7 @@ class _Watched:
         self.failures += 1
         finding = Unhealthy(self.watch.name, answer.reason)
         if self.failures == 1:
-            announce(f"{finding}; looking again", level=INFO)
+            announce(f"{finding}; looking again", level=INFO, event="health")
         return finding if self.failures == _FAILURES_IN_A_ROW else None
 
 
@@ -133,7 +133,7 @@ class HealthRunner:
         if not failed:
             return None
         for watch, reason in failed.items():
-            announce(f"{Unhealthy(watch.name, reason)}; looking again", level=INFO)
+            announce(f"{Unhealthy(watch.name, reason)}; looking again", level=INFO, event="health")
         self._let_come_back(failed)
         failed = self._look(failed)
         return next((Unhealthy(watch.name, reason) for watch, reason in failed.items()), None)
@@ -164,9 +164,8 @@ class HealthRunner:
             session.thread.start()
         except RuntimeError as error:  # pids.max, RLIMIT_NPROC
             self._session = None
-            announce(
-                f"this node is not checked while its ranks run: the system refuses a thread ({error})", level=WARNING
-            )
+            said = f"this node is not checked while its ranks run: the system refuses a thread ({error})"
+            announce(said, level=WARNING, event="health")
 
     def stop(self) -> None:
         """Stop looking, and end a command that runs; :meth:`start` begins anew.
@@ -225,4 +224,4 @@ class HealthRunner:
         try:
             session.on_unhealthy(finding)
         except Exception as error:  # noqa: BLE001 - the next finding is to be told all the same
-            announce(f"{finding} - and what should act on it has failed: {error!r}", level=WARNING)
+            announce(f"{finding} - and what should act on it has failed: {error!r}", level=WARNING, event="health")

@@ -172,21 +172,21 @@ class Incident(NamedTuple):
         for rank in self.ranks:
             if rank not in (*self.speakers, *self.overdue):
                 lines.append(f"  peer    {where(rank)}")
-        lines.append(f"  action  {self.action}")
-        if self.folder:
-            lines.append(f"  report  {os.path.join(self.folder, 'report.txt')}")
-        return lines
+        return [*lines, f"  action  {self.action}", *self.where_more_is()]
+
+    def where_more_is(self) -> list[str]:
+        """Return the line that says where the report is; nothing where none was written."""
+        return [f"  report  {os.path.join(self.folder, 'report.txt')}"] if self.folder else []
 
     def headlines(self) -> list[str]:
-        """Return one line for each culprit (for each failed rank without one), with its error, and why."""
+        """Return one line for each culprit (for each failed rank without one), with its error."""
         lines = [
             f"{self._headline(rank)}{f': {rank.message}' if rank.message else ''}"
             for rank in self.speakers[:MOST_STACKS]
         ]
         left = len(self.speakers) - MOST_STACKS
         lines += [f"and {left} more"] if left > 0 else []
-        lines += [f"overdue {self._headline(rank)}" for rank in self.overdue[:1]]
-        return [*lines, f"why     {self.why}"]
+        return [*lines, *(f"overdue {self._headline(rank)}" for rank in self.overdue[:1])]
 
     def report(self) -> list[str]:
         """Return the whole of it: every stack, and every failed rank's traceback and last lines of standard error."""

@@ -124,7 +124,7 @@ def _try(failure: str, action: Callable[[], object]) -> None:
     """Do something, and announce it where it fails: what lies on the disk then is not true."""
     problem = _problem(failure, action)
     if problem is not None:
-        announce(problem)
+        announce(problem, event="log_folder")
 
 
 def _problem(failure: str, action: Callable[[], object]) -> str | None:

@@ -98,10 +98,13 @@ class JobIncident(NamedTuple):
         """Return the lines that every node prints: who and where, why, and where there is more."""
         heard = f"{len(self.heard)} of {len(self.heard) + len(self.silent) + len(self.lost)} nodes heard"
         silent = f", not {', '.join((*self.silent, *self.lost))}" if self.silent or self.lost else ""
-        lines = [*self.headlines(), f"  why     {self.why} [{heard}{silent}]"]
-        if self.folder:
-            lines.append(f"  report  {os.path.join(self.folder, 'report.txt')} on node {self.gathered_on}")
-        return lines
+        return [*self.headlines(), f"  why     {self.why} [{heard}{silent}]", *self.where_more_is()]
+
+    def where_more_is(self) -> list[str]:
+        """Return the line that says where the report is; nothing where none was written."""
+        if not self.folder:
+            return []
+        return [f"  report  {os.path.join(self.folder, 'report.txt')} on node {self.gathered_on}"]
 
     def headlines(self) -> list[str]:
         """Return one line for each culprit."""

@@ -56,12 +56,14 @@ def dumps(
                 # Without a name, so that no folder can be full or gone.
                 output, errors = (opened.enter_context(_memory_file()) for _ in range(2))
             except OSError as error:
-                announce(f"no memory for what {py_spy} writes: {error.strerror}; no stacks from outside")
+                announce(
+                    f"no memory for what {py_spy} writes: {error.strerror}; no stacks from outside", event="stacks"
+                )
                 break
             try:
                 child = _start(py_spy, pid, options, output.fileno(), errors.fileno())
             except OSError as error:  # no memory for a process, or the program was removed: the kill goes on without
-                announce(f"cannot run {py_spy}: {error.strerror}; no stacks from outside")
+                announce(f"cannot run {py_spy}: {error.strerror}; no stacks from outside", event="stacks")
                 break
             running[key] = _Run(child, os.pidfd_open(child), output, errors)
             opened.pop_all()

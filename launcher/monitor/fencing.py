@@ -25,7 +25,7 @@ from launcher.nodes.fence import read_lease
 from launcher.processes.background import Background
 from launcher.processes.handles import end_sessions, send_signal
 from launcher.processes.leftovers import end_carriers, end_marked
-from launcher.records.console import announce
+from launcher.records.console import ERROR, announce
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["Fence", "start_fence"]
@@ -138,7 +138,8 @@ class Fence:
             except Exception as error:  # noqa: BLE001 - no descriptor is left, say; the next look is due, whatever it is
                 if not self._has_failed:
                     self._has_failed = True
-                    announce(f"warning: the fence of this node could not do all that it should: {error!r}; trying on")
+                    said = f"warning: the fence of this node could not do all that it should: {error!r}; trying on"
+                    announce(said, event="fence")
                 sleep_ns = _TRY_AGAIN_NS
             # Rounded up, else it would spin in the last millisecond.
             if poll.poll(-(-sleep_ns // 1_000_000)):
@@ -164,7 +165,8 @@ class Fence:
             self._is_damaged = True
             left = (self._known_ns - time.monotonic_ns()) / NS_PER_SECOND
             stays = f"the deadline that it had, in {left:.1f} s, stays in force" if self._known_ns else "none is known"
-            announce(f"warning: the file with the lease of this node is damaged: {stays} until it is written again")
+            said = f"warning: the file with the lease of this node is damaged: {stays} until it is written again"
+            announce(said, event="fence")
         return self._known_ns + self._later_ns - time.monotonic_ns() if self._known_ns else None
 
     def _kill(self, late_ns: int) -> None:
@@ -181,12 +183,16 @@ class Fence:
             announce(
                 f"this node is cut off: its lease has run out, {late_ns / NS_PER_SECOND:.3f} s ago, and other nodes "
                 "may go on in its place; its ranks are killed, so that nothing is written twice. None is started here "
-                "until the launcher holds a lease again"
+                "until the launcher holds a lease again",
+                level=ERROR,
+                event="cut_off",
+                generation=generation,
             )
         marks = tuple(self._run_folders())
         left = end_sessions(sessions, _ROUND_SECONDS) | end_carriers(marks, _ROUND_SECONDS)
         if is_new and left:
-            announce(f"warning: {len(left)} processes of ranks were killed and are not gone: {sorted(left)}")
+            said = f"warning: {len(left)} processes of ranks were killed and are not gone: {sorted(left)}"
+            announce(said, level=ERROR, event="not_gone", generation=generation)
         self._searcher.start()
         if self._searcher.is_started:
             self._searcher.submit(lambda: _search(marks, self._launcher))  # no room: the last search hangs

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from launcher.processes.handles import end_sessions, send_signal, wait_for_exit
 from launcher.processes.leftovers import end_marked
 from launcher.processes.proc import session_members
-from launcher.records.console import announce
+from launcher.records.console import ERROR, announce
 
 if TYPE_CHECKING:
     from launcher.nodes.farewell import LastMessage
@@ -42,7 +42,8 @@ def clean_up(pidfds: Collection[int], sessions: Collection[int], run_folders: Se
         return
     # A process whose threads are not all gone looks like a zombie; its pidfd does not say that it has ended.
     if left or session_members(sessions) or not _have_exited(pidfds, _SLOWEST_EXIT_SECONDS):
-        announce("the launcher is dead, but not all of its ranks are gone: other nodes wait for the end of the lease")
+        said = "the launcher is dead, but not all of its ranks are gone: other nodes wait for the end of the lease"
+        announce(said, level=ERROR, event="not_gone")
         return
     message.send(_FAREWELL_SECONDS)
 
@@ -75,5 +76,6 @@ def _last_message(run_folders: Sequence[str]) -> LastMessage | None:
         try:
             return read_farewell(folder)
         except DamagedError as error:
-            announce(f"warning: other nodes are not told that this one has ended, and wait for its lease: {error}")
+            said = f"warning: other nodes are not told that this one has ended, and wait for its lease: {error}"
+            announce(said, event="warning")
     return None

@@ -38,8 +38,7 @@ __all__ = [
     "WatchOrder",
 ]
 
-MESSAGE_SIZE = 1 << 16
-"""Of an order in bytes, at most."""
+MESSAGE_SIZE = 1 << 16  # of an order in bytes, at most
 _VERSION = 3
 
 
@@ -58,6 +57,7 @@ class MonitorConfig(NamedTuple):
     capture_stacks: bool
     stack_capture_timeout: float
     log_level: int
+    log_format: str = "text"
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> MonitorConfig:
@@ -88,13 +88,14 @@ class MonitorSettings(NamedTuple):
     config: MonitorConfig
     run_folders: tuple[str, ...] = ()
     """To be removed should the parent be killed; the last one is in use."""
-    parts: tuple[str, ...] = ()
-    """Paths that must exist."""
+    parts: tuple[str, ...] = ()  # paths that must exist
     owns_ranks: bool = True
     """Whether ranks must die with the parent."""
     py_spy: str | None = None
     lease: int | None = None
     """The file of ``launcher.nodes.fence``, inherited; None where the node holds no lease."""
+    names_node: bool = False
+    """Whether lines for people begin with the node's name."""
 
     def to_text(self) -> str:
         """Return the settings as an argument of a command line."""

@@ -200,10 +200,9 @@ class Monitor:
     def _look_at_parent(self, now_ns: int) -> None:
         status = process_status(self._parent_pid)
         if self._stopped.look(now_ns, status is not None and status.is_stopped and not status.is_traced):
-            announce(
-                f"the launcher (pid {self._parent_pid}) is stopped: hung ranks are found and ended, but nothing is "
-                f"restarted until it goes on (kill -CONT {self._parent_pid})"
-            )
+            said = f"the launcher (pid {self._parent_pid}) is stopped: hung ranks are found and ended, but nothing is "
+            said += f"restarted until it goes on (kill -CONT {self._parent_pid})"
+            announce(said, event="launcher_stopped")
             self._channel.tell(LauncherStopped(now_ns))
 
     def _listen(self, sleep_ns: int) -> bool:
@@ -292,7 +291,7 @@ def main(settings_text: str) -> None:
     # A monitor that is stopped when its parent dies must wake to clean up after it.
     die_with_parent(signal.SIGCONT)
     settings = MonitorSettings.from_text(settings_text)
-    console.set_level(settings.config.log_level)
+    console.follow(console.State(settings.config.log_level, settings.config.log_format, settings.names_node), "monitor")
     console.start()
     Monitor(settings).run()
     console.finish(0.1)

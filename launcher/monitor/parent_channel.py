@@ -69,7 +69,7 @@ class ParentChannel:
             try:
                 self._arrived.append(Arrived(ORDERS.decode(raw), descriptors))
             except MessageError as error:
-                announce(f"the monitor could not read an order of the launcher: {error}")
+                announce(f"the monitor could not read an order of the launcher: {error}", event="warning")
                 for descriptor in descriptors:
                     os.close(descriptor)
 
@@ -133,7 +133,7 @@ class ParentChannel:
                 self._unsent.clear()
                 return
             except OSError as error:  # too long for one message; the parent sees the ranks end all the same
-                announce(f"the monitor could not report an incident: {error.strerror}")
+                announce(f"the monitor could not report an incident: {error.strerror}", event="warning")
             self._unsent.popleft()
 
 

@@ -42,7 +42,7 @@ __all__ = [
 
 def mistake_phrase(what: str, error: Exception) -> str:
     """Words for an error that nobody has foreseen; its traceback is for ``--ft-log-level DEBUG``."""
-    announce(*traceback.format_exception(error), level=DEBUG)
+    announce(*traceback.format_exception(error), level=DEBUG, event="traceback")
     place = traceback.extract_tb(error.__traceback__)[-1]
     name = f"{os.path.basename(place.filename)}:{place.lineno}"
     return f"{what} ({type(error).__name__}: {error}, at {name}; this is a mistake in ft_launcher, please report it)"

@@ -71,11 +71,15 @@ class RankMonitor:
             return None
         if self._known is None or _name(self._known) != _name(view):
             of_whom = f", pid {view.pid}," if view.pid else ", which has not started yet,"
-            announce(f"DEBUG monitor: rank {self.order.rank}{of_whom} is watched", level=DEBUG)
+            self._log(f"rank {self.order.rank}{of_whom} is watched")
         self._known = view
         for section in view.sections:
             self._names[section.slot] = section.name
         return view
+
+    def _log(self, text: str) -> None:
+        order = self.order
+        announce(text, level=DEBUG, event="log", ranks=[order.rank], generation=order.generation)
 
     def _read(self) -> tuple[str | None, CellView | None]:
         try:
@@ -87,7 +91,7 @@ class RankMonitor:
         problem = implausible(view, time.monotonic_ns()) or self._usurped(view)
         if problem is None and (check := cell.words[LIMITS_TEXT.check_word]) != self._limits[0]:
             self._limits = check, cell.read_text(LIMITS_TEXT) or self._limits[1]
-            announce(f"DEBUG monitor: rank {self.order.rank} has told its limits: {self._limits[1]}", level=DEBUG)
+            self._log(f"rank {self.order.rank} has told its limits: {self._limits[1]}")
         return problem, view
 
     def _usurped(self, view: CellView) -> str | None:

@@ -36,7 +36,7 @@ def said_where_deleted() -> list[str]:
     if working_folder() is not None:
         return []
     return [
-        f"  note    the working folder {_former()} was deleted: what has a relative path, the script too, may not be "
+        f"the working folder {_former()} was deleted: what has a relative path, the script too, may not be "
         "found any more; start the job in a folder that stays"
     ]
 

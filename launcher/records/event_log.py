@@ -152,7 +152,8 @@ class EventLog:
             if not self._has_complained:
                 self._has_complained = True
                 why = f"{self.path}: {error.strerror}"
-                announce(f"{why}; no {self._stem} are logged until it can be written again (said once)")
+                said = f"{why}; no {self._stem} are logged until it can be written again (said once)"
+                announce(said, event="log_folder")
 
     def _make_anew(self) -> None:
         """Go on in a new file: somebody has removed the one that is written to.
@@ -165,9 +166,8 @@ class EventLog:
         os.dup2(new, self._descriptor, inheritable=False)
         os.close(new)
         self.lost += self._in_file
-        announce(
-            f"somebody has removed the file of {self._stem}; {self.path} is made anew, without {self._in_file} line(s)"
-        )
+        why = f"somebody has removed the file of {self._stem}"
+        announce(f"{why}; {self.path} is made anew, without {self._in_file} line(s)", event="log_folder")
         self._in_file, self._is_torn = 0, False
         self._on_made_anew()
 

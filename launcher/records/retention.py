@@ -69,8 +69,10 @@ def _prune_and_tell(log_folder: str, keep: int) -> None:
     try:
         removed = prune(log_folder, keep)
     except OSError as error:
-        announce(f"old log folders could not be looked at ({error.strerror}); nothing was removed (--ft-keep-runs)")
+        said = f"old log folders could not be looked at ({error.strerror}); nothing was removed (--ft-keep-runs)"
+        announce(said, event="runs_removed")
         return
     if removed:
         names = ", ".join(sorted(removed))
-        announce(f"{len(removed)} log folder(s) of ended runs removed (--ft-keep-runs {keep}): {names}", level=INFO)
+        said = f"{len(removed)} log folder(s) of ended runs removed (--ft-keep-runs {keep}): {names}"
+        announce(said, level=INFO, event="runs_removed")

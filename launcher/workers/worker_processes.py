@@ -22,6 +22,7 @@ from launcher.processes.handles import KillDeadline, end_sessions, let_end, send
 from launcher.processes.proc import handles_signal, session_members
 from launcher.workers.end_requests import EndRequests, WorkerProcess, ask_group
 from launcher.workers.spawn import Launch
+from launcher.workers.tee import keep_bytes
 from launcher.workers.torch_processes import QuietContext, check_error_file
 from resilience_core.system import prctl
 
@@ -59,6 +60,7 @@ class WorkerProcesses(QuietContext):
         **context_arguments: Any,
     ) -> None:
         super().__init__(**context_arguments)
+        keep_bytes(self)
         self._orphaned_sessions = orphaned_sessions
         self._launches = launches
         self._start_all = start_all

@@ -15,6 +15,7 @@ import attrs
 
 from launcher.processes.handles import has_exited
 from launcher.processes.message_format import MessageError
+from launcher.records import console
 from launcher.workers.parked import ParkedWorker, end_process, is_stopped
 from launcher.zygote.import_time import import_environment, is_read_at_import
 from launcher.zygote.protocol import (
@@ -107,7 +108,7 @@ class ZygoteHandle:
         merged = {**inherited, **import_time}
         ours, theirs = packet_pair()
         with theirs:
-            settings = SETTINGS.encode(ZygoteSettings(theirs.fileno(), os.getpid(), tuple(preload)))
+            settings = SETTINGS.encode(ZygoteSettings(theirs.fileno(), os.getpid(), tuple(preload), console.state()[:]))
             process = subprocess.Popen(
                 [sys.executable, "-u", "-c", _PROGRAM, HOME, settings.decode()],
                 env={name: value for name, value in merged.items() if value is not None},

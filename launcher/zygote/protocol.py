@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 _LARGEST_PACKET = 1 << 17
-_VERSION = 2
+_VERSION = 3
 
 
 class ZygoteSettings(NamedTuple):
@@ -53,6 +53,8 @@ class ZygoteSettings(NamedTuple):
     """The pid of the process that becomes the parent of its workers."""
     preload: tuple[str, ...]
     """Modules to import first."""
+    console: tuple[int, str, bool]
+    """:class:`launcher.records.console.State`, for what it has to say."""
 
 
 class WorkerOrder(NamedTuple):

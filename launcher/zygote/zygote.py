@@ -38,6 +38,7 @@ from collections.abc import Collection, Sequence
 
 from launcher.processes.exit_codes import FORK_REFUSED, FORKED, LOST_PARENT, NO_LONGER_NEEDED, UNREADABLE_ORDER
 from launcher.processes.message_format import MessageError
+from launcher.records import console
 from launcher.zygote.import_time import import_environment
 from launcher.zygote.module_survey import survey
 from launcher.zygote.preloading import Preloading
@@ -81,6 +82,7 @@ def serve(channel: socket.socket, launcher_pid: int, preload: Sequence[str], inh
     """
     _follow_to_death(launcher_pid)
     set_process_name("ft_zygote")
+    console.follow(console.state(), "zygote")
     for descriptor in set(inherited) - {channel.fileno()}:
         with contextlib.suppress(OSError):
             os.close(descriptor)
@@ -173,7 +175,7 @@ def _wait_for_order(link: socket.socket, middle: int, launcher_pid: int) -> Hand
     try:
         return Handover(order_from_file(packet.descriptors[0]), link)
     except MessageError as error:
-        print(f"ft_launcher's parked worker cannot read its order: {error}", file=sys.stderr, flush=True)
+        console.announce(f"a parked worker cannot read its order: {error}", level=console.ERROR, event="worker_start")
         os._exit(UNREADABLE_ORDER)
 
 
@@ -202,7 +204,9 @@ def main(home: str | None) -> None:
     try:
         settings = SETTINGS.decode(sys.argv[1].encode())
     except MessageError as error:
-        sys.exit(f"ft_launcher's zygote cannot read its settings: {error}")
+        console.announce(f"the zygote cannot read its settings: {error}", level=console.ERROR, event="worker_start")
+        sys.exit(UNREADABLE_ORDER)
+    console.follow(console.State(*settings.console))
     handover = serve(socket.socket(fileno=settings.channel), settings.launcher, settings.preload, ())
     if home is not None:
         sys.path.remove(home)

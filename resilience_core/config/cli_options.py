@@ -33,10 +33,18 @@ from resilience_core.config.setting import Setting, convert
 from resilience_core.errors import ConfigError
 from resilience_core.suggestions import nearest, suggestion
 
-__all__ = ["GROUP_TITLE", "add_options", "check_arguments", "from_options", "options_after_script", "options_table"]
+__all__ = [
+    "FILE_OPTIONS",
+    "GROUP_TITLE",
+    "add_options",
+    "check_arguments",
+    "from_options",
+    "options_after_script",
+    "options_table",
+]
 
 GROUP_TITLE = "fault tolerance"
-_PATH_OPTIONS = (
+FILE_OPTIONS = (
     "--ft-cfg-path",
     "--ft-cfg_path",
     "--fault-tol-cfg-path",
@@ -44,6 +52,7 @@ _PATH_OPTIONS = (
     "--fault_tol_cfg_path",
     "--ft_cfg_path",
 )
+"""Spellings of the option that names the YAML file."""
 _FOREIGN: dict[str, ForeignOption] = {name: option for option in FOREIGN_OPTIONS for name in option.spellings}
 # `--f` is enough: torchrun has no option that begins so, and argparse completes unique beginnings.
 _OURS = re.compile(r"--f(?:t|a|=|$)")
@@ -215,7 +224,7 @@ class _Refuse(argparse.Action):
 
 def _add_path(group: argparse._ArgumentGroup) -> None:
     common: dict[str, Any] = {"dest": "ft_cfg_path", "default": argparse.SUPPRESS}
-    primary, *others = _PATH_OPTIONS
+    primary, *others = FILE_OPTIONS
     text = "YAML file with a 'fault_tolerance' section, at the top or nested. Options are laid over it."
     group.add_argument(primary, metavar="PATH", help=text, **common)
     group.add_argument(*others, help=argparse.SUPPRESS, **common)
@@ -264,7 +273,7 @@ def _spellings(key: str) -> tuple[str, ...]:
 
 def _known_options() -> frozenset[str]:
     keys = [s.name for s in settings()] + list(IGNORED_KEYS)
-    return frozenset((*_PATH_OPTIONS, *_FOREIGN)).union(*(_spellings(key) for key in keys))
+    return frozenset((*FILE_OPTIONS, *_FOREIGN)).union(*(_spellings(key) for key in keys))
 
 
 def _key(option: str) -> str | None:

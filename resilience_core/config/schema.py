@@ -31,6 +31,7 @@ from resilience_core.config.setting import (
     settings_of,
     unknown_key,
 )
+from resilience_core.config.words import log_format
 from resilience_core.errors import ConfigError
 
 __all__ = ["FaultToleranceConfig", "settings"]
@@ -61,6 +62,15 @@ class FaultToleranceConfig(NoticeSettings, MetricsSettings, RestartSettings, Nod
         converter=values.level,
         metadata=described(
             "LEVEL", "What launcher, monitor and client log, by name (DEBUG) or number (10); NOTSET and 0 mean DEBUG."
+        ),
+    )
+    log_format: str = attrs.field(
+        default="text",
+        converter=log_format,
+        metadata=described(
+            "text|json",
+            "How launcher, monitor and client write what they log: lines for people (text), or one JSON object per "
+            "line (json). What ranks write is never changed.",
         ),
     )
     install_exception_hook: bool = attrs.field(

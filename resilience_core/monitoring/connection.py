@@ -28,7 +28,7 @@ from resilience_core.monitoring.process_hooks import (
     unregister_stack_dump,
     wait_for_files,
 )
-from resilience_core.monitoring.rank_logging import follow_log_level
+from resilience_core.monitoring.rank_logging import follow_log_settings
 from resilience_core.protocol.cell import Cell, CellError
 from resilience_core.protocol.cell_layout import (
     GENERATION,
@@ -141,7 +141,7 @@ class CellConnection:
             cell.claim(os.getpid(), process_start_time(os.getpid()) or 0)
         except CellError as error:
             raise RankMonitorClientError(str(error)) from error
-        follow_log_level(config.log_level, is_given=config.is_given("log_level"))
+        follow_log_settings(config.log_level, config.log_format, is_given=config.is_given("log_level"))
         if num_warmup_iters is not None:
             self._config = attrs.evolve(config, num_warmup_iterations=num_warmup_iters)
         return cell

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 
@@ -157,7 +158,11 @@ class FirstUse:
 
 
 def _warn_once(message: str, *arguments: object) -> None:
-    """Log a warning that this process has not logged before, through whichever client."""
+    """Log a warning that this process has not logged before, through whichever client.
+
+    Every rank finds the same, so one of each node warns, as with the names of plugins.
+    """
     if message not in _warned:
         _warned.add(message)
-        logger.warning(message, *arguments)
+        is_first = os.environ.get("LOCAL_RANK", "0") == "0"
+        logger.log(logging.WARNING if is_first else logging.DEBUG, message, *arguments)

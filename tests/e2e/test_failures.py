@@ -45,7 +45,6 @@ def test_a_rank_that_fails_for_good_ends_the_job_with_1(launch: Callable[..., An
     assert [line for line in job.stderr.splitlines() if "restart" in line and "generation" not in line] == [
         "ft_launcher: restart 1 of 2 follows",
         "ft_launcher: restart 2 of 2 follows",
-        "ft_launcher: no restart is left (--max-restarts 2)",
         "ft_launcher: the job has failed: no restart is left (--max-restarts 2)",
     ]
     box = job.stderr.partition("the job has failed: ")[2]
@@ -103,7 +102,7 @@ def test_a_job_that_gets_nowhere_is_given_up_with_93(launch: Callable[..., Any])
 
     assert job.wait() == 93
     assert len(job.events("started")) == 3
-    assert "giving up: 2 generations in a row" in job.stderr
+    assert "the job has failed: 2 generations in a row" in job.stderr
     assert "Traceback" not in job.stderr
 
 

@@ -77,7 +77,7 @@ def test_the_budget_is_one_for_all_nodes(launch_nodes: Callable[..., list[Any]])
     for node in nodes:
         assert [event["generation"] for event in node.events("started")] == [0, 1, 2]
         assert "Traceback" not in node.stderr
-        assert node.stderr.endswith("ft_launcher: exit code 1\n")
+        assert node.stderr.endswith(f"ft_launcher[{os.uname().nodename}]: exit code 1\n")
 
 
 def test_the_death_of_a_launcher_frees_the_others(launch_nodes: Callable[..., list[Any]]) -> None:
@@ -113,13 +113,13 @@ def test_sigterm_to_a_node_whose_ranks_have_ended_with_0_spares_the_others(
     done.signal(signal.SIGTERM)
     assert done.wait(30) == 0
     assert "ended by SIGTERM; every worker ended with 0" in done.stderr
-    assert done.stderr.endswith("ft_launcher: exit code 0\n")
+    assert done.stderr.endswith(f"ft_launcher[{os.uname().nodename}]: exit code 0\n")
     time.sleep(2)  # longer than the lease: nobody misses it, either
     end.touch()
 
     assert busy.wait(30) == 0
     assert "rank 0 is done in generation 0" in busy.stdout
-    assert busy.stderr.endswith("ft_launcher: every rank has ended with 0; exit code 0\n")
+    assert busy.stderr.endswith(f"ft_launcher[{os.uname().nodename}]: every rank has ended with 0; exit code 0\n")
     assert len(busy.events("started")) == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -330,3 +331,36 @@ def test_a_run_that_fails_between_steps_is_not_the_one_before_it_again() -> None
         assert tally.add(RunOutcome(1, 1.0, Reached(9), False, failed_in_a_step=False)) is None
     assert tally.add(RunOutcome(1, 1.0, Reached(9), False, failed_in_a_step=True)) is None
     assert tally.add(RunOutcome(0, 1.0, Reached(9), False)) is not None
+
+
+@pytest.mark.parametrize("way", ["option", "file"])
+def test_the_log_format_of_the_launcher_is_that_of_its_runner(runner: Runner, way: str) -> None:
+    options = ["--ft-log-format", "json", "--ft-log-level=WARNING"]
+    if way == "file":
+        (runner.folder / "ft.yaml").write_text("fault_tolerance: {log_format: json, log_level: WARNING}\n")
+        options = ["--ft-cfg-path", "ft.yaml"]
+    code, said = runner.run("sys.exit(1)", "--max-failures", "2", launcher_options=options)
+    assert code == 1
+    told = [json.loads(line) for line in said.splitlines()]
+    assert [(each["source"], each["level"], each["event"]) for each in told] == [
+        ("autoresume", "WARNING", "run_ended"),
+        ("autoresume", "WARNING", "run_ended"),
+        ("autoresume", "CRITICAL", "given_up"),
+    ]
+    assert [(each["run"], each["exit_code"]) for each in told[:2]] == [(1, 1), (2, 1)]
+
+
+def test_an_option_on_the_launcher_s_command_line_counts_more_than_its_file(runner: Runner) -> None:
+    (runner.folder / "ft.yaml").write_text("fault_tolerance: {log_format: json, log_level: WARNING}\n")
+    options = ["--ft-cfg-path", "ft.yaml", "--ft-log-format", "text", "--ft-log-level", "ERROR"]
+    _, said = runner.run("sys.exit(1)", "--max-failures", "2", launcher_options=options)
+    assert said.startswith("ft_autoresume: given up: ")
+    assert said.count("\n") == 1
+
+
+def test_what_is_refused_is_refused_in_the_form_that_is_asked_for(runner: Runner) -> None:
+    code, said = runner.run("", "--max-failures", "many", launcher_options=["--ft-log-format=json"])
+    assert code == 2
+    (line,) = said.splitlines()
+    assert json.loads(line)["event"] == "refused"
+    assert "--max-failures" in json.loads(line)["text"]

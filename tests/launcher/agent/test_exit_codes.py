@@ -56,9 +56,8 @@ class FakeAgent(SimpleNamespace):
 
     get_event_failed = get_event_succeeded
 
-    def last_words(self) -> list[str]:
+    def tell_end(self) -> None:
         """For people."""
-        return ["the job has failed"]
 
 
 def ends(
@@ -254,7 +253,7 @@ def test_a_rendezvous_that_fails_without_a_word_is_told_too(
     monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
 ) -> None:
     lines: list[str] = []
-    monkeypatch.setattr(run_module, "announce", lambda *words, level: lines.extend(words))
+    monkeypatch.setattr(run_module, "announce", lambda *words, level, event: lines.extend(words))
 
     assert run_module._disagreed(error) == 1
     assert lines == [said]

@@ -76,7 +76,7 @@ class Made:
         self.said: list[tuple[str, ...]] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.now = incident("failure", report(0), report(1))
-        monkeypatch.setattr(story_teller, "announce", lambda *lines: self.said.append(lines))
+        monkeypatch.setattr(story_teller, "announce", lambda *lines, **_: self.said.append(lines))
         monkeypatch.setattr(job_stories, "find_py_spy", lambda: "py-spy")
         monkeypatch.setattr(job_stories.failure_incident, "look", lambda *_: {})
         monkeypatch.setattr(job_stories.failure_incident, "failure_incident", lambda *_: self.now)
@@ -410,7 +410,8 @@ def test_a_report_that_cannot_be_written_is_not_pointed_to_where_few_nodes_are(
     monkeypatch.setattr("launcher.incidents.job_incident.write_files", full)
     written = threading.Event()
 
-    def announce(*lines: str) -> None:
+    def announce(*lines: str, event: str) -> None:
+        assert event == "log_folder"
         made.said.append(lines)
         written.set()
 

@@ -114,7 +114,7 @@ def test_a_node_that_waits_for_long_says_once_what_for(
     plane: FakePlane, monkeypatch: pytest.MonkeyPatch, view: View | None, holds_lease: bool, said: str
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr(plane_rendezvous, "announce", told.append)
+    monkeypatch.setattr(plane_rendezvous, "announce", lambda line, event: told.append(line))
     monkeypatch.setattr(plane_rendezvous, "_LONGEST_SILENT_WAIT_SECONDS", 0.0)
     plane.views, plane.holds_lease = [view, view, view, BASE], holds_lease
     monkeypatch.setattr(plane, "take_view", lambda: shown(plane))

@@ -97,7 +97,7 @@ def test_a_slow_check_is_asked_anew_when_it_comes_back(run: Callable, scripted: 
     runner = run(slow)
     told: list[str] = []
 
-    def announce(text: str, level: int) -> None:  # the first look has failed by now
+    def announce(text: str, level: int, event: str) -> None:  # the first look has failed by now
         told.append(text)
         slow.bound_seconds = PATIENCE
         slow.went_on.set()

@@ -40,6 +40,7 @@ from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.termination import Reporter, terminate
 from launcher.processes.evidence import Evidence, ProcessLook, look_at
 from launcher.processes.handles import wait_for_exit
+from launcher.records.console import ERROR, WARNING
 from resilience_core import FaultToleranceConfig
 from resilience_core.monitoring import group_numbers
 from resilience_core.monitoring.group_numbers import start_answering
@@ -696,11 +697,11 @@ def test_who_is_blamed_and_comes_back_is_not_the_reason_why_another_is_signalled
 
 
 def test_only_ranks_that_were_overdue_are_counted_and_all_are_acquitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
+    said: list[tuple[str, int]] = []
     events: list[tuple[str, dict[str, Any]]] = []
     withdrawn: list[int] = []
     for module in (incident_log, monitor_reports):
-        monkeypatch.setattr(module, "announce", said.append)
+        monkeypatch.setattr(module, "announce", lambda line, level, **_: said.append((line.split(":")[0], level)))
     current: Any = SimpleNamespace(number=0, withdraw=withdrawn.append, condemned={9})
     events_of: Any = SimpleNamespace(write=lambda name, **facts: events.append((name, facts)))
     reports: list[MonitorReport] = []
@@ -716,7 +717,7 @@ def test_only_ranks_that_were_overdue_are_counted_and_all_are_acquitted(monkeypa
 
     assert withdrawn == [1, 0, 2]
     assert [(name, facts["rank"]) for name, facts in events] == [("near_miss", 0), ("withdrawn", 2)]
-    assert [line.split(":")[0] for line in said] == ["near miss 1", "withdrawn"]
+    assert said == [("near miss 1", WARNING), ("withdrawn", ERROR)], "a verdict is taken back where it was told"
 
 
 def _make_a_mistake(*_: Any, **__: Any) -> Any:

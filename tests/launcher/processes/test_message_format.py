@@ -94,7 +94,7 @@ FORMATS: dict[str, tuple[MessageFormat[Any], tuple[Any, ...]]] = {
         ),
     ),
     "worker orders": (protocol.ORDERS, (WorkerOrder(("train.py", "\udcff"), True, {"A": "\udcff"}, "", "err"),)),
-    "zygote settings": (SETTINGS, (ZygoteSettings(3, 4, ("torch", "numpy")),)),
+    "zygote settings": (SETTINGS, (ZygoteSettings(3, 4, ("torch", "numpy"), (20, "json", True)),)),
 }
 
 

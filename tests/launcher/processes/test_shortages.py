@@ -119,8 +119,7 @@ def test_a_traceback_is_only_for_mistakes_of_ours(
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE)) if is_shortage else KeyError("rank")
 
     monkeypatch.setattr(cli, "_run", fail)
-    monkeypatch.setattr("launcher.records.console._console.threshold", level)
-    assert cli.main([]) == 1
+    assert cli.main(["--ft-log-level", str(level)]) == 1
     said = capfd.readouterr().err
     assert ("Traceback" in said) is (not is_shortage or level == DEBUG)
     assert ("please report it" in said) is not is_shortage

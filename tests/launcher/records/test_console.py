@@ -159,7 +159,29 @@ def test_a_record_of_several_lines_cannot_pass_for_several_messages(
 ) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [log_records._Handler()])
     logging.getLogger("another.library").warning("rank 3 says a\nall is well")
-    assert capfd.readouterr().err == "ft_launcher: rank 3 says a\nft_launcher:     all is well\n"
+    said = capfd.readouterr().err
+    assert said == "ft_launcher: WARNING another.library: rank 3 says a\nft_launcher:     all is well\n"
+
+
+def test_what_torch_logs_in_the_launcher_comes_through_the_console_too(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its handlers wait for whoever reads, and know nothing of ``log_format``."""
+    torchs, elastic = logging.getLogger("torch"), logging.getLogger("torch.distributed.run")
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(torchs, "handlers", [logging.StreamHandler()])
+    monkeypatch.setattr(torchs, "propagate", False)
+    monkeypatch.setattr(elastic, "handlers", [])
+    before = logging.getLogger("launcher").level
+    try:
+        log_records.take_over_logging("INFO")
+        elastic.warning("node_rank is ignored")
+        console.set_level(console.ERROR)
+        elastic.warning("nor is this heard")
+    finally:
+        logging.getLogger("launcher").setLevel(before)
+        logging.captureWarnings(False)
+    assert capfd.readouterr().err == "ft_launcher: WARNING torch.distributed.run: node_rank is ignored\n"
 
 
 def test_a_guest_in_anothers_program_leaves_its_handlers_alone(monkeypatch: pytest.MonkeyPatch) -> None:

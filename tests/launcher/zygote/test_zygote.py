@@ -12,8 +12,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from launcher.processes.exit_codes import LOST_PARENT, UNREADABLE_ORDER
+from launcher.processes.exit_codes import LOST_PARENT, NO_LONGER_NEEDED, UNREADABLE_ORDER
 from launcher.processes.message_format import MessageError
+from launcher.records import console
 from launcher.zygote import preloading, zygote
 from launcher.zygote.protocol import (
     ORDERS,
@@ -58,7 +59,7 @@ def test_an_order_arrives_through_its_file() -> None:
 
 
 def test_settings_of_another_version_are_refused_in_one_line() -> None:
-    settings = of_another_version(SETTINGS.encode(ZygoteSettings(0, 1, ()))).decode()
+    settings = of_another_version(SETTINGS.encode(ZygoteSettings(0, 1, (), (20, "text", False)))).decode()
     program = "from launcher.zygote.zygote import main; main(None)"
     done = subprocess.run([sys.executable, "-c", program, settings], capture_output=True, text=True, timeout=180)
     assert done.returncode == 1
@@ -67,7 +68,20 @@ def test_settings_of_another_version_are_refused_in_one_line() -> None:
 
 
 @pytest.mark.usefixtures("in_a_fork")
+def test_a_zygote_speaks_in_its_own_name_and_as_the_launcher_does() -> None:
+    console.follow(console.State(30, "json", True))
+    ours, theirs = packet_pair()
+    ours.close()
+    with pytest.raises(Exited, match=str(NO_LONGER_NEEDED)):
+        zygote.serve(theirs, os.getppid(), (), ())
+    theirs.close()
+    assert console.state() == (30, "json", True)
+    assert console._console.speaker.source == "zygote"
+
+
+@pytest.mark.usefixtures("in_a_fork")
 def test_an_order_of_another_version_ends_the_parked_worker(capfd: pytest.CaptureFixture[str]) -> None:
+    console.follow(console.State(format="json"), "zygote")
     ours, theirs = packet_pair()
     file = os.memfd_create("order")
     os.write(file, of_another_version(ORDERS.encode(WorkerOrder(("x",), False, {}, "", ""))))
@@ -80,7 +94,9 @@ def test_an_order_of_another_version_ends_the_parked_worker(capfd: pytest.Captur
     receive_message(ours)
     ours.close()
     theirs.close()
-    assert "cannot read its order: a message of version 0" in capfd.readouterr().err
+    told = json.loads(capfd.readouterr().err)
+    assert "cannot read its order: a message of version 0" in told["text"]
+    assert (told["source"], told["level"]) == ("zygote", "ERROR")
 
 
 @pytest.mark.usefixtures("in_a_fork")

@@ -26,6 +26,7 @@ EXAMPLES = {
     "rank_termination_signal": ("TERM", 15),
     "capture_stacks": ("false", False),
     "log_level": ("ERROR", 40),
+    "log_format": ("json", "json"),
     "install_exception_hook": ("yes", True),
     "load_plugins": ("off", False),
     "checkpoint_iteration_file": ("x.txt", "x.txt"),

@@ -61,6 +61,7 @@ def test_the_defaults_are_those_that_people_expect():
         "capture_stacks": True,
         "stack_capture_timeout": 0.5,
         "log_level": logging.INFO,
+        "log_format": "text",
         "num_warmup_iterations": 1,
         "install_exception_hook": False,
         "checkpoint_iteration_file": None,

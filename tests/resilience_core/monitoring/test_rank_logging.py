@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import datetime
 
 import pytest
 
@@ -66,6 +68,66 @@ def test_who_configures_logging_is_obeyed(tmp_path, settings, before, after, lin
     assert [line for line in ended.stderr.splitlines() if " a " in line] == lines
 
 
+SPEAKS = """
+import logging, sys
+from resilience_core.monitoring.rank_logging import follow_log_settings
+follow_log_settings("INFO", sys.argv[1], is_given=True)
+logging.getLogger("straggler").warning("a %s", "table" + chr(10) + "of two lines")
+logging.getLogger("adapters.ddp").debug("not heard")
+logging.getLogger("resilience_core").error("x" * 9000)
+"""
+
+
+def speaks(log_format: str, **env: str) -> list[str]:
+    names = ("RANK", "GROUP_WORLD_SIZE")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    done = subprocess.run(
+        [sys.executable, "-c", SPEAKS, log_format],
+        env={**environment, **env},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stderr.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("env", "prefix"),
+    [
+        ({}, ""),
+        ({"RANK": "3", "GROUP_WORLD_SIZE": "1"}, "rank 3: "),
+        ({"RANK": "3", "GROUP_WORLD_SIZE": "4"}, f"rank 3[{os.uname().nodename}]: "),
+        ({"RANK": "three", "GROUP_WORLD_SIZE": "many"}, ""),
+    ],
+)
+def test_every_line_begins_with_the_rank_and_with_its_node_where_there_are_several(
+    env: dict[str, str], prefix: str
+) -> None:
+    lines = speaks("text", **env)
+    assert lines[:2] == [f"{prefix}WARNING straggler: a table", f"{prefix}    of two lines"]
+    assert len(lines) == 3
+
+
+@pytest.mark.parametrize(("env", "rank"), [({}, None), ({"RANK": "3"}, 3)])
+def test_as_json_a_record_is_one_object_that_carries_the_rank(env: dict[str, str], rank: int | None) -> None:
+    lines = speaks("json", **env)
+    first, second = map(json.loads, lines)
+    assert datetime.fromisoformat(first.pop("time")).utcoffset() is not None
+    assert first == {
+        "level": "WARNING",
+        "source": "client",
+        "node": os.uname().nodename,
+        "rank": rank,
+        "event": "log",
+        "logger": "straggler",
+        "text": "a table\nof two lines",
+    }
+    assert second["is_cut"]
+    assert second["text"].startswith("xxxx")
+    assert max(map(len, lines)) < 4096
+
+
 def messages(caplog: pytest.LogCaptureFixture) -> str:
     return "\n".join(record.getMessage() for record in caplog.records if record.levelname == "DEBUG")
 
@@ -114,6 +176,29 @@ def test_at_debug_a_client_says_what_it_does_and_under_which_limits(
     assert messages(caplog) == ""
 
 
+@pytest.mark.parametrize(("local_rank", "level"), [(None, "WARNING"), ("0", "WARNING"), ("1", "DEBUG")])
+def test_what_every_rank_finds_is_a_warning_of_one_rank_of_a_node(
+    rank_environment: Callable[..., Cell],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    local_rank: str | None,
+    level: str,
+) -> None:
+    rank_environment(log_level="DEBUG")
+    if local_rank is None:
+        monkeypatch.delenv("LOCAL_RANK", raising=False)
+    else:
+        monkeypatch.setenv("LOCAL_RANK", local_rank)
+    caplog.set_level("DEBUG", "resilience_core")
+    client = RankMonitorClient()
+    client.init_workload_monitoring()
+    client.start_section("setup")
+    client.end_section("setup")
+    client.shutdown_workload_monitoring()
+    said = [each.levelname for each in caplog.records if "the configuration names no sections" in each.getMessage()]
+    assert said == [level]
+
+
 def test_where_no_limit_is_in_force_that_is_said(
     rank_environment: Callable[..., Cell], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -143,8 +228,8 @@ def test_at_the_default_level_a_client_says_nothing_of_this(
 def test_a_message_that_cannot_be_written_or_made_disturbs_nobody(stream: str) -> None:
     program = f"""
 import logging, sys
-from resilience_core.monitoring.rank_logging import follow_log_level
-follow_log_level("INFO", is_given=True)
+from resilience_core.monitoring.rank_logging import follow_log_settings
+follow_log_settings("INFO", "text", is_given=True)
 class NoText:
     def __str__(self):
         raise ZeroDivisionError

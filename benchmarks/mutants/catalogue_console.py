@@ -1,0 +1,141 @@
+"""Deliberate mistakes in what people and programs read on standard error, and in the output of ranks."""
+
+from __future__ import annotations
+
+from benchmarks.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS_OF_CONSOLE"]
+
+_LINES = ("tests/launcher/records/test_console_lines.py",)
+_CONSOLE = ("tests/launcher/records/test_console.py",)
+_TEE = ("tests/launcher/workers/test_tee.py",)
+_RANK = ("tests/resilience_core/monitoring/test_rank_logging.py",)
+
+MUTANTS_OF_CONSOLE = (
+    Mutant(
+        "files and pipes get colours",
+        "launcher/records/console_lines.py",
+        "    return os.isatty(descriptor)\n",
+        "    return True\n",
+        _LINES,
+    ),
+    Mutant(
+        "NO_COLOR is not heeded",
+        "launcher/records/console_lines.py",
+        'if os.environ.get("NO_COLOR") or ',
+        "if ",
+        _LINES,
+    ),
+    Mutant(
+        "a line leaves the terminal coloured",
+        "launcher/records/console_lines.py",
+        'line.raw[:-1] + RESET + b"\\n"',
+        'line.raw[:-1] + b"\\n"',
+        _LINES,
+    ),
+    Mutant(
+        "the line of the culprit is not bold",
+        "launcher/records/console_lines.py",
+        "        return (_BOLD if is_detail else _BOLD_RED) if names_culprit else",
+        "        return (_BOLD if is_detail else _BOLD_RED) if not names_culprit else",
+        _LINES,
+    ),
+    Mutant(
+        "an object is longer than what the kernel writes in one piece",
+        "launcher/records/console_lines.py",
+        "    while len(raw) > LONGEST_OBJECT and longest > 16:\n",
+        "    while False:\n",
+        _LINES,
+    ),
+    Mutant(
+        "a fact of a story may have the name of a field of ours",
+        "launcher/records/console_lines.py",
+        " if name not in about}",
+        "}",
+        _LINES,
+    ),
+    Mutant(
+        "lines of a job on several nodes do not name theirs",
+        "launcher/records/console_lines.py",
+        " if self.names_node else ",
+        " if False else ",
+        _LINES,
+    ),
+    Mutant(
+        "a long message is written to a pipe without regard to who else writes there",
+        "launcher/records/standard_error.py",
+        "    return len(raw) if len(raw) <= longest else",
+        "    return len(raw) if raw else",
+        _LINES,
+    ),
+    Mutant(
+        "torch's own handlers write beside the console",
+        "launcher/records/log_records.py",
+        "        _take_over_torchs()\n",
+        "",
+        _CONSOLE,
+    ),
+    Mutant(
+        "log_level does not count for what others log",
+        "launcher/records/log_records.py",
+        "level=record.levelno,",
+        "level=max(record.levelno, console.threshold()),",
+        _CONSOLE,
+    ),
+    Mutant(
+        "what a rank writes at its very end is not copied by --tee",
+        "launcher/workers/tee.py",
+        "                if was_finished:\n",
+        "                if finished.is_set():\n",
+        _TEE,
+    ),
+    Mutant(
+        "a carriage return ends no piece of --tee",
+        "launcher/workers/tee.py",
+        'piece.endswith((b"\\r", b"\\n")), piece.endswith(b"\\r")',
+        'piece.endswith((b"\\r", b"\\n")), False',
+        _TEE,
+    ),
+    Mutant(
+        "a rank's message does not say whose it is",
+        "resilience_core/monitoring/rank_logging.py",
+        ' if rank.isdigit() else ""\n',
+        ' if rank == "" else ""\n',
+        _RANK,
+    ),
+    Mutant(
+        "a rank's messages stay text where objects are asked for",
+        "resilience_core/monitoring/rank_logging.py",
+        "    _handler.log_format = log_format\n",
+        "",
+        _RANK,
+    ),
+    Mutant(
+        "ft_autoresume does not read the launcher's file for its log",
+        "launcher/command_line/log_settings.py",
+        "            state = State(config.log_level, config.log_format)\n",
+        "            pass\n",
+        ("tests/launcher/test_autoresume.py",),
+    ),
+    Mutant(
+        "a job that has failed says nothing at log level CRITICAL",
+        "launcher/agent/incident_log.py",
+        "            level=CRITICAL,\n",
+        "            level=ERROR,\n",
+        ("tests/e2e/test_log_settings.py",),
+    ),
+    Mutant(
+        "a monitor does not follow the log settings",
+        "launcher/monitor/monitor.py",
+        "console.State(settings.config.log_level, settings.config.log_format, settings.names_node)",
+        "console.State()",
+        ("tests/e2e/test_log_settings.py",),
+    ),
+    Mutant(
+        "--tee copies text and not bytes",
+        "launcher/workers/worker_processes.py",
+        "        keep_bytes(self)\n",
+        "",
+        ("tests/e2e/test_rank_output.py",),
+    ),
+)

@@ -1,0 +1,79 @@
+"""What ranks write arrives byte for byte, whatever it is and whoever writes in between; all files are in one folder."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.scripts.writes_bytes import BLOB
+
+pytestmark = pytest.mark.e2e
+
+NEVER_GIVES_UP = {"max_no_progress_cycles": 0, "restart_backoff_after": 0}
+OURS = {
+    "text": rb"ft_launcher: (?!it was not me)[^\n]*\n",
+    "json": rb'\{"time": "2[^\n]*\}\n',
+}
+
+
+def run(launch: Callable[..., Any], *options: object, nproc: int = 1, **ft: Any) -> Any:
+    job = launch("writes_bytes.py", nproc=nproc, options=("--max-restarts", 2, *options), **{**NEVER_GIVES_UP, **ft})
+    assert job.wait() == 0, job.stderr_path.read_bytes()[-2000:]
+    assert len(job.events("started")) == 3
+    return job
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_what_a_rank_writes_passes_the_launcher_untouched(launch: Callable[..., Any], form: str) -> None:
+    job = run(launch, log_format=form)
+
+    assert job.stdout_path.read_bytes() == 3 * BLOB
+    said = job.stderr_path.read_bytes()
+    assert re.sub(OURS[form], b"", said) == 3 * BLOB
+    lines = re.findall(OURS[form], said)
+    assert len(lines) > 4
+    if form == "json":
+        assert {json.loads(line)["event"] for line in lines} >= {"failure", "restart", "started"}
+
+
+def files_of(job: Any, name: str) -> list[Path]:
+    """Those of all generations and ranks, wherever below the log folders."""
+    return sorted(job.logs.rglob(name))
+
+
+@pytest.mark.parametrize("option", ["--redirects", "--tee"])
+def test_files_of_ranks_hold_what_they_wrote_and_lie_in_the_run_s_folder(
+    launch: Callable[..., Any], option: str
+) -> None:
+    job = run(launch, option, 3, nproc=2)
+
+    for name in ("stdout.log", "stderr.log"):
+        assert [path.read_bytes() for path in files_of(job, name)] == 6 * [BLOB]
+    assert {path.relative_to(job.logs).parts[0] for path in files_of(job, "*.log")} == {job.log_folder.name}
+    assert list(job.temporary.iterdir()) == []
+    shown = job.stdout_path.read_bytes()
+    if option == "--redirects":
+        assert shown == b""
+        assert re.sub(OURS["text"], b"", job.stderr_path.read_bytes()) == b""
+    else:
+        assert sorted(re.split(rb"(?:\[default[01]\]:)", shown)) == sorted(
+            re.split(rb"(?:\[default[01]\]:)", 6 * _prefixed(BLOB))
+        )
+
+
+def test_of_one_rank_the_copy_of_tee_is_what_it_wrote(launch: Callable[..., Any]) -> None:
+    job = run(launch, "--tee", 3)
+
+    assert job.stdout_path.read_bytes().replace(b"[default0]:", b"") == 3 * BLOB
+    said = re.sub(OURS["text"], b"", job.stderr_path.read_bytes())
+    assert said.replace(b"[default0]:", b"") == 3 * BLOB
+
+
+def _prefixed(raw: bytes) -> bytes:
+    """Return what was written with the prefix of ``--tee`` in front of each line and of each carriage return's."""
+    return b"".join(b"[default0]:" + piece for piece in re.findall(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", raw))

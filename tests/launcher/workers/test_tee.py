@@ -1,0 +1,129 @@
+"""``--tee`` copies the bytes that a rank wrote, with torch's prefix in front of each piece."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import threading
+import types
+from pathlib import Path
+
+import pytest
+from torch.distributed.elastic.multiprocessing.tail_log import TailLog
+
+from launcher.workers.tee import _CHUNK, ByteTail, _Pieces, keep_bytes
+
+GARBAGE = b"\xff\xfe\x00\x1b[31m\n" + bytes(range(256)) + b"\n"
+BAR = b"".join(b"\r%3d%%" % n for n in range(101))
+OUTPUTS = [
+    b"",
+    b"one\ntwo\n",
+    b"no end of line",
+    b"\r\n\r\n\n\r",
+    GARBAGE,
+    BAR + b"\n" + BAR,
+    b"x" * (3 * _CHUNK) + b"\nafter\n",
+]
+
+
+class Stream:
+    """A stream as ``sys.stdout`` is one, that remembers each write."""
+
+    def __init__(self) -> None:
+        self.buffer = io.BytesIO()
+
+
+def tail_of(file: Path, stream: object) -> TailLog:
+    context = types.SimpleNamespace(tails=[TailLog("default", {0: str(file)}, stream, {0: "[default0]:"}, 0.01)])  # type: ignore[arg-type]
+    keep_bytes(context)
+    (tail,) = context.tails
+    assert type(tail) is ByteTail
+    return tail
+
+
+@pytest.mark.parametrize(
+    ("output", "size"),
+    [(output, size) for output in OUTPUTS for size in (7, 4096, 1 << 20) if size > 7 or len(output) < 5000],
+)
+def test_every_byte_is_copied_however_it_comes(tmp_path: Path, output: bytes, size: int) -> None:
+    file, stream = tmp_path / "stdout.log", Stream()
+    tail = tail_of(file, stream).start()
+    with open(file, "wb", buffering=0) as rank:
+        rank.writelines(output[start : start + size] for start in range(0, len(output), size))
+    tail.stop()
+
+    assert stream.buffer.getvalue().replace(b"[default0]:", b"") == output
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("size", [1, 2, 5, 1 << 20])
+def test_where_a_prefix_stands_does_not_depend_on_how_it_comes(output: bytes, size: int) -> None:
+    output = output[:5000]
+    pieces, made = _Pieces(b"[0]:", lambda _: True), b""
+    for start in range(0, len(output), size):
+        made += b"".join(pieces.of(output[start : start + size], is_last=False))
+    made += b"".join(pieces.of(b"", is_last=True))
+
+    lines = re.findall(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", output)
+    assert made == b"".join(b"[0]:" + line for line in lines)
+
+
+class EndsWhenAsked(threading.Event):
+    """A rank that writes its last words, and ends, just before a certain look at whether it has."""
+
+    def __init__(self, file: Path, look: int) -> None:
+        super().__init__()
+        self.file, self.asked, self.look = file, 0, look
+        self.has_ended = threading.Event()
+
+    def is_set(self) -> bool:
+        self.asked += 1
+        if self.asked == self.look:
+            self.file.write_bytes(b"last words")
+            self.has_ended.set()
+        return self.asked >= self.look
+
+
+@pytest.mark.parametrize(("look", "is_there"), [(1, False), (2, False), (1, True), (2, True), (3, True), (4, True)])
+def test_what_a_rank_writes_right_before_its_end_is_not_lost(tmp_path: Path, look: int, is_there: bool) -> None:
+    file, stream = tmp_path / "stdout.log", Stream()
+    if is_there:
+        file.touch()
+    tail = tail_of(file, stream)
+    rank = EndsWhenAsked(file, look)
+    tail._finished_events[0] = rank
+    tail.start()
+    assert rank.has_ended.wait(60)
+    tail.stop()
+    assert stream.buffer.getvalue() == b"[default0]:last words"
+
+
+def test_lines_that_are_filtered_out_take_their_prefix_with_them() -> None:
+    pieces = _Pieces(b"[0]:", lambda line: "loss" in line)
+    assert b"".join(pieces.of(b"loss 1\nnoise\r\nloss 2\nnoi", is_last=False)) == b"[0]:loss 1\n[0]:loss 2\n"
+    assert list(pieces.of(b"se", is_last=True)) == []
+
+
+def test_what_is_written_in_one_go_is_whole_pieces() -> None:
+    """What others write into the same pipe comes between two of them."""
+    pieces = _Pieces(b"[0]:", lambda _: True)
+    made = list(pieces.of(b"".join(b"line %d\n" % n for n in range(5000)), is_last=False))
+    assert len(made) > 10
+    assert all(raw.endswith(b"\n") and len(raw) <= 4096 for raw in made)
+
+
+def test_a_stream_without_bytes_gets_text(tmp_path: Path) -> None:
+    file, stream = tmp_path / "stdout.log", io.StringIO()
+    file.write_bytes(b"a\xff\n")
+    tail = tail_of(file, stream).start()
+    tail.stop()
+    assert stream.getvalue() == "[default0]:a\ufffd\n"
+
+
+def test_a_file_that_never_comes_holds_up_nobody(tmp_path: Path) -> None:
+    stream = Stream()
+    tail = tail_of(tmp_path / "none.log", stream).start()
+    tail.stop()
+    assert stream.buffer.getvalue() == b""
+    assert os.listdir(tmp_path) == []

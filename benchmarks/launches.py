@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import Contender, launch_command, launch_environment
-from launcher.records.event_log import read_events
+from launcher.records.event_files import read_events
 
 __all__ = ["Launch", "LaunchFailedError", "descendants", "launched", "pss_kilobytes", "run_nanoseconds"]
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.__main__ import machine
-from launcher.records.event_log import read_events
+from launcher.records.event_files import read_events
 
 RANK = Path(__file__).parent / "ranks" / "hanging.py"
 WHAT = ("detection", "signal", "restart", "recovery")

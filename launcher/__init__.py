@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from launcher.incidents.incident_files import read_incidents as read_incidents
     from launcher.incidents.incident_files import read_job_incidents as read_job_incidents
     from launcher.incidents.job_incident import JobIncident as JobIncident
-    from launcher.records.event_log import read_events as read_events
+    from launcher.records.event_files import read_events as read_events
     from launcher.standalone import RankMonitors as RankMonitors
     from launcher.standalone import start_monitor as start_monitor
 
@@ -23,7 +23,7 @@ _EXPORTS = {
     "JobIncident": "incidents.job_incident",
     "RankMonitors": "standalone",
     "main": "cli",
-    "read_events": "records.event_log",
+    "read_events": "records.event_files",
     "read_incidents": "incidents.incident_files",
     "read_job_incidents": "incidents.incident_files",
     "start_monitor": "standalone",

@@ -24,7 +24,7 @@ import time
 from collections.abc import Sequence
 
 from launcher.processes.exit_codes import FAILED, REFUSED, SUCCEEDED
-from launcher.records.event_log import dated_events
+from launcher.records.event_files import dated_events
 from launcher.records.restart_times import runs_of
 from resilience_core.errors import ResilienceError
 

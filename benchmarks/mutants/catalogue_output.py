@@ -37,8 +37,8 @@ MUTANTS_OF_OUTPUT = (
     ),
     Mutant(
         "events of an unknown version are read as if they were of ours",
-        "launcher/records/event_log.py",
-        'check_version(path, events[0].get("version", 1), FORMAT_VERSION)',
+        "launcher/records/event_files.py",
+        'check_version(path, first.get("version", 1), FORMAT_VERSION)',
         "pass",
         ("tests/launcher/records/test_event_log.py",),
     ),

@@ -87,9 +87,8 @@ class Generation:
             reason: What the group was restarted for, and when that was seen here (``CLOCK_MONOTONIC``); None where this
                 node has not been part of the generation before.
         """
-        cause, seconds = None, None
-        if reason is not None:
-            cause, seconds = reason[0], (time.monotonic_ns() - reason[1]) / NS_PER_SECOND
+        cause, since_ns = reason or (None, 0)
+        seconds = None if reason is None else (time.monotonic_ns() - since_ns) / NS_PER_SECOND
         workers = len(self._group.workers)
         announce(restarted(self.number, workers, cause, seconds), event="started", generation=self.number)
         self._resources.events.write("restarted", generation=self.number, workers=workers, cause=cause, seconds=seconds)
@@ -224,13 +223,7 @@ class Generation:
         return orphans.sessions(self._own_children()) if orphans is not None else set()
 
     def _own_children(self) -> set[int]:
-        fence = self._resources.second_fence
-        others = set() if fence is None or fence.pid is None else {fence.pid}
-        resources = self._resources
-        if resources.exporter is not None:
-            others |= resources.exporter.pids
-        ours = {*resources.monitor.pids, *resources.notices.pids, *others, *resources.starter.children()}
-        return ours | self.processes.unreaped()
+        return self._resources.helpers() | self.processes.unreaped()
 
     # ---- ending -----------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from launcher.nodes.fence import LeaseWord
 from launcher.processes.background import Background, NotDoneError
 from launcher.processes.handles import is_subreaper
 from launcher.processes.leftovers import Orphans
+from launcher.processes.proc import own_start_ns
 from launcher.processes.working_folder import completed
 from launcher.records import latest
 from launcher.records.console import INFO, announce, announcer
@@ -96,6 +97,13 @@ class AgentResources:
     def control(self) -> ControlSocket:
         """The socket at which the launcher takes requests of ranks."""
         return self.run_folder_keeper.control
+
+    def helpers(self) -> set[int]:
+        """Return the processes of ours that are no ranks, and that whoever collects orphans must leave alone."""
+        fence = None if self.second_fence is None else self.second_fence.pid
+        pids = {*self.monitor.pids, *self.notices.pids, *self.starter.children()}
+        pids |= set() if self.exporter is None else self.exporter.pids
+        return pids if fence is None else pids | {fence}
 
     def on_disk(self, what: str, call: Callable[[], T], otherwise: T) -> T:
         """Return the result of what must touch a disk; ``otherwise`` where it does not answer or fails."""
@@ -199,6 +207,7 @@ def open_resources(
             monitor=monitor.pid,
             launcher=os.getpid(),
             max_restarts=launch_config.max_restarts,
+            process_began_ns=own_start_ns(),
             arguments=job.argv,
             configuration=json.loads(job.config.to_json()),
         )

@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import Any
 
-from launcher.records.event_log import FORMAT_VERSION, event_of
+from launcher.records.event_files import FORMAT_VERSION, event_of
 from launcher.records.format_versions import check_version
 from resilience_core.system.plain_files import only_plain
 

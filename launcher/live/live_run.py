@@ -11,7 +11,7 @@ from launcher.live.rank_cells import RankCells
 from launcher.live.rank_look import RankLook
 from launcher.live.runs import ENDED, GOES_ON, LOST, state_of
 from launcher.processes.proc import boot_id
-from launcher.records.event_log import event_files
+from launcher.records.event_files import event_files
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["LiveRun", "NodeLook", "RunLook"]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from launcher.live.launcher_log import LauncherLog
 from launcher.processes.proc import boot_id
-from launcher.records.event_log import event_files
+from launcher.records.event_files import event_files
 
 __all__ = [
     "ELSEWHERE",

@@ -16,7 +16,7 @@ from launcher.metrics.rank_figures import FiguresReader
 from launcher.metrics.straggler_scores import StragglerScores
 from launcher.metrics.tail import Tail
 from launcher.metrics.totals import RankTotals, SectionTotals, Totals
-from launcher.records.event_log import event_of
+from launcher.records.event_files import event_of
 from launcher.records.figures_log import figures_of
 from resilience_core.protocol.cell_layout import LIMITS_TEXT
 from resilience_core.protocol.figures import SectionFigures

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from resilience_core.system.proc import ENDED_STATES, STOPPED_STATES, read_proc, stat_fields
+from resilience_core.system.clock import NS_PER_SECOND
+from resilience_core.system.proc import ENDED_STATES, STOPPED_STATES, process_start_time, read_proc, stat_fields
 
 __all__ = [
     "ProcessStatus",
@@ -27,6 +29,7 @@ __all__ = [
     "link_to_working_folder",
     "memory_map",
     "open_files",
+    "own_start_ns",
     "process_name",
     "process_status",
     "runs_our_program",
@@ -276,6 +279,18 @@ def boot_id() -> str | None:
         return read_proc("/proc/sys/kernel/random/boot_id").decode("ascii", errors="replace").strip()
     except OSError:
         return None
+
+
+def own_start_ns() -> int:
+    """Return when this process was started, as ``CLOCK_MONOTONIC`` nanoseconds; now where that cannot be told.
+
+    The kernel counts it in ticks of 10 ms of the clock that goes on while the machine is suspended (proc(5)).
+    """
+    now_ns, ticks = time.monotonic_ns(), process_start_time(os.getpid())
+    if ticks is None:
+        return now_ns
+    age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - ticks * (NS_PER_SECOND // os.sysconf("SC_CLK_TCK"))
+    return now_ns - age_ns if 0 <= age_ns < now_ns else now_ns
 
 
 def descriptor_path(descriptor: int, pid: int | None = None) -> str:

@@ -12,29 +12,21 @@ import itertools
 import json
 import logging
 import os
-import reprlib
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from launcher.processes.background import Background, NotDoneError
 from launcher.processes.proc import boot_id
 from launcher.records.console import announce
-from launcher.records.format_versions import check_version
+from launcher.records.event_files import EVENTS, FORMAT_VERSION
 from launcher.records.log_folders import FolderError
-from launcher.records.log_records import warn_once
-from resilience_core.system.clock import NS_PER_SECOND
-from resilience_core.system.plain_files import only_plain
 
-__all__ = ["FORMAT_VERSION", "DatedEvent", "EventLog", "dated_events", "event_files", "event_of", "read_events"]
+__all__ = ["EventLog"]
 
 logger = logging.getLogger(__name__)
 
-EVENTS = "events"
-"""What the names of the files of events begin with."""
-FORMAT_VERSION = 1
-"""To be raised when an event or a field that :mod:`launcher.records.run_events` reads changes its meaning."""
 _ROOM_BYTES = 1 << 20
 _MOST_FILES = 10_000
 """Of one node and pid in one folder; a folder in which nothing is ever new must not be tried for ever."""
@@ -102,7 +94,7 @@ class EventLog:
         self._listener(event, facts)
         if self._is_first:
             self._is_first = False
-            facts = {**facts, **_about_the_file()}
+            facts = {**_about_the_file(), **facts}
         raw = _line(event, at_ns, facts)
         if not self._background.submit(lambda: self._append(raw), len(raw)):
             self.lost += 1
@@ -173,9 +165,9 @@ class EventLog:
 
 
 def _about_the_file() -> dict[str, Any]:
-    """Return what the first line of a file says of all its lines: their format, and whose monotonic clock it is."""
+    """Return what the first line of a file says of all its lines: their format, whose clock it is, who writes it."""
     node = os.uname().nodename
-    return {"version": FORMAT_VERSION, "node": node, "boot": boot_id() or node}
+    return {"version": FORMAT_VERSION, "node": node, "boot": boot_id() or node, "launcher": os.getpid()}
 
 
 def _line(event: str, at_ns: int | None, facts: dict[str, Any]) -> bytes:
@@ -193,112 +185,3 @@ def _line(event: str, at_ns: int | None, facts: dict[str, Any]) -> bytes:
 def _new_file(path: str) -> int:
     # Unbuffered: a line is on its way when it is written, whole, and nothing is left that could fail at the end.
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
-
-
-def event_files(log_folder: str | os.PathLike[str], stem: str = EVENTS) -> list[str]:
-    """Return the paths of all files of events in a run's log folder, of every node and every run of its name.
-
-    Args:
-        log_folder: Of the run.
-        stem: As for :class:`EventLog`.
-
-    Raises:
-        OSError: The folder cannot be read.
-    """
-    log_folder = os.fspath(log_folder)  # os.listdir takes None for the working folder
-    names = sorted(os.listdir(log_folder))
-    return [os.path.join(log_folder, name) for name in names if name.startswith(stem) and name.endswith(".jsonl")]
-
-
-class DatedEvent(NamedTuple):
-    """An event, and when it was on the wall clock, as near as the first line of its file tells."""
-
-    at_ns: int
-    """Since 1970. The difference to ``t_ns`` is the same for all events of a file."""
-    path: str
-    """Of its file: one launcher has written it."""
-    facts: dict[str, Any]
-    """As :func:`read_events` returns it."""
-
-
-def read_events(log_folder: str | os.PathLike[str], stem: str = EVENTS) -> list[dict[str, Any]]:
-    """Return the events of a run, of every node that wrote into this folder, oldest first.
-
-    On one machine the monotonic clock orders them. Between machines, whose monotonic clocks have nothing in common,
-    the wall clock does, so the order is as good as their clocks agree. A line that is no event is left out; of one that
-    is whole, a warning is logged once, and so it is of what is named like a file of events and is none. Each event has
-    ``event``, ``t_ns``, and the ``node`` and ``boot`` of its file; ``time`` is empty where it was lost.
-
-    Args:
-        log_folder: Of the run.
-        stem: As for :class:`EventLog`.
-
-    Raises:
-        OSError: The folder or a file cannot be read.
-        UnknownVersionError: Another release of torch-resilience has written a file. The whole folder is refused:
-            without the events of one node a run that goes on may seem to have ended, and be removed (``prune``).
-    """
-    return [event.facts for event in dated_events(log_folder, stem)]
-
-
-def dated_events(log_folder: str | os.PathLike[str], stem: str = EVENTS) -> list[DatedEvent]:
-    """Return what :func:`read_events` does, with wall-clock times, in the same order.
-
-    Raises:
-        OSError: As there.
-        UnknownVersionError: As there.
-    """
-    files = []
-    for path in event_files(log_folder, stem):
-        if not os.path.isfile(path):
-            warn_once(f"{path}: left out, since it is no plain file")
-            continue
-        with open(path, encoding="utf-8", errors="replace", opener=only_plain) as file:
-            # The last line may be on its way; one in the middle was torn by a disk that was full.
-            events = [event for line in file if line.endswith("\n") if (event := _parsed(line, path)) is not None]
-        if events:
-            check_version(path, events[0].get("version", 1), FORMAT_VERSION)  # the first release wrote none
-            boot = str(events[0].get("boot", path))
-            about = {"node": str(events[0].get("node", "")), "boot": boot}
-            files.append((boot, path, [{**about, **event} for event in events]))
-    epochs: dict[str, int] = {}  # when each machine's monotonic clock began
-    for boot, _, events in files:
-        epochs.setdefault(boot, _epoch_ns(events[0]))
-    dated = [DatedEvent(epochs[boot] + event["t_ns"], path, event) for boot, path, events in files for event in events]
-    return sorted(dated, key=lambda event: event.at_ns)
-
-
-def event_of(line: str) -> dict[str, Any]:
-    """Return the event of one line of an event log.
-
-    Raises:
-        ValueError: It is none; the message says why.
-    """
-    try:
-        event = json.loads(line)
-    except (ValueError, RecursionError):
-        raise ValueError(f"a damaged line is left out: {reprlib.repr(line)}") from None
-    if not isinstance(event, dict) or "t_ns" not in event:
-        raise ValueError(f"a line that is no event is left out: {reprlib.repr(line)}")
-    at_ns, name = event["t_ns"], event.get("event")
-    if not isinstance(name, str):
-        raise ValueError(f"a damaged line is left out, its event is {reprlib.repr(name)}")
-    if type(at_ns) is not int or not 0 <= at_ns < 1 << 63:
-        raise ValueError(f"a damaged line is left out, its t_ns is {reprlib.repr(at_ns)}")
-    return {"time": "", **event}
-
-
-def _parsed(line: str, path: str) -> dict[str, Any] | None:
-    try:
-        return event_of(line)
-    except ValueError as error:
-        warn_once(f"{path}: {error}")
-        return None
-
-
-def _epoch_ns(event: dict[str, Any]) -> int:
-    """Return the wall clock, in nanoseconds since 1970, at which the monotonic clock of an event stood at zero."""
-    for form in ("%Y-%m-%dT%H:%M:%S.%f%z", "%Y-%m-%dT%H:%M:%S%z"):
-        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
-            return round(datetime.strptime(event["time"], form).timestamp() * NS_PER_SECOND) - int(event["t_ns"])
-    return 0

@@ -20,10 +20,10 @@ from __future__ import annotations
 import os
 import reprlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from launcher.records.event_log import read_events
+from launcher.records.event_files import EventFile, read_events
 from launcher.records.log_records import warn_once
 from resilience_core.protocol.cell import Cell, CellError
 from resilience_core.protocol.cell_layout import LIMITS_TEXT
@@ -39,6 +39,7 @@ __all__ = [
     "RankLine",
     "figures_of",
     "last_sign_ns",
+    "figures_in",
     "line_of_rank",
     "read_figure_lines",
 ]
@@ -168,21 +169,31 @@ def _known(iteration: int) -> int | None:
 def read_figure_lines(log_folder: str | os.PathLike[str]) -> list[FiguresLine]:
     """Return the figures of a run, of every node that wrote into this folder, oldest first.
 
-    Order, damaged lines and errors are as for :func:`launcher.records.event_log.read_events`; a folder of an older
+    Order, damaged lines and errors are as for :func:`launcher.records.event_files.read_events`; a folder of an older
     release has none.
 
     Raises:
         OSError: As there.
         UnknownVersionError: As there.
     """
+    return _lines(read_events(log_folder, FIGURES), os.fspath(log_folder))
+
+
+def figures_in(file: EventFile) -> list[FiguresLine]:
+    """Return the lines of one file that :func:`launcher.records.event_files.read_event_file` has read."""
+    about = {"node": file.node, "boot": file.boot}
+    return _lines(({**about, **event} for event in file.events), file.path)
+
+
+def _lines(events: Iterable[Mapping[str, Any]], where: str) -> list[FiguresLine]:
     lines = []
-    for event in read_events(log_folder, FIGURES):
+    for event in events:
         if event["event"] != FIGURES:
             continue
         try:
             lines.append(figures_of(event))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            warn_once(f"{log_folder}: a damaged line of figures is left out: {error!r}, {reprlib.repr(event)}")
+            warn_once(f"{where}: a damaged line of figures is left out: {error!r}, {reprlib.repr(event)}")
     return lines
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from launcher.records.event_log import DatedEvent
+from launcher.records.event_files import DatedEvent
 
 __all__ = ["PARTS", "Restart", "Run", "runs_of"]
 
@@ -62,7 +62,7 @@ def runs_of(events: Sequence[DatedEvent]) -> list[Run]:
     """Return the runs of a folder, oldest first.
 
     Args:
-        events: As :func:`launcher.records.event_log.dated_events` returns them.
+        events: As :func:`launcher.records.event_files.dated_events` returns them.
     """
     files: dict[str, list[DatedEvent]] = {}
     for event in events:

@@ -12,7 +12,7 @@ import stat
 import threading
 
 from launcher.records.console import INFO, announce
-from launcher.records.event_log import event_files
+from launcher.records.event_files import event_files
 from launcher.records.run_events import Began, Ended, typed_events
 
 __all__ = ["prune", "prune_in_background"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from launcher.records.event_log import read_events
+from launcher.records.event_files import read_events
 
 __all__ = [
     "STOPPED_ON_PURPOSE",

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from launcher.incidents.incident_files import read_incidents
-from launcher.records.event_log import read_events
+from launcher.records.event_files import read_events
 from resilience_core.plugins.state_file import load_state
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

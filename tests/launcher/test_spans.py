@@ -13,7 +13,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from launcher.records.event_log import EventLog, dated_events
+from launcher.records.event_files import dated_events
+from launcher.records.event_log import EventLog
 from launcher.records.restart_times import PARTS, runs_of
 from launcher.run_spans import NumbersOfRun, SpanWriter
 from resilience_core.span_export import context_of

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from launcher.processes.background import Background, NotDoneError
-from launcher.records.event_log import EventLog, event_files, read_events
+from launcher.records.event_files import event_files, read_events
+from launcher.records.event_log import EventLog
 from launcher.records.format_versions import UnknownVersionError
 from launcher.records.log_folders import FolderError
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from launcher.records.event_log import EventLog, dated_events
+from launcher.records.event_files import dated_events
+from launcher.records.event_log import EventLog
 from launcher.records.restart_times import PARTS, Run, runs_of
 
 S = 1_000_000_000

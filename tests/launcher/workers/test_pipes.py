@@ -17,7 +17,7 @@ from launcher.incidents import stacks, stacks_from_inside
 from launcher.incidents.incident import Incident
 from launcher.incidents.incident_files import read_incident
 from launcher.incidents.rank_report import RankReport
-from launcher.records.event_log import read_events
+from launcher.records.event_files import read_events
 from launcher.workers.programs import cannot_start
 from launcher.workers.script_text import read_script
 from launcher.workers.spawn import Launch, spawn_worker

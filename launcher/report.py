@@ -1,0 +1,110 @@
+"""ft_report: what a run has cost, who failed and why, and what to set, from its log folder.
+
+    ft_report ft_logs/latest
+    ft_report ft_logs/latest --html report.html
+    ft_report --json - /logs/node-a/run /logs/node-b/run
+
+It only reads files, those of a run that is going on, too, and needs neither torch nor any other package. Exit codes:
+0; 2 when there is nothing to report on, or a file cannot be written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+
+from launcher.processes.exit_codes import REFUSED, SUCCEEDED
+from launcher.reports.as_json import as_json
+from launcher.reports.build import make_report
+from launcher.reports.folders import NoRunError, run_folders
+from launcher.reports.model import Report
+from launcher.reports.terminal import lines
+
+__all__ = ["main", "make_parser"]
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of ``ft_report``."""
+    parser = argparse.ArgumentParser(
+        prog="ft_report",
+        description="Tell what a run has cost, who failed and why, and what to set; also while it is going on.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        metavar="LOG_DIR",
+        help="a run's log folder, or the folder of log folders for its newest run; several: the nodes of one run, the "
+        "runs of one training, or both",
+    )
+    parser.add_argument("--html", metavar="FILE", help="write one self-contained page, too")
+    parser.add_argument("--json", metavar="FILE", help="write the report for programs; '-' for standard output alone")
+    parser.add_argument(
+        "--straggler-log",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="what Detector.initialize(log_path=...) wrote, unless it lies in the log folder",
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse, report, and return the exit code.
+
+    Args:
+        argv: Arguments without the program's name; those of the process when None.
+    """
+    options = make_parser().parse_args(argv)
+    try:
+        report = make_report(run_folders(options.folders), options.straggler_log)
+        return _write(report, options)
+    except NoRunError as error:
+        return _refused(str(error))
+    except BrokenPipeError:  # whoever read it has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return SUCCEEDED
+    except OSError as error:
+        return _refused(f"{error.filename or 'standard output'}: {error.strerror}")
+
+
+def _write(report: Report, options: argparse.Namespace) -> int:
+    if options.html is not None:
+        from launcher.reports.page import write_page  # a page is asked for seldom
+
+        write_page(report, options.html)
+    if options.json == "-":
+        sys.stdout.write(as_json(report))
+    elif options.json is not None:
+        with open(options.json, "w", encoding="utf-8") as file:
+            file.write(as_json(report))
+    if options.json != "-":
+        is_terminal = sys.stdout.isatty()
+        width = shutil.get_terminal_size().columns if is_terminal else 80
+        is_styled = is_terminal and "NO_COLOR" not in os.environ
+        print(*lines(report, width, bar=_bar(), is_styled=is_styled), sep="\n")
+    for path in filter(None, (options.html, options.json if options.json != "-" else None)):
+        print(f"ft_report: written: {path}", file=sys.stderr)
+    sys.stdout.flush()
+    return SUCCEEDED
+
+
+def _bar() -> str:
+    """Return what bars are made of: a block where the output can show it."""
+    try:
+        "█".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return "#"
+    return "█"
+
+
+def _refused(why: str) -> int:
+    print(f"ft_report: error: {why}", file=sys.stderr)
+    return REFUSED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

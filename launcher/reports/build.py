@@ -1,0 +1,221 @@
+"""A report, from the log folders of a story's runs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import statistics
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+
+from launcher.reports import notes as remarks
+from launcher.reports.evidence import read_evidence
+from launcher.reports.folders import NoRunError
+from launcher.reports.launches import Launch, read_launches, with_last_lines
+from launcher.reports.ledger import account, ledger
+from launcher.reports.limits import limits
+from launcher.reports.lost_work import Loss, losses
+from launcher.reports.model import Generation, Incident, Node, Report, Run
+from launcher.reports.rank_lives import read_lives
+from launcher.reports.recommend import recommendations
+from launcher.reports.slow_ranks import find_logs, slow_ranks
+from launcher.reports.story import JobGeneration, Story, end_ns, put_together
+from launcher.reports.timeline import least_seconds, timeline
+from launcher.reports.troubles import incidents, last_of, near_misses, seen_at
+
+__all__ = ["make_report"]
+
+
+def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> Report:
+    """Read the log folders of one story and return its report; nothing is written, and no process is looked at twice.
+
+    Args:
+        folders: Log folders of runs.
+        straggler_logs: Logs of the straggler detector, beside those that lie in the folders.
+
+    Raises:
+        NoRunError: There is nothing in them, or the launchers do not belong together.
+        OSError: A folder cannot be read.
+    """
+    notes: list[str] = []
+    with _noted(notes):
+        return _make_report(folders, straggler_logs, notes)
+
+
+class _Notes(logging.Handler):
+    """Takes warnings of what could not be read into a report."""
+
+    def __init__(self, notes: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._notes = notes
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See ``logging.Handler``."""
+        self._notes.append(record.getMessage())
+
+
+@contextlib.contextmanager
+def _noted(notes: list[str]) -> Iterator[None]:
+    reader, handler = logging.getLogger("launcher"), _Notes(notes)
+    before = reader.propagate
+    reader.addHandler(handler)
+    reader.propagate = False  # they are in the report, and need not be said beside it
+    try:
+        yield
+    finally:
+        reader.removeHandler(handler)
+        reader.propagate = before
+
+
+def _make_report(folders: Sequence[str], straggler_logs: Sequence[str], notes: list[str]) -> Report:
+    launches = [launch for folder in folders for launch in read_launches(folder, notes)]
+    launches.sort(key=lambda launch: launch.at(launch.began_ns))
+    if not launches:
+        raise NoRunError("; ".join(notes) or f"no events can be read in {', '.join(folders)}")
+    lives = read_lives(launches, _least_seconds(launches), notes)
+    last_ns: dict[int, int] = {}
+    for (number, _), ranks in lives.items():
+        last_ns[number] = max([last_ns.get(number, 0), *(life.last_ns for life in ranks.values())])
+    launches = with_last_lines(launches, last_ns)
+    evidence = read_evidence(folders, notes)
+    story = put_together(launches, lives, evidence)
+    remarks.refuse_other_jobs(story)
+    found = losses(story)
+    accounts = account(story, found)
+    troubles = incidents(story, evidence, accounts)
+    seconds = max(story.at(number, end_ns(launch)) for number, launch in enumerate(launches))
+    costs, rows = ledger(story, accounts), limits(story)
+    runs = tuple(_run(story, number) for number in range(len(story.runs)))
+    logs = [*straggler_logs, *(path for folder in folders for path in find_logs(folder))]
+    notes += remarks.notes(story, found)
+    first = launches[0]
+    return Report(
+        title=runs[0].name if len(runs) == 1 else f"{runs[0].name} and {len(runs) - 1} more",
+        made_at=datetime.now().astimezone().isoformat(timespec="seconds"),
+        began_at=_iso(first.at(first.began_ns)),
+        began_epoch=story.epoch,
+        seconds=seconds,
+        is_running=any(run.is_running for run in runs),
+        runs=runs,
+        nodes=_nodes(story),
+        generations=_generations(story, found, troubles),
+        ranks=timeline(story, seconds),
+        incidents=troubles,
+        near_misses=near_misses(story),
+        limits=rows,
+        slow_ranks=slow_ranks(list(dict.fromkeys(logs)), story.epoch, notes),
+        ledger=costs,
+        recommendations=recommendations(story, costs, rows),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _least_seconds(launches: Sequence[Launch]) -> float:
+    length = max(launch.at(launch.last_ns) for launch in launches) - launches[0].at(launches[0].began_ns)
+    ranks = sum(max((len(each.local_ranks) for each in launch.generations), default=0) for launch in launches)
+    return least_seconds(length, ranks)
+
+
+def _iso(epoch: float) -> str:
+    return datetime.fromtimestamp(epoch, timezone.utc).astimezone().isoformat(timespec="seconds")
+
+
+def _run(story: Story, number: int) -> Run:
+    indices = story.runs[number]
+    launches = [story.launches[index] for index in indices]
+    generations = [each for each in story.generations if each.run == number]
+    ends = [
+        story.at(index, launch.ended_ns) for index, launch in zip(indices, launches, strict=True) if launch.ended_ns
+    ]
+    worst = max(launches, key=lambda launch: (launch.exit_code or 0, launch.outcome not in (None, "succeeded")))
+    return Run(
+        name=os.path.basename(launches[0].folder),
+        folders=tuple(dict.fromkeys(launch.folder for launch in launches)),
+        began=story.at(indices[0], launches[0].began_ns),
+        ended=max(ends) if len(ends) == len(launches) else None,
+        last_seen=max(story.at(index, end_ns(launch)) for index, launch in zip(indices, launches, strict=True)),
+        is_running=any(launch.is_running for launch in launches),
+        outcome=worst.outcome,
+        exit_code=worst.exit_code,
+        why=next((launch.why for launch in launches if launch.why is not None), None),
+        world_size=max((each.world_size for each in generations), default=0),
+        nodes=len({story.node_of[index] for index in indices}),
+        restarts=max(len(generations) - 1, 0),
+        began_at=_iso(launches[0].at(launches[0].began_ns)),
+    )
+
+
+def _nodes(story: Story) -> tuple[Node, ...]:
+    return tuple(
+        Node(
+            name=name,
+            ranks=tuple(
+                sorted(
+                    {
+                        rank
+                        for _, member in story.members
+                        if story.node_of[member.launch] == name
+                        for rank in member.lives
+                    }
+                )
+            ),
+            runs=tuple(sorted({story.run_of[number] for number, other in story.node_of.items() if other == name})),
+            clock_shift=_clock_shift(story, name),
+        )
+        for name in dict.fromkeys(story.node_of.values())
+    )
+
+
+def _clock_shift(story: Story, name: str) -> float:
+    """Return by how much a node's clock seems to be ahead of the first node's: by when it started generations."""
+    first = next(iter(story.node_of.values()))
+    shifts = []
+    for generation in story.generations:
+        began = {story.node_of[m.launch]: story.at(m.launch, m.own.started_ns) for m in generation.members}
+        if first in began and name in began:
+            shifts.append(began[name] - began[first])
+    return statistics.median(shifts) if shifts else 0.0
+
+
+def _generations(story: Story, found: Sequence[Loss], troubles: Sequence[Incident]) -> tuple[Generation, ...]:
+    rows = []
+    for generation, loss in zip(story.generations, found, strict=True):
+        members = generation.members
+        incident = last_of(troubles, generation.run, generation.number)
+        first_steps = [
+            story.at(m.launch, life.first_step_ns)
+            for m in members
+            for life in m.lives.values()
+            if life.first_step_ns is not None
+        ]
+        has_ended = all(member.has_stopped for member in members)
+        rows.append(
+            Generation(
+                run=generation.run,
+                number=generation.number,
+                began=min(story.at(m.launch, m.own.started_ns) for m in members),
+                first_step=min(first_steps, default=None),
+                seen=seen_at(story, generation),
+                ended=max(story.at(m.launch, m.stopped_ns) for m in members) if has_ended else None,
+                world_size=generation.world_size,
+                iteration=generation.iteration,
+                done=generation.done,
+                resumed_from=generation.resumed_from,
+                why=_why(story, generation, None if incident is None else troubles[incident]),
+                incident=incident,
+                repeated=loss.repeated,
+            )
+        )
+    return tuple(rows)
+
+
+def _why(story: Story, generation: JobGeneration, incident: Incident | None) -> str | None:
+    if incident is not None:
+        return incident.why
+    if any(member.own.finished_ns is not None for member in generation.members):
+        return "finished"
+    launches = [story.launches[member.launch] for member in generation.members]
+    if not generation.is_last:
+        return "the nodes have changed"
+    return next((launch.why or launch.outcome for launch in launches if launch.outcome is not None), None)

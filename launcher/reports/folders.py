@@ -1,0 +1,62 @@
+"""The folders of runs that a report is about, from what stands on its command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from launcher.records import latest
+from launcher.records.event_files import event_files
+from resilience_core.errors import ResilienceError
+
+__all__ = ["NoRunError", "run_folders"]
+
+_MOST_NAMES = 10
+
+
+class NoRunError(ResilienceError):
+    """There is no run to report on; the message says where, and what to name instead."""
+
+
+def run_folders(paths: Sequence[str]) -> list[str]:
+    """Return the log folders of runs that are meant by some paths, each once.
+
+    A path may be a run's log folder, or the folder of log folders (``ft_logs``), which stands for its newest run.
+
+    Raises:
+        NoRunError: A path leads to no run, or it is not clear to which.
+    """
+    found: dict[str, None] = {}
+    for path in paths:
+        found[os.path.realpath(_run_folder(path))] = None
+    return list(found)
+
+
+def _run_folder(path: str) -> str:
+    if not os.path.isdir(path):
+        there = "is no folder" if os.path.lexists(path) else "is not there"
+        raise NoRunError(f"{path} {there}; name the log folder of a run, such as ft_logs/latest")
+    try:
+        if event_files(path):
+            return path
+        names = sorted(os.listdir(path))
+    except OSError as error:
+        raise NoRunError(f"{path} cannot be read: {error.strerror}") from error
+    newest = os.path.join(path, latest.NAME)
+    if _holds_events(newest):
+        return newest
+    runs = [name for name in names if _holds_events(os.path.join(path, name))]
+    if len(runs) == 1:
+        return os.path.join(path, runs[0])
+    if not runs:
+        raise NoRunError(f"{path} holds no run: there is no events.jsonl in it, nor in a folder below it")
+    shown = ", ".join(runs[-_MOST_NAMES:])
+    more = f" (and {len(runs) - _MOST_NAMES} more)" if len(runs) > _MOST_NAMES else ""
+    raise NoRunError(f"{path} holds {len(runs)} runs and no link '{latest.NAME}'; name one of them: {shown}{more}")
+
+
+def _holds_events(path: str) -> bool:
+    try:
+        return bool(event_files(path))
+    except OSError:  # no folder, or one that we may not read
+        return False

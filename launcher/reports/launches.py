@@ -1,0 +1,300 @@
+"""What the launchers of a run have written of themselves, as typed values: one launch for each of their lives.
+
+Times here are ``CLOCK_MONOTONIC`` nanoseconds of the launch's machine. They are compared within one launch only.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from launcher.processes.proc import boot_id, process_status
+from launcher.records.event_files import EventFile, event_files, read_event_file
+from launcher.records.format_versions import UnknownVersionError
+from resilience_core.system.clock import NS_PER_SECOND
+
+__all__ = ["Launch", "NodeGeneration", "Spared", "read_launches", "with_last_lines"]
+
+_STILL_WRITES_SECONDS = 120.0
+"""A launcher that has written within that time may be alive."""
+
+
+class Spared(NamedTuple):
+    """A rank whose verdict was taken back."""
+
+    t_ns: int
+    generation: int | None
+    rank: int
+    kind: str
+    """Of the limit."""
+    limit_seconds: float
+    late_seconds: float | None
+    was_late: bool
+
+
+class NodeGeneration(NamedTuple):
+    """A generation as one launcher has seen it; None for what it has not written."""
+
+    number: int
+    started_ns: int
+    local_ranks: tuple[int, ...]
+    first_sign_ns: Mapping[int, int]
+    """By local rank."""
+    seen_ns: int | None
+    """When a failure was seen here."""
+    kind: str | None
+    """``hang``, ``failure`` or ``request``, where it was seen here."""
+    incident_folder: str | None
+    finished_ns: int | None
+    stopped_ns: int | None
+    backed_off_ns: tuple[int, int] | None
+    """From when until when the restart was put off."""
+    failed_elsewhere: bool
+    """The nodes have found a failure, wherever."""
+    nodes: int | None
+    """How many have met for it."""
+
+
+class Launch(NamedTuple):
+    """The life of one launcher."""
+
+    folder: str
+    node: str
+    boot: str
+    pid: int | None
+    epoch: float
+    """Seconds since 1970 when this machine's monotonic clock stood at zero."""
+    began_ns: int
+    """When its process was started, or, in runs of earlier releases, when it first wrote."""
+    ended_ns: int | None
+    last_ns: int
+    """When it has written last."""
+    is_running: bool
+    may_run: bool | None
+    """None where only the age of its last line tells whether it is running."""
+    outcome: str | None
+    exit_code: int | None
+    why: str | None
+    went_back: bool
+    lost_lines: int
+    safety_factor: float
+    generations: tuple[NodeGeneration, ...]
+    spared: tuple[Spared, ...]
+    file: str
+    """The first of its files of events."""
+
+    def at(self, t_ns: int) -> float:
+        """Return seconds since 1970 by this machine's wall clock."""
+        return self.epoch + t_ns / NS_PER_SECOND
+
+
+def read_launches(folder: str, notes: list[str]) -> list[Launch]:
+    """Return the launches whose events are in a run's log folder, in the order in which they began.
+
+    Args:
+        folder: The log folder.
+        notes: Gets what could not be read.
+
+    Raises:
+        OSError: The folder cannot be read.
+    """
+    files = []
+    for path in event_files(folder):
+        try:
+            if (file := read_event_file(path)) is not None:
+                files.append(file)
+        except (OSError, UnknownVersionError) as error:
+            notes.append(f"{path} is left out, and so is all that this launcher did: {error}")
+    files.sort(key=lambda file: (file.boot, file.events[0]["t_ns"]))
+    epochs: dict[str, int] = {}
+    lives: list[tuple[EventFile, list[dict[str, Any]]]] = []
+    for file in files:
+        epoch_ns = epochs.setdefault(file.boot, file.epoch_ns)
+        begins = [number for number, event in enumerate(file.events) if event["event"] == "began"]
+        if not begins and (former := _same_launcher(lives, file)) is not None:
+            former.extend(file.events)  # its file was removed, and made anew
+            continue
+        lives.append((file._replace(epoch_ns=epoch_ns), list(file.events)))
+    launches = [_launch(folder, file, events) for file, events in lives]
+    return sorted(launches, key=lambda launch: launch.at(launch.began_ns))
+
+
+def _same_launcher(
+    lives: Iterable[tuple[EventFile, list[dict[str, Any]]]], file: EventFile
+) -> list[dict[str, Any]] | None:
+    same = [events for other, events in lives if (other.boot, other.launcher) == (file.boot, file.launcher)]
+    return same[-1] if same else None
+
+
+def _launch(folder: str, file: EventFile, events: list[dict[str, Any]]) -> Launch:
+    named: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
+    for event in events:
+        named[event["event"]].append(event)
+    began: Mapping[str, Any] = next(iter(named["began"]), {})
+    ended: Mapping[str, Any] = next(iter(named["ended"]), {})
+    first_ns, last_ns = min(event["t_ns"] for event in events), max(event["t_ns"] for event in events)
+    process_ns = began.get("process_began_ns")
+    pid = file.launcher if file.launcher is not None else began.get("launcher")
+    configuration = began.get("configuration")
+    factor = configuration.get("safety_factor") if isinstance(configuration, dict) else None
+    may_run = False if ended else _may_run(file, pid, str(began.get("run_folder", "")))
+    given_up = next(iter(named["given_up"]), {})
+    return Launch(
+        folder=folder,
+        node=file.node or os.path.basename(folder),
+        boot=file.boot,
+        pid=pid if type(pid) is int else None,
+        epoch=file.epoch,
+        began_ns=min(process_ns, first_ns) if type(process_ns) is int else first_ns,
+        ended_ns=ended.get("t_ns"),
+        last_ns=last_ns,
+        is_running=may_run is True,
+        may_run=may_run,
+        outcome=_text(ended.get("outcome")),
+        exit_code=ended["exit_code"] if type(ended.get("exit_code")) is int else None,
+        why=_text(ended.get("why")) or _text(given_up.get("why")),
+        went_back=bool(ended.get("went_back")),
+        lost_lines=sum(event["lines"] for event in named["lost"] if type(event.get("lines")) is int),
+        safety_factor=factor if isinstance(factor, float) and factor >= 1 else 5.0,
+        generations=tuple(_generations(named)),
+        spared=tuple(_spared(named["near_miss"])),
+        file=file.path,
+    )
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and value > 0 else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _may_run(file: EventFile, pid: object, run_folder: str) -> bool | None:
+    """Return whether a launcher that has not said that it ended runs; None where that cannot be told from here.
+
+    Nothing of it is touched.
+    """
+    if file.boot != boot_id():
+        return None
+    if not os.path.isdir(run_folder):  # removed at the end, and by the monitor where the launcher was killed
+        return False
+    status = process_status(pid) if type(pid) is int else None
+    # In another PID namespace its number is that of another process, or of none.
+    return True if status is not None and not status.has_ended else None
+
+
+def with_last_lines(launches: Sequence[Launch], last_ns: Mapping[int, int]) -> list[Launch]:
+    """Return launches that know when they have written last, of what kind ever, and whether they are running.
+
+    Args:
+        launches: As they were read.
+        last_ns: By index, when the last line of figures was written.
+    """
+    known = []
+    for number, launch in enumerate(launches):
+        last = max(launch.last_ns, last_ns.get(number, 0))
+        # A line is due in a thousandth of the age of a run.
+        due_seconds = max(_STILL_WRITES_SECONDS, 3 * (last - launch.began_ns) / NS_PER_SECOND / 1000)
+        writes = launch.ended_ns is None and time.time() - launch.at(last) < due_seconds
+        is_running = launch.is_running if launch.may_run is not None else writes
+        known.append(launch._replace(last_ns=last, is_running=is_running))
+    return known
+
+
+# ---- generations ----------------------------------------------------------------------------------------
+
+
+def _generations(named: Mapping[str, list[dict[str, Any]]]) -> Iterator[NodeGeneration]:
+    for started in named["started"]:
+        number = started.get("generation")
+        if type(number) is not int:
+            continue
+        of = {
+            name: [event for event in named[name] if event.get("generation") == number]
+            for name in (
+                *("phases", "hang", "failure", "seen", "fenced", "request", "finished", "stopped"),
+                *("backing_off", "job_incident", "near_miss", "withdrawn", "rendezvous"),
+            )
+        }
+        seen_ns, kind, folder = _end(of)
+        backed_off = of["backing_off"][-1] if of["backing_off"] else None
+        yield NodeGeneration(
+            number=number,
+            started_ns=started["t_ns"],
+            local_ranks=tuple(sorted(int(rank) for rank in started.get("pids", {}) if str(rank).isdigit())),
+            first_sign_ns=_first_signs(of["phases"]),
+            seen_ns=seen_ns,
+            kind=kind,
+            incident_folder=folder,
+            finished_ns=of["finished"][0]["t_ns"] if of["finished"] else None,
+            stopped_ns=of["stopped"][-1]["t_ns"] if of["stopped"] else None,
+            backed_off_ns=None if backed_off is None else _back_off(backed_off),
+            failed_elsewhere=bool(of["job_incident"]),
+            nodes=_count(of["rendezvous"][-1].get("nodes")) if of["rendezvous"] else None,
+        )
+
+
+def _end(of: Mapping[str, list[dict[str, Any]]]) -> tuple[int | None, str | None, str | None]:
+    """Return when a failure was seen here that has ended the generation, its kind, and its folder."""
+    incidents = sorted((e for e in (*of["hang"], *of["failure"]) if not _was_taken_back(e, of)), key=_seen_ns)
+    seen = [event["t_ns"] for event in (*of["seen"], *of["fenced"])]
+    if incidents:
+        first = incidents[0]
+        return min([_seen_ns(first), *seen]), first["event"], _text(first.get("folder"))
+    if seen:
+        return min(seen), "failure", None
+    if of["request"] and not of["finished"]:
+        return of["request"][-1]["t_ns"], "request", None
+    return None, None, None
+
+
+def _seen_ns(incident: Mapping[str, Any]) -> int:
+    seen_ns = incident.get("seen_ns")
+    at_ns: int = incident["t_ns"]
+    return min(seen_ns, at_ns) if type(seen_ns) is int and seen_ns > 0 else at_ns
+
+
+def _was_taken_back(incident: Mapping[str, Any], of: Mapping[str, list[dict[str, Any]]]) -> bool:
+    """Return whether every rank that was condemned was spared, so that the generation went on."""
+    condemned: set[int] = set(incident.get("condemned") or ())
+    spared = {e.get("rank") for e in (*of["near_miss"], *of["withdrawn"]) if e["t_ns"] >= _seen_ns(incident)}
+    return incident["event"] == "hang" and bool(condemned) and condemned <= spared
+
+
+def _first_signs(phases: list[dict[str, Any]]) -> dict[int, int]:
+    ranks = phases[-1].get("ranks", {}) if phases else {}
+    signs = {
+        int(rank): stamps.get("first_sign_ns")
+        for rank, stamps in (ranks.items() if isinstance(ranks, dict) else ())
+        if str(rank).isdigit() and isinstance(stamps, dict)
+    }
+    return {rank: sign for rank, sign in signs.items() if type(sign) is int and sign > 0}
+
+
+def _back_off(event: Mapping[str, Any]) -> tuple[int, int]:
+    seconds = event.get("seconds")
+    length_ns = int(seconds * NS_PER_SECOND) if isinstance(seconds, (int, float)) else 0
+    return event["t_ns"], event["t_ns"] + length_ns
+
+
+def _spared(misses: Iterable[Mapping[str, Any]]) -> Iterator[Spared]:
+    for miss in misses:
+        rank, limit = miss.get("rank"), miss.get("limit_seconds")
+        if type(rank) is not int or not isinstance(limit, (int, float)):
+            continue
+        cause, section = str(miss.get("cause")), miss.get("section")
+        late = miss.get("late_at_most_seconds", miss.get("late_seconds"))
+        generation = miss.get("generation")
+        yield Spared(
+            t_ns=miss["t_ns"],
+            generation=generation if type(generation) is int else None,
+            rank=rank,
+            kind=f"section {section}" if cause == "section" else cause,
+            limit_seconds=float(limit),
+            late_seconds=float(late) if isinstance(late, (int, float)) else None,
+            was_late=miss.get("was_late") is not False,
+        )

@@ -1,0 +1,251 @@
+"""Where the time went: the wall time of each rank's device, cut into the categories of a ledger.
+
+A launch is cut at instants of its own clock: when its process was started, when each generation was started, took its
+first step, gave its last sign of progress, was seen to have failed and had stopped, and when the launch ended. What
+lies between two of these belongs to one category, so all together are the wall time, however little is known.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from launcher.reports.lost_work import Kept, Loss, kept_steps, lost_from_ns, total_repeated
+from launcher.reports.model import CATEGORIES, Ledger, LedgerEntry, RankLedger
+from launcher.reports.rank_lives import RankLife
+from launcher.reports.story import JobGeneration, Member, Story, end_ns
+from resilience_core.system.clock import NS_PER_SECOND
+
+__all__ = ["Accounts", "account", "cost_of_failure", "last_sign_ns", "ledger"]
+
+_OF_A_FAILURE = ("lost_work", "detection", "stop", "rendezvous", "waiting")
+
+Place = tuple[str, int]
+"""A node and a local rank."""
+
+
+class Entry(NamedTuple):
+    """A stretch of one place's time."""
+
+    place: Place
+    rank: int | None
+    generation: int | None
+    """Index of the one that is the reason: what follows a generation is due to it, until the next one starts."""
+    key: str
+    """Of the category."""
+    ns: int
+    is_about: bool = False
+
+
+class Accounts(NamedTuple):
+    """All stretches of all places."""
+
+    entries: tuple[Entry, ...]
+    losses: tuple[Loss, ...]
+
+    by_generation: Mapping[int, Mapping[str, float]]
+    """Seconds by category that are due to a generation, as an average over its ranks."""
+
+
+def account(story: Story, found: Sequence[Loss]) -> Accounts:
+    """Cut the time of every place into stretches."""
+    entries: list[Entry] = []
+    has_steps = any(life.first_step_ns is not None for ranks in story.lives.values() for life in ranks.values())
+    for number in range(len(story.launches)):
+        entries += _of_launch(story, number, found, has_steps=has_steps)
+    entries += _between_launches(story)
+    return Accounts(tuple(entries), tuple(found), _by_generation(entries))
+
+
+def _by_generation(entries: Sequence[Entry]) -> dict[int, dict[str, float]]:
+    total: dict[int, dict[str, float]] = collections.defaultdict(lambda: collections.defaultdict(float))
+    places: dict[int, set[Place]] = collections.defaultdict(set)
+    for entry in entries:
+        if entry.generation is not None:
+            total[entry.generation][entry.key] += entry.ns / NS_PER_SECOND
+            places[entry.generation].add(entry.place)
+    return {
+        index: {key: seconds / len(places[index]) for key, seconds in spent.items()} for index, spent in total.items()
+    }
+
+
+def _of_launch(story: Story, number: int, found: Sequence[Loss], *, has_steps: bool) -> Iterator[Entry]:
+    launch = story.launches[number]
+    parts = [
+        (index, generation, member)
+        for index, generation in enumerate(story.generations)
+        for member in generation.members
+        if member.launch == number
+    ]
+    parts.sort(key=lambda part: part[2].own.started_ns)
+    if not parts:
+        return
+    last_ns = max(end_ns(launch), parts[-1][2].stopped_ns)
+    node = story.node_of[number]
+    before: tuple[int, Member] | None = None
+    for index, generation, member in parts:
+        is_last = index == parts[-1][0]
+        by_local = {life.local_rank: life for life in member.lives.values() if life.local_rank is not None}
+        for local_rank in member.own.local_ranks:
+            place, life = (node, local_rank), by_local.get(local_rank)
+            rank = life.rank if life is not None else _only_rank(generation, local_rank)
+            cuts = list(_before(launch.began_ns, before, index, member))
+            cuts += _during(
+                member, life, found[index], local_rank, is_running=launch.is_running and is_last, steps=has_steps
+            )
+            cuts += _after(generation, member, last_ns if is_last else None, is_running=launch.is_running)
+            for due_to, key, ns, is_about in cuts:
+                if ns > 0:
+                    yield Entry(place, rank, index if due_to is None else due_to, key, ns, is_about)
+        before = index, member
+
+
+def _only_rank(generation: JobGeneration, local_rank: int) -> int | None:
+    """Return the rank of a local one where nothing was written down of that; known on a single node alone."""
+    return local_rank if len(generation.members) == 1 else None
+
+
+Cut = tuple[int | None, str, int, bool]
+"""The generation that is the reason, if it is another one; category, nanoseconds, whether it is interpolated."""
+
+
+def _before(began_ns: int, before: tuple[int, Member] | None, index: int, member: Member) -> Iterator[Cut]:
+    started_ns = member.own.started_ns
+    if before is None:
+        yield index, "start", started_ns - began_ns, False
+        return
+    former, other = before
+    waited_ns = 0
+    if (pause := other.own.backed_off_ns) is not None:
+        waited_ns = max(0, min(pause[1], started_ns) - max(pause[0], other.stopped_ns))
+    yield former, "waiting", waited_ns, False
+    yield former, "rendezvous", started_ns - other.stopped_ns - waited_ns, False
+
+
+def _during(
+    member: Member, life: RankLife | None, loss: Loss, local_rank: int, *, is_running: bool, steps: bool
+) -> Iterator[Cut]:
+    """Cut the time from the start of the processes to the last sign of progress."""
+    started_ns, sign_ns = member.own.started_ns, last_sign_ns(member, is_running=is_running)
+    first_ns = _first_ns(member, life, local_rank, steps=steps)
+    first_ns = sign_ns if first_ns is None else min(max(first_ns, started_ns), sign_ns)
+    yield None, "start", first_ns - started_ns, False
+    if life is None:
+        yield None, "unknown", sign_ns - first_ns, False
+        return
+    lost_ns, is_about = lost_from_ns(loss, member, life)
+    lost_ns = sign_ns if lost_ns is None else min(max(lost_ns, first_ns), sign_ns)
+    saving_ns = min(life.checkpointing_ns(lost_ns), lost_ns - first_ns)
+    yield None, "checkpointing", saving_ns, is_about
+    yield None, "productive", lost_ns - first_ns - saving_ns, is_about
+    yield None, "lost_work", sign_ns - lost_ns, is_about or loss.kept is Kept.ITERATION
+
+
+def last_sign_ns(member: Member, *, is_running: bool) -> int:
+    """Return until when a generation's ranks have worked on one node, as far as that is known."""
+    end = member.seen_ns if member.seen_ns is not None else member.stopped_ns
+    if member.last_sign_ns is None or (is_running and member.seen_ns is None):
+        return end
+    return min(max(member.last_sign_ns, member.own.started_ns), end)
+
+
+def _first_ns(member: Member, life: RankLife | None, local_rank: int, *, steps: bool) -> int | None:
+    """Return when a rank began to work; None where it never did."""
+    if life is not None and life.first_step_ns is not None:
+        return life.first_step_ns
+    if life is not None and steps:  # the others take steps, and it came to none
+        return None
+    sign = life.first_sign_ns if life is not None else None
+    return sign if sign is not None else member.own.first_sign_ns.get(local_rank)
+
+
+def _after(generation: JobGeneration, member: Member, last_ns: int | None, *, is_running: bool) -> Iterator[Cut]:
+    """Cut the time from the last sign of progress to the end of the ranks, or of the launch after its last ones."""
+    sign_ns = last_sign_ns(member, is_running=is_running and last_ns is not None)
+    if member.seen_ns is not None:
+        yield None, "detection", member.seen_ns - sign_ns, member.is_seen_about
+        yield None, "stop", member.stopped_ns - member.seen_ns, member.is_seen_about
+    else:
+        key = "stop" if last_ns is None else "idle"
+        yield None, key, member.stopped_ns - sign_ns, False
+    if last_ns is not None:
+        yield None, "idle", last_ns - member.stopped_ns, False
+
+
+def _between_launches(story: Story) -> Iterator[Entry]:
+    """Cut the time in which a place had no launcher, from its first one to its last one."""
+    by_node: dict[str, list[int]] = collections.defaultdict(list)
+    for number in range(len(story.launches)):
+        if story.launches[number].generations:
+            by_node[story.node_of[number]].append(number)
+    for node, numbers in by_node.items():
+        for former, later in itertools.pairwise(numbers):
+            one, other = story.launches[former], story.launches[later]
+            if one.boot == other.boot:
+                gap_ns = other.began_ns - end_ns(one)
+            else:
+                gap_ns = int((other.at(other.began_ns) - one.at(end_ns(one))) * NS_PER_SECOND)
+            locals_ = sorted({local for generation in other.generations for local in generation.local_ranks})
+            yield from (Entry((node, local), None, None, "between_runs", max(0, gap_ns)) for local in locals_)
+
+
+# ---- sums -----------------------------------------------------------------------------------------------
+
+
+def ledger(story: Story, accounts: Accounts) -> Ledger:
+    """Add up."""
+    by_place: dict[Place, dict[str, int]] = collections.defaultdict(lambda: collections.defaultdict(int))
+    ranks: dict[Place, int] = {}
+    about: set[str] = set()
+    for entry in accounts.entries:
+        by_place[entry.place][entry.key] += entry.ns
+        if entry.rank is not None:
+            ranks[entry.place] = entry.rank
+        if entry.is_about:
+            about.add(entry.key)
+    places = sorted(by_place, key=lambda place: (ranks.get(place, 1 << 40), place))
+    total_ns = sum(sum(seconds.values()) for seconds in by_place.values())
+    entries = []
+    for category in CATEGORIES:
+        of_all_ns = sum(by_place[place][category.key] for place in places)
+        if of_all_ns:
+            seconds = of_all_ns / NS_PER_SECOND
+            share = of_all_ns / total_ns
+            entries.append(LedgerEntry(category, seconds / len(places), share, seconds, category.key in about))
+    steps = kept_steps(story, accounts.losses)
+    return Ledger(
+        wall_seconds=total_ns / NS_PER_SECOND / max(len(places), 1),
+        rank_seconds=total_ns / NS_PER_SECOND,
+        entries=tuple(entries),
+        by_rank=tuple(_row(place, ranks[place], by_place[place]) for place in places if place in ranks),
+        repeated=total_repeated(accounts.losses),
+        steps=steps,
+        step_seconds=_step_seconds([by_place[place]["productive"] for place in places], steps),
+    )
+
+
+def _row(place: Place, rank: int, spent_ns: Mapping[str, int]) -> RankLedger:
+    seconds = tuple(spent_ns.get(category.key, 0) / NS_PER_SECOND for category in CATEGORIES)
+    return RankLedger(place[0], place[1], rank, sum(spent_ns.values()) / NS_PER_SECOND, seconds)
+
+
+def _step_seconds(productive_ns: Sequence[int], steps: int | None) -> float | None:
+    if not steps or not any(productive_ns):
+        return None
+    return statistics.median(productive_ns) / NS_PER_SECOND / steps
+
+
+def cost_of_failure(accounts: Accounts, index: int, successor: int | None) -> float:
+    """Return what the end of a generation cost each of its ranks, in seconds: until the next one took its first step.
+
+    Args:
+        accounts: Of all places.
+        index: Of the generation.
+        successor: Index of the next one; None where there is none.
+    """
+    own = accounts.by_generation.get(index, {})
+    start = accounts.by_generation.get(successor, {}).get("start", 0.0) if successor is not None else 0.0
+    return sum(own.get(key, 0.0) for key in _OF_A_FAILURE) + start

@@ -1,0 +1,99 @@
+"""The limits of a job against what was observed under them."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from launcher.records.figures_log import LimitInForce
+from launcher.reports.model import Limit
+from launcher.reports.rank_lives import RankLife
+from launcher.reports.story import Member, Story
+from resilience_core.protocol.figures import SectionFigures
+from resilience_core.protocol.limit_kinds import HEARTBEAT, OUT_OF_SECTION, option_for, section_kind, section_name
+from resilience_core.system.clock import NS_PER_SECOND
+
+__all__ = ["limits"]
+
+
+class _Seen(NamedTuple):
+    longest_ns: int = 0
+    rank: int | None = None
+    samples: int = 0
+    close_calls: int = 0
+
+
+def limits(story: Story) -> tuple[Limit, ...]:
+    """Return each limit with what was observed, those with the least room first."""
+    seen: dict[str, _Seen] = collections.defaultdict(_Seen)
+    buckets: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
+    in_force: dict[str, dict[int, LimitInForce]] = collections.defaultdict(dict)
+    for _, member in story.members:
+        for rank, life in member.lives.items():
+            for kind, limit in life.limits.items():
+                in_force[kind][rank] = limit
+            for name, section in _ended_by_themselves(member, life).items():
+                kind = section_kind(name)
+                seen[kind] = _with(seen[kind], rank, section.longest_ns, section.closed, section.close_calls)
+                buckets[kind].update(dict(life.durations.get(name, {})))
+            for kind, longest_ns in ((OUT_OF_SECTION, life.longest_gap_ns), (HEARTBEAT, life.longest_heartbeat_gap_ns)):
+                if longest_ns > 0:  # of these, only the longest of each rank is written down
+                    seen[kind] = _with(seen[kind], rank, longest_ns, 1, 0)
+    missed = collections.Counter(miss.kind for launch in story.launches for miss in launch.spared if miss.was_late)
+    kinds = {kind for kind in (*seen, *in_force) if seen[kind].samples or section_name(kind)} | set(missed)
+    rows = [_row(kind, seen[kind], in_force[kind], buckets[kind], missed[kind]) for kind in sorted(kinds)]
+    return tuple(sorted(rows, key=lambda row: (row.room is None, row.room if row.room is not None else 0.0)))
+
+
+def _with(before: _Seen, rank: int, longest_ns: int, samples: int, close_calls: int) -> _Seen:
+    longest, who = max((before.longest_ns, before.rank), (longest_ns, rank), key=lambda pair: pair[0])
+    return _Seen(longest, who, before.samples + samples, before.close_calls + close_calls)
+
+
+def _ended_by_themselves(member: Member, life: RankLife) -> Mapping[str, SectionFigures]:
+    """Return the figures of sections, without closings that came of the end of a generation that has failed.
+
+    A rank that waits for a hung one leaves its section when that is killed: as late as the verdict, and not by itself.
+    Where the last line shows a time that is longer than before and than the group stood still, the line before counts.
+    """
+    if member.seen_ns is None or member.last_sign_ns is None or not life.is_over:
+        return life.sections
+    still_ns = member.seen_ns - member.last_sign_ns
+    return {
+        name: life.sections_before[name]
+        if name in life.sections_before and section.longest_ns > max(still_ns, life.sections_before[name].longest_ns)
+        else section
+        for name, section in life.sections.items()
+    }
+
+
+def _row(
+    kind: str, seen: _Seen, in_force: Mapping[int, LimitInForce], buckets: Mapping[int, int], missed: int
+) -> Limit:
+    least = min((limit.seconds for limit in in_force.values()), default=None)
+    longest = seen.longest_ns / NS_PER_SECOND if seen.samples else None
+    return Limit(
+        kind=kind,
+        seconds=least,
+        seconds_most=max((limit.seconds for limit in in_force.values()), default=None),
+        source=next((limit.source for limit in in_force.values() if limit.seconds == least), None),
+        longest=longest,
+        longest_rank=seen.rank if seen.samples else None,
+        typical=_median(buckets),
+        room=(least - longest) / least if least and longest is not None else None,
+        close_calls=seen.close_calls,
+        near_misses=missed,
+        samples=seen.samples,
+        option=option_for(kind),
+    )
+
+
+def _median(buckets: Mapping[int, int]) -> float | None:
+    """Return the middle of the bucket that holds the median, in seconds; None without any."""
+    half = sum(buckets.values()) / 2
+    for bits in sorted(buckets):
+        half -= buckets[bits]
+        if half <= 0:
+            return 0.75 * float(1 << bits) / NS_PER_SECOND  # half of 2**(bits - 1) and 2**bits
+    return None

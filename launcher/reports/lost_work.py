@@ -1,0 +1,175 @@
+"""Which of a generation's work was kept, and which had to be done again.
+
+A generation has done the iterations from its first to the last one that all ranks have done. What a later generation
+has begun with again was lost, and so was everything since the state that it resumed from was reached: when the save of
+that number was complete. Where no such save was noted, the moment is interpolated between lines of figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from launcher.reports.rank_lives import RankLife
+from launcher.reports.story import JobGeneration, Member, Story
+
+__all__ = ["Kept", "Loss", "kept_steps", "losses", "lost_from_ns", "total_repeated"]
+
+Interval = tuple[int, int]
+"""First and last iteration."""
+
+
+class Kept(Enum):
+    """Until when a generation's work was kept."""
+
+    ALL = "all"
+    SAVE = "until the save"
+    ITERATION = "until an iteration was done"
+    NOTHING = "nothing"
+    UNKNOWN = "not known"
+
+
+class Loss(NamedTuple):
+    """What became of a generation's work."""
+
+    kept: Kept
+    iteration: int | None = None
+    """Of the save, or the last one that was kept."""
+    repeated: int | None = 0
+    """How many of its iterations were done again later; None where that is not known."""
+    is_final: bool = False
+    """Nothing has gone on from it."""
+
+
+def losses(story: Story) -> list[Loss]:
+    """Return what became of the work of each generation, in the order of ``story.generations``."""
+    generations = story.generations
+    odd_runs = {
+        run for run, numbers in enumerate(story.runs) if any(story.launches[number].went_back for number in numbers)
+    }
+    found = []
+    for number, generation in enumerate(generations):
+        if generation.run in odd_runs:
+            found.append(Loss(Kept.UNKNOWN, repeated=None))
+            continue
+        later = [each for each in generations[number + 1 :] if each.run not in odd_runs]
+        found.append(_loss(story, generation, later)._replace(repeated=_repeated(generation, later)))
+    return found
+
+
+def _loss(story: Story, generation: JobGeneration, later: Sequence[JobGeneration]) -> Loss:
+    first = generation.first_iteration
+    if not any(member.lives for member in generation.members):
+        return Loss(Kept.UNKNOWN)
+    if first is None:
+        return Loss(Kept.ALL)
+    successors = [each for each in later if each.first_iteration is not None]
+    if not successors:
+        return _final(story, generation, first)
+    resumed = min(successors, key=lambda each: each.first_iteration or 0)
+    again = resumed.first_iteration
+    assert again is not None
+    if again <= first:
+        return Loss(Kept.NOTHING)
+    saves = _saves(generation)
+    for number in (resumed.resumed_from, again, again - 1):
+        if number is not None and number in saves:
+            return Loss(Kept.SAVE, number)
+    return Loss(Kept.ITERATION, again - 1)
+
+
+def _final(story: Story, generation: JobGeneration, first: int) -> Loss:
+    """Return what became of the work of a generation that nothing has gone on from."""
+    launches = [story.launches[member.launch] for member in generation.members]
+    is_well = any(
+        member.own.finished_ns is not None or launch.is_running or launch.outcome == "succeeded"
+        for member, launch in zip(generation.members, launches, strict=True)
+    )
+    if is_well:
+        return Loss(Kept.ALL)
+    if saves := _saves(generation):
+        return Loss(Kept.SAVE, max(saves), is_final=True)
+    reports_saves = any(_saves(each) or each.resumed_from is not None for each in story.generations)
+    if reports_saves or first <= min(each.first_iteration or 0 for each in story.generations):
+        return Loss(Kept.NOTHING, is_final=True)
+    return Loss(Kept.UNKNOWN, is_final=True)
+
+
+def _saves(generation: JobGeneration) -> set[int]:
+    return {iteration for member in generation.members for life in member.lives.values() for iteration in life.saves}
+
+
+def lost_from_ns(loss: Loss, member: Member, life: RankLife) -> tuple[int | None, bool]:
+    """Return from when on a rank's work was lost, on its node's clock, and whether that is interpolated.
+
+    Returns:
+        None for never.
+    """
+    if loss.kept in (Kept.ALL, Kept.UNKNOWN):
+        return None, False
+    if loss.kept is Kept.NOTHING or loss.iteration is None:
+        return life.first_step_ns, False
+    if loss.kept is Kept.SAVE:
+        own = life.saves.get(loss.iteration)
+        # A rank that takes no part in saves has reached the state when the others of its node have.
+        others = [other.saves[loss.iteration] for other in member.lives.values() if loss.iteration in other.saves]
+        if own is not None or others:
+            return (own or max(others, key=lambda save: save.t_ns)).t_ns, False
+    reached_ns = life.reached_ns(loss.iteration)
+    return (reached_ns if reached_ns is not None else life.first_step_ns), True
+
+
+# ---- counting -------------------------------------------------------------------------------------------
+
+
+def _interval(generation: JobGeneration) -> Interval | None:
+    first, done = generation.first_iteration, generation.done
+    return (first, done) if first is not None and done is not None and done >= first else None
+
+
+def _union(intervals: Iterable[Interval | None]) -> list[Interval]:
+    merged: list[Interval] = []
+    for first, last in sorted(interval for interval in intervals if interval is not None):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = merged[-1][0], max(last, merged[-1][1])
+        else:
+            merged.append((first, last))
+    return merged
+
+
+def _repeated(generation: JobGeneration, later: Sequence[JobGeneration]) -> int | None:
+    if not any(member.lives for member in generation.members):
+        return None
+    if (own := _interval(generation)) is None:
+        return 0
+    return sum(max(0, min(own[1], last) - max(own[0], first) + 1) for first, last in _union(map(_interval, later)))
+
+
+def total_repeated(found: Sequence[Loss]) -> int | None:
+    """Return how many iterations were done again in the whole story; None where that is not known throughout."""
+    counts = [loss.repeated for loss in found]
+    return None if not counts or None in counts else sum(count for count in counts if count is not None)
+
+
+def kept_steps(story: Story, found: Sequence[Loss]) -> int | None:
+    """Return how many iterations were done and kept; None where that is not known."""
+    if not found or any(loss.repeated is None for loss in found):
+        return None
+    least: int | None = None
+    for generation, loss in zip(story.generations, found, strict=True):
+        if loss.is_final and loss.kept is Kept.SAVE and loss.iteration is not None:
+            least = loss.iteration + _after_a_save(story)
+        elif loss.is_final and loss.kept is Kept.NOTHING:
+            least = generation.first_iteration
+    done = _union(map(_interval, story.generations))
+    return sum(max(0, (last if least is None else min(last, least - 1)) - first + 1) for first, last in done)
+
+
+def _after_a_save(story: Story) -> int:
+    """Return what is to be added to the number of a save for that of the first iteration after it, as resumes show."""
+    for generation in story.generations:
+        first, resumed_from = generation.first_iteration, generation.resumed_from
+        if first is not None and resumed_from is not None and first - resumed_from in (0, 1):
+            return first - resumed_from
+    return 0

@@ -1,0 +1,213 @@
+"""Everything that a report shows, as typed values: what is read and computed once, and shown in several ways.
+
+All times are seconds (floats) since the story's begin, which is when its first launcher began, unless a name or a
+docstring says otherwise. Each node's times come from its own monotonic clock; between nodes they are aligned by the
+wall clock, for display only. Ranks are global ranks. A value that the run did not write down is None and is shown as
+unknown, never as zero. Nothing is computed from these values when they are shown, but for roundings and units.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from launcher.reports.model_costs import (
+    CATEGORIES,
+    Category,
+    Ledger,
+    LedgerEntry,
+    Limit,
+    RankLedger,
+    Recommendation,
+    SlowRank,
+)
+from launcher.reports.model_incidents import FoldedStack, Incident, NearMiss, Suspect
+
+__all__ = [
+    "CATEGORIES",
+    "DOWN",
+    "IDLE",
+    "OUT_OF_SECTION",
+    "SECTION",
+    "SPAN_KINDS",
+    "STARTING",
+    "STOPPING",
+    "UNSEEN",
+    "Category",
+    "FoldedStack",
+    "Generation",
+    "Incident",
+    "Ledger",
+    "LedgerEntry",
+    "Limit",
+    "NearMiss",
+    "Node",
+    "Part",
+    "Rank",
+    "RankLedger",
+    "Recommendation",
+    "Report",
+    "Run",
+    "SlowRank",
+    "Span",
+    "Suspect",
+]
+
+SECTION = "section"
+OUT_OF_SECTION = "out of section"
+STARTING = "starting"
+STOPPING = "stopping"
+DOWN = "down"
+IDLE = "idle"
+UNSEEN = "not seen"
+SPAN_KINDS = {
+    SECTION: "most of the time was spent in the section that is named",
+    OUT_OF_SECTION: "most of the time was spent in no section",
+    STARTING: "started, and no step has begun yet",
+    STOPPING: "its group had failed or was asked to end, and it had not ended yet",
+    DOWN: "no process: between two generations, or before the first",
+    IDLE: "no more sign of progress, and its group still ran",
+    UNSEEN: "nothing was written down of it",
+}
+"""What a :class:`Span` may be, in the order of a legend."""
+
+
+class Run(NamedTuple):
+    """One job of one launcher per node; ``ft_autoresume`` makes several of one training."""
+
+    name: str
+    """Of its folder."""
+    folders: tuple[str, ...]
+    """Log folders, one or one of each node."""
+    began: float
+    ended: float | None
+    """None while it is going on, and where nobody has said that it ended (:attr:`is_running` tells which)."""
+    last_seen: float
+    """When the last line was written."""
+    is_running: bool
+    """No end was written, and a launcher of it lives, or lines are still being written."""
+    outcome: str | None
+    """``succeeded``, ``failed``, ``broken off``, ``ended by SIGTERM``; None where no end was written."""
+    exit_code: int | None
+    why: str | None
+    """Why it was given up."""
+    world_size: int
+    """How many ranks its largest generation had."""
+    nodes: int
+    restarts: int
+    """How many generations followed another one."""
+    began_at: str
+    """Wall clock, ISO 8601 with the time zone."""
+
+
+class Node(NamedTuple):
+    """One machine, or one launcher where several run on the same machine at the same time."""
+
+    name: str
+    """Unique in a report."""
+    ranks: tuple[int, ...]
+    """That have run there."""
+    runs: tuple[int, ...]
+    """Indices into :attr:`Report.runs`."""
+    clock_shift: float
+    """Seconds by which its clock may differ from the first node's, as far as generations that began together show it;
+    0 for the first."""
+
+
+class Generation(NamedTuple):
+    """The ranks that one (re)start has brought to life."""
+
+    run: int
+    """Index into :attr:`Report.runs`."""
+    number: int
+    """Within its run, from 0."""
+    began: float
+    """When the first node has started its ranks."""
+    first_step: float | None
+    """When its first step began; None where none did, or it is not known."""
+    seen: float | None
+    """When its failure was seen first; None without a failure."""
+    ended: float | None
+    """When the last node's ranks had ended; None where that is not known."""
+    world_size: int
+    iteration: int | None
+    """The highest iteration that a rank has begun."""
+    done: int | None
+    """The highest iteration that every rank has done."""
+    resumed_from: int | None
+    """Iteration of the checkpoint that was loaded."""
+    why: str | None
+    """Why it ended: the incident's reason, or ``finished``; None while it runs and where it is not known."""
+    incident: int | None
+    """Index into :attr:`Report.incidents` of what ended it."""
+    repeated: int | None
+    """How many of its iterations were done again later; 0 where nothing was lost, None where that is not known."""
+
+
+class Part(NamedTuple):
+    """A share of a span's time."""
+
+    section: str | None
+    """None for out of section."""
+    seconds: float
+    closed: int
+    """How many closings are aggregated here; 0 where it was only open."""
+
+
+class Span(NamedTuple):
+    """A stretch of one rank's time."""
+
+    start: float
+    end: float
+    kind: str
+    """One of :data:`SPAN_KINDS`."""
+    section: str | None
+    """The section with most of the time, where the kind is ``section``; where it is ``idle``, the one that was open."""
+    generation: int | None
+    """Index into :attr:`Report.generations`."""
+    iteration: int | None
+    """The highest that was reported by the end of the span."""
+    parts: tuple[Part, ...]
+    """What the time was spent on, longest first; empty but for ``section`` and ``out of section``. Sections of one rank
+    may be open at the same time, so the parts may come to more than the span."""
+
+
+class Rank(NamedTuple):
+    """One rank's way through time. Its spans do not overlap, are in order, and leave no gap."""
+
+    rank: int
+    node: str
+    """Where it ran last."""
+    local_rank: int | None
+    spans: tuple[Span, ...]
+
+
+class Report(NamedTuple):
+    """The whole story."""
+
+    title: str
+    """The run's name; of several, the first and the number of the others."""
+    made_at: str
+    """ISO 8601: when this report was made."""
+    began_at: str
+    """ISO 8601."""
+    began_epoch: float
+    """Seconds since 1970 of the story's begin, by the first node's wall clock."""
+    seconds: float
+    """From the story's begin to its end, or to its last line while it is going on."""
+    is_running: bool
+    runs: tuple[Run, ...]
+    nodes: tuple[Node, ...]
+    generations: tuple[Generation, ...]
+    """Of all runs, in the order of time."""
+    ranks: tuple[Rank, ...]
+    """By number; their spans are aggregated so that there are at most some 20,000 in all."""
+    incidents: tuple[Incident, ...]
+    near_misses: tuple[NearMiss, ...]
+    limits: tuple[Limit, ...]
+    """Least room first."""
+    slow_ranks: tuple[SlowRank, ...]
+    """Slowest first."""
+    ledger: Ledger
+    recommendations: tuple[Recommendation, ...]
+    notes: tuple[str, ...]
+    """What could not be read, and what that means for the figures."""

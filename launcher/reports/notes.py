@@ -1,0 +1,91 @@
+"""What a report says about its own gaps: what was not written, and how that was dealt with."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator, Sequence
+
+from launcher.reports.folders import NoRunError
+from launcher.reports.lost_work import Kept, Loss
+from launcher.reports.story import Story
+
+__all__ = ["notes", "refuse_other_jobs"]
+
+
+def refuse_other_jobs(story: Story) -> None:
+    """Refuse folders of jobs that ran at the same time: one rank cannot run twice.
+
+    Raises:
+        NoRunError: The folders are those of more than one job.
+    """
+    for generation in story.generations:
+        seen: dict[int, str] = {}
+        for member in generation.members:
+            folder = story.launches[member.launch].folder
+            for rank in member.lives:
+                if seen.setdefault(rank, folder) != folder:
+                    raise NoRunError(
+                        f"{seen[rank]} and {folder} are of two jobs that ran at the same time: rank {rank} of "
+                        f"generation {generation.number} ran in both; report on one of them"
+                    )
+
+
+def notes(story: Story, found: Sequence[Loss]) -> Iterator[str]:
+    """Yield what a reader has to know to trust the figures no further than they go."""
+    yield from _of_launches(story)
+    yield from _of_figures(story)
+    yield from _of_losses(story, found)
+
+
+def _of_launches(story: Story) -> Iterator[str]:
+    for number, launch in enumerate(story.launches):
+        who = f"the launcher of {story.node_of[number]} (pid {launch.pid})"
+        if launch.is_running:
+            yield f"{who} is still running: the figures are those of its last line"
+        elif launch.ended_ns is None:
+            yield f"{who} has not said that it ended, as when it is killed: its time ends with its last line"
+        if launch.lost_lines:
+            yield f"{who} could not write {launch.lost_lines} line(s) of its events; what they said is missing here"
+        if not launch.generations:
+            yield f"{who} has started no rank, and takes no part in the ledger"
+        if launch.went_back:
+            yield (
+                f"{who}: iterations were not counted on through the run, so it is not known what was done again; lost "
+                "work is part of what is called productive"
+            )
+    missing: dict[tuple[int, int], list[int]] = collections.defaultdict(list)
+    for generation in story.generations:
+        expected = max((member.own.nodes or 0 for member in generation.members), default=0)
+        if expected > len(generation.members):
+            missing[expected, len(generation.members)].append(generation.number)
+    for (expected, here), numbers in missing.items():
+        yield (
+            f"{len(numbers)} generation(s) ran on {expected} nodes, and the events of {here} are here: name the log "
+            "folders of the other nodes, too"
+        )
+
+
+def _of_figures(story: Story) -> Iterator[str]:
+    without = [g for g in story.generations if any(m.own.local_ranks and not m.lives for m in g.members)]
+    if without:
+        yield (
+            f"{len(without)} of {len(story.generations)} generation(s) have no figures of all their ranks "
+            "(figures.jsonl; older releases wrote none): the time from the first to the last sign is 'unknown' there"
+        )
+
+
+def _of_losses(story: Story, found: Sequence[Loss]) -> Iterator[str]:
+    interpolated = [g.number for g, loss in zip(story.generations, found, strict=True) if loss.kept is Kept.ITERATION]
+    if interpolated:
+        yield (
+            f"the state that was resumed from was not noted as a save in {len(interpolated)} generation(s): when it "
+            "was reached is interpolated between lines of figures, so their lost work is about right only"
+        )
+    for generation, loss in zip(story.generations, found, strict=True):
+        if not loss.is_final:
+            continue
+        if loss.kept is Kept.UNKNOWN:
+            yield f"nothing has gone on from generation {generation.number}, and no save was noted: it may be lost"
+        else:
+            since = f"the save of iteration {loss.iteration}" if loss.kept is Kept.SAVE else "its begin"
+            yield f"nothing has gone on from generation {generation.number}: what it did since {since} counts as lost"

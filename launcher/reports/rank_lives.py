@@ -1,0 +1,178 @@
+"""What the ranks of a launch have done, generation by generation, from its files of figures.
+
+A file is read line by line once. Of each rank the last figures are kept, which hold all before them, and samples far
+enough apart for a picture. Times are ``CLOCK_MONOTONIC`` nanoseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from launcher.records.event_files import EventFile, event_files, read_event_file
+from launcher.records.figures_log import FIGURES, FiguresLine, LimitInForce, RankLine, figures_in
+from launcher.records.format_versions import UnknownVersionError
+from launcher.reports.launches import Launch
+from resilience_core.protocol.figures import CHECKPOINTING, Save, SectionFigures
+
+__all__ = ["RankLife", "Sample", "read_lives"]
+
+
+class Sample(NamedTuple):
+    """A rank at one moment."""
+
+    t_ns: int
+    iteration: int | None
+    done: int | None
+    inside_ns: Mapping[str, int]
+    """How long it had been in each section so far, an open one included."""
+    closed: Mapping[str, int]
+
+
+class RankLife:
+    """One rank in one generation; None for what it has not told."""
+
+    def __init__(self, number: int) -> None:
+        self.rank = number
+        self.local_rank: int | None = None
+        self.first_iteration: int | None = None
+        self.done: int | None = None
+        self.iteration: int | None = None
+        self.resumed_from: int | None = None
+        self.first_step_ns: int | None = None
+        self.first_sign_ns: int | None = None
+        self.signs_ns: list[int] = []
+        """The last signs of progress of the last few lines, oldest first."""
+        self.saves: dict[int, Save] = {}
+        """By iteration; what was saved twice is there as it was the last time."""
+        self.sections: dict[str, SectionFigures] = {}
+        """Without durations."""
+        self.durations: dict[str, Mapping[int, int]] = {}
+        """As of the last full line."""
+        self.sections_before: dict[str, SectionFigures] = {}
+        """As of the line before the last one of the generation."""
+        self.limits: Mapping[str, LimitInForce] = {}
+        self.longest_gap_ns = 0
+        self.longest_heartbeat_gap_ns = 0
+        self.samples: list[Sample] = []
+        self.last_ns = 0
+        self.is_over = False
+        """The last line of the generation is among those read."""
+
+    def add(self, line: FiguresLine, known: RankLine, least_ns: int) -> None:
+        """Take up a line.
+
+        Args:
+            line: Which.
+            known: What it says of this rank.
+            least_ns: How far apart samples are at least.
+        """
+        if line.is_last:
+            self.sections_before = dict(self.sections)
+        self.iteration = known.iteration if known.iteration is not None else self.iteration
+        self.done = known.done if known.done is not None else self.done
+        self.sections.update({name: each._replace(durations={}) for name, each in known.sections.items()})
+        self.last_ns, self.is_over = line.t_ns, line.is_last
+        if (details := known.details) is not None:
+            self.local_rank = details.local_rank
+            self.first_iteration, self.first_step_ns = details.first_iteration, details.first_step_ns
+            self.first_sign_ns, self.resumed_from = details.first_sign_ns, details.resumed_from
+            self.saves.update({save.iteration: save for save in details.saves})
+            self.durations = {name: each.durations for name, each in known.sections.items()}
+            self.limits = details.limits
+            self.longest_gap_ns = details.longest_gap_ns
+            self.longest_heartbeat_gap_ns = details.longest_heartbeat_gap_ns
+            if details.last_sign_ns is not None:
+                self.signs_ns.append(details.last_sign_ns)
+        elif known.open:
+            self.signs_ns.append(max(known.open.values()))
+        del self.signs_ns[:-4]
+        if not self.samples or line.is_last or line.t_ns - self.samples[-1].t_ns >= least_ns:
+            self.samples.append(self._sample(line.t_ns, known.open))
+
+    def _sample(self, t_ns: int, is_open: Mapping[str, int]) -> Sample:
+        inside = {name: each.took_ns for name, each in self.sections.items()}
+        for name, since_ns in is_open.items():
+            inside[name] = inside.get(name, 0) + max(0, t_ns - since_ns)
+        closed = {name: each.closed for name, each in self.sections.items()}
+        return Sample(t_ns, self.iteration, self.done, inside, closed)
+
+    def last_sign_ns(self, until_ns: int) -> int | None:
+        """Return the last sign of progress that is known until then; later ones come from how it was ended."""
+        return max((sign for sign in self.signs_ns if sign <= until_ns), default=None)
+
+    def checkpointing_ns(self, until_ns: int) -> int:
+        """Return how long it had been ``checkpointing`` in all until then, by the saves and samples nearest to it."""
+        before = [(save.t_ns, save.checkpointing_ns) for save in self.saves.values() if save.t_ns <= until_ns]
+        before += [(s.t_ns, s.inside_ns.get(CHECKPOINTING, 0)) for s in self.samples if s.t_ns <= until_ns]
+        total = self.sections[CHECKPOINTING].took_ns if CHECKPOINTING in self.sections else 0
+        return total if until_ns >= self.last_ns else max(before, default=(0, 0))[1]
+
+    def reached_ns(self, iteration: int) -> int | None:
+        """Return about when it had done an iteration, between the samples around that; None where it is not known."""
+        before: tuple[int, int] | None = None
+        if self.first_step_ns is not None and self.first_iteration is not None:
+            before = self.first_step_ns, self.first_iteration - 1
+        for sample in self.samples:
+            if sample.done is None:
+                continue
+            if sample.done >= iteration:
+                if before is None or sample.done <= before[1]:
+                    return sample.t_ns
+                part = max(0.0, (iteration - before[1]) / (sample.done - before[1]))
+                return before[0] + int((sample.t_ns - before[0]) * min(part, 1.0))
+            before = sample.t_ns, sample.done
+        return None
+
+
+def read_lives(
+    launches: Sequence[Launch], least_seconds: float, notes: list[str]
+) -> dict[tuple[int, int], dict[int, RankLife]]:
+    """Return what ranks have done, by launch (its index) and generation, then by rank.
+
+    Args:
+        launches: All of them.
+        least_seconds: How far apart samples are at least.
+        notes: Gets what could not be read.
+
+    Raises:
+        OSError: A folder cannot be read.
+    """
+    lives: dict[tuple[int, int], dict[int, RankLife]] = {}
+    for folder in dict.fromkeys(launch.folder for launch in launches):
+        own = [number for number, launch in enumerate(launches) if launch.folder == folder]
+        for path in event_files(folder, FIGURES):
+            try:
+                file = read_event_file(path)
+            except (OSError, UnknownVersionError) as error:
+                notes.append(f"{path} is left out, and what its ranks did is not known: {error}")
+                continue
+            if file is None:
+                continue
+            if (index := _launch_of(file, launches, own)) is None:
+                notes.append(f"{path} is left out: no launcher that has left its events there has written it")
+                continue
+            for line in figures_in(file):
+                _add(lives.setdefault((index, line.generation), {}), line, int(least_seconds * 1e9))
+    return lives
+
+
+def _add(ranks: dict[int, RankLife], line: FiguresLine, least_ns: int) -> None:
+    for rank, known in line.ranks.items():
+        ranks.setdefault(rank, RankLife(rank)).add(line, known, least_ns)
+
+
+def _launch_of(file: EventFile, launches: Sequence[Launch], own: Iterable[int]) -> int | None:
+    """Return the launch that has written a file of figures: same machine, same process, begun before."""
+    first_ns = min(event["t_ns"] for event in file.events)
+    same = [
+        number
+        for number in own
+        if launches[number].boot == file.boot
+        and launches[number].began_ns <= first_ns
+        and (file.launcher is None or launches[number].pid == file.launcher)
+    ]
+    with contextlib.suppress(ValueError):
+        return max(same, key=lambda number: launches[number].began_ns)
+    return None

@@ -1,0 +1,203 @@
+"""What to set: an interval between checkpoints, and limits; each with how many observations it rests on.
+
+Sources: J. W. Young, "A first order approximation to the optimum checkpoint interval", CACM 17 (1974); J. T. Daly, "A
+higher order estimate of the optimum checkpoint interval for restart dumps", FGCS 22 (2006), equation 37. Both assume
+failures that come at random at a constant rate. How little a few failures say about the rate is shown by the exact 95 %
+interval of a Poisson count (F. Garwood, Biometrika 28, 1936).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from launcher.reports.formats import duration, signed_share
+from launcher.reports.ledger import last_sign_ns
+from launcher.reports.model import Ledger, Limit, Recommendation
+from launcher.reports.story import Story
+from resilience_core.protocol.figures import CHECKPOINTING
+from resilience_core.protocol.limit_kinds import LEARNED, section_name
+from resilience_core.system.clock import NS_PER_SECOND
+
+__all__ = ["daly", "poisson_interval", "recommendations", "young"]
+
+_LITTLE_ROOM = 0.2
+_MUCH_ROOM = 10.0
+_FEWEST_SAMPLES = 5
+"""To call a limit too long; one that is too short is called so from the first."""
+_THIN_EVIDENCE = 300
+_THIN_SECONDS = 3600.0
+_THIN_FLOOR_SECONDS = 60.0
+"""Below that no limit is recommended from fewer durations or less time than these, nor where only the longest of each
+rank is known; limits that are learned in the job keep to the same (``thin_evidence_floor``)."""
+_LEAST_LIMIT_SECONDS = 1.0
+
+
+class _Saves(NamedTuple):
+    seconds: float
+    """What one blocks, on the rank on which it takes longest."""
+    closed: int
+    steps: int | None
+    """Between two, the median."""
+
+
+def young(save_seconds: float, between_failures: float) -> float:
+    """Return the best interval between checkpoints in first order; seconds."""
+    return math.sqrt(2 * save_seconds * between_failures)
+
+
+def daly(save_seconds: float, between_failures: float) -> float:
+    """Return the best time of work between two checkpoints in higher order; seconds."""
+    if save_seconds >= 2 * between_failures:
+        return between_failures
+    part = save_seconds / (2 * between_failures)
+    return young(save_seconds, between_failures) * (1 + math.sqrt(part) / 3 + part / 9) - save_seconds
+
+
+def poisson_interval(count: int, missed: float = 0.05) -> tuple[float, float]:
+    """Return between which the expected number of events lies, where ``count`` were observed.
+
+    Args:
+        count: Observed.
+        missed: With which probability it lies outside; for a count of 0 above, else half of it on either side.
+    """
+    if count == 0:
+        return 0.0, -math.log(missed)
+    low = _root(lambda mean: 1 - _at_most(count - 1, mean) - missed / 2, 0.0, float(count))
+    high = _root(lambda mean: missed / 2 - _at_most(count, mean), float(count), 2.0 * count + 20.0)
+    return low, high
+
+
+def _at_most(count: int, mean: float) -> float:
+    """Return the probability of at most so many events."""
+    if mean <= 0:
+        return 1.0
+    return math.fsum(math.exp(n * math.log(mean) - mean - math.lgamma(n + 1)) for n in range(count + 1))
+
+
+def _root(rising: Callable[[float], float], low: float, high: float) -> float:
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (low, middle) if rising(middle) > 0 else (middle, high)
+    return (low + high) / 2
+
+
+def recommendations(story: Story, ledger: Ledger, limits: Sequence[Limit]) -> tuple[Recommendation, ...]:
+    """Return what to set."""
+    factor = max((launch.safety_factor for launch in story.launches), default=5.0)
+    interval = _interval(story, ledger)
+    return (*([interval] if interval is not None else []), *_limits(limits, factor, _ran_seconds(story)))
+
+
+# ---- checkpoints ----------------------------------------------------------------------------------------
+
+
+def _interval(story: Story, ledger: Ledger) -> Recommendation | None:
+    saves = _saves(story)
+    ran = _ran_seconds(story)
+    if saves is None or saves.seconds <= 0 or ran <= 0:
+        return None
+    failures = sum(
+        generation.has_failed and any(m.own.kind != "request" for m in generation.members)
+        for generation in story.generations
+    )
+    low, high = poisson_interval(failures)
+    step = ledger.step_seconds
+    measured = f"{saves.closed} save(s) that took {duration(saves.seconds)} each"
+    now = f" Now it is every {saves.steps} steps." if saves.steps is not None else ""
+    least = daly(saves.seconds, ran / high)
+    if not failures:
+        text = (
+            f"Save no more often than every {duration(least)}{_steps(least, step)}: in {duration(ran)} there was no "
+            f"failure, so there are at least {duration(ran / high)} between two (95 %), from {measured}. How much "
+            f"longer the interval may be, only failures can tell.{now}"
+        )
+        return Recommendation("checkpoint interval", text, None, None, "s", 0, least, None)
+    between = ran / failures
+    best, most = daly(saves.seconds, between), daly(saves.seconds, ran / low)
+    text = (
+        f"Save every {duration(best)}{_steps(best, step)} (Daly; Young: {duration(young(saves.seconds, between))}). It "
+        f"rests on {failures} failure(s) in {duration(ran)}, so {duration(between)} between two (95 %: "
+        f"{duration(ran / high)} to {duration(ran / low)}), and on {measured}. With that uncertainty, anything from "
+        f"{duration(least)} to {duration(most)} may be best.{now}"
+    )
+    return Recommendation("checkpoint interval", text, None, best, "s", failures, least, most)
+
+
+def _steps(seconds: float, step_seconds: float | None) -> str:
+    return f" ({max(1, round(seconds / step_seconds)):,} steps)" if step_seconds else ""
+
+
+def _saves(story: Story) -> _Saves | None:
+    took: dict[int, int] = {}
+    count: dict[int, int] = {}
+    apart: list[int] = []
+    for _, member in story.members:
+        for rank, life in member.lives.items():
+            if (section := life.sections.get(CHECKPOINTING)) is not None:
+                took[rank] = took.get(rank, 0) + section.took_ns
+                count[rank] = count.get(rank, 0) + section.closed
+            known = sorted(life.saves)
+            apart += [later - former for former, later in itertools.pairwise(known)]
+    means = [(took[rank] / count[rank], count[rank]) for rank in took if count[rank]]
+    if not means:
+        return None
+    mean_ns, closed = max(means)
+    return _Saves(mean_ns / NS_PER_SECOND, closed, int(statistics.median(apart)) if apart else None)
+
+
+def _ran_seconds(story: Story) -> float:
+    """Return for how long ranks ran, until their last sign of progress: the time in which failures may come."""
+    ran = 0.0
+    for generation in story.generations:
+        lengths = [
+            last_sign_ns(member, is_running=story.launches[member.launch].is_running and generation.is_last)
+            - member.own.started_ns
+            for member in generation.members
+        ]
+        ran += max(lengths, default=0) / NS_PER_SECOND
+    return ran
+
+
+# ---- limits ---------------------------------------------------------------------------------------------
+
+
+def _limits(limits: Sequence[Limit], factor: float, ran_seconds: float) -> Iterator[Recommendation]:
+    for limit in limits:
+        if limit.longest is None or limit.longest <= 0:
+            continue
+        is_thin = limit.samples < _THIN_EVIDENCE or ran_seconds < _THIN_SECONDS or section_name(limit.kind) is None
+        least = _THIN_FLOOR_SECONDS if is_thin else _LEAST_LIMIT_SECONDS
+        value = max(_rounded_up(limit.longest * factor), least)
+        if (what := _what_to_do(limit, value)) is None:
+            continue
+        text = (
+            f"{what} From {limit.samples:,} sample(s), the longest of which took {duration(limit.longest)} "
+            f"(rank {limit.longest_rank}), times a safety factor of {factor:g}"
+            f"{f', and no less than {least:g} s from so little' if value == least and is_thin else ''}."
+        )
+        option = limit.option.replace("SECONDS", f"{value:g}")
+        yield Recommendation("limit", text, option, value, "s", limit.samples, limit.longest, None)
+
+
+def _what_to_do(limit: Limit, value: float) -> str | None:
+    """Return one sentence or two about a limit that should be another one; None where it may stay."""
+    if limit.seconds is None:
+        return f"Set a limit for {limit.kind}, which has none: {value:g} s." if section_name(limit.kind) else None
+    change = f"the limit of {limit.kind} from {limit.seconds:g} s ({limit.source}) to {value:g} s"
+    if limit.room is not None and limit.room < _LITTLE_ROOM:
+        close = f", and {limit.close_calls} took 80 % of it or more" if limit.close_calls else ""
+        return f"Raise {change}: {signed_share(limit.room)} room is left{close}." if value > limit.seconds else None
+    is_long = limit.longest is not None and limit.seconds > max(_MUCH_ROOM * limit.longest, value)
+    if is_long and limit.samples >= _FEWEST_SAMPLES and limit.source != LEARNED:
+        return f"Lower {change}: a hang would be found {duration(limit.seconds - value)} earlier."
+    return None
+
+
+def _rounded_up(seconds: float) -> float:
+    """Return two significant digits, and no less."""
+    unit = 10.0 ** (math.floor(math.log10(seconds)) - 1)
+    return float(f"{math.ceil(seconds / unit - 1e-9) * unit:.6g}")

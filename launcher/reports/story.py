@@ -1,0 +1,264 @@
+"""The launches of one or several runs put together: which belong to one run, and what each generation came to.
+
+Launches whose lives overlap belong to one run. One that begins after all others have ended begins the next run of the
+same training, as those of ``ft_autoresume`` do; so does one on a machine on which a launcher of the run has ended that
+had come at least as far in generations, however the clocks of machines differ.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from launcher.incidents.incident import Incident
+from launcher.reports.evidence import Evidence
+from launcher.reports.launches import Launch, NodeGeneration
+from launcher.reports.rank_lives import RankLife
+from resilience_core.system.clock import NS_PER_SECOND
+
+__all__ = ["JobGeneration", "Member", "Story", "end_ns", "put_together", "runs_of"]
+
+_STEP = "step"
+
+
+class Member(NamedTuple):
+    """One launch's part in a generation. Times are of its own clock, in nanoseconds."""
+
+    launch: int
+    """Its index."""
+    own: NodeGeneration
+    lives: Mapping[int, RankLife]
+    """By rank; empty where no figures were written."""
+    last_sign_ns: int | None
+    """The last sign of progress of its ranks; None where none is known."""
+    seen_ns: int | None
+    """When the failure was known here; None without one."""
+    is_seen_about: bool
+    """Nothing has noted that here: as long after the last sign of progress as on the node that has failed."""
+    stopped_ns: int
+    """When its ranks had ended, or until when they are known to have run."""
+    has_stopped: bool
+    errors: Mapping[int, int | None]
+    """Ranks whose exception has ended a step, and the iteration of that."""
+
+    def done(self, rank: int) -> int | None:
+        """Return the last iteration that a rank has done; a step that an exception has ended does not count."""
+        done = self.lives[rank].done
+        first = self.lives[rank].first_iteration
+        if done is not None and rank in self.errors and self.errors[rank] == done:
+            return done - 1 if first is None or done > first else None
+        return done
+
+
+class JobGeneration(NamedTuple):
+    """One generation of a job, over all of its nodes."""
+
+    run: int
+    number: int
+    members: tuple[Member, ...]
+    has_failed: bool
+    is_last: bool
+    """Of its run."""
+
+    first_iteration: int | None
+    """The lowest that a rank has begun with."""
+    done: int | None
+    """The last one that every rank has done; None where a rank that has begun a step has done none."""
+    iteration: int | None
+    """The highest that a rank has begun."""
+    resumed_from: int | None
+    """That of the checkpoint that was loaded."""
+    world_size: int
+    """How many ranks it has on the nodes that are known."""
+
+
+class Story(NamedTuple):
+    """Everything that was read, in order."""
+
+    launches: tuple[Launch, ...]
+    runs: tuple[tuple[int, ...], ...]
+    """Indices of launches."""
+    run_of: Mapping[int, int]
+    node_of: Mapping[int, str]
+    """The name of a launch's node, unique: two launches at the same time have two names."""
+    generations: tuple[JobGeneration, ...]
+    lives: Mapping[tuple[int, int], Mapping[int, RankLife]]
+    epoch: float
+    """Seconds since 1970 when the story begins."""
+
+    def at(self, launch: int, t_ns: int) -> float:
+        """Return seconds since the story's begin of a time on a launch's clock."""
+        return self.launches[launch].at(t_ns) - self.epoch
+
+    @property
+    def members(self) -> Iterator[tuple[JobGeneration, Member]]:
+        """Every launch's part in every generation."""
+        return ((generation, member) for generation in self.generations for member in generation.members)
+
+
+def runs_of(launches: Sequence[Launch]) -> list[list[int]]:
+    """Return which launches (indices, in the order of their begins) belong to one run, run by run."""
+    runs: list[list[int]] = []
+    for number, launch in enumerate(launches):
+        if not runs or _begins_anew(launch, [launches[other] for other in runs[-1]]):
+            runs.append([])
+        runs[-1].append(number)
+    return runs
+
+
+def _begins_anew(launch: Launch, run: Sequence[Launch]) -> bool:
+    if all(_ended_at(other) <= launch.at(launch.began_ns) for other in run):
+        return True
+    first = min((generation.number for generation in launch.generations), default=None)
+    return first is not None and any(
+        (other.node, other.boot) == (launch.node, launch.boot)
+        and not other.is_running
+        and (other.ended_ns or other.last_ns) <= launch.began_ns
+        and max((generation.number for generation in other.generations), default=-1) >= first
+        for other in run
+    )
+
+
+def _ended_at(launch: Launch) -> float:
+    return float("inf") if launch.is_running else launch.at(launch.ended_ns or launch.last_ns)
+
+
+def node_names(launches: Sequence[Launch]) -> dict[int, str]:
+    """Return a name for the place of each launch; one that begins when another has ended there takes its place."""
+    names: dict[int, str] = {}
+    places: dict[str, list[list[int]]] = collections.defaultdict(list)
+    for number, launch in enumerate(launches):
+        free = (
+            place
+            for place in places[launch.node]
+            if not launches[place[-1]].is_running and _ended_at(launches[place[-1]]) <= launch.at(launch.began_ns)
+        )
+        place = next(free, None)
+        if place is None:
+            place = []
+            places[launch.node].append(place)
+        place.append(number)
+        index = places[launch.node].index(place)
+        names[number] = launch.node if index == 0 else f"{launch.node} ({index + 1})"
+    return names
+
+
+def end_ns(launch: Launch) -> int:
+    """Return when a launch has ended, or the last time that anything of it is known."""
+    return launch.ended_ns if launch.ended_ns is not None else launch.last_ns
+
+
+def put_together(
+    launches: Sequence[Launch], lives: Mapping[tuple[int, int], Mapping[int, RankLife]], evidence: Evidence
+) -> Story:
+    """Return the story of launches, which are in the order of their begins."""
+    runs = runs_of(launches)
+    generations = []
+    for run, numbers in enumerate(runs):
+        by_number: dict[int, list[int]] = collections.defaultdict(list)
+        for launch in numbers:
+            for own in launches[launch].generations:
+                by_number[own.number].append(launch)
+        for number in sorted(by_number):
+            members = [
+                _member(launches[launch], launch, number, lives, evidence)
+                for launch in dict.fromkeys(by_number[number])
+            ]
+            has_failed = any(
+                m.own.kind in ("hang", "failure") or (m.own.failed_elsewhere and m.own.finished_ns is None)
+                for m in members
+            )
+            if has_failed:
+                members = _with_seen(members)
+            generations.append(_generation(run, number, members, has_failed, is_last=number == max(by_number)))
+    return Story(
+        launches=tuple(launches),
+        runs=tuple(map(tuple, runs)),
+        run_of={launch: run for run, numbers in enumerate(runs) for launch in numbers},
+        node_of=node_names(launches),
+        generations=tuple(generations),
+        lives=lives,
+        epoch=min(launch.at(launch.began_ns) for launch in launches),
+    )
+
+
+def _generation(run: int, number: int, members: Sequence[Member], has_failed: bool, *, is_last: bool) -> JobGeneration:
+    lives = [life for member in members for life in member.lives.values()]
+    done = [m.done(rank) for m in members for rank, life in m.lives.items() if life.first_step_ns is not None]
+    known = [each for each in done if each is not None]
+    return JobGeneration(
+        run=run,
+        number=number,
+        members=tuple(members),
+        has_failed=has_failed,
+        is_last=is_last,
+        first_iteration=min((n for life in lives if (n := life.first_iteration) is not None), default=None),
+        done=min(known) if known and len(known) == len(done) else None,
+        iteration=max((n for life in lives if (n := life.iteration) is not None), default=None),
+        resumed_from=max((n for life in lives if (n := life.resumed_from) is not None), default=None),
+        world_size=sum(len(member.own.local_ranks) for member in members),
+    )
+
+
+def _member(
+    launch: Launch,
+    index: int,
+    number: int,
+    lives: Mapping[tuple[int, int], Mapping[int, RankLife]],
+    evidence: Evidence,
+) -> Member:
+    own = [generation for generation in launch.generations if generation.number == number][-1]
+    later = [generation.started_ns for generation in launch.generations if generation.started_ns > own.started_ns]
+    until_ns = min(later, default=end_ns(launch))
+    stopped_ns = own.stopped_ns if own.stopped_ns is not None else until_ns
+    incident = evidence.of_generation(launch, own)
+    seen_ns = own.seen_ns
+    is_told = seen_ns is None and incident is not None and own.finished_ns is None
+    if is_told and incident is not None:
+        seen_ns = min(incident.seen_ns, stopped_ns)
+    ranks = lives.get((index, number), {})
+    return Member(
+        launch=index,
+        own=own,
+        lives=ranks,
+        last_sign_ns=_last_sign_ns(own, ranks, incident, seen_ns if seen_ns is not None else stopped_ns),
+        seen_ns=seen_ns,
+        is_seen_about=is_told,
+        stopped_ns=max(stopped_ns, seen_ns or 0, own.started_ns),
+        has_stopped=own.stopped_ns is not None,
+        errors={
+            rank.rank: rank.error.iteration
+            for rank in (incident.ranks if incident is not None else ())
+            if rank.error is not None and rank.error.section in (_STEP, None)
+        },
+    )
+
+
+def _last_sign_ns(
+    own: NodeGeneration, ranks: Mapping[int, RankLife], incident: Incident | None, until_ns: int
+) -> int | None:
+    """Return the last sign of progress of a node's ranks: by what was seen of each rank then, or by its figures."""
+    signs = [sign for life in ranks.values() if (sign := life.last_sign_ns(until_ns)) is not None]
+    if incident is not None:
+        ages = [rank.open_seconds for rank in incident.ranks if rank.open_seconds is not None]
+        seen = [incident.seen_ns - int(age * NS_PER_SECOND) for age in ages]
+        signs += [sign for sign in seen if own.started_ns <= sign <= until_ns]
+    if not signs:
+        signs = [sign for sign in own.first_sign_ns.values() if sign <= until_ns]
+    return max(signs, default=None)
+
+
+def _with_seen(members: list[Member]) -> list[Member]:
+    """Return members of a generation that has failed; those that have noted nothing knew of it as soon as the others.
+
+    Clocks of two machines are not compared: what is taken over is how long it took from the last sign of progress on.
+    """
+    took = [m.seen_ns - m.last_sign_ns for m in members if m.seen_ns is not None and m.last_sign_ns is not None]
+    shortest = min(took, default=0)
+    return [
+        member._replace(seen_ns=min(member.last_sign_ns + shortest, member.stopped_ns), is_seen_about=True)
+        if member.seen_ns is None and member.last_sign_ns is not None and member.own.finished_ns is None
+        else member
+        for member in members
+    ]

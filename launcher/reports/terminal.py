@@ -1,0 +1,190 @@
+"""A report for a terminal: one screen of plain text, the same in a pipe."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from launcher.records.readable import readable
+from launcher.reports.formats import clock, count, duration, limit_of, rank_list, seconds, share, signed_share
+from launcher.reports.model import Incident, LedgerEntry, Report, Run, Suspect
+
+__all__ = ["lines"]
+
+_MOST_INCIDENTS = 5
+_MOST_NOTES = 8
+_MOST_ROWS = 6
+_MOST_CULPRITS = 3
+_LITTLE_ROOM = 0.2
+_BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
+
+
+def lines(report: Report, width: int = 80, *, bar: str = "#", is_styled: bool = False) -> list[str]:
+    """Return the lines of a report.
+
+    Args:
+        report: Which.
+        width: Columns; no line is wider.
+        bar: What a bar is made of.
+        is_styled: Make headings bold.
+    """
+    width = max(width, 40)
+    text = [
+        *_head(report),
+        *_ledger(report, width, bar),
+        *_incidents(report, width),
+        *_near_misses(report),
+        *_limits(report),
+        *_slow_ranks(report),
+        *_list("RECOMMENDED", [each.text for each in report.recommendations], width),
+        *_list("NOTES", report.notes, width),
+    ]
+    return [_fitted(line, width, is_styled=is_styled) for line in text]
+
+
+def _fitted(line: str, width: int, *, is_styled: bool) -> str:
+    line = readable(line).replace("\n", " ").rstrip()
+    short = line if len(line) <= width else line[: width - 3] + "..."
+    is_heading = is_styled and bool(short) and not short.startswith(" ") and short.split(" ")[0].isupper()
+    return f"{_BOLD}{short}{_PLAIN}" if is_heading else short
+
+
+def _head(report: Report) -> Iterator[str]:
+    ranks, nodes = max((run.world_size for run in report.runs), default=0), len(report.nodes)
+    costs, restarts = report.ledger, sum(run.restarts for run in report.runs)
+    steps = "" if costs.steps is None else f"; {count(costs.steps)} steps kept, {count(costs.repeated)} done again"
+    yield f"RUN {report.title}"
+    yield (
+        f"  {count(ranks)} rank{'s' * (ranks != 1)} on {count(nodes)} node{'s' * (nodes != 1)}, {_outcome(report)}, "
+        f"{count(restarts)} restart{'s' * (restarts != 1)}"
+    )
+    yield f"  {clock(report.began_at, report.began_epoch, 0.0)}, {duration(report.seconds)}{steps}"
+    if len(report.runs) > 1:
+        for run in report.runs:
+            yield f"  {run.name}: {duration(run.last_seen - run.began)}, {_ended(run)}"
+
+
+def _outcome(report: Report) -> str:
+    return "still running" if report.is_running else _ended(report.runs[-1])
+
+
+def _ended(run: Run) -> str:
+    if run.is_running:
+        return "still running"
+    if run.outcome is None:
+        return "its end was not written"
+    return f"{run.outcome} (exit code {run.exit_code})" if run.exit_code is not None else run.outcome
+
+
+def _ledger(report: Report, width: int, bar: str) -> Iterator[str]:
+    entries = report.ledger.entries
+    if not entries:
+        return
+    names = max(len(entry.category.name) for entry in entries)
+    figures = [seconds(entry.seconds) for entry in entries]
+    total = seconds(report.ledger.wall_seconds)
+    most = max(map(len, (*figures, total)))
+    room = width - names - most - 17
+    largest = max(entry.share for entry in entries)
+    yield ""
+    yield "WHERE THE TIME WENT (of each rank, on average)"
+    for entry, figure in zip(entries, figures, strict=True):
+        length = round(room * entry.share / largest) if room > 0 else 0
+        row = f"  {entry.category.name:<{names}}  {_about(entry)}{figure:>{most}}  {share(entry.share):>8}"
+        yield f"{row}  {bar * max(length, 1)}"
+    yield f"  {'together':<{names}}   {total:>{most}}  {'100.0 %':>8}"
+
+
+def _about(entry: LedgerEntry) -> str:
+    return "~" if entry.is_about else " "
+
+
+def _incidents(report: Report, width: int) -> Iterator[str]:
+    found = report.incidents
+    if not found:
+        return
+    yield ""
+    left = len(found) - _MOST_INCIDENTS
+    yield f"INCIDENTS {len(found)}" + (f", the last {_MOST_INCIDENTS} of them" if left > 0 else "")
+    for incident in found[max(left, 0) :]:
+        cost = f", cost {duration(incident.cost_seconds)}" if incident.cost_seconds is not None else ""
+        said = f"{incident.number}. {duration(incident.at)} {incident.kind}{cost}: {_who(incident)}"
+        yield from _wrapped(said, width, "  ", "     ", most=3)
+        yield from _wrapped(f"why: {incident.why}", width, "     ", "     ", most=2)
+
+
+def _wrapped(text: str, width: int, first: str, other: str, most: int) -> list[str]:
+    plain = " ".join(readable(text).split())
+    return textwrap.wrap(
+        plain, width, initial_indent=first, subsequent_indent=other, max_lines=most, placeholder=" ..."
+    )
+
+
+def _who(incident: Incident) -> str:
+    if incident.nodes_to_blame:
+        return f"node {', '.join(incident.nodes_to_blame)}"
+    if not incident.culprits:
+        return "which rank is the cause cannot be told"
+    shown = [_suspect(culprit) for culprit in incident.culprits[:_MOST_CULPRITS]]
+    left = len(incident.culprits) - len(shown)
+    return f"{'likely ' if incident.is_likely else ''}{'; '.join(shown)}" + (f"; and {left} more" if left else "")
+
+
+def _suspect(culprit: Suspect) -> str:
+    who = f"rank {culprit.rank}{f' on {culprit.node}' if culprit.node else ''}"
+    where = f" at {culprit.line}" if culprit.line is not None else ""
+    where += f", section {culprit.section}" if culprit.section else ""
+    where += f", iteration {culprit.iteration}" if culprit.iteration is not None else ""
+    return f"{who}{where}{f': {culprit.message}' if culprit.message else ''}"
+
+
+def _near_misses(report: Report) -> Iterator[str]:
+    missed, close = report.near_misses, [limit for limit in report.limits if limit.close_calls]
+    if not missed and not close:
+        return
+    yield ""
+    yield f"CLOSE {len(missed)} verdict(s) taken back, {sum(limit.close_calls for limit in close)} at 80 % of a limit"
+    for miss in missed[-_MOST_ROWS:]:
+        late = f", {duration(miss.late_seconds)} late" if miss.late_seconds is not None else ""
+        who = f"rank {miss.rank} on {miss.node}"
+        yield f"  {duration(miss.at)} {who}: {miss.kind}, limit {limit_of(miss.limit_seconds)}{late}"
+
+
+def _limits(report: Report) -> Iterator[str]:
+    known = [limit for limit in report.limits if limit.seconds is not None and limit.longest is not None]
+    if not known:
+        return
+    rows = known[:_MOST_ROWS]
+    names = max(len("LIMITS"), *(len(limit.kind) for limit in rows))
+    yield ""
+    yield f"{'LIMITS':<{names + 2}}  {'limit':>8}  {'longest':>8}  {'observed':>9}  {'room':>6}"
+    for limit in rows:
+        assert limit.room is not None
+        row = f"  {limit.kind:<{names}}  {limit_of(limit.seconds):>8}  {duration(limit.longest):>8}"
+        short = "  short" if limit.room < _LITTLE_ROOM else ""
+        yield f"{row}  {count(limit.samples):>9}  {signed_share(limit.room):>6}{short}"
+
+
+def _slow_ranks(report: Report) -> Iterator[str]:
+    if not report.slow_ranks:
+        return
+    yield ""
+    yield f"SLOW {len(report.slow_ranks)} rank(s): {rank_list(rank.rank for rank in report.slow_ranks)}"
+    for rank in report.slow_ranks[:_MOST_ROWS]:
+        because = f"; {rank.because}" if rank.because else ""
+        where = f" in {rank.section}" if rank.section else ""
+        yield (
+            f"  rank {rank.rank}{f' on {rank.node}' if rank.node else ''}: {share(rank.slowdown)} slower{where}, "
+            f"{rank.reports} of {rank.of_reports} reports{because}"
+        )
+
+
+def _list(title: str, texts: Sequence[str], width: int) -> Iterator[str]:
+    if not texts:
+        return
+    yield ""
+    yield title
+    for text in texts[:_MOST_NOTES]:
+        yield from _wrapped(text, width, "  ", "    ", most=8)
+    if (left := len(texts) - _MOST_NOTES) > 0:
+        yield f"  and {left} more (--json FILE has all)"

@@ -1,0 +1,122 @@
+"""ft_report as people and programs use it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.report import main
+from launcher.reports.build import make_report
+from launcher.reports.formats import duration
+from launcher.reports.model import Report
+from launcher.reports.terminal import lines
+from tests.launcher.reports.invented_runs import invent_run, invent_runs
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    run = invent_run(tmp_path_factory.mktemp("run"), slow_iteration=5, near_misses=2, ranks=4, nodes=2, failures=7)
+    return make_report([str(folder) for folder in run.folders])
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_terminal_is_never_wider_than_it_is(report: Report, width: int) -> None:
+    assert max(map(len, lines(report, width))) <= width
+    assert not any("\x1b" in line for line in lines(report, width))
+    assert any("\x1b[1mWHERE THE TIME WENT" in line for line in lines(report, width, is_styled=True))
+
+
+def test_a_screen_tells_everything_that_matters(report: Report) -> None:
+    text = " ".join("\n".join(lines(report)).split())
+    for part in (
+        "RUN invented 4 ranks on 2 nodes, succeeded (exit code 0), 7 restarts",
+        "; 284 steps kept, ",
+        "lost work",
+        "together",
+        "100.0 %",
+        "INCIDENTS 7, the last 5 of them",
+        "rank 1 on node0 at load_batch (/invented/train.py:",
+        "CLOSE 2 verdict(s) taken back, 4 at 80 % of a limit",
+        "section step 30 s 27.0 s",
+        " 10 % short",
+        "Save every ",
+        "Raise the limit of section step from 30 s (configured) to 140 s",
+    ):
+        assert part in text, part
+
+
+def test_figures_are_the_same_for_programs_and_people(report: Report) -> None:
+    text = "\n".join(lines(report))
+    for entry in report.ledger.entries:
+        assert f"{entry.seconds:,.1f} s" in text
+
+
+def test_a_text_of_a_rank_cannot_control_the_terminal(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=1, ranks=2)
+    path = run.folders[0] / "incidents" / "0001" / "incident.json"
+    incident = json.loads(path.read_text())
+    incident["why"] = "\x1b[2J\nft_launcher: all is well"
+    path.write_text(json.dumps(incident))
+    text = "\n".join(lines(make_report([str(run.folders[0])])))
+    assert "\x1b" not in text
+    assert "\\x1b[2J ft_launcher: all is well" in text
+
+
+def test_json_has_all_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = invent_run(tmp_path)
+    assert main(["--json", "-", str(run.folders[0])]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["version"] == 1
+    assert document["ledger"]["repeated"] == run.truth.repeated
+    assert [entry["category"]["key"] for entry in document["ledger"]["entries"]][:2] == ["productive", "checkpointing"]
+    target = tmp_path / "report.json"
+    assert main(["--json", str(target), str(run.folders[0])]) == 0
+    assert json.loads(target.read_text())["ledger"] == document["ledger"]
+    assert "WHERE THE TIME WENT" in capsys.readouterr().out
+
+
+def test_several_runs_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = invent_runs(tmp_path, 2)
+    assert main([str(run.folders[0]) for run in runs]) == 0
+    said = capsys.readouterr().out
+    assert "RUN run-0 and 1 more\n  2 ranks on 1 node, succeeded (exit code 0), 3 restarts\n" in said
+    assert f"run-0: {duration(runs[0].seconds)}, failed (exit code 1)" in said
+    assert "between runs" in said
+
+
+def test_what_cannot_be_done_is_an_error_of_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "nothing")]) == 2
+    assert capsys.readouterr().err.startswith(f"ft_report: error: {tmp_path}/nothing is not there; name the log folder")
+    run = invent_run(tmp_path)
+    assert main([str(run.folders[0]), "--json", str(tmp_path / "no" / "file")]) == 2
+    assert "no/file: No such file or directory" in capsys.readouterr().err
+
+
+def test_it_needs_neither_torch_nor_another_package_and_ends_quietly_in_a_pipe_that_closes(tmp_path: Path) -> None:
+    run = invent_run(tmp_path)
+    code = (
+        "import sys\n"
+        "from launcher.report import main\n"
+        "code = main(sys.argv[1:])\n"
+        "others = {'torch', 'numpy', 'attr', 'yaml', 'pluggy', 'rich'} & set(sys.modules)\n"
+        "print(others, file=sys.stderr)\n"
+        "sys.exit(code)\n"
+    )
+    command = [sys.executable, "-c", code, str(run.folders[0])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "set()\n")
+    piped = subprocess.run(
+        f"{sys.executable} -m launcher.report --json - {run.folders[0]} | head -c 1; echo ${{PIPESTATUS[0]}}",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert piped.stderr == ""
+    assert piped.stdout == "{0\n"

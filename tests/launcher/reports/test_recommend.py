@@ -1,0 +1,104 @@
+"""What is recommended, against values that were computed by hand or are published."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from launcher.reports.build import make_report
+from launcher.reports.model import Recommendation
+from launcher.reports.recommend import daly, poisson_interval, young
+from tests.launcher.reports.invented_runs import Failure, InventedRun, invent_run
+
+
+def recommended(run: InventedRun, about: str) -> list[Recommendation]:
+    report = make_report([str(folder) for folder in run.folders])
+    return [each for each in report.recommendations if each.about == about]
+
+
+@pytest.mark.parametrize(
+    # Tables of Garwood's interval, as in Johnson, Kotz and Kemp: chi-squared quantiles halved.
+    ("count", "low", "high"),
+    [(1, 0.0253, 5.5716), (3, 0.6187, 8.7673), (10, 4.7954, 18.3904), (50, 37.1110, 65.9188)],
+)
+def test_the_interval_of_a_count_is_exact(count: int, low: float, high: float) -> None:
+    assert poisson_interval(count) == pytest.approx((low, high), abs=1e-3)
+
+
+def test_no_event_leaves_a_bound_alone() -> None:
+    assert poisson_interval(0) == (0.0, pytest.approx(2.9957, abs=1e-4))
+
+
+def test_the_formulas_are_those_that_were_published() -> None:
+    assert young(300.0, 86_400.0) == pytest.approx(7200.0)  # sqrt(2 * 300 * 86400)
+    part = 300.0 / (2 * 86_400.0)
+    assert daly(300.0, 86_400.0) == pytest.approx(7200.0 * (1 + math.sqrt(part) / 3 + part / 9) - 300.0)
+    assert daly(20.0, 10.0) == 10.0  # saving takes longer than twice the time between failures
+
+
+def test_the_best_interval_has_the_least_waste() -> None:
+    """Daly's model itself, computed numerically: the expected time of work of an hour with random failures."""
+
+    def expected(interval: float) -> float:
+        save, between = 5.0, 600.0
+        return between * (math.exp((interval + save) / between) - 1) / interval
+
+    best = daly(5.0, 600.0)
+    numerically = min((tenth / 10 for tenth in range(100, 3000)), key=expected)
+    assert best == pytest.approx(numerically, rel=0.01)
+
+
+def test_an_interval_rests_on_what_was_measured(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=4)
+    (interval,) = recommended(run, "checkpoint interval")
+    ran = sum(life.last_sign - life.started for life in run.lives)
+    assert interval.value == pytest.approx(daly(1.0, ran / 4), rel=1e-6)
+    assert interval.samples == 4
+    low, high = poisson_interval(4)
+    assert (interval.low, interval.high) == pytest.approx((daly(1.0, ran / high), daly(1.0, ran / low)), rel=1e-6)
+    assert f"{run.truth.saves} save(s) that took 1.00 s each" in interval.text
+    assert "Now it is every 10 steps." in interval.text
+
+
+def test_without_a_failure_there_is_a_bound_alone(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=0, steps=100)
+    (interval,) = recommended(run, "checkpoint interval")
+    assert interval.value is interval.high is None
+    assert interval.low == pytest.approx(daly(1.0, run.lives[0].last_sign - run.lives[0].started) / 1.0, rel=0.5)
+    assert "no more often than" in interval.text
+
+
+def test_without_a_save_no_interval_is_recommended(tmp_path: Path) -> None:
+    assert recommended(invent_run(tmp_path, failures=1, save_every=10_000), "checkpoint interval") == []
+
+
+def test_a_limit_with_little_room_is_to_be_raised(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=1, slow_iteration=5)
+    raised = next(each for each in recommended(run, "limit") if "section step" in each.text)
+    assert raised.text.startswith("Raise the limit of section step from 30 s (configured) to 140 s: 10 % room is left")
+    assert raised.option == "--ft-rank-section-timeouts step:140"
+    assert raised.low == pytest.approx(27.0)
+
+
+def test_a_limit_that_is_much_too_long_is_to_be_lowered_and_not_far_from_little(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=3)
+    lowered = next(each for each in recommended(run, "limit") if "section setup" in each.text)
+    assert lowered.text.startswith("Lower the limit of section setup from 600 s (configured) to 60 s")
+    assert "no less than 60 s from so little" in lowered.text
+    assert lowered.samples == 8
+
+
+def test_a_hang_is_no_observation_of_a_section(tmp_path: Path) -> None:
+    """A rank that waits for a hung one leaves its step when that is killed: that took long, and not by itself."""
+    run = invent_run(tmp_path, failures=[Failure(40, 0, "hang", 31.0)])
+    figures = run.folders[0] / "figures.jsonl"
+    text = figures.read_text().splitlines(keepends=True)
+    last = next(number for number, line in enumerate(text) if '"is_last": true' in line)
+    text[last] = text[last].replace('"longest_ns": 2000000000', '"longest_ns": 31400000000')
+    assert "31400000000" in text[last]
+    figures.write_text("".join(text))
+    limit = next(row for row in make_report([str(run.folders[0])]).limits if row.kind == "section step")
+    assert limit.longest == pytest.approx(2.0)
+    assert limit.room == pytest.approx(28 / 30)

@@ -112,8 +112,8 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "the exit codes of workers are collected with the orphans of their generation",
         "launcher/agent/generation.py",
-        "        return ours | self.processes.unreaped()\n",
-        "        return ours\n",
+        "        return self._resources.helpers() | self.processes.unreaped()\n",
+        "        return self._resources.helpers()\n",
         ("tests/launcher/agent/test_generation.py",),
     ),
     Mutant(

@@ -131,14 +131,14 @@ MUTANTS_OF_NOTICES = (
     _mutant(
         "who has not gathered a failure tells it, too",
         "launcher/agent/incident_log",
-        "            announce(*lines)\n            self._resources.notices.tell_own(incident.generation)\n",
-        "            announce(*lines)\n        self._resources.notices.tell_own(incident.generation)\n",
+        "about(incident))\n            self._resources.notices.tell_own(incident.generation)\n",
+        "about(incident))\n        self._resources.notices.tell_own(incident.generation)\n",
         _JOB,
     ),
     _mutant(
         "the process that tells events is ended as an orphan of a rank",
-        "launcher/agent/generation",
-        "*resources.notices.pids, ",
+        "launcher/agent/resources",
+        "*self.notices.pids, ",
         "",
         ("tests/launcher/agent/test_generation.py",),
     ),

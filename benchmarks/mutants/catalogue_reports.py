@@ -158,8 +158,8 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report lets a rank's text control the terminal",
         "launcher/reports/terminal.py",
-        '    plain = " ".join(readable(text).split())\n',
-        '    plain = " ".join(text.split())\n',
+        '    line = readable(line).replace("\\n", " ").rstrip()\n',
+        '    line = line.replace("\\n", " ").rstrip()\n',
         _COMMAND,
     ),
 )

@@ -51,7 +51,7 @@ def test_it_asks_without_waiting_for_answers(tmp_path: Path) -> None:
             answered.set()
 
         threading.Thread(target=answer, daemon=True).start()
-        with Asked(tmp_path) as asked:
+        with Asked(tmp_path, 0.01) as asked:
             assert answered.wait(60)
             end = time.monotonic() + 60
             while asked.pages < 5 and time.monotonic() < end:

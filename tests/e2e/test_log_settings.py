@@ -77,6 +77,7 @@ def test_a_hang_is_told_by_the_launcher_alone(launch: Callable[..., Any]) -> Non
     assert any("_deadlock" in line for line in hang["stack"])
 
 
+@pytest.mark.long
 def test_a_monitor_speaks_in_the_form_and_from_the_level_that_was_asked_for(launch: Callable[..., Any]) -> None:
     for level in ("WARNING", "ERROR"):
         form = {"log_format": "json", "log_level": level, "rank_section_timeouts": LIMITS}

@@ -85,9 +85,7 @@ class Rank:
             events=SimpleNamespace(write=lambda *_, **__: None),
             on_disk=lambda what, call, otherwise: otherwise,
             run_folder_keeper=SimpleNamespace(folder=SimpleNamespace(cell=lambda generation, local_rank: "")),
-            machine=SimpleNamespace(
-                memory_kill=lambda *_, **__: None, facts=lambda seconds, ranks: (), gpu_users=set()
-            ),
+            machine=SimpleNamespace(memory_kill=lambda *_, **__: None, facts=lambda *_: (), gpu_users=set()),
         )
         self.stderrs: dict[int, str] = {}
         self.judging: list[str] = []

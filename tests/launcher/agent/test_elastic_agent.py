@@ -57,9 +57,7 @@ class Made:
             on_disk=lambda what, call, otherwise: otherwise,
             log_folder="",
             run_folder_keeper=SimpleNamespace(folder=SimpleNamespace(cell=lambda generation, local_rank: "")),
-            machine=SimpleNamespace(
-                memory_kill=lambda *_, **__: None, facts=lambda seconds, ranks: (), gpu_users=set()
-            ),
+            machine=SimpleNamespace(memory_kill=lambda *_, **__: None, facts=lambda *_: (), gpu_users=set()),
         )
         spec = WorkerSpec(
             role="trainer",

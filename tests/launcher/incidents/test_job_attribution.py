@@ -14,6 +14,7 @@ from launcher.incidents.job_attribution import JobAttribution, NodeAccount, attr
 from launcher.incidents.rank_report import RankReport
 from launcher.processes.evidence import Evidence
 from resilience_core.protocol.error_record import ErrorRecord
+from resilience_core.protocol.group_numbers import GroupNumber
 
 LOST_A_PEER = ErrorRecord("RuntimeError", "gloo/transport: Connection closed by peer", at_ns=5, is_consequence=True)
 OWN = ErrorRecord("ValueError", "bad batch", at_ns=50, iteration=7)
@@ -408,3 +409,23 @@ def test_of_victims_alone_nobody_is_named(pairs: list[tuple[dict[str, Any], dict
     ]
     found = attribute_job(accounts)
     assert found.ranks == (), found
+
+
+# ---- how far ranks are in their collectives ----------------------------------------------------------------
+
+
+def in_nccl(number: int, first_undone: int) -> dict[str, Any]:
+    group = GroupNumber("0", number, 4, "nccl", "", "all_reduce" if first_undone else "", first_undone)
+    return {"groups": (group,), "is_idle": first_undone == 0, "stands_at": f"train.py:{number}", "has_gpu": True}
+
+
+def test_who_has_not_arrived_is_named_on_whatever_node_it_is_and_nobody_where_a_node_is_silent() -> None:
+    seen = hang("a", (0, in_nccl(5, 5)), (1, in_nccl(6, 5)))
+    told = account("b", (2, in_nccl(4, 0)), (3, in_nccl(5, 5)), was_told=True)
+    assert attribute_job([seen]).ranks == ()
+    found = attribute_job([seen, told])
+    assert found.ranks == (2,)
+    assert "the others wait in collective 5 of group 0 (all_reduce), and this rank has called 4" in found.why
+    assert attribute_job([seen, told], silent=["c"]).ranks in ((), (2,))
+    of_five = account("b", (2, in_nccl(4, 0)), was_told=True)
+    assert attribute_job([seen, of_five], silent=["c"]).ranks == ()  # a member of the group is not known

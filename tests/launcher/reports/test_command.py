@@ -56,7 +56,7 @@ def test_figures_are_the_same_for_programs_and_people(report: Report) -> None:
 
 
 def test_a_text_of_a_rank_cannot_control_the_terminal(tmp_path: Path) -> None:
-    run = invent_run(tmp_path, failures=1, ranks=2)
+    run = invent_run(tmp_path, "named\x1b[2J", failures=1, ranks=2)
     path = run.folders[0] / "incidents" / "0001" / "incident.json"
     incident = json.loads(path.read_text())
     incident["why"] = "\x1b[2J\nft_launcher: all is well"
@@ -64,6 +64,7 @@ def test_a_text_of_a_rank_cannot_control_the_terminal(tmp_path: Path) -> None:
     text = "\n".join(lines(make_report([str(run.folders[0])])))
     assert "\x1b" not in text
     assert "\\x1b[2J ft_launcher: all is well" in text
+    assert "RUN named\\x1b[2J\n" in text
 
 
 def test_json_has_all_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from launcher.agent.child_state import state_of
 from launcher.agent.monitor_orders import OrderBook
 from launcher.agent.py_spy import find_py_spy
+from launcher.health.nvml import find_bindings
 from launcher.incidents.phrases import time_of_day
 from launcher.monitor.lost_time import KEEPER, MONITOR, Freeze, LostTime
 from launcher.monitor.messages import (
@@ -85,9 +86,7 @@ class MonitorHandle:
         on_change: Callable[[str, str], None] | None = None,
         lease: LeaseWord | None = None,
     ) -> None:
-        self._config = config
-        self._log_folder = log_folder
-        self._owns_ranks = owns_ranks
+        self._config, self._log_folder, self._owns_ranks = config, log_folder, owns_ranks
         self._on_change = on_change
         self._lease = lease.descriptor if lease is not None else None
         self._lost_descriptor, self._lost = _make_lost_time()
@@ -204,6 +203,7 @@ class MonitorHandle:
             parts=self._orders.run_folders.parts,
             owns_ranks=self._owns_ranks,
             py_spy=find_py_spy(),
+            nvml_bindings=find_bindings(),
             lease=self._lease,
             names_node=console.state().names_node,
         )

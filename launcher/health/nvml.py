@@ -28,7 +28,7 @@ from typing import Any
 
 from launcher.health.check import Context, Machine
 
-__all__ = ["NvmlCheck", "has_bindings", "has_gpus"]
+__all__ = ["NvmlCheck", "find_bindings", "has_bindings", "has_gpus"]
 
 _RESET = "drain the node and reset the GPU (nvidia-smi --gpu-reset), or reboot"
 _REPLACE = "take the node out and have the GPU replaced"
@@ -46,10 +46,16 @@ _ACTIONS = {
 
 def has_bindings() -> bool:
     """Return whether NVML can be asked from Python."""
+    return find_bindings() is not None
+
+
+def find_bindings() -> str | None:
+    """Return the file of the module pynvml, which is not imported; None where there is none."""
     try:
-        return importlib.util.find_spec("pynvml") is not None
+        spec = importlib.util.find_spec("pynvml")
     except (ImportError, ValueError):
-        return False
+        return None
+    return None if spec is None else spec.origin
 
 
 def has_gpus(machine: Machine) -> bool:

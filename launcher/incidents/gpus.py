@@ -6,13 +6,15 @@ cannot be reset. One look takes some milliseconds. What device, driver or bindin
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from launcher.health.nvml import has_bindings
+from launcher.health.check import Machine
+from launcher.health.nvml import find_bindings, has_gpus
 from launcher.processes.background import Background
 from launcher.processes.evidence import uses_a_gpu
 
@@ -42,10 +44,18 @@ class GpuLine(NamedTuple):
 
 
 class GpuEvidence:
-    """Asks NVML at a failure."""
+    """Asks NVML at a failure.
 
-    def __init__(self) -> None:
+    Args:
+        bindings: The file of the module pynvml, for a process that does not find it by its name, as the monitor.
+    """
+
+    def __init__(self, bindings: str | None = None) -> None:
+        self._bindings = bindings
         self._background = Background("ft_gpus", 1)
+        if has_gpus(Machine()):  # to import the bindings takes as long as a look may
+            self._background.start()
+            self._background.submit(lambda: _imported(self._bindings or find_bindings()))
 
     def begin(self, ranks: Mapping[int, str], timeout_seconds: float, *, were_used: bool) -> GpuLook:
         """Look at the GPUs of ranks, without waiting for that.
@@ -59,8 +69,9 @@ class GpuEvidence:
 
         def read() -> None:
             try:
-                if (were_used or any(map(uses_a_gpu, ranks))) and has_bindings():
-                    look.lines = tuple(gpu_lines(importlib.import_module("pynvml"), ranks))
+                if were_used or any(map(uses_a_gpu, ranks)):
+                    nvml = _imported(self._bindings or find_bindings())
+                    look.lines = () if nvml is None else tuple(gpu_lines(nvml, ranks))
             finally:
                 look.is_done.set()
 
@@ -70,6 +81,24 @@ class GpuEvidence:
         if not ranks or not self._background.is_started or not self._background.submit(read):
             look.is_done.set()
         return look
+
+
+def _imported(file: str | None) -> Any:
+    """Return the module pynvml; None where there is none."""
+    if file is None:
+        return None
+    if (known := sys.modules.get("pynvml")) is not None:
+        return known
+    spec = importlib.util.spec_from_file_location("pynvml", file)
+    if spec is None or spec.loader is None:
+        return None
+    module = sys.modules["pynvml"] = importlib.util.module_from_spec(spec)  # first: it looks itself up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules["pynvml"]
+        raise
+    return module
 
 
 class GpuLook:

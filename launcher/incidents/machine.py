@@ -47,6 +47,7 @@ class MachineEvidence:
         sys: Where sysfs is.
         kernel_log: The device of the kernel's log.
         shared_memory: The folder of shared memory.
+        nvml_bindings: As for :class:`launcher.incidents.gpus.GpuEvidence`.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class MachineEvidence:
         sys: str = Machine().sys,
         kernel_log: str = "/dev/kmsg",
         shared_memory: str = "/dev/shm",
+        nvml_bindings: str | None = None,
     ) -> None:
         self._folders = tuple(dict.fromkeys([shared_memory, *folders]))
         self._sys = sys
@@ -63,7 +65,7 @@ class MachineEvidence:
         self._memory = MemoryKills(proc, sys)
         self._background = Background("ft_machine", 4)
         self._background.start()
-        self._gpus = GpuEvidence()
+        self._gpus = GpuEvidence(nvml_bindings)
         self.gpu_users: set[int] = set()
         """Local ranks that were seen with a GPU: one that has ended shows nothing of it any more."""
         self._links: dict[str, int] = {}

@@ -89,9 +89,9 @@ class MonitorSettings(NamedTuple):
     run_folders: tuple[str, ...] = ()
     """To be removed should the parent be killed; the last one is in use."""
     parts: tuple[str, ...] = ()  # paths that must exist
-    owns_ranks: bool = True
-    """Whether ranks must die with the parent."""
+    owns_ranks: bool = True  # whether ranks must die with the parent
     py_spy: str | None = None
+    nvml_bindings: str | None = None  # where pynvml is: a monitor finds no site-packages
     lease: int | None = None
     """The file of ``launcher.nodes.fence``, inherited; None where the node holds no lease."""
     names_node: bool = False

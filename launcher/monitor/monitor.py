@@ -83,7 +83,7 @@ class Monitor:
         self._lost = LostTime(settings.lost_time)
         self._writer = IncidentWriter(settings.log_folder)
         self._sources = SourceReader()
-        self._machine = MachineEvidence([settings.log_folder])
+        self._machine = MachineEvidence([settings.log_folder], nvml_bindings=settings.nvml_bindings)
         self._rules: DeadlineRules[RankMonitor] = DeadlineRules(
             self._clock,
             lambda ns: time.sleep(ns / NS_PER_SECOND),

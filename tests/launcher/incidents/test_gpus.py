@@ -8,19 +8,24 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from launcher.health.nvml import find_bindings
 from launcher.incidents import gpus
 from launcher.incidents.gpus import GpuEvidence, gpu_lines
 from launcher.incidents.machine import MachineEvidence
 
 pynvml = pytest.importorskip("pynvml")
 MIB = 1 << 20
+ROOT = Path(__file__).parents[3]
 RANKS = {4711: "rank 3", 4712: "rank 4"}
 
 
@@ -212,8 +217,30 @@ def test_where_no_rank_has_a_gpu_nobody_is_asked(driver: NvmlStandIn, monkeypatc
     assert GpuEvidence().begin({}, 60, were_used=True).told() == []
     assert driver.opened == 0
     assert len(GpuEvidence().begin(RANKS, 60, were_used=True).told()) == 2  # they have ended
-    monkeypatch.setattr(gpus, "has_bindings", lambda: False)
+    monkeypatch.setattr(gpus, "find_bindings", lambda: None)
     assert GpuEvidence().begin(RANKS, 60, were_used=True).told() == []
+
+
+def test_a_process_without_site_packages_is_told_where_the_bindings_are() -> None:
+    """A monitor is one, and found no GPU of any hung rank."""
+    program = (
+        "import sys; sys.path.append(sys.argv[1]); from launcher.incidents.gpus import GpuEvidence; "
+        "print(GpuEvidence(sys.argv[2] or None).begin({1: 'rank 0'}, 60, were_used=True).told())"
+    )
+    file = find_bindings()
+    assert file is not None
+    said = [
+        subprocess.run(
+            [sys.executable, "-I", "-S", "-c", program, str(ROOT), bindings],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=180,
+        ).stdout
+        for bindings in (file, "")
+    ]
+    assert said[1] == "[]\n"
+    assert said[0] != said[1]  # NVML answers, or says that there is no driver
 
 
 def test_a_driver_that_hangs_costs_the_bound_and_no_more_than_once(

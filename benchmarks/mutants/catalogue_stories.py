@@ -258,4 +258,11 @@ MUTANTS_OF_STORIES = (
         "            if False:\n",
         _GATHERING,
     ),
+    _mutant(
+        "a rank that was getting on is blamed for the exit of another",
+        "incidents/job_attribution",
+        "if e.is_lively and e.waits is False else e",
+        "if False else e",
+        _ATTRIBUTION,
+    ),
 )

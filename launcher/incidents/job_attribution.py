@@ -139,6 +139,8 @@ def _of_a_hang(accounts: Sequence[NodeAccount], silent: Sequence[str], *, has_fa
     else:
         # Ranks that have just failed have not settled as hung ones have: iterations, say, may differ by one.
         known = cannot_run(everybody)
+        # Who has exited without a word need not have waited for anybody, and not for a rank that was getting on.
+        everybody = [e._replace(waits=None) if e.is_lively and e.waits is False else e for e in everybody]
         for rule in (left_early, outside_collectives):
             known = known or _doubted(rule(everybody), "it may have lost a peer as the others have")
         if known is None and not has_failures:

@@ -164,6 +164,8 @@ class Evidence(NamedTuple):
     is_idle: bool | None = None
     """Whether all collectives that it has called are done, as torch tells."""
     last_sign_ns: int = 0
+    is_lively: bool = False
+    """It has reported shortly before it was looked at."""
     limit_ns: int = 0
     """Of a condemned one: the limit."""
 

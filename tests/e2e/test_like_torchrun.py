@@ -95,7 +95,12 @@ def test_a_run_has_one_log_folder_and_no_empty_ones(launch: Callable[..., Any]) 
     job = launch("dump_environment.py", "{work}")
 
     assert job.wait() == 0
-    assert {path.name for path in job.logs.rglob("*")} == {job.log_folder.name, "events.jsonl", "latest"}
+    assert {path.name for path in job.logs.rglob("*")} == {
+        job.log_folder.name,
+        "events.jsonl",
+        "figures.jsonl",
+        "latest",
+    }
     assert os.readlink(job.logs / "latest") == job.log_folder.name
 
 

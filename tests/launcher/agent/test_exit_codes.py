@@ -209,7 +209,7 @@ def test_a_backend_whose_client_is_not_installed_is_told_as_that(
         (
             ["--ft-membership", "torch"],
             "is_host=0,read_timeout=1",
-            "ft_launcher: the nodes could not agree: RendezvousConnectionError: ",
+            "the nodes could not agree: RendezvousConnectionError: ",
         ),
         ([], "is_host=0,join_timeout=2", "no node of the job 'none' has answered at "),
     ],

@@ -365,7 +365,7 @@ def test_the_seconds_of_a_restart_are_written_as_they_are_said(
 ) -> None:
     made = make()
     said: list[str] = []
-    monkeypatch.setattr(generation_module, "announce", said.append)
+    monkeypatch.setattr(generation_module, "announce", lambda line, **_: said.append(line))
     made.generation.tell_restart(("the failure", time.monotonic_ns() - 7 * S))
     made.generation.tell_restart(None)
 

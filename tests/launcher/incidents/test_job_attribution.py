@@ -137,6 +137,15 @@ def test_who_exits_without_a_word_may_have_given_up_on_the_one_that_stands_outsi
     assert attribute_job(accounts).why.startswith("likely: ")
 
 
+def test_a_rank_that_was_getting_on_holds_nobody_up() -> None:
+    """A job whose ranks have nothing to do with each other: one exits, and the other is in its next step."""
+    gone = account("a", (0, {"exit_code": 1, "ended_ns": 60}), kind="failure")
+    assert named(gone, account("b", (2, OUTSIDE))) == (2,)
+    found = attribute_job([gone, account("b", (2, {**OUTSIDE, "is_lively": True}))])
+    assert found.ranks == (0,)
+    assert "exit" in found.why or "ended by itself" in found.why
+
+
 def test_of_two_failures_the_one_at_the_earlier_iteration_came_first() -> None:
     early = {"error": OWN._replace(type="KeyError", iteration=6), "exit_code": 1, "ended_ns": 10**15}
     late = {"error": OWN, "exit_code": 1, "ended_ns": 1}

@@ -55,7 +55,7 @@ class GpuEvidence:
         self._background = Background("ft_gpus", 1)
         if has_gpus(Machine()):  # to import the bindings takes as long as a look may
             self._background.start()
-            self._background.submit(lambda: _imported(self._bindings or find_bindings()))
+            self._background.submit(lambda: _imported(self._bindings or find_bindings()), 0)  # leaves room for a look
 
     def begin(self, ranks: Mapping[int, str], timeout_seconds: float, *, were_used: bool) -> GpuLook:
         """Look at the GPUs of ranks, without waiting for that.

@@ -221,6 +221,23 @@ def test_where_no_rank_has_a_gpu_nobody_is_asked(driver: NvmlStandIn, monkeypatc
     assert GpuEvidence().begin(RANKS, 60, were_used=True).told() == []
 
 
+def test_a_look_is_not_lost_to_the_import_of_the_bindings(driver: NvmlStandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, goes_on, imported = threading.Event(), threading.Event(), gpus._imported
+
+    def slowly(file: str | None) -> Any:
+        begun.set()
+        goes_on.wait(180)
+        return imported(file)
+
+    monkeypatch.setattr(gpus, "has_gpus", lambda machine: True)
+    monkeypatch.setattr(gpus, "_imported", slowly)
+    evidence = GpuEvidence()
+    assert begun.wait(180)
+    look = evidence.begin(RANKS, 60, were_used=True)
+    goes_on.set()
+    assert len(look.told()) == 2
+
+
 def test_a_process_without_site_packages_is_told_where_the_bindings_are() -> None:
     """A monitor is one, and found no GPU of any hung rank."""
     program = (

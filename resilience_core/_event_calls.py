@@ -212,7 +212,8 @@ def _taken(implementation: pluggy.HookImpl) -> tuple[str, ...]:
 
 
 def _executed(event: str, lines: list[str], namespace: dict[str, Any]) -> Callable[..., None]:
-    exec("\n".join(lines), namespace)
+    # The file's name says in a stack whose code it is.
+    exec(compile("\n".join(lines), f"<resilience_core: {event}>", "exec"), namespace)
     compiled: Callable[..., None] = namespace[event]
     return compiled
 

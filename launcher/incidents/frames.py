@@ -156,6 +156,8 @@ def frame_of(function: str, path: str, line: int) -> Frame:
         return Frame(function, match["file"], line, "python", path)
     if path.startswith("<frozen"):
         return Frame(function, path, line, "python", path)
+    if path.startswith("<resilience_core: "):  # resilience_core/_event_calls.py
+        return Frame(function, path, line, "resilience_core", path)
     if path.startswith(HOME + os.sep) and (short := os.path.relpath(path, HOME)).split(os.sep)[0] in OURS:
         return Frame(function, short, line, short.split(os.sep)[0], path)
     here = working_folder()

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 from launcher.incidents import stacks_from_inside
 from launcher.incidents.frames import Frame, Thread, frame_of, main_thread
 from launcher.incidents.stacks import take_stacks
+from resilience_core.event_bus import EventBus
+from resilience_core.hookspecs import hookimpl
 from resilience_core.protocol.cell_layout import STACK_SIGNAL
 
 PY_SPY = shutil.which("py-spy", path=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
@@ -349,3 +352,19 @@ def test_a_frame_is_told_by_its_whole_path_where_the_working_folder_was_deleted(
     assert frame_of("main", path, 3).file == "train.py"
     (tmp_path / "gone").rmdir()
     assert frame_of("main", path, 3).file == path
+
+
+def test_the_code_that_the_bus_makes_of_an_event_is_not_the_users() -> None:
+    """A rank that hangs in a plugin stands at the line of the training that has entered the step."""
+    bus, frames = EventBus(), []
+
+    class Plugin:
+        @hookimpl
+        def step_start(self) -> None:
+            frames.extend((f.name, f.filename, f.lineno) for f in reversed(traceback.extract_stack()))
+
+    bus.register(Plugin())
+    bus.register(Plugin())
+    bus.step_start(iteration=1)
+    generated = [frame_of(*frame) for frame in frames if frame[1].startswith("<")]
+    assert {frame.package for frame in generated} - {"python"} == {"resilience_core"}

@@ -148,4 +148,11 @@ MUTANTS_OF_FIGURES = (
         "",
         _LOG,
     ),
+    Mutant(
+        "for a minute nobody knows from where a generation has gone on",
+        "launcher/agent/figures_recorder.py",
+        "        is_full |= first_steps != self._first_steps",
+        "        is_full |= False",
+        _RECORDER,
+    ),
 )

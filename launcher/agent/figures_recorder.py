@@ -50,7 +50,9 @@ class FiguresRecorder:
         self._began_ns = self._noted_ns = time.monotonic_ns()
         self._lines = 0  # of this generation
         self._waiting = collections.Counter[bool]()  # by whether they are the last of a generation
-        self._before: dict[int, Any] = {}  # of the thread: the sections in the last line, by rank
+        # Of the thread: the sections in the last line, and when the first step began by the last full one, by rank.
+        self._before: dict[int, Any] = {}
+        self._first_steps: dict[int, int | None] = {}
 
     def generation_started(self) -> None:
         """Begin to note the figures of a new generation; its first line is due at once."""
@@ -102,11 +104,14 @@ class FiguresRecorder:
         assert self._log is not None
         if is_first:
             self._before = {}
+        found = filter(None, (line_of_rank(local_rank, cell, figures) for local_rank, (cell, figures) in raw.items()))
+        known = dict(found)
+        first_steps = {rank: facts["first_step_ns"] for rank, facts in known.items()}
+        is_full |= first_steps != self._first_steps  # from where the generation goes on is known from here on
+        if is_full:
+            self._first_steps = first_steps
         ranks = {}
-        for local_rank, (cell, figures) in raw.items():
-            if (found := line_of_rank(local_rank, cell, figures)) is None:
-                continue
-            rank, facts = found
+        for rank, facts in known.items():
             sections, before = facts["sections"], self._before.get(rank, {})
             self._before[rank] = sections
             if not is_full:

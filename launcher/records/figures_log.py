@@ -12,7 +12,8 @@ The launcher of each node writes a line about its ranks now and then, and one wh
         "limits": {"section step": {"seconds": 2.0, "source": "learned"}}}}}
 
 All figures grow within a generation. A line that is not full leaves out the rows from ``local_rank`` on, the durations,
-and sections whose figures are those of the line before. The first and the last line of a generation are full.
+and sections whose figures are those of the line before. Full are the first and the last line of a
+generation, the first after a rank has begun its first step, and each thirtieth.
 """
 
 from __future__ import annotations

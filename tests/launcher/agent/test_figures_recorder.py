@@ -24,6 +24,7 @@ class World:
     def __init__(self, folder: Path, clock: FakeClock) -> None:
         self.folder, self.clock = folder, clock
         self.closed = {0: 0, 1: 0}  # sections, by rank
+        self.first_step: dict[int, int] = {}
         self.recorder = FiguresRecorder(EventLog(str(folder), stem=FIGURES), Background("test", 1 << 20))
         self.recorder.generation_started()
 
@@ -36,6 +37,7 @@ class World:
             **dict.fromkeys(("iteration", "done", "first_iteration", "first_step_ns", "first_sign_ns", "last_sign_ns")),
             **dict.fromkeys(("resumed_from", "saved"), None),
             **dict.fromkeys(("longest_gap_ns", "longest_heartbeat_gap_ns"), 0),
+            "first_step_ns": self.first_step.get(local_rank),
             "open": {},
             "sections": {"step": section},
             "local_rank": local_rank,
@@ -89,6 +91,15 @@ def test_what_has_changed_is_in_each_line_and_all_of_it_in_the_first_and_each_th
     assert all(lines[number].ranks[10].sections == {} for number in range(1, 30))
     assert lines[4].ranks[11].sections["step"] == (2, 2, 1, 0, {})
     assert lines[30].ranks[11].sections["step"].durations == {1: 15}
+
+
+def test_a_line_is_full_once_a_rank_has_begun_its_first_step(world: World) -> None:
+    """A report on a run that goes on has to know from where it went on."""
+    for number in range(6):
+        if number in (2, 4):
+            world.first_step[number // 4] = 77
+        world.note()
+    assert [line.is_full for line in world.lines] == [True, False, True, False, True, False]
 
 
 def test_the_last_figures_of_a_generation_are_written_and_the_first_of_the_next_one_at_once(world: World) -> None:

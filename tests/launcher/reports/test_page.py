@@ -16,7 +16,8 @@ from launcher.reports.page import page, write_page
 from tests.launcher.reports.page_stories import HOSTILE, story
 
 WITHOUT_END = {"meta", "rect", "path", "line", "br", "use"}
-SIZES = ((2, 1), (64, 1), (64, 50), (1024, 1), (1024, 50))
+LARGE = [pytest.param(1024, incidents, marks=pytest.mark.long) for incidents in (1, 50)]
+SIZES = [(2, 1), (64, 1), (64, 50), *LARGE]
 
 
 class Read(HTMLParser):

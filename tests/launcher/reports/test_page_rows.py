@@ -24,7 +24,10 @@ def alike(report: Report) -> Report:
     return report._replace(ranks=tuple(rank._replace(spans=spans) for rank in report.ranks))
 
 
-@pytest.mark.parametrize(("ranks", "incidents"), [(1, 0), (2, 1), (16, 3), (64, 1), (64, 50), (1024, 1), (1024, 50)])
+LARGE = [pytest.param(1024, incidents, marks=pytest.mark.long) for incidents in (1, 50)]
+
+
+@pytest.mark.parametrize(("ranks", "incidents"), [(1, 0), (2, 1), (16, 3), (64, 1), (64, 50), *LARGE])
 def test_every_rank_is_in_one_row_in_order(ranks: int, incidents: int) -> None:
     rows = rows_of(story(ranks, incidents))
     assert [rank.rank for row in rows for rank in row.ranks] == list(range(ranks))

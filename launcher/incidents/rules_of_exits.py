@@ -106,7 +106,7 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
         elif first.exit_code == -signal.SIGABRT and (len(group) > 1 or has_others):  # gloo does so for a wrong message
             likely, why = "likely: ", why + PERHAPS_FOR_ANOTHER
         elif (
-            has_others
+            (len(group) > 1 or has_others)
             and first.exit_code is not None
             and first.exit_code > 0
             and _signal_behind(first.exit_code) is None

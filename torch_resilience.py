@@ -13,7 +13,9 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import os
+import signal
 import sys
+from typing import NoReturn
 
 __all__ = ["PACKAGES", "autoresume", "foreign_packages", "main", "report", "top"]
 
@@ -83,17 +85,22 @@ def autoresume() -> None:
 def report() -> None:
     """Entry point of the command ``ft_report``."""
     _refuse_foreign("ft_report")
-    from launcher.report import main as run
-
-    sys.exit(run())
+    _exit_with("launcher.report")
 
 
 def top() -> None:
     """Entry point of the command ``ft_top``."""
     _refuse_foreign("ft_top")
-    from launcher.top import main as run
+    _exit_with("launcher.top")
 
-    sys.exit(run())
+
+def _exit_with(module: str) -> NoReturn:
+    """Run the ``main`` of a module; Ctrl-C ends it without a traceback, also while modules are imported."""
+    try:
+        code: int = importlib.import_module(module).main()
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+    sys.exit(code)
 
 
 def _refuse_foreign(command: str) -> None:

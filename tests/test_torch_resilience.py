@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import torch_resilience
 from launcher.processes import exit_codes
 
@@ -22,3 +24,15 @@ def test_a_package_in_place_of_ours_is_refused_with_that_code(tmp_path: Path) ->
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == exit_codes.REFUSED
     assert "another package has taken an import name of ours" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["report", "top"])
+def test_ctrl_c_while_modules_are_imported_ends_a_command_without_a_traceback(command: str) -> None:
+    program = (
+        "import importlib, sys, torch_resilience\n"
+        "def interrupted(name): raise KeyboardInterrupt\n"
+        "importlib.import_module = interrupted\n"
+        f"torch_resilience.{command}()"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
+    assert (ended.returncode, ended.stderr) == (130, "")

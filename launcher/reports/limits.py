@@ -80,13 +80,19 @@ def _row(
         source=next((limit.source for limit in in_force.values() if limit.seconds == least), None),
         longest=longest,
         longest_rank=seen.rank if seen.samples else None,
-        typical=_median(buckets),
+        typical=_typical(buckets, longest),
         room=(least - longest) / least if least and longest is not None else None,
         close_calls=seen.close_calls,
         near_misses=missed,
         samples=seen.samples,
         option=option_for(kind),
     )
+
+
+def _typical(buckets: Mapping[int, int], longest: float | None) -> float | None:
+    """Return the median as far as buckets tell it, which is never above the longest."""
+    median = _median(buckets)
+    return median if median is None or longest is None else min(median, longest)
 
 
 def _median(buckets: Mapping[int, int]) -> float | None:

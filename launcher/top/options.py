@@ -21,6 +21,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "run",
         nargs="?",
+        type=_name,
         metavar="LOG_DIR|RUN",
         help="a run's log folder, the folder of log folders, a run's id, or the id of a run folder "
         "(default: the newest run under ./ft_logs that goes on)",
@@ -39,6 +40,12 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"ft_top {__version__}")
     return parser
+
+
+def _name(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("an empty name leads to no run; leave it out for the newest one")
+    return text
 
 
 def _interval(text: str) -> float:

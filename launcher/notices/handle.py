@@ -12,14 +12,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from launcher.notices.caller import LAST_SECONDS, MESSAGE_SIZE
+from launcher.processes.proc import process_status
 from resilience_core.system.installation import HOME
 
 __all__ = ["CallerHandle"]
 
 # -I -S: neither environment nor site-packages, which the process does not need; the commands get the environment.
 _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from launcher.notices.caller import main; main(sys.argv[2:])"
-_LONGEST_END_SECONDS = LAST_SECONDS + 2.5
-"""What it may take to end, the kill of what it has started included."""
+_SLACK_SECONDS = 0.3
+_KILLING_SECONDS = 2.2
+"""How long it may take more, to kill what it has started."""
 _KILL_SECONDS = 1.0
 
 
@@ -76,9 +78,12 @@ class CallerHandle:
         self._is_closing = True
         with contextlib.suppress(OSError):  # it has ended before
             self._channel.shutdown(socket.SHUT_WR)
-        try:
-            self._process.wait(_LONGEST_END_SECONDS)
-        except subprocess.TimeoutExpired:
+        if not self._has_ended(LAST_SECONDS + _SLACK_SECONDS) and not self._has_ended(_KILLING_SECONDS):
+            status = process_status(self.pid)
+            is_stopped = status is not None and status.is_stopped
+            why = "was stopped" if is_stopped else "did not end in time"
+            what = f"process {self.pid}, which tells events, {why} and is killed"
+            self._on_problem(f"--ft-on-event: {what}; what it has not told is lost")
             self._process.kill()
             try:
                 self._process.wait(_KILL_SECONDS)
@@ -86,6 +91,17 @@ class CallerHandle:
                 self._on_problem(f"--ft-on-event: process {self.pid}, which tells events, was killed and is not gone")
         self._listener.join(_KILL_SECONDS)
         self._channel.close()
+
+    def _has_ended(self, timeout_seconds: float) -> bool:
+        """Return whether it ends within a bound; one that is stopped is not waited for."""
+        status = process_status(self.pid)
+        if status is not None and status.is_stopped:
+            return False
+        try:
+            self._process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def _listen(self) -> None:
         while True:

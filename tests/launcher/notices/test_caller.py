@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from launcher.notices.caller import LAST_SECONDS, MOST_WAITING
-from launcher.notices.handle import CallerHandle
-from launcher.processes.proc import all_pids, environment_entries
+from launcher.notices.handle import _KILL_SECONDS, CallerHandle
+from launcher.processes.proc import all_pids, environment_entries, process_status
 from resilience_core.system.installation import HOME
 
 PATIENCE = 60.0
@@ -269,6 +269,22 @@ def test_one_that_is_killed_or_stopped_is_said_once_and_waits_for_nobody(told: T
     assert "has ended; no event is told any more" in told.problems[1]
     told.tell(handle, 200, 201)
     assert len(told.problems) == 2
+
+
+def test_one_that_is_stopped_at_the_end_is_said_and_not_waited_for(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command may stop it by mistake; its events are lost, and somebody has to hear of it."""
+    handle = told.start(WRITES)
+    told.tell(handle, 1)
+    told.lines(1)
+    os.kill(handle.pid, signal.SIGSTOP)
+    told.until(lambda: (status := process_status(handle.pid)) is not None and status.is_stopped, "stop")
+    told.tell(handle, 2)
+    waited: list[float] = []
+    wait = handle._process.wait
+    monkeypatch.setattr(handle._process, "wait", lambda seconds: (waited.append(seconds), wait(seconds))[1])
+    handle.close()
+    assert waited == [_KILL_SECONDS]
+    assert "was stopped and is killed; what it has not told is lost" in told.problems[0]
 
 
 def test_it_tells_what_waits_and_ends_when_the_launcher_is_killed(told: Told) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from launcher.processes.evidence import Evidence
 from resilience_core.protocol.group_numbers import ANSWERS, LONGEST_ANSWER, QUESTIONS, GroupNumber, GroupNumbers
-from resilience_core.system.plain_files import only_plain
+from resilience_core.system.plain_files import only_plain, plain_size
 
 __all__ = ["Questions", "ask", "groups_phrase", "telling_groups"]
 
@@ -61,7 +61,7 @@ def ask(cells: Mapping[int, str]) -> Questions:
     answers = {}
     for key, cell in cells.items():
         path = cell + ANSWERS
-        before = _size(path)
+        before = plain_size(path)
         if before >= 0 and _put(cell + QUESTIONS, name):
             answers[key] = (path, before)
     return Questions(name, answers)
@@ -105,14 +105,6 @@ def _put(path: str, question: str) -> bool:
         finally:
             os.close(descriptor)
     return False
-
-
-def _size(path: str) -> int:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return -1
-    return status.st_size if stat.S_ISREG(status.st_mode) else -1
 
 
 def _read(path: str, before: int, question: str) -> list[tuple[GroupNumbers, bool]]:

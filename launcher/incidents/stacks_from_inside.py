@@ -6,14 +6,13 @@ import contextlib
 import os
 import re
 import signal
-import stat
 import time
 from collections.abc import Mapping
 
 from launcher.incidents.frames import CRASHED, MAIN, Thread, answers_questions, frame_of, of_the_worker
 from launcher.processes.handles import open_pidfd, send_signal, wait_for_exit
 from launcher.processes.proc import descriptor_path, handles_signal, open_files, process_status
-from resilience_core.system.plain_files import only_plain
+from resilience_core.system.plain_files import only_plain, plain_size
 
 __all__ = ["fatal_stack", "from_inside"]
 
@@ -54,7 +53,7 @@ def from_inside(
                 why[key] = _GONE
                 continue
             path = _where_it_writes(pid, path)
-            waiting[key] = (pidfd, path, before := _size(path))
+            waiting[key] = (pidfd, path, before := plain_size(path))
             status = process_status(pid)
             state = "X" if status is None else status.state
             why[key] = _why_not_ask(state, before >= 0, handles_signal(pid, number))
@@ -89,9 +88,9 @@ def fatal_stack(path: str, number: int) -> tuple[Thread, ...]:
         path: Its file, which must answer at once.
         number: The signal. A child that it has forked may have written there, too, as it died of another one.
     """
-    if number in _FATAL_TEXTS and _size(path) > 0:
+    if number in _FATAL_TEXTS and plain_size(path) > 0:
         with contextlib.suppress(OSError), open(path, "rb", opener=only_plain) as file:
-            file.seek(max(0, _size(path) - _MOST_FATAL_BYTES))
+            file.seek(max(0, plain_size(path) - _MOST_FATAL_BYTES))
             text = file.read(_MOST_FATAL_BYTES).decode("utf-8", errors="replace")
             head, _, stacks = text.rpartition(_FATAL)[2].partition("\n\n")
             if _FATAL in text and head.strip().replace("-", " ") == _FATAL_TEXTS[number]:
@@ -124,14 +123,6 @@ def _where_it_writes(pid: int, path: str) -> str:
     except OSError:  # gone, or not ours to look at
         pass
     return path
-
-
-def _size(path: str) -> int:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return -1
-    return status.st_size if stat.S_ISREG(status.st_mode) else -1
 
 
 def _answer(path: str, before: int) -> tuple[Thread, ...]:

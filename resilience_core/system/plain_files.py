@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 
-__all__ = ["only_plain"]
+__all__ = ["only_plain", "plain_size"]
 
 
 def only_plain(path: str, flags: int) -> int:
@@ -32,3 +32,12 @@ def only_plain(path: str, flags: int) -> int:
         raise OSError(errno.EINVAL, "it is a terminal, not a plain file", path)
     os.set_blocking(descriptor, True)
     return descriptor
+
+
+def plain_size(path: str) -> int:
+    """Return the size of a file in bytes; -1 where there is none, or it is not a plain one."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return -1
+    return status.st_size if stat.S_ISREG(status.st_mode) else -1

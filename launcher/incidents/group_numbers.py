@@ -21,6 +21,7 @@ __all__ = ["Questions", "ask", "groups_phrase", "telling_groups"]
 _POLL_SECONDS = 0.002
 _MOST_TELLING = 8
 _MOST_TOLD = 2
+_MOST_CALLED = 3
 
 
 class Questions(NamedTuple):
@@ -74,14 +75,20 @@ def telling_groups(numbers: GroupNumbers) -> tuple[GroupNumber, ...]:
 
 
 def groups_phrase(evidence: Evidence) -> str | None:
-    """Return how far a rank is in its process groups; None where that is not known."""
-    stuck = [_undone_phrase(group) for group in evidence.groups if group.first_undone or group.operation]
+    """Return how far a rank is in its process groups; None where that is not known.
+
+    That a collective is not done is said only where NCCL's flight recorder tells. Of gloo torch notes the number of the
+    last one that was done as threads come to it, and one that is done may count as not done for ever.
+    """
+    stuck = [_undone_phrase(group) for group in evidence.groups if group.operation]
     if stuck:
         return " and ".join(stuck[:_MOST_TOLD])
-    for group in evidence.groups:
-        if group.number > 0:
-            return f"{'after' if evidence.is_idle else 'at'} collective {group.number} of {_name(group)}"
-    return None
+    called = [(group.number, _name(group)) for group in evidence.groups if group.number > 0]
+    if not called:
+        return None
+    more = f" and of {len(called) - _MOST_CALLED} more groups" if len(called) > _MOST_CALLED else ""
+    (first, name), *others = called[:_MOST_CALLED]
+    return f"has called {first} collectives of {name}" + "".join(f", {n} of {name}" for n, name in others) + more
 
 
 def _undone_phrase(group: GroupNumber) -> str:

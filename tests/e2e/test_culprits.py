@@ -65,7 +65,7 @@ def test_it_is_told_how_far_each_rank_is_in_its_collectives(trouble: Callable[..
     numbers = [rank.evidence.groups[0].number for rank in incident.ranks]
     assert numbers == [numbers[1] + 1, numbers[1], numbers[1] + 1]
     assert "of group 0\nft_launcher:   why " in job.stderr
-    assert f"in collective {numbers[0]} of group 0" in "\n".join(incident.report())
+    assert f"has called {numbers[0]} collectives of group 0" in "\n".join(incident.report())
 
 
 @pytest.mark.long

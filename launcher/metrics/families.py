@@ -85,8 +85,8 @@ STEPS = Family(
     "ft_steps_total",
     COUNTER,
     _RANK,
-    "Training steps that have ended in all generations on this node; steps that are repeated after a restart count "
-    "again.",
+    "Training steps that have ended, those that an exception has left included, in all generations on this node; steps "
+    "that are repeated after a restart count again.",
 )
 SECTION_OPEN = Family(
     "ft_section_open_seconds",

@@ -162,6 +162,7 @@ def main(arguments: list[str]) -> None:
     prctl.load()
     prctl.set_process_name(_NAME)
     prctl.become_subreaper()
+    prctl.die_with_parent(signal.SIGCONT)  # no end: it has events to tell, and would never do so if it was stopped
     with socket.socket(fileno=int(arguments[0])) as channel:
         os.set_inheritable(channel.fileno(), False)
         _Caller(channel, arguments[1], float(arguments[2])).run()

@@ -287,7 +287,8 @@ def test_one_that_is_stopped_at_the_end_is_said_and_not_waited_for(told: Told, m
     assert "was stopped and is killed; what it has not told is lost" in told.problems[0]
 
 
-def test_it_tells_what_waits_and_ends_when_the_launcher_is_killed(told: Told) -> None:
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_it_tells_what_waits_and_ends_when_the_launcher_is_killed(told: Told, is_stopped: bool) -> None:
     program = (
         "import sys; sys.path.append(sys.argv[1])\n"
         "from launcher.notices.handle import CallerHandle\n"
@@ -301,7 +302,11 @@ def test_it_tells_what_waits_and_ends_when_the_launcher_is_killed(told: Told) ->
     command = [sys.executable, "-c", program, HOME, f"{sys.executable} -S {path}"]
     launcher = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert launcher.stdout is not None
-    pidfd = os.pidfd_open(int(launcher.stdout.readline()))
+    pid = int(launcher.stdout.readline())
+    pidfd = os.pidfd_open(pid)
+    if is_stopped:
+        told.lines(1)  # by then it hears of the launcher's end
+        os.kill(pid, signal.SIGSTOP)
     launcher.kill()
     launcher.communicate()
     assert select.select([pidfd], [], [], PATIENCE)[0]

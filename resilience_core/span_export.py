@@ -7,7 +7,9 @@ all of it off. Needs the extra ``telemetry``; this module is imported where it i
 
 from __future__ import annotations
 
+import atexit
 import os
+import threading
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 
@@ -25,6 +27,7 @@ __all__ = ["context_of", "exporter_of", "provider_of", "shared_provider"]
 
 _GROUP = "opentelemetry_traces_exporter"
 """Entry points by which installed exporters are found; part of OpenTelemetry's specification for Python."""
+_LONGEST_END_SECONDS = 2.0
 _OTLP = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 
 
@@ -37,23 +40,47 @@ def shared_provider(environ: Mapping[str, str] = os.environ) -> trace.TracerProv
     current = trace.get_tracer_provider()
     if isinstance(current, TracerProvider) or type(current).__name__ != "ProxyTracerProvider":
         return current
-    made = provider_of(environ)
+    # OpenTelemetry's own end at the exit waits as long as the exporter does; a rank must not be late for its spans.
+    made = provider_of(environ, shutdown_on_exit=False)
+    _end_in_time(made)
     trace.set_tracer_provider(made)
     return made
 
 
-def provider_of(environ: Mapping[str, str] = os.environ, id_generator: IdGenerator | None = None) -> TracerProvider:
+def _end_in_time(provider: TracerProvider) -> None:
+    """Have what is left exported at the exit, within a bound; an exporter that hangs then loses it."""
+    ends = threading.Event()
+
+    def end() -> None:
+        ends.wait()
+        provider.shutdown()
+
+    # Started now: since Python 3.12 no thread can be started at the exit.
+    ending = threading.Thread(target=end, name="ft_spans_end", daemon=True)
+    ending.start()
+
+    def wait() -> None:
+        ends.set()
+        ending.join(_LONGEST_END_SECONDS)
+
+    atexit.register(wait)
+
+
+def provider_of(
+    environ: Mapping[str, str] = os.environ, id_generator: IdGenerator | None = None, *, shutdown_on_exit: bool = True
+) -> TracerProvider:
     """Make a provider whose spans go where the environment says.
 
     Args:
         environ: The variables; those that OpenTelemetry reads itself it takes from the process's environment.
         id_generator: Where traces and spans get their numbers from; random ones when None.
+        shutdown_on_exit: Wait for its exporter when the interpreter ends, however long that takes.
 
     Raises:
         ConfigError: The exporter is not installed.
     """
     resource = None if environ.get("OTEL_SERVICE_NAME") else Resource.create({SERVICE_NAME: "torch-resilience"})
-    provider = TracerProvider(resource=resource, id_generator=id_generator)
+    provider = TracerProvider(resource=resource, id_generator=id_generator, shutdown_on_exit=shutdown_on_exit)
     if (exporter := exporter_of(environ)) is not None:
         provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider

@@ -37,6 +37,8 @@ __all__ = ["JobStories"]
 
 _ANSWER_SECONDS = 0.1
 """How long the monitor may take to report beyond the time that it has for stacks."""
+_VERDICT_SECONDS = 0.3
+"""What a verdict may take beside stacks: a process that is stuck uses up the time for them, and more is read then."""
 _LOOK_COUNTS_SECONDS = 5.0
 """For how long what was seen of our ranks may belong to a failure."""
 
@@ -64,6 +66,8 @@ class JobStories:
         """How many looks at the ranks the monitor was asked for and has not answered."""
         self._asked_at = 0.0
         """When it was asked last."""
+        self._verdict_by = 0.0
+        """Until when a verdict of its own may come, which it has announced; on ``time.monotonic()``."""
         self._looked: tuple[float, Incident] | None = None
         """What it has answered last, and when."""
         self._descriptor_lock = threading.Lock()
@@ -88,17 +92,19 @@ class JobStories:
     def began(self, current: Generation, group: WorkerGroup) -> None:
         """Note the generation whose ranks run now."""
         self._current, self._group, self._unanswered, self._looked = current, group, 0, None
+        self._verdict_by = 0.0
         self._teller.began(current.number, group.group_world_size or 1)
 
     def suspected(self, generation: int) -> None:
         """Have the other nodes look at their ranks, since one of ours is late."""
         if self._exchange is not None:
+            self._verdict_by = time.monotonic() + self._resources.config.stack_capture_timeout + _VERDICT_SECONDS
             self._exchange.suspect(generation)
 
     def has_verdict(self, generation: int) -> None:
         """Note that the monitor has looked at our ranks for a verdict of its own."""
         if self._exchange is not None:
-            self._unanswered = 0  # it answers no look at ranks that it has condemned
+            self._unanswered, self._verdict_by = 0, 0.0  # it answers no look at ranks that it has condemned
             self._exchange.looked(generation)
 
     def looked(self, incident: Incident | None, generation: int) -> None:
@@ -229,6 +235,8 @@ class JobStories:
             self._ask(Look(self._current.number, may_signal=True))
         end = self._asked_at + config.stack_capture_timeout + _ANSWER_SECONDS
         while self._unanswered and (left := end - time.monotonic()) > 0:
+            wait([], left)
+        while (left := self._verdict_by - time.monotonic()) > 0:
             wait([], left)
 
     def _ask(self, order: Look) -> None:

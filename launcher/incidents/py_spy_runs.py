@@ -43,7 +43,7 @@ def dumps(
         py_spy: The program's path.
         options: Beside those that say which process, and that JSON is wanted.
         end: When to stop waiting, on ``time.monotonic()``.
-        longest_end_seconds: How long to wait after that for each that is killed. One that reads a process which is
+        longest_end_seconds: How long to wait after that for those that are killed. One that reads a process which is
             stuck in the kernel may be stuck as well; it is left behind.
 
     Returns:
@@ -73,16 +73,18 @@ def dumps(
         while pending and (left := end - time.monotonic()) > 0:
             pending -= wait_for_exit(pending, left)
     finally:
+        in_time = wait_for_exit({run.pidfd for run in running.values()}, 0) if running else set()
+        for run in running.values():
+            send_signal(run.pidfd, signal.SIGKILL)
+        give_up = time.monotonic() + longest_end_seconds
         for key, run in running.items():
             with run.output, run.errors:
-                found[key] = _ended(run, longest_end_seconds)
+                found[key] = _ended(run, give_up, in_time=run.pidfd in in_time)
     return found
 
 
-def _ended(run: _Run, longest_end_seconds: float) -> Dump:
-    in_time = bool(wait_for_exit([run.pidfd], 0))
-    send_signal(run.pidfd, signal.SIGKILL)
-    has_ended = in_time or bool(wait_for_exit([run.pidfd], longest_end_seconds))
+def _ended(run: _Run, give_up: float, *, in_time: bool) -> Dump:
+    has_ended = in_time or bool(wait_for_exit([run.pidfd], max(0.0, give_up - time.monotonic())))
     os.close(run.pidfd)
     if not has_ended:
         return Dump(None, b"", "")

@@ -46,8 +46,9 @@ def _is_free(e: Evidence) -> bool:
     """Return whether a rank waits in no collective, as torch and its stack say."""
     if e.waits or e.is_idle is not True or e.state in ("Z", "X"):
         return False
-    # What it receives by gloo is not seen, and where its source is not known, nor is a wait for that.
-    return e.waits is False or not any(_GLOO in each.backend for each in e.groups)
+    # What it receives by gloo is not seen, and where its source is not known, nor is a wait for that; but no wait of
+    # gloo's is one for a disk or a device.
+    return e.waits is False or e.state == "D" or not any(_GLOO in each.backend for each in e.groups)
 
 
 def _places(ahead: list[tuple[Evidence, GroupNumber]]) -> Iterator[int | None]:

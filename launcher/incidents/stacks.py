@@ -20,7 +20,7 @@ from launcher.incidents.stacks_from_inside import from_inside
 
 __all__ = ["parse_stacks", "take_stacks"]
 
-_LONGEST_END_SECONDS = 0.5
+_LONGEST_END_SECONDS = 0.05
 
 
 def take_stacks(

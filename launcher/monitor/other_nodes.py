@@ -35,6 +35,10 @@ from resilience_core.system.clock import NS_PER_SECOND
 __all__ = ["busy_until_ns", "look_for_others", "reporter_to"]
 
 
+_PART = 0.6
+"""Of ``stack_capture_timeout``: how long stacks may take where another node waits for them."""
+
+
 def busy_until_ns(now_ns: int, config: MonitorConfig) -> int:
     """Return until when the monitor may take evidence: stacks, the source of their lines, and the incident."""
     longest_seconds = 2 * config.stack_capture_timeout + LONGEST_MACHINE_SECONDS + SLOWEST_WRITE_SECONDS
@@ -110,6 +114,9 @@ def look_for_others(
     incident: Incident | None = None
     if ranks and not channel.is_being_ended(order.generation):
         seen: Findings[RankMonitor] = Findings([], {}, time.monotonic_ns())
+        # The node that has asked waits for so long from its verdict on; a process that is stuck uses up what there is.
+        hurried = settings.config._replace(stack_capture_timeout=_PART * settings.config.stack_capture_timeout)
+        settings = settings._replace(config=hurried)
         incident = incident_whatever_happens(seen, ranks, settings, sources, may_signal=order.may_signal)
         facts = machine.facts(LONGEST_MACHINE_SECONDS, _names(ranks))
         incident = trimmed(incident._replace(machine=facts))

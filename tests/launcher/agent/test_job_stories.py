@@ -217,6 +217,25 @@ def test_a_look_that_is_under_way_is_waited_for(made: Made) -> None:
     assert evidence.waits is False
 
 
+def test_a_verdict_that_our_monitor_has_announced_is_waited_for(made: Made) -> None:
+    """Where a process is stuck, its stack takes all the time there is, and the other node's ranks are killed before."""
+    made.stories.suspected(3)
+    waits: list[float] = []
+
+    def wait(pidfds: Collection[int], seconds: float) -> set[int]:
+        waits.append(seconds)
+        if len(waits) == 2:
+            made.stories.has_verdict(3)
+        return set()
+
+    made.look(wait)
+    assert len(waits) == 2
+    assert max(waits) <= PATIENCE + 0.3
+    made.stories._given = -1
+    made.look(wait)
+    assert len(waits) == 2
+
+
 def test_a_look_that_never_comes_costs_no_more_than_its_time(made: Made) -> None:
     made.resources.config = FaultToleranceConfig(stack_capture_timeout=0.0)
     made.stories.heard(Heard(3, Word.LOOK))

@@ -681,6 +681,16 @@ numbers = st.lists(
 ).map(tuple)
 
 
+@pytest.mark.parametrize(("state", "is_named"), [("D", True), ("S", False)])
+def test_a_rank_that_is_stuck_in_the_kernel_waits_for_nobody_by_gloo(state: str, is_named: bool) -> None:
+    ahead = [in_nccl(n, 5, None, waits=True, waits_for_all=True, has_gpu=False) for n in (0, 2)]
+    stuck = in_nccl(1, 4, 0, state=state, has_gpu=False, may_wait=False)
+    ahead = [e._replace(groups=(group_of(5, 3, None, backend="gloo"),)) for e in ahead]
+    stuck = stuck._replace(groups=(group_of(4, 3, 0, backend="gloo"),))
+    found = has_not_arrived([*ahead, stuck])
+    assert (found is not None and found.local_ranks == (1,)) is is_named
+
+
 @given(st.lists(st.tuples(numbers, st.none() | st.booleans(), st.none() | st.booleans()), min_size=2, max_size=4))
 def test_who_waits_or_has_called_what_is_not_done_is_never_named_for_its_number(
     facts: list[tuple[tuple[GroupNumber, ...], bool | None, bool | None]],

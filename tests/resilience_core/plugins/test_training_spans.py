@@ -173,6 +173,30 @@ def _home() -> str:
     return HOME
 
 
+@pytest.mark.parametrize("how", ["export", "shutdown"])
+def test_an_exporter_that_hangs_does_not_keep_a_rank_from_ending(how: str) -> None:
+    """A rank that is late to end is killed as one that hangs, and the training is done again."""
+    program = f"""
+import time
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from resilience_core import span_export
+class Hangs(SpanExporter):
+    def export(self, spans):
+        if {how!r} == "export":
+            time.sleep(3600)
+        return SpanExportResult.SUCCESS
+    def shutdown(self):
+        if {how!r} == "shutdown":
+            time.sleep(3600)
+span_export.exporter_of = lambda environ: Hangs()
+tracer = span_export.shared_provider().get_tracer("test")
+tracer.start_span("one").end()
+print("trained", flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=25, cwd=_home())
+    assert (done.returncode, done.stdout, done.stderr) == (0, "trained\n", "")
+
+
 def test_the_module_needs_no_opentelemetry_to_be_imported() -> None:
     program = (
         "import sys; import resilience_core.plugins.training_spans; "

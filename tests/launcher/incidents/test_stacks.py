@@ -328,7 +328,7 @@ def test_all_are_asked_at_one_moment_so_that_none_goes_on_because_another_was_wo
         original = getattr(stacks_from_inside, name)
         monkeypatch.setattr(stacks_from_inside, name, lambda *args: (done.append(name), original(*args))[1])
 
-    for name in ("process_status", "open_pidfd", "_size", "handles_signal", "send_signal"):
+    for name in ("process_status", "open_pidfd", "plain_size", "handles_signal", "send_signal"):
         noted(name)
     found = take_stacks(
         {number: process.pid for number, process in enumerate(processes)},

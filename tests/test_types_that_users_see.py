@@ -30,6 +30,7 @@ LINES = (
 )
 
 
+@pytest.mark.long
 def test_a_misspelt_name_is_a_type_error(tmp_path: Path):
     mypy = Path(sys.executable).with_name("mypy")
     if not mypy.exists():

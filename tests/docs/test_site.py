@@ -15,6 +15,7 @@ import pytest
 from resilience_core.config.nvrx_keys import foreign_table
 from resilience_core.config.schema import settings
 
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 

@@ -10,6 +10,7 @@ import pytest
 pytestmark = pytest.mark.e2e
 
 
+@pytest.mark.long
 def test_one_that_ends_with_0_when_it_is_terminated_has_not_succeeded(launch: Callable[..., Any]) -> None:
     job = launch(
         "condemned.py",

@@ -36,6 +36,7 @@ def check(kind: str, membership: str, tmp_path: Path, *, nodes: int, ranks: int)
     assert outcome.wrong == ()
 
 
+@pytest.mark.long
 def test_the_culprit_is_named_on_every_node_alike(tmp_path: Path) -> None:
     check("deadlock", "elastic", tmp_path, nodes=2, ranks=2)
 

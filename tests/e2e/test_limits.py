@@ -14,6 +14,7 @@ pytestmark = pytest.mark.e2e
 ONE_RESTART = ["--max-restarts", 1]
 
 
+@pytest.mark.long
 def test_epochs_whose_workers_start_slowly_are_not_killed_by_what_one_epoch_taught(
     launch: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -28,6 +29,7 @@ def test_epochs_whose_workers_start_slowly_are_not_killed_by_what_one_epoch_taug
     assert job.incidents() == []
 
 
+@pytest.mark.long
 def test_a_learned_limit_that_was_wrong_says_where_it_comes_from_and_costs_one_restart(
     launch: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -56,6 +58,7 @@ def test_a_learned_limit_that_was_wrong_says_where_it_comes_from_and_costs_one_r
     assert "--ft-rank-out-of-section-timeout" not in report  # configured values are replaced: it would have no effect
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hangs", [False, True])
 def test_where_no_restart_is_left_a_limit_from_an_earlier_run_finds_a_hang_and_ends_no_job(
     launch: Callable[..., Any], tmp_path: Path, hangs: bool
@@ -83,6 +86,7 @@ def test_where_no_restart_is_left_a_limit_from_an_earlier_run_finds_a_hang_and_e
     assert "times as long" not in job.stderr  # there is no next generation
 
 
+@pytest.mark.long
 def test_a_rank_that_hangs_before_it_is_monitored_in_a_later_generation_is_seen(launch: Callable[..., Any]) -> None:
     job = launch("starts.py", "--fails-then-hangs", options=["--max-restarts", 2], thin_evidence_floor=3)
 
@@ -124,6 +128,7 @@ def test_a_job_in_which_nobody_reports_says_so_once(launch: Callable[..., Any]) 
     assert job.stderr.count("no rank has reported anything") == 1
 
 
+@pytest.mark.long
 def test_one_rank_that_nobody_watches_is_named(launch: Callable[..., Any]) -> None:
     job = launch("starts.py", "--without", 1, "--until-file", "go", unmonitored_notice_after=4)
 

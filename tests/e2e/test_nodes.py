@@ -123,6 +123,7 @@ def test_sigterm_to_a_node_whose_ranks_have_ended_with_0_spares_the_others(
     assert len(busy.events("started")) == 1
 
 
+@pytest.mark.long
 def test_a_node_whose_ranks_have_ended_does_not_wait_for_ever_for_a_job_that_is_gone(
     launch_nodes: Callable[..., list[Any]], tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ def test_closed_standard_descriptors_are_no_reason_to_fail(tmp_path: Path) -> No
     assert '"finished"' in log.read_text()
 
 
+@pytest.mark.long
 def test_a_standard_error_that_nobody_reads_delays_no_restart(tmp_path: Path) -> None:
     """Its pipe is full before the launcher has said anything."""
     reader, writer = os.pipe()

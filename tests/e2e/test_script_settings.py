@@ -43,6 +43,7 @@ def told_by(job):
     return [line.split()[1:] for line in job.stdout.splitlines() if line.startswith("told")]
 
 
+@pytest.mark.long
 def test_what_a_script_sets_before_it_imports_torch_counts(launch, tmp_path):
     """Its text shows it: the workers come from a zygote that was started with it."""
     script = tmp_path / "sets.py"
@@ -58,6 +59,7 @@ def test_what_a_script_sets_before_it_imports_torch_counts(launch, tmp_path):
     assert "before it imports torch" not in job.stderr
 
 
+@pytest.mark.long
 def test_what_only_a_run_shows_counts_at_once_or_from_the_next_generation_on(launch, tmp_path):
     """And it is said which of the two."""
     (tmp_path / "hidden").write_text(SETS)

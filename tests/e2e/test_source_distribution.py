@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 def test_what_git_knows_is_in_the_source_distribution(tmp_path: Path) -> None:
     if not (ROOT / ".git").exists():

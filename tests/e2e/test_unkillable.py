@@ -11,6 +11,7 @@ import pytest
 pytestmark = pytest.mark.e2e
 
 
+@pytest.mark.long
 def test_a_rank_that_sigkill_does_not_end_is_replaced_all_the_same(
     launch: Callable[..., Any], uninterruptible: Any
 ) -> None:
@@ -43,6 +44,7 @@ def test_a_rank_that_sigkill_does_not_end_is_replaced_all_the_same(
     assert job.wait() == 0
 
 
+@pytest.mark.long
 def test_a_monitor_that_cannot_be_killed_is_replaced_and_not_waited_for(
     launch: Callable[..., Any], uninterruptible: Any
 ) -> None:

@@ -46,6 +46,7 @@ print(json.dumps(told))
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may mount and freeze a file system")
 @pytest.mark.skipif(
     shutil.which("fsfreeze") is None or shutil.which("mkfs.ext4") is None, reason="no fsfreeze, mkfs.ext4"

@@ -27,7 +27,7 @@ from resilience_core.errors import StateFileError
 from resilience_core.monitoring.process_hooks import register_stack_dump
 from resilience_core.plugins.state_file import load_state
 from resilience_core.protocol.cell_layout import STACK_SIGNAL
-from resilience_core.system.plain_files import only_plain
+from resilience_core.system.plain_files import only_plain, plain_size
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def incident(folder: str) -> Incident:
     ("name", "call", "answer"),
     [
         ("0-0.stack", lambda path: stacks_from_inside._answer(path, 0), ()),
-        ("0-0.stack", stacks_from_inside._size, -1),
+        ("0-0.stack", plain_size, -1),
         ("0-0.stack", lambda path: register_stack_dump(path.removesuffix(".stack")), None),
         ("incident.json", lambda path: read_incident(os.path.dirname(path)), OSError),
         ("report.txt", lambda path: incident(os.path.dirname(path)).save(), OSError),

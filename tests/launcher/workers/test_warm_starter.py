@@ -298,6 +298,7 @@ def test_a_zygote_that_is_stuck_in_an_import_is_waited_for_once(nursery, monkeyp
     assert nursery.said == ["the zygote is still importing; until it is ready, workers are spawned"]
 
 
+@pytest.mark.long
 def test_a_parked_worker_that_is_stopped_at_birth_is_ended(nursery):
     """It is a session of its own by then, follows nobody to death yet, and has said nothing: its maker told its pid."""
     (nursery.folder / "fake_early_stopper.py").write_text(

@@ -53,7 +53,7 @@ class Accounts(NamedTuple):
 def account(story: Story, found: Sequence[Loss]) -> Accounts:
     """Cut the time of every place into stretches."""
     entries: list[Entry] = []
-    has_steps = any(life.first_step_ns is not None for ranks in story.lives.values() for life in ranks.values())
+    has_steps = story.has_steps
     for number in range(len(story.launches)):
         entries += _of_launch(story, number, found, has_steps=has_steps)
     entries += _between_launches(story)
@@ -131,9 +131,17 @@ def _during(
     """Cut the time from the start of the processes to the last sign of progress."""
     started_ns, sign_ns = member.own.started_ns, last_sign_ns(member, is_running=is_running)
     first_ns = _first_ns(member, life, local_rank, steps=steps)
+    if first_ns is None and life is not None and life.iteration is not None:
+        yield (
+            None,
+            "unknown",
+            sign_ns - started_ns,
+            False,
+        )  # it has begun a step, and the line that says when is missing
+        return
     first_ns = sign_ns if first_ns is None else min(max(first_ns, started_ns), sign_ns)
     yield None, "start", first_ns - started_ns, False
-    if life is None:
+    if life is None or loss.kept is Kept.PART:
         yield None, "unknown", sign_ns - first_ns, False
         return
     lost_ns, is_about = lost_from_ns(loss, member, life)
@@ -238,14 +246,20 @@ def _step_seconds(productive_ns: Sequence[int], steps: int | None) -> float | No
     return statistics.median(productive_ns) / NS_PER_SECOND / steps
 
 
-def cost_of_failure(accounts: Accounts, index: int, successor: int | None) -> float:
+def cost_of_failure(accounts: Accounts, index: int, successor: int | None) -> float | None:
     """Return what the end of a generation cost each of its ranks, in seconds: until the next one took its first step.
 
     Args:
         accounts: Of all places.
         index: Of the generation.
         successor: Index of the next one; None where there is none.
+
+    Returns:
+        None where it is not known what work was lost.
     """
+    loss = accounts.losses[index]
+    if not loss.is_counted and loss.kept in (Kept.PART, Kept.UNKNOWN):
+        return None
     own = accounts.by_generation.get(index, {})
     start = accounts.by_generation.get(successor, {}).get("start", 0.0) if successor is not None else 0.0
     return sum(own.get(key, 0.0) for key in _OF_A_FAILURE) + start

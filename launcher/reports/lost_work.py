@@ -3,6 +3,9 @@
 A generation has done the iterations from its first to the last one that all ranks have done. What a later generation
 has begun with again was lost, and so was everything since the state that it resumed from was reached: when the save of
 that number was complete. Where no such save was noted, the moment is interpolated between lines of figures.
+
+Of ranks that tell of no steps, as those that use bare sections or heartbeats, it is not known which iterations they
+have done. What they have lost is known where the save is; otherwise it is known at most that it was something.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ class Kept(Enum):
     SAVE = "until the save"
     ITERATION = "until an iteration was done"
     NOTHING = "nothing"
+    PART = "a part, not known which"
     UNKNOWN = "not known"
 
 
@@ -40,6 +44,8 @@ class Loss(NamedTuple):
     """How many of its iterations were done again later; None where that is not known."""
     is_final: bool = False
     """Nothing has gone on from it."""
+    is_counted: bool = True
+    """It is known which iterations were done."""
 
 
 def losses(story: Story) -> list[Loss]:
@@ -54,32 +60,51 @@ def losses(story: Story) -> list[Loss]:
             found.append(Loss(Kept.UNKNOWN, repeated=None))
             continue
         later = [each for each in generations[number + 1 :] if each.run not in odd_runs]
-        found.append(_loss(story, generation, later)._replace(repeated=_repeated(generation, later)))
+        is_counted = not _is_uncounted(story, generation)
+        repeated = _repeated(story, generation, later)
+        found.append(_loss(story, generation, later)._replace(repeated=repeated, is_counted=is_counted))
     return found
 
 
+def _is_uncounted(story: Story, generation: JobGeneration) -> bool:
+    """Return whether a generation has done something, and its figures do not tell with which iteration it began."""
+    lives = [life for member in generation.members for life in member.lives.values()]
+    if not lives or generation.first_iteration is not None:
+        return False
+    has_worked = generation.iteration is not None or any(life.first_step_ns is not None for life in lives)
+    return has_worked or not story.has_steps  # where others tell of steps, it came to none
+
+
 def _loss(story: Story, generation: JobGeneration, later: Sequence[JobGeneration]) -> Loss:
-    first = generation.first_iteration
+    first, is_uncounted = generation.first_iteration, _is_uncounted(story, generation)
     if not any(member.lives for member in generation.members):
         return Loss(Kept.UNKNOWN)
-    if first is None:
+    if first is None and not is_uncounted:
         return Loss(Kept.ALL)
-    successors = [each for each in later if each.first_iteration is not None]
+    successors = [(begin, each) for each in later if (begin := _begin(each)) is not None]
     if not successors:
-        return _final(story, generation, first)
-    resumed = min(successors, key=lambda each: each.first_iteration or 0)
-    again = resumed.first_iteration
-    assert again is not None
-    if again <= first:
+        has_gone_on = any(_is_uncounted(story, each) for each in later)
+        return Loss(Kept.UNKNOWN) if has_gone_on else _final(story, generation, first)
+    again, resumed = min(successors, key=lambda pair: pair[0])
+    if first is not None and again <= first:
         return Loss(Kept.NOTHING)
     saves = _saves(generation)
-    for number in (resumed.resumed_from, again, again - 1):
+    around = () if resumed.first_iteration is None else (again, again - 1)
+    for number in (resumed.resumed_from, *around):
         if number is not None and number in saves:
             return Loss(Kept.SAVE, number)
-    return Loss(Kept.ITERATION, again - 1)
+    if not is_uncounted:
+        return Loss(Kept.ITERATION, again - 1)
+    return Loss(Kept.PART if generation.iteration is not None and again < generation.iteration else Kept.UNKNOWN)
 
 
-def _final(story: Story, generation: JobGeneration, first: int) -> Loss:
+def _begin(generation: JobGeneration) -> int | None:
+    """Return with which iteration a generation has begun, as far as that is known."""
+    known = (generation.first_iteration, generation.resumed_from, generation.lowest_iteration)
+    return next((each for each in known if each is not None), None)
+
+
+def _final(story: Story, generation: JobGeneration, first: int | None) -> Loss:
     """Return what became of the work of a generation that nothing has gone on from."""
     launches = [story.launches[member.launch] for member in generation.members]
     is_well = any(
@@ -90,6 +115,8 @@ def _final(story: Story, generation: JobGeneration, first: int) -> Loss:
         return Loss(Kept.ALL)
     if saves := _saves(generation):
         return Loss(Kept.SAVE, max(saves), is_final=True)
+    if first is None:
+        return Loss(Kept.UNKNOWN, is_final=True)
     reports_saves = any(_saves(each) or each.resumed_from is not None for each in story.generations)
     if reports_saves or first <= min(each.first_iteration or 0 for each in story.generations):
         return Loss(Kept.NOTHING, is_final=True)
@@ -106,7 +133,7 @@ def lost_from_ns(loss: Loss, member: Member, life: RankLife) -> tuple[int | None
     Returns:
         None for never.
     """
-    if loss.kept in (Kept.ALL, Kept.UNKNOWN):
+    if loss.kept in (Kept.ALL, Kept.UNKNOWN, Kept.PART):
         return None, False
     if loss.kept is Kept.NOTHING or loss.iteration is None:
         return life.first_step_ns, False
@@ -138,8 +165,10 @@ def _union(intervals: Iterable[Interval | None]) -> list[Interval]:
     return merged
 
 
-def _repeated(generation: JobGeneration, later: Sequence[JobGeneration]) -> int | None:
+def _repeated(story: Story, generation: JobGeneration, later: Sequence[JobGeneration]) -> int | None:
     if not any(member.lives for member in generation.members):
+        return None
+    if later and any(_is_uncounted(story, each) for each in (generation, *later)):
         return None
     if (own := _interval(generation)) is None:
         return 0
@@ -154,7 +183,7 @@ def total_repeated(found: Sequence[Loss]) -> int | None:
 
 def kept_steps(story: Story, found: Sequence[Loss]) -> int | None:
     """Return how many iterations were done and kept; None where that is not known."""
-    if not found or any(loss.repeated is None for loss in found):
+    if not found or any(loss.repeated is None or not loss.is_counted for loss in found):
         return None
     least: int | None = None
     for generation, loss in zip(story.generations, found, strict=True):

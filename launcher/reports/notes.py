@@ -6,6 +6,7 @@ import collections
 from collections.abc import Iterator, Sequence
 
 from launcher.reports.folders import NoRunError
+from launcher.reports.formats import rank_list
 from launcher.reports.lost_work import Kept, Loss
 from launcher.reports.story import Story
 
@@ -81,6 +82,7 @@ def _of_losses(story: Story, found: Sequence[Loss]) -> Iterator[str]:
             f"the state that was resumed from was not noted as a save in {len(interpolated)} generation(s): when it "
             "was reached is interpolated between lines of figures, so their lost work is about right only"
         )
+    yield from _of_uncounted(story, found)
     for generation, loss in zip(story.generations, found, strict=True):
         if not loss.is_final:
             continue
@@ -89,3 +91,23 @@ def _of_losses(story: Story, found: Sequence[Loss]) -> Iterator[str]:
         else:
             since = f"the save of iteration {loss.iteration}" if loss.kept is Kept.SAVE else "its begin"
             yield f"nothing has gone on from generation {generation.number}: what it did since {since} counts as lost"
+
+
+def _of_uncounted(story: Story, found: Sequence[Loss]) -> Iterator[str]:
+    pairs = [*zip(story.generations, found, strict=True)]
+    uncounted = [generation.number for generation, loss in pairs if not loss.is_counted]
+    if uncounted:
+        yield (
+            f"generation(s) {rank_list(uncounted)}: no line of figures tells with which step they began (bare sections "
+            "and heartbeats do not), so it is not known how many iterations were kept and done again"
+        )
+    if parts := [generation.number for generation, loss in pairs if loss.kept is Kept.PART]:
+        yield (
+            f"generation(s) {rank_list(parts)}: something was done again, as later ones began with lower iterations; "
+            "what was lost cannot be told from what was kept, so the time of their work is 'unknown'"
+        )
+    if hidden := [g.number for g, loss in pairs[:-1] if not loss.is_counted and loss.kept is Kept.UNKNOWN]:
+        yield (
+            f"generation(s) {rank_list(hidden)}: whether something was lost is not known; it would be part of what is "
+            "called productive"
+        )

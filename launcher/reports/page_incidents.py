@@ -92,8 +92,8 @@ def _facts(incident: Incident, report: Report) -> Markup:
     )
 
 
-def _repeated(number: int | None) -> str | None:
-    return None if number is None else some(number, "iteration", "iterations") or "no iteration"
+def _repeated(number: int | None) -> str:
+    return "not known" if number is None else some(number, "iteration", "iterations") or "no iteration"
 
 
 def _iterations(suspects: Sequence[Suspect]) -> str | None:

@@ -37,6 +37,8 @@ class RankLife:
         self.rank = number
         self.local_rank: int | None = None
         self.first_iteration: int | None = None
+        self.lowest_iteration: int | None = None
+        """The lowest that a line has named; it may have begun with a lower one."""
         self.done: int | None = None
         self.iteration: int | None = None
         self.resumed_from: int | None = None
@@ -70,7 +72,9 @@ class RankLife:
         """
         if line.is_last:
             self.sections_before = dict(self.sections)
-        self.iteration = known.iteration if known.iteration is not None else self.iteration
+        if known.iteration is not None:
+            self.iteration = known.iteration
+            self.lowest_iteration = min(known.iteration, self.lowest_iteration or known.iteration)
         self.done = known.done if known.done is not None else self.done
         self.sections.update({name: each._replace(durations={}) for name, each in known.sections.items()})
         self.last_ns, self.is_over = line.t_ns, line.is_last

@@ -67,6 +67,8 @@ class JobGeneration(NamedTuple):
     """The last one that every rank has done; None where a rank that has begun a step has done none."""
     iteration: int | None
     """The highest that a rank has begun."""
+    lowest_iteration: int | None
+    """The lowest that is known to have been begun."""
     resumed_from: int | None
     """That of the checkpoint that was loaded."""
     world_size: int
@@ -90,6 +92,11 @@ class Story(NamedTuple):
     def at(self, launch: int, t_ns: int) -> float:
         """Return seconds since the story's begin of a time on a launch's clock."""
         return self.launches[launch].at(t_ns) - self.epoch
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether a rank has told of training steps."""
+        return any(life.first_step_ns is not None for ranks in self.lives.values() for life in ranks.values())
 
     @property
     def members(self) -> Iterator[tuple[JobGeneration, Member]]:
@@ -196,6 +203,7 @@ def _generation(run: int, number: int, members: Sequence[Member], has_failed: bo
         first_iteration=min((n for life in lives if (n := life.first_iteration) is not None), default=None),
         done=min(known) if known and len(known) == len(done) else None,
         iteration=max((n for life in lives if (n := life.iteration) is not None), default=None),
+        lowest_iteration=min((n for life in lives if (n := life.lowest_iteration) is not None), default=None),
         resumed_from=max((n for life in lives if (n := life.resumed_from) is not None), default=None),
         world_size=sum(len(member.own.local_ranks) for member in members),
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from launcher.records.readable import readable
 from launcher.reports.formats import clock, count, duration, limit_of, rank_list, seconds, share, signed_share
-from launcher.reports.model import Incident, LedgerEntry, Report, Run, Suspect
+from launcher.reports.model import Incident, Ledger, LedgerEntry, Report, Run, Suspect
 
 __all__ = ["lines"]
 
@@ -52,7 +52,7 @@ def _fitted(line: str, width: int, *, is_styled: bool) -> str:
 def _head(report: Report) -> Iterator[str]:
     ranks, nodes = max((run.world_size for run in report.runs), default=0), len(report.nodes)
     costs, restarts = report.ledger, sum(run.restarts for run in report.runs)
-    steps = "" if costs.steps is None else f"; {count(costs.steps)} steps kept, {count(costs.repeated)} done again"
+    steps = f"; {_steps(costs)}" if costs.entries else ""
     yield f"RUN {report.title}"
     yield (
         f"  {count(ranks)} rank{'s' * (ranks != 1)} on {count(nodes)} node{'s' * (nodes != 1)}, {_outcome(report)}, "
@@ -62,6 +62,14 @@ def _head(report: Report) -> Iterator[str]:
     if len(report.runs) > 1:
         for run in report.runs:
             yield f"  {run.name}: {duration(run.last_seen - run.began)}, {_ended(run)}"
+
+
+def _steps(costs: Ledger) -> str:
+    if costs.steps is None and costs.repeated is None:
+        return "steps kept and done again: not known"
+    if costs.steps is None:
+        return f"steps kept: not known, {count(costs.repeated)} done again"
+    return f"{count(costs.steps)} steps kept, {count(costs.repeated)} done again"
 
 
 def _outcome(report: Report) -> str:

@@ -11,7 +11,8 @@ from launcher.incidents.incident import Incident
 from launcher.incidents.incident_files import DamagedIncidentError, read_incident, read_job_incident
 from launcher.incidents.job_incident import JobIncident, parse_story
 from launcher.records.format_versions import UnknownVersionError
-from launcher.reports.launches import Launch, NodeGeneration
+from launcher.reports.launches import Launch
+from launcher.reports.node_generations import NodeGeneration
 
 __all__ = ["Evidence", "JobStory", "read_evidence"]
 

@@ -139,17 +139,20 @@ def _during(
             False,
         )  # it has begun a step, and the line that says when is missing
         return
-    first_ns = sign_ns if first_ns is None else min(max(first_ns, started_ns), sign_ns)
+    # Of what came after the last figures it is known only that there was something.
+    told_ns = sign_ns if member.cut_ns is None else min(max(member.cut_ns, started_ns), sign_ns)
+    first_ns = told_ns if first_ns is None else min(max(first_ns, started_ns), told_ns)
     yield None, "start", first_ns - started_ns, False
     if life is None or loss.kept is Kept.PART:
         yield None, "unknown", sign_ns - first_ns, False
         return
     lost_ns, is_about = lost_from_ns(loss, member, life)
-    lost_ns = sign_ns if lost_ns is None else min(max(lost_ns, first_ns), sign_ns)
+    lost_ns = told_ns if lost_ns is None else min(max(lost_ns, first_ns), told_ns)
     saving_ns = min(life.checkpointing_ns(lost_ns), lost_ns - first_ns)
     yield None, "checkpointing", saving_ns, is_about
     yield None, "productive", lost_ns - first_ns - saving_ns, is_about
-    yield None, "lost_work", sign_ns - lost_ns, is_about or loss.kept is Kept.ITERATION
+    yield None, "lost_work", told_ns - lost_ns, is_about or loss.kept is Kept.ITERATION
+    yield None, "unknown", sign_ns - told_ns, False
 
 
 def last_sign_ns(member: Member, *, is_running: bool) -> int:
@@ -258,7 +261,7 @@ def cost_of_failure(accounts: Accounts, index: int, successor: int | None) -> fl
         None where it is not known what work was lost.
     """
     loss = accounts.losses[index]
-    if not loss.is_counted and loss.kept in (Kept.PART, Kept.UNKNOWN):
+    if loss.is_cut or (not loss.is_counted and loss.kept in (Kept.PART, Kept.UNKNOWN)):
         return None
     own = accounts.by_generation.get(index, {})
     start = accounts.by_generation.get(successor, {}).get("start", 0.0) if successor is not None else 0.0

@@ -45,7 +45,9 @@ class Loss(NamedTuple):
     is_final: bool = False
     """Nothing has gone on from it."""
     is_counted: bool = True
-    """It is known which iterations were done."""
+    """It is known with which iteration it began, if it has begun one."""
+    is_cut: bool = False
+    """Its last figures are missing: it may have done more than they tell."""
 
 
 def losses(story: Story) -> list[Loss]:
@@ -62,7 +64,9 @@ def losses(story: Story) -> list[Loss]:
         later = [each for each in generations[number + 1 :] if each.run not in odd_runs]
         is_counted = not _is_uncounted(story, generation)
         repeated = _repeated(story, generation, later)
-        found.append(_loss(story, generation, later)._replace(repeated=repeated, is_counted=is_counted))
+        found.append(
+            _loss(story, generation, later)._replace(repeated=repeated, is_counted=is_counted, is_cut=generation.is_cut)
+        )
     return found
 
 
@@ -143,6 +147,8 @@ def lost_from_ns(loss: Loss, member: Member, life: RankLife) -> tuple[int | None
         others = [other.saves[loss.iteration] for other in member.lives.values() if loss.iteration in other.saves]
         if own is not None or others:
             return (own or max(others, key=lambda save: save.t_ns)).t_ns, False
+    if life.done is not None and life.done < loss.iteration:
+        return None, False  # all that is known of it was kept
     reached_ns = life.reached_ns(loss.iteration)
     return (reached_ns if reached_ns is not None else life.first_step_ns), True
 
@@ -170,8 +176,12 @@ def _repeated(story: Story, generation: JobGeneration, later: Sequence[JobGenera
         return None
     if later and any(_is_uncounted(story, each) for each in (generation, *later)):
         return None
+    if later and generation.is_cut:
+        return None
     if (own := _interval(generation)) is None:
         return 0
+    if any(each.is_cut and (each.done is None or each.done < own[1]) for each in later):
+        return None
     return sum(max(0, min(own[1], last) - max(own[0], first) + 1) for first, last in _union(map(_interval, later)))
 
 
@@ -183,7 +193,7 @@ def total_repeated(found: Sequence[Loss]) -> int | None:
 
 def kept_steps(story: Story, found: Sequence[Loss]) -> int | None:
     """Return how many iterations were done and kept; None where that is not known."""
-    if not found or any(loss.repeated is None or not loss.is_counted for loss in found):
+    if not found or any(loss.repeated is None or not loss.is_counted or loss.is_cut for loss in found):
         return None
     least: int | None = None
     for generation, loss in zip(story.generations, found, strict=True):

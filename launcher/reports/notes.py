@@ -83,6 +83,11 @@ def _of_losses(story: Story, found: Sequence[Loss]) -> Iterator[str]:
             "was reached is interpolated between lines of figures, so their lost work is about right only"
         )
     yield from _of_uncounted(story, found)
+    if cut := [generation.number for generation in story.generations if generation.is_cut]:
+        yield (
+            f"generation(s) {rank_list(cut)}: the last lines of figures are missing, so the time after those that are "
+            "there is 'unknown', and so is how many iterations were kept and done again"
+        )
     for generation, loss in zip(story.generations, found, strict=True):
         if not loss.is_final:
             continue
@@ -106,7 +111,8 @@ def _of_uncounted(story: Story, found: Sequence[Loss]) -> Iterator[str]:
             f"generation(s) {rank_list(parts)}: something was done again, as later ones began with lower iterations; "
             "what was lost cannot be told from what was kept, so the time of their work is 'unknown'"
         )
-    if hidden := [g.number for g, loss in pairs[:-1] if not loss.is_counted and loss.kept is Kept.UNKNOWN]:
+    hidden = [g.number for g, loss in pairs[:-1] if not loss.is_counted and loss.kept is Kept.UNKNOWN]
+    if hidden and not story.has_steps:  # where others tell of steps, their time is 'unknown' throughout
         yield (
             f"generation(s) {rank_list(hidden)}: whether something was lost is not known; it would be part of what is "
             "called productive"

@@ -7,7 +7,7 @@ enough apart for a picture. Times are ``CLOCK_MONOTONIC`` nanoseconds.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.records.event_files import EventFile, event_files, read_event_file
@@ -74,7 +74,8 @@ class RankLife:
             self.sections_before = dict(self.sections)
         if known.iteration is not None:
             self.iteration = known.iteration
-            self.lowest_iteration = min(known.iteration, self.lowest_iteration or known.iteration)
+            if self.lowest_iteration is None or known.iteration < self.lowest_iteration:
+                self.lowest_iteration = known.iteration
         self.done = known.done if known.done is not None else self.done
         self.sections.update({name: each._replace(durations={}) for name, each in known.sections.items()})
         self.last_ns, self.is_over = line.t_ns, line.is_last
@@ -157,9 +158,19 @@ def read_lives(
             if (index := _launch_of(file, launches, own)) is None:
                 notes.append(f"{path} is left out: no launcher that has left its events there has written it")
                 continue
+            if lost := sum(_lost_lines(file)):
+                notes.append(
+                    f"{path}: {lost} line(s) of figures are missing, which could not be written or were removed"
+                )
             for line in figures_in(file):
                 _add(lives.setdefault((index, line.generation), {}), line, int(least_seconds * 1e9))
     return lives
+
+
+def _lost_lines(file: EventFile) -> Iterator[int]:
+    for event in file.events:
+        if event["event"] == "lost" and type(event.get("lines")) is int:
+            yield event["lines"]
 
 
 def _add(ranks: dict[int, RankLife], line: FiguresLine, least_ns: int) -> None:

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from launcher.incidents.incident import Incident
 from launcher.reports.evidence import Evidence
-from launcher.reports.launches import Launch, NodeGeneration
+from launcher.reports.launches import Launch
+from launcher.reports.node_generations import NodeGeneration
 from launcher.reports.rank_lives import RankLife
 from resilience_core.system.clock import NS_PER_SECOND
 
@@ -36,6 +37,8 @@ class Member(NamedTuple):
     """When the failure was known here; None without one."""
     is_seen_about: bool
     """Nothing has noted that here: as long after the last sign of progress as on the node that has failed."""
+    cut_ns: int | None
+    """Until when its figures tell of it, where the lines after that are missing; None where none are."""
     stopped_ns: int
     """When its ranks had ended, or until when they are known to have run."""
     has_stopped: bool
@@ -73,6 +76,11 @@ class JobGeneration(NamedTuple):
     """That of the checkpoint that was loaded."""
     world_size: int
     """How many ranks it has on the nodes that are known."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether its last figures are missing somewhere: it may have done more than they tell."""
+        return any(member.cut_ns is not None for member in self.members)
 
 
 class Story(NamedTuple):
@@ -226,13 +234,17 @@ def _member(
     if is_told and incident is not None:
         seen_ns = min(incident.seen_ns, stopped_ns)
     ranks = lives.get((index, number), {})
+    cut_ns = None
+    if (own.stopped_ns is not None or later) and not any(life.is_over for life in ranks.values()):
+        cut_ns = max((life.last_ns for life in ranks.values()), default=None)
     return Member(
         launch=index,
         own=own,
         lives=ranks,
-        last_sign_ns=_last_sign_ns(own, ranks, incident, seen_ns if seen_ns is not None else stopped_ns),
+        last_sign_ns=_last_sign_ns(own, ranks, cut_ns, incident, seen_ns if seen_ns is not None else stopped_ns),
         seen_ns=seen_ns,
         is_seen_about=is_told,
+        cut_ns=cut_ns,
         stopped_ns=max(stopped_ns, seen_ns or 0, own.started_ns),
         has_stopped=own.stopped_ns is not None,
         errors={
@@ -244,15 +256,20 @@ def _member(
 
 
 def _last_sign_ns(
-    own: NodeGeneration, ranks: Mapping[int, RankLife], incident: Incident | None, until_ns: int
+    own: NodeGeneration, ranks: Mapping[int, RankLife], cut_ns: int | None, incident: Incident | None, until_ns: int
 ) -> int | None:
-    """Return the last sign of progress of a node's ranks: by what was seen of each rank then, or by its figures."""
+    """Return the last sign of progress of a node's ranks: by what was seen of each rank then, or by its figures.
+
+    Where figures are missing, ranks may have gone on after the last of them, and after their first signs of life.
+    """
     signs = [sign for life in ranks.values() if (sign := life.last_sign_ns(until_ns)) is not None]
     if incident is not None:
         ages = [rank.open_seconds for rank in incident.ranks if rank.open_seconds is not None]
         seen = [incident.seen_ns - int(age * NS_PER_SECOND) for age in ages]
         signs += [sign for sign in seen if own.started_ns <= sign <= until_ns]
-    if not signs:
+    if cut_ns is not None:
+        signs = [sign for sign in signs if sign > cut_ns]
+    elif not signs and ranks:
         signs = [sign for sign in own.first_sign_ns.values() if sign <= until_ns]
     return max(signs, default=None)
 

@@ -74,7 +74,8 @@ def _pieces(story: Story, index: int, member: Member, life: RankLife | None, *, 
         yield _Piece(started, stopped, UNSEEN, generation=index)
         return
     own_sign_ns = life.last_sign_ns(member.seen_ns if member.seen_ns is not None else member.stopped_ns)
-    sign_ns = group_sign_ns if own_sign_ns is None or is_running else min(own_sign_ns, group_sign_ns)
+    is_followed = own_sign_ns is not None and not is_running and member.cut_ns is None
+    sign_ns = group_sign_ns if own_sign_ns is None or not is_followed else min(own_sign_ns, group_sign_ns)
     first_ns = life.first_step_ns if life.first_step_ns is not None else life.first_sign_ns
     first_ns = sign_ns if first_ns is None else min(max(first_ns, member.own.started_ns), sign_ns)
     yield _Piece(started, at(first_ns), STARTING, generation=index)

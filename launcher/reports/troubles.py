@@ -24,6 +24,7 @@ __all__ = ["incidents", "last_of", "near_misses", "seen_at"]
 _SAME_SECONDS = 600.0
 """An incident of that generation that was written within that time is of this run."""
 _MOST_STACKS = 40
+_NOTHING_LEFT = "nothing is left of what was seen of it"
 
 
 class _Found(NamedTuple):
@@ -113,6 +114,8 @@ def _incident(story: Story, generation: JobGeneration, found: _Found) -> Inciden
         _suspect(node, rank, kind, is_likely=is_likely, by_heartbeats=by_heartbeats, several=several)
         for node, rank in pairs
     )
+    if not own and found.story is None and (told := tuple(_named(story, generation))):
+        culprits, why = told, f"named by the launcher; {_NOTHING_LEFT} but that"
     named = {culprit.rank for culprit in culprits}
     reports = {rank.rank: rank for seen in found.seen_by for rank in seen.ranks}
     late = [(s.seen_ns - s.deadline_ns) / NS_PER_SECOND for s in own if s.deadline_ns and s.seen_ns >= s.deadline_ns]
@@ -123,7 +126,7 @@ def _incident(story: Story, generation: JobGeneration, found: _Found) -> Inciden
         run=generation.run,
         generation=generation.number,
         kind=kind,
-        why=why or "nothing is left of what was seen of it",
+        why=why or _NOTHING_LEFT,
         is_likely=is_likely,
         culprits=culprits,
         nodes_to_blame=found.story.nodes_to_blame if found.story is not None else (),
@@ -168,6 +171,27 @@ def _suspect(node: str, rank: RankReport, kind: str, *, is_likely: bool, by_hear
         limit_seconds=rank.limit_seconds,
         stack=tuple(map(str, thread.frames)) if thread is not None else (),
     )
+
+
+def _named(story: Story, generation: JobGeneration) -> Iterator[Suspect]:
+    """Yield the ranks that launchers have named in their events: all that is known where the incident is not here."""
+    for member in generation.members:
+        node = story.node_of[member.launch]
+        for rank in member.own.culprits:
+            life = member.lives.get(rank)
+            yield Suspect(
+                rank=rank,
+                node=node,
+                local_rank=life.local_rank if life is not None else None,
+                section=None,
+                iteration=None,
+                line=None,
+                headline=f"rank {rank} on node {node} was named by the launcher there",
+                message=None,
+                open_seconds=None,
+                limit_seconds=None,
+                stack=(),
+            )
 
 
 def _folded(reports: Iterable[RankReport], culprits: set[int]) -> Iterator[FoldedStack]:

@@ -492,7 +492,7 @@ class _Node:
     # ---- figures ----
 
     def write_figures(self, lives: Sequence[Life], ended: float, lines: int, *, has_saves: bool) -> None:
-        is_first, count = True, 0
+        is_first, count, has_begun = True, 0, False
         told: dict[str, Any] = {}
         with self._path("figures").open("w", encoding="utf-8") as file:
             for life in lives:
@@ -504,7 +504,9 @@ class _Node:
                 for at in [*moments, life.stopped - 0.01]:
                     is_first_of, is_last = at == moments[0], at == life.stopped - 0.01
                     count += 1
-                    is_full = is_first_of or is_last or count % 30 == 0
+                    begins = life.first_step is not None and life.first_step <= at
+                    is_full = is_first_of or is_last or count % 30 == 0 or begins != has_begun
+                    has_begun = begins
                     figures = self._figures(life, at, is_full=is_full, has_saves=has_saves)
                     sections = figures["sections"]
                     if not is_full:

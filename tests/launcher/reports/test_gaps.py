@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def rewritten(path: Path, change: Callable[[dict[str, Any]], dict[str, Any] | No
 
 def without_steps(run: InventedRun, *, resumes: bool = True, saves: bool = True, iterations: bool = True) -> None:
     """Turn the figures into those of ranks that use bare sections and note their iterations."""
-    removed = {"done": None, "first_iteration": None, "first_step_ns": None}
+    removed: dict[str, Any] = {"done": None, "first_iteration": None, "first_step_ns": None}
     removed |= {} if resumes else {"resumed_from": None}
     removed |= {} if saves else {"saves": [], "saved": None}
     removed |= {} if iterations else {"iteration": None}
@@ -111,3 +112,69 @@ def test_a_line_that_tells_of_a_step_but_not_when_the_first_one_began_makes_no_s
     report = reported(run)
     assert (report.ledger.steps, report.ledger.repeated) == (None, None)
     assert seconds(report)["unknown"] == pytest.approx(run.lives[0].last_sign - run.lives[0].started, abs=1e-3)
+
+
+# ---- lines that were lost --------------------------------------------------------------------------------
+
+
+def without_end(run: InventedRun, *, after: float, lost: bool = True) -> float:
+    """Leave out the figures of the first generation after a time, as a full disk does; return when its last line is."""
+    path = run.folders[0] / "figures.jsonl"
+    last_ns: int = 0
+    began_ns: int = json.loads((run.folders[0] / "events.jsonl").read_text().splitlines()[0])["t_ns"]
+    removed = 0
+
+    def change(line: dict[str, Any]) -> dict[str, Any] | None:
+        nonlocal last_ns, removed
+        if line["generation"] == 0 and line["t_ns"] - began_ns > after * 1e9:
+            removed += 1
+            return None
+        if line["generation"] == 0:
+            last_ns = max(last_ns, line["t_ns"])
+        return line
+
+    rewritten(path, change)
+    if lost:
+        line = {"event": "lost", "t_ns": began_ns + 10**12, "time": "", "lines": removed}
+        path.write_text(path.read_text() + json.dumps(line) + "\n")
+    return (last_ns - began_ns) / 1e9
+
+
+@pytest.mark.parametrize("lost", [True, False])
+@pytest.mark.parametrize("kind", ["failure", "hang"])
+def test_what_came_after_the_last_line_of_a_generation_is_unknown(tmp_path: Path, kind: str, lost: bool) -> None:
+    run = invent_run(tmp_path, failures=[Failure(27, 1, kind, 5.0)], steps=40, lines=200)
+    first = run.lives[0]
+    told = without_end(run, after=40.0, lost=lost)
+    report = reported(run)
+    found = seconds(report)
+    # The incident tells since when the section was open in which it failed.
+    assert found["unknown"] == pytest.approx(first.last_sign - told, abs=1e-3)
+    assert found["detection"] == pytest.approx(run.truth.seconds["detection"], abs=1e-3)
+    assert (report.ledger.steps, report.ledger.repeated, report.generations[0].done) == (None, None, None)
+    assert (report.incidents[0].cost_seconds, report.incidents[0].repeated) == (None, None)
+    assert any("generation(s) 0: the last lines of figures are missing" in note for note in report.notes)
+    assert any("line(s) of figures are missing" in note for note in report.notes) == lost
+
+
+def test_without_the_incident_too_detection_is_no_better_known_than_the_rest(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=[Failure(27, 1)], steps=40, lines=200)
+    told = without_end(run, after=25.0)
+    shutil.rmtree(run.folders[0] / "incidents")
+    report = reported(run)
+    found, first = seconds(report), run.lives[0]
+    assert first.seen is not None
+    assert found["unknown"] == pytest.approx(first.seen - told, abs=1e-3)
+    assert {"detection", "lost_work"}.isdisjoint(found)
+    (incident,) = report.incidents
+    assert [(culprit.rank, culprit.node) for culprit in incident.culprits] == [(1, "node0")]
+    assert "rank 1 on node0" in "\n".join(text_of(report))
+    page(report)
+
+
+def test_a_last_generation_whose_figures_are_missing_is_not_idle(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=0, steps=30, has_figures=False)
+    (life,) = run.lives
+    found = seconds(reported(run))
+    assert found["idle"] == pytest.approx(run.seconds - life.stopped, abs=1e-3)
+    assert found["unknown"] == pytest.approx(life.stopped - life.started - 1.0, abs=1e-3)

@@ -45,7 +45,8 @@ def test_a_failure_whose_incident_cannot_be_read_is_still_one(tmp_path: Path) ->
     path.write_text(path.read_text()[:200])
     report = reported(run)
     (incident,) = report.incidents
-    assert incident.culprits == ()
+    assert [(culprit.rank, culprit.node) for culprit in incident.culprits] == [(1, "node0")]  # as the event says
+    assert incident.why.startswith("named by the launcher; nothing is left")
     assert any("incidents/0001 is left out" in note for note in report.notes)
 
 

@@ -1,0 +1,126 @@
+"""What one launcher has written of each generation of its ranks, as typed values.
+
+Times are ``CLOCK_MONOTONIC`` nanoseconds of its machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from resilience_core.system.clock import NS_PER_SECOND
+
+__all__ = ["NodeGeneration", "generations_of", "text_or_none"]
+
+
+class NodeGeneration(NamedTuple):
+    """A generation as one launcher has seen it; None for what it has not written."""
+
+    number: int
+    started_ns: int
+    local_ranks: tuple[int, ...]
+    first_sign_ns: Mapping[int, int]
+    """By local rank."""
+    seen_ns: int | None
+    """When a failure was seen here."""
+    kind: str | None
+    """``hang``, ``failure`` or ``request``, where it was seen here."""
+    culprits: tuple[int, ...]
+    """The ranks that were named when it was seen here."""
+    incident_folder: str | None
+    finished_ns: int | None
+    stopped_ns: int | None
+    backed_off_ns: tuple[int, int] | None
+    """From when until when the restart was put off."""
+    failed_elsewhere: bool
+    """The nodes have found a failure, wherever."""
+    nodes: int | None
+    """How many have met for it."""
+
+
+def generations_of(named: Mapping[str, list[dict[str, Any]]]) -> Iterator[NodeGeneration]:
+    """Yield the generations that a launcher has started, from its events by their names."""
+    for started in named["started"]:
+        number = started.get("generation")
+        if type(number) is not int:
+            continue
+        of = {
+            name: [event for event in named[name] if event.get("generation") == number]
+            for name in (
+                *("phases", "hang", "failure", "seen", "fenced", "request", "finished", "stopped"),
+                *("backing_off", "job_incident", "near_miss", "withdrawn", "rendezvous"),
+            )
+        }
+        seen_ns, kind, first = _end(of)
+        backed_off = of["backing_off"][-1] if of["backing_off"] else None
+        yield NodeGeneration(
+            number=number,
+            started_ns=started["t_ns"],
+            local_ranks=tuple(sorted(int(rank) for rank in started.get("pids", {}) if str(rank).isdigit())),
+            first_sign_ns=_first_signs(of["phases"]),
+            seen_ns=seen_ns,
+            kind=kind,
+            culprits=tuple(sorted({rank for rank in _listed(first.get("culprits")) if type(rank) is int})),
+            incident_folder=text_or_none(first.get("folder")),
+            finished_ns=of["finished"][0]["t_ns"] if of["finished"] else None,
+            stopped_ns=of["stopped"][-1]["t_ns"] if of["stopped"] else None,
+            backed_off_ns=None if backed_off is None else _back_off(backed_off),
+            failed_elsewhere=bool(of["job_incident"]),
+            nodes=_count(of["rendezvous"][-1].get("nodes")) if of["rendezvous"] else None,
+        )
+
+
+def _end(of: Mapping[str, list[dict[str, Any]]]) -> tuple[int | None, str | None, Mapping[str, Any]]:
+    """Return when a failure was seen here that has ended the generation, its kind, and what was written of it."""
+    incidents = sorted((e for e in (*of["hang"], *of["failure"]) if not _was_taken_back(e, of)), key=_seen_ns)
+    seen = [event["t_ns"] for event in (*of["seen"], *of["fenced"])]
+    if incidents:
+        first = incidents[0]
+        return min([_seen_ns(first), *seen]), first["event"], first
+    if seen:
+        return min(seen), "failure", {}
+    if of["request"] and not of["finished"]:
+        return of["request"][-1]["t_ns"], "request", {}
+    return None, None, {}
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _seen_ns(incident: Mapping[str, Any]) -> int:
+    seen_ns = incident.get("seen_ns")
+    at_ns: int = incident["t_ns"]
+    return min(seen_ns, at_ns) if type(seen_ns) is int and seen_ns > 0 else at_ns
+
+
+def _was_taken_back(incident: Mapping[str, Any], of: Mapping[str, list[dict[str, Any]]]) -> bool:
+    """Return whether every rank that was condemned was spared, so that the generation went on."""
+    condemned: set[int] = set(incident.get("condemned") or ())
+    spared = {e.get("rank") for e in (*of["near_miss"], *of["withdrawn"]) if e["t_ns"] >= _seen_ns(incident)}
+    return incident["event"] == "hang" and bool(condemned) and condemned <= spared
+
+
+def _first_signs(phases: list[dict[str, Any]]) -> dict[int, int]:
+    ranks = phases[-1].get("ranks", {}) if phases else {}
+    signs = {
+        int(rank): stamps.get("first_sign_ns")
+        for rank, stamps in (ranks.items() if isinstance(ranks, dict) else ())
+        if str(rank).isdigit() and isinstance(stamps, dict)
+    }
+    return {rank: sign for rank, sign in signs.items() if type(sign) is int and sign > 0}
+
+
+def _back_off(event: Mapping[str, Any]) -> tuple[int, int]:
+    seconds = event.get("seconds")
+    length_ns = int(seconds * NS_PER_SECOND) if isinstance(seconds, (int, float)) else 0
+    return event["t_ns"], event["t_ns"] + length_ns
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and value > 0 else None
+
+
+def text_or_none(value: object) -> str | None:
+    """Return a text that says something; None for anything else."""
+    return value if isinstance(value, str) and value else None

@@ -50,8 +50,10 @@ class FiguresRecorder:
         self._began_ns = self._noted_ns = time.monotonic_ns()
         self._lines = 0  # of this generation
         self._waiting = collections.Counter[bool]()  # by whether they are the last of a generation
-        # Of the thread: the sections in the last line, and when the first step began by the last full one, by rank.
+        # Of the thread, by rank: the sections in the last line, its saves, and when the first step began by the last
+        # full one.
         self._before: dict[int, Any] = {}
+        self._saves: dict[int, Any] = {}
         self._first_steps: dict[int, int | None] = {}
 
     def generation_started(self) -> None:
@@ -103,7 +105,7 @@ class FiguresRecorder:
     def _write(self, generation: int, raw: Raw, at_ns: int, *, is_first: bool, is_full: bool, is_last: bool) -> None:
         assert self._log is not None
         if is_first:
-            self._before = {}
+            self._before, self._saves = {}, {}
         found = filter(None, (line_of_rank(local_rank, cell, figures) for local_rank, (cell, figures) in raw.items()))
         known = dict(found)
         first_steps = {rank: facts["first_step_ns"] for rank, facts in known.items()}
@@ -113,11 +115,14 @@ class FiguresRecorder:
         ranks = {}
         for rank, facts in known.items():
             sections, before = facts["sections"], self._before.get(rank, {})
-            self._before[rank] = sections
+            saves, known_saves = facts["saves"], self._saves.get(rank, ())
+            self._before[rank], self._saves[rank] = sections, saves
             if not is_full:
                 changed = {name: each for name, each in sections.items() if each != before.get(name)}
                 facts = {key: facts[key] for key in _NOT_WITHOUT}
                 facts["sections"] = {name: _without_durations(each) for name, each in changed.items()}
+                if new := [save for save in saves if save not in known_saves]:
+                    facts["saves"] = new
             ranks[str(rank)] = facts
         self._log.write(FIGURES, at_ns, generation=generation, is_full=is_full, is_last=is_last, ranks=ranks)
 

@@ -12,8 +12,8 @@ The launcher of each node writes a line about its ranks now and then, and one wh
         "limits": {"section step": {"seconds": 2.0, "source": "learned"}}}}}
 
 All figures grow within a generation. A line that is not full leaves out the rows from ``local_rank`` on, the durations,
-and sections whose figures are those of the line before. Full are the first and the last line of a
-generation, the first after a rank has begun its first step, and each thirtieth.
+and sections whose figures are those of the line before; ``saves`` are in it where some are new, those alone. Full are
+the first and the last line of a generation, the first after a rank has begun its first step, and each thirtieth.
 """
 
 from __future__ import annotations
@@ -85,6 +85,8 @@ class RankLine(NamedTuple):
     sections: Mapping[str, SectionFigures]
     """In a line that is not full: those that have changed, without their durations."""
     details: RankDetails | None
+    saves: tuple[Save, ...] = ()
+    """In a line that is not full: those that are new."""
 
 
 class FiguresLine(NamedTuple):
@@ -233,6 +235,7 @@ def _rank(facts: Mapping[str, Any], *, is_full: bool) -> RankLine:
         open={name: _whole(opened_ns) for name, opened_ns in facts["open"].items()},
         sections=sections,
         details=_details(facts) if is_full else None,
+        saves=_saves(facts.get("saves", ())),
     )
 
 
@@ -245,16 +248,17 @@ def _details(facts: Mapping[str, Any]) -> RankDetails:
         last_sign_ns=_maybe(facts["last_sign_ns"]),
         resumed_from=_maybe(facts["resumed_from"]),
         saved=_maybe(facts["saved"]),
-        saves=tuple(
-            Save(_whole(each["iteration"]), _whole(each["t_ns"]), _whole(each["checkpointing_ns"]))
-            for each in facts["saves"]
-        ),
+        saves=_saves(facts["saves"]),
         longest_gap_ns=_whole(facts["longest_gap_ns"]),
         longest_heartbeat_gap_ns=_whole(facts["longest_heartbeat_gap_ns"]),
         limits={
             kind: LimitInForce(float(each["seconds"]), str(each["source"])) for kind, each in facts["limits"].items()
         },
     )
+
+
+def _saves(rows: Iterable[Mapping[str, Any]]) -> tuple[Save, ...]:
+    return tuple(Save(_whole(row["iteration"]), _whole(row["t_ns"]), _whole(row["checkpointing_ns"])) for row in rows)
 
 
 def _whole(value: object) -> int:

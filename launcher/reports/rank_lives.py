@@ -78,12 +78,12 @@ class RankLife:
                 self.lowest_iteration = known.iteration
         self.done = known.done if known.done is not None else self.done
         self.sections.update({name: each._replace(durations={}) for name, each in known.sections.items()})
+        self.saves.update({save.iteration: save for save in known.saves})
         self.last_ns, self.is_over = line.t_ns, line.is_last
         if (details := known.details) is not None:
             self.local_rank = details.local_rank
             self.first_iteration, self.first_step_ns = details.first_iteration, details.first_step_ns
             self.first_sign_ns, self.resumed_from = details.first_sign_ns, details.resumed_from
-            self.saves.update({save.iteration: save for save in details.saves})
             self.durations = {name: each.durations for name, each in known.sections.items()}
             self.limits = details.limits
             self.longest_gap_ns = details.longest_gap_ns

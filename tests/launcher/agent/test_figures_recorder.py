@@ -25,6 +25,7 @@ class World:
         self.folder, self.clock = folder, clock
         self.closed = {0: 0, 1: 0}  # sections, by rank
         self.first_step: dict[int, int] = {}
+        self.saves: list[dict[str, int]] = []
         self.recorder = FiguresRecorder(EventLog(str(folder), stem=FIGURES), Background("test", 1 << 20))
         self.recorder.generation_started()
 
@@ -41,7 +42,7 @@ class World:
             "open": {},
             "sections": {"step": section},
             "local_rank": local_rank,
-            "saves": [],
+            "saves": [*self.saves],
             "limits": {},
         }
 
@@ -100,6 +101,19 @@ def test_a_line_is_full_once_a_rank_has_begun_its_first_step(world: World) -> No
             world.first_step[number // 4] = 77
         world.note()
     assert [line.is_full for line in world.lines] == [True, False, True, False, True, False]
+
+
+def test_a_save_is_told_in_the_next_line_and_once(world: World) -> None:
+    """When the launcher is killed, nothing is told later, and what was saved would count as lost."""
+    for number in range(6):
+        if number in (2, 4):
+            world.saves.append({"iteration": number, "t_ns": number, "checkpointing_ns": 1})
+        world.note()
+    told = [[save.iteration for save in line.ranks[10].saves] for line in world.lines]
+    assert told == [[], [], [2], [], [4], []]
+    for _ in range(25):
+        world.note()
+    assert [save.iteration for save in world.lines[30].ranks[10].saves] == [2, 4]
 
 
 def test_the_last_figures_of_a_generation_are_written_and_the_first_of_the_next_one_at_once(world: World) -> None:

@@ -494,6 +494,7 @@ class _Node:
     def write_figures(self, lives: Sequence[Life], ended: float, lines: int, *, has_saves: bool) -> None:
         is_first, count, has_begun = True, 0, False
         told: dict[str, Any] = {}
+        saves: list[Any] = []
         with self._path("figures").open("w", encoding="utf-8") as file:
             for life in lives:
                 moments = [life.started + 1.0]
@@ -511,6 +512,9 @@ class _Node:
                     sections = figures["sections"]
                     if not is_full:
                         figures["sections"] = {n: s for n, s in sections.items() if told.get(n) != s}
+                        if new := [save for save in figures.pop("saves") if save not in saves]:
+                            figures["saves"] = new
+                    saves = [*saves, *figures.get("saves", ())]
                     told = {n: {k: v for k, v in s.items() if k != "durations"} for n, s in sections.items()}
                     line = {
                         "event": "figures",
@@ -556,12 +560,16 @@ class _Node:
             "open": is_open,
             "sections": sections,
         }
+        saves = [save for save in life.saves if save[1] <= at][-8:] if has_saves else []
+        known["saves"] = [
+            {"iteration": n, "t_ns": self._clocks.ns(t), "checkpointing_ns": round(total * 1e9)}
+            for n, t, total in saves
+        ]
         if not is_full:
             return known
         signs = [s.end for s in closed] + [s.start for s in under_way]
         signs += [life.open[1]] if life.open is not None and life.open[1] <= at else []
         steps_begun = life.first_step is not None and life.first_step <= at
-        saves = [save for save in life.saves if save[1] <= at][-8:] if has_saves else []
         return {
             **known,
             "first_iteration": life.first_iteration if steps_begun else None,
@@ -570,10 +578,6 @@ class _Node:
             "last_sign_ns": self._clocks.ns(max(signs)) if signs else None,
             "resumed_from": life.resumed_from,
             "saved": saves[-1][0] if saves else None,
-            "saves": [
-                {"iteration": n, "t_ns": self._clocks.ns(t), "checkpointing_ns": round(total * 1e9)}
-                for n, t, total in saves
-            ],
             "longest_gap_ns": round(GAP_SECONDS * 1e9),
             "longest_heartbeat_gap_ns": 0,
             "limits": {kind: {"seconds": seconds, "source": "configured"} for kind, seconds in LIMITS.items()},

@@ -178,3 +178,25 @@ def test_a_last_generation_whose_figures_are_missing_is_not_idle(tmp_path: Path)
     found = seconds(reported(run))
     assert found["idle"] == pytest.approx(run.seconds - life.stopped, abs=1e-3)
     assert found["unknown"] == pytest.approx(life.stopped - life.started - 1.0, abs=1e-3)
+
+
+def test_of_a_launcher_that_was_killed_everything_up_to_the_last_line_is_known(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=[Failure(17, 1)], steps=60, lines=200)
+    events, figures = (run.folders[0] / name for name in ("events.jsonl", "figures.jsonl"))
+    began_ns = json.loads(events.read_text().splitlines()[0])["t_ns"]
+    life = run.lives[1]
+    iteration, saved_at, _ = life.saves[1]
+    kept = [step for step in life.sections if step.name == "step" and step.end <= saved_at + 4.0]
+
+    def change(line: dict[str, Any]) -> dict[str, Any] | None:
+        return line if line["t_ns"] - began_ns <= (saved_at + 5.0) * 1e9 else None
+
+    for path in (events, figures):
+        rewritten(path, change)
+    lines = figures.read_text().splitlines()
+    assert not json.loads(lines[-1])["is_full"]
+    report = reported(run)
+    assert (report.ledger.steps, report.ledger.repeated) == (iteration, 7)
+    assert report.generations[1].done in (kept[-1].iteration, kept[-1].iteration - 1)
+    assert any(f"generation 1: what it did since the save of iteration {iteration}" in note for note in report.notes)
+    assert seconds(report)["start"] == pytest.approx(run.truth.seconds["start"], abs=1e-3)

@@ -47,6 +47,9 @@ __all__ = [
 
 FIGURES = "figures"
 """What the names of the files begin with, and the ``event`` of each line."""
+_WORD_BITS = 64
+_BOUND = 1 << (_WORD_BITS - 1)
+"""Figures are signed words of that many bits; a number beyond that is damage, and no sum of it can be a float."""
 
 
 class LimitInForce(NamedTuple):
@@ -214,7 +217,9 @@ def figures_of(event: Mapping[str, Any]) -> FiguresLine:
         generation=_whole(event["generation"]),
         is_full=event["is_full"] is True,
         is_last=event["is_last"] is True,
-        ranks={int(rank): _rank(facts, is_full=event["is_full"] is True) for rank, facts in event["ranks"].items()},
+        ranks={
+            _whole(int(rank)): _rank(facts, is_full=event["is_full"] is True) for rank, facts in event["ranks"].items()
+        },
     )
 
 
@@ -225,7 +230,7 @@ def _rank(facts: Mapping[str, Any], *, is_full: bool) -> RankLine:
             _whole(each["took_ns"]),
             _whole(each["longest_ns"]),
             _whole(each["close_calls"]),
-            {int(bits): _whole(count) for bits, count in each.get("durations", {}).items()},
+            {_bits(bits): _whole(count) for bits, count in each.get("durations", {}).items()},
         )
         for name, each in facts["sections"].items()
     }
@@ -264,7 +269,15 @@ def _saves(rows: Iterable[Mapping[str, Any]]) -> tuple[Save, ...]:
 def _whole(value: object) -> int:
     if type(value) is not int:
         raise TypeError(f"{reprlib.repr(value)} is no whole number")
+    if not -_BOUND <= value < _BOUND:
+        raise ValueError(f"{reprlib.repr(value)} is beyond 64 bits")
     return value
+
+
+def _bits(name: str) -> int:
+    if not 0 <= (bits := int(name)) < _WORD_BITS:
+        raise ValueError(f"{reprlib.repr(name)} is no length of a word in bits")
+    return bits
 
 
 def _maybe(value: object) -> int | None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from launcher.processes.proc import boot_id, process_status
 from launcher.records.event_files import EventFile, event_files, read_event_file
 from launcher.records.format_versions import UnknownVersionError
-from launcher.reports.node_generations import NodeGeneration, generations_of, text_or_none
+from launcher.reports.node_generations import NodeGeneration, generations_of, seconds_or_none, text_or_none
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["Launch", "Spared", "read_launches", "with_last_lines"]
@@ -126,7 +126,7 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]]) -> Launc
         boot=file.boot,
         pid=pid if type(pid) is int else None,
         epoch=file.epoch,
-        began_ns=min(process_ns, first_ns) if type(process_ns) is int else first_ns,
+        began_ns=min(process_ns, first_ns) if type(process_ns) is int and process_ns > 0 else first_ns,
         ended_ns=ended.get("t_ns"),
         last_ns=last_ns,
         is_running=may_run is True,
@@ -177,8 +177,8 @@ def with_last_lines(launches: Sequence[Launch], last_ns: Mapping[int, int]) -> l
 
 def _spared(misses: Iterable[Mapping[str, Any]]) -> Iterator[Spared]:
     for miss in misses:
-        rank, limit = miss.get("rank"), miss.get("limit_seconds")
-        if type(rank) is not int or not isinstance(limit, (int, float)):
+        rank, limit = miss.get("rank"), seconds_or_none(miss.get("limit_seconds"))
+        if type(rank) is not int or limit is None:
             continue
         cause, section = str(miss.get("cause")), miss.get("section")
         late = miss.get("late_at_most_seconds", miss.get("late_seconds"))
@@ -188,7 +188,7 @@ def _spared(misses: Iterable[Mapping[str, Any]]) -> Iterator[Spared]:
             generation=generation if type(generation) is int else None,
             rank=rank,
             kind=f"section {section}" if cause == "section" else cause,
-            limit_seconds=float(limit),
-            late_seconds=float(late) if isinstance(late, (int, float)) else None,
+            limit_seconds=limit,
+            late_seconds=seconds_or_none(late),
             was_late=miss.get("was_late") is not False,
         )

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["NodeGeneration", "generations_of", "text_or_none"]
+__all__ = ["NodeGeneration", "generations_of", "seconds_or_none", "text_or_none"]
+
+_LONGEST_SECONDS = 1e10
 
 
 class NodeGeneration(NamedTuple):
@@ -112,9 +114,8 @@ def _first_signs(phases: list[dict[str, Any]]) -> dict[int, int]:
 
 
 def _back_off(event: Mapping[str, Any]) -> tuple[int, int]:
-    seconds = event.get("seconds")
-    length_ns = int(seconds * NS_PER_SECOND) if isinstance(seconds, (int, float)) else 0
-    return event["t_ns"], event["t_ns"] + length_ns
+    seconds = seconds_or_none(event.get("seconds")) or 0.0
+    return event["t_ns"], event["t_ns"] + int(seconds * NS_PER_SECOND)
 
 
 def _count(value: object) -> int | None:
@@ -124,3 +125,9 @@ def _count(value: object) -> int | None:
 def text_or_none(value: object) -> str | None:
     """Return a text that says something; None for anything else."""
     return value if isinstance(value, str) and value else None
+
+
+def seconds_or_none(value: object) -> float | None:
+    """Return a duration; None for what is none, as a number that is longer than any clock has run."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) < _LONGEST_SECONDS else None  # type: ignore[arg-type]

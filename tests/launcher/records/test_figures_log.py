@@ -130,6 +130,21 @@ def test_a_damaged_line_is_left_out_and_said(tmp_path: Path, caplog: pytest.LogC
     assert len(caplog.records) == 2
 
 
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"closed": 1, "took_ns": 10**400, "longest_ns": 1, "close_calls": 0},
+        {"closed": 1 << 63, "took_ns": 1, "longest_ns": 1, "close_calls": 0},
+        {"closed": 1, "took_ns": 1, "longest_ns": 1, "close_calls": 0, "durations": {"10000000000": 1}},
+    ],
+)
+def test_a_number_that_no_word_holds_is_damage(tmp_path: Path, section: dict[str, object]) -> None:
+    log = EventLog(str(tmp_path), stem=FIGURES)
+    facts = {"iteration": 3, "done": 2, "open": {}, "sections": {"step": section}}
+    log.write(FIGURES, generation=0, is_full=False, is_last=False, ranks={"0": facts})
+    assert read_figure_lines(tmp_path) == []
+
+
 def test_a_folder_of_an_older_release_has_no_figures(tmp_path: Path) -> None:
     EventLog(str(tmp_path)).write("began")
     assert read_figure_lines(tmp_path) == []

@@ -200,3 +200,24 @@ def test_of_a_launcher_that_was_killed_everything_up_to_the_last_line_is_known(t
     assert report.generations[1].done in (kept[-1].iteration, kept[-1].iteration - 1)
     assert any(f"generation 1: what it did since the save of iteration {iteration}" in note for note in report.notes)
     assert seconds(report)["start"] == pytest.approx(run.truth.seconds["start"], abs=1e-3)
+
+
+def test_absurd_numbers_are_damage(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, near_misses=1, back_off_seconds=2.0)
+    huge = 10**400
+
+    def figures(line: dict[str, Any]) -> dict[str, Any]:
+        if line["is_last"] and line["generation"] == 1:
+            line["ranks"]["0"]["sections"]["step"]["took_ns"] = huge
+        return line
+
+    def events(line: dict[str, Any]) -> dict[str, Any]:
+        absurd = {"near_miss": "late_at_most_seconds", "backing_off": "seconds", "began": "process_began_ns"}
+        return {**line, absurd[line["event"]]: huge} if line["event"] in absurd else line
+
+    rewritten(run.folders[0] / "figures.jsonl", figures)
+    rewritten(run.folders[0] / "events.jsonl", events)
+    report = reported(run)
+    page(report)
+    assert any("a damaged line of figures is left out" in note for note in report.notes)
+    assert [miss.late_seconds for miss in report.near_misses] == [None]

@@ -6,6 +6,7 @@ Times here are ``CLOCK_MONOTONIC`` nanoseconds of the launch's machine. They are
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,8 +14,15 @@ from typing import Any, NamedTuple
 
 from launcher.processes.proc import boot_id, process_status
 from launcher.records.event_files import EventFile, event_files, read_event_file
+from launcher.records.figures_log import FIGURES
 from launcher.records.format_versions import UnknownVersionError
-from launcher.reports.node_generations import NodeGeneration, generations_of, seconds_or_none, text_or_none
+from launcher.reports.node_generations import (
+    NodeGeneration,
+    generations_of,
+    generations_unstarted,
+    seconds_or_none,
+    text_or_none,
+)
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["Launch", "Spared", "read_launches", "with_last_lines"]
@@ -47,6 +55,8 @@ class Launch(NamedTuple):
     """Seconds since 1970 when this machine's monotonic clock stood at zero."""
     began_ns: int
     """When its process was started, or, in runs of earlier releases, when it first wrote."""
+    is_begun_known: bool
+    """Its first events are there; without them, it begins here with its first line."""
     ended_ns: int | None
     last_ns: int
     """When it has written last."""
@@ -113,7 +123,8 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]]) -> Launc
         named[event["event"]].append(event)
     began: Mapping[str, Any] = next(iter(named["began"]), {})
     ended: Mapping[str, Any] = next(iter(named["ended"]), {})
-    first_ns, last_ns = min(event["t_ns"] for event in events), max(event["t_ns"] for event in events)
+    lines = () if began else _figures_of(folder, file)
+    first_ns, last_ns = min(event["t_ns"] for event in (*events, *lines)), max(event["t_ns"] for event in events)
     process_ns = began.get("process_began_ns")
     pid = file.launcher if file.launcher is not None else began.get("launcher")
     configuration = began.get("configuration")
@@ -127,6 +138,7 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]]) -> Launc
         pid=pid if type(pid) is int else None,
         epoch=file.epoch,
         began_ns=min(process_ns, first_ns) if type(process_ns) is int and process_ns > 0 else first_ns,
+        is_begun_known=bool(began),
         ended_ns=ended.get("t_ns"),
         last_ns=last_ns,
         is_running=may_run is True,
@@ -137,10 +149,21 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]]) -> Launc
         went_back=bool(ended.get("went_back")),
         lost_lines=sum(event["lines"] for event in named["lost"] if type(event.get("lines")) is int),
         safety_factor=factor if isinstance(factor, float) and factor >= 1 else 5.0,
-        generations=tuple(generations_of(named)),
+        generations=tuple(() if began else generations_unstarted(named, lines)) + tuple(generations_of(named)),
         spared=tuple(_spared(named["near_miss"])),
         file=file.path,
     )
+
+
+def _figures_of(folder: str, file: EventFile) -> list[dict[str, Any]]:
+    """Return the lines of figures of the launcher that has written a file of events."""
+    lines = []
+    for path in event_files(folder, FIGURES):
+        with contextlib.suppress(OSError, UnknownVersionError):  # said where they are read for the ranks
+            other = read_event_file(path)
+            if other is not None and (other.boot, other.launcher) == (file.boot, file.launcher):
+                lines += other.events
+    return lines
 
 
 def _may_run(file: EventFile, pid: object, run_folder: str) -> bool | None:
@@ -149,6 +172,8 @@ def _may_run(file: EventFile, pid: object, run_folder: str) -> bool | None:
     Nothing of it is touched.
     """
     if file.boot != boot_id():
+        return None
+    if not run_folder:  # its first events were removed
         return None
     if not os.path.isdir(run_folder):  # removed at the end, and by the monitor where the launcher was killed
         return False

@@ -148,7 +148,8 @@ def _during(
         return
     lost_ns, is_about = lost_from_ns(loss, member, life)
     lost_ns = told_ns if lost_ns is None else min(max(lost_ns, first_ns), told_ns)
-    saving_ns = min(life.checkpointing_ns(lost_ns), lost_ns - first_ns)
+    saving_ns = life.checkpointing_ns(lost_ns) - life.checkpointing_ns(first_ns)  # its first lines may be missing
+    saving_ns = max(0, min(saving_ns, lost_ns - first_ns))
     yield None, "checkpointing", saving_ns, is_about
     yield None, "productive", lost_ns - first_ns - saving_ns, is_about
     yield None, "lost_work", told_ns - lost_ns, is_about or loss.kept is Kept.ITERATION
@@ -234,7 +235,9 @@ def ledger(story: Story, accounts: Accounts) -> Ledger:
         by_rank=tuple(_row(place, ranks[place], by_place[place]) for place in places if place in ranks),
         repeated=total_repeated(accounts.losses),
         steps=steps,
-        step_seconds=_step_seconds([by_place[place]["productive"] for place in places], steps),
+        step_seconds=None
+        if any(not launch.is_begun_known for launch in story.launches)  # the time of the first steps is not here
+        else _step_seconds([by_place[place]["productive"] for place in places], steps),
     )
 
 

@@ -5,14 +5,19 @@ Times are ``CLOCK_MONOTONIC`` nanoseconds of its machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["NodeGeneration", "generations_of", "seconds_or_none", "text_or_none"]
+__all__ = ["NodeGeneration", "generations_of", "generations_unstarted", "seconds_or_none", "text_or_none"]
 
 _LONGEST_SECONDS = 1e10
+_OF_GENERATIONS = (
+    *("phases", "hang", "failure", "seen", "fenced", "request", "finished", "stopped"),
+    *("backing_off", "job_incident", "near_miss", "withdrawn", "rendezvous"),
+)
+"""Events that have the number of a generation."""
 
 
 class NodeGeneration(NamedTuple):
@@ -43,33 +48,57 @@ class NodeGeneration(NamedTuple):
 def generations_of(named: Mapping[str, list[dict[str, Any]]]) -> Iterator[NodeGeneration]:
     """Yield the generations that a launcher has started, from its events by their names."""
     for started in named["started"]:
-        number = started.get("generation")
-        if type(number) is not int:
-            continue
-        of = {
-            name: [event for event in named[name] if event.get("generation") == number]
-            for name in (
-                *("phases", "hang", "failure", "seen", "fenced", "request", "finished", "stopped"),
-                *("backing_off", "job_incident", "near_miss", "withdrawn", "rendezvous"),
-            )
-        }
-        seen_ns, kind, first = _end(of)
-        backed_off = of["backing_off"][-1] if of["backing_off"] else None
-        yield NodeGeneration(
-            number=number,
-            started_ns=started["t_ns"],
-            local_ranks=tuple(sorted(int(rank) for rank in started.get("pids", {}) if str(rank).isdigit())),
-            first_sign_ns=_first_signs(of["phases"]),
-            seen_ns=seen_ns,
-            kind=kind,
-            culprits=tuple(sorted({rank for rank in _listed(first.get("culprits")) if type(rank) is int})),
-            incident_folder=text_or_none(first.get("folder")),
-            finished_ns=of["finished"][0]["t_ns"] if of["finished"] else None,
-            stopped_ns=of["stopped"][-1]["t_ns"] if of["stopped"] else None,
-            backed_off_ns=None if backed_off is None else _back_off(backed_off),
-            failed_elsewhere=bool(of["job_incident"]),
-            nodes=_count(of["rendezvous"][-1].get("nodes")) if of["rendezvous"] else None,
-        )
+        if type(number := started.get("generation")) is int:
+            local_ranks = {int(rank) for rank in started.get("pids", {}) if str(rank).isdigit()}
+            yield _generation(named, number, started["t_ns"], local_ranks)
+
+
+def generations_unstarted(
+    named: Mapping[str, list[dict[str, Any]]], lines: Sequence[Mapping[str, Any]]
+) -> Iterator[NodeGeneration]:
+    """Yield the generations that ran when the first events of a launcher were removed; each begins with its first line.
+
+    Args:
+        named: The events that are left, by their names.
+        lines: The lines of figures that are left.
+    """
+    started = {event.get("generation") for event in named["started"]}
+    first_ns: dict[int, int] = {}
+    for event in (*(event for name in _OF_GENERATIONS for event in named.get(name, ())), *lines):
+        if type(number := event.get("generation")) is int and number not in started:
+            first_ns[number] = min(first_ns.get(number, event["t_ns"]), event["t_ns"])
+    for number in sorted(first_ns):
+        ranks = _local_ranks(line for line in lines if line.get("generation") == number)
+        yield _generation(named, number, first_ns[number], ranks or _local_ranks(lines))
+
+
+def _local_ranks(lines: Iterable[Mapping[str, Any]]) -> set[int]:
+    ranks = [line["ranks"].values() for line in lines if isinstance(line.get("ranks"), dict)]
+    known = {facts.get("local_rank") for each in ranks for facts in each if isinstance(facts, dict)}
+    return {local_rank for local_rank in known if type(local_rank) is int}
+
+
+def _generation(
+    named: Mapping[str, list[dict[str, Any]]], number: int, started_ns: int, local_ranks: Iterable[int]
+) -> NodeGeneration:
+    of = {name: [e for e in named.get(name, ()) if e.get("generation") == number] for name in _OF_GENERATIONS}
+    seen_ns, kind, first = _end(of)
+    backed_off = of["backing_off"][-1] if of["backing_off"] else None
+    return NodeGeneration(
+        number=number,
+        started_ns=started_ns,
+        local_ranks=tuple(sorted(local_ranks)),
+        first_sign_ns=_first_signs(of["phases"]),
+        seen_ns=seen_ns,
+        kind=kind,
+        culprits=tuple(sorted({rank for rank in _listed(first.get("culprits")) if type(rank) is int})),
+        incident_folder=text_or_none(first.get("folder")),
+        finished_ns=of["finished"][0]["t_ns"] if of["finished"] else None,
+        stopped_ns=of["stopped"][-1]["t_ns"] if of["stopped"] else None,
+        backed_off_ns=None if backed_off is None else _back_off(backed_off),
+        failed_elsewhere=bool(of["job_incident"]),
+        nodes=_count(of["rendezvous"][-1].get("nodes")) if of["rendezvous"] else None,
+    )
 
 
 def _end(of: Mapping[str, list[dict[str, Any]]]) -> tuple[int | None, str | None, Mapping[str, Any]]:

@@ -45,6 +45,11 @@ def _of_launches(story: Story) -> Iterator[str]:
             yield f"{who} is still running: the figures are those of its last line"
         elif launch.ended_ns is None:
             yield f"{who} has not said that it ended, as when it is killed: its time ends with its last line"
+        if not launch.is_begun_known:
+            yield (
+                f"{who}: its first events are missing, as where the files of a run that goes on are removed; it begins "
+                "here with its first line, and what was before that is not known"
+            )
         if launch.lost_lines:
             yield f"{who} could not write {launch.lost_lines} line(s) of its events; what they said is missing here"
         if not launch.generations:

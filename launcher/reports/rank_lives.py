@@ -109,10 +109,10 @@ class RankLife:
 
     def checkpointing_ns(self, until_ns: int) -> int:
         """Return how long it had been ``checkpointing`` in all until then, by the saves and samples nearest to it."""
-        before = [(save.t_ns, save.checkpointing_ns) for save in self.saves.values() if save.t_ns <= until_ns]
-        before += [(s.t_ns, s.inside_ns.get(CHECKPOINTING, 0)) for s in self.samples if s.t_ns <= until_ns]
+        before = [save.checkpointing_ns for save in self.saves.values() if save.t_ns <= until_ns]
+        before += [sample.inside_ns.get(CHECKPOINTING, 0) for sample in self.samples if sample.t_ns <= until_ns]
         total = self.sections[CHECKPOINTING].took_ns if CHECKPOINTING in self.sections else 0
-        return total if until_ns >= self.last_ns else max(before, default=(0, 0))[1]
+        return total if until_ns >= self.last_ns else max(before, default=0)
 
     def reached_ns(self, iteration: int) -> int | None:
         """Return about when it had done an iteration, between the samples around that; None where it is not known."""

@@ -14,7 +14,7 @@ from launcher.reports.build import make_report
 from launcher.reports.model import Ledger, Report
 from launcher.reports.page import page
 from launcher.reports.terminal import lines as text_of
-from tests.launcher.reports.invented_runs import Failure, InventedRun, invent_run
+from tests.launcher.reports.invented_runs import EPOCH, Failure, InventedRun, invent_run
 
 CLOSE = 1e-6
 
@@ -221,3 +221,61 @@ def test_absurd_numbers_are_damage(tmp_path: Path) -> None:
     page(report)
     assert any("a damaged line of figures is left out" in note for note in report.notes)
     assert [miss.late_seconds for miss in report.near_misses] == [None]
+
+
+# ---- files that were removed in mid-run ------------------------------------------------------------------
+
+
+def emptied(run: InventedRun, at: float) -> float:
+    """Make the files anew, as launchers do when their log folder was emptied; return when the first line left is."""
+    first_ns: list[int] = []
+    began: dict[str, Any] = json.loads((run.folders[0] / "events.jsonl").read_text().splitlines()[0])
+    about = {key: began[key] for key in ("version", "node", "boot", "launcher")}
+    for name in ("events.jsonl", "figures.jsonl"):
+        path = run.folders[0] / name
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        kept = [line for line in lines if line["t_ns"] > began["t_ns"] + at * 1e9]
+        first_ns.append(kept[0]["t_ns"])
+        lost = {
+            "event": "lost",
+            "t_ns": kept[0]["t_ns"] + 1,
+            "time": kept[0]["time"],
+            "lines": len(lines) - len(kept),
+            **about,
+        }
+        path.write_text("".join(json.dumps(line) + "\n" for line in (lost, *kept)))
+    began_ns: int = began["t_ns"]
+    return (min(first_ns) - began_ns) / 1e9
+
+
+def test_of_a_launcher_whose_files_were_removed_the_rest_is_told(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=[Failure(27, 1), Failure(38, 0)], steps=60, lines=200)
+    first = run.lives[0]
+    began = emptied(run, first.saves[0][1] + 4.0)
+    report = reported(run)
+    found, truth = seconds(report), run.truth.seconds
+    assert report.ledger.wall_seconds == pytest.approx(run.seconds - began, abs=1e-3)
+    for key in ("lost_work", "detection", "stop", "rendezvous", "idle"):
+        assert found[key] == pytest.approx(truth[key], abs=1e-3), key
+    assert found["start"] == pytest.approx(
+        sum((life.first_step or 0.0) - life.started for life in run.lives[1:]), abs=1e-3
+    )
+    assert first.first_step is not None
+    assert found["productive"] == pytest.approx(truth["productive"] - (began - first.first_step - 1.0), abs=1e-3)
+    assert found["checkpointing"] == pytest.approx(truth["checkpointing"] - 1.0, abs=1e-3)
+    assert "unknown" not in found
+    assert (report.ledger.repeated, report.ledger.steps, report.ledger.step_seconds) == (7 + 8, 60, None)
+    assert [[culprit.rank for culprit in incident.culprits] for incident in report.incidents] == [[1], [0]]
+    assert report.runs[0].restarts == 2
+    assert any("its first events are missing" in note for note in report.notes)
+    assert not any("figures.jsonl is left out" in note for note in report.notes)
+
+
+def test_of_a_run_that_goes_on_whose_files_were_removed_the_last_line_tells_whether_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = invent_run(tmp_path, failures=1, is_going_on=True)
+    emptied(run, run.lives[1].started - 5.0)
+    monkeypatch.setattr("launcher.reports.launches.time.time", lambda: EPOCH + run.seconds)
+    monkeypatch.setattr("launcher.reports.launches.boot_id", lambda: "boot-0")
+    assert reported(run).is_running

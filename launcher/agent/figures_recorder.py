@@ -55,6 +55,7 @@ class FiguresRecorder:
         self._before: dict[int, Any] = {}
         self._saves: dict[int, Any] = {}
         self._first_steps: dict[int, int | None] = {}
+        self._made_anew = 0
 
     def generation_started(self) -> None:
         """Begin to note the figures of a new generation; its first line is due at once."""
@@ -110,6 +111,9 @@ class FiguresRecorder:
         known = dict(found)
         first_steps = {rank: facts["first_step_ns"] for rank, facts in known.items()}
         is_full |= first_steps != self._first_steps  # from where the generation goes on is known from here on
+        # What the lines before have said is missing.
+        is_full |= self._log.lost > 0 or self._log.made_anew != self._made_anew
+        self._made_anew = self._log.made_anew
         if is_full:
             self._first_steps = first_steps
         ranks = {}

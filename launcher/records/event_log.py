@@ -68,6 +68,8 @@ class EventLog:
         self._stem = stem
         self.lost = 0
         """Lines that could not be written and were not reported yet."""
+        self.made_anew = 0
+        """How often the file was made anew."""
         self._background = background or Background("ft_events", _ROOM_BYTES)
         self._is_first = True
         self._is_torn = False
@@ -161,6 +163,7 @@ class EventLog:
         why = f"somebody has removed the file of {self._stem}"
         announce(f"{why}; {self.path} is made anew, without {self._in_file} line(s)", event="log_folder")
         self._in_file, self._is_torn = 0, False
+        self.made_anew += 1
         self._on_made_anew()
 
 

@@ -13,7 +13,8 @@ The launcher of each node writes a line about its ranks now and then, and one wh
 
 All figures grow within a generation. A line that is not full leaves out the rows from ``local_rank`` on, the durations,
 and sections whose figures are those of the line before; ``saves`` are in it where some are new, those alone. Full are
-the first and the last line of a generation, the first after a rank has begun its first step, and each thirtieth.
+the first and the last line of a generation, the first after a rank has begun its first step or after lines were lost,
+and each thirtieth.
 """
 
 from __future__ import annotations

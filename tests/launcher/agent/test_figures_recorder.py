@@ -26,7 +26,8 @@ class World:
         self.closed = {0: 0, 1: 0}  # sections, by rank
         self.first_step: dict[int, int] = {}
         self.saves: list[dict[str, int]] = []
-        self.recorder = FiguresRecorder(EventLog(str(folder), stem=FIGURES), Background("test", 1 << 20))
+        self.log = EventLog(str(folder), stem=FIGURES)
+        self.recorder = FiguresRecorder(self.log, Background("test", 1 << 20))
         self.recorder.generation_started()
 
     def line_of_rank(self, local_rank: int, cell: bytes, _: bytes) -> tuple[int, dict[str, Any]] | None:
@@ -101,6 +102,20 @@ def test_a_line_is_full_once_a_rank_has_begun_its_first_step(world: World) -> No
             world.first_step[number // 4] = 77
         world.note()
     assert [line.is_full for line in world.lines] == [True, False, True, False, True, False]
+
+
+def test_a_line_is_full_after_lines_were_lost(world: World) -> None:
+    """What is not full tells what has changed since the line before."""
+    world.note()
+    world.note()
+    world.log.lost = 2  # as where the disk was full
+    world.note()
+    world.note()
+    assert [line.is_full for line in world.lines] == [True, False, True, False]
+    Path(world.log.path).unlink()
+    for _ in range(3):
+        world.note()
+    assert [line.is_full for line in world.lines] == [False, True, False]
 
 
 def test_a_save_is_told_in_the_next_line_and_once(world: World) -> None:

@@ -128,12 +128,17 @@ def _run(story: Story, number: int) -> Run:
     ends = [
         story.at(index, launch.ended_ns) for index, launch in zip(indices, launches, strict=True) if launch.ended_ns
     ]
-    worst = max(launches, key=lambda launch: (launch.exit_code or 0, launch.outcome not in (None, "succeeded")))
+    silent = [index for index in indices if not (story.launches[index].ended_ns or story.launches[index].is_running)]
+    lost = silent if len(silent) < len(indices) else []  # nobody was lost where nobody has gone on
+    worst = max(
+        (story.launches[index] for index in indices if index not in lost),
+        key=lambda launch: (launch.exit_code or 0, launch.outcome not in (None, "succeeded")),
+    )
     return Run(
         name=os.path.basename(launches[0].folder),
         folders=tuple(dict.fromkeys(launch.folder for launch in launches)),
         began=story.at(indices[0], launches[0].began_ns),
-        ended=max(ends) if len(ends) == len(launches) else None,
+        ended=max(ends) if ends and len(ends) == len(launches) - len(lost) else None,
         last_seen=max(story.at(index, end_ns(launch)) for index, launch in zip(indices, launches, strict=True)),
         is_running=any(launch.is_running for launch in launches),
         outcome=worst.outcome,
@@ -143,6 +148,7 @@ def _run(story: Story, number: int) -> Run:
         nodes=len({story.node_of[index] for index in indices}),
         restarts=max(len(generations) - 1, 0),
         began_at=_iso(launches[0].at(launches[0].began_ns)),
+        nodes_lost=len({story.node_of[index] for index in lost}),
     )
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "count",
     "duration",
     "limit_of",
+    "nodes_lost",
     "rank_list",
     "seconds",
     "share",
@@ -84,6 +85,11 @@ def signed_share(value: float | None) -> str:
 def count(value: int | None) -> str:
     """Return a number of things, with separators of thousands."""
     return UNKNOWN if value is None else f"{value:,}"
+
+
+def nodes_lost(number: int) -> str:
+    """Return ``1 node was lost``."""
+    return f"{count(number)} node{' was' if number == 1 else 's were'} lost"
 
 
 def axis_time(value: float) -> str:

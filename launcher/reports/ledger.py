@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from launcher.reports.absences import absences
 from launcher.reports.lost_work import Kept, Loss, kept_steps, lost_from_ns, total_repeated
 from launcher.reports.model import CATEGORIES, Ledger, LedgerEntry, RankLedger
 from launcher.reports.rank_lives import RankLife
@@ -57,6 +58,7 @@ def account(story: Story, found: Sequence[Loss]) -> Accounts:
     for number in range(len(story.launches)):
         entries += _of_launch(story, number, found, has_steps=has_steps)
     entries += _between_launches(story)
+    entries += _absent(story)
     return Accounts(tuple(entries), tuple(found), _by_generation(entries))
 
 
@@ -202,6 +204,14 @@ def _between_launches(story: Story) -> Iterator[Entry]:
                 gap_ns = int((other.at(other.began_ns) - one.at(end_ns(one))) * NS_PER_SECOND)
             locals_ = sorted({local for generation in other.generations for local in generation.local_ranks})
             yield from (Entry((node, local), None, None, "between_runs", max(0, gap_ns)) for local in locals_)
+
+
+def _absent(story: Story) -> Iterator[Entry]:
+    """Tell of places whose node took no part for a while, so that all add up to the wall time of the job."""
+    for node, ns in absences(story):
+        own = (story.launches[number] for number, name in story.node_of.items() if name == node)
+        for local in sorted({local for launch in own for each in launch.generations for local in each.local_ranks}):
+            yield Entry((node, local), None, None, "absent", ns)
 
 
 # ---- sums -----------------------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ __all__ = [
     "SlowRank",
     "Span",
     "Suspect",
+    "wall_seconds",
 ]
 
 SECTION = "section"
@@ -86,7 +87,8 @@ class Run(NamedTuple):
     is_running: bool
     """No end was written, and a launcher of it lives, or lines are still being written."""
     outcome: str | None
-    """``succeeded``, ``failed``, ``broken off``, ``ended by SIGTERM``; None where no end was written."""
+    """``succeeded``, ``failed``, ``broken off``, ``ended by SIGTERM``; None where no end was written. Of several nodes
+    the worst one, without those that were lost."""
     exit_code: int | None
     why: str | None
     """Why it was given up."""
@@ -97,6 +99,8 @@ class Run(NamedTuple):
     """How many generations followed another one."""
     began_at: str
     """Wall clock, ISO 8601 with the time zone."""
+    nodes_lost: int = 0
+    """On how many of its nodes the launcher has ended without a word, while others went on."""
 
 
 class Node(NamedTuple):
@@ -211,3 +215,9 @@ class Report(NamedTuple):
     recommendations: tuple[Recommendation, ...]
     notes: tuple[str, ...]
     """What could not be read, and what that means for the figures."""
+
+
+def wall_seconds(report: Report) -> float:
+    """Return how long a story took; of one run, what the rows of its ledger add up to."""
+    is_one = len(report.runs) == 1 and bool(report.ledger.entries)
+    return report.ledger.wall_seconds if is_one else report.seconds

@@ -29,6 +29,7 @@ CATEGORIES = (
     Category("waiting", "waiting", "back-off before a restart, where starts kept failing"),
     Category("idle", "idle at the end", "from the last sign of progress to the end of the launcher"),
     Category("between_runs", "between runs", "from the end of one launcher to the begin of the next one there"),
+    Category("absent", "not in the job", "before a node's launcher began, or after it was lost or had left"),
     Category("unknown", "unknown", "what the run has not written down"),
 )
 """In the order in which they are shown. Together they are the whole wall time."""
@@ -109,8 +110,8 @@ class Ledger(NamedTuple):
     """Where the time went."""
 
     wall_seconds: float
-    """From the begin to the end (or to the last line) of the launchers, averaged over the ranks (a duration). The
-    entries add up to it."""
+    """From the begin to the end (or to the last line) of the launchers, averaged over the ranks (a duration), the time
+    in which a node took no part in its run included. The entries add up to it."""
     rank_seconds: float
     """The same, summed over the ranks."""
     entries: tuple[LedgerEntry, ...]

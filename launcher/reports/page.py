@@ -14,8 +14,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.reports.formats import clock, count, duration
-from launcher.reports.model import Report, Run
+from launcher.reports.formats import clock, count, duration, nodes_lost
+from launcher.reports.model import Report, Run, wall_seconds
 from launcher.reports.page_incidents import headline, incidents
 from launcher.reports.page_markup import Markup, Part, element, plain
 from launcher.reports.page_tables import ledger, limits, near_misses, notes, recommendations, slow_ranks, table
@@ -96,9 +96,10 @@ def _state(report: Report) -> Markup:
 def _outcome(run: Run) -> str:
     if run.is_running:
         return "still running"
+    lost = f", {nodes_lost(run.nodes_lost)}" if run.nodes_lost else ""
     if run.outcome is None:
-        return "no end was written"
-    return run.outcome if run.exit_code is None else f"{run.outcome}, exit code {run.exit_code}"
+        return f"no end was written{lost}"
+    return f"{run.outcome}{'' if run.exit_code is None else f', exit code {run.exit_code}'}{lost}"
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:
@@ -108,7 +109,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     last = report.runs[-1] if report.runs else None
     facts = [
         ("job", f"{count(world)} ranks on {count(nodes)} {'node' if nodes == 1 else 'nodes'}"),
-        ("lasts until now" if report.is_running else "lasted", duration(report.seconds)),
+        ("lasts until now" if report.is_running else "lasted", duration(wall_seconds(report))),
         ("began", clock(report.began_at, report.began_epoch, 0.0)),
         ("restarts", count(restarts)),
         ("incidents", count(len(report.incidents))),

@@ -6,8 +6,18 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from launcher.records.readable import readable
-from launcher.reports.formats import clock, count, duration, limit_of, rank_list, seconds, share, signed_share
-from launcher.reports.model import Incident, Ledger, LedgerEntry, Report, Run, Suspect
+from launcher.reports.formats import (
+    clock,
+    count,
+    duration,
+    limit_of,
+    nodes_lost,
+    rank_list,
+    seconds,
+    share,
+    signed_share,
+)
+from launcher.reports.model import Incident, Ledger, LedgerEntry, Report, Run, Suspect, wall_seconds
 
 __all__ = ["lines"]
 
@@ -58,7 +68,7 @@ def _head(report: Report) -> Iterator[str]:
         f"  {count(ranks)} rank{'s' * (ranks != 1)} on {count(nodes)} node{'s' * (nodes != 1)}, {_outcome(report)}, "
         f"{count(restarts)} restart{'s' * (restarts != 1)}"
     )
-    yield f"  {clock(report.began_at, report.began_epoch, 0.0)}, {duration(report.seconds)}{steps}"
+    yield f"  {clock(report.began_at, report.began_epoch, 0.0)}, {duration(wall_seconds(report))}{steps}"
     if len(report.runs) > 1:
         for run in report.runs:
             yield f"  {run.name}: {duration(run.last_seen - run.began)}, {_ended(run)}"
@@ -73,15 +83,16 @@ def _steps(costs: Ledger) -> str:
 
 
 def _outcome(report: Report) -> str:
-    return "still running" if report.is_running else _ended(report.runs[-1])
+    return "still running" if report.is_running and not report.runs[-1].is_running else _ended(report.runs[-1])
 
 
 def _ended(run: Run) -> str:
+    lost = f", {nodes_lost(run.nodes_lost)}" if run.nodes_lost else ""
     if run.is_running:
-        return "still running"
+        return f"still running{lost}"
     if run.outcome is None:
-        return "its end was not written"
-    return f"{run.outcome} (exit code {run.exit_code})" if run.exit_code is not None else run.outcome
+        return f"its end was not written{lost}"
+    return f"{run.outcome}{f' (exit code {run.exit_code})' if run.exit_code is not None else ''}{lost}"
 
 
 def _ledger(report: Report, width: int, bar: str) -> Iterator[str]:

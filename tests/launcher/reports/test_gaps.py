@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.reports.build import make_report
+from launcher.reports.formats import duration
 from launcher.reports.model import Ledger, Report
 from launcher.reports.page import page
 from launcher.reports.terminal import lines as text_of
@@ -279,3 +280,44 @@ def test_of_a_run_that_goes_on_whose_files_were_removed_the_last_line_tells_whet
     monkeypatch.setattr("launcher.reports.launches.time.time", lambda: EPOCH + run.seconds)
     monkeypatch.setattr("launcher.reports.launches.boot_id", lambda: "boot-0")
     assert reported(run).is_running
+
+
+# ---- nodes that were lost --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("skew", [0.0, 7.5])
+def test_a_job_that_ended_well_after_a_node_was_lost_says_both(tmp_path: Path, skew: float) -> None:
+    run = invent_run(tmp_path, ranks=6, nodes=3, failures=[Failure(17, 3)], steps=40, own_folders=True, skew=skew)
+    lost = run.folders[1]
+    seen = run.lives[0].seen
+    assert seen is not None
+    began_ns = json.loads((lost / "events.jsonl").read_text().splitlines()[0])["t_ns"]
+    for name in ("events.jsonl", "figures.jsonl"):
+        rewritten(lost / name, lambda line: line if line["t_ns"] < began_ns + (seen - 0.5) * 1e9 else None)
+    last_ns = max(
+        json.loads((lost / name).read_text().splitlines()[-1])["t_ns"] for name in ("events.jsonl", "figures.jsonl")
+    )
+    report = reported(run)
+    assert report.ledger.wall_seconds == pytest.approx(run.seconds, abs=1e-3)
+    assert all(row.wall_seconds == pytest.approx(run.seconds, abs=1e-3) for row in report.ledger.by_rank)
+    assert seconds(report)["absent"] == pytest.approx((run.seconds - (last_ns - began_ns) / 1e9) / 3, abs=1e-3)
+    (told,) = report.runs
+    assert (told.outcome, told.exit_code, told.nodes_lost, told.is_running) == ("succeeded", 0, 1, False)
+    assert told.ended is not None
+    text = "\n".join(text_of(report))
+    assert "6 ranks on 3 nodes, succeeded (exit code 0), 1 node was lost, 1 restart" in text
+    assert f"{duration(run.seconds)};" in text
+    assert "succeeded, exit code 0, 1 node was lost" in page(report)
+
+
+def test_a_node_that_began_later_was_not_in_the_job_before(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, ranks=4, nodes=2, failures=[Failure(17, 3)], steps=40, own_folders=True)
+    late = run.folders[1]
+    lines = [json.loads(line) for line in (late / "events.jsonl").read_text().splitlines()]
+    began_ns = lines[0]["t_ns"]
+    lines[0] |= {"t_ns": began_ns + 2 * 10**9}
+    (late / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report = reported(run)
+    assert seconds(report)["absent"] == pytest.approx(1.0, abs=1e-3)
+    assert report.ledger.wall_seconds == pytest.approx(run.seconds, abs=1e-3)
+    assert report.runs[0].nodes_lost == 0

@@ -1,0 +1,76 @@
+"""When a node took no part in a job that ran on others: before its launcher began, and after it was lost or had left.
+
+Clocks of two machines are not compared. Those of a run's launchers are laid on each other where they have started the
+same generation, so what is told is a difference of durations.
+"""
+
+from __future__ import annotations
+
+import collections
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+
+from launcher.reports.story import Story, end_ns
+from resilience_core.system.clock import NS_PER_SECOND
+
+__all__ = ["absences"]
+
+_LEAST_NS = NS_PER_SECOND
+"""Launchers of a job never begin and end at the same moment; less than that is not told."""
+
+
+def absences(story: Story) -> Iterator[tuple[str, int]]:
+    """Yield nodes that took no part in their run for a while, and for how long (nanoseconds).
+
+    The time between two launchers of one node is not among it.
+    """
+    of_node: dict[str, list[int]] = collections.defaultdict(list)
+    for number, name in story.node_of.items():
+        if story.launches[number].generations:
+            of_node[name].append(number)
+    for run in story.runs:
+        numbers = [number for number in run if story.launches[number].generations]
+        shifts = _shifts(story, numbers)
+        begins = {number: story.launches[number].began_ns + shifts[number] for number in numbers}
+        ends = {number: end_ns(story.launches[number]) + shifts[number] for number in numbers}
+        for node, own in of_node.items():
+            first, last = own[0], own[-1]
+            if first in begins and begins[first] - min(begins.values()) >= _LEAST_NS:
+                yield node, begins[first] - min(begins.values())
+            has_gone = last in ends and not story.launches[last].is_running
+            if has_gone and max(ends.values()) - ends[last] >= _LEAST_NS:
+                yield node, max(ends.values()) - ends[last]
+
+
+def _shifts(story: Story, numbers: Sequence[int]) -> dict[int, int]:
+    """Return what is to be added to the times of each launch of a run, so that those of one moment are the same."""
+    shifts: dict[int, int] = {}
+    left = list(numbers)
+    while left:
+        # Those that have nothing to do with the others come last, and are laid there by the wall clock.
+        known = ((number, shift) for number in left if (shift := _shift(story, number, shifts)) is not None)
+        number, shift = next(known, (left[0], None))
+        if shift is None and shifts:
+            other = next(iter(shifts))
+            apart = story.launches[number].epoch - story.launches[other].epoch
+            shift = shifts[other] + round(apart * NS_PER_SECOND)
+        shifts[number] = shift or 0
+        left.remove(number)
+    return shifts
+
+
+def _shift(story: Story, number: int, shifts: Mapping[int, int]) -> int | None:
+    """Return the same for one launch, by another of its machine, or by the generations that both have started."""
+    one, own = story.launches[number], _started(story, number)
+    for other, shift in shifts.items():
+        if story.launches[other].boot == one.boot:
+            return shift
+    for other, shift in shifts.items():
+        theirs = _started(story, other)
+        if both := own.keys() & theirs.keys():
+            return shift + round(statistics.median(theirs[each] - own[each] for each in both))
+    return None
+
+
+def _started(story: Story, number: int) -> dict[int, int]:
+    return {generation.number: generation.started_ns for generation in story.launches[number].generations}

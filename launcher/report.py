@@ -2,6 +2,7 @@
 
     ft_report ft_logs/latest
     ft_report ft_logs/latest --html report.html
+    ft_report ft_logs/latest --html - > report.html
     ft_report --json - /logs/node-a/run /logs/node-b/run
 
 It only reads files, those of a run that is going on, too, and needs neither torch nor any other package. Exit codes:
@@ -14,7 +15,7 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from launcher.processes.exit_codes import REFUSED, SUCCEEDED
 from launcher.reports.as_json import as_json
@@ -24,6 +25,8 @@ from launcher.reports.model import Report
 from launcher.reports.terminal import lines
 
 __all__ = ["main", "make_parser"]
+
+_STANDARD_OUTPUT = "-"
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -40,7 +43,9 @@ def make_parser() -> argparse.ArgumentParser:
         help="a run's log folder, or the folder of log folders for its newest run; several: the nodes of one run, the "
         "runs of one training, or both",
     )
-    parser.add_argument("--html", metavar="FILE", help="write one self-contained page, too")
+    parser.add_argument(
+        "--html", metavar="FILE", help="write one self-contained page, too; '-' for standard output alone"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the report for programs; '-' for standard output alone")
     parser.add_argument(
         "--straggler-log",
@@ -59,6 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name; those of the process when None.
     """
     options = make_parser().parse_args(argv)
+    if options.html == options.json == _STANDARD_OUTPUT:
+        return _refused("--html - and --json - are two documents in one; name a file for one of them")
+    if sys.stdout is None:  # closed by whoever started this
+        return _refused("standard output is closed, and there is nowhere to report to; lead it to a file or /dev/null")
     try:
         report = make_report(run_folders(options.folders), options.straggler_log)
         return _write(report, options)
@@ -72,21 +81,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _write(report: Report, options: argparse.Namespace) -> int:
+    documents: list[tuple[str | None, Callable[[Report], str]]] = [(options.json, as_json)]
     if options.html is not None:
-        from launcher.reports.page import write_page  # a page is asked for seldom
+        from launcher.reports.page import page  # a page is asked for seldom
 
-        write_page(report, options.html)
-    if options.json == "-":
-        sys.stdout.write(as_json(report))
-    elif options.json is not None:
-        with open(options.json, "w", encoding="utf-8") as file:
-            file.write(as_json(report))
-    if options.json != "-":
+        documents.append((options.html, page))
+    for path, made in documents:
+        if path == _STANDARD_OUTPUT:
+            sys.stdout.buffer.write(made(report).encode())
+        elif path is not None:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(made(report))
+    paths = [path for path, _ in documents if path is not None]
+    if _STANDARD_OUTPUT not in paths:
         is_terminal = sys.stdout.isatty()
         width = shutil.get_terminal_size().columns if is_terminal else 80
         is_styled = is_terminal and "NO_COLOR" not in os.environ
         print(*lines(report, width, bar=_bar(), is_styled=is_styled), sep="\n")
-    for path in filter(None, (options.html, options.json if options.json != "-" else None)):
+    for path in paths:
+        if path == _STANDARD_OUTPUT:
+            continue
         print(f"ft_report: written: {path}", file=sys.stderr)
     sys.stdout.flush()
     return SUCCEEDED

@@ -80,6 +80,29 @@ def test_json_has_all_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "WHERE THE TIME WENT" in capsys.readouterr().out
 
 
+def test_a_page_goes_to_standard_output_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = invent_run(tmp_path)
+    assert main(["--html", "-", str(run.folders[0])]) == 0
+    written = capsys.readouterr()
+    assert written.out.startswith("<!doctype html>")
+    assert written.out.endswith("</html>\n")
+    assert written.err == ""
+    assert not Path("-").exists()
+    assert main(["--html", "-", "--json", "-", str(run.folders[0])]) == 2
+    assert capsys.readouterr().err.startswith("ft_report: error: --html - and --json - are two documents")
+
+
+def test_without_standard_output_it_says_so(tmp_path: Path) -> None:
+    run = invent_run(tmp_path)
+    command = f"exec {sys.executable} -m launcher.report {run.folders[0]} >&-"
+    done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith("ft_report: error: standard output is closed")
+
+
 def test_several_runs_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = invent_runs(tmp_path, 2)
     assert main([str(run.folders[0]) for run in runs]) == 0

@@ -10,7 +10,11 @@ from types import FrameType, TracebackType
 
 __all__ = ["Waiting"]
 
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_ENDING = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
+    *(signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGXCPU),
+)
+"""What ends a process that does nothing about it: a scheduler may send any of these before it ends a job."""
 _OTHERS = (signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)
 
 

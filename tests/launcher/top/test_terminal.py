@@ -108,6 +108,13 @@ def test_the_end_of_the_run_is_its_end(run: Any, top: StartTop) -> None:
         (signal.SIGINT, -signal.SIGINT),
         (signal.SIGTERM, -signal.SIGTERM),
         (signal.SIGHUP, -signal.SIGHUP),
+        (signal.SIGQUIT, -signal.SIGQUIT),
+        (signal.SIGUSR1, -signal.SIGUSR1),
+        (signal.SIGUSR2, -signal.SIGUSR2),
+        (signal.SIGALRM, -signal.SIGALRM),
+        (signal.SIGVTALRM, -signal.SIGVTALRM),
+        (signal.SIGPROF, -signal.SIGPROF),
+        (signal.SIGXCPU, -signal.SIGXCPU),
     ],
 )
 def test_the_terminal_is_left_as_it_was_found(run: Any, top: StartTop, how: bytes | int, code: int) -> None:

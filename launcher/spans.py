@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from launcher.processes.exit_codes import FAILED, REFUSED, SUCCEEDED
 from launcher.records.event_files import dated_events
 from launcher.records.restart_times import runs_of
+from launcher.reports.folders import run_folders
 from resilience_core.errors import ResilienceError
 
 __all__ = ["main"]
@@ -40,7 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Export the restarts of a run as OpenTelemetry spans. OTEL_TRACES_EXPORTER and the other variables "
         "of OpenTelemetry say where to; TRACEPARENT, if set, is the parent.",
     )
-    parser.add_argument("log_folder", metavar="LOG_DIR", help="the log folder of a run, as ft_logs/latest")
+    parser.add_argument(
+        "log_folder", metavar="LOG_DIR", help="the log folder of a run, or the folder of log folders for its newest run"
+    )
     parser.add_argument("--follow", action="store_true", help="go on until the run has ended")
     arguments = parser.parse_args(argv)
     try:  # here: whoever only asks for help needs no OpenTelemetry
@@ -52,10 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     numbers = NumbersOfRun()
     try:
         provider = provider_of(os.environ, numbers)
-        name = os.path.basename(os.path.realpath(arguments.log_folder))
+        (folder,) = run_folders([arguments.log_folder])
+        name = os.path.basename(folder)
         writer = SpanWriter(provider.get_tracer("torch-resilience"), numbers, name, context_of(os.environ))
         while True:
-            runs = runs_of(dated_events(arguments.log_folder))
+            runs = runs_of(dated_events(folder))
             is_last = not arguments.follow or (bool(runs) and runs[-1].ended_ns is not None)
             writer.write(runs, are_over=is_last)
             if is_last:

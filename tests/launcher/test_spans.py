@@ -151,6 +151,22 @@ def test_the_command_exports_by_what_the_environment_names(tmp_path: Path) -> No
     assert (done.returncode, done.stdout) == (0, "")
 
 
+def test_the_folder_of_log_folders_stands_for_its_newest_run(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        write_run(tmp_path / name)
+    done = call(tmp_path, ".", OTEL_TRACES_EXPORTER="none")
+    assert done.returncode == 2
+    assert "holds 2 runs and no link 'latest'; name one of them: one, two" in done.stderr
+    (tmp_path / "latest").symlink_to("one")
+    done = call(tmp_path, ".", OTEL_TRACES_EXPORTER="none")
+    assert (done.returncode, done.stderr) == (0, "1 restart(s) of 1 run(s) in one\n")
+    (tmp_path / "empty").mkdir()
+    done = call(tmp_path, "empty", OTEL_TRACES_EXPORTER="none")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: empty holds no run")
+
+
 def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
     done = call(tmp_path, "nowhere", OTEL_TRACES_EXPORTER="console")
     assert done.returncode == 2

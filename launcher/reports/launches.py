@@ -27,6 +27,8 @@ from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["Launch", "Spared", "read_launches", "with_last_lines"]
 
+_LARGEST_FACTOR = 1e6
+"""A safety factor beyond that is damage."""
 _STILL_WRITES_SECONDS = 120.0
 """A launcher that has written within that time may be alive."""
 
@@ -148,7 +150,7 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]]) -> Launc
         why=text_or_none(ended.get("why")) or text_or_none(given_up.get("why")),
         went_back=bool(ended.get("went_back")),
         lost_lines=sum(event["lines"] for event in named["lost"] if type(event.get("lines")) is int),
-        safety_factor=factor if isinstance(factor, float) and factor >= 1 else 5.0,
+        safety_factor=factor if isinstance(factor, float) and 1 <= factor < _LARGEST_FACTOR else 5.0,
         generations=tuple(() if began else generations_unstarted(named, lines)) + tuple(generations_of(named)),
         spared=tuple(_spared(named["near_miss"])),
         file=file.path,

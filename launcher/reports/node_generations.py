@@ -5,7 +5,7 @@ Times are ``CLOCK_MONOTONIC`` nanoseconds of its machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from resilience_core.system.clock import NS_PER_SECOND
@@ -49,7 +49,7 @@ def generations_of(named: Mapping[str, list[dict[str, Any]]]) -> Iterator[NodeGe
     """Yield the generations that a launcher has started, from its events by their names."""
     for started in named["started"]:
         if type(number := started.get("generation")) is int:
-            local_ranks = {int(rank) for rank in started.get("pids", {}) if str(rank).isdigit()}
+            local_ranks = {int(rank) for rank in _listed(started.get("pids")) if str(rank).isdigit()}
             yield _generation(named, number, started["t_ns"], local_ranks)
 
 
@@ -62,7 +62,7 @@ def generations_unstarted(
         named: The events that are left, by their names.
         lines: The lines of figures that are left.
     """
-    started = {event.get("generation") for event in named["started"]}
+    started = [event.get("generation") for event in named["started"]]
     first_ns: dict[int, int] = {}
     for event in (*(event for name in _OF_GENERATIONS for event in named.get(name, ())), *lines):
         if type(number := event.get("generation")) is int and number not in started:
@@ -74,7 +74,7 @@ def generations_unstarted(
 
 def _local_ranks(lines: Iterable[Mapping[str, Any]]) -> set[int]:
     ranks = [line["ranks"].values() for line in lines if isinstance(line.get("ranks"), dict)]
-    known = {facts.get("local_rank") for each in ranks for facts in each if isinstance(facts, dict)}
+    known = (facts.get("local_rank") for each in ranks for facts in each if isinstance(facts, dict))
     return {local_rank for local_rank in known if type(local_rank) is int}
 
 
@@ -115,8 +115,9 @@ def _end(of: Mapping[str, list[dict[str, Any]]]) -> tuple[int | None, str | None
     return None, None, {}
 
 
-def _listed(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
+def _listed(value: object) -> Collection[Any]:
+    """Return a list, or an object for its names; nothing where damage has made something else of it."""
+    return value if isinstance(value, (list, dict)) else ()
 
 
 def _seen_ns(incident: Mapping[str, Any]) -> int:
@@ -127,9 +128,9 @@ def _seen_ns(incident: Mapping[str, Any]) -> int:
 
 def _was_taken_back(incident: Mapping[str, Any], of: Mapping[str, list[dict[str, Any]]]) -> bool:
     """Return whether every rank that was condemned was spared, so that the generation went on."""
-    condemned: set[int] = set(incident.get("condemned") or ())
-    spared = {e.get("rank") for e in (*of["near_miss"], *of["withdrawn"]) if e["t_ns"] >= _seen_ns(incident)}
-    return incident["event"] == "hang" and bool(condemned) and condemned <= spared
+    condemned = _listed(incident.get("condemned"))
+    spared = [e.get("rank") for e in (*of["near_miss"], *of["withdrawn"]) if e["t_ns"] >= _seen_ns(incident)]
+    return incident["event"] == "hang" and bool(condemned) and all(rank in spared for rank in condemned)
 
 
 def _first_signs(phases: list[dict[str, Any]]) -> dict[int, int]:

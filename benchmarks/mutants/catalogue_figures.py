@@ -155,4 +155,25 @@ MUTANTS_OF_FIGURES = (
         "        is_full |= False",
         _RECORDER,
     ),
+    Mutant(
+        "a save is told half a minute late",
+        "launcher/agent/figures_recorder.py",
+        "                if new := [save for save in saves if save not in known_saves]:\n",
+        "                if new := []:\n",
+        _RECORDER,
+    ),
+    Mutant(
+        "what lost lines had told is missing for half a minute",
+        "launcher/agent/figures_recorder.py",
+        "        is_full |= self._log.lost > 0 or self._log.made_anew != self._made_anew\n",
+        "",
+        _RECORDER,
+    ),
+    Mutant(
+        "a number of any length is a figure",
+        "launcher/records/figures_log.py",
+        "    if not -_BOUND <= value < _BOUND:\n",
+        "    if False:\n",
+        _LOG,
+    ),
 )

@@ -9,6 +9,7 @@ __all__ = ["MUTANTS_OF_REPORTS"]
 _LEDGER = ("tests/launcher/reports/test_ledger.py",)
 _STORY = ("tests/launcher/reports/test_story.py",)
 _RECOMMEND = ("tests/launcher/reports/test_recommend.py",)
+_GAPS = ("tests/launcher/reports/test_gaps.py",)
 _COMMAND = ("tests/launcher/reports/test_command.py",)
 _CUTS = "launcher/reports/ledger.py"
 _LOST = "launcher/reports/lost_work.py"
@@ -81,8 +82,8 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report counts saves that were lost as checkpointing",
         _CUTS,
-        "saving_ns = min(life.checkpointing_ns(lost_ns), lost_ns - first_ns)",
-        "saving_ns = min(life.checkpointing_ns(sign_ns), lost_ns - first_ns)",
+        "saving_ns = life.checkpointing_ns(lost_ns) - ",
+        "saving_ns = life.checkpointing_ns(sign_ns) - ",
         _LEDGER,
     ),
     Mutant(
@@ -115,7 +116,7 @@ MUTANTS_OF_REPORTS = (
     ),
     Mutant(
         "a report takes a verdict that was taken back for the end of a generation",
-        "launcher/reports/launches.py",
+        "launcher/reports/node_generations.py",
         "if not _was_taken_back(e, of)",
         "if True",
         _STORY,
@@ -161,5 +162,68 @@ MUTANTS_OF_REPORTS = (
         '    line = readable(line).replace("\\n", " ").rstrip()\n',
         '    line = line.replace("\\n", " ").rstrip()\n',
         _COMMAND,
+    ),
+    Mutant(
+        "a report calls it productive what was certainly done again",
+        _CUTS,
+        "if life is None or loss.kept is Kept.PART:",
+        "if life is None:",
+        _GAPS,
+    ),
+    Mutant(
+        "a report states that nothing was done again where ranks tell of no steps",
+        _LOST,
+        "    return has_worked or not story.has_steps  # where",
+        "    return False  # where",
+        _GAPS,
+    ),
+    Mutant(
+        "a report takes for detection what lost lines would have told",
+        _TOGETHER,
+        "        cut_ns = max((life.last_ns for life in ranks.values()), default=None)\n",
+        "        pass\n",
+        _GAPS,
+    ),
+    Mutant(
+        "a report says no word of lines of figures that were lost",
+        "launcher/reports/rank_lives.py",
+        "            if lost := sum(_lost_lines(file)):\n",
+        "            if (lost := 0):\n",
+        _GAPS,
+    ),
+    Mutant(
+        "a report names nobody where the folder of an incident is missing",
+        "launcher/reports/troubles.py",
+        "if not own and found.story is None and (told := tuple(_named(story, generation))):",
+        "if not own and found.story is None and (told := ()):",
+        _GAPS,
+    ),
+    Mutant(
+        "a report leaves out the generation that ran when files were removed",
+        "launcher/reports/launches.py",
+        "generations=tuple(() if began else generations_unstarted(named, lines))",
+        "generations=tuple(())",
+        _GAPS,
+    ),
+    Mutant(
+        "a report counts the checkpoints before the first line that is left",
+        _CUTS,
+        " - life.checkpointing_ns(first_ns)  # its first",
+        "  # its first",
+        _GAPS,
+    ),
+    Mutant(
+        "a report's rows come to less than the wall time once a node is lost",
+        _CUTS,
+        "    entries += _absent(story)\n",
+        "",
+        _GAPS,
+    ),
+    Mutant(
+        "a job that has lost a node has no end",
+        "launcher/reports/build.py",
+        "    lost = silent if len(silent) < len(indices) else []",
+        "    lost: list[int] = []",
+        _GAPS,
     ),
 )

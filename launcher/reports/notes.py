@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from launcher.reports.folders import NoRunError
 from launcher.reports.formats import rank_list
 from launcher.reports.lost_work import Kept, Loss
-from launcher.reports.story import Story
+from launcher.reports.story import JobGeneration, Story
 
 __all__ = ["notes", "refuse_other_jobs"]
 
@@ -81,7 +81,11 @@ def _of_figures(story: Story) -> Iterator[str]:
 
 
 def _of_losses(story: Story, found: Sequence[Loss]) -> Iterator[str]:
-    interpolated = [g.number for g, loss in zip(story.generations, found, strict=True) if loss.kept is Kept.ITERATION]
+    interpolated = [
+        generation.number
+        for generation, loss in zip(story.generations, found, strict=True)
+        if loss.kept is Kept.ITERATION and not _is_kept_throughout(generation, loss)
+    ]
     if interpolated:
         yield (
             f"the state that was resumed from was not noted as a save in {len(interpolated)} generation(s): when it "
@@ -101,6 +105,12 @@ def _of_losses(story: Story, found: Sequence[Loss]) -> Iterator[str]:
         else:
             since = f"the save of iteration {loss.iteration}" if loss.kept is Kept.SAVE else "its begin"
             yield f"nothing has gone on from generation {generation.number}: what it did since {since} counts as lost"
+
+
+def _is_kept_throughout(generation: JobGeneration, loss: Loss) -> bool:
+    """Return whether all that is known of a generation was kept: its last figures are missing."""
+    done = generation.done
+    return generation.is_cut and done is not None and loss.iteration is not None and done < loss.iteration
 
 
 def _of_uncounted(story: Story, found: Sequence[Loss]) -> Iterator[str]:

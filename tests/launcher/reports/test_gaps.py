@@ -167,6 +167,7 @@ def test_without_the_incident_too_detection_is_no_better_known_than_the_rest(tmp
     assert first.seen is not None
     assert found["unknown"] == pytest.approx(first.seen - told, abs=1e-3)
     assert {"detection", "lost_work"}.isdisjoint(found)
+    assert not any("interpolated" in note for note in report.notes)
     (incident,) = report.incidents
     assert [(culprit.rank, culprit.node) for culprit in incident.culprits] == [(1, "node0")]
     assert "rank 1 on node0" in "\n".join(text_of(report))

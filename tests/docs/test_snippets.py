@@ -16,7 +16,7 @@ LONG = (
     *("docs/how-to/several-nodes.md", "docs/how-to/slurm.md", "docs/how-to/health-checks.md"),
     *("docs/how-to/megatron.md", "docs/how-to/write-a-plugin.md", "docs/how-to/metrics.md"),
     *("docs/how-to/notifications-and-spans.md", "docs/how-to/report.md", "docs/how-to/top.md", "docs/how-to/limits.md"),
-    *("docs/how-to/containers.md", "docs/output.md"),
+    *("docs/how-to/containers.md", "docs/output.md", "docs/how-to/from-nvidia-resiliency-ext.md"),
 )
 """Pages whose jobs take long together; `make test` runs the others, and the examples and options in other tests."""
 

@@ -22,7 +22,7 @@ from launcher.incidents.incident import Incident
 from launcher.incidents.incident_files import read_incidents
 from resilience_core.plugins.state_file import load_state
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(800)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(800)]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 BIN = Path(sys.executable).parent

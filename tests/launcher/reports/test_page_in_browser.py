@@ -144,7 +144,7 @@ def test_a_page_that_is_wrong_is_found(opened: tuple[Browser, str, Path]) -> Non
     browser, address, folder = opened
     without_policy = re.sub(r"<meta http-equiv[^>]*>", "", page(story(2, 1)))
     twice = "<svg width='90' height='20'><text y='15'>one label</text><text y='15'>another</text></svg>"
-    for old, new, problem in (
+    broken = (
         ("</main>", "<svg width='4000' height='9'></svg></main>", "pixels too wide"),
         ("</main>", f"{twice}</main>", "labels overlap: one label / another"),
         ("</main>", "<img src='/one.png'></main>", "there is an image"),
@@ -157,10 +157,12 @@ def test_a_page_that_is_wrong_is_found(opened: tuple[Browser, str, Path]) -> Non
             ": hang in backward, or so</text>",
             "wider than what it stands on",
         ),
-    ):
+    )
+    for number, (old, new, problem) in enumerate(broken):
         assert old in without_policy
-        (folder / "broken.html").write_text(without_policy.replace(old, new))
-        problems = [each for look in look_at(browser, f"{address}broken.html") for each in look.problems]
+        name = f"broken-{number}.html"  # of its own: a browser may show again what it has under a name
+        (folder / name).write_text(without_policy.replace(old, new))
+        problems = [each for look in look_at(browser, f"{address}{name}") for each in look.problems]
         assert any(problem in each for each in problems), (problem, problems)
 
 

@@ -8,7 +8,7 @@ had come at least as far in generations, however the clocks of machines differ.
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.incidents.incident import Incident
@@ -198,6 +198,10 @@ def put_together(
     )
 
 
+def _known(values: Iterable[int | None]) -> list[int]:
+    return [value for value in values if value is not None]
+
+
 def _generation(run: int, number: int, members: Sequence[Member], has_failed: bool, *, is_last: bool) -> JobGeneration:
     lives = [life for member in members for life in member.lives.values()]
     done = [m.done(rank) for m in members for rank, life in m.lives.items() if life.first_step_ns is not None]
@@ -208,11 +212,11 @@ def _generation(run: int, number: int, members: Sequence[Member], has_failed: bo
         members=tuple(members),
         has_failed=has_failed,
         is_last=is_last,
-        first_iteration=min((n for life in lives if (n := life.first_iteration) is not None), default=None),
+        first_iteration=min(_known(life.first_iteration for life in lives), default=None),
         done=min(known) if known and len(known) == len(done) else None,
-        iteration=max((n for life in lives if (n := life.iteration) is not None), default=None),
-        lowest_iteration=min((n for life in lives if (n := life.lowest_iteration) is not None), default=None),
-        resumed_from=max((n for life in lives if (n := life.resumed_from) is not None), default=None),
+        iteration=max(_known(life.iteration for life in lives), default=None),
+        lowest_iteration=min(_known(life.lowest_iteration for life in lives), default=None),
+        resumed_from=max(_known(life.resumed_from for life in lives), default=None),
         world_size=sum(len(member.own.local_ranks) for member in members),
     )
 
@@ -234,7 +238,7 @@ def _member(
     if is_told and incident is not None:
         seen_ns = min(incident.seen_ns, stopped_ns)
     ranks = lives.get((index, number), {})
-    cut_ns = None
+    cut_ns: int | None = None
     if (own.stopped_ns is not None or later) and not any(life.is_over for life in ranks.values()):
         cut_ns = max((life.last_ns for life in ranks.values()), default=None)
     return Member(
@@ -262,7 +266,7 @@ def _last_sign_ns(
 
     Where figures are missing, ranks may have gone on after the last of them, and after their first signs of life.
     """
-    signs = [sign for life in ranks.values() if (sign := life.last_sign_ns(until_ns)) is not None]
+    signs: list[int] = [sign for life in ranks.values() if (sign := life.last_sign_ns(until_ns)) is not None]
     if incident is not None:
         ages = [rank.open_seconds for rank in incident.ranks if rank.open_seconds is not None]
         seen = [incident.seen_ns - int(age * NS_PER_SECOND) for age in ages]

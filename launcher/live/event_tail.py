@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from typing import Any
 
 from launcher.records.event_files import FORMAT_VERSION, event_of
 from launcher.records.format_versions import check_version
-from resilience_core.system.plain_files import only_plain
+from launcher.records.tail import Tail
 
 __all__ = ["EventTail"]
-
-_PIECE_BYTES = 1 << 20
 
 
 class EventTail:
@@ -23,12 +22,9 @@ class EventTail:
     """
 
     def __init__(self, path: str) -> None:
-        self.path = path
         self.is_anew = False
         """Whether the last call of :meth:`read` began another file: the one before it was removed, or cut off."""
-        self._descriptor = -1
-        self._offset = 0
-        self._rest = b""
+        self._tail = Tail(path)
         self._is_first = True
 
     def read(self) -> list[dict[str, Any]]:
@@ -41,37 +37,23 @@ class EventTail:
             UnknownVersionError: Another release of torch-resilience has written it.
         """
         self.is_anew = False
-        if self._descriptor < 0:
-            self._open()
-        elif (status := os.fstat(self._descriptor)).st_nlink == 0 or status.st_size < self._offset:
-            try:
-                self._open()
-            except FileNotFoundError:
-                return []
-            self.is_anew = True
         events = []
-        while raw := os.pread(self._descriptor, _PIECE_BYTES, self._offset):
-            self._offset += len(raw)
-            *lines, self._rest = (self._rest + raw).split(b"\n")  # the last line may be on its way
+        while True:
+            lines = self._tail.read()
+            if self._tail.is_anew:
+                self.is_anew = self._is_first = True
             for line in lines:
                 with contextlib.suppress(ValueError):
-                    event = event_of(line.decode("utf-8", errors="replace"))
-                    events.append(event)
+                    events.append(event_of(line))
+            if self._tail.is_at_end:
+                break
+        if not self._tail.has_been_there:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._tail.path)
         if events and self._is_first:
-            check_version(self.path, events[0].get("version", 1), FORMAT_VERSION)
+            check_version(self._tail.path, events[0].get("version", 1), FORMAT_VERSION)
             self._is_first = False
         return events
 
     def close(self) -> None:
         """Close the file; a later call of :meth:`read` begins it anew."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def _open(self) -> None:
-        descriptor = only_plain(self.path, os.O_RDONLY | os.O_NOFOLLOW)
-        self.close()
-        self._descriptor, self._offset, self._rest, self._is_first = descriptor, 0, b"", True
-
-    def __del__(self) -> None:
-        self.close()
+        self._tail.close()

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from launcher.metrics.tail import Tail
+from launcher.records.tail import Tail
 
 __all__ = ["LogReader"]
 

@@ -14,10 +14,10 @@ from launcher.metrics.history import History, Told
 from launcher.metrics.log_reader import LogReader
 from launcher.metrics.rank_figures import FiguresReader
 from launcher.metrics.straggler_scores import StragglerScores
-from launcher.metrics.tail import Tail
 from launcher.metrics.totals import RankTotals, SectionTotals, Totals
 from launcher.records.event_files import event_of
 from launcher.records.figures_log import figures_of
+from launcher.records.tail import Tail
 from resilience_core.protocol.cell_layout import LIMITS_TEXT
 from resilience_core.protocol.figures import SectionFigures
 from resilience_core.protocol.limits_text import read_limits

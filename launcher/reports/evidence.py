@@ -13,6 +13,7 @@ from launcher.incidents.job_incident import JobIncident, parse_story
 from launcher.records.format_versions import UnknownVersionError
 from launcher.reports.launches import Launch
 from launcher.reports.node_generations import NodeGeneration
+from resilience_core.system.plain_files import only_plain
 
 __all__ = ["Evidence", "JobStory", "read_evidence"]
 
@@ -85,13 +86,15 @@ def _read(
 
 
 def _told(path: str) -> JobIncident:
-    with open(os.path.join(path, "job_incident.json"), encoding="utf-8") as file:
+    with open(os.path.join(path, "job_incident.json"), encoding="utf-8", opener=only_plain) as file:
         return parse_story(file.read())
 
 
 def _seen_by(folder: str, name: str) -> tuple[Incident, ...]:
     """Return what each node has seen, from a job's incident that could be read; what is damaged there is left out."""
-    with open(os.path.join(folder, "job_incidents", name, "incident.json"), encoding="utf-8") as file:
+    with open(
+        os.path.join(folder, "job_incidents", name, "incident.json"), encoding="utf-8", opener=only_plain
+    ) as file:
         nodes = json.load(file).get("nodes", [])
     found = []
     for document in nodes if isinstance(nodes, list) else ():

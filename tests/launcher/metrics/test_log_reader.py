@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.metrics.log_reader import LogReader
-from launcher.metrics.tail import Tail
+from launcher.records.tail import Tail
 
 PATIENCE = 60.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -300,6 +301,19 @@ def test_damaged_lines_cost_no_more_than_themselves(tmp_path: Path) -> None:
     report = reported(run)
     assert_is(report.ledger, run.truth)
     assert sum("left out" in note for note in report.notes) >= 2
+
+
+@pytest.mark.timeout(60)
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    run = invent_run(tmp_path)
+    pipes = [path / "job_incident.json" for path in (run.folders[0] / "incidents").iterdir()]
+    pipes += [run.folders[0] / "job_incidents" / "0001" / "incident.json"]
+    assert len(pipes) > 1
+    for pipe in pipes:
+        pipe.parent.mkdir(parents=True, exist_ok=True)
+        pipe.unlink(missing_ok=True)
+        os.mkfifo(pipe)
+    assert_is(reported(run).ledger, run.truth)
 
 
 def test_a_node_whose_folder_was_not_named_is_missed(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.metrics import tail as tails
-from launcher.metrics.tail import Tail
+from launcher.records import tail as tails
+from launcher.records.tail import Tail
 
 
 def append(path: Path, text: str) -> None:
@@ -36,15 +36,16 @@ def test_a_file_that_begins_anew_is_read_from_its_beginning(how: str, tmp_path: 
     if how == "removed":
         path.unlink()
         assert tail.read() == []
-        keeps_its_number = tmp_path / "other"
-        keeps_its_number.touch()
         append(path, "three\n")
     elif how == "cut off":
         path.write_text("three\n")
     else:
-        (tmp_path / "new").write_text("three\n" * 1)
+        (tmp_path / "new").write_text("three\n")
         os.replace(tmp_path / "new", path)
     assert tail.read() == ["three"]
+    assert tail.is_anew
+    assert tail.read() == []
+    assert not tail.is_anew
 
 
 def test_much_is_read_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,6 +127,8 @@ class Asked:
     def __init__(self, logs: Path, interval: float) -> None:
         self._interval = interval
         self.sent = self.pages = 0
+        self.answered = threading.Semaphore(0)
+        """Released for each page."""
         self.slowest_seconds = 0.0
         self._logs = logs
         self._ends = threading.Event()
@@ -178,6 +180,7 @@ class Asked:
             pass
         if request.end == b"# EOF\n":
             self.pages += 1
+            self.answered.release()
             self.slowest_seconds = max(self.slowest_seconds, time.monotonic() - request.began)
         self._close(request)
 

@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Sequence
 
+from launcher.live.runs import ELSEWHERE, GOES_ON, read_run
 from launcher.processes.exit_codes import FAILED, REFUSED, SUCCEEDED
 from launcher.records.event_files import dated_events
 from launcher.records.restart_times import runs_of
@@ -31,13 +32,15 @@ from resilience_core.errors import ResilienceError
 
 __all__ = ["main"]
 
+_NAME = "launcher.spans"
 _ROUND_SECONDS = 1.0
+_LONGEST_END_SECONDS = 30.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Export the restarts of a run; return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m launcher.spans",
+        prog=f"python -m {_NAME}",
         description="Export the restarts of a run as OpenTelemetry spans. OTEL_TRACES_EXPORTER and the other variables "
         "of OpenTelemetry say where to; TRACEPARENT, if set, is the parent.",
     )
@@ -48,33 +51,42 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:  # here: whoever only asks for help needs no OpenTelemetry
         from launcher.run_spans import NumbersOfRun, SpanWriter
-        from resilience_core.span_export import context_of, provider_of
+        from resilience_core.span_export import Ending, context_of, provider_of
     except ImportError as error:
-        print(f"error: {error}; pip install 'torch-resilience[telemetry]'", file=sys.stderr)
-        return REFUSED
+        return _refused(f"{error}; pip install 'torch-resilience[telemetry]'")
     numbers = NumbersOfRun()
     try:
         provider = provider_of(os.environ, numbers)
+        ending = Ending(provider)
         (folder,) = run_folders([arguments.log_folder])
         name = os.path.basename(folder)
         writer = SpanWriter(provider.get_tracer("torch-resilience"), numbers, name, context_of(os.environ))
         while True:
+            is_last = not (arguments.follow and _may_go_on(folder))  # first: what comes later is read, too
             runs = runs_of(dated_events(folder))
-            is_last = not arguments.follow or (bool(runs) and runs[-1].ended_ns is not None)
             writer.write(runs, are_over=is_last)
             if is_last:
                 break
             time.sleep(_ROUND_SECONDS)
     except (ResilienceError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return REFUSED
-    is_sent = provider.force_flush()
-    provider.shutdown()
+        return _refused(str(error))
+    is_sent = ending.finish(_LONGEST_END_SECONDS)
     print(f"{writer.restarts} restart(s) of {len(runs)} run(s) in {name}", file=sys.stderr)
     if not is_sent:
-        print("error: not all spans could be sent in time", file=sys.stderr)
-        return FAILED
+        print(f"{_NAME}: error: not all spans could be sent within {_LONGEST_END_SECONDS:g} s", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(FAILED)  # an exporter that hangs may have threads of its own that are waited for at the exit
     return SUCCEEDED
+
+
+def _may_go_on(folder: str) -> bool:
+    """Return whether a launcher may still write events: it has not ended, and is not known to have been killed."""
+    return any(state in (GOES_ON, ELSEWHERE) for state in read_run(folder).states)
+
+
+def _refused(why: str) -> int:
+    print(f"{_NAME}: error: {why}", file=sys.stderr)
+    return REFUSED
 
 
 if __name__ == "__main__":

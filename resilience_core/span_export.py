@@ -23,7 +23,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from resilience_core.errors import ConfigError
 
-__all__ = ["context_of", "exporter_of", "provider_of", "shared_provider"]
+__all__ = ["Ending", "context_of", "exporter_of", "provider_of", "shared_provider"]
 
 _GROUP = "opentelemetry_traces_exporter"
 """Entry points by which installed exporters are found; part of OpenTelemetry's specification for Python."""
@@ -40,47 +40,57 @@ def shared_provider(environ: Mapping[str, str] = os.environ) -> trace.TracerProv
     current = trace.get_tracer_provider()
     if isinstance(current, TracerProvider) or type(current).__name__ != "ProxyTracerProvider":
         return current
-    # OpenTelemetry's own end at the exit waits as long as the exporter does; a rank must not be late for its spans.
-    made = provider_of(environ, shutdown_on_exit=False)
-    _end_in_time(made)
+    made = provider_of(environ)
+    atexit.register(Ending(made).finish, _LONGEST_END_SECONDS)  # a rank must not be late for its spans
     trace.set_tracer_provider(made)
     return made
 
 
-def _end_in_time(provider: TracerProvider) -> None:
-    """Have what is left exported at the exit, within a bound; an exporter that hangs then loses it."""
-    ends = threading.Event()
+class Ending:
+    """The end of a provider, within a bound: what an exporter that hangs has not taken then is lost.
 
-    def end() -> None:
-        ends.wait()
-        provider.shutdown()
+    OpenTelemetry's own end waits as long as the exporter does. The thread is started here, since from Python 3.12 on
+    none can be started at the exit.
 
-    # Started now: since Python 3.12 no thread can be started at the exit.
-    ending = threading.Thread(target=end, name="ft_spans_end", daemon=True)
-    ending.start()
+    Args:
+        provider: Made with ``shutdown_on_exit=False``.
+    """
 
-    def wait() -> None:
-        ends.set()
-        ending.join(_LONGEST_END_SECONDS)
+    def __init__(self, provider: TracerProvider) -> None:
+        self._provider = provider
+        self._asked = threading.Event()
+        self._is_sent = False
+        self._thread = threading.Thread(target=self._run, name="ft_spans_end", daemon=True)
+        self._thread.start()
 
-    atexit.register(wait)
+    def _run(self) -> None:
+        self._asked.wait()
+        self._is_sent = self._provider.force_flush()
+        self._provider.shutdown()
+
+    def finish(self, timeout_seconds: float) -> bool:
+        """Export what is left, and shut the provider down.
+
+        Returns:
+            Whether all was sent, and the provider has ended, in time.
+        """
+        self._asked.set()
+        self._thread.join(timeout_seconds)
+        return self._is_sent and not self._thread.is_alive()
 
 
-def provider_of(
-    environ: Mapping[str, str] = os.environ, id_generator: IdGenerator | None = None, *, shutdown_on_exit: bool = True
-) -> TracerProvider:
-    """Make a provider whose spans go where the environment says.
+def provider_of(environ: Mapping[str, str] = os.environ, id_generator: IdGenerator | None = None) -> TracerProvider:
+    """Make a provider whose spans go where the environment says. Whoever has it made ends it (:class:`Ending`).
 
     Args:
         environ: The variables; those that OpenTelemetry reads itself it takes from the process's environment.
         id_generator: Where traces and spans get their numbers from; random ones when None.
-        shutdown_on_exit: Wait for its exporter when the interpreter ends, however long that takes.
 
     Raises:
         ConfigError: The exporter is not installed.
     """
     resource = None if environ.get("OTEL_SERVICE_NAME") else Resource.create({SERVICE_NAME: "torch-resilience"})
-    provider = TracerProvider(resource=resource, id_generator=id_generator, shutdown_on_exit=shutdown_on_exit)
+    provider = TracerProvider(resource=resource, id_generator=id_generator, shutdown_on_exit=False)
     if (exporter := exporter_of(environ)) is not None:
         provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider

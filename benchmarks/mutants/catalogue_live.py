@@ -79,7 +79,7 @@ MUTANTS_OF_LIVE_RUNS = (
     ),
     Mutant(
         "ft_top reads half of a line",
-        "launcher/live/event_tail.py",
+        "launcher/records/tail.py",
         '(self._rest + raw).split(b"\\n")',
         'raw.split(b"\\n")',
         (f"{_LIVE}/test_launcher_log.py",),

@@ -125,6 +125,39 @@ def test_the_restart_comes_as_soon_as_it_is_complete(tmp_path: Path) -> None:
     assert restart.parent.span_id == run.context.span_id
 
 
+def test_a_run_whose_launcher_was_killed_is_not_followed_for_ever(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    path = tmp_path / "events.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))  # it has not written that it ended
+    done = call(tmp_path, "--follow", str(tmp_path), OTEL_TRACES_EXPORTER="none")
+    assert (done.returncode, done.stderr.partition(" of ")[0]) == (0, "1 restart(s)")
+
+
+@pytest.mark.parametrize("how", ["export", "shutdown"])
+def test_an_exporter_that_hangs_is_said_within_a_bound(how: str, tmp_path: Path) -> None:
+    write_run(tmp_path)
+    program = f"""
+import sys, time
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from launcher import spans
+from resilience_core import span_export
+class Hangs(SpanExporter):
+    def export(self, spans):
+        if {how!r} == "export":
+            time.sleep(3600)
+        return SpanExportResult.SUCCESS
+    def shutdown(self):
+        if {how!r} == "shutdown":
+            time.sleep(3600)
+span_export.exporter_of = lambda environ: Hangs()
+spans._LONGEST_END_SECONDS = 0.5
+sys.exit(spans.main([{str(tmp_path)!r}]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("launcher.spans: error: not all spans could be sent within 0.5 s\n")
+
+
 def test_a_parent_of_outside_is_the_parent_of_the_run(tmp_path: Path) -> None:
     write_run(tmp_path)
     spans = Written({"TRACEPARENT": PARENT}).write(tmp_path)
@@ -137,7 +170,9 @@ def test_a_parent_of_outside_is_the_parent_of_the_run(tmp_path: Path) -> None:
 def call(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     known = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     command = [sys.executable, "-m", "launcher.spans", *arguments]
-    return subprocess.run(command, cwd=folder, env={**known, **environ}, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=folder, env={**known, **environ}, capture_output=True, text=True, timeout=180, check=False
+    )
 
 
 def test_the_command_exports_by_what_the_environment_names(tmp_path: Path) -> None:
@@ -164,7 +199,7 @@ def test_the_folder_of_log_folders_stands_for_its_newest_run(tmp_path: Path) -> 
     (tmp_path / "empty").mkdir()
     done = call(tmp_path, "empty", OTEL_TRACES_EXPORTER="none")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: empty holds no run")
+    assert done.stderr.startswith("launcher.spans: error: empty holds no run")
 
 
 def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:

@@ -20,6 +20,13 @@ from torch.distributed.elastic.multiprocessing.tail_log import TailLog
 __all__ = ["ByteTail", "keep_bytes"]
 
 _CHUNK = 1 << 16
+_LINE = 1 << 20
+"""The most bytes of a line that are kept until its end comes; a longer line is copied in parts, and lines of others may
+come between them."""
+_USED = frozenset(
+    ("_threadpool", "_dst", "_log_files", "_log_line_prefixes", "_finished_events", "_interval_sec", "_futs", "_name")
+)
+"""What of torch's tail is used here and no torch promises: without them the tail stays torch's own."""
 _PIECES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
@@ -27,7 +34,7 @@ def keep_bytes(context: object) -> None:
     """Have the tails that torch has made for its ``PContext``, and not started yet, keep bytes."""
     for value in list(vars(context).values()):
         for each in value if isinstance(value, list) else (value,):
-            if type(each) is TailLog:
+            if type(each) is TailLog and vars(each).keys() >= _USED:
                 each.__class__ = ByteTail
 
 
@@ -91,7 +98,7 @@ class _Pieces:
         ready = b""
         found = _PIECES.findall(self._rest + chunk)
         self._rest = b""
-        if found and not found[-1].endswith((b"\r", b"\n")) and not is_last and len(found[-1]) < _CHUNK:
+        if found and not found[-1].endswith((b"\r", b"\n")) and not is_last and len(found[-1]) < _LINE:
             self._rest = found.pop()
         for piece in found:
             told = self._told(piece)

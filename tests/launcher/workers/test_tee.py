@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from torch.distributed.elastic.multiprocessing.tail_log import TailLog
 
-from launcher.workers.tee import _CHUNK, ByteTail, _Pieces, keep_bytes
+from launcher.workers.tee import _CHUNK, _LINE, ByteTail, _Pieces, keep_bytes
 
 GARBAGE = b"\xff\xfe\x00\x1b[31m\n" + bytes(range(256)) + b"\n"
 BAR = b"".join(b"\r%3d%%" % n for n in range(101))
@@ -24,6 +24,7 @@ OUTPUTS = [
     GARBAGE,
     BAR + b"\n" + BAR,
     b"x" * (3 * _CHUNK) + b"\nafter\n",
+    b"x" * (_LINE + _CHUNK) + b"\nafter\n",
 ]
 
 
@@ -111,6 +112,25 @@ def test_what_is_written_in_one_go_is_whole_pieces() -> None:
     made = list(pieces.of(b"".join(b"line %d\n" % n for n in range(5000)), is_last=False))
     assert len(made) > 10
     assert all(raw.endswith(b"\n") and len(raw) <= 4096 for raw in made)
+
+
+def test_a_long_line_is_written_whole_however_it_comes() -> None:
+    pieces, line = _Pieces(b"[0]:", lambda _: True), b"x" * (_LINE - 1) + b"\n"
+    made = [raw for start in range(0, _LINE, _CHUNK) for raw in pieces.of(line[start : start + _CHUNK], is_last=False)]
+    assert made == [b"[0]:" + line]
+
+
+def test_a_line_without_end_is_not_kept_without_bound() -> None:
+    pieces, chunk = _Pieces(b"[0]:", lambda _: True), b"x" * _CHUNK
+    made = [raw for _ in range(_LINE // _CHUNK) for raw in pieces.of(chunk, is_last=False)]
+    assert made == [b"[0]:" + b"x" * _LINE]
+
+
+def test_a_tail_of_a_torch_that_keeps_other_names_stays_its_own() -> None:
+    tail = TailLog("default", {0: "stdout.log"}, Stream(), {0: "[default0]:"}, 0.01)  # type: ignore[arg-type]
+    del tail._finished_events
+    keep_bytes(types.SimpleNamespace(tails=[tail]))
+    assert type(tail) is TailLog
 
 
 def test_a_stream_without_bytes_gets_text(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 import os
 import sys
 
+from torch.distributed import rendezvous
+
 BLOB = b"".join(
     (
         b"plain\n",
@@ -15,6 +17,15 @@ BLOB = b"".join(
     )
 )
 
+
+def meet(generation: int) -> None:
+    """Wait until all ranks have written: the death of one ends the others."""
+    store, _, world_size = next(rendezvous("env://"))
+    if store.add(f"written/{generation}", 1) == world_size:
+        store.set(f"all written/{generation}", "")
+    store.wait([f"all written/{generation}"])
+
+
 if __name__ == "__main__":
     for descriptor in (1, 2):
         raw = BLOB
@@ -22,4 +33,5 @@ if __name__ == "__main__":
             raw = raw[os.write(descriptor, raw) :]
     generation = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     sys.stdout.flush()
+    meet(generation)
     os._exit(3 if generation < 2 else 0)

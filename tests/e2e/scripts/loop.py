@@ -21,6 +21,7 @@ parser.add_argument("--save-every", type=int, default=0, metavar="STEPS")
 parser.add_argument("--until-stopped", action="store_true")
 parser.add_argument("--until-file")
 parser.add_argument("--done-at-once", type=int, metavar="RANK")
+parser.add_argument("--with-pid", action="store_true")
 parser.add_argument("--ignore-sigterm", action="store_true")
 parser.add_argument("--ignore-sigint", action="store_true")
 parser.add_argument("--on-sigterm", type=int, metavar="EXIT_CODE", help="finish the step, say so, and exit")
@@ -40,7 +41,8 @@ events = bus()
 events.register(SectionMonitor() if arguments.api == "sections" else HeartbeatMonitor())
 install_faults()
 events.setup(context=context)
-print(f"rank {context.rank} runs in generation {context.restart_count}", flush=True)
+me = f" (pid {os.getpid()})" if arguments.with_pid else ""
+print(f"rank {context.rank} runs in generation {context.restart_count}{me}", flush=True)
 
 
 def goes_on(done: int) -> bool:

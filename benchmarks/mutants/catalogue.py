@@ -7,6 +7,7 @@ where that decision is taken now.
 from __future__ import annotations
 
 from benchmarks.mutants.catalogue_console import MUTANTS_OF_CONSOLE
+from benchmarks.mutants.catalogue_evidence import MUTANTS_OF_EVIDENCE
 from benchmarks.mutants.catalogue_fence import MUTANTS_OF_THE_FENCE
 from benchmarks.mutants.catalogue_figures import MUTANTS_OF_FIGURES
 from benchmarks.mutants.catalogue_group import MUTANTS_OF_THE_GROUP
@@ -1066,6 +1067,7 @@ MUTANTS = (
     *MUTANTS_OF_LIVE_RUNS,
     *MUTANTS_OF_NOTICES,
     *MUTANTS_OF_CONSOLE,
+    *MUTANTS_OF_EVIDENCE,
     *MUTANTS_OF_OUTPUT,
     *MUTANTS_OF_STORIES,
     *MUTANTS_OF_FIGURES,

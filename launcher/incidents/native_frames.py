@@ -20,7 +20,6 @@ __all__ = ["LEAST_SECONDS", "native_stacks"]
 
 LEAST_SECONDS = 1.0
 """With less time left it would delay the signal and most likely come to nothing."""
-_LONGEST_END_SECONDS = 0.05
 _NO_OPTION = 2
 """What py-spy exits with where its build for this machine has no ``--native``."""
 
@@ -48,7 +47,7 @@ def native_stacks(
         reasons.update(dict.fromkeys(pids, why))
         return {}
     found = {}
-    for key, dump in dumps(pids, py_spy, ["--native"], end, _LONGEST_END_SECONDS).items():
+    for key, dump in dumps(pids, py_spy, ["--native"], end).items():
         if dump.exit_code == 0 and (threads := parse_stacks(dump.output)):
             found[key] = threads
         else:

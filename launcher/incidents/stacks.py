@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from launcher.incidents.frames import Thread, answers_questions, frame_of, native_frame, of_the_worker, thread_name
 from launcher.incidents.py_spy_runs import dumps
@@ -20,7 +21,8 @@ from launcher.incidents.stacks_from_inside import from_inside
 
 __all__ = ["parse_stacks", "take_stacks"]
 
-_LONGEST_END_SECONDS = 0.05
+_PART_FROM_INSIDE = 0.1
+"""Of the time: what py-spy leaves for the question to those of which it has told nothing."""
 
 
 def take_stacks(
@@ -46,13 +48,14 @@ def take_stacks(
         Key to threads; a key is missing where nothing could be had.
     """
     end = time.monotonic() + timeout_seconds
+    may_ask = bool(fallback_files and fallback_signal)
     why = dict.fromkeys(pids, "it was not asked" if py_spy else "there is no py-spy, and it was not asked")
-    found = _from_outside(pids, py_spy, end) if py_spy else {}
+    found = _from_outside(pids, py_spy, end - may_ask * _PART_FROM_INSIDE * timeout_seconds) if py_spy else {}
     silent = {
         key: (pids[key], file) for key, file in (fallback_files or {}).items() if key in pids and key not in found
     }
-    if silent and fallback_signal:
-        found.update(from_inside(silent, fallback_signal, max(end, time.monotonic() + 0.05), why))
+    if silent and may_ask:
+        found.update(from_inside(silent, fallback_signal, end, why))
     if reasons is not None:
         outside = "py-spy told nothing, and " if py_spy else ""
         reasons.update((key, outside + reason) for key, reason in why.items() if key not in found)
@@ -61,7 +64,7 @@ def take_stacks(
 
 def _from_outside(pids: Mapping[int, int], py_spy: str, end: float) -> dict[int, tuple[Thread, ...]]:
     found = {}
-    for key, dump in dumps(pids, py_spy, [], end, _LONGEST_END_SECONDS).items():
+    for key, dump in dumps(pids, py_spy, [], end).items():
         if dump.exit_code == 0 and (threads := parse_stacks(dump.output)):
             found[key] = threads
     return found
@@ -70,9 +73,12 @@ def _from_outside(pids: Mapping[int, int], py_spy: str, end: float) -> dict[int,
 def parse_stacks(raw: bytes) -> tuple[Thread, ...]:
     """Return the threads that py-spy has written as JSON; none where it has not."""
     try:
-        threads = json.loads(raw.decode("utf-8", errors="replace"))
-    except ValueError:
+        return _threads(json.loads(raw.decode("utf-8", errors="replace")))
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError):
         return ()
+
+
+def _threads(document: Any) -> tuple[Thread, ...]:
     found = (
         Thread(
             name=thread_name(thread),
@@ -85,6 +91,6 @@ def parse_stacks(raw: bytes) -> tuple[Thread, ...]:
                 for frame in thread.get("frames", ())
             ),
         )
-        for thread in threads
+        for thread in document
     )
     return tuple(thread for thread in found if not answers_questions(thread.frames))

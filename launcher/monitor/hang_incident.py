@@ -45,6 +45,8 @@ _LONGEST_LOOK_AT_CHILDREN_SECONDS = 0.05
 _LONGEST_LOOK_AT_CALLS_SECONDS = 0.05
 _LONGEST_ANSWER_SECONDS = 0.05
 """How much longer than for stacks the signal waits for the numbers of collectives."""
+_PART_FOR_STACKS = 0.9
+"""Of the time: the rest is for the source of their lines, which may tell who waits for whom."""
 _system_calls = SystemCallReader()
 
 
@@ -105,8 +107,8 @@ def _incident(
     *,
     may_signal: bool = True,
 ) -> Incident:
-    """Return what is known of a verdict, stacks included."""
-    now_ns = findings.seen_ns
+    """Return what is known of a verdict, stacks included; all that may wait ends within ``stack_capture_timeout``."""
+    now_ns, end = findings.seen_ns, time.monotonic() + settings.config.stack_capture_timeout
     verdicts = {case.rank: case.verdict for case in findings.cases}
     late = [case.rank for case in findings.cases if case.is_late]
     # A few milliseconds are no time that it was left: those that are late together are condemned together.
@@ -126,13 +128,14 @@ def _incident(
     # The culprit need not be overdue itself: then it is one of those that are not, which therefore come first.
     by_suspicion = sorted(alive, key=lambda rank: rank in verdicts)
     families = families_of(
-        {r.order.local_rank: pid for r in by_suspicion if (pid := r.pid(views[r]))}, _LONGEST_LOOK_AT_CHILDREN_SECONDS
+        {r.order.local_rank: pid for r in by_suspicion if (pid := r.pid(views[r]))},
+        _seconds_until(end, _LONGEST_LOOK_AT_CHILDREN_SECONDS),
     )
     # Answered while stacks are taken. One that is stopped answers nothing.
     questions = ask({r.order.local_rank: r.order.cell for r in alive if not _is_stopped(looks[r])})
     # Those that tell most come first. A stack is taken by stopping its process: its system call is read before.
     looked_at = [*(r.pid(views[r]) for r in by_suspicion), *(each.pid for each in most_telling(families))]
-    calls = _system_calls.calls(looked_at, _LONGEST_LOOK_AT_CALLS_SECONDS)
+    calls = _system_calls.calls(looked_at, _seconds_until(end, _LONGEST_LOOK_AT_CALLS_SECONDS))
     families = {
         number: tuple(child._replace(system_call=calls.get(child.pid)) for child in family)
         for number, family in families.items()
@@ -140,11 +143,13 @@ def _incident(
     asked = time.monotonic_ns()
     # The launcher ends every rank once one is condemned, so none has anything left to be disturbed in.
     may_be_asked = alive if settings.owns_ranks else verdicts
-    stacks = stacks_of_ranks(may_be_asked if may_signal else (), alive, most_telling(families), settings, reasons)
+    left = _PART_FOR_STACKS * _seconds_until(end)
+    stacks = stacks_of_ranks(may_be_asked if may_signal else (), alive, most_telling(families), settings, left, reasons)
     ours = [stacks.get(rank.order.local_rank, ()) for rank in group]
     began = min((started_at(view) for rank in group if (view := views[rank]).start_time), default=math.inf)
-    sources = reader.lines(lines_that_tell(ours), settings.config.stack_capture_timeout, began)
-    numbers = questions.answered(_answered_by(asked, settings), [n for n, stack in stacks.items() if _keeps_gil(stack)])
+    sources = reader.lines(lines_that_tell(ours), _seconds_until(end), began)
+    answered_by = time.monotonic() + _seconds_until(end, _LONGEST_ANSWER_SECONDS)
+    numbers = questions.answered(answered_by, [n for n, stack in stacks.items() if _keeps_gil(stack)])
     evidence = {
         rank: evidence_of_rank(
             rank, views[rank], looks[rank], stack, sources, numbers.get(rank.order.local_rank, GroupNumbers())
@@ -163,7 +168,7 @@ def _incident(
     found = attribute(list(evidence.values()), has_others=everybody[0].order.has_others)
     pids = {rank.order.local_rank: rank.pid(views[rank]) for rank in group}
     matter = dict.fromkeys((*found.local_ranks, *(rank.order.local_rank for rank in verdicts)))
-    native, no_native = native_stacks_of({n: pids[n] for n in matter if n in pids}, stacks, settings, asked)
+    native, no_native = native_stacks_of({n: pids[n] for n in matter if n in pids}, stacks, settings, end)
     reports = []
     for rank in group:
         number, known = rank.order.local_rank, evidence[rank]
@@ -209,10 +214,9 @@ def _keeps_gil(stack: Sequence[Thread]) -> bool:
     return any(thread.holds_gil and not thread.was_asked for thread in stack)
 
 
-def _answered_by(asked_ns: int, settings: MonitorSettings) -> float:
-    """Return when to stop waiting for answers, on ``time.monotonic()``."""
-    end = asked_ns / NS_PER_SECOND + settings.config.stack_capture_timeout
-    return min(end, time.monotonic() + _LONGEST_ANSWER_SECONDS)
+def _seconds_until(end: float, at_most: float = math.inf) -> float:
+    """Return how much time there is until an instant of ``time.monotonic()``."""
+    return max(0.0, min(end - time.monotonic(), at_most))
 
 
 def _kind(findings: Findings[RankMonitor]) -> str:

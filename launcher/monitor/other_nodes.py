@@ -40,8 +40,8 @@ _PART = 0.6
 
 
 def busy_until_ns(now_ns: int, config: MonitorConfig) -> int:
-    """Return until when the monitor may take evidence: stacks, the source of their lines, and the incident."""
-    longest_seconds = 2 * config.stack_capture_timeout + LONGEST_MACHINE_SECONDS + SLOWEST_WRITE_SECONDS
+    """Return until when the monitor may take evidence, wait for other nodes to take theirs, and write the incident."""
+    longest_seconds = config.stack_capture_timeout + LONGEST_MACHINE_SECONDS + SLOWEST_WRITE_SECONDS
     return now_ns + int(longest_seconds * NS_PER_SECOND)
 
 

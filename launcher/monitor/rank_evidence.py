@@ -67,6 +67,7 @@ def stacks_of_ranks(
     views: dict[RankMonitor, CellView],
     children: Sequence[Child],
     settings: MonitorSettings,
+    seconds: float,
     reasons: dict[int, str],
 ) -> dict[int, tuple[Thread, ...]]:
     """By local rank, and by the negative pid of a child; the ranks' come first where time or memory run out.
@@ -83,7 +84,7 @@ def stacks_of_ranks(
                 **{-child.pid: child.pid for child in children},
             },
             py_spy=settings.py_spy,
-            timeout_seconds=settings.config.stack_capture_timeout,
+            timeout_seconds=seconds,
             fallback_files={r.order.local_rank: r.stack_file for r in may_be_asked if r in views and views[r].pid},
             fallback_signal=STACK_SIGNAL,
             reasons=reasons,
@@ -95,7 +96,7 @@ def stacks_of_ranks(
 
 
 def native_stacks_of(
-    pids: Mapping[int, int], stacks: Mapping[int, tuple[Thread, ...]], settings: MonitorSettings, asked_ns: int
+    pids: Mapping[int, int], stacks: Mapping[int, tuple[Thread, ...]], settings: MonitorSettings, end: float
 ) -> tuple[dict[int, tuple[Thread, ...]], dict[int, str]]:
     """Take the stacks of a few ranks once more, with their frames of C and C++.
 
@@ -103,7 +104,7 @@ def native_stacks_of(
         pids: Local rank to process, of those that an incident is about, the culprits first.
         stacks: Those of Python, by local rank. Where py-spy has told none, it has no native frames either.
         settings: The monitor's.
-        asked_ns: ``CLOCK_MONOTONIC`` when those were asked for; the time for evidence runs from there.
+        end: Of the time for evidence, on ``time.monotonic()``.
 
     Returns:
         Stacks by local rank, and why there are none.
@@ -112,7 +113,6 @@ def native_stacks_of(
     if settings.py_spy is None or not settings.config.capture_stacks or not told:
         return {}, {}
     reasons: dict[int, str] = {}
-    end = asked_ns / NS_PER_SECOND + settings.config.stack_capture_timeout
     try:
         return native_stacks({n: pids[n] for n in told[:MOST_STACKS]}, settings.py_spy, end, reasons), reasons
     except Exception as error:  # noqa: BLE001 - whatever it is, it costs these frames and no more

@@ -57,8 +57,8 @@ class RestartSettings:
         converter=values.duration,
         metadata=described(
             "SECONDS",
-            "Longest time that stacks, and other nodes that look at their ranks, may delay the signal; once more as "
-            "long where source cannot be read.",
+            "Longest time that evidence (stacks, the source of their lines, other nodes that look at their ranks) may "
+            "delay the signal.",
         ),
     )
     checkpoint_iteration_file: str | None = attrs.field(

@@ -23,6 +23,7 @@ import contextlib
 import json
 import logging
 import os
+import select
 import signal
 import sys
 import threading
@@ -37,7 +38,7 @@ __all__ = ["NumbersThread", "answers_to", "has_groups", "start_answering"]
 logger = logging.getLogger(__name__)
 
 _C10D = "torch.distributed.distributed_c10d"
-_STOP = b"stop\n"
+_WAKE_UP = b"\n"
 _LONGEST_QUESTION = 200
 _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP}
 """What a fault of the thread itself raises; it must not be blocked."""
@@ -57,11 +58,13 @@ class NumbersThread(threading.Thread):
         super().__init__(name="ft_groups", daemon=True)
         self._pid = os.getpid()
         self._path = cell_path + QUESTIONS
+        self._is_told_to_stop = False
+        self._open = threading.RLock()  # the number of a pipe that is closed may be another file's
         with contextlib.suppress(FileNotFoundError):  # of an earlier client of this process
             os.unlink(self._path)
         os.mkfifo(self._path, 0o600)
         # Both ends, so that a read waits for the next question once the monitor has closed its end.
-        self._questions = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        self._questions = os.open(self._path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             self._answers = only_plain(cell_path + ANSWERS, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
         except OSError:
@@ -71,23 +74,35 @@ class NumbersThread(threading.Thread):
     def run(self) -> None:
         """Answer until told to stop."""
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
-        while not (question := os.read(self._questions, _LONGEST_QUESTION)).endswith(_STOP):
+        poller = select.poll()
+        poller.register(self._questions, select.POLLIN)
+        while poller.poll() and (question := os.read(self._questions, _LONGEST_QUESTION)):
+            if self._is_told_to_stop:
+                break
             # Of several the last one is waited for.
             name = question.decode("ascii", errors="replace").split("\n")[-2 if question.endswith(b"\n") else -1]
             with contextlib.suppress(OSError):  # no room, or a folder that is gone
                 for line in answers_to(name):
                     os.write(self._answers, line.encode())
-        os.close(self._questions)
-        os.close(self._answers)
+        self.close()
 
     def stop(self) -> None:
         """Answer no more; does not wait for that."""
-        if self._pid != os.getpid():  # a child that was forked, which has the descriptors and not the thread
+        # A child that was forked has the descriptors and not the thread.
+        if self._pid != os.getpid() or self._is_told_to_stop:
             return
         with contextlib.suppress(OSError):
             os.unlink(self._path)
-        if self.is_alive():
-            os.write(self._questions, _STOP)
+        with self._open:
+            self._is_told_to_stop = True
+            with contextlib.suppress(BlockingIOError):  # so full of questions that it wakes up in any case
+                os.write(self._questions, _WAKE_UP)
+
+    def close(self) -> None:
+        """Let go of the pipe and the file; the thread does so when it ends."""
+        with self._open:
+            os.close(self._questions)
+            os.close(self._answers)
 
 
 def has_groups() -> bool:
@@ -101,11 +116,14 @@ def has_groups() -> bool:
 
 def start_answering(cell_path: str) -> NumbersThread | None:
     """Start the thread; None where it cannot be had, which costs the answers and nothing else."""
+    thread = None
     try:
         thread = NumbersThread(cell_path)
         thread.start()
     except (OSError, RuntimeError) as error:  # RuntimeError: pids.max, RLIMIT_NPROC
         logger.debug("nobody can ask this rank how far it is in its collectives: %s", error)
+        if thread is not None:
+            thread.close()
         return None
     return thread
 

@@ -143,7 +143,7 @@ def test_a_few_ranks_that_py_spy_has_seen_are_looked_at_within_the_time_of_all_s
     monkeypatch.setattr(rank_evidence, "native_stacks", lambda *told: asked.append(told) or {})
     pids = {n: 100 + n for n in range(8)}
     seen = dict.fromkeys(range(1, 8), STACK) | {1: (STACK[0]._replace(was_asked=True),)}
-    native_stacks_of(pids, seen, settings(5), 7_000_000_000)
+    native_stacks_of(pids, seen, settings(5), 12.0)
     assert asked == [({2: 102, 3: 103, 4: 104, 5: 105}, "py-spy", 12.0, {})]
     asked.clear()
     for kept in (settings(5, py_spy=None), settings(5, capture_stacks=False)):

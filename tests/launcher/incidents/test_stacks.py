@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +15,11 @@ from typing import Any
 
 import pytest
 
-from launcher.incidents import stacks_from_inside
+from launcher.incidents import py_spy_runs, stacks, stacks_from_inside
 from launcher.incidents.frames import Frame, Thread, frame_of, main_thread
-from launcher.incidents.stacks import take_stacks
+from launcher.incidents.py_spy_runs import dumps
+from launcher.incidents.stacks import parse_stacks, take_stacks
+from launcher.processes.handles import open_pidfd, wait_for_exit
 from resilience_core.event_bus import EventBus
 from resilience_core.hookspecs import hookimpl
 from resilience_core.protocol.cell_layout import STACK_SIGNAL
@@ -217,6 +220,49 @@ def test_the_bound_holds_and_what_hangs_is_ended(stands: subprocess.Popen[str], 
 
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+@pytest.mark.parametrize("end", ["wait", "echo '[]'"], ids=["killed with it", "left behind by it"])
+def test_what_a_py_spy_has_started_ends_with_it(stands: subprocess.Popen[str], tmp_path: Path, end: str) -> None:
+    """It went on writing into a file in memory for ever, which counts against the job's limit."""
+    noted = f"echo $! > {tmp_path}/new && mv {tmp_path}/new {tmp_path}/pid"
+    wrapper = fake_py_spy(tmp_path, f"trap '' TERM INT HUP; sleep 600 & {noted}; {end}")
+    for seconds in (0.5, 5, 50):  # more only where the shell has not come as far as its child
+        assert take_stacks({0: stands.pid}, py_spy=wrapper, timeout_seconds=seconds) == {}
+        if (tmp_path / "pid").exists():
+            break
+    pidfd = open_pidfd(int((tmp_path / "pid").read_text()))
+    if pidfd is not None:
+        assert wait_for_exit([pidfd], 30) == {pidfd}
+        os.close(pidfd)
+
+
+def test_what_a_py_spy_writes_is_bounded(stands: subprocess.Popen[str], tmp_path: Path) -> None:
+    flood = fake_py_spy(tmp_path, "echo why >&2; head -c 20000000 /dev/zero >&2; exec head -c 20000000 /dev/zero")
+    (dump,) = dumps({0: stands.pid}, flood, [], time.monotonic() + 180).values()
+    assert dump.exit_code not in (0, None)  # its writes fail
+    assert len(dump.output) == py_spy_runs._LARGEST_OUTPUT
+    assert dump.complaint == "why"
+
+
+def test_a_py_spy_leaves_time_to_ask_the_process_itself(stands: subprocess.Popen[str], tmp_path: Path) -> None:
+    """All within the bound: the answer is not waited for on top of it."""
+    ends: dict[str, float] = {}
+    began = time.monotonic()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(stacks, "dumps", lambda *told: ends.update(outside=told[3]) or {})
+        patched.setattr(stacks, "from_inside", lambda *told: ends.update(inside=told[2]) or {})
+        take_stacks(
+            {0: stands.pid}, py_spy="py-spy", timeout_seconds=100, fallback_files={0: "-"}, fallback_signal=STACK_SIGNAL
+        )
+    began_by = time.monotonic()
+    assert began + 90 <= ends["outside"] <= began_by + 90
+    assert began + 100 <= ends["inside"] <= began_by + 100
+
+
+@pytest.mark.parametrize("raw", ['{"a": 1}', "7", "[7]", '[{"frames": [{}]}]', "[" * 100_000])
+def test_json_that_is_no_stack_tells_nothing_and_costs_no_other_stack(raw: str) -> None:
+    assert parse_stacks(raw.encode()) == ()
 
 
 @pytest.mark.parametrize("body", ["exit 1", "echo no json", "echo '[]'"])

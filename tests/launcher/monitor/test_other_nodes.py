@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 import time
@@ -114,6 +115,29 @@ def test_a_word_of_an_earlier_verdict_is_not_taken_for_this_one(channel: Channel
     assert time.monotonic_ns() >= end_ns
 
 
+def test_a_word_that_nobody_has_come_to_is_dropped_when_the_next_verdict_is_told(channel: Channel) -> None:
+    """The verdict before was withdrawn while the word for it was under way: it says nothing about this one."""
+    for order in (Proceed(3), Proceed(2), Look(3, False)):
+        channel.order(order)
+    order = WatchOrder(3, 0, 0, "cell", has_others=True)
+    reporter_to(channel.monitor, MACHINE, [rank_of(order)], time.monotonic_ns(), CONFIG).suspicion()
+    assert [arrived.order for arrived in channel.monitor.take()] == [Proceed(2), Look(3, False)]
+
+
+def test_descriptors_that_come_with_an_order_that_cannot_be_read_are_closed(
+    channel: Channel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    socket.send_fds(channel.launcher, [b"no order"], [writing, writing])
+    os.close(writing)
+    channel.monitor.read()
+    assert os.read(reading, 1) == b""  # nobody has the other end
+    os.close(reading)
+    assert list(channel.monitor.take()) == []
+    assert "could not read an order" in capsys.readouterr().err
+
+
 # ---- what is told -----------------------------------------------------------------------------------------
 
 
@@ -156,6 +180,7 @@ def test_a_look_tells_what_is_seen_of_ranks_and_machine(
     def incident(*facts: Any, **how: Any) -> Incident:
         asked.append(how)
         assert facts[0].cases == []
+        assert facts[2].config.stack_capture_timeout == 360  # the node that has asked waits for 600 s
         return INCIDENT._replace(kind=ELSEWHERE)
 
     monkeypatch.setattr(other_nodes, "incident_whatever_happens", incident)

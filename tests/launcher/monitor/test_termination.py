@@ -26,6 +26,7 @@ from launcher.incidents.accounts import account_text, parse_account
 from launcher.incidents.attributed import Attribution
 from launcher.incidents.children import children_of
 from launcher.incidents.frames import Frame, Thread
+from launcher.incidents.group_numbers import Questions
 from launcher.incidents.incident import Incident
 from launcher.incidents.incident_files import read_incident
 from launcher.incidents.incident_writer import IncidentWriter
@@ -50,6 +51,7 @@ from resilience_core.protocol.cell_layout import (
     CLOSED,
     FIRST_CLOSED,
     FIRST_SECTION,
+    LAST_HEARTBEAT,
     LEFT_SECTION,
     LIMITS_TEXT,
     OUT_OF_SECTION,
@@ -281,6 +283,44 @@ def test_who_answers_tells_how_far_it_is_and_nobody_else_is_waited_for(
         assert waits is not None
         assert (stopped.groups, stopped.is_idle) == ((), None)
         assert (waits.groups, waits.is_idle) == (numbers.groups, False)
+
+
+@pytest.mark.parametrize(("ago_seconds", "is_lively"), [(60, False), (1, True)])
+def test_a_rank_is_lively_that_has_reported_shortly_before(group: Group, ago_seconds: int, is_lively: bool) -> None:
+    """What it does in the moment of a look then says nothing about a hang."""
+    group.cells[0].words[LAST_HEARTBEAT] = time.monotonic_ns() - ago_seconds * S
+    view = group.ranks[0].view()
+    assert view is not None
+    known = rank_evidence.evidence_of_rank(group.ranks[0], view, None, (), {}, GroupNumbers())
+    assert known.is_lively is is_lively
+
+
+def test_all_evidence_together_has_one_end(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds of one part after another added up, and the signal came after twice the time and more."""
+    now = [1000.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], monotonic_ns=time.monotonic_ns)
+    monkeypatch.setattr(hang_incident, "time", clock)
+    monkeypatch.setattr(hang_incident, "_LONGEST_LOOK_AT_CHILDREN_SECONDS", 0.05)
+    given: list[float] = []
+
+    def uses_up(seconds: float) -> float:
+        given.append(seconds)
+        now[0] += seconds
+        return seconds
+
+    original = hang_incident.stacks_of_ranks
+    monkeypatch.setattr(hang_incident, "families_of", lambda _, seconds: uses_up(seconds) and {})
+    monkeypatch.setattr(hang_incident._system_calls, "calls", lambda _, seconds: uses_up(seconds) and {})
+    monkeypatch.setattr(hang_incident, "stacks_of_ranks", lambda *told: uses_up(told[4]) and original(*told))
+    monkeypatch.setattr(SourceReader, "lines", lambda _, frames, seconds, began: uses_up(seconds) and {})
+    ends: list[float] = []
+    monkeypatch.setattr(Questions, "answered", lambda _, end, without: ends.append(end) or {})
+    monkeypatch.setattr(hang_incident, "native_stacks_of", lambda *told: ends.append(told[3]) or ({}, {}))
+    assert group.condemn() == [0, 1]
+    assert len(given) == 4
+    assert given[3] >= 1  # the source of lines has a share of its own
+    assert now[0] == pytest.approx(1180)  # and nothing is given twice
+    assert ends == [pytest.approx(1180)] * 2
 
 
 def test_a_child_of_a_culprit_that_is_not_overdue_is_named(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -142,17 +143,19 @@ def test_two_ranks_of_gloo_tell_their_numbers_while_one_hangs_in_a_collective(tm
             assert process.stdout.readline() == "ready\n"
         cells = {rank: str(tmp_path / f"cell-{rank}") for rank in range(2)}
         end = in_a_minute()
-        while True:  # rank 0 may not have called it yet, and torch marks the one before as done a moment later
+        while True:  # rank 0 may not have called it yet
             found = ask(cells).answered(in_a_minute())
             numbers = {rank: {g.name: g for g in told.groups} for rank, told in found.items()}
-            has_settled = numbers[0]["0"].number == 4 and found[1].is_idle is not False
-            if has_settled or time.monotonic() > end:
+            if numbers[0]["0"].number == 4 or time.monotonic() > end:
                 break
         assert [numbers[rank]["0"].number for rank in range(2)] == [4, 3]
         assert [(g.number, g.size, g.backend, g.description) for g in (numbers[0]["1"],)] == [(1, 2, "gloo", "pair")]
         if found[1].is_idle is not None:  # from torch 2.8 on
-            assert [found[rank].is_idle for rank in range(2)] == [False, True]
-            assert [numbers[rank]["0"].first_undone for rank in range(2)] == [4, 0]
+            # Threads of gloo note what is done as they come to it: one that is may count as not done for ever.
+            assert found[0].is_idle is False
+            first_undone = [numbers[rank]["0"].first_undone for rank in range(2)]
+            assert first_undone[0] in range(1, 5)
+            assert first_undone[1] in range(4)
     finally:
         for process in ranks:
             process.kill()
@@ -233,7 +236,56 @@ def test_the_thread_handles_no_signal_of_the_process(thread: NumbersThread, tmp_
 def test_where_it_cannot_be_had_the_rank_goes_on_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert start_answering(str(tmp_path / "no" / "cell")) is None
     monkeypatch.setattr(NumbersThread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("can't start")))
+    before = set(os.listdir("/proc/self/fd"))
     assert start_answering(str(tmp_path / "cell")) is None
+    assert set(os.listdir("/proc/self/fd")) == before
+    assert ask({0: str(tmp_path / "cell")}).answers == {}
+
+
+def test_a_thread_that_is_busy_is_told_to_stop_without_waiting(
+    thread: NumbersThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training that shuts down while torch does not answer must go on, whatever was asked meanwhile."""
+    asked, goes_on = threading.Event(), threading.Event()
+
+    def answers(question: str) -> list[str]:
+        asked.set()
+        assert goes_on.wait(180)
+        return []
+
+    monkeypatch.setattr(group_numbers, "answers_to", answers)
+    pipe = os.open(tmp_path / f"cell{QUESTIONS}", os.O_WRONLY | os.O_NONBLOCK)
+    os.write(pipe, b"first\n")
+    assert asked.wait(180)
+    for part in (b"question\n" * 400, b"\n"):
+        with contextlib.suppress(BlockingIOError):
+            while os.write(pipe, part):
+                pass
+    os.close(pipe)
+    stopping = threading.Thread(target=thread.stop, daemon=True)
+    stopping.start()
+    stopping.join(30)
+    waits = stopping.is_alive()
+    goes_on.set()
+    thread.join(180)
+    assert (waits, thread.is_alive()) == (False, False)
+    thread.stop()  # the numbers of its descriptors may be those of other files by now
+
+
+def test_a_question_that_comes_after_it_was_told_to_stop_does_not_keep_it(
+    thread: NumbersThread, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, goes_on = threading.Event(), threading.Event()
+    monkeypatch.setattr(group_numbers, "answers_to", lambda _: [asked.set() or "", str(goes_on.wait(180))])
+    pipe = os.open(tmp_path / f"cell{QUESTIONS}", os.O_WRONLY | os.O_NONBLOCK)
+    os.write(pipe, b"first\n")
+    assert asked.wait(180)
+    thread.stop()
+    os.write(pipe, b"second\n")
+    goes_on.set()
+    thread.join(180)
+    assert not thread.is_alive()
+    os.close(pipe)
 
 
 @pytest.mark.parametrize("capture_stacks", [True, False])

@@ -1,0 +1,120 @@
+"""Mistakes in how evidence of a verdict is taken: its bounds, and what another verdict or a stranger has left."""
+
+from __future__ import annotations
+
+from benchmarks.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS_OF_EVIDENCE"]
+
+_STACKS = ("tests/launcher/incidents/test_stacks.py",)
+_TERMINATION = ("tests/launcher/monitor/test_termination.py",)
+_OTHERS = ("tests/launcher/monitor/test_other_nodes.py",)
+_NUMBERS = "tests/resilience_core/monitoring/test_group_numbers.py"
+
+MUTANTS_OF_EVIDENCE = (
+    Mutant(
+        "what py-spy has started lives on",
+        "launcher/incidents/py_spy_runs.py",
+        "os.killpg(run.pid, signal.SIGKILL)",
+        "os.kill(run.pid, signal.SIGKILL)",
+        _STACKS,
+    ),
+    Mutant(
+        "py-spy may fill the memory",
+        "launcher/incidents/py_spy_runs.py",
+        "fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK",
+        "fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK",
+        _STACKS,
+    ),
+    Mutant(
+        "the question to a rank is waited for on top of py-spy",
+        "launcher/incidents/stacks.py",
+        "end - may_ask * _PART_FROM_INSIDE * timeout_seconds",
+        "end",
+        _STACKS,
+    ),
+    Mutant(
+        "JSON that is nested without end costs the stacks of all",
+        "launcher/incidents/stacks.py",
+        "AttributeError, RecursionError, ",
+        "AttributeError, ",
+        _STACKS,
+    ),
+    Mutant(
+        "source is read for as long again as stacks may take",
+        "launcher/monitor/hang_incident.py",
+        "lines_that_tell(ours), _seconds_until(end), began",
+        "lines_that_tell(ours), settings.config.stack_capture_timeout, began",
+        _TERMINATION,
+    ),
+    Mutant(
+        "stacks leave no time for the source of their lines",
+        "launcher/monitor/hang_incident.py",
+        "left = _PART_FOR_STACKS * _seconds_until(end)",
+        "left = _seconds_until(end)",
+        _TERMINATION,
+    ),
+    Mutant(
+        "every rank is lively",
+        "launcher/monitor/rank_evidence.py",
+        "is_lively=0 <= time.monotonic_ns() - last_sign_ns(view) < _LIVELY_NS",
+        "is_lively=True",
+        _TERMINATION,
+    ),
+    Mutant(
+        "no rank is lively",
+        "launcher/monitor/rank_evidence.py",
+        "is_lively=0 <= time.monotonic_ns() - last_sign_ns(view) < _LIVELY_NS",
+        "is_lively=False",
+        _TERMINATION,
+    ),
+    Mutant(
+        "a look takes as long as the node that has asked waits for it",
+        "launcher/monitor/other_nodes.py",
+        "_PART * settings.config.stack_capture_timeout",
+        "settings.config.stack_capture_timeout",
+        _OTHERS,
+    ),
+    Mutant(
+        "the word for a verdict that was withdrawn counts for the next one",
+        "launcher/monitor/other_nodes.py",
+        "        channel.forget_word(generation)\n",
+        "",
+        _OTHERS,
+    ),
+    Mutant(
+        "the word for another generation is dropped, too",
+        "launcher/monitor/parent_channel.py",
+        "if each.order == Proceed(generation)]",
+        "if isinstance(each.order, Proceed)]",
+        _OTHERS,
+    ),
+    Mutant(
+        "descriptors that come with an order that cannot be read stay open",
+        "launcher/monitor/parent_channel.py",
+        "                for descriptor in descriptors:\n                    os.close(descriptor)\n",
+        "",
+        _OTHERS,
+    ),
+    Mutant(
+        "where no thread can be started the pipe and the file stay open",
+        "resilience_core/monitoring/group_numbers.py",
+        "            thread.close()\n",
+        "            pass\n",
+        (f"{_NUMBERS}::test_where_it_cannot_be_had_the_rank_goes_on_without",),
+    ),
+    Mutant(
+        "a training that shuts down waits for room in a pipe full of questions",
+        "resilience_core/monitoring/group_numbers.py",
+        "os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC",
+        "os.O_RDWR | os.O_CLOEXEC",
+        (f"{_NUMBERS}::test_a_thread_that_is_busy_is_told_to_stop_without_waiting",),
+    ),
+    Mutant(
+        "a second stop writes into whatever file has the pipe's number by then",
+        "resilience_core/monitoring/group_numbers.py",
+        "if self._pid != os.getpid() or self._is_told_to_stop:",
+        "if self._pid != os.getpid():",
+        (f"{_NUMBERS}::test_a_thread_that_is_busy_is_told_to_stop_without_waiting",),
+    ),
+)

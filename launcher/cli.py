@@ -80,7 +80,8 @@ def _guarded(arguments: list[str], may_fork: bool) -> int | Handover:
     from launcher.command_line import torch_versions
     from launcher.command_line.log_settings import log_settings
 
-    follow(log_settings(arguments))  # what is refused before it is parsed is said in the form that is asked for
+    # What is refused before it is parsed is said in the form that is asked for.
+    follow(log_settings(["ft_launcher", *arguments]))
     torch = torch_versions.installed_version()
     problem = _platform_problem() or torch_versions.problem_with(torch)
     if problem is not None:

@@ -13,6 +13,48 @@ _RANK = ("tests/resilience_core/monitoring/test_rank_logging.py",)
 
 MUTANTS_OF_CONSOLE = (
     Mutant(
+        "what cannot be said ends whoever says it",
+        "launcher/records/console.py",
+        "except Exception:  # noqa: BLE001 - whatever was handed over",
+        "except OSError:  #",
+        _CONSOLE,
+    ),
+    Mutant(
+        "a stream that raises is not counted as lost",
+        "launcher/records/console.py",
+        "        except Exception:  # noqa: BLE001 - of a stream that somebody has put there, anything\n",
+        "        except OSError:\n",
+        _CONSOLE,
+    ),
+    Mutant(
+        "of two facts of which a story has one the first is lost",
+        "launcher/records/console_lines.py",
+        'f"{told[fact[0]]}\\n{fact[1]}" if fact[0] in told else fact[1]',
+        "fact[1]",
+        _LINES,
+    ),
+    Mutant(
+        "a message about thousands of ranks has nothing but their numbers",
+        "launcher/records/console_lines.py",
+        "**ranks, **cut",
+        "**cut",
+        _LINES,
+    ),
+    Mutant(
+        "of an option that is given twice the first counts",
+        "launcher/command_line/log_settings.py",
+        "                found = value\n",
+        "                found = found or value\n",
+        ("tests/launcher/command_line/test_log_settings.py",),
+    ),
+    Mutant(
+        "an option of the script is taken for one of the launcher",
+        "launcher/command_line/log_settings.py",
+        "    return command[begin:end]\n",
+        "    return command[begin:]\n",
+        ("tests/launcher/command_line/test_log_settings.py",),
+    ),
+    Mutant(
         "files and pipes get colours",
         "launcher/records/console_lines.py",
         "    return os.isatty(descriptor)\n",
@@ -50,8 +92,8 @@ MUTANTS_OF_CONSOLE = (
     Mutant(
         "a fact of a story may have the name of a field of ours",
         "launcher/records/console_lines.py",
-        " if name not in about}",
-        "}",
+        "(fact[0] in taken or fact[0] in _OURS)",
+        "fact[0] in taken",
         _LINES,
     ),
     Mutant(

@@ -16,6 +16,20 @@ _STATE = "resilience_core/monitoring/client_state.py"
 
 MUTANTS_OF_FIGURES = (
     Mutant(
+        "lines of figures that are left out while the disk hangs are not counted",
+        "launcher/agent/figures_recorder.py",
+        "            self._log.lose()  # the disk hangs; the next line that is written is full\n",
+        "",
+        _RECORDER,
+    ),
+    Mutant(
+        "a line for which there was no room counts as the first of its generation",
+        "launcher/agent/figures_recorder.py",
+        "        if self._background.submit(write):\n            self._lines += 1\n",
+        "        self._lines += 1\n        if self._background.submit(write):\n            pass\n",
+        _RECORDER,
+    ),
+    Mutant(
         "a section that comes close to its limit again is not noted",
         _SECTION,
         "self.notable_ns = min(longest_ns, close_ns - 1)",

@@ -3,7 +3,7 @@
 A report must have them after the ranks and their shared memory are gone, and while the job runs. Two shapes were
 considered. A process of its own could follow the cells without touching the launcher; but the last figures of a
 generation, which tell what a failure has cost, would be gone before it looks, or a restart would have to wait for it.
-So the launcher takes copies, which costs some 20 us for each rank, and everything else (parsing, comparing, writing) is
+So the launcher takes copies, and everything else (parsing, comparing, writing) is
 done by the thread that writes its files. While the disk hangs, at most :data:`_MOST_WAITING` copies wait for it.
 
 A line is written when a second has passed since the last one, and a thousandth of the age of the run. So a file has
@@ -87,12 +87,13 @@ class FiguresRecorder:
             self._log.close()
 
     def _hand_over(self, generation: int, raw: Callable[[], Raw], at_ns: int, *, is_last: bool) -> None:
+        assert self._log is not None
         if self._waiting[is_last] >= _MOST_WAITING:
-            return  # the disk hangs, and a line less is no loss
-        self._waiting[is_last] += 1
+            self._log.lose()  # the disk hangs; the next line that is written is full
+            return
         is_first, is_full = self._lines == 0, is_last or self._lines % _FULL_EVERY == 0
-        self._lines += 1
         copies = raw()
+        self._waiting[is_last] += 1
 
         def write() -> None:
             try:
@@ -100,8 +101,11 @@ class FiguresRecorder:
             finally:
                 self._waiting[is_last] -= 1
 
-        if not self._background.submit(write):
+        if self._background.submit(write):
+            self._lines += 1
+        else:
             self._waiting[is_last] -= 1
+            self._log.lose()
 
     def _write(self, generation: int, raw: Raw, at_ns: int, *, is_first: bool, is_full: bool, is_last: bool) -> None:
         assert self._log is not None

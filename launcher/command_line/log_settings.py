@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Sequence
 
 from launcher.records.console import State
@@ -13,6 +14,12 @@ from resilience_core.config.words import log_format
 from resilience_core.errors import ConfigError
 
 __all__ = ["log_settings", "value_of"]
+
+_LAUNCHER = "ft_launcher"
+_FLAGS = frozenset(
+    {"-h", "--help", "--version", "-m", "--module", "--no-python", "--run-path", "--standalone", "--virtual-local-rank"}
+)
+"""Options of the launcher that take no value."""
 
 
 def log_settings(command: Sequence[str]) -> State:
@@ -40,15 +47,37 @@ def log_settings(command: Sequence[str]) -> State:
 def value_of(command: Sequence[str], *options: str) -> str | None:
     """Return the value of an option, in whichever spelling; None where it is not given.
 
+    Given several times, the last one counts, as where the launcher parses it.
+
     Args:
         command: The launcher's command line.
         options: The option's names, without leading dashes and with underscores.
     """
-    for index, word in enumerate(command):
+    found = None
+    words = _up_to_the_script(command)
+    for index, word in enumerate(words):
         name, has_value, value = word.partition("=")
         if name.startswith("--") and name[2:].replace("-", "_") in options:
             if has_value:
-                return value
-            if index + 1 < len(command):
-                return command[index + 1]
-    return None
+                found = value
+            elif index + 1 < len(words):
+                found = words[index + 1]
+    return found
+
+
+def _up_to_the_script(command: Sequence[str]) -> Sequence[str]:
+    """Return the words that the launcher parses; all of them where it is called by another name."""
+    called_at = (
+        index
+        for index, word in enumerate(command)
+        if os.path.basename(word) == _LAUNCHER or (word == "launcher" and command[index - 1 : index] == ["-m"])
+    )
+    begin = next(called_at, None)
+    if begin is None:
+        return command
+    end = begin = begin + 1
+    while end < len(command) and command[end].startswith("-"):
+        word = command[end]
+        is_alone = "=" in word or word.replace("_", "-") in _FLAGS or (word[1:2] != "-" and len(word) > 2)  # -r3
+        end += 1 if is_alone else 2
+    return command[begin:end]

@@ -12,7 +12,6 @@ from launcher.live.cell_reader import CellReader
 from launcher.live.rank_look import RankLook, nearest_deadline
 from launcher.live.rates import Rate
 from launcher.processes.usage import ProcessUsage, process_usage
-from launcher.records.figures_log import last_sign_ns
 from resilience_core.protocol.cell_layout import WATCHED
 from resilience_core.protocol.cell_view import CellView
 from resilience_core.protocol.figures import Steps
@@ -143,7 +142,7 @@ class _Rank:
             steps = self.reader.steps()
             self._rate.note(now_ns, view.iteration if steps is None else steps.done)
             if view.state == WATCHED:
-                rate = self._rate.per_second(now_ns) or _average(steps, last_sign_ns(view))
+                rate = self._rate.per_second(now_ns) or _average(steps, view.last_sign_ns or None)
         return RankLook(
             local_rank=self._local_rank,
             generation=self._generation,
@@ -155,7 +154,7 @@ class _Rank:
             process=process,
             has_ended=has_ended,
             deadline=None if view is None else nearest_deadline(view),
-            last_sign_ns=None if view is None else last_sign_ns(view),
+            last_sign_ns=None if view is None else view.last_sign_ns or None,
             steps_per_second=rate,
         )
 

@@ -22,7 +22,7 @@ from launcher.incidents.waits import (
 )
 from launcher.monitor.messages import MonitorSettings
 from launcher.monitor.rank_monitor import RankMonitor
-from launcher.processes.evidence import Evidence, ProcessLook, last_sign_ns, look_at, uses_a_gpu
+from launcher.processes.evidence import Evidence, ProcessLook, look_at, uses_a_gpu
 from launcher.records.console import DEBUG, announce
 from resilience_core.protocol.cell_layout import STACK_SIGNAL
 from resilience_core.protocol.cell_view import CellView
@@ -162,7 +162,7 @@ def evidence_of_rank(
         waits_for_store=frame is not None and is_for_the_store(frame),
         closed=tuple(rank.sections_closed().items()),
         is_busy=is_busy,
-        is_lively=0 <= time.monotonic_ns() - last_sign_ns(view) < _LIVELY_NS,
+        is_lively=0 <= time.monotonic_ns() - view.last_sign_ns < _LIVELY_NS,
         has_gpu=has_gpu,
         groups=telling_groups(numbers),
         is_idle=numbers.is_idle,

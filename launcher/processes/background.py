@@ -179,4 +179,5 @@ def _make(call: Callable[[], object]) -> None:
     try:
         call()
     except Exception:  # noqa: BLE001 - it is reported
-        threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
+        with contextlib.suppress(Exception):  # what stands in for standard error may raise anything
+            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))

@@ -27,7 +27,6 @@ __all__ = [
     "evidence_from_json",
     "evidence_to_json",
     "kernel_wait",
-    "last_sign_ns",
     "look_at",
     "state_phrase",
     "unmonitored",
@@ -101,12 +100,6 @@ def uses_a_gpu(pid: int) -> bool:
             return False  # the usual case on a machine without one; a process has many descriptors
         return any(path.startswith(_GPU_PATHS) for _, path in open_files(pid))
     return False
-
-
-def last_sign_ns(view: CellView) -> int:
-    """Return when a rank last opened or left a section or sent a heartbeat."""
-    opened = (section.opened_ns for section in view.sections)
-    return max(view.last_heartbeat_ns, view.left_section_ns, *opened, 0)
 
 
 def unmonitored(view: CellView) -> str | None:
@@ -184,7 +177,7 @@ class Evidence(NamedTuple):
             is_monitored=view.pid != 0 and view.state != SHUT_DOWN,
             error=error if error is not None and error.is_current(view) else None,
             open_sections=tuple(section.name for section in view.sections),
-            last_sign_ns=last_sign_ns(view),
+            last_sign_ns=view.last_sign_ns,
         )
 
     @property

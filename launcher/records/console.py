@@ -83,6 +83,11 @@ class _Console:
         """Lines that could not be written and were not reported yet."""
         return self._dropped + self._told + self._failed
 
+    def lose(self, count: int) -> None:
+        """Count lines that could not be made."""
+        with self._lock:
+            self._failed += count
+
     def announce(self, lines: Sequence[Line]) -> None:
         """Write lines, now or as soon as the thread comes to it."""
         with self._lock:
@@ -109,7 +114,7 @@ class _Console:
                 write_waiting(descriptor, raw)
             else:
                 write_at_once(descriptor, raw, 0.0 if lost else _PATIENCE_SECONDS, RESET if is_coloured else b"")
-        except OSError:
+        except Exception:  # noqa: BLE001 - of a stream that somebody has put there, anything
             with self._lock:
                 self._failed += lost + count
         with self._lock:
@@ -141,8 +146,13 @@ def announce(
         facts: Further fields of the JSON object.
     """
     if lines and level >= _console.threshold:
-        message = Message(lines, level, event, tuple(ranks), generation, culprits_from, facts or {})
-        _console.announce(lines_of(message, _console.speaker))
+        try:
+            message = Message(lines, level, event, tuple(ranks), generation, culprits_from, facts or {})
+            said = lines_of(message, _console.speaker)
+        except Exception:  # noqa: BLE001 - whatever was handed over, what the caller does next must be done
+            _console.lose(len(lines))
+        else:
+            _console.announce(said)
 
 
 def announcer(event: str, level: int = WARNING) -> Callable[[str], None]:

@@ -10,7 +10,7 @@ import json
 import os
 import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from launcher.records.readable import readable
@@ -45,6 +45,8 @@ LONGEST_OBJECT = select.PIPE_BUF
 """
 _ONE_OF_A_KIND = ("why", "action", "report")
 """Facts that a story has one of; of each of the others it may have several, so they are lists."""
+_OURS = frozenset({"time", "level", "source", "node", "event", "text", "rank", "ranks", "generation", "who", "is_cut"})
+"""Fields of a meaning of their own; no fact has such a name."""
 RESET = b"\x1b[0m"
 _RED, _YELLOW, _BOLD, _BOLD_RED = b"\x1b[31m", b"\x1b[33m", b"\x1b[1m", b"\x1b[1;31m"
 
@@ -165,30 +167,44 @@ def _object(message: Message, speaker: Speaker) -> bytes:
         about["ranks"] = list(message.ranks)
     if message.generation is not None:
         about["generation"] = message.generation
-    told = {name: value for name, value in {**message.facts, **_told(message)}.items() if name not in about}
-    raw = _dumped({**about, **told})
+    further = {name: value for name, value in message.facts.items() if name not in _OURS}
+    told = {**further, **_told(message, further)}
+    try:
+        raw = _dumped({**about, **told})
+    except Exception:  # noqa: BLE001 - values that JSON does not take; what is said is text
+        told, about["is_cut"] = _told(message, ()), True
+        raw = _dumped({**about, **told})
     longest = LONGEST_OBJECT
     while len(raw) > LONGEST_OBJECT and longest > 16:
         longest //= 2
-        raw = _dumped({**about, **{name: _shortened(value, longest) for name, value in told.items()}, "is_cut": True})
-    if len(raw) > LONGEST_OBJECT:  # so many fields, or ranks
+        ranks = {"ranks": list(message.ranks[: max(16, longest // 16)])} if message.ranks else {}
+        cut = {name: _shortened(value, longest) for name, value in told.items()}
+        raw = _dumped({**about, **ranks, **cut, "is_cut": True})
+    if len(raw) > LONGEST_OBJECT:  # so many fields
         raw = _dumped({**about, "ranks": list(message.ranks[:16]), "text": str(told["text"])[:256], "is_cut": True})
     return raw
 
 
 def _dumped(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, default=str).encode() + b"\n"
+    return json.dumps(document, default=str, allow_nan=False).encode() + b"\n"
 
 
-def _told(message: Message) -> dict[str, Any]:
-    """Return what a message says: ``text``, ``who`` where it names culprits, and its facts by name."""
+def _told(message: Message, taken: Collection[str]) -> dict[str, Any]:
+    """Return what a message says: ``text``, ``who`` where it names culprits, and its facts by name.
+
+    Args:
+        message: What is to be said.
+        taken: Names of further fields; a fact of such a name stays in the text, so that nothing of it is lost.
+    """
     told: dict[str, Any] = {"text": ""}
     texts: list[str] = []
     who: list[str] = []
     for number, line in enumerate(message.lines):
         fact = _fact(line)
-        if fact is not None and fact[0] in _ONE_OF_A_KIND:
-            told[fact[0]] = fact[1]
+        if fact is not None and (fact[0] in taken or fact[0] in _OURS):
+            texts.append(line)
+        elif fact is not None and fact[0] in _ONE_OF_A_KIND:
+            told[fact[0]] = f"{told[fact[0]]}\n{fact[1]}" if fact[0] in told else fact[1]
         elif fact is not None:
             told.setdefault(fact[0], []).append(fact[1])
         elif message.culprits_from is not None and number >= message.culprits_from:

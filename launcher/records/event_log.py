@@ -101,6 +101,10 @@ class EventLog:
         if not self._background.submit(lambda: self._append(raw), len(raw)):
             self.lost += 1
 
+    def lose(self) -> None:
+        """Count a line that was left out before it was made."""
+        self.lost += 1
+
     def gathering(self) -> contextlib.AbstractContextManager[None]:
         """Have what is logged meanwhile written in one go; see :meth:`.background.Background.gathering`."""
         return self._background.gathering()

@@ -29,7 +29,7 @@ from launcher.records.event_files import EventFile, read_events
 from launcher.records.log_records import warn_once
 from resilience_core.protocol.cell import Cell, CellError
 from resilience_core.protocol.cell_layout import LIMITS_TEXT
-from resilience_core.protocol.cell_view import CellView, implausible
+from resilience_core.protocol.cell_view import implausible
 from resilience_core.protocol.figures import RankFigures, Save, SectionFigures, read_figures
 from resilience_core.protocol.limits_text import read_limits
 
@@ -40,7 +40,6 @@ __all__ = [
     "RankDetails",
     "RankLine",
     "figures_of",
-    "last_sign_ns",
     "figures_in",
     "line_of_rank",
     "read_figure_lines",
@@ -145,7 +144,7 @@ def line_of_rank(local_rank: int, raw_cell: bytes, raw_figures: bytes) -> tuple[
         "first_iteration": figures.first_iteration,
         "first_step_ns": figures.first_step_ns,
         "first_sign_ns": cell.stamps()["first_sign_ns"],
-        "last_sign_ns": last_sign_ns(view),
+        "last_sign_ns": view.last_sign_ns or None,
         "resumed_from": _known(view.resumed_from),
         "saved": _known(view.saved),
         "saves": [save._asdict() for save in figures.saves],
@@ -158,12 +157,6 @@ def line_of_rank(local_rank: int, raw_cell: bytes, raw_figures: bytes) -> tuple[
 
 
 _NONE = RankFigures(None, None, None, 0, 0, (), {})
-
-
-def last_sign_ns(view: CellView) -> int | None:
-    """Return when a rank reported last: opened or closed a section, or sent a heartbeat; None before the first time."""
-    opened = [section.opened_ns for section in view.sections]
-    return max((view.last_heartbeat_ns, view.left_section_ns, *opened)) or None
 
 
 def _known(iteration: int) -> int | None:

@@ -22,7 +22,7 @@ class _Handler(logging.Handler):
         try:
             text = self.format(record)
         except Exception:  # noqa: BLE001 - a record of somebody else's that cannot be formatted
-            text = repr(record.msg)
+            text = f"a record that cannot be formatted (line {record.lineno} of {record.pathname})"
         console.announce(text, level=record.levelno, event="log", facts={"logger": record.name})
 
 

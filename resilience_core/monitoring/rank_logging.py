@@ -35,10 +35,10 @@ class _UnlessConfigured(logging.Handler):
         if logging.getLogger().handlers:
             return
         try:
-            text = record.getMessage()
-        except Exception as error:  # noqa: BLE001 - what is logged may be foreign, and must not disturb training
-            text = f"{record.msg} (its arguments have no text: {type(error).__name__})"
-        try:
+            try:
+                text = record.getMessage()
+            except Exception as error:  # noqa: BLE001 - what is logged may be foreign, and must not disturb training
+                text = f"{record.msg} (its arguments have no text: {type(error).__name__})"
             if sys.stderr is not None:  # as under pythonw, or where the training has taken it away
                 line = _as_json(record, text) if self.log_format == "json" else _as_text(record, text)
                 sys.stderr.write(line)

@@ -73,6 +73,11 @@ class CellView(NamedTuple):
     resumed_from: int = -1
     saved: int = -1
 
+    @property
+    def last_sign_ns(self) -> int:
+        """When the rank last opened or closed a section or sent a heartbeat; 0 before the first time."""
+        return max(self.last_heartbeat_ns, self.left_section_ns, *(section.opened_ns for section in self.sections), 0)
+
 
 def section_deadlines(words: memoryview) -> list[int]:
     """Return the deadline word of every section slot, in order of first use; ``CLOSED`` where none is open."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -175,6 +176,42 @@ def test_while_the_disk_hangs_few_copies_wait_for_it(tmp_path: Path) -> None:
     recorder.note(9, raw)
     assert background.flush(60.0)
     assert read_figure_lines(tmp_path)[-1].generation == 9
+    events = [json.loads(line) for line in (tmp_path / f"{FIGURES}.jsonl").read_text().splitlines()]
+    assert sum(event["lines"] for event in events if event["event"] == "lost") == 26  # of 30
+    recorder.close()
+
+
+def test_a_line_for_which_there_is_no_room_is_counted_and_the_next_one_is_the_first(tmp_path: Path) -> None:
+    background, release = Background("test", 1), threading.Event()
+    log = EventLog(str(tmp_path), stem=FIGURES)
+    background.start()
+    background.submit(release.wait)
+    recorder = FiguresRecorder(log, background)
+    recorder.generation_started()
+    recorder.note(0, dict)
+    assert log.lost == 1
+    release.set()
+    assert background.flush(60.0)
+    recorder.generation_started()
+    recorder.generation_over(0, dict)
+    assert background.flush(60.0)
+    assert (log.lost, [line.is_full for line in read_figure_lines(tmp_path)]) == (0, [True])
+    recorder.close()
+
+
+def test_a_line_that_was_not_taken_is_not_counted_among_those_of_its_generation(tmp_path: Path) -> None:
+    """The first one that is written has to be full, and to begin anew."""
+    background, release = Background("test", 1), threading.Event()
+    background.start()
+    background.submit(release.wait)
+    recorder = FiguresRecorder(EventLog(str(tmp_path), stem=FIGURES), background)
+    recorder.generation_over(0, dict)
+    assert recorder._lines == 0
+    release.set()
+    assert background.flush(60.0)
+    recorder.generation_over(0, dict)
+    assert recorder._lines == 1
+    assert background.flush(60.0)
     recorder.close()
 
 

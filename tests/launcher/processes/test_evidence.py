@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.worker_cells import Cells
-from launcher.processes.evidence import Evidence, ProcessLook, last_sign_ns, look_at, unmonitored, uses_a_gpu
+from launcher.processes.evidence import Evidence, ProcessLook, look_at, unmonitored, uses_a_gpu
 from launcher.records.run_folders import RunFolder
 from resilience_core.protocol.cell_layout import CLOSED, SHUT_DOWN, UNUSED, WATCHED
 from resilience_core.protocol.cell_view import CellView, OpenSection
@@ -120,9 +120,9 @@ def test_an_exception_that_was_caught_before_the_rank_went_on_is_no_evidence() -
 
 
 def test_the_last_sign_of_life_is_the_latest_of_all() -> None:
-    assert last_sign_ns(view()) == 4
-    assert last_sign_ns(view(sections=(OpenSection("step", 0, 99, 9),))) == 9
-    assert last_sign_ns(view(last_heartbeat_ns=12)) == 12
+    assert view().last_sign_ns == 4
+    assert view(sections=(OpenSection("step", 0, 99, 9),)).last_sign_ns == 9
+    assert view(last_heartbeat_ns=12).last_sign_ns == 12
 
 
 def test_when_a_rank_has_answered_for_its_stack_is_known_from_its_file(tmp_path: Path) -> None:

@@ -9,10 +9,13 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from launcher.processes.background import Background
 from launcher.records import console, log_records
 
 PROGRAM = """
@@ -115,6 +118,45 @@ def test_a_full_disk_and_a_reader_that_has_gone_cost_lines_only(how: str) -> Non
 def test_lines_in_one_call_stay_together_with_their_prefix(capfd: pytest.CaptureFixture[str]) -> None:
     console.announce("one", "two")
     assert capfd.readouterr().err == "ft_launcher: one\nft_launcher: two\n"
+
+
+class NoText:
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+class Stream:
+    """What a program has put in the place of standard error."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_what_cannot_be_said_costs_a_line_and_whoever_says_it_goes_on(
+    form: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is said on the way to a restart."""
+    monkeypatch.setattr(console, "_console", console._Console())
+    console.follow(console.State(format=form))
+    odd: Any = NoText()
+    console.announce("no", odd)
+    console.announce("no", ranks=odd)
+    assert console.lost_lines() == 3
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "stderr", Stream())
+        console.announce("nor this")
+    assert console.lost_lines() == 4
+    console.announce("surrogate \udc80", facts={"value": odd})
+    assert console.lost_lines() == 0
+    said = capfd.readouterr().err
+    assert "4 line(s) could not be written here" in said
+    assert "surrogate \\udc80" in said
+
+
+def test_a_mistake_in_what_waits_ends_nobody_where_it_cannot_be_told_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "excepthook", lambda _: 1 / 0)
+    assert Background("x", 1).submit(lambda: 1 / 0)
 
 
 def test_without_a_standard_error_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,37 @@ def test_further_fields_do_not_replace_ours() -> None:
     assert (document["logger"], document["level"], document["node"]) == ("torch", "WARNING", os.uname().nodename)
 
 
+@pytest.mark.parametrize("name", ["node", "time", "ranks", "text", "who", "logger"])
+def test_a_fact_with_the_name_of_another_field_stays_in_the_text(name: str) -> None:
+    document = object_of(Message(("a", f"  {name:7} b"), facts={"logger": "torch"}))
+    assert document["text"] == f"a\n  {name:7} b"
+
+
+def test_no_fact_of_a_story_is_lost_to_another_of_its_name() -> None:
+    document = object_of(Message(("a", "  why     b", "  stack   c", "  why     d", "  stack   e"), ERROR))
+    assert (document["why"], document["stack"]) == ("b\nd", ["c", "e"])
+
+
+class NoText:
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("value", [NoText(), float("nan"), {(1, 2): 3}], ids=["no text", "no number", "no key"])
+def test_what_is_said_is_kept_where_a_further_field_is_nothing_for_json(value: Any) -> None:
+    document = object_of(Message(("a", "  why     b"), facts={"further": value}))
+    assert (document["text"], document["why"], document["is_cut"]) == ("a", "b", True)
+    assert "further" not in document
+
+
+def test_of_a_message_about_thousands_of_ranks_the_report_is_kept() -> None:
+    ranks = tuple(range(4096))
+    document = object_of(Message(("all are lost", "  report  /r"), ERROR, "lost", ranks, 0))
+    assert (document["text"], document["report"], document["is_cut"]) == ("all are lost", "/r", True)
+    assert document["ranks"] == list(range(len(document["ranks"])))
+    assert len(document["ranks"]) >= 16
+
+
 @pytest.mark.parametrize("level", [DEBUG, INFO, 25, WARNING, ERROR, CRITICAL, 60])
 def test_a_level_has_the_name_of_the_last_one_that_it_reaches(level: int) -> None:
     names = {DEBUG: "DEBUG", INFO: "INFO", 25: "INFO", WARNING: "WARNING", ERROR: "ERROR"}

@@ -235,6 +235,7 @@ class NoText:
         raise ZeroDivisionError
 logger = logging.getLogger("resilience_core")
 logger.warning("a %s", NoText())
+logger.warning(NoText())
 sys.stderr = {stream}
 logger.warning("lost")
 sys.stderr = None

@@ -87,7 +87,7 @@ def _guarded(arguments: list[str], may_fork: bool) -> int | Handover:
     if problem is not None:
         return _refuse(problem)
     if (warning := torch_versions.warning_about(torch)) is not None:
-        announce(f"warning: {warning}", event="warning")
+        announce(warning, event="warning")
     from launcher.command_line.environment_checks import check_environment
     from resilience_core.errors import ResilienceError
 

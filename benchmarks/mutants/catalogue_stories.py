@@ -21,6 +21,13 @@ def _mutant(name: str, module: str, old: str, new: str, tests: tuple[str, ...]) 
 
 MUTANTS_OF_STORIES = (
     _mutant(
+        "what is told alone does not say which ranks it is about",
+        "agent/story_teller",
+        "announce(*own.lines, alone, **own.about)",
+        "announce(*own.lines, alone, **{**own.about, 'ranks': []})",
+        _STORIES,
+    ),
+    _mutant(
         "a failure of which a node was told before counts like the first one",
         "incidents/job_attribution",
         "[(account, how) for account, how in own if not account.was_told] or own",

@@ -69,7 +69,7 @@ def run(job: LaunchJob, zygote: ZygoteHandle | None = None, settings: ImportSett
     console.start()
     take_over_logging(job.config.log_level)
     for warning in job.warnings:
-        announce(f"warning: {warning}", event="warning")
+        announce(warning, event="warning")
     complete(job)
     with contextlib.ExitStack() as stack:
         signals = SignalInbox(getattr(job.arguments, "signals_to_handle", "SIGTERM,SIGINT,SIGHUP,SIGQUIT"))

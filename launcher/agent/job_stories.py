@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection
 
 from torch.distributed.elastic.agent.server.api import WorkerGroup
 
-from launcher.agent import failure_incident
+from launcher.agent import announcements, failure_incident
 from launcher.agent.agreement import FailureExchange
 from launcher.agent.generation import Generation
 from launcher.agent.py_spy import find_py_spy
@@ -162,7 +162,7 @@ class JobStories:
         """
         if self._exchange is None:
             return False
-        self._teller.failed(incident.generation, tuple(lines), incident.folder, incident.kind)
+        self._teller.failed(incident.generation, tuple(lines), incident.folder, announcements.about(incident))
         return True
 
     def over(self, generation: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from launcher.agent.store_host import RendezvousRefusedError
 from launcher.nodes.session import Address
 from launcher.nodes.transport import Transport
-from launcher.records.console import announce
+from launcher.records.console import announcer
 from resilience_core.config.converters import boolean
 from resilience_core.errors import ConfigError
 
@@ -94,7 +94,7 @@ def listen(
 
 
 def _transport(identity: tuple[str, bytes, str], listen: Address) -> Transport:
-    return Transport(*identity, listen, lambda line: announce(f"warning: {line}", event="warning"))
+    return Transport(*identity, listen, announcer("warning"))
 
 
 def _is_loopback(host: str) -> bool:

@@ -93,9 +93,9 @@ class RunFolderKeeper:
         try:
             self.control.move(self._socket_path)
         except FolderError as error:
-            announce(f"warning: requests of ranks are not heard from now on: {error}", event="run_folder")
+            announce(f"requests of ranks are not heard from now on: {error}", event="run_folder")
         self._show_monitor()
-        said = f"warning: {problem}; going on in {self.folder.path}. On a disk, monitoring may delay ranks"
+        said = f"{problem}; going on in {self.folder.path}. On a disk, monitoring may delay ranks"
         announce(said, event="run_folder")
         self._tell("run_folder_moved", former=former, run_folder=self.folder.path, why=str(problem))
         return Cells(self.folder, generation, ranks)
@@ -115,7 +115,7 @@ class RunFolderKeeper:
         except (FolderError, CellError) as error:
             if not self._has_complained:
                 self._has_complained = True
-                said = f"warning: {error}; ranks that run are protected, the next generation gets another folder"
+                said = f"{error}; ranks that run are protected, the next generation gets another folder"
                 announce(said, event="run_folder")
         return []
 
@@ -130,7 +130,7 @@ class RunFolderKeeper:
             if paths
         )
         if done:
-            said = f"warning: in {self.folder.path} somebody has {done}; made anew, no rank was touched"
+            said = f"in {self.folder.path} somebody has {done}; made anew, no rank was touched"
             announce(said, event="run_folder")
             self._tell("run_folder_mended", run_folder=self.folder.path, missing=missing, damaged=damaged)
 

@@ -62,7 +62,7 @@ class SecondFence:
             if not self._has_failed:
                 self._has_failed = True
                 announce(
-                    f"warning: the second fence of this node cannot be started: {error}. Its monitor alone kills its "
+                    f"the second fence of this node cannot be started: {error}. Its monitor alone kills its "
                     "ranks when it is cut off (said once)",
                     event="fence",
                 )
@@ -74,5 +74,5 @@ class SecondFence:
             try:
                 self._process.wait(_LONGEST_END_SECONDS)
             except subprocess.TimeoutExpired:
-                said = f"warning: the second fence of this node (pid {self._process.pid}) does not end"
+                said = f"the second fence of this node (pid {self._process.pid}) does not end"
                 announce(said, event="fence")

@@ -16,7 +16,7 @@ from launcher.incidents.job_attribution import NodeAccount
 from launcher.incidents.job_incident import JobIncident, decide, parse_story, point_to
 from launcher.nodes.gathering import Gathered, host_in
 from launcher.processes.background import Background
-from launcher.records.console import ERROR, announce
+from launcher.records.console import announce
 
 __all__ = ["StoryTeller"]
 
@@ -40,7 +40,7 @@ class _Failure(NamedTuple):
     folder: str | None = None
     due_at: float = 0.0
     """When, on ``time.monotonic()``, it is told whether or not a story may still come."""
-    kind: str = "failure"
+    about: announcements.About | None = None
 
 
 class StoryTeller:
@@ -87,13 +87,17 @@ class StoryTeller:
             self._told_alone = {number for number in self._told_alone if number >= oldest}
 
     def failed(
-        self, generation: int, lines: tuple[str, ...] = (), folder: str | None = None, kind: str = "failure"
+        self,
+        generation: int,
+        lines: tuple[str, ...] = (),
+        folder: str | None = None,
+        about: announcements.About | None = None,
     ) -> None:
         """Note that a generation has failed, and what to say where no story comes; its story is told when it comes."""
         with self._changed:
             if lines or generation not in self._failures:
                 due_at = time.monotonic() + _LONGEST_SECONDS + self._extra_seconds
-                self._failures[generation] = _Failure(lines, folder, due_at, kind)
+                self._failures[generation] = _Failure(lines, folder, due_at, about)
         self._tell(generation)
 
     def tell_overdue(self) -> float | None:
@@ -165,9 +169,9 @@ class StoryTeller:
                 announce(*story.summary(), **announcements.about(story))
             elif generation in self._silent and generation not in self._told_alone:
                 self._told_alone.add(generation)
-                if own.lines:
+                if own.lines and own.about is not None:
                     alone = "  note    the other nodes have not told what they have seen"
-                    announce(*own.lines, alone, level=ERROR, event=own.kind, generation=generation, culprits_from=0)
+                    announce(*own.lines, alone, **own.about)
                     self._resources.notices.tell_own(generation)
             self._changed.notify_all()
         if story is None:

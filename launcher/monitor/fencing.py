@@ -138,7 +138,7 @@ class Fence:
             except Exception as error:  # noqa: BLE001 - no descriptor is left, say; the next look is due, whatever it is
                 if not self._has_failed:
                     self._has_failed = True
-                    said = f"warning: the fence of this node could not do all that it should: {error!r}; trying on"
+                    said = f"the fence of this node could not do all that it should: {error!r}; trying on"
                     announce(said, event="fence")
                 sleep_ns = _TRY_AGAIN_NS
             # Rounded up, else it would spin in the last millisecond.
@@ -165,7 +165,7 @@ class Fence:
             self._is_damaged = True
             left = (self._known_ns - time.monotonic_ns()) / NS_PER_SECOND
             stays = f"the deadline that it had, in {left:.1f} s, stays in force" if self._known_ns else "none is known"
-            said = f"warning: the file with the lease of this node is damaged: {stays} until it is written again"
+            said = f"the file with the lease of this node is damaged: {stays} until it is written again"
             announce(said, event="fence")
         return self._known_ns + self._later_ns - time.monotonic_ns() if self._known_ns else None
 
@@ -191,7 +191,7 @@ class Fence:
         marks = tuple(self._run_folders())
         left = end_sessions(sessions, _ROUND_SECONDS) | end_carriers(marks, _ROUND_SECONDS)
         if is_new and left:
-            said = f"warning: {len(left)} processes of ranks were killed and are not gone: {sorted(left)}"
+            said = f"{len(left)} processes of ranks were killed and are not gone: {sorted(left)}"
             announce(said, level=ERROR, event="not_gone", generation=generation)
         self._searcher.start()
         if self._searcher.is_started:

@@ -76,6 +76,6 @@ def _last_message(run_folders: Sequence[str]) -> LastMessage | None:
         try:
             return read_farewell(folder)
         except DamagedError as error:
-            said = f"warning: other nodes are not told that this one has ended, and wait for its lease: {error}"
+            said = f"other nodes are not told that this one has ended, and wait for its lease: {error}"
             announce(said, event="warning")
     return None

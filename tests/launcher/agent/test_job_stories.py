@@ -23,6 +23,7 @@ from launcher.incidents.rank_report import RankReport
 from launcher.monitor.messages import Look, Proceed
 from launcher.nodes.gathering import Gathered, Heard, Word
 from launcher.processes.evidence import Evidence
+from launcher.records.console import ERROR
 from resilience_core.config.schema import FaultToleranceConfig
 from resilience_core.protocol.error_record import ErrorRecord
 
@@ -74,9 +75,10 @@ class Made:
         self.exchange = Exchange()
         self.orders: list[Any] = []
         self.said: list[tuple[str, ...]] = []
+        self.said_about: list[dict[str, Any]] = []
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.now = incident("failure", report(0), report(1))
-        monkeypatch.setattr(story_teller, "announce", lambda *lines, **_: self.said.append(lines))
+        monkeypatch.setattr(story_teller, "announce", self._hear)
         monkeypatch.setattr(job_stories, "find_py_spy", lambda: "py-spy")
         monkeypatch.setattr(job_stories.failure_incident, "look", lambda *_: {})
         monkeypatch.setattr(job_stories.failure_incident, "failure_incident", lambda *_: self.now)
@@ -98,6 +100,10 @@ class Made:
         workers = [SimpleNamespace(local_rank=n, global_rank=n) for n in (0, 1)]
         self.stories = JobStories(self.resources, self.exchange)
         self.stories.began(self.current, SimpleNamespace(workers=workers, group_world_size=2))  # type: ignore[arg-type]
+
+    def _hear(self, *lines: str, **about: Any) -> None:
+        self.said.append(lines)
+        self.said_about.append(about)
 
     def look(
         self,
@@ -334,7 +340,7 @@ def test_a_request_is_told_by_all_nodes(made: Made) -> None:
 
 
 def fails(made: Made) -> None:
-    seen = incident("failure", report(0, exit_code=1))
+    seen = incident("failure", report(0, exit_code=1), culprits=[0])
     assert made.stories.will_tell(seen, ["what this node has seen"])
     made.stories.over(3)
 
@@ -357,6 +363,8 @@ def test_where_no_story_comes_this_node_tells_what_it_has_seen(made: Made, is_fi
     for step in steps if is_first else steps[::-1]:
         step()
     assert made.said == [("what this node has seen", "  note    the other nodes have not told what they have seen")]
+    (about,) = made.said_about
+    assert (about["event"], about["level"], about["ranks"], about["generation"]) == ("failure", ERROR, [0], 3)
     assert made.events == []
 
 

@@ -68,7 +68,10 @@ def test_a_damaged_message_is_said_and_not_sent(job: Job, capfd: pytest.CaptureF
     os.truncate(os.path.join(job.folders[-1], "farewell"), 30)
     assert job.clean_up() == []
     assert job.rank.wait(0) == -signal.SIGKILL
-    assert "warning: other nodes are not told that this one has ended, and wait for its lease" in capfd.readouterr().err
+    assert (
+        "ft_launcher: other nodes are not told that this one has ended, and wait for its lease"
+        in capfd.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(

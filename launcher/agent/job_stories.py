@@ -2,8 +2,9 @@
 
 Every node takes evidence of its own ranks, as on a single node. Whoever leads the rendezvous gathers these accounts,
 decides who is to blame (:mod:`launcher.incidents.job_attribution`), writes the job's incident, and tells the others.
-Nothing waits for that but, within ``--ft-stack-capture-timeout``, the signal to a hung rank, and the last words of a
-job that has failed. What a node has seen itself is told where no story comes in time.
+What waits for that does so within bounds: the signal to a hung rank within ``--ft-stack-capture-timeout``, a restart
+for looks and verdicts that are under way (:meth:`JobStories.look`), and the last words of a job that has failed. What a
+node has seen itself is told where no story comes in time.
 
 The agent's thread calls everything here but :meth:`JobStories.heard` and :meth:`JobStories.gathered`. What these hear
 for the monitor is left to the agent's thread, since an order to a monitor that is being replaced may have to wait.

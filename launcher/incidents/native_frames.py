@@ -1,9 +1,9 @@
 """Frames of C and C++ beside those of Python, for people. Decides nothing.
 
-``py-spy dump --native`` tells them. It reads the symbols of every library on the stack: on a rank that waits in an
-``all_reduce`` of gloo it takes a second, where Python's frames take 20 ms (torch 2.13, measured on 2026-11-26). So it
-is a second pass, after who is to blame is known, over the few ranks that an incident is about, within what Python's
-stacks have left of the time that evidence may take. The rank itself is stopped for some 30 ms of it.
+``py-spy dump --native`` tells them. It reads the symbols of every library on the stack, which takes far longer than
+to read Python's frames (``python -m benchmarks.gpu.evidence`` tells how long an incident takes with them). So it is a
+second pass, after who is to blame is known, over the few ranks that an incident is about, within what other evidence
+has left of its time.
 """
 
 from __future__ import annotations

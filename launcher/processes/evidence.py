@@ -124,7 +124,7 @@ class Evidence(NamedTuple):
     """When its end was noticed; 0 while it is still ending."""
     is_dumping_core: bool = False
     has_left: bool = False
-    """It has shut monitoring down, or ended with 0."""
+    """It has shut monitoring down, or ended with 0; of one that the launcher has waited for, the latter alone."""
     has_begun: bool = True
     """It has initialised monitoring."""
     is_monitored: bool = False

@@ -34,7 +34,7 @@ class ProcessUsage(NamedTuple):
 
 
 def process_usage(pid: int) -> ProcessUsage | None:
-    """Read state and memory of a process; None when there is none, or it may not be looked at. Some 10 us."""
+    """Read state and memory of a process; None when there is none, or it may not be looked at."""
     fields = stat_fields(pid)
     if fields is None:
         return None

@@ -1,8 +1,10 @@
-"""Say what launcher, monitor, zygote and autoresume have to say, on standard error: whole lines, never waited for.
+"""Say what launcher, monitor, zygote and autoresume have to say, on standard error: in whole lines.
 
-:func:`announce` cannot raise and cannot block. A standard error that nobody reads, that is closed, or whose disk is
-full or hangs, costs lines; how many is said as soon as somebody reads again (:mod:`launcher.processes.background`).
-What a line looks like is in :mod:`launcher.records.console_lines`. Standard library only.
+:func:`announce` cannot raise. Once :func:`start` has started the thread, it does not wait either; before that, and
+where no thread can be had, it waits up to 0.05 s for room in a pipe, and for a file as long as its disk takes. A
+standard error that nobody reads, that is closed, or whose disk is full or hangs, costs lines; how many is said as soon
+as somebody reads again (:mod:`launcher.processes.background`). What a line looks like is in
+:mod:`launcher.records.console_lines`. Standard library only.
 
 One level and one format count for all of them. CRITICAL is for what ends a job or keeps it from starting, ERROR for
 verdicts, WARNING for restarts and what is not as it should be, INFO for what happens in every run.
@@ -133,7 +135,7 @@ def announce(
     culprits_from: int | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> None:
-    """Say one thing on standard error, in one piece; never raises, never waits.
+    """Say one thing on standard error, in one piece; never raises, and waits as the module says.
 
     Args:
         lines: Without the prefix and the line's end. Of several, the first says what it is about; one JSON object is

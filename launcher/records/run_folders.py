@@ -95,7 +95,7 @@ class RunFolder:
     def mend(self) -> tuple[list[str], list[str]]:
         """Make anew whatever somebody has removed or damaged.
 
-        Files are compared by what is in them: it takes some 10 us, and no time stamp tells of every change.
+        Files are compared by what is in them, since no time stamp tells of every change.
 
         Returns:
             The paths that were missing, and those where something else was than what this object has put there.

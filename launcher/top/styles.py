@@ -1,8 +1,8 @@
 """How texts look in a terminal, by rich: which colours it has, and how wide a character is. The only module with rich.
 
-rich's own tables measure every cell anew for each frame. One of 64 ranks took 44 ms (rich 15.0, 2026-11-26), which is
-4.4 % of a core at a frame each second; all of ft_top takes 0.5 to 0.8 %. So :class:`launcher.top.table.Table` puts
-the lines together, and rich is asked once for each style, and for the width of texts that are not ASCII.
+rich's own tables measure every cell anew for each frame, which would take most of the time of a frame
+(``python -m benchmarks.top`` measures the whole). So :class:`launcher.top.table.Table` puts the lines together, and
+rich is asked once for each style, and for the width of texts that are not ASCII.
 """
 
 from __future__ import annotations

@@ -157,7 +157,8 @@ def create_figures(path: str) -> int:
     try:
         os.posix_fallocate(descriptor, 0, FIGURES_SIZE)
         blank = private_figures()
-        os.pwrite(descriptor, bytes(blank[: SAVES + 1]), 0)
+        os.pwrite(descriptor, bytes(blank[1 : SAVES + 1]), blank.itemsize)
+        os.pwrite(descriptor, bytes(blank[:1]), 0)
     except OSError:
         os.close(descriptor)
         with contextlib.suppress(OSError):

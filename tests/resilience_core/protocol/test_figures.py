@@ -48,6 +48,25 @@ def test_a_new_file_tells_nothing_yet(path: str, descriptor: int) -> None:
     assert read_figures(descriptor) == NONE
 
 
+def test_a_file_is_of_this_version_only_once_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that comes too early would take the iteration 0 for one that there was."""
+    written: list[tuple[int, int]] = []
+    path, original = str(tmp_path / "early"), os.pwrite
+
+    def write(descriptor: int, raw: bytes, offset: int) -> int:
+        assert read_figures(Path(path).read_bytes()) is None
+        written.append((offset, len(raw)))
+        return original(descriptor, raw, offset)
+
+    monkeypatch.setattr(os, "pwrite", write)
+    os.close(create_figures(path))
+    assert written[-1] == (0, 8)
+    assert all(offset >= 8 for offset, _ in written[:-1])
+    complete = read_figures(Path(path).read_bytes())
+    assert complete is not None
+    assert complete.done is None
+
+
 def test_a_file_that_is_there_is_not_made_again(path: str, descriptor: int) -> None:
     with pytest.raises(FileExistsError):
         create_figures(path)

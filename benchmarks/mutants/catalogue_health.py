@@ -218,7 +218,7 @@ MUTANTS_OF_HEALTH = (
         'if _known(nvml, "nvmlDeviceGetRetiredPagesPendingStatus", handle) is False:',
     ),
     _mutant("errors of all time count", "nvml", "nvml.NVML_VOLATILE_ECC", "1"),
-    _mutant("ECC errors are fine", "nvml", "    if errors:\n", "    if False:\n"),
+    _mutant("ECC errors are fine", "nvml", "    if errors := _known(", "    if False and _known("),
     _mutant("a recovery that is asked for is fine", "nvml", "    if action:\n", "    if False:\n"),
     _mutant("an unknown field counts", "nvml", " or values[0].nvmlReturn != nvml.NVML_SUCCESS:", ":"),
     _mutant("what a device does not know is damage", "nvml", "            nvml.NVML_ERROR_NOT_SUPPORTED,\n", ""),
@@ -228,7 +228,7 @@ MUTANTS_OF_HEALTH = (
         "            nvml.NVML_ERROR_NOT_SUPPORTED,\n",
         "            nvml.NVML_ERROR_NOT_SUPPORTED, 15, 16,\n",
     ),
-    _mutant("NVML stays open", "nvml", "            _closed(nvml)\n", "            pass\n"),
+    _mutant("NVML stays open", "nvml", "            shut_down(nvml)\n", "            pass\n"),
     _mutant("GPUs of other jobs count", "nvml", "    if visible is None:\n", "    if True:\n"),
     _mutant(
         "a missing GPU is fine",

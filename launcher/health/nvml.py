@@ -28,7 +28,7 @@ from typing import Any
 
 from launcher.health.check import Context, Machine
 
-__all__ = ["NvmlCheck", "find_bindings", "has_bindings", "has_gpus"]
+__all__ = ["NvmlCheck", "find_bindings", "has_bindings", "has_gpus", "shut_down", "uncorrected_errors"]
 
 _RESET = "drain the node and reset the GPU (nvidia-smi --gpu-reset), or reboot"
 _REPLACE = "take the node out and have the GPU replaced"
@@ -97,11 +97,12 @@ class NvmlCheck:
             return f"{getattr(error, 'place', place)} does not answer: {error}; {_RESET}"
         finally:
             context.tell("nvmlShutdown")
-            _closed(nvml)
+            shut_down(nvml)
         return None
 
 
-def _closed(nvml: Any) -> None:
+def shut_down(nvml: Any) -> None:
+    """Close NVML after a look."""
     try:
         nvml.nvmlShutdown()
     except nvml.NVMLError:  # nothing is open
@@ -153,15 +154,19 @@ def _device(nvml: Any, handle: Any) -> str | None:
         return f"waits for a reset to replace damaged memory (row remapping pending); {_RESET}"
     if _known(nvml, "nvmlDeviceGetRetiredPagesPendingStatus", handle):
         return f"waits for a reset to retire damaged memory (page retirement pending); {_RESET}"
-    kind = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
-    errors = _known(nvml, "nvmlDeviceGetTotalEccErrors", handle, kind, nvml.NVML_VOLATILE_ECC)
-    if errors:
+    call, *which = uncorrected_errors(nvml)
+    if errors := _known(nvml, call, handle, *which):
         return f"has had {errors} uncorrected ECC errors since its last reset; {_RESET}"
     action = _recovery_action(nvml, handle)
     if action:
         wanted = _ACTIONS.get(action, f"recovery action {action}")
         return f"is in a state in which its driver asks for {wanted}; {_RESET}"
     return None
+
+
+def uncorrected_errors(nvml: Any) -> tuple[str, Any, Any]:
+    """Return the function that counts uncorrected ECC errors since the last reset, and what it takes after a handle."""
+    return "nvmlDeviceGetTotalEccErrors", nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
 
 
 def _recovery_action(nvml: Any, handle: Any) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from launcher.health.check import Machine
-from launcher.health.nvml import find_bindings, has_gpus
+from launcher.health.nvml import find_bindings, has_gpus, shut_down, uncorrected_errors
 from launcher.processes.background import Background
 from launcher.processes.evidence import uses_a_gpu
 
@@ -143,10 +143,7 @@ def gpu_lines(nvml: Any, ranks: Mapping[int, str]) -> Iterator[GpuLine]:
     except nvml.NVMLError as error:
         yield GpuLine(f"NVML does not answer: {error}", is_trouble=True)
     finally:
-        try:
-            nvml.nvmlShutdown()
-        except nvml.NVMLError:  # nothing is open
-            pass
+        shut_down(nvml)
 
 
 def _handle(nvml: Any, index: int) -> Any:
@@ -166,7 +163,7 @@ def _line(nvml: Any, index: int, handle: Any, owners: list[str]) -> GpuLine:
     whose = f" ({', '.join(owners)})" if owners else ""
     if isinstance(handle, nvml.NVMLError):
         return GpuLine(f"GPU {index} does not answer: {handle}", is_trouble=True)
-    errors = _known(nvml, handle, "nvmlDeviceGetTotalEccErrors", *_ecc(nvml))
+    errors = _known(nvml, handle, *uncorrected_errors(nvml))
     reasons = _reasons(nvml, handle)
     facts = [
         *_clock(nvml, handle, reasons),
@@ -176,10 +173,6 @@ def _line(nvml: Any, index: int, handle: Any, owners: list[str]) -> GpuLine:
     ]
     text = ", ".join(facts) if facts else "nothing is known"
     return GpuLine(f"GPU {index}{whose}: {text}", is_trouble=bool(errors) or bool(reasons & _TROUBLE))
-
-
-def _ecc(nvml: Any) -> tuple[Any, Any]:
-    return nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
 
 
 def _reasons(nvml: Any, handle: Any) -> int:

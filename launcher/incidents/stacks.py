@@ -54,7 +54,7 @@ def take_stacks(
     silent = {
         key: (pids[key], file) for key, file in (fallback_files or {}).items() if key in pids and key not in found
     }
-    if silent and may_ask:
+    if silent and may_ask and time.monotonic() < end:  # an answer that nobody waits for is no use
         found.update(from_inside(silent, fallback_signal, end, why))
     if reasons is not None:
         outside = "py-spy told nothing, and " if py_spy else ""

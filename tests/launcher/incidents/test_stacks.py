@@ -260,6 +260,17 @@ def test_a_py_spy_leaves_time_to_ask_the_process_itself(stands: subprocess.Popen
     assert began + 100 <= ends["inside"] <= began_by + 100
 
 
+def test_where_no_time_is_left_nobody_is_disturbed(stands: subprocess.Popen[str], tmp_path: Path) -> None:
+    reasons: dict[int, str] = {}
+    files = {0: str(tmp_path / "stack")}
+    found = take_stacks(
+        {0: stands.pid}, py_spy=None, timeout_seconds=0, fallback_files=files, fallback_signal=STACK_SIGNAL,
+        reasons=reasons,
+    )  # fmt: skip
+    assert (found, reasons) == ({}, {0: "there is no py-spy, and it was not asked"})
+    assert (tmp_path / "stack").stat().st_size == 0
+
+
 @pytest.mark.parametrize("raw", ['{"a": 1}', "7", "[7]", '[{"frames": [{}]}]', "[" * 100_000])
 def test_json_that_is_no_stack_tells_nothing_and_costs_no_other_stack(raw: str) -> None:
     assert parse_stacks(raw.encode()) == ()

@@ -264,10 +264,10 @@ def test_a_thread_that_is_busy_is_told_to_stop_without_waiting(
     os.close(pipe)
     stopping = threading.Thread(target=thread.stop, daemon=True)
     stopping.start()
-    stopping.join(30)
+    stopping.join(20)
     waits = stopping.is_alive()
     goes_on.set()
-    thread.join(180)
+    thread.join(0 if waits else 180)
     assert (waits, thread.is_alive()) == (False, False)
     thread.stop()  # the numbers of its descriptors may be those of other files by now
 

@@ -51,7 +51,10 @@ class Call:
         self.deadline = time.monotonic() + timeout_seconds
         self._timeout = timeout_seconds
         self._target = target
-        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        try:
+            read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        except OSError as error:
+            raise CannotCallError(f"cannot be started: {error.strerror}") from error
         try:
             # A file in memory, not a pipe: nobody has to wait for a command that does not read.
             document_file = os.memfd_create("ft_event")
@@ -62,10 +65,10 @@ class Call:
             finally:
                 os.close(document_file)
             self.pidfd = os.pidfd_open(self._pid)
-        except OSError as error:
+        except (OSError, subprocess.SubprocessError) as error:  # the latter: in the child, before the command
             os.close(read_end)
             _end_all()  # it may run, and no descriptor was left to watch it
-            raise CannotCallError(f"cannot be started: {error.strerror}") from error
+            raise CannotCallError(f"cannot be started: {getattr(error, 'strerror', None) or error}") from error
         finally:
             os.close(write_end)
         self.output = CommandOutput(read_end)

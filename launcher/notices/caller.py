@@ -108,7 +108,10 @@ class _Caller:
     def _receive(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while raw := self._channel.recv(MESSAGE_SIZE, socket.MSG_DONTWAIT):
-                self._waiting.append(json.loads(raw))
+                if (document := _document(raw)) is None:
+                    self._report("damaged", f"a message of {len(raw)} bytes is no event and is not told")
+                    continue
+                self._waiting.append(document)
                 if len(self._waiting) > MOST_WAITING:
                     self._waiting.popleft()
                     self._report(
@@ -134,7 +137,18 @@ class _Caller:
             return
         self._said.add(kind)
         with contextlib.suppress(OSError):
-            self._channel.send(f"--ft-on-event {self._target}: {text} (said once)".encode(), socket.MSG_DONTWAIT)
+            said = f"--ft-on-event {self._target}: {text} (said once)"
+            self._channel.send(said.encode(errors="replace"), socket.MSG_DONTWAIT)
+
+
+def _document(raw: bytes) -> dict[str, Any] | None:
+    """Return the event that a message holds; None where it holds none, as one that was cut off."""
+    try:
+        document = json.loads(raw)
+    except ValueError:
+        return None
+    is_event = isinstance(document, dict) and type(document.get("number")) is int
+    return document if is_event and isinstance(document.get("event"), str) else None
 
 
 def _give_way() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import errno
+import os
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from launcher.notices.caller import LAST_SECONDS, MESSAGE_SIZE
+from launcher.notices.notice import encoded
 from launcher.processes.proc import process_status
 from resilience_core.system.installation import HOME
 
@@ -40,7 +42,7 @@ class CallerHandle:
     def __init__(self, target: str, timeout_seconds: float, on_problem: Callable[[str], None]) -> None:
         self._on_problem = on_problem
         self._is_closing = False
-        self._has_complained = False
+        self._complaints: set[str] = set()
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -60,16 +62,18 @@ class CallerHandle:
 
     def tell(self, document: Mapping[str, Any]) -> None:
         """Hand over a document; never wait. One that there is no room for is missing in what the next one counts."""
-        raw = json.dumps(document, default=str).encode("ascii")
+        raw = encoded(document)
         try:
+            if len(raw) > MESSAGE_SIZE:  # would be cut off where it is received
+                raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
             self._channel.send(raw, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        except OSError as error:  # it is stopped, and its socket is full; or it has ended, which was said
-            if isinstance(error, BlockingIOError) and not self._has_complained:
-                self._has_complained = True
-                self._on_problem(
-                    f"--ft-on-event: process {self.pid}, which tells events, does not go on; events are dropped until "
-                    "it does (said once)"
-                )
+        except BlockingIOError:  # it is stopped, and its socket is full
+            what = f"process {self.pid}, which tells events, does not go on; events are dropped until it does"
+            self._complain("full", what)
+        except OSError as error:
+            if error.errno in (errno.EMSGSIZE, errno.ENOBUFS, errno.ENOMEM):  # else it has ended, which was said
+                what = f"an event of {len(raw)} bytes cannot be handed over ({error.strerror}) and is not told"
+                self._complain("refused", what)
 
     def close(self) -> None:
         """Wait until what is waiting was told, within a bound, and end the process; a second call does nothing."""
@@ -91,6 +95,11 @@ class CallerHandle:
                 self._on_problem(f"--ft-on-event: process {self.pid}, which tells events, was killed and is not gone")
         self._listener.join(_KILL_SECONDS)
         self._channel.close()
+
+    def _complain(self, kind: str, text: str) -> None:
+        if kind not in self._complaints:
+            self._complaints.add(kind)
+            self._on_problem(f"--ft-on-event: {text} (said once)")
 
     def _has_ended(self, timeout_seconds: float) -> bool:
         """Return whether it ends within a bound; one that is stopped is not waited for."""

@@ -1,11 +1,12 @@
 """The document that a command or a URL gets for each event, and what each kind of event says in it. Pure.
 
 Every key is always there, so that a consumer needs no list of who has which; what an event does not have is null or
-empty. Texts are cut, so that a document always fits into one message.
+empty. Texts are cut by the bytes that they take in JSON, so that a document always fits into one message.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 from launcher.incidents.incident import Incident
 from launcher.incidents.job_incident import Culprit, JobIncident, own_place
 
-__all__ = ["EVENTS", "VERSION", "BlamedRank", "Notice", "of_incident", "of_story"]
+__all__ = ["EVENTS", "VERSION", "BlamedRank", "Notice", "encoded", "of_incident", "of_story"]
 
 VERSION = 1
 """To be raised when a key is removed or changes its meaning; a new key does not count."""
@@ -23,8 +24,12 @@ EVENTS = (
 )
 """The values of ``event``."""
 _MOST_CULPRITS = 16
-_LONGEST_TEXT = 2000
-_LONGEST_MESSAGE = 500
+# Bytes of JSON in UTF-8; all of them together take less than a message holds.
+_LONGEST_TEXT = 12_000
+_LONGEST_WHY = 6000
+_LONGEST_OF_CULPRIT = 1000
+_LONGEST_NAME = 4200
+"""Of a run, a node, or a path: longer than the system allows one to be, unless its characters are escaped."""
 
 
 class BlamedRank(NamedTuple):
@@ -80,18 +85,25 @@ class Notice(NamedTuple):
         document = {
             "version": VERSION,
             "event": self.event,
-            "run": run,
-            "node": node,
+            "run": _cut(run, _LONGEST_NAME),
+            "node": _cut(node, _LONGEST_OF_CULPRIT),
             "time": time,
             "number": number,
             **self._asdict(),
         }
-        document["text"] = self.text[: 2 * _LONGEST_TEXT]
-        document["why"] = None if self.why is None else self.why[:_LONGEST_TEXT]
+        document["text"] = _cut(self.text, _LONGEST_TEXT)
+        document["why"] = _cut_or_none(self.why, _LONGEST_WHY)
         document["culprits"] = [_shortened(each) for each in self.culprits[:_MOST_CULPRITS]]
         document["more_culprits"] = self.more_culprits + max(0, len(self.culprits) - _MOST_CULPRITS)
-        document["nodes"] = list(self.nodes[:_MOST_CULPRITS])
+        document["nodes"] = [_cut(name, _LONGEST_OF_CULPRIT) for name in self.nodes[:_MOST_CULPRITS]]
+        document["report"] = _cut_or_none(self.report, _LONGEST_NAME)
+        document["report_node"] = _cut_or_none(self.report_node, _LONGEST_OF_CULPRIT)
         return document
+
+
+def encoded(value: object) -> bytes:
+    """Return JSON in UTF-8; what is no text of Unicode, as half of a pair of surrogates, becomes a question mark."""
+    return json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", errors="replace")
 
 
 def of_incident(incident: Incident, restarts_left: int | None) -> Notice:
@@ -144,7 +156,26 @@ def _blamed(culprits: Sequence[Culprit]) -> tuple[BlamedRank, ...]:
 
 def _shortened(blamed: BlamedRank) -> dict[str, Any]:
     facts = blamed._asdict()
-    return {key: value[:_LONGEST_MESSAGE] if isinstance(value, str) else value for key, value in facts.items()}
+    return {key: _cut(value, _LONGEST_OF_CULPRIT) if isinstance(value, str) else value for key, value in facts.items()}
+
+
+def _cut(text: str, longest: int) -> str:
+    """Return the beginning of a text that takes so many bytes of JSON at most."""
+    candidate = text[:longest]
+    if len(encoded(candidate)) <= longest:
+        return candidate
+    fitting, too_long = 0, len(candidate)
+    while too_long - fitting > 1:
+        middle = (fitting + too_long) // 2
+        if len(encoded(candidate[:middle])) <= longest:
+            fitting = middle
+        else:
+            too_long = middle
+    return candidate[:fitting]
+
+
+def _cut_or_none(text: str | None, longest: int) -> str | None:
+    return None if text is None else _cut(text, longest)
 
 
 def _report(folder: str | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -16,8 +17,11 @@ from typing import Any
 
 import pytest
 
-from launcher.notices.caller import LAST_SECONDS, MOST_WAITING
+from launcher.notices import call as calls
+from launcher.notices.call import Call, CannotCallError
+from launcher.notices.caller import LAST_SECONDS, MESSAGE_SIZE, MOST_WAITING
 from launcher.notices.handle import _KILL_SECONDS, CallerHandle
+from launcher.notices.target import parse_target
 from launcher.processes.proc import all_pids, environment_entries, process_status
 from resilience_core.system.installation import HOME
 
@@ -114,6 +118,69 @@ def test_a_command_that_does_not_read_holds_up_nothing(told: Told) -> None:
     handle.close()
     assert told.lines(2) == ["called", "called"]
     assert told.problems == []
+
+
+def test_an_event_is_sent_in_utf_8_so_that_a_full_one_arrives(told: Told) -> None:
+    handle = told.start(WRITES)
+    text = "\N{SNOWMAN}" * (MESSAGE_SIZE // 4)  # six bytes each, as ASCII alone
+    handle.tell({"event": "incident", "number": 1, "text": text})
+    handle.close()
+    assert told.problems == []
+    assert json.loads(told.lines(1)[0])[1]["text"] == text
+
+
+@pytest.mark.parametrize("size", [MESSAGE_SIZE + 1, 1 << 24])
+def test_an_event_that_is_too_large_is_said_once_and_the_next_is_told(told: Told, size: int) -> None:
+    """One is taken by the socket and would be cut off at the other end, the other is refused by the system."""
+    handle = told.start(WRITES)
+    for number in (1, 2):
+        handle.tell({"event": "incident", "number": number, "text": "x" * size})
+    told.tell(handle, 3)
+    handle.close()
+    (problem,) = told.problems
+    assert "cannot be handed over (Message too long) and is not told (said once)" in problem
+    assert json.loads(told.lines(1)[0])[1] == {"event": "incident", "number": 3, "dropped": 2}
+
+
+@pytest.mark.parametrize(
+    "raw", [b'{"event": "inci', b"\xff", b"7", b'{"event": "incident"}', b'{"event": 1, "number": 1}']
+)
+def test_a_message_that_is_no_event_is_said_once_and_the_next_is_told(told: Told, raw: bytes) -> None:
+    handle = told.start(WRITES)
+    handle._channel.send(raw)
+    handle._channel.send(raw)
+    told.tell(handle, 1)
+    handle.close()
+    (problem,) = told.problems
+    assert f"a message of {len(raw)} bytes is no event and is not told (said once)" in problem
+    assert json.loads(told.lines(1)[0])[1]["number"] == 1
+
+
+@pytest.mark.parametrize("call", ["pipe2", "memfd_create"])
+def test_a_call_for_which_the_system_has_nothing_left_is_refused_and_leaves_nothing(
+    call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, call, fail)
+    monkeypatch.setattr(calls, "_end_all", lambda: None)  # would end the children of these tests
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(CannotCallError, match="cannot be started: Too many open files"):
+        Call(parse_target("true"), b"{}", "incident", PATIENCE)
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_child_that_cannot_become_the_command_is_a_call_that_cannot_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail() -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(calls, "_die_with_us", fail)
+    monkeypatch.setattr(calls, "_end_all", lambda: None)
+    with pytest.raises(CannotCallError, match="cannot be started: Exception occurred in preexec_fn"):
+        Call(parse_target("true"), b"{}", "incident", PATIENCE)
 
 
 def test_a_command_inherits_no_descriptor_and_no_ignored_signal_and_gives_way(told: Told) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from launcher.incidents.frames import Frame, Thread
 from launcher.incidents.incident import Incident
 from launcher.incidents.job_incident import Culprit, JobIncident
 from launcher.incidents.rank_report import RankReport
-from launcher.notices.notice import EVENTS, Notice, of_incident, of_story
+from launcher.notices.caller import MESSAGE_SIZE
+from launcher.notices.notice import EVENTS, Notice, encoded, of_incident, of_story
 
 STACK = (Thread("MainThread", True, False, (Frame("all_reduce", "torch/x.py", 9, "torch"), Frame("step", "t.py", 7))),)
 KEYS = (
@@ -63,10 +66,37 @@ def test_a_failure_of_a_job_names_nodes_and_who_has_gathered_it() -> None:
     assert told["text"].endswith("why     likely: it is behind")
 
 
-def test_a_document_fits_into_a_message_whatever_ranks_have_said() -> None:
-    """A thousand ranks, with texts of which each character becomes six."""
-    long = "\N{SNOWMAN}" * 100_000
-    ranks = tuple(rank(n, is_culprit=True, cause="exit", exit_code=1, message=long) for n in range(1000))
-    told = document(of_incident(Incident("failure", 0, long, "none", ranks), None))
-    assert len(json.dumps(told)) < 100_000
-    assert len(told["culprits"]) + told["more_culprits"] == 1000
+@pytest.mark.parametrize("character", ["x", '"', "\N{SNOWMAN}", "\N{FIRE}", "\x01"])
+def test_a_document_fits_into_a_message_whatever_ranks_have_said(character: str) -> None:
+    """A thousand ranks with long texts everywhere, of characters that take one to six bytes of JSON each."""
+    long = character * 100_000
+    stack = (Thread("MainThread", True, False, (Frame(long, "t.py", 7),)),)
+    facts = {"is_culprit": True, "cause": "exit", "exit_code": 1, "message": long, "section": long, "stack": stack}
+    ranks = tuple(rank(n, **facts) for n in range(1000))
+    notices = (
+        of_incident(Incident("failure", 0, long, "none", ranks, node=long, folder=long), None),
+        of_story(
+            JobIncident(
+                *(4, "hang", long, tuple(Culprit(long, each) for each in ranks), (long,) * 99, (), (), (), 0.1),
+                gathered_on=long,
+                folder=long,
+            ),
+            None,
+        ),
+    )
+    for notice in notices:
+        told = notice.to_json(run=long, node=long, time="t", number=1)
+        assert 50_000 < len(encoded(told)) <= MESSAGE_SIZE
+        assert len(told["culprits"]) + told["more_culprits"] == 1000
+
+
+@pytest.mark.parametrize("length", [0, 1, 5999, 6000, 6001, 20_000])
+@pytest.mark.parametrize(("character", "size"), [("x", 1), ("\N{SNOWMAN}", 3), ("\N{FIRE}", 4), ("\n", 2), ("\x01", 6)])
+def test_a_text_is_cut_where_its_bytes_end(character: str, size: int, length: int) -> None:
+    why = Notice("given_up", "", 1, why=character * length).to_json(run="r", node="a", time="t", number=1)["why"]
+    assert why == character * min(length, (6000 - 2) // size)  # two for the quotation marks
+
+
+def test_half_a_pair_of_surrogates_becomes_a_question_mark() -> None:
+    """As a file name has it that is no text; many programs refuse JSON with it."""
+    assert json.loads(encoded({"text": "a\udce4b"})) == {"text": "a?b"}

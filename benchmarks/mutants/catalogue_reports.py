@@ -117,7 +117,7 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report takes a verdict that was taken back for the end of a generation",
         "launcher/reports/node_generations.py",
-        "if not _was_taken_back(e, of)",
+        "if not was_taken_back(event, spared)",
         "if True",
         _STORY,
     ),

@@ -6,11 +6,12 @@ one that was started later alike; both come to the same figures.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from launcher.metrics.durations import Durations, Histogram
+from launcher.records.verdicts import SPARED, was_taken_back
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["CAUSES", "History", "Told"]
@@ -23,6 +24,8 @@ _OF_STORIES = {"hang": "hang", "failure": "failure", "lost": "lost_node", "reque
 _LONGEST_WAIT_NS = 5 * NS_PER_SECOND
 """For what all nodes have found: as long as a launcher waits until it tells what it has seen alone."""
 _GENERATIONS_KEPT = 8
+_SPARED_KEPT = 256
+"""Of one generation: a verdict is taken back right after it was told, on as many ranks as a node has."""
 
 _SECONDS = tuple(step * 10.0**power for power in range(-3, 4) for step in (1, 2, 5))
 """1 ms to 5,000 s."""
@@ -57,12 +60,24 @@ class _Generation:
         self.nodes = 1
         self.seen_ns: int | None = None
         """When its failure was seen here."""
-        self.own_cause: str | None = None
+        self.incidents: list[Mapping[str, Any]] = []
+        """That were seen here, without those that were taken back."""
+        self.spared: deque[Mapping[str, Any]] = deque(maxlen=_SPARED_KEPT)
+        self.was_cut_off = False
         self.story: str | None = None
         self.succeeded_ns: int | None = None
         """When the next one was started here; None once that was counted."""
         self.recovers_from_ns: int | None = None
         """When the failure of the one before was seen."""
+
+    @property
+    def own_cause(self) -> str | None:
+        """What has ended it as this node has seen it."""
+        return self.incidents[0]["event"] if self.incidents else None
+
+    def drop_what_was_taken_back(self) -> None:
+        """Forget the verdicts after which every rank was spared."""
+        self.incidents = [each for each in self.incidents if not was_taken_back(each, self.spared)]
 
 
 class History:
@@ -90,8 +105,8 @@ class History:
         if name in ("began", "run_folder_moved"):
             folder = event.get("run_folder")
             self._run_folder = folder if isinstance(folder, str) else self._run_folder
-        elif name == "near_miss":
-            self._near_misses += 1
+        elif name in SPARED:
+            self._spared(name, event)
         elif name == "monitor_replaced":
             self._replaced += 1
         elif name in ("monitor_lost", "monitor_back"):
@@ -99,7 +114,7 @@ class History:
         elif name == "fenced":
             self._fenced += 1
             if self._current is not None:
-                self._generation(self._current).own_cause = _CUT_OFF
+                self._generation(self._current).was_cut_off = True
         elif (number := _whole(event, "generation")) is not None and number >= 0:
             self._take_of_generation(name, number, event)
 
@@ -136,7 +151,8 @@ class History:
         elif name == "stopped":
             self._over = max(self._over, number)
         elif name in ("hang", "failure"):
-            generation.own_cause = generation.own_cause or name
+            generation.incidents.append(event)
+            generation.drop_what_was_taken_back()
             deadline_ns, seen_ns = _whole(event, "deadline_ns"), _whole(event, "seen_ns")
             if name == "hang" and deadline_ns is not None and seen_ns is not None:
                 self._detections.add(seen_ns - deadline_ns)
@@ -147,6 +163,13 @@ class History:
             if signs is not None:
                 self._recoveries.add(max(signs) - generation.recovers_from_ns)
             generation.recovers_from_ns = None
+
+    def _spared(self, name: str, event: Mapping[str, Any]) -> None:
+        self._near_misses += name == "near_miss"
+        if (number := _whole(event, "generation")) is not None and number in self._generations:
+            generation = self._generations[number]
+            generation.spared.append(event)
+            generation.drop_what_was_taken_back()
 
     def _started(self, number: int, generation: _Generation, started_ns: int) -> None:
         before = self._current
@@ -164,7 +187,7 @@ class History:
         if generation.succeeded_ns is None:
             return
         cause = generation.story or generation.own_cause
-        if generation.own_cause == _CUT_OFF:  # the others have found only that this node was lost
+        if generation.was_cut_off:  # the others have found only that this node was lost
             cause = _CUT_OFF
         elif generation.nodes > 1 and generation.story is None:  # the story may be on its way
             if now_ns - generation.succeeded_ns < _LONGEST_WAIT_NS:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from launcher.records.event_files import DatedEvent
+from launcher.records.verdicts import SPARED, was_taken_back
 
 __all__ = ["PARTS", "Restart", "Run", "runs_of"]
 
@@ -108,7 +109,7 @@ def _restarts(events: Sequence[DatedEvent], *, has_ended: bool) -> Iterable[Rest
 
 
 def _restart(number: int, before: Sequence[DatedEvent], after: Sequence[DatedEvent], *, is_last: bool) -> Restart:
-    stories, incidents = _named(before, "job_incident"), _named(before, "hang", "failure")
+    stories, incidents = _named(before, "job_incident"), _incidents(before)
     told = next(iter(stories or incidents), None)
     caused = [str(event.facts["cause"]) for event in _named(after, "restarted") if event.facts.get("cause")]
     # The failure itself, where a node has seen it: its peers know of it a moment later.
@@ -137,6 +138,18 @@ def _restart(number: int, before: Sequence[DatedEvent], after: Sequence[DatedEve
     nodes = {event.path for event in started}
     is_complete = is_last or {event.path for event in phases} >= nodes
     return Restart(number, kind, cause, culprits, (times[0], times[1], times[2], times[3], times[4]), is_complete)
+
+
+def _incidents(events: Sequence[DatedEvent]) -> list[DatedEvent]:
+    """Return those of one generation that stand: a verdict that was taken back has ended nothing."""
+    spared: dict[str, list[dict[str, Any]]] = {}
+    for event in _named(events, *SPARED):
+        spared.setdefault(event.path, []).append(event.facts)
+    return [
+        event
+        for event in _named(events, "hang", "failure")
+        if not was_taken_back(event.facts, spared.get(event.path, ()))
+    ]
 
 
 def _signs(phases: DatedEvent) -> list[int]:

@@ -5,9 +5,10 @@ Times are ``CLOCK_MONOTONIC`` nanoseconds of its machine.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from launcher.records.verdicts import SPARED, listed, seen_at_ns, was_taken_back
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["NodeGeneration", "generations_of", "generations_unstarted", "seconds_or_none", "text_or_none"]
@@ -15,7 +16,8 @@ __all__ = ["NodeGeneration", "generations_of", "generations_unstarted", "seconds
 _LONGEST_SECONDS = 1e10
 _OF_GENERATIONS = (
     *("phases", "hang", "failure", "seen", "fenced", "request", "finished", "stopped"),
-    *("backing_off", "job_incident", "near_miss", "withdrawn", "rendezvous"),
+    *("backing_off", "job_incident", "rendezvous"),
+    *SPARED,
 )
 """Events that have the number of a generation."""
 
@@ -49,7 +51,7 @@ def generations_of(named: Mapping[str, list[dict[str, Any]]]) -> Iterator[NodeGe
     """Yield the generations that a launcher has started, from its events by their names."""
     for started in named["started"]:
         if type(number := started.get("generation")) is int:
-            local_ranks = {int(rank) for rank in _listed(started.get("pids")) if str(rank).isdigit()}
+            local_ranks = {int(rank) for rank in listed(started.get("pids")) if str(rank).isdigit()}
             yield _generation(named, number, started["t_ns"], local_ranks)
 
 
@@ -91,7 +93,7 @@ def _generation(
         first_sign_ns=_first_signs(of["phases"]),
         seen_ns=seen_ns,
         kind=kind,
-        culprits=tuple(sorted({rank for rank in _listed(first.get("culprits")) if type(rank) is int})),
+        culprits=tuple(sorted({rank for rank in listed(first.get("culprits")) if type(rank) is int})),
         incident_folder=text_or_none(first.get("folder")),
         finished_ns=of["finished"][0]["t_ns"] if of["finished"] else None,
         stopped_ns=of["stopped"][-1]["t_ns"] if of["stopped"] else None,
@@ -103,34 +105,18 @@ def _generation(
 
 def _end(of: Mapping[str, list[dict[str, Any]]]) -> tuple[int | None, str | None, Mapping[str, Any]]:
     """Return when a failure was seen here that has ended the generation, its kind, and what was written of it."""
-    incidents = sorted((e for e in (*of["hang"], *of["failure"]) if not _was_taken_back(e, of)), key=_seen_ns)
+    spared = [event for name in SPARED for event in of[name]]
+    found = (event for event in (*of["hang"], *of["failure"]) if not was_taken_back(event, spared))
+    incidents = sorted(found, key=seen_at_ns)
     seen = [event["t_ns"] for event in (*of["seen"], *of["fenced"])]
     if incidents:
         first = incidents[0]
-        return min([_seen_ns(first), *seen]), first["event"], first
+        return min([seen_at_ns(first), *seen]), first["event"], first
     if seen:
         return min(seen), "failure", {}
     if of["request"] and not of["finished"]:
         return of["request"][-1]["t_ns"], "request", {}
     return None, None, {}
-
-
-def _listed(value: object) -> Collection[Any]:
-    """Return a list, or an object for its names; nothing where damage has made something else of it."""
-    return value if isinstance(value, (list, dict)) else ()
-
-
-def _seen_ns(incident: Mapping[str, Any]) -> int:
-    seen_ns = incident.get("seen_ns")
-    at_ns: int = incident["t_ns"]
-    return min(seen_ns, at_ns) if type(seen_ns) is int and seen_ns > 0 else at_ns
-
-
-def _was_taken_back(incident: Mapping[str, Any], of: Mapping[str, list[dict[str, Any]]]) -> bool:
-    """Return whether every rank that was condemned was spared, so that the generation went on."""
-    condemned = _listed(incident.get("condemned"))
-    spared = [e.get("rank") for e in (*of["near_miss"], *of["withdrawn"]) if e["t_ns"] >= _seen_ns(incident)]
-    return incident["event"] == "hang" and bool(condemned) and all(rank in spared for rank in condemned)
 
 
 def _first_signs(phases: list[dict[str, Any]]) -> dict[int, int]:

@@ -68,6 +68,22 @@ def test_a_hang_is_detected_and_restarted() -> None:
     assert dict(found.detections.buckets)[0.005] == 1
 
 
+def test_a_verdict_that_was_taken_back_is_no_cause_of_a_later_restart() -> None:
+    def verdict(at: float) -> dict[str, Any]:
+        return event("hang", at, generation=0, condemned=[0, 1], deadline_ns=int(at * S) - 2, seen_ns=int(at * S) - 1)
+
+    def spared(at: float) -> list[dict[str, Any]]:
+        return [event("withdrawn", at, generation=0, rank=0), event("near_miss", at, generation=0, rank=1)]
+
+    begin, end = [*generation(0, 0), verdict(1), *spared(1.1)], generation(1, 9)
+    assert restarts([*begin, *failing(0, 5), *end]) == {"failure": 1}
+    assert restarts([*begin, *end]) == {"unknown": 1}
+    assert restarts([*begin, verdict(4), *failing(0, 5), *end]) == {"hang": 1}
+    assert restarts([*generation(0, 0), verdict(1), *spared(1.1)[:1], *failing(0, 5), *end]) == {"hang": 1}
+    found = told([*begin, *failing(0, 5), *end])
+    assert (found.near_misses, found.detections.total) == (1, 1)  # the verdict was found, and taken back
+
+
 def test_a_failure_whose_next_ranks_never_report_has_no_recovery() -> None:
     events = [*generation(0, 0), *failing(0, 1), *generation(1, 2)]
     events.append(

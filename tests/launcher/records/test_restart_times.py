@@ -129,6 +129,32 @@ def test_a_change_of_nodes_is_no_failure_and_a_lone_rank_is_asked_for_nothing(tm
     assert seconds(run) == [0.0, 0.0, 0.5, 0.0]
 
 
+def test_a_verdict_that_was_taken_back_has_not_ended_the_generation(tmp_path: Path) -> None:
+    """Rank 3 was late at 2 s and spared; at 10 s rank 1 fails. A verdict of another node stands."""
+    old, new = {"generation": 0}, {"generation": 1}
+    lines: list[tuple[str, float, dict[str, Any]]] = [
+        ("began", 0.0, {}),
+        ("started", 1.0, old),
+        ("hang", 2.1, {**old, "culprits": [3], "condemned": [2, 3], "deadline_ns": 2 * S, "seen_ns": round(2.05 * S)}),
+        ("withdrawn", 2.2, {**old, "rank": 2}),
+        ("near_miss", 2.2, {**old, "rank": 3}),
+        ("seen", 10.0, {**old, "failed": [1]}),
+        ("failure", 10.1, {**old, "culprits": [1], "condemned": [], "deadline_ns": None, "seen_ns": 10 * S}),
+        ("stopped", 10.3, old),
+        ("started", 10.4, new),
+        ("phases", 11.0, {**new, "ranks": {"0": {"first_sign_ns": round(10.5 * S)}}}),
+    ]
+    write(tmp_path, "events.jsonl", *lines)
+    ((restart,),) = (run.restarts for run in runs_of(dated_events(tmp_path)))
+    assert (restart.kind, restart.culprits) == ("failure", (1,))
+    assert restart.times_ns[0] == WALL + 10 * S
+    write(tmp_path, "events.jsonl", *(line for line in lines if line[0] != "near_miss"))
+    other = [("began", 0.5, {}), ("started", 1.0, old), ("near_miss", 2.2, {**old, "rank": 3})]
+    write(tmp_path, "events-b-7.jsonl", *other, boot="two")
+    ((restart,),) = (run.restarts for run in runs_of(dated_events(tmp_path)))
+    assert (restart.kind, restart.culprits) == ("hang", (3,))
+
+
 @pytest.mark.parametrize("facts", [{"ranks": 3}, {"ranks": {"0": 4}}, {}])
 def test_damaged_facts_cost_a_figure_and_no_more(tmp_path: Path, facts: dict[str, Any]) -> None:
     lines = of_a_hang(0, 10.0)[:-1]

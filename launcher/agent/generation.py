@@ -213,8 +213,6 @@ class Generation:
         """Collect what descendants have left to this process and what has ended since."""
         if self._resources.second_fence is not None:
             self._resources.second_fence.ensure()
-        if self._resources.exporter is not None:
-            self._resources.exporter.ensure()
         if self._resources.orphans is not None:
             self._resources.orphans.reap(self._own_children())
 

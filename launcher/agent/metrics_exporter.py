@@ -1,12 +1,14 @@
 """The process that serves this node's metrics (:mod:`launcher.metrics`), as the launcher sees it.
 
-The launcher binds the port, before any rank is started, and hands the listening socket over: a port that is in use
-refuses the job instead of surprising it later, and an exporter that takes the place of another one serves at the same
-port, also where any free one was asked for.
+The launcher binds the port, before any rank is started, and hands the listening socket over: an address that cannot be
+meant refuses the job, and an exporter that takes the place of another one serves at the same port, also where any free
+one was asked for. What may be otherwise at the next start, as a port in use, refuses nothing: a training that is
+resumed after a failure, by nobody who could name another port, is worth more than its metrics.
 """
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import socket
@@ -18,12 +20,12 @@ from typing import Any
 
 from launcher.agent.child_state import state_of
 from launcher.agent.exporter_settings import ExporterSettings
-from launcher.records.console import announce
+from launcher.records.console import INFO, announce
 from resilience_core.config.schema import FaultToleranceConfig
 from resilience_core.errors import ConfigError
 from resilience_core.system.installation import HOME
 
-__all__ = ["MetricsExporter", "address_of", "listen"]
+__all__ = ["CannotListenError", "MetricsExporter", "address_of", "listen", "serve", "tell_not_served"]
 
 # First the priority, then the imports, which take most of its start: a tenth of what a rank gets where all processors
 # are busy, and so much is needed to answer in time (nice 19, a seventieth, answered after seconds). Installed packages
@@ -36,14 +38,26 @@ _BACKLOG = 16
 _MOST_IN_A_ROW = 5
 _SOUND_SECONDS = 600.0
 """An exporter that has lived for so long is none of those that end one after the other."""
+_LOOK_SECONDS = 1.0
+"""How often an exporter is looked at, and replaced, at most."""
 _LONGEST_END_SECONDS = 5.0
+_PREDECESSOR_SECONDS = 2.0
+"""How long a port may be in use by the exporter of a launcher that was killed a moment ago."""
+_PAUSE_SECONDS = 0.05
+_NEVER_MEANT = frozenset({errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM, errno.EAFNOSUPPORT})
+"""What is wrong with the address or the port, not with what else there is on this machine now."""
+
+
+class CannotListenError(Exception):
+    """The system does not let a socket listen now; the text says why."""
 
 
 def listen(config: FaultToleranceConfig) -> socket.socket | None:
     """Listen where metrics are to be served; None where none are.
 
     Raises:
-        ConfigError: That cannot be done, or what serves them is not installed.
+        ConfigError: This machine has no such address or port, or what serves metrics is not installed.
+        CannotListenError: The port is in use, or something else is in the way that may be gone at another time.
     """
     if config.metrics_port is None:
         return None
@@ -54,18 +68,59 @@ def listen(config: FaultToleranceConfig) -> socket.socket | None:
             "torch-resilience with the extra 'metrics' (pip install prometheus-client), or leave the option out"
         )
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(
-            address[:2] if family == socket.AF_INET else address,
-            family=family,
-            backlog=_BACKLOG,
-            dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
-        )
+        return _listener(host, port, time.monotonic() + _PREDECESSOR_SECONDS)
     except (OSError, UnicodeError) as error:
+        what = f"metrics cannot be served at {host} port {port}: {_reason(error)}"
+        if not _is_never_meant(error):
+            raise CannotListenError(what) from error
         raise ConfigError(
-            f"metrics cannot be served at {host} port {port}: {_reason(error)}; name another port with "
-            "--ft-metrics-port (0: any that is free), or another address with --ft-metrics-host"
+            f"{what}; name another port with --ft-metrics-port (0: any that is free), or another address with "
+            "--ft-metrics-host"
         ) from error
+
+
+def _listener(host: str, port: int, end: float) -> socket.socket:
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    while True:
+        try:
+            return socket.create_server(
+                address[:2] if family == socket.AF_INET else address,
+                family=family,
+                backlog=_BACKLOG,
+                dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
+            )
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or time.monotonic() >= end:
+                raise
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _is_never_meant(error: OSError | UnicodeError) -> bool:
+    if isinstance(error, socket.gaierror):
+        return error.errno != socket.EAI_AGAIN
+    return isinstance(error, UnicodeError) or error.errno in _NEVER_MEANT
+
+
+def serve(listener: socket.socket, settings: ExporterSettings, write_event: Callable[..., Any]) -> MetricsExporter:
+    """Start what serves metrics, and say where, or that none are served. See :class:`MetricsExporter`."""
+    host, port = address_of(listener)  # before: an exporter that cannot be started closes it
+    exporter = MetricsExporter(listener, settings, write_event)
+    if exporter.pid is not None:
+        write_event("metrics", host=host, port=port)
+        where = f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
+        announce(f"metrics at {where}", level=INFO, event="metrics")
+    return exporter
+
+
+def tell_not_served(reason: str, write_event: Callable[..., Any]) -> None:
+    """Say that no metrics are served, and why.
+
+    Args:
+        reason: For people.
+        write_event: Called with an event and its facts, for the log.
+    """
+    announce(f"no metrics are served: {reason}. The job goes on without", event="metrics")
+    write_event("metrics_lost", reason=reason)
 
 
 def _reason(error: OSError | UnicodeError) -> str:
@@ -102,7 +157,7 @@ class MetricsExporter:
         self._has_told = False
         self._left_behind: list[subprocess.Popen[bytes]] = []
         self._process: subprocess.Popen[bytes] | None = None
-        self._started = 0.0
+        self._started = self._looked = 0.0
         self._start()
 
     @property
@@ -115,6 +170,16 @@ class MetricsExporter:
         """The process, and those before it that were killed and are not gone."""
         self._left_behind = [process for process in self._left_behind if process.poll() is None]
         return {process.pid for process in (*self._left_behind, self._process) if process is not None}
+
+    def due_seconds(self) -> float | None:
+        """Return in how many seconds to call :meth:`tend`; None where there is nothing to look after."""
+        return None if self._process is None else max(0.0, self._looked + _LOOK_SECONDS - time.monotonic())
+
+    def tend(self) -> None:
+        """Do what :meth:`ensure` does, where it is time for that; whoever waits for something calls this."""
+        if self.due_seconds() == 0.0:
+            self._looked = time.monotonic()
+            self.ensure()
 
     def ensure(self) -> None:
         """Start another process where the last one has ended or is stopped; say so the first time."""
@@ -168,5 +233,4 @@ class MetricsExporter:
     def _give_up(self, reason: str) -> None:
         self._process = None
         self._listener.close()  # whoever asks is refused, and does not wait for nobody
-        announce(f"no metrics are served any more: the exporter {reason}. The job goes on without", event="metrics")
-        self._tell("metrics_lost", reason=reason)
+        tell_not_served(f"the exporter {reason}", self._tell)

@@ -59,6 +59,7 @@ class PlaneRendezvous(RendezvousHandler):
         join_seconds: How long a node waits for a generation.
         health: Checks this node before it joins, and while its ranks run.
         on_end: Called once this node knows that the job has ended.
+        tend: Called now and then while this node waits for a generation.
         tells_saves: Whether it counts for others which checkpoints this node's ranks have saved.
 
     Raises:
@@ -79,6 +80,7 @@ class PlaneRendezvous(RendezvousHandler):
         health: HealthRunner,
         on_end: Callable[[], object],
         *,
+        tend: Callable[[], object] = lambda: None,
         tells_saves: bool = False,
     ) -> None:
         self.descriptors: tuple[int, ...] = (plane.descriptor,)
@@ -86,7 +88,7 @@ class PlaneRendezvous(RendezvousHandler):
         self._about = (run_id, endpoint, join_seconds)
         self._store_host = StoreHost(port, timedelta(seconds=timeout_seconds))
         self._health, self._finding, self._on_end = health, "", on_end
-        self._tells_saves = tells_saves
+        self._tells_saves, self._tend = tells_saves, tend
         self._is_started = self._is_cut_off = False
         self._alone_since: float | None = None
         """Since when a node whose ranks have ended has had no lease."""
@@ -142,6 +144,7 @@ class PlaneRendezvous(RendezvousHandler):
                 is_told = True
                 why_not_yet = why_waiting(view, refusal, *self._about, holds_lease=self._plane.holds_lease)
                 announce(why_not_yet, event="waiting")
+            self._tend()
             select.select([self._plane.descriptor], [], [], _LOOK_AT_SIGNALS_SECONDS)
         self.generation, self.failures, self._is_cut_off = view.generation, view.failures, False
         self._alone_since = None
@@ -164,9 +167,6 @@ class PlaneRendezvous(RendezvousHandler):
             self._is_started = True
             self._plane.start(status)
 
-    def _view(self) -> View | None:
-        return self._plane.take_view()
-
     # ---- while a generation runs -------------------------------------------------------------------------
 
     def _note_finding(self, finding: Unhealthy) -> None:
@@ -179,7 +179,7 @@ class PlaneRendezvous(RendezvousHandler):
 
     def job_has_begun(self) -> bool:
         """See :class:`.GenerationRendezvous`."""
-        view = self._view()
+        view = self._plane.take_view()
         return view is not None and view.generation >= 0
 
     def is_cut_off(self) -> bool:
@@ -200,27 +200,27 @@ class PlaneRendezvous(RendezvousHandler):
 
     def num_nodes_waiting(self) -> int:
         """Return 1 where the generation that this node runs is over."""
-        view = self._view()
+        view = self._plane.take_view()
         is_over = view is not None and (view.phase == Phase.STOPPING or view.generation > self.generation)
         return int(self._is_cut_off or is_over)
 
     def failed_elsewhere(self) -> bool:
         """See :class:`.GenerationRendezvous`."""
-        view = self._view()
+        view = self._plane.take_view()
         return self._is_cut_off or (view is not None and self.num_nodes_waiting() > 0 and not view.may_save)
 
     knows_of_failure = failed_elsewhere
 
     def why_over(self) -> str:
         """Return why the generation that this node runs is over, as the nodes agree."""
-        view = self._view()
+        view = self._plane.take_view()
         if self._is_cut_off:
             return "this node was cut off from the others; it waits until it can take part again"
         return view.why if view is not None else ""
 
     def ended_by_peer(self) -> str | None:
         """See :class:`.GenerationRendezvous`; a job that has ended well is not ended by anybody."""
-        view = self._view()
+        view = self._plane.take_view()
         is_ended = view is not None and view.phase == Phase.ENDED and view.exit_code != 0
         return view.why if view is not None and is_ended and self._last.doing != Doing.ENDING else None
 
@@ -231,7 +231,7 @@ class PlaneRendezvous(RendezvousHandler):
             RendezvousTimeoutError: Nobody has led the job for too long: this node cannot learn how it ends.
         """
         self._say(Status(Doing.FINISHED, self.generation))
-        view, now = self._view(), time.monotonic()
+        view, now = self._plane.take_view(), time.monotonic()
         if self._plane.holds_lease or self._alone_since is None:
             self._alone_since, self._is_told_alone = now, False
         elif not self._is_told_alone and now - self._alone_since > _LONGEST_SILENT_WAIT_SECONDS:
@@ -275,7 +275,7 @@ class PlaneRendezvous(RendezvousHandler):
 
     def is_closed(self) -> bool:
         """See torch."""
-        view = self._view()
+        view = self._plane.take_view()
         return view is not None and view.phase == Phase.ENDED
 
     def set_closed(self) -> None:

@@ -18,7 +18,7 @@ from launcher.agent.control_socket import ControlSocket
 from launcher.agent.exporter_settings import ExporterSettings
 from launcher.agent.figures_recorder import FiguresRecorder
 from launcher.agent.job_limits import JobLimits
-from launcher.agent.metrics_exporter import MetricsExporter, address_of, listen
+from launcher.agent.metrics_exporter import CannotListenError, MetricsExporter, listen, serve, tell_not_served
 from launcher.agent.monitor_handle import MonitorHandle
 from launcher.agent.notices import Notices
 from launcher.agent.run_folder_keeper import CONFIG_FILE, CONTROL_SOCKET, RunFolderKeeper
@@ -33,7 +33,7 @@ from launcher.processes.leftovers import Orphans
 from launcher.processes.proc import own_start_ns
 from launcher.processes.working_folder import completed
 from launcher.records import latest
-from launcher.records.console import INFO, announce, announcer
+from launcher.records.console import announce, announcer
 from launcher.records.event_log import EventLog
 from launcher.records.figures_log import FIGURES
 from launcher.records.log_folders import FolderError
@@ -139,9 +139,12 @@ def open_resources(
     with contextlib.ExitStack() as stack:
         if hasattr(launch_config, "signals_to_handle"):  # torch's launch_agent sets it for the workers, too
             os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = launch_config.signals_to_handle
-        listener = listen(job.config)
-        if listener is not None:
-            stack.callback(listener.close)
+        listener, not_served = None, ""
+        try:
+            if (listener := listen(job.config)) is not None:
+                stack.callback(listener.close)
+        except CannotListenError as error:
+            not_served = str(error)
         run_folder = RunFolder(job.config.run_dir)
         stack.callback(run_folder.remove)
         control = ControlSocket(run_folder.file(CONTROL_SOCKET))
@@ -176,20 +179,6 @@ def open_resources(
         if lease is not None:
             second_fence = SecondFence(lease, lambda: run_folder.paths)
             stack.callback(second_fence.close)
-        exporter = None
-        if listener is not None:
-            settings_of_exporter = ExporterSettings(
-                listener=listener.fileno(),
-                launcher=os.getpid(),
-                run=os.path.basename(log_folder),
-                node=os.uname().nodename,
-                run_folder=run_folder.path,
-                events=events.path,
-                figures=None if figures_log is None else figures_log.path,
-                straggler_log=completed(job.config.metrics_straggler_log) if job.config.metrics_straggler_log else None,
-            )
-            exporter = MetricsExporter(listener, settings_of_exporter, events.write)
-            stack.callback(exporter.close)
         starter: WorkerStarter = SpawnStarter()
         if zygote is not None:
             tell = announcer("worker_start")
@@ -211,12 +200,22 @@ def open_resources(
             arguments=job.argv,
             configuration=json.loads(job.config.to_json()),
         )
+        exporter = None
         if listener is not None:
-            host, port = address_of(listener)
-            events.write("metrics", host=host, port=port)
-            announce(
-                f"metrics at http://{f'[{host}]' if ':' in host else host}:{port}/metrics", level=INFO, event="metrics"
+            settings_of_exporter = ExporterSettings(
+                listener=listener.fileno(),
+                launcher=os.getpid(),
+                run=os.path.basename(log_folder),
+                node=os.uname().nodename,
+                run_folder=run_folder.path,
+                events=events.path,
+                figures=None if figures_log is None else figures_log.path,
+                straggler_log=completed(job.config.metrics_straggler_log) if job.config.metrics_straggler_log else None,
             )
+            exporter = serve(listener, settings_of_exporter, events.write)
+            stack.callback(exporter.close)
+        elif not_served:
+            tell_not_served(not_served, events.write)
         yield AgentResources(
             config=job.config,
             run_folder_keeper=RunFolderKeeper(run_folder, control, monitor, events.write),

@@ -24,7 +24,7 @@ class Woken(NamedTuple):
 
 
 def wait_for(resources: AgentResources, pidfds: Collection[int], timeout_seconds: float | None) -> Woken:
-    """Wait in one poll until something happens; the starter of workers is maintained on the way.
+    """Wait in one poll until something happens; workers to come and the metrics are looked after on the way.
 
     Args:
         resources: The monitor, the control socket, the signals and the starter.
@@ -36,14 +36,18 @@ def wait_for(resources: AgentResources, pidfds: Collection[int], timeout_seconds
     poller = select.poll()
     for descriptor in {*pidfds, *idle, reports, requests, resources.signals.descriptor}:
         poller.register(descriptor, select.POLLIN)
-    tending_seconds = resources.starter.due_seconds()
-    due = min((each for each in (timeout_seconds, tending_seconds) if each is not None), default=None)
+    dues = [timeout_seconds, resources.starter.due_seconds()]
+    if resources.exporter is not None:
+        dues.append(resources.exporter.due_seconds())
+    due = min((each for each in dues if each is not None), default=None)
     timeout = None if due is None else max(0, round(due * 1000 + 0.5))
     ready = {descriptor for descriptor, _ in poller.poll(timeout)}
     if by_signal := resources.signals.descriptor in ready:
         resources.signals.drain()
     if ready.intersection(idle) or resources.starter.due_seconds() == 0:
         resources.starter.maintain()
+    if resources.exporter is not None:
+        resources.exporter.tend()
     return Woken(ready.intersection(pidfds), by_signal, reports in ready, requests in ready)
 
 

@@ -17,7 +17,7 @@ from launcher.incidents.rank_report import RankReport
 from launcher.records.run_events import STOPPED_ON_PURPOSE
 
 ROOT = Path(__file__).parents[2]
-WRITERS = ("events.write", "self._tell", "self._tell_change")
+WRITERS = ("events.write", "self._tell", "self._tell_change", "write_event")
 """Calls whose first argument is the name of an event: of the log itself, and of what hands a name on to it."""
 NAMED_OTHERWISE = {"hang", "failure", "lost", "monitor_replaced", "monitor_lost", STOPPED_ON_PURPOSE}
 """Events whose names are the kind of an incident, a constant, or returned by a function."""

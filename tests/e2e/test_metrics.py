@@ -157,10 +157,19 @@ def taken() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-def test_a_port_in_use_refuses_the_job_before_anything_starts(launch: Callable[..., Any], taken: int) -> None:
+def test_a_port_in_use_is_said_once_and_the_job_runs(launch: Callable[..., Any], taken: int) -> None:
     job = launch("loop.py", metrics_port=taken)
+    assert job.wait() == 0
+    reason = f"metrics cannot be served at 127.0.0.1 port {taken}: Address already in use"
+    assert job.stderr.count(f"no metrics are served: {reason}. The job goes on without") == 1
+    assert [event["reason"] for event in job.events("metrics_lost")] == [reason]
+    assert job.events("metrics") == []
+
+
+def test_an_address_of_another_machine_refuses_the_job_before_anything_starts(launch: Callable[..., Any]) -> None:
+    job = launch("loop.py", metrics_port=0, metrics_host="192.0.2.1")
     assert job.wait() == 2
-    assert f"error: metrics cannot be served at 127.0.0.1 port {taken}: Address already in use" in job.stderr
+    assert "error: metrics cannot be served at 192.0.2.1 port 0: Cannot assign requested address" in job.stderr
     assert "runs in generation" not in job.stdout
     assert job.log_folders == []
 

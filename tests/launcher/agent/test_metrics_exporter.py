@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import select
 import signal
 import socket
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -17,7 +19,7 @@ import pytest
 
 from launcher.agent import metrics_exporter
 from launcher.agent.exporter_settings import ExporterSettings
-from launcher.agent.metrics_exporter import MetricsExporter, address_of, listen
+from launcher.agent.metrics_exporter import CannotListenError, MetricsExporter, address_of, listen, serve
 from launcher.processes.handles import wait_for_exit
 from resilience_core import ConfigError, FaultToleranceConfig
 
@@ -44,11 +46,48 @@ def test_nothing_listens_where_no_metrics_are_asked_for() -> None:
     assert listen(FaultToleranceConfig()) is None
 
 
-def test_a_port_in_use_is_refused_and_named() -> None:
+def test_a_port_in_use_is_named_and_refuses_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_exporter, "_PREDECESSOR_SECONDS", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"127\.0\.0\.1 port {port}: .*in use; name another port with --ft-metr"):
+        with pytest.raises(
+            CannotListenError, match=rf"^metrics cannot be served at 127\.0\.0\.1 port {port}: .*in use$"
+        ):
             listen(FaultToleranceConfig(metrics_port=port))
+
+
+def test_a_port_that_a_killed_launcher_has_left_a_moment_ago_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        waited: list[float] = []
+        monkeypatch.setattr(time, "sleep", lambda seconds: (waited.append(seconds), taken.close()))
+        listener = listen(FaultToleranceConfig(metrics_port=port))
+    assert listener is not None
+    with listener:
+        assert address_of(listener)[1] == port
+    assert len(waited) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "refuses"),
+    [
+        (OSError(errno.EMFILE, "too many"), False),
+        (OSError(errno.ENOBUFS, "no room"), False),
+        (socket.gaierror(socket.EAI_AGAIN, "later"), False),
+        (socket.gaierror(socket.EAI_NONAME, "unknown"), True),
+        (OSError(errno.EACCES, "a low port"), True),
+        (UnicodeError("a label is too long"), True),
+    ],
+)
+def test_only_what_can_never_be_meant_refuses_a_job(
+    error: Exception, refuses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(socket, "create_server", fail)
+    with pytest.raises(ConfigError if refuses else CannotListenError, match="metrics cannot be served at 127"):
+        listen(FaultToleranceConfig(metrics_port=0))
 
 
 def test_an_address_of_another_machine_is_refused_and_named() -> None:
@@ -171,7 +210,7 @@ def test_one_after_the_other_is_given_up_and_the_port_closed(
     assert exporter.pid is None
     exporter.ensure()
     assert [event for event, _ in told] == ["metrics_replaced"] * 5 + ["metrics_lost"]
-    assert capfd.readouterr().err.count("no metrics are served any more: the exporter (pid") == 1
+    assert capfd.readouterr().err.count("no metrics are served: the exporter (pid") == 1
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
 
@@ -194,6 +233,47 @@ def test_a_system_that_refuses_the_process_is_told_once_and_the_job_goes_on(
     assert (exporter.pid, exporter.pids) == (None, set())
     assert [event for event, _ in told] == ["metrics_lost"]
     assert capfd.readouterr().err.count("cannot be started") == 1
+
+
+@pytest.mark.parametrize("can_start", [True, False])
+def test_where_it_serves_is_told_or_that_it_cannot_be_started(
+    can_start: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told: list[tuple[str, dict[str, Any]]] = []
+    settings = ExporterSettings(-1, os.getpid(), "run", "node", str(tmp_path), str(tmp_path / "events.jsonl"))
+    monkeypatch.setattr("sys.executable", sys.executable if can_start else "/nowhere/python")
+    listener = listen(FaultToleranceConfig(metrics_port=0))
+    assert listener is not None
+    port = address_of(listener)[1]
+    exporter = serve(listener, settings, lambda event, **facts: told.append((event, facts)))
+    exporter.close()
+    ((event, facts),) = told
+    said = capfd.readouterr().err
+    if can_start:
+        assert (event, facts) == ("metrics", {"host": "127.0.0.1", "port": port})
+        assert f"metrics at http://127.0.0.1:{port}/metrics" in said
+    else:
+        assert event == "metrics_lost"
+        assert facts["reason"].startswith("the exporter cannot be started: ")
+        assert f"no metrics are served: {facts['reason']}. The job goes on without" in said
+        assert "metrics at" not in said
+
+
+def test_it_is_looked_after_once_a_second_by_whoever_waits(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    exporter, _ = make()
+    exporter.tend()
+    due = exporter.due_seconds()
+    assert due is not None
+    assert 0 < due <= 1
+    former = end(exporter, signal.SIGKILL)
+    monkeypatch.setattr(metrics_exporter, "_LOOK_SECONDS", 1e6)
+    exporter.tend()  # it is not time yet
+    assert exporter.pid == former
+    monkeypatch.setattr(metrics_exporter, "_LOOK_SECONDS", 0.0)
+    exporter.tend()
+    assert exporter.pid not in (None, former)
+    exporter.close()
+    assert exporter.due_seconds() is None
 
 
 def test_a_process_whose_launcher_has_ended_meanwhile_does_not_stay(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,11 +52,13 @@ def plane() -> Iterator[FakePlane]:
     os.close(made.descriptor)
 
 
-def rendezvous_of(plane: Any, finding: str | None = None, join_seconds: float = 30.0) -> PlaneRendezvous:
+def rendezvous_of(
+    plane: Any, finding: str | None = None, join_seconds: float = 30.0, tend: Callable[[], object] = lambda: None
+) -> PlaneRendezvous:
     health: Any = SimpleNamespace(
         before_joining=lambda: finding, start=lambda told, is_waiting=False: None, stop=lambda: None
     )
-    return PlaneRendezvous(plane, "run", "head:29400", 0, 60.0, join_seconds, health, lambda: None)
+    return PlaneRendezvous(plane, "run", "head:29400", 0, 60.0, join_seconds, health, lambda: None, tend=tend)
 
 
 def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
@@ -76,6 +78,17 @@ def test_a_node_says_that_it_is_idle_and_takes_its_place(plane: FakePlane) -> No
     assert info.bootstrap_store_info.master_addr == "10.0.0.1"
     assert [status.doing for status in plane.said] == [Doing.IDLE, Doing.RUNNING]
     assert plane.said[0].store_port > 0
+
+
+def test_while_a_node_waits_what_serves_its_metrics_is_looked_after(plane: FakePlane) -> None:
+    """A spare may wait for hours."""
+    calls: list[int] = []
+    rendezvous = rendezvous_of(plane, tend=lambda: calls.append(len(plane.views)))
+    plane.views = [None, BASE._replace(phase=Phase.WAITING, generation=-1, group_rank=None), BASE]
+
+    rendezvous.next_rendezvous()
+
+    assert len(calls) == 2  # once for each look at which there was no generation yet
 
 
 @pytest.mark.parametrize(("generation", "runs"), [(None, False), (-1, False), (0, True), (3, True)])

@@ -9,7 +9,7 @@ One trace for each run: ``run``, with a child ``restart`` for each, with the chi
 * *A consumer of* ``--ft-on-event``: a document tells how long a restart took, but not its parts, which are known later:
   the first sign of life of a rank comes after the restart was told.
 * *A program of its own that reads the events*, during the run (``--follow``) or afterwards, on any machine that sees
-  the log folder. Nothing of it can touch the job, and an export that has failed is repeated.
+  the log folder. Nothing of it can touch the job, and an export that has failed can be repeated.
 
 The last one was chosen. Numbers of traces and spans are derived from the run, so that what is exported twice has the
 same number twice.
@@ -35,6 +35,8 @@ __all__ = ["main"]
 _NAME = "launcher.spans"
 _ROUND_SECONDS = 1.0
 _LONGEST_END_SECONDS = 30.0
+_MOST_SPANS = 1 << 17
+"""That may wait for the exporter: all of a run that is over are made at once."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refused(f"{error}; pip install 'torch-resilience[telemetry]'")
     numbers = NumbersOfRun()
     try:
-        provider = provider_of(os.environ, numbers)
+        provider = provider_of(os.environ, numbers, _MOST_SPANS)
         ending = Ending(provider)
         (folder,) = run_folders([arguments.log_folder])
         name = os.path.basename(folder)
@@ -70,12 +72,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             time.sleep(_ROUND_SECONDS)
     except (ResilienceError, OSError) as error:
         return _refused(str(error))
-    is_sent = ending.finish(_LONGEST_END_SECONDS)
+    ended = ending.finish(_LONGEST_END_SECONDS)
     print(f"{writer.restarts} restart(s) of {len(runs)} run(s) in {name}", file=sys.stderr)
-    if not is_sent:
+    if not ended.is_over:
         print(f"{_NAME}: error: not all spans could be sent within {_LONGEST_END_SECONDS:g} s", file=sys.stderr)
         sys.stderr.flush()
         os._exit(FAILED)  # an exporter that hangs may have threads of its own that are waited for at the exit
+    if ended.lost:
+        print(f"{_NAME}: error: an exporter has failed: {ended.lost} span(s) were not exported", file=sys.stderr)
+        return FAILED
     return SUCCEEDED
 
 

@@ -1,6 +1,6 @@
 """Where OpenTelemetry's spans of ranks and of runs go: to whatever OpenTelemetry's own environment variables name.
 
-``OTEL_TRACES_EXPORTER`` names an installed exporter (``console``, or ``otlp`` with its package), ``OTEL_SERVICE_NAME``
+``OTEL_TRACES_EXPORTER`` names installed exporters (``console``, or ``otlp`` with its package), ``OTEL_SERVICE_NAME``
 and ``OTEL_RESOURCE_ATTRIBUTES`` describe the service, ``OTEL_BSP_...`` bound the queue, ``OTEL_SDK_DISABLED`` switches
 all of it off. Needs the extra ``telemetry``; this module is imported where it is used, and never by the launcher.
 """
@@ -10,24 +10,28 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
+from typing import NamedTuple
 
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from resilience_core.errors import ConfigError
 
-__all__ = ["Ending", "context_of", "exporter_of", "provider_of", "shared_provider"]
+__all__ = ["Ended", "Ending", "Provider", "context_of", "exporters_of", "provider_of", "shared_provider"]
 
 _GROUP = "opentelemetry_traces_exporter"
 """Entry points by which installed exporters are found; part of OpenTelemetry's specification for Python."""
 _LONGEST_END_SECONDS = 2.0
+_NO_NAME = "unknown_service"
+"""What the SDK calls a service for which neither the environment nor a detector has a name."""
 _OTLP = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 
 
@@ -46,65 +50,138 @@ def shared_provider(environ: Mapping[str, str] = os.environ) -> trace.TracerProv
     return made
 
 
+class _WatchedExporter(SpanExporter):
+    """Passes spans on, and counts those that were taken."""
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._exporter = exporter
+        self.sent = 0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = self._exporter.export(spans)  # one that raises is logged by the SDK
+        if result is SpanExportResult.SUCCESS:
+            self.sent += len(spans)
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        return self._exporter.force_flush(timeout_millis)
+
+
+class _Export(BatchSpanProcessor):
+    """What goes to one exporter. The SDK does not say whether an export has failed, nor what its queue has dropped."""
+
+    def __init__(self, exporter: SpanExporter, queue_size: int | None) -> None:
+        self._watched = _WatchedExporter(exporter)
+        self._handed_over = 0
+        super().__init__(self._watched, max_queue_size=queue_size)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if span.context is not None and span.context.trace_flags.sampled:
+            self._handed_over += 1
+        super().on_end(span)
+
+    @property
+    def lost(self) -> int:
+        """How many spans its exporter has not taken."""
+        return self._handed_over - self._watched.sent
+
+
+class Provider(TracerProvider):
+    """A provider that knows what becomes of its spans; :func:`provider_of` makes it."""
+
+    def __init__(self, resource: Resource, id_generator: IdGenerator | None, exports: Sequence[_Export]) -> None:
+        super().__init__(resource=resource, id_generator=id_generator, shutdown_on_exit=False)
+        self.exports = tuple(exports)
+        for export in exports:
+            self.add_span_processor(export)
+
+
+class Ended(NamedTuple):
+    """How the end of a provider went."""
+
+    is_over: bool
+    """Every exporter has ended in time."""
+    lost: int
+    """How many spans were not exported, those that are still under way included; each exporter counts by itself."""
+
+
 class Ending:
     """The end of a provider, within a bound: what an exporter that hangs has not taken then is lost.
 
-    OpenTelemetry's own end waits as long as the exporter does. The thread is started here, since from Python 3.12 on
-    none can be started at the exit.
+    OpenTelemetry's own end waits as long as the exporter does, with each of several in turn. The threads are started
+    here, since from Python 3.12 on none can be started at the exit.
 
     Args:
-        provider: Made with ``shutdown_on_exit=False``.
+        provider: Whose.
     """
 
-    def __init__(self, provider: TracerProvider) -> None:
-        self._provider = provider
+    def __init__(self, provider: Provider) -> None:
+        self._exports = provider.exports
         self._asked = threading.Event()
-        self._is_sent = False
-        self._thread = threading.Thread(target=self._run, name="ft_spans_end", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._run, args=(export,), name="ft_spans_end", daemon=True)
+            for export in self._exports
+        ]
+        for thread in self._threads:
+            thread.start()
 
-    def _run(self) -> None:
+    def _run(self, export: _Export) -> None:
         self._asked.wait()
-        self._is_sent = self._provider.force_flush()
-        self._provider.shutdown()
+        export.force_flush()
+        export.shutdown()  # type: ignore[no-untyped-call]
 
-    def finish(self, timeout_seconds: float) -> bool:
-        """Export what is left, and shut the provider down.
-
-        Returns:
-            Whether all was sent, and the provider has ended, in time.
-        """
+    def finish(self, timeout_seconds: float) -> Ended:
+        """Export what is left, and shut the exporters down."""
         self._asked.set()
-        self._thread.join(timeout_seconds)
-        return self._is_sent and not self._thread.is_alive()
+        end = time.monotonic() + timeout_seconds
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        is_over = not any(thread.is_alive() for thread in self._threads)
+        return Ended(is_over, sum(export.lost for export in self._exports))
 
 
-def provider_of(environ: Mapping[str, str] = os.environ, id_generator: IdGenerator | None = None) -> TracerProvider:
+def provider_of(
+    environ: Mapping[str, str] = os.environ,
+    id_generator: IdGenerator | None = None,
+    queue_size: int | None = None,
+) -> Provider:
     """Make a provider whose spans go where the environment says. Whoever has it made ends it (:class:`Ending`).
 
     Args:
         environ: The variables; those that OpenTelemetry reads itself it takes from the process's environment.
         id_generator: Where traces and spans get their numbers from; random ones when None.
+        queue_size: How many spans may wait for an exporter; as the environment says when None.
 
     Raises:
-        ConfigError: The exporter is not installed.
+        ConfigError: An exporter is not installed, or cannot be made as the environment describes it.
     """
-    resource = None if environ.get("OTEL_SERVICE_NAME") else Resource.create({SERVICE_NAME: "torch-resilience"})
-    provider = TracerProvider(resource=resource, id_generator=id_generator, shutdown_on_exit=False)
-    if (exporter := exporter_of(environ)) is not None:
-        provider.add_span_processor(BatchSpanProcessor(exporter))
-    return provider
+    resource = Resource.create()
+    if str(resource.attributes.get(SERVICE_NAME, _NO_NAME)).startswith(_NO_NAME):
+        resource = resource.merge(Resource({SERVICE_NAME: "torch-resilience"}))
+    exporters = exporters_of(environ)
+    try:
+        return Provider(resource, id_generator, [_Export(exporter, queue_size) for exporter in exporters])
+    except ValueError as error:
+        raise ConfigError(f"OTEL_BSP_...: {error}") from error
 
 
-def exporter_of(environ: Mapping[str, str]) -> SpanExporter | None:
-    """Return the exporter that ``OTEL_TRACES_EXPORTER`` names, ``otlp`` by default; None for ``none``.
+def exporters_of(environ: Mapping[str, str]) -> list[SpanExporter]:
+    """Return the exporters that ``OTEL_TRACES_EXPORTER`` names, ``otlp`` by default; nothing for ``none``.
 
     Raises:
-        ConfigError: It is not installed.
+        ConfigError: One is not installed, or cannot be made.
     """
-    name = environ.get("OTEL_TRACES_EXPORTER", "").strip() or "otlp"
-    if name == "none" or environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return None
+    names = [name.strip() for name in environ.get("OTEL_TRACES_EXPORTER", "").split(",") if name.strip()] or ["otlp"]
+    is_disabled = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    if is_disabled or [name.lower() for name in names] == ["none"]:
+        return []
+    return [_exporter(name, environ) for name in dict.fromkeys(names)]
+
+
+def _exporter(name: str, environ: Mapping[str, str]) -> SpanExporter:
     wanted = name
     if name == "otlp":
         protocol = environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -116,10 +193,16 @@ def exporter_of(environ: Mapping[str, str]) -> SpanExporter | None:
     if offer is None:
         package = "opentelemetry-exporter-otlp" if name == "otlp" else "the package that brings it"
         raise ConfigError(
-            f"OTEL_TRACES_EXPORTER is {name!r}, and no such exporter of spans is installed (there is: "
-            f"{', '.join(sorted(offers)) or 'none'}); install {package}, or set OTEL_TRACES_EXPORTER"
+            f"OTEL_TRACES_EXPORTER is {environ.get('OTEL_TRACES_EXPORTER', '').strip() or name!r}, and no exporter of "
+            f"spans named {name!r} is installed (there is: {', '.join(sorted(offers)) or 'none'}); install {package}, "
+            "or set OTEL_TRACES_EXPORTER"
         )
-    made: SpanExporter = offer.load()()
+    try:
+        made: SpanExporter = offer.load()()
+    except Exception as error:  # an installed package may raise anything
+        raise ConfigError(
+            f"the exporter {name!r} of OTEL_TRACES_EXPORTER cannot be made: {type(error).__name__}: {error}"
+        ) from error
     return made
 
 

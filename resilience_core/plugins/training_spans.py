@@ -24,6 +24,10 @@ __all__ = ["STEPS_VARIABLE", "TrainingSpans"]
 STEPS_VARIABLE = "FT_SPAN_STEPS"
 """Every how many training steps there is a span of one; 0, the default, for none."""
 
+_RUN_VARIABLE = "TORCHELASTIC_RUN_ID"
+_UNNAMED_RUN = "none"
+"""What torchrun and ``ft_launcher`` call a run for which no ``--rdzv-id`` was given."""
+
 
 class TrainingSpans:
     """A bus plugin: spans for ``setup``, ``checkpoint``, ``evaluation`` and, where wanted, for some steps.
@@ -70,8 +74,9 @@ class TrainingSpans:
             "ft.world_size": context.world_size,
             "ft.generation": context.restart_count,
             "ft.framework": context.framework,
-            "ft.run": os.environ.get("TORCHELASTIC_RUN_ID", ""),
         }
+        if (run := _run(os.environ.get(_RUN_VARIABLE, ""))) is not None:
+            about["ft.run"] = run
         training = self._tracer.start_span("training", self._outer, attributes=about)
         self._root = self._in_context(training, self._outer)
         training.end()
@@ -159,6 +164,11 @@ class TrainingSpans:
             self._evaluation.set_attribute("ft.steps", self._evaluations)
             self._evaluation.end(self._evaluated_ns or None)
             self._evaluation = None
+
+
+def _run(run_id: str) -> str | None:
+    """Return what the log folder of the run is called, as the spans of restarts have it; None where nobody named it."""
+    return None if run_id in ("", _UNNAMED_RUN) else run_id.replace("/", "_")
 
 
 def _steps_every(text: str) -> int:

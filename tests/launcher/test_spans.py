@@ -149,13 +149,64 @@ class Hangs(SpanExporter):
     def shutdown(self):
         if {how!r} == "shutdown":
             time.sleep(3600)
-span_export.exporter_of = lambda environ: Hangs()
+span_export.exporters_of = lambda environ: [Hangs()]
 spans._LONGEST_END_SECONDS = 0.5
 sys.exit(spans.main([{str(tmp_path)!r}]))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert done.stderr.endswith("launcher.spans: error: not all spans could be sent within 0.5 s\n")
+
+
+FAILS = """
+import sys, threading
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from launcher import spans
+from resilience_core import span_export
+class Fails(SpanExporter):
+    def export(self, spans):
+        if {how!r} == "raises":
+            raise RuntimeError("the collector is gone")
+        return SpanExportResult.FAILURE if {how!r} == "fails" else SpanExportResult.SUCCESS
+    def shutdown(self):
+        pass
+class Hangs(Fails):
+    def export(self, spans):
+        threading.Event().wait()
+others = {{"fails": [], "raises": [], "is one of two": [Hangs()], "goes well": [Fails()]}}
+span_export.exporters_of = lambda environ: [Fails(), *others[{how!r}]]
+spans._LONGEST_END_SECONDS = {seconds}
+code = spans.main([{folder!r}])
+print("ended by itself", flush=True)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(("how", "code"), [("fails", 1), ("raises", 1), ("goes well", 0)])
+def test_an_export_that_has_failed_is_said_and_is_no_success(how: str, code: int, tmp_path: Path) -> None:
+    write_run(tmp_path)
+    program = FAILS.format(how=how, folder=str(tmp_path), seconds=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (code, "ended by itself\n")
+    said = "launcher.spans: error: an exporter has failed: 6 span(s) were not exported\n"
+    assert done.stderr.endswith(said if code else f"1 restart(s) of 1 run(s) in {tmp_path.name}\n")
+
+
+def test_one_exporter_of_two_that_hangs_is_said_too(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    program = FAILS.format(how="is one of two", folder=str(tmp_path), seconds=0.5)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith("launcher.spans: error: not all spans could be sent within 0.5 s\n")
+
+
+def test_a_run_with_more_spans_than_the_queue_of_the_environment_is_exported_whole(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    few = {"OTEL_BSP_MAX_QUEUE_SIZE": "2", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "1"}
+    done = call(tmp_path, str(tmp_path), OTEL_TRACES_EXPORTER="console", **few)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count('"span_id"') >= 6
+    assert all(f'"name": "{name}"' in done.stdout for name in ("run", "restart", *PARTS))
 
 
 def test_a_parent_of_outside_is_the_parent_of_the_run(tmp_path: Path) -> None:
@@ -209,7 +260,7 @@ def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
     done = call(tmp_path, ".", OTEL_TRACES_EXPORTER="pigeon")
     assert done.returncode == 2
-    assert "OTEL_TRACES_EXPORTER is 'pigeon', and no such exporter of spans is installed" in done.stderr
+    assert "OTEL_TRACES_EXPORTER is 'pigeon', and no exporter of spans named 'pigeon' is installed" in done.stderr
 
 
 @pytest.mark.parametrize("module", ["launcher.agent.job", "launcher.spans", "launcher.notices.caller"])

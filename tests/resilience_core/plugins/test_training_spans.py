@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
+from launcher.records.log_folders import as_file_name
 from resilience_core import EventBus, RunContext
 from resilience_core.errors import ConfigError
 from resilience_core.plugins.training_spans import STEPS_VARIABLE, TrainingSpans
@@ -76,6 +77,20 @@ def test_phases_are_spans_of_one_trace_and_steps_are_not() -> None:
     assert about(made.span("checkpoint")) == {"ft.iteration": 42, "ft.kind": "save"}
     assert about(made.span("evaluation"))["ft.steps"] == 3
     assert about(made.span("teardown")) == {"ft.reason": "completed"}
+
+
+@pytest.mark.parametrize(
+    ("run_id", "run"), [(None, None), ("none", None), ("bert", "bert"), ("team/bert", "team_bert")]
+)
+def test_a_run_has_the_name_of_its_log_folder_or_none(
+    run_id: str | None, run: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run without a name has a log folder whose name the rank does not know."""
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    if run_id is not None:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", run_id)
+        assert run is None or as_file_name(run_id) == run
+    assert about(Made().span("training")).get("ft.run") == run
 
 
 def test_every_so_many_steps_are_spans_where_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +203,7 @@ class Hangs(SpanExporter):
     def shutdown(self):
         if {how!r} == "shutdown":
             time.sleep(3600)
-span_export.exporter_of = lambda environ: Hangs()
+span_export.exporters_of = lambda environ: [Hangs()]
 tracer = span_export.shared_provider().get_tracer("test")
 tracer.start_span("one").end()
 print("trained", flush=True)

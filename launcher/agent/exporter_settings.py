@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
+from launcher.records.console import State
+
 __all__ = ["ExporterSettings"]
 
 
@@ -27,6 +29,8 @@ class ExporterSettings(NamedTuple):
     """The figures that this launcher writes."""
     straggler_log: str | None = None
     """What rank 0 writes its straggler reports to."""
+    console: State = State()
+    """How the launcher speaks."""
 
     def to_text(self) -> str:
         """Return the settings as an argument of a command line."""
@@ -35,4 +39,5 @@ class ExporterSettings(NamedTuple):
     @classmethod
     def from_text(cls, text: str) -> ExporterSettings:
         """Return the settings that :meth:`to_text` made a text of."""
-        return cls(**json.loads(text))
+        known = json.loads(text)
+        return cls(**{**known, "console": State(*known["console"])})

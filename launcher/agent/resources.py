@@ -32,7 +32,7 @@ from launcher.processes.handles import is_subreaper
 from launcher.processes.leftovers import Orphans
 from launcher.processes.proc import own_start_ns
 from launcher.processes.working_folder import completed
-from launcher.records import latest
+from launcher.records import console, latest
 from launcher.records.console import announce, announcer
 from launcher.records.event_log import EventLog
 from launcher.records.figures_log import FIGURES
@@ -211,6 +211,7 @@ def open_resources(
                 events=events.path,
                 figures=None if figures_log is None else figures_log.path,
                 straggler_log=completed(job.config.metrics_straggler_log) if job.config.metrics_straggler_log else None,
+                console=console.state(),
             )
             exporter = serve(listener, settings_of_exporter, events.write)
             stack.callback(exporter.close)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import traceback
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST as PLAIN_TEXT
@@ -20,6 +21,7 @@ from launcher.agent.exporter_settings import ExporterSettings
 from launcher.metrics.collector import Collector
 from launcher.metrics.node import Node
 from launcher.metrics.server import Answer, MetricsServer, Reused
+from launcher.records.console import announce, follow
 from resilience_core.system.prctl import die_with_parent, set_process_name
 from resilience_core.system.proc import lower_session_priority
 
@@ -33,6 +35,7 @@ def main(text: str) -> None:
         text: The settings, as :meth:`ExporterSettings.to_text` writes them.
     """
     settings = ExporterSettings.from_text(text)
+    follow(settings.console)
     set_process_name("ft_metrics")
     die_with_parent(signal.SIGKILL)
     if os.getppid() != settings.launcher:
@@ -51,4 +54,11 @@ def serve(settings: ExporterSettings) -> None:
         True: Reused(lambda: Answer(OPENMETRICS, as_openmetrics(registry))),
         False: Reused(lambda: Answer(PLAIN_TEXT, as_plain_text(registry))),
     }
-    MetricsServer(socket.socket(fileno=settings.listener), lambda is_openmetrics: pages[is_openmetrics]()).serve()
+    listener = socket.socket(fileno=settings.listener)
+    MetricsServer(listener, lambda is_openmetrics: pages[is_openmetrics](), _tell_error).serve()
+
+
+def _tell_error(error: Exception) -> None:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{os.path.basename(place.filename)}:{place.lineno}"
+    announce(f"the metrics cannot be made: {type(error).__name__}: {error} ({where}; said once)", event="metrics")

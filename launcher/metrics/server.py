@@ -7,6 +7,7 @@ that sends nothing for ever. Here a connection lives for seconds, and those beyo
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -59,16 +60,21 @@ class MetricsServer(ThreadingMixIn, HTTPServer):
     Args:
         listener: Owned from now on.
         answer: Returns the page, as OpenMetrics where the argument is true, else as Prometheus' older text.
+        on_error: Called once, with what ``answer`` or the server itself has raised; clients that go away do not count.
     """
 
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, listener: socket.socket, answer: Callable[[bool], Answer]) -> None:
+    def __init__(
+        self, listener: socket.socket, answer: Callable[[bool], Answer], on_error: Callable[[Exception], object]
+    ) -> None:
         super().__init__(listener.getsockname()[:2], _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
         self.answer = answer
+        self._on_error = on_error
+        self._has_told = False
         self._open: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
 
@@ -102,7 +108,17 @@ class MetricsServer(ThreadingMixIn, HTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a client that has gone: the terminal is that of the training."""
+        """Tell what is wrong with us, and nothing of a client that has gone: the terminal is that of the training."""
+        error = sys.exc_info()[1]
+        if isinstance(error, Exception) and not isinstance(error, OSError):
+            self.note_error(error)
+
+    def note_error(self, error: Exception) -> None:
+        """Tell of the first error; each page may have the same."""
+        with self._lock:
+            is_first, self._has_told = not self._has_told, True
+        if is_first:
+            self._on_error(error)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -116,7 +132,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(404, "metrics are at /metrics")
             return
         assert isinstance(self.server, MetricsServer)
-        answer = self.server.answer("application/openmetrics-text" in self.headers.get("Accept", ""))
+        try:
+            answer = self.server.answer("application/openmetrics-text" in self.headers.get("Accept", ""))
+        except Exception as error:  # noqa: BLE001 - a mistake of ours; whoever asks has to know of it
+            self.server.note_error(error)
+            self.send_error(500, "the metrics cannot be made", f"{type(error).__name__}: {error}")
+            return
         self.send_response(200)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))

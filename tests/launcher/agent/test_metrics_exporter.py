@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import json
 import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +24,7 @@ from launcher.agent import metrics_exporter
 from launcher.agent.exporter_settings import ExporterSettings
 from launcher.agent.metrics_exporter import CannotListenError, MetricsExporter, address_of, listen, serve
 from launcher.processes.handles import wait_for_exit
+from launcher.records.console import State
 from resilience_core import ConfigError, FaultToleranceConfig
 
 PATIENCE = 180.0
@@ -257,6 +261,37 @@ def test_where_it_serves_is_told_or_that_it_cannot_be_started(
         assert facts["reason"].startswith("the exporter cannot be started: ")
         assert f"no metrics are served: {facts['reason']}. The job goes on without" in said
         assert "metrics at" not in said
+
+
+def test_it_speaks_as_its_launcher_does_of_a_page_that_cannot_be_made(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In place of the node, which is looked at for each page, there is something that breaks."""
+    program = (
+        "import sys; from launcher.metrics import exporter\n"
+        "def fail(*_): raise RuntimeError('a mistake')\n"
+        "exporter.Node.look = fail\n"
+        "exporter.main(sys.argv[1])"
+    )
+    listener = listen(FaultToleranceConfig(metrics_port=0))
+    assert listener is not None
+    port = address_of(listener)[1]
+    folder, events = str(tmp_path), str(tmp_path / "events.jsonl")
+    settings = ExporterSettings(listener.fileno(), os.getpid(), "run", "node", folder, events)
+    text = settings._replace(console=State(format="json")).to_text()
+    process = subprocess.Popen([sys.executable, "-c", program, text], pass_fds=[listener.fileno()])
+    listener.close()
+    try:
+        for _ in range(2):
+            with pytest.raises(urllib.error.HTTPError, match="500") as caught:
+                page(port)
+            caught.value.close()
+    finally:
+        process.kill()
+        process.wait()
+    (said,) = map(json.loads, capfd.readouterr().err.splitlines())
+    assert said["event"] == "metrics"
+    assert said["text"].startswith("the metrics cannot be made: RuntimeError: a mistake (<string>:2; said once)")
 
 
 def test_it_is_looked_after_once_a_second_by_whoever_waits(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

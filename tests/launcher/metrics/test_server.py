@@ -25,12 +25,16 @@ class Served:
         self.asked: list[bool] = []
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
-        self.server = MetricsServer(listener, self.answer)
+        self.errors: list[Exception] = []
+        self.raises: Exception | None = None
+        self.server = MetricsServer(listener, self.answer, self.errors.append)
         self.thread = threading.Thread(target=self.server.serve, daemon=True)
         self.thread.start()
 
     def answer(self, is_openmetrics: bool) -> Answer:
         self.asked.append(is_openmetrics)
+        if self.raises is not None:
+            raise self.raises
         return Answer("text/plain", b"ft_up 1\n")
 
     def get(self, path: str = "/metrics", method: str = "GET", **headers: str) -> tuple[int, bytes]:
@@ -118,6 +122,32 @@ def test_a_client_that_goes_away_is_no_message(served: Served, capfd: pytest.Cap
         gone.close()
     assert served.get()[0] == 200
     assert capfd.readouterr() == ("", "")
+    assert served.errors == []
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a label too many"), OSError("the disk is gone")])
+def test_a_page_that_cannot_be_made_is_told_once_and_answered(served: Served, error: Exception) -> None:
+    served.raises = error
+    for _ in range(3):
+        status, body = served.get()
+        assert status == 500
+        assert str(error).encode() in body
+    assert served.errors == [error]
+    served.raises = None
+    assert served.get() == (200, b"ft_up 1\n")
+
+
+def test_a_mistake_of_the_server_itself_is_told_once(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = RuntimeError("a mistake")
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(servers._Handler, "do_GET", fail)
+    for _ in range(2):
+        with pytest.raises(http.client.RemoteDisconnected):
+            served.get()
+    assert served.errors == [error]
 
 
 def test_a_page_is_made_as_seldom_as_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:

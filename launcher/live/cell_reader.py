@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from resilience_core.protocol.cell import Cell, CellError
 from resilience_core.protocol.cell_view import CellView, implausible
-from resilience_core.protocol.figures import Steps, figures_path, read_steps
+from resilience_core.protocol.figures import RankFigures, Steps, figures_path, read_figures, read_steps
 
 __all__ = ["CellReader", "Reading"]
 
@@ -67,10 +67,25 @@ class CellReader:
 
     def steps(self) -> Steps | None:
         """Return what the figures beside the cell say of steps; None where they say nothing."""
-        if self._figures < 0:
-            with contextlib.suppress(OSError):
-                self._figures = _open_plain(figures_path(self.path))
+        with contextlib.suppress(OSError):
+            self._open_figures()
         return None if self._figures < 0 else read_steps(self._figures)
+
+    def figures(self) -> RankFigures | None:
+        """Return the figures beside the cell; None where there are none.
+
+        Raises:
+            ValueError: What lies there cannot be read.
+        """
+        try:
+            self._open_figures()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ValueError(f"{figures_path(self.path)}: {error.strerror}") from error
+        if (figures := read_figures(self._figures)) is None:
+            raise ValueError(f"{figures_path(self.path)} is damaged")
+        return figures
 
     def close(self) -> None:
         """Close the descriptors; a later look opens the files anew."""
@@ -80,6 +95,10 @@ class CellReader:
         if self._cell is not None:
             self._cell.close()
             self._cell = None
+
+    def _open_figures(self) -> None:
+        if self._figures < 0:
+            self._figures = _open_plain(figures_path(self.path))
 
     def _open(self) -> str | None:
         """Open the file, or the one that has taken its place.

@@ -14,7 +14,7 @@ from launcher.live.rates import Rate
 from launcher.processes.usage import ProcessUsage, process_usage
 from resilience_core.protocol.cell_layout import WATCHED
 from resilience_core.protocol.cell_view import CellView
-from resilience_core.protocol.figures import Steps
+from resilience_core.protocol.figures import RankFigures, Steps
 from resilience_core.system.clock import NS_PER_SECOND
 from resilience_core.system.proc import own_pid_namespace
 
@@ -83,6 +83,14 @@ class RankCells:
         now_ns = time.monotonic_ns()
         ranks = tuple(self._ranks[local_rank].look(now_ns, self._namespace) for local_rank in sorted(self._ranks))
         return CellsLook(now_ns, self._generation, ranks, problem)
+
+    def figures(self, local_rank: int) -> RankFigures | None:
+        """Return the figures of a rank that the last look has found; None where it has none.
+
+        Raises:
+            ValueError: They cannot be read.
+        """
+        return self._ranks[local_rank].reader.figures()
 
     def close(self) -> None:
         """Close all cells; a later look opens anew what it finds."""

@@ -12,7 +12,6 @@ from launcher.live.rank_cells import RankCells
 from launcher.live.rank_look import RankLook
 from launcher.metrics.history import History, Told
 from launcher.metrics.log_reader import LogReader
-from launcher.metrics.rank_figures import FiguresReader
 from launcher.metrics.straggler_scores import StragglerScores
 from launcher.metrics.totals import RankTotals, SectionTotals, Totals
 from launcher.records.event_files import event_of
@@ -76,10 +75,7 @@ class Node:
         self._history = History()
         self._totals = Totals()
         self._scores = StragglerScores()
-        self._run_folder = settings.run_folder
-        """Of the cells that are read."""
         self._cells = RankCells(settings.run_folder)
-        self._figures = FiguresReader()
         self._damaged: Counter[str] = Counter()
         files = {
             "event": (Tail(settings.events), self._take_event),
@@ -130,7 +126,7 @@ class Node:
         if look.rank is None:
             return
         try:
-            figures = self._figures.read(self._cells.run_folder, look.generation, look.local_rank)
+            figures = self._cells.figures(look.local_rank)
         except ValueError:
             self._damaged["figures"] += 1
             return

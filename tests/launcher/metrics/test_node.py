@@ -283,6 +283,17 @@ def test_damaged_figures_cost_nothing_that_was_counted(made: Made) -> None:
     assert found["ft_exporter_damaged_total", (("what", "figures"),)] == 1
 
 
+@pytest.mark.parametrize("put", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_in_the_place_of_figures_keeps_nobody_waiting(made: Made, put: Any) -> None:
+    made.begin(0, {0: 0})
+    rank = Rank(made, 0, 0)
+    os.unlink(figures_path(rank.path))
+    put(figures_path(rank.path))
+    found = made.samples()
+    assert found["ft_local_ranks", ()] == 1
+    assert found["ft_exporter_damaged_total", (("what", "figures"),)] == 1
+
+
 def test_a_rank_without_figures_has_the_rest(made: Made) -> None:
     made.begin(0, {0: 4})
     rank = Rank(made, 0, 0)

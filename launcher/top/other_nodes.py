@@ -48,12 +48,12 @@ class OtherNodes:
     """Asks every node again and again.
 
     Args:
-        urls: Where their metrics are.
+        urls: Where their metrics are; one that is given twice is one node.
         interval_seconds: How often each is asked.
     """
 
     def __init__(self, urls: Sequence[str], interval_seconds: float) -> None:
-        self._scrapers = [_Scraper(url, interval_seconds) for url in urls]
+        self._scrapers = [_Scraper(url, interval_seconds) for url in dict.fromkeys(map(_whole, urls))]
 
     def start(self) -> None:
         """Begin to ask."""
@@ -80,9 +80,7 @@ class _Scraper:
     """Asks one node."""
 
     def __init__(self, url: str, interval_seconds: float) -> None:
-        self._url = url if "://" in url else f"http://{url}"
-        if not self._url.partition("://")[2].partition("/")[2]:
-            self._url = f"{self._url.rstrip('/')}/metrics"
+        self._url = url
         self._interval_seconds = interval_seconds
         self._lock = threading.Lock()
         self._rows: tuple[Row, ...] = ()
@@ -132,6 +130,13 @@ class _Scraper:
             return (), one_line(str(getattr(error, "reason", None) or error) or type(error).__name__)
         rows = rows_of(samples(text), self._rates, time.monotonic_ns())
         return rows, None if rows or "ft_" in text else "it answers with something else than metrics of a run"
+
+
+def _whole(url: str) -> str:
+    """Return the whole of a URL, of which the scheme and the path may be left out."""
+    scheme, _, rest = url.partition("://") if "://" in url else ("http", "", url)
+    host, _, path = rest.partition("/")
+    return f"{scheme.lower()}://{host.lower()}/{path or 'metrics'}"
 
 
 def rows_of(found: Iterable[Sample], rates: dict[str, Rate], now_ns: int) -> tuple[Row, ...]:

@@ -116,6 +116,17 @@ def test_nodes_are_asked_by_url_or_by_address(serve: Callable[..., str]) -> None
         assert [row.rank for row in found.rows] == [8, 9]
 
 
+def test_a_node_that_is_named_twice_is_shown_once(serve: Callable[..., str]) -> None:
+    address, other = serve(TEXT), serve(TEXT)
+    port = address.rpartition(":")[2]
+    found = looked(address, f"HTTP://{address}/", f"http://{address}/metrics", address, other, f"LocalHost:{port}/x")
+    assert [node.url for node in found] == [
+        f"http://{address}/metrics",
+        f"http://{other}/metrics",
+        f"http://localhost:{port}/x",
+    ]
+
+
 @pytest.mark.parametrize(
     ("answer", "status", "problem"),
     [("", 500, "it answers with HTTP status 500"), ("<html>", 200, "it answers with something else than metrics")],

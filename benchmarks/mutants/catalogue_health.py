@@ -334,15 +334,15 @@ MUTANTS_OF_HEALTH = (
     Mutant(
         "an interval may be anything",
         "resilience_core/config/node_values.py",
-        "if not 1 <= seconds <= 86400:",
-        "if False:",
+        "return duration(value, 1, 86400)",
+        "return duration(value)",
         (f"{_T}test_health_settings.py",),
     ),
     Mutant(
         "a bound may be anything",
         "resilience_core/config/node_values.py",
-        "if not 0.1 <= seconds <= 3600:",
-        "if False:",
+        "return duration(value, 0.1, 3600)",
+        "return duration(value)",
         (f"{_T}test_health_settings.py",),
     ),
     _mutant(

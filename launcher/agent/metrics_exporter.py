@@ -27,9 +27,9 @@ from resilience_core.system.installation import HOME
 
 __all__ = ["CannotListenError", "MetricsExporter", "address_of", "listen", "serve", "tell_not_served"]
 
-# First the priority, then the imports, which take most of its start: a tenth of what a rank gets where all processors
-# are busy, and so much is needed to answer in time (nice 19, a seventieth, answered after seconds). Installed packages
-# are found as the launcher finds them; the working folder, where a user may have a launcher.py, is left out.
+# First the priority, then the imports, which take most of its start. Nice 10 is a ninth of what a rank gets where all
+# processors are busy; nice 19, a seventieth, is too little to answer in time there. Installed packages are found as the
+# launcher finds them; the working folder, where a user may have a launcher.py, is left out.
 _PROGRAM = (
     "import os, sys; os.nice(10); sys.path[:] = [*filter(None, sys.path), sys.argv[1]]; "
     "from launcher.metrics.exporter import main; main(sys.argv[2])"

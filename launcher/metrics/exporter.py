@@ -50,12 +50,14 @@ def serve(settings: ExporterSettings) -> None:
     node.start()
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Collector(node, settings.run, settings.node))
-    pages = {
-        True: Reused(lambda: Answer(OPENMETRICS, as_openmetrics(registry))),
-        False: Reused(lambda: Answer(PLAIN_TEXT, as_plain_text(registry))),
-    }
+
+    def page(is_openmetrics: bool) -> Answer:
+        if is_openmetrics:
+            return Answer(OPENMETRICS, as_openmetrics(registry))
+        return Answer(PLAIN_TEXT, as_plain_text(registry))
+
     listener = socket.socket(fileno=settings.listener)
-    MetricsServer(listener, lambda is_openmetrics: pages[is_openmetrics](), _tell_error).serve()
+    MetricsServer(listener, Reused(page), _tell_error).serve()
 
 
 def _tell_error(error: Exception) -> None:

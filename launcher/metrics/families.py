@@ -122,7 +122,10 @@ SLOWDOWN = Family(
     "the node of rank 0, with --ft-metrics-straggler-log.",
 )
 STRAGGLER_REPORTS = Family(
-    "ft_straggler_reports_total", COUNTER, (), "Straggler reports that were read so far; as the metric above."
+    "ft_straggler_reports_total",
+    COUNTER,
+    (),
+    "Straggler reports that were read so far; missing while there is no log of them.",
 )
 RUN = Family("ft_run_info", INFO, ("version",), "The run, and the version of torch-resilience that serves it.")
 GENERATION = Family("ft_generation", GAUGE, (), "The generation of ranks that was started last, from 0.")

@@ -58,7 +58,8 @@ class NodeNow(NamedTuple):
     told: Told
     slowdowns: Mapping[int, float]
     """By rank, on the node of rank 0."""
-    straggler_reports: int
+    straggler_reports: int | None
+    """That were read; None while there is no log of them."""
     damaged: Mapping[str, int]
     """What could not be read so far, by what it was."""
     log_age_seconds: float
@@ -77,10 +78,11 @@ class Node:
         self._scores = StragglerScores()
         self._cells = RankCells(settings.run_folder)
         self._damaged: Counter[str] = Counter()
+        self._reports = Tail(settings.straggler_log or "")
         files = {
             "event": (Tail(settings.events), self._take_event),
             "figures_line": (Tail(settings.figures or ""), self._take_figures),
-            "straggler_report": (Tail(settings.straggler_log or ""), self._scores.take),
+            "straggler_report": (self._reports, self._scores.take),
         }
         paths = {"event": settings.events, "figures_line": settings.figures, "straggler_report": settings.straggler_log}
         self._log = LogReader({what: files[what] for what, path in paths.items() if path})
@@ -117,7 +119,7 @@ class Node:
                 totals=tuple(self._totals.ranks()),
                 told=told,
                 slowdowns=dict(self._scores.slowdowns) if self._is_host else {},
-                straggler_reports=self._scores.reports,
+                straggler_reports=self._scores.reports if self._reports.has_been_there else None,
                 damaged={**self._damaged, **self._log.damaged},
                 log_age_seconds=self._log.age_seconds,
             )

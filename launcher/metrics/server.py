@@ -21,7 +21,7 @@ _MOST_CONNECTIONS = 16
 _LONGEST_CONNECTION_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
 _SHARE = 10
-"""Answers are made anew so seldom that they take no more than a tenth of a processor, whatever the rate of scrapes."""
+"""Pages are made anew so seldom that this takes a tenth of a processor on average, whatever the rate of scrapes."""
 
 
 class Answer(NamedTuple):
@@ -32,26 +32,28 @@ class Answer(NamedTuple):
 
 
 class Reused:
-    """Makes a page, and gives the same again while making it anew would take more than its share of a processor.
+    """Makes pages, and gives the same again while making one anew would take more than its share of a processor.
+
+    The share is one for all pages, and what other threads of the process do meanwhile, as read the log folder, counts.
 
     Args:
-        make: Makes the page.
+        make: Makes the page of one kind.
     """
 
-    def __init__(self, make: Callable[[], Answer]) -> None:
+    def __init__(self, make: Callable[[bool], Answer]) -> None:
         self._make = make
         self._lock = threading.Lock()
-        self._answer: Answer | None = None
+        self._answers: dict[bool, Answer] = {}
         self._until = 0.0
 
-    def __call__(self) -> Answer:
-        """Return the page. One of several that ask at once makes it, for all."""
+    def __call__(self, kind: bool) -> Answer:
+        """Return the page of a kind. One of several that ask at once makes it, for all."""
         with self._lock:
-            if self._answer is None or time.monotonic() >= self._until:
-                used = time.thread_time()
-                self._answer = self._make()
-                self._until = time.monotonic() + (_SHARE - 1) * (time.thread_time() - used)
-            return self._answer
+            if kind not in self._answers or time.monotonic() >= self._until:
+                used = time.process_time()
+                self._answers[kind] = self._make(kind)
+                self._until = time.monotonic() + (_SHARE - 1) * (time.process_time() - used)
+            return self._answers[kind]
 
 
 class MetricsServer(ThreadingMixIn, HTTPServer):

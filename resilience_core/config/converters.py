@@ -88,11 +88,11 @@ def timeout(value: float | str | None) -> float | None:
     return seconds
 
 
-def duration(value: float | str) -> float:
-    """Seconds, zero or more."""
+def duration(value: float | str, least: float = 0, most: float = _LONGEST_SECONDS) -> float:
+    """Read seconds, zero or more unless there are other bounds."""
     seconds = _number(value, "give seconds as a number, for example 2.5")
-    if not 0 <= seconds <= _LONGEST_SECONDS:
-        raise ValueError(f"must be between 0 and {_LONGEST_SECONDS:.0f} seconds")
+    if not least <= seconds <= most:
+        raise ValueError(f"must be {least:g} to {most:.0f} seconds")
     return seconds
 
 

@@ -35,10 +35,7 @@ def newcomers(value: str) -> str:
 
 def node_lease(value: float | str) -> float:
     """Read a duration in seconds, from 0.5 to 3600."""
-    seconds = duration(value)
-    if not 0.5 <= seconds <= 3600:
-        raise ValueError("must be 0.5 to 3600 seconds")
-    return seconds
+    return duration(value, 0.5, 3600)
 
 
 def optional_text(value: str | None) -> str | None:
@@ -88,18 +85,15 @@ def health_interval(value: float | str | None) -> float | None:
     if _is_nothing(value):
         return None
     assert value is not None
-    seconds = duration(value)
-    if not 1 <= seconds <= 86400:
-        raise ValueError("must be 1 to 86400 seconds; write null to check before joining only")
-    return seconds
+    try:
+        return duration(value, 1, 86400)
+    except ValueError as error:
+        raise ValueError(f"{error}; write null to check before joining only") from None
 
 
 def health_timeout(value: float | str) -> float:
-    """Read the longest time that a check may take, from 0.1 to 3600 seconds."""
-    seconds = duration(value)
-    if not 0.1 <= seconds <= 3600:
-        raise ValueError("must be 0.1 to 3600 seconds")
-    return seconds
+    """Read the longest time that a check or a call may take, from 0.1 to 3600 seconds."""
+    return duration(value, 0.1, 3600)
 
 
 def _is_nothing(value: object) -> bool:

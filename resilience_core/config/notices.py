@@ -30,6 +30,7 @@ class NoticeSettings:
         converter=health_timeout,
         metadata=described(
             "SECONDS",
-            "Longest time that one call of on_event may take; then it is killed with everything that it has started.",
+            "Longest time that one call of on_event may take, 0.1 to 3600; then it is killed with everything that it "
+            "has started.",
         ),
     )

@@ -61,7 +61,7 @@ def test_other_names_that_people_know(alias: str, kind: str):
         ({"step": 2.5}, r"step is 2\.5: must be a whole number"),
         ({"generation": -1}, r"generation is -1: must be a whole number of 0 or more"),
         ({"generation": "any"}, r"generation is 'any': give a whole number"),
-        ({"delay": -1.0}, r"delay is -1\.0: must be between 0 and"),
+        ({"delay": -1.0}, r"delay is -1\.0: must be 0 to 1000000000 seconds"),
         ({"delay": float("nan")}, r"delay is nan: give seconds"),
         ({"kind": "gil", "seconds": 0}, r"seconds is 0: a timeout must be above 0"),
         ({"code": 256}, r"code is 256: must be at most 255"),
@@ -168,7 +168,7 @@ def test_params_leave_kind_rank_and_delay_to_the_seed():
         (object(), r"lacks 'fault_type'"),
         ({"fault_type": "rank_hung", "base_delay": 3, "rank": 1}, r"has no key 'rank'; .*rank_to_fail"),
         ({"fault_type": "rank_hugn", "base_delay": 3}, r"'rank_hugn' is not known"),
-        ({"fault_type": "rank_hung", "base_delay": -3}, r"simulated_fault_params .*between 0"),
+        ({"fault_type": "rank_hung", "base_delay": -3}, r"simulated_fault_params .*must be 0 to"),
         ({"fault_type": "rank_hung", "base_delay": 3, "rank_to_fail": "x"}, r"simulated_fault_params .*whole"),
     ],
 )

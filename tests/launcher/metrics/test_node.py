@@ -304,6 +304,14 @@ def test_a_rank_without_figures_has_the_rest(made: Made) -> None:
     assert found["ft_exporter_damaged_total", (("what", "figures"),)] == 0
 
 
+def test_straggler_reports_are_missing_while_there_is_no_log_of_them(made: Made) -> None:
+    """No report and a wrong path look alike; 0 would say that all is well."""
+    made.begin(0, {0: 4})
+    assert ("ft_straggler_reports_total", ()) not in made.samples()
+    (made.log / "reports.jsonl").touch()
+    assert made.samples()["ft_straggler_reports_total", ()] == 0
+
+
 def test_damaged_lines_cost_themselves(made: Made) -> None:
     made.begin(0, {0: 4})
     made.line("events.jsonl", "{")

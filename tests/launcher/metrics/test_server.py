@@ -153,10 +153,10 @@ def test_a_mistake_of_the_server_itself_is_told_once(served: Served, monkeypatch
 def test_a_page_is_made_as_seldom_as_it_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     now, used, made = [0.0], [0.0], list[float]()
     monkeypatch.setattr(
-        servers, "time", SimpleNamespace(monotonic=lambda: now[0], thread_time=lambda: used[0], sleep=time.sleep)
+        servers, "time", SimpleNamespace(monotonic=lambda: now[0], process_time=lambda: used[0], sleep=time.sleep)
     )
 
-    def make() -> Answer:
+    def make(_: bool) -> Answer:
         made.append(now[0])
         used[0] += 1.0
         now[0] += 3.0  # the processors are busy
@@ -164,7 +164,26 @@ def test_a_page_is_made_as_seldom_as_it_takes_long(monkeypatch: pytest.MonkeyPat
 
     page, said = Reused(make), []
     for _ in range(200):
-        said.append(page().body)
+        said.append(page(True).body)
         now[0] += 0.1
     assert made == pytest.approx([0.0, 12.0, 24.0], abs=0.2)
     assert (said[0], said[-1]) == (b"1", b"3")
+
+
+def test_pages_of_two_kinds_share_their_part_of_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, used = [0.0], [0.0]
+    monkeypatch.setattr(
+        servers, "time", SimpleNamespace(monotonic=lambda: now[0], process_time=lambda: used[0], sleep=time.sleep)
+    )
+
+    def make(_: bool) -> Answer:
+        used[0] += 1.0
+        now[0] += 1.0
+        return Answer("", b"")
+
+    page = Reused(make)
+    while now[0] < 1000:
+        page(True)
+        page(False)
+        now[0] += 0.1
+    assert 80 <= used[0] <= 101  # a tenth, and a page of each kind at the beginning

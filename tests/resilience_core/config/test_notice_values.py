@@ -57,9 +57,15 @@ def test_what_cannot_be_called_is_refused(value: str, fix: str) -> None:
     assert fix in str(caught.value)
 
 
-@pytest.mark.parametrize("seconds", [0, 0.05, 3601, "10s", None])
-def test_the_time_limit_is_bounded(seconds: object) -> None:
-    with pytest.raises(ConfigError, match="on_event_timeout"):
+@pytest.mark.parametrize("seconds", [-1, 0, 0.05, 3601, "1e12"])
+def test_the_time_limit_is_bounded_and_the_bounds_are_the_same_for_whatever_is_wrong(seconds: object) -> None:
+    with pytest.raises(ConfigError, match=r"^on_event_timeout is .*: must be 0\.1 to 3600 seconds$"):
+        FaultToleranceConfig(on_event_timeout=seconds)
+
+
+@pytest.mark.parametrize(("seconds", "fix"), [("10s", "no unit is written"), (None, "give seconds"), ("nan", "give s")])
+def test_a_time_limit_that_is_no_number_is_refused(seconds: object, fix: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^on_event_timeout is .*{fix}"):
         FaultToleranceConfig(on_event_timeout=seconds)
 
 

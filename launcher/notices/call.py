@@ -21,6 +21,7 @@ from launcher.processes.handles import end_processes
 from launcher.processes.proc import child_pids, process_status
 from resilience_core.environment import EVENT_VARIABLE
 from resilience_core.system import prctl
+from resilience_core.system.proc import lower_session_priority
 
 __all__ = ["Call", "CannotCallError"]
 
@@ -118,7 +119,7 @@ class Call:
             stderr=error_output,
             env=_environment(self.event, os.environ),
             start_new_session=True,
-            preexec_fn=_die_with_us,
+            preexec_fn=_in_the_child,
         )
         process.returncode = 0  # collected in end(): Popen must neither do so nor complain that nobody did
         return process.pid
@@ -131,7 +132,7 @@ class Call:
         code = 1
         try:
             os.setsid()
-            _die_with_us()
+            _in_the_child()
             os.dup2(error_output, 2)
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
@@ -144,8 +145,10 @@ class Call:
             os._exit(code)
 
 
-def _die_with_us() -> None:
+def _in_the_child() -> None:
+    """End with us, and come after the launcher and the ranks as we do: the session is new, and has no such priority."""
     prctl.die_with_parent(signal.SIGKILL)
+    lower_session_priority(os.nice(0))
 
 
 def _environment(event: str, environ: Mapping[str, str]) -> dict[str, str]:

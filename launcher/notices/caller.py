@@ -30,6 +30,7 @@ from typing import Any
 from launcher.notices.call import Call, CannotCallError
 from launcher.notices.target import parse_target
 from resilience_core.system import prctl
+from resilience_core.system.proc import lower_session_priority
 
 __all__ = ["LAST_SECONDS", "MESSAGE_SIZE", "MOST_WAITING", "main"]
 
@@ -152,15 +153,16 @@ def _document(raw: bytes) -> dict[str, Any] | None:
 
 
 def _give_way() -> None:
-    """Have the launcher and the ranks go first, on a machine that is busy; commands inherit that.
+    """Get less of a busy machine than the launcher and the ranks; commands inherit that.
 
     A datagram wakes this process in the middle of a restart. The kernel may let who wakes up run at once, in place of
-    the launcher; not so under ``SCHED_BATCH``.
+    the launcher; not so under ``SCHED_BATCH``. Where the kernel forbids either, it is left.
     """
-    with contextlib.suppress(OSError, AttributeError):  # a container may forbid it
+    with contextlib.suppress(OSError):  # a container may forbid it
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
+    lower_session_priority(os.nice(0))
 
 
 def main(arguments: list[str]) -> None:

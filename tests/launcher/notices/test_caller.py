@@ -87,7 +87,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
     yield made
     for handle in made.handles:
         handle.close()
-    assert made.marked() == []
+    made.until(lambda: not made.marked(), "end of what was started")  # with a process that was killed, a moment later
 
 
 WRITES = """
@@ -171,13 +171,29 @@ def test_a_call_for_which_the_system_has_nothing_left_is_refused_and_leaves_noth
     assert os.listdir("/proc/self/fd") == before
 
 
+@pytest.mark.parametrize("target", ["true", "http://127.0.0.1:9/"])
+def test_the_session_of_a_call_has_the_priority_of_its_process(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where processors are divided among sessions, that of a process counts within its own alone."""
+    seen = tmp_path / "seen"
+    monkeypatch.setattr(
+        calls, "lower_session_priority", lambda niceness: seen.write_text(f"{os.getsid(0) == os.getpid()} {niceness}")
+    )
+    monkeypatch.setattr(calls, "_end_all", lambda: None)
+    call = Call(parse_target(target), b"{}", "incident", PATIENCE)
+    assert select.select([call.pidfd], [], [], PATIENCE)[0]
+    call.end(has_ended=True)
+    assert seen.read_text() == f"True {os.nice(0)}"
+
+
 def test_a_child_that_cannot_become_the_command_is_a_call_that_cannot_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail() -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(calls, "_die_with_us", fail)
+    monkeypatch.setattr(calls, "_in_the_child", fail)
     monkeypatch.setattr(calls, "_end_all", lambda: None)
     with pytest.raises(CannotCallError, match="cannot be started: Exception occurred in preexec_fn"):
         Call(parse_target("true"), b"{}", "incident", PATIENCE)

@@ -23,6 +23,10 @@ _OF_STORIES = {"hang": "hang", "failure": "failure", "lost": "lost_node", "reque
 """From the kind of what all nodes have found."""
 _LONGEST_WAIT_NS = 5 * NS_PER_SECOND
 """For what all nodes have found: as long as a launcher waits until it tells what it has seen alone."""
+_LONGEST_WAIT_OF_A_NODE_NS = NS_PER_SECOND // 100
+"""So much more for each node."""
+_NO_WAIT = 1 << 63
+"""A time at which no story is on its way any more."""
 _GENERATIONS_KEPT = 8
 _SPARED_KEPT = 256
 """Of one generation: a verdict is taken back right after it was told, on as many ranks as a node has."""
@@ -190,7 +194,7 @@ class History:
         if generation.was_cut_off:  # the others have found only that this node was lost
             cause = _CUT_OFF
         elif generation.nodes > 1 and generation.story is None:  # the story may be on its way
-            if now_ns - generation.succeeded_ns < _LONGEST_WAIT_NS:
+            if now_ns - generation.succeeded_ns < _LONGEST_WAIT_NS + generation.nodes * _LONGEST_WAIT_OF_A_NODE_NS:
                 return
             cause = cause or "membership"
         self._restarts[cause or "unknown"] += 1
@@ -201,7 +205,7 @@ class History:
             self._generations[number] = _Generation()
             if len(self._generations) > _GENERATIONS_KEPT:
                 oldest = self._generations.pop(min(self._generations))
-                self._count_restart(oldest, oldest.succeeded_ns + _LONGEST_WAIT_NS if oldest.succeeded_ns else 0)
+                self._count_restart(oldest, _NO_WAIT)
         return self._generations[number]
 
 

@@ -117,6 +117,12 @@ def test_of_several_nodes_a_cause_is_awaited_but_not_for_ever() -> None:
     assert restarts(events, 8 * S) == {"failure": 1}
 
 
+def test_of_many_nodes_it_is_awaited_for_as_long_as_their_launchers_do() -> None:
+    events = [*generation(0, 0, 500), *failing(0, 1), *generation(1, 2, 500)]
+    assert restarts(events, 12 * S) == {}
+    assert restarts(events, 13 * S) == {"failure": 1}
+
+
 def test_without_a_failure_nodes_have_come_or_gone() -> None:
     assert restarts([*generation(0, 0, 2), *generation(1, 2, 2)]) == {"membership": 1}
     assert restarts([*generation(0, 0, 1), *generation(1, 2, 1)]) == {"unknown": 1}

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from launcher.metrics import log_reader
 from launcher.metrics.log_reader import LogReader
 from launcher.records.tail import Tail
 
@@ -52,24 +56,34 @@ class Stuck(Tail):
         return ["late"]
 
 
-def test_a_file_system_that_hangs_is_waited_for_once_and_then_not_at_all() -> None:
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time of the reader, which this list holds."""
+    made = [0.0]
+    monkeypatch.setattr(log_reader, "time", SimpleNamespace(monotonic=lambda: made[0]))
+    return made
+
+
+def test_a_file_system_that_hangs_is_waited_for_once_and_then_not_at_all(now: list[float]) -> None:
     stuck, taken = Stuck(), list[str]()
     reader = LogReader({"event": (stuck, taken.append)})
     reader.start()
     reader.refresh(0.01)
     assert stuck.is_read.wait(PATIENCE)
     for _ in range(5):
-        reader.refresh(PATIENCE)  # returns at once, or this test does not end
+        reader.refresh(threading.TIMEOUT_MAX)  # returns at once, or this test does not end
     with reader.quiet():
         assert taken == []
-    age = reader.age_seconds
+    now[0] = 100.0
+    assert reader.age_seconds == 100.0
     stuck.answers.set()
     while not taken:
         reader.refresh(0.01)
-    assert reader.age_seconds < age + PATIENCE
+    reader.refresh(PATIENCE)  # what had not come to its end has now
+    assert reader.age_seconds == 0.0
 
 
-def test_a_file_that_cannot_be_read_makes_the_metrics_old(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_makes_the_metrics_old(tmp_path: Path, now: list[float]) -> None:
     (tmp_path / "events.jsonl").mkdir()
     other: list[Any] = []
     (tmp_path / "figures.jsonl").write_text("one\n")
@@ -79,7 +93,10 @@ def test_a_file_that_cannot_be_read_makes_the_metrics_old(tmp_path: Path) -> Non
             "figures_line": (Tail(str(tmp_path / "figures.jsonl")), other.append),
         }
     )
-    before = reader.age_seconds
+    now[0] = 7.0
     reader.read_all()
-    assert reader.age_seconds > before
+    assert reader.age_seconds == 7.0
     assert other == ["one"]
+    (tmp_path / "events.jsonl").rmdir()
+    reader.read_all()
+    assert reader.age_seconds == 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import select
 import socket
 import threading
 import time
@@ -121,6 +122,10 @@ def test_a_client_that_goes_away_is_no_message(served: Served, capfd: pytest.Cap
         gone.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         gone.close()
     assert served.get()[0] == 200
+    end = time.monotonic() + PATIENCE
+    while served.server._open:  # until their threads have ended
+        assert time.monotonic() < end
+        select.select([], [], [], 0.01)
     assert capfd.readouterr() == ("", "")
     assert served.errors == []
 

@@ -156,14 +156,19 @@ def test_a_parent_of_outside_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_exporter_that_fails_does_not_reach_the_training() -> None:
-    class Broken(InMemorySpanExporter):
-        def export(self, spans: Any) -> Any:
-            raise RuntimeError("the collector is gone")
-
     made = Made()
-    made.exporter.export = Broken().export  # type: ignore[method-assign]
+    tried: list[str] = []
+
+    def fail(spans: Any) -> Any:
+        tried.extend(span.name for span in spans)
+        raise RuntimeError("the collector is gone")
+
+    made.exporter.export = fail  # type: ignore[method-assign]
     made.steps(0)
+    made.bus.checkpoint_start(iteration=1, kind="save")
+    made.bus.checkpoint_end(iteration=1, kind="save", error=None)
     made.bus.teardown(reason="completed")
+    assert tried == ["setup", "checkpoint", "teardown"]
 
 
 def test_a_rank_exports_by_what_the_environment_names() -> None:

@@ -45,7 +45,9 @@ class SpanWriter:
     """
 
     def __init__(self, tracer: Tracer, numbers: NumbersOfRun, name: str, outer: Context) -> None:
-        self._tracer, self._numbers, self._name, self._outer = tracer, numbers, name, outer
+        # A folder's name need not be text, and exporters refuse an attribute that is none.
+        self._name = name.encode("utf-8", errors="replace").decode()
+        self._tracer, self._numbers, self._outer = tracer, numbers, outer
         self._done: set[tuple[int, int]] = set()
         self.restarts = 0
         """How many were written."""

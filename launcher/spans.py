@@ -18,13 +18,15 @@ same number twice.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import sys
-import time
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 
 from launcher.live.runs import ELSEWHERE, GOES_ON, read_run
-from launcher.processes.exit_codes import FAILED, REFUSED, SUCCEEDED
+from launcher.processes.exit_codes import FAILED, REFUSED, SUCCEEDED, by_signal
 from launcher.records.event_files import dated_events
 from launcher.records.restart_times import runs_of
 from launcher.reports.folders import run_folders
@@ -63,13 +65,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         (folder,) = run_folders([arguments.log_folder])
         name = os.path.basename(folder)
         writer = SpanWriter(provider.get_tracer("torch-resilience"), numbers, name, context_of(os.environ))
-        while True:
-            is_last = not (arguments.follow and _may_go_on(folder))  # first: what comes later is read, too
-            runs = runs_of(dated_events(folder))
-            writer.write(runs, are_over=is_last)
-            if is_last:
-                break
-            time.sleep(_ROUND_SECONDS)
+        with _interruptible() as interrupted:
+            while True:
+                is_last = not (arguments.follow and _may_go_on(folder))  # first: what comes later is read, too
+                runs = runs_of(dated_events(folder))
+                writer.write(runs, are_over=is_last)
+                if is_last or interrupted.wait(_ROUND_SECONDS):
+                    break
     except (ResilienceError, OSError) as error:
         return _refused(str(error))
     ended = ending.finish(_LONGEST_END_SECONDS)
@@ -81,7 +83,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     if ended.lost:
         print(f"{_NAME}: error: an exporter has failed: {ended.lost} span(s) were not exported", file=sys.stderr)
         return FAILED
-    return SUCCEEDED
+    return by_signal(interrupted.number) if interrupted.number else SUCCEEDED
+
+
+class _Interrupted:
+    """Which signal has asked for the end, if one has."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._event = threading.Event()
+
+    def note(self, number: int, _frame: object) -> None:
+        """Note a signal, as its handler."""
+        self.number = number
+        self._event.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for one; return whether one has come."""
+        return self._event.wait(seconds)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[_Interrupted]:
+    """Have SIGINT and SIGTERM noted in a block: what was made until then is still exported."""
+    interrupted = _Interrupted()
+    heeded = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
+    former = {number: signal.signal(number, interrupted.note) for number in heeded}
+    try:
+        yield interrupted
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 def _may_go_on(folder: str) -> bool:

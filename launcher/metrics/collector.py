@@ -84,7 +84,8 @@ class _Page:
         metric.add_metric([], dict(zip(names, self._labels(labels), strict=True)))
 
     def _labels(self, labels: Sequence[object]) -> list[str]:
-        return [*self._common, *map(str, labels)]
+        # A folder's name need not be text, and a page cannot be encoded with what is none.
+        return [str(label).encode("utf-8", errors="replace").decode() for label in (*self._common, *labels)]
 
 
 def _empty(family: Family) -> Metric:

@@ -123,10 +123,16 @@ class TrainingSpans:
     @hookimpl
     def checkpoint_end(self, error: BaseException | None) -> None:
         """End the save that this thread has begun last, or, where another thread has, the oldest."""
-        if not self._saves:
+        saves = list(self._saves)
+        if not saves:
             return
-        mine = [index for index, (thread, _) in enumerate(self._saves) if thread == get_ident()]
-        _, span = self._saves.pop(mine[-1] if mine else 0)
+        mine = [save for save in saves if save[0] == get_ident()]
+        save = mine[-1] if mine else saves[0]
+        try:
+            self._saves.remove(save)
+        except ValueError:  # another thread has ended it meanwhile
+            return
+        span = save[1]
         if error is not None:
             span.set_attribute("error.type", type(error).__name__)
             span.set_status(self._failed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -158,6 +159,31 @@ sys.exit(spans.main([{str(tmp_path)!r}]))
     assert done.stderr.endswith("launcher.spans: error: not all spans could be sent within 0.5 s\n")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_was_followed_until_a_signal_came_is_exported(number: signal.Signals, tmp_path: Path) -> None:
+    """The run goes on for as long as the test does; its restart is complete."""
+    write_run(tmp_path)
+    program = f"""
+import os, sys
+from launcher import spans
+def goes_on(folder, rounds=[]):
+    rounds.append(folder)
+    if len(rounds) == 3:
+        os.kill(os.getpid(), {int(number)})
+    return True
+spans._may_go_on = goes_on
+spans._ROUND_SECONDS = 0.01
+sys.exit(spans.main(["--follow", {str(tmp_path)!r}]))
+"""
+    environ = {**os.environ, "OTEL_TRACES_EXPORTER": "console"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 128 + number
+    assert done.stdout.count('"name": "restart"') == 1
+    assert done.stderr == f"1 restart(s) of 1 run(s) in {tmp_path.name}\n"
+
+
 FAILS = """
 import sys, threading
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
@@ -207,6 +233,17 @@ def test_a_run_with_more_spans_than_the_queue_of_the_environment_is_exported_who
     assert done.returncode == 0, done.stderr
     assert done.stdout.count('"span_id"') >= 6
     assert all(f'"name": "{name}"' in done.stdout for name in ("run", "restart", *PARTS))
+
+
+def test_a_folder_whose_name_is_no_text_has_one_that_exporters_take(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    exporter, numbers = InMemorySpanExporter(), NumbersOfRun()
+    provider = TracerProvider(id_generator=numbers, shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    SpanWriter(provider.get_tracer("t"), numbers, "run\udce4", context_of({})).write(
+        runs_of(dated_events(tmp_path)), are_over=True
+    )
+    assert {(span.attributes or {}).get("ft.run") for span in exporter.get_finished_spans()} == {"run?", None}
 
 
 def test_a_parent_of_outside_is_the_parent_of_the_run(tmp_path: Path) -> None:

@@ -154,6 +154,12 @@ WHO = (("local_rank", "0"), ("rank", "4"))
 STEP = (*WHO, ("section", "step"))
 
 
+def test_names_that_are_no_text_cost_their_characters_alone(made: Made) -> None:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Collector(made.node, "run\udce4", "node\udcff"))
+    assert 'ft_monitor_up{node="node?",run="run?"} 1.0' in made.text(registry)
+
+
 def test_what_a_rank_does_now(made: Made) -> None:
     made.begin(0, {0: 4})
     rank = Rank(made, 0, 0)

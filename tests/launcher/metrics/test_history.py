@@ -50,10 +50,12 @@ def test_every_cause_is_there_from_the_beginning() -> None:
 def test_a_hang_is_detected_and_restarted() -> None:
     events = [
         *generation(0, 0.0),
+        event("phases", 0.9, generation=0, ranks={"0": {"first_sign_ns": S}, "1": {"first_sign_ns": S}}),
         event("hang", 5.2, generation=0, deadline_ns=5 * S, seen_ns=5 * S + 3 * MS),
         event("seen", 5.3, generation=0, failed=[0]),
         event("stopped", 5.35, generation=0),
         *generation(1, 5.4),
+        event("request", 6.0, generation=1, rank=0, action="continue"),
         event("phases", 8.0, generation=1, ranks={"0": {"first_sign_ns": 7 * S}, "1": {"first_sign_ns": int(7.3 * S)}}),
     ]
 
@@ -80,6 +82,8 @@ def test_a_verdict_that_was_taken_back_is_no_cause_of_a_later_restart() -> None:
     assert restarts([*begin, *end]) == {"unknown": 1}
     assert restarts([*begin, verdict(4), *failing(0, 5), *end]) == {"hang": 1}
     assert restarts([*generation(0, 0), verdict(1), *spared(1.1)[:1], *failing(0, 5), *end]) == {"hang": 1}
+    late = verdict(1) | {"t_ns": int(1.2 * S)}  # written when its stacks were taken, after the ranks were spared
+    assert restarts([*generation(0, 0), *spared(1.1), late, *failing(0, 5), *end]) == {"failure": 1}
     found = told([*begin, *failing(0, 5), *end])
     assert (found.near_misses, found.detections.total) == (1, 1)  # the verdict was found, and taken back
 
@@ -89,6 +93,13 @@ def test_a_failure_whose_next_ranks_never_report_has_no_recovery() -> None:
     events.append(
         event("phases", 63, generation=1, ranks={"0": {"first_sign_ns": 3 * S}, "1": {"first_sign_ns": None}})
     )
+    assert told(events).recoveries.total == 0
+    assert restarts(events) == {"failure": 1}
+
+
+@pytest.mark.parametrize("ranks", [{}, None, [3], {"0": 4}, {"0": {}}])
+def test_phases_that_tell_of_no_rank_cost_the_recovery_alone(ranks: Any) -> None:
+    events = [*generation(0, 0), *failing(0, 1), *generation(1, 2), event("phases", 3, generation=1, ranks=ranks)]
     assert told(events).recoveries.total == 0
     assert restarts(events) == {"failure": 1}
 

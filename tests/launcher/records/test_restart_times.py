@@ -117,6 +117,7 @@ def test_two_runs_of_one_name_are_two(tmp_path: Path) -> None:
     runs = runs_of(dated_events(tmp_path))
     assert [(run.began_ns - WALL) // S for run in runs] == [0, 100]
     assert [len(run.restarts) for run in runs] == [1, 1]
+    assert {(run.outcome, run.exit_code, run.why) for run in runs} == {("failed", 1, "x")}
 
 
 def test_a_change_of_nodes_is_no_failure_and_a_lone_rank_is_asked_for_nothing(tmp_path: Path) -> None:

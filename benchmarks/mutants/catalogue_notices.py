@@ -67,8 +67,8 @@ MUTANTS_OF_NOTICES = (
     _mutant(
         "the newest events are dropped, not the oldest",
         "launcher/notices/caller",
-        "                    self._waiting.popleft()\n",
-        "                    self._waiting.pop()\n",
+        "            self._waiting.popleft()\n",
+        "            self._waiting.pop()\n",
         _CALLER,
     ),
     _mutant(
@@ -191,5 +191,48 @@ MUTANTS_OF_NOTICES = (
         "        training.end()\n",
         "        self._training = training\n",
         _RANK,
+    ),
+    # ---- what does not fit, or does not arrive ----
+    _mutant(
+        "a document grows sixfold on its way",
+        "launcher/notices/notice",
+        "ensure_ascii=False, ",
+        "",
+        _NOTICE,
+    ),
+    _mutant(
+        "a document that is cut off ends the process",
+        "launcher/notices/caller",
+        "    except ValueError:\n",
+        "    except LookupError:\n",
+        _CALLER,
+    ),
+    _mutant(
+        "what a killed launcher has sent is lost with what it has not read",
+        "launcher/notices/caller",
+        "                continue\n",
+        "                return\n",
+        _CALLER,
+    ),
+    _mutant(
+        "a verdict that was taken back is the cause of a later restart",
+        "launcher/records/verdicts",
+        'if event["t_ns"] >= seen_ns',
+        'if event["t_ns"] < seen_ns',
+        _TIMES,
+    ),
+    _mutant(
+        "an export that has failed is a success",
+        "launcher/spans",
+        "    if ended.lost:\n",
+        "    if False:\n",
+        _SPANS,
+    ),
+    _mutant(
+        "the service of the environment is called by our name",
+        "resilience_core/span_export",
+        "    resource = Resource.create()\n",
+        "    resource = Resource.create({SERVICE_NAME: _NO_NAME})\n",
+        ("tests/resilience_core/test_span_export.py",),
     ),
 )

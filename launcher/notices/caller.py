@@ -107,20 +107,30 @@ class _Caller:
                 self._report("failed" if has_ended else "slow", f"{problem} (event '{call.event}')")
 
     def _receive(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while raw := self._channel.recv(MESSAGE_SIZE, socket.MSG_DONTWAIT):
-                if (document := _document(raw)) is None:
-                    self._report("damaged", f"a message of {len(raw)} bytes is no event and is not told")
-                    continue
-                self._waiting.append(document)
-                if len(self._waiting) > MOST_WAITING:
-                    self._waiting.popleft()
-                    self._report(
-                        "dropped",
-                        f"more than {MOST_WAITING} events wait to be told; the oldest are dropped, and the next "
-                        "document says how many",
-                    )
-            self._end_at = time.monotonic() + LAST_SECONDS
+        while True:
+            try:
+                raw = self._channel.recv(MESSAGE_SIZE, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:  # said once, where the launcher has ended without reading what we said
+                continue
+            if not raw:
+                self._end_at = time.monotonic() + LAST_SECONDS
+                return
+            if (document := _document(raw)) is None:
+                self._report("damaged", f"a message of {len(raw)} bytes is no event and is not told")
+            else:
+                self._take(document)
+
+    def _take(self, document: dict[str, Any]) -> None:
+        self._waiting.append(document)
+        if len(self._waiting) > MOST_WAITING:
+            self._waiting.popleft()
+            self._report(
+                "dropped",
+                f"more than {MOST_WAITING} events wait to be told; the oldest are dropped, and the next document says "
+                "how many",
+            )
 
     def _begin(self, document: dict[str, Any]) -> None:
         number = document["number"]

@@ -7,6 +7,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -20,7 +21,7 @@ import pytest
 from launcher.notices import call as calls
 from launcher.notices.call import Call, CannotCallError
 from launcher.notices.caller import LAST_SECONDS, MESSAGE_SIZE, MOST_WAITING
-from launcher.notices.handle import _KILL_SECONDS, CallerHandle
+from launcher.notices.handle import _KILL_SECONDS, _PROGRAM, CallerHandle
 from launcher.notices.target import parse_target
 from launcher.processes.proc import all_pids, environment_entries, process_status
 from resilience_core.system.installation import HOME
@@ -153,6 +154,34 @@ def test_a_message_that_is_no_event_is_said_once_and_the_next_is_told(told: Told
     handle.close()
     (problem,) = told.problems
     assert f"a message of {len(raw)} bytes is no event and is not told (said once)" in problem
+    assert json.loads(told.lines(1)[0])[1]["number"] == 1
+
+
+def test_a_launcher_that_ends_without_having_read_a_problem_loses_no_event(told: Told) -> None:
+    """The system then says that the connection was reset, once, before it hands over what was sent."""
+    path = told.folder / "command.py"
+    path.write_text(textwrap.dedent(WRITES))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        command = [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            _PROGRAM,
+            HOME,
+            str(theirs.fileno()),
+            f"{sys.executable} -S {path}",
+        ]
+        process = subprocess.Popen([*command, "60"], pass_fds=[theirs.fileno()], stderr=subprocess.PIPE)
+        theirs.close()
+        ours.send(b"no event")
+        assert select.select([ours], [], [], PATIENCE)[0]  # what it says of that is there, and is not read
+        os.kill(process.pid, signal.SIGSTOP)
+        ours.send(b'{"event": "incident", "number": 1}')
+    os.kill(process.pid, signal.SIGCONT)
+    assert process.communicate(timeout=PATIENCE)[1] == b""
+    assert process.returncode == 0
     assert json.loads(told.lines(1)[0])[1]["number"] == 1
 
 

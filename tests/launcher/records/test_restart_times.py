@@ -110,6 +110,20 @@ def test_nodes_are_put_together_and_clocks_that_differ_give_no_negative_part(tmp
     assert seconds(run) == [1.1, 5.1, 0.0, 0.0]
 
 
+def test_of_several_nodes_the_cause_is_the_failure_itself_where_one_has_seen_it(tmp_path: Path) -> None:
+    """Its peers know of it a moment later, and may start first."""
+    lines = [("began", 0.0, {}), ("started", 1.0, {"generation": 0}), *of_a_hang(0, 10.0)]
+    write(tmp_path, "events.jsonl", *lines, ("ended", 30.0, {}))
+    new = {"generation": 1}
+    other: list[tuple[str, float, dict[str, Any]]] = [
+        *(("began", 0.5, {}), ("started", 1.0, {"generation": 0}), ("stopped", 10.2, {"generation": 0})),
+        *(("started", 10.3, new), ("restarted", 10.3, {**new, "cause": "the failure of another node"})),
+    ]
+    write(tmp_path, "events-b-7.jsonl", *other, ("ended", 30.0, {}), boot="two")
+    ((restart,),) = (run.restarts for run in runs_of(dated_events(tmp_path)))
+    assert restart.cause == "the failure"
+
+
 def test_two_runs_of_one_name_are_two(tmp_path: Path) -> None:
     for name, at in (("events.jsonl", 0.0), ("events-a-2.jsonl", 100.0)):
         lines = [("began", at, {}), ("started", at + 1, {"generation": 0}), *of_a_hang(0, at + 10)]

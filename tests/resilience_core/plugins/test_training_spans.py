@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -62,6 +63,7 @@ def test_phases_are_spans_of_one_trace_and_steps_are_not() -> None:
     for index in range(3):
         made.bus.eval_step_start(iteration=42, eval_index=index)
         made.bus.eval_step_end(iteration=42, eval_index=index)
+    done_ns = time.time_ns()
     made.steps(42)
     made.bus.teardown(reason="completed")
 
@@ -76,6 +78,7 @@ def test_phases_are_spans_of_one_trace_and_steps_are_not() -> None:
     assert about(made.span("setup")) == {"ft.rank": 3, "ft.resumed_from": 40, "ft.source": "local"}
     assert about(made.span("checkpoint")) == {"ft.iteration": 42, "ft.kind": "save"}
     assert about(made.span("evaluation"))["ft.steps"] == 3
+    assert (made.span("evaluation").end_time or 0) <= done_ns  # with its last step, not with what follows it
     assert about(made.span("teardown")) == {"ft.reason": "completed"}
 
 
@@ -135,6 +138,19 @@ def test_saves_of_several_threads_end_each_their_own() -> None:
     made.bus.checkpoint_end(iteration=1, kind="save", error=None)
     made.bus.checkpoint_end(iteration=9, kind="save", error=None)  # nobody has begun it
     assert [about(span)["ft.iteration"] for span in made.spans if span.name == "checkpoint"] == [2, 1]
+
+
+def test_each_evaluation_counts_its_own_steps() -> None:
+    """Also before the first training step, and where one follows the other."""
+    made = Made()
+    for steps in (3, 2):
+        for index in range(steps):
+            made.bus.eval_step_start(iteration=0, eval_index=index)
+            made.bus.eval_step_end(iteration=0, eval_index=index)
+    assert made.names == ["training", "setup", "evaluation"]
+    made.steps(0)
+    made.bus.teardown(reason="completed")
+    assert [about(span)["ft.steps"] for span in made.spans if span.name == "evaluation"] == [3, 2]
 
 
 def test_a_second_run_in_the_process_is_a_trace_of_its_own() -> None:

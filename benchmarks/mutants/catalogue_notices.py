@@ -210,8 +210,8 @@ MUTANTS_OF_NOTICES = (
     _mutant(
         "what a killed launcher has sent is lost with what it has not read",
         "launcher/notices/caller",
-        "                continue\n",
-        "                return\n",
+        "            except ConnectionResetError:",
+        "            except FileNotFoundError:",
         _CALLER,
     ),
     _mutant(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -16,11 +17,23 @@ from launcher.records.log_records import warn_once
 from resilience_core.errors import ResilienceError
 from resilience_core.system.plain_files import only_plain
 
-__all__ = ["DamagedIncidentError", "read_incident", "read_incidents", "read_job_incident", "read_job_incidents"]
+__all__ = [
+    "DamagedIncidentError",
+    "each_incident",
+    "read_incident",
+    "read_incidents",
+    "read_job_incident",
+    "read_job_incidents",
+    "read_seen_by",
+    "read_told",
+]
 
 T = TypeVar("T")
 
-
+_INCIDENT = "incident.json"
+_TOLD = "job_incident.json"
+_DAMAGE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+"""What reading a document raises that is not what was written."""
 _MOST_BYTES = 64 << 20
 """Of an ``incident.json``; one of 64 ranks with all their stacks takes a few megabytes."""
 
@@ -45,8 +58,25 @@ def read_job_incident(folder: str | os.PathLike[str]) -> JobIncident:
     return _read(folder, JobIncident.from_json)
 
 
-def _read(folder: str | os.PathLike[str], parse: Callable[[Any], T]) -> T:
-    path = os.path.join(folder, "incident.json")
+def read_told(folder: str | os.PathLike[str]) -> JobIncident:
+    """Load what a node was told of an incident, from that incident's folder; what it raises is as of others."""
+    return _read(folder, JobIncident.from_json, _TOLD)
+
+
+def read_seen_by(folder: str | os.PathLike[str]) -> tuple[JobIncident, tuple[Incident, ...]]:
+    """Load an incident of a whole job, and what each node has seen of it; what is damaged of the latter is left out."""
+    return _read(folder, lambda document: (JobIncident.from_json(document), tuple(_seen_by(document))))
+
+
+def _seen_by(document: dict[str, Any]) -> Iterator[Incident]:
+    nodes = document.get("nodes")
+    for each in nodes if isinstance(nodes, list) else ():
+        with contextlib.suppress(*_DAMAGE):
+            yield Incident.from_json(each)
+
+
+def _read(folder: str | os.PathLike[str], parse: Callable[[Any], T], name: str = _INCIDENT) -> T:
+    path = os.path.join(folder, name)
     with open(path, "rb", opener=only_plain) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # /dev/zero has no end
             raise OSError(errno.EINVAL, "it is a device, not a plain file", path)
@@ -57,7 +87,7 @@ def _read(folder: str | os.PathLike[str], parse: Callable[[Any], T]) -> T:
         return parse(json.loads(raw))
     except UnknownVersionError:
         raise
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+    except _DAMAGE as error:
         why = str(error).splitlines()[0] if str(error) else "no reason given"
         raise DamagedIncidentError(f"it is damaged ({type(error).__name__}: {why})") from error
 
@@ -88,15 +118,45 @@ def read_job_incidents(log_folder: str | os.PathLike[str]) -> Iterator[JobIncide
 def _those_of(log_folder: str | os.PathLike[str], kind: str, read: Callable[[str], T]) -> Iterator[T]:
     # Here and not in the generator, which would raise at its first item only.
     parent = os.path.join(log_folder, kind)
-    return _read_all(parent, sorted(os.listdir(parent)) if kind in os.listdir(log_folder) else [], read)
+    names = sorted(os.listdir(parent)) if kind in os.listdir(log_folder) else []
+    return (incident for _, incident in _read_all(parent, names, read, _INCIDENT, warn_once))
 
 
-def _read_all(parent: str, names: list[str], read: Callable[[str], T]) -> Iterator[T]:
+def each_incident(
+    log_folder: str | os.PathLike[str],
+    kind: str,
+    read: Callable[[str], T],
+    leave_out: Callable[[str], object],
+) -> Iterator[tuple[str, T]]:
+    """Yield what is in the folders of incidents of a run, by their names.
+
+    Args:
+        log_folder: The run's log folder.
+        kind: Of its folders: ``incidents``, ``elsewhere`` or ``job_incidents``; it may be missing.
+        read: :func:`read_incident`, :func:`read_job_incident`, :func:`read_seen_by` or :func:`read_told`.
+        leave_out: Is told what cannot be read, and why.
+    """
+    parent = os.path.join(log_folder, kind)
+    try:
+        names = sorted(os.listdir(parent))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        leave_out(f"{parent} cannot be read: {error.strerror}")
+        return
+    yield from _read_all(parent, names, read, _TOLD if read is read_told else _INCIDENT, leave_out)
+
+
+def _read_all(
+    parent: str, names: list[str], read: Callable[[str], T], file: str, leave_out: Callable[[str], object]
+) -> Iterator[tuple[str, T]]:
     for name in names:
-        if os.path.exists(os.path.join(parent, name, "incident.json")):
-            try:
-                incident = read(os.path.join(parent, name))
-            except (UnknownVersionError, DamagedIncidentError, OSError) as error:
-                warn_once(f"{os.path.join(parent, name)} is left out: {error}")
-                continue
-            yield incident
+        path = os.path.join(parent, name)
+        if not os.path.exists(os.path.join(path, file)):  # it is being written, or nothing more came of it
+            continue
+        try:
+            incident = read(path)
+        except (UnknownVersionError, DamagedIncidentError, OSError) as error:
+            leave_out(f"{path if file == _INCIDENT else os.path.join(path, file)} is left out: {error}")
+            continue
+        yield name, incident

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -14,6 +15,10 @@ from resilience_core.protocol.error_record import ErrorRecord, error_from_json
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["RankReport", "rank_report", "report_from_json", "report_to_json"]
+
+
+_KINDS_OF_FRAMES = ((str, str, int), (str, str, int, str), (str, str, int, str, str))
+"""The types of a frame's fields, the last of which have defaults."""
 
 
 class RankReport(NamedTuple):
@@ -134,9 +139,7 @@ def report_from_json(document: Mapping[str, Any]) -> RankReport:
             "stderr_tail": tuple(document.get("stderr_tail", ())),
             "stack": _stack_from_json(document.get("stack", [])),
             "native": _stack_from_json(document.get("native", [])),
-            "children": tuple(
-                Child(**{**child, "stack": _stack_from_json(child["stack"])}) for child in document.get("children", ())
-            ),
+            "children": tuple(map(_child_from_json, document.get("children", ()))),
             "evidence": evidence_from_json(evidence, error) if evidence is not None else None,
         }
     )
@@ -149,6 +152,29 @@ def _stack_to_json(stack: tuple[Thread, ...]) -> list[dict[str, Any]]:
     return [{**thread._asdict(), "frames": [list(frame) for frame in thread.frames]} for thread in stack]
 
 
+def _child_from_json(document: Mapping[str, Any]) -> Child:
+    child = Child(**{**document, "stack": _stack_from_json(document["stack"])})
+    check_types(child)
+    return child
+
+
 def _stack_from_json(stack: list[dict[str, Any]]) -> tuple[Thread, ...]:
-    """Return the stack that :func:`_stack_to_json` took apart."""
-    return tuple(Thread(**{**t, "frames": tuple(Frame(*frame) for frame in t["frames"])}) for t in stack)
+    """Return the stack that :func:`_stack_to_json` took apart.
+
+    Raises:
+        TypeError: It is none.
+    """
+    return tuple(map(_thread_from_json, stack))
+
+
+def _thread_from_json(document: Mapping[str, Any]) -> Thread:
+    thread = Thread(**{**document, "frames": tuple(map(_frame_from_json, document["frames"]))})
+    check_types(thread)
+    return thread
+
+
+def _frame_from_json(document: object) -> Frame:
+    # Not by check_types: an incident of a large group has thousands of them, and all nodes wait for it.
+    if type(document) is not list or tuple(map(type, document)) not in _KINDS_OF_FRAMES:
+        raise TypeError(f"a frame is {reprlib.repr(document)}")
+    return Frame(*document)

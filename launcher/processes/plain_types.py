@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 __all__ = ["check_types"]
 
 _PLAIN = frozenset({bool, float, int, str, NoneType})
+_BOUND = 1 << 63
+"""Of numbers: no word of ours is longer than 64 bits, and a larger one may not fit into a float."""
 
 
 class _Fields(NamedTuple):
@@ -28,19 +30,24 @@ def check_types(record: Any) -> None:
     What else it holds checks its own.
 
     Raises:
-        TypeError: One has another type; the text names it.
+        TypeError: One has another type, or is a number that no clock and no counter shows; the text names it.
     """
     kind = type(record)
     if kind not in _known:  # looking annotations up takes longer than all the rest
         _known[kind] = _fields_of(kind)
     fields = _known[kind]
     for name, allowed in fields.plain.items():
-        if type(value := getattr(record, name)) not in allowed:
+        if type(value := getattr(record, name)) not in allowed or not _is_sound(value):
             raise TypeError(f"{name} is {reprlib.repr(value)}")
     for name in fields.texts:
         value = getattr(record, name)
         if type(value) is not tuple or not all(type(each) is str for each in value):
             raise TypeError(f"{name} is {reprlib.repr(value)}")
+
+
+def _is_sound(value: object) -> bool:
+    """Return whether something is no number, or one that can be reckoned with."""
+    return not isinstance(value, (int, float)) or -_BOUND <= value < _BOUND  # not a number (NaN) is neither
 
 
 def _fields_of(kind: type) -> _Fields:

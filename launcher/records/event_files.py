@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import reprlib
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -117,8 +118,12 @@ class EventFile(NamedTuple):
         return self.epoch_ns / NS_PER_SECOND
 
 
-def read_event_file(path: str) -> EventFile | None:
+def read_event_file(path: str, leave_out: Callable[[str], object] = warn_once) -> EventFile | None:
     """Return what one file holds; what is left out, and what it raises, is as for :func:`read_events`.
+
+    Args:
+        path: Of the file.
+        leave_out: Is told what is left out, and why.
 
     Returns:
         None where there is no whole line in it, or where it is no plain file.
@@ -128,11 +133,13 @@ def read_event_file(path: str) -> EventFile | None:
         UnknownVersionError: Another release of torch-resilience has written it.
     """
     if not os.path.isfile(path):
-        warn_once(f"{path}: left out, since it is no plain file")
+        leave_out(f"{path}: left out, since it is no plain file")
         return None
     with open(path, encoding="utf-8", errors="replace", opener=only_plain) as file:
         # The last line may be on its way; one in the middle was torn by a disk that was full.
-        events = [event for line in file if line.endswith("\n") if (event := _parsed(line, path)) is not None]
+        events = [
+            event for line in file if line.endswith("\n") if (event := _parsed(line, path, leave_out)) is not None
+        ]
     if not events:
         return None
     first = events[0]
@@ -168,11 +175,11 @@ def event_of(line: str) -> dict[str, Any]:
     return {"time": "", **event}
 
 
-def _parsed(line: str, path: str) -> dict[str, Any] | None:
+def _parsed(line: str, path: str, leave_out: Callable[[str], object]) -> dict[str, Any] | None:
     try:
         return event_of(line)
     except ValueError as error:
-        warn_once(f"{path}: {error}")
+        leave_out(f"{path}: {error}")
         return None
 
 

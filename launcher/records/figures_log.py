@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import reprlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from launcher.records.event_files import EventFile, read_events
@@ -176,16 +176,21 @@ def read_figure_lines(log_folder: str | os.PathLike[str]) -> list[FiguresLine]:
         OSError: As there.
         UnknownVersionError: As there.
     """
-    return _lines(read_events(log_folder, FIGURES), os.fspath(log_folder))
+    return _lines(read_events(log_folder, FIGURES), os.fspath(log_folder), warn_once)
 
 
-def figures_in(file: EventFile) -> list[FiguresLine]:
-    """Return the lines of one file that :func:`launcher.records.event_files.read_event_file` has read."""
+def figures_in(file: EventFile, leave_out: Callable[[str], object] = warn_once) -> list[FiguresLine]:
+    """Return the lines of one file that :func:`launcher.records.event_files.read_event_file` has read.
+
+    Args:
+        file: What was read.
+        leave_out: Is told which damaged lines are left out.
+    """
     about = {"node": file.node, "boot": file.boot}
-    return _lines(({**about, **event} for event in file.events), file.path)
+    return _lines(({**about, **event} for event in file.events), file.path, leave_out)
 
 
-def _lines(events: Iterable[Mapping[str, Any]], where: str) -> list[FiguresLine]:
+def _lines(events: Iterable[Mapping[str, Any]], where: str, leave_out: Callable[[str], object]) -> list[FiguresLine]:
     lines = []
     for event in events:
         if event["event"] != FIGURES:
@@ -193,7 +198,7 @@ def _lines(events: Iterable[Mapping[str, Any]], where: str) -> list[FiguresLine]
         try:
             lines.append(figures_of(event))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            warn_once(f"{where}: a damaged line of figures is left out: {error!r}, {reprlib.repr(event)}")
+            leave_out(f"{where}: a damaged line of figures is left out: {error!r}, {reprlib.repr(event)}")
     return lines
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import os
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from launcher.reports import notes as remarks
@@ -39,36 +37,6 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
         OSError: A folder cannot be read.
     """
     notes: list[str] = []
-    with _noted(notes):
-        return _make_report(folders, straggler_logs, notes)
-
-
-class _Notes(logging.Handler):
-    """Takes warnings of what could not be read into a report."""
-
-    def __init__(self, notes: list[str]) -> None:
-        super().__init__(logging.WARNING)
-        self._notes = notes
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """See ``logging.Handler``."""
-        self._notes.append(record.getMessage())
-
-
-@contextlib.contextmanager
-def _noted(notes: list[str]) -> Iterator[None]:
-    reader, handler = logging.getLogger("launcher"), _Notes(notes)
-    before = reader.propagate
-    reader.addHandler(handler)
-    reader.propagate = False  # they are in the report, and need not be said beside it
-    try:
-        yield
-    finally:
-        reader.removeHandler(handler)
-        reader.propagate = before
-
-
-def _make_report(folders: Sequence[str], straggler_logs: Sequence[str], notes: list[str]) -> Report:
     launches = [launch for folder in folders for launch in read_launches(folder, notes)]
     launches.sort(key=lambda launch: launch.at(launch.began_ns))
     if not launches:

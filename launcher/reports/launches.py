@@ -94,7 +94,7 @@ def read_launches(folder: str, notes: list[str]) -> list[Launch]:
     files = []
     for path in event_files(folder):
         try:
-            if (file := read_event_file(path)) is not None:
+            if (file := read_event_file(path, notes.append)) is not None:
                 files.append(file)
         except (OSError, UnknownVersionError) as error:
             notes.append(f"{path} is left out, and so is all that this launcher did: {error}")
@@ -162,10 +162,14 @@ def _figures_of(folder: str, file: EventFile) -> list[dict[str, Any]]:
     lines = []
     for path in event_files(folder, FIGURES):
         with contextlib.suppress(OSError, UnknownVersionError):  # said where they are read for the ranks
-            other = read_event_file(path)
+            other = read_event_file(path, _said_elsewhere)
             if other is not None and (other.boot, other.launcher) == (file.boot, file.launcher):
                 lines += other.events
     return lines
+
+
+def _said_elsewhere(why: str) -> None:
+    """Do nothing about a line that is left out: it is noted where the file is read for the ranks."""
 
 
 def _may_run(file: EventFile, pid: object, run_folder: str) -> bool | None:

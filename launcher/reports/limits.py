@@ -16,6 +16,8 @@ from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["limits"]
 
+_LONGEST_SECONDS = 1e10
+
 
 class _Seen(NamedTuple):
     longest_ns: int = 0
@@ -32,7 +34,8 @@ def limits(story: Story) -> tuple[Limit, ...]:
     for _, member in story.members:
         for rank, life in member.lives.items():
             for kind, limit in life.limits.items():
-                in_force[kind][rank] = limit
+                if _is_limit(limit.seconds):
+                    in_force[kind][rank] = limit
             for name, section in _ended_by_themselves(member, life).items():
                 kind = section_kind(name)
                 seen[kind] = _with(seen[kind], rank, section.longest_ns, section.closed, section.close_calls)
@@ -44,6 +47,11 @@ def limits(story: Story) -> tuple[Limit, ...]:
     kinds = {kind for kind in (*seen, *in_force) if seen[kind].samples or section_name(kind)} | set(missed)
     rows = [_row(kind, seen[kind], in_force[kind], buckets[kind], missed[kind]) for kind in sorted(kinds)]
     return tuple(sorted(rows, key=lambda row: (row.room is None, row.room if row.room is not None else 0.0)))
+
+
+def _is_limit(seconds: float) -> bool:
+    """Return whether that can be a limit; damage has made others of it, against which there is no room."""
+    return 0 < seconds < _LONGEST_SECONDS
 
 
 def _with(before: _Seen, rank: int, longest_ns: int, samples: int, close_calls: int) -> _Seen:

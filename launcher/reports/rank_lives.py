@@ -7,6 +7,7 @@ enough apart for a picture. Times are ``CLOCK_MONOTONIC`` nanoseconds.
 from __future__ import annotations
 
 import contextlib
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -149,7 +150,7 @@ def read_lives(
         own = [number for number, launch in enumerate(launches) if launch.folder == folder]
         for path in event_files(folder, FIGURES):
             try:
-                file = read_event_file(path)
+                file = read_event_file(path, notes.append)
             except (OSError, UnknownVersionError) as error:
                 notes.append(f"{path} is left out, and what its ranks did is not known: {error}")
                 continue
@@ -162,7 +163,7 @@ def read_lives(
                 notes.append(
                     f"{path}: {lost} line(s) of figures are missing, which could not be written or were removed"
                 )
-            for line in figures_in(file):
+            for line in figures_in(file, notes.append):
                 _add(lives.setdefault((index, line.generation), {}), line, int(least_seconds * 1e9))
     return lives
 
@@ -180,12 +181,12 @@ def _add(ranks: dict[int, RankLife], line: FiguresLine, least_ns: int) -> None:
 
 def _launch_of(file: EventFile, launches: Sequence[Launch], own: Iterable[int]) -> int | None:
     """Return the launch that has written a file of figures: same machine, same process, begun before."""
-    first_ns = min(event["t_ns"] for event in file.events)
+    at_ns = statistics.median_low(event["t_ns"] for event in file.events)  # a damaged line may have any
     same = [
         number
         for number in own
         if launches[number].boot == file.boot
-        and launches[number].began_ns <= first_ns
+        and launches[number].began_ns <= at_ns
         and (file.launcher is None or launches[number].pid == file.launcher)
     ]
     with contextlib.suppress(ValueError):

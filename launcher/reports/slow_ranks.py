@@ -8,17 +8,19 @@ from __future__ import annotations
 import collections
 import json
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from launcher.reports.model import SlowRank
+from launcher.reports.node_generations import seconds_or_none, text_or_none
 from resilience_core.system.plain_files import only_plain
+from straggler.reporting.report_records import FORMAT, VERSION, check_record
 
 __all__ = ["find_logs", "slow_ranks"]
 
-_FORMAT = "straggler-report"
-_VERSION = 1
 _OTHERS = ("events", "figures")
+_RANKS = 1 << 31
+"""No rank has a number as high as that."""
 
 
 def find_logs(folder: str) -> list[str]:
@@ -34,7 +36,7 @@ def find_logs(folder: str) -> list[str]:
 def _holds_reports(path: str) -> bool:
     try:
         with open(path, encoding="utf-8", errors="replace", opener=only_plain) as file:
-            return f'"{_FORMAT}"' in file.readline(1000)
+            return f'"{FORMAT}"' in file.readline(1000)
     except OSError:
         return False
 
@@ -55,7 +57,7 @@ def slow_ranks(paths: Sequence[str], epoch: float, notes: list[str]) -> tuple[Sl
             notes.append(f"{path} cannot be read, and slow ranks in it are not shown: {error.strerror}")
             continue
         if not reports:
-            notes.append(f"{path} holds no report of the straggler detector of version {_VERSION}")
+            notes.append(f"{path} holds no report of the straggler detector of version {VERSION}")
             continue
         found += _of_log(path, reports, epoch)
     return tuple(sorted(found, key=lambda rank: -rank.slowdown))
@@ -65,30 +67,55 @@ def _reports(path: str) -> Iterator[dict[str, Any]]:
     with open(path, encoding="utf-8", errors="replace", opener=only_plain) as file:
         for line in file:
             try:
-                report = json.loads(line)
-            except ValueError:  # the last line may be on its way
+                yield check_record(json.loads(line))
+            except (ValueError, RecursionError):  # the last line may be on its way
                 continue
-            if isinstance(report, dict) and report.get("format") == _FORMAT and report.get("version") == _VERSION:
-                yield report
+
+
+class _Verdict(NamedTuple):
+    """What one report says of a slow rank; None for what it does not say, or what damage has made something else."""
+
+    at: float | None
+    """Seconds since 1970."""
+    rank: int
+    node: str | None
+    slowdown: float | None
+    section: str | None
+    because: str | None
 
 
 def _of_log(path: str, reports: Sequence[dict[str, Any]], epoch: float) -> Iterator[SlowRank]:
-    slow: dict[int, list[tuple[float, dict[str, Any]]]] = collections.defaultdict(list)
+    slow: dict[int, list[_Verdict]] = collections.defaultdict(list)
     for report in reports:
-        at = report.get("time")
-        for verdict in report.get("verdicts", []):
-            if verdict.get("state") == "SLOW" and type(verdict.get("rank")) is int:
-                slow[verdict["rank"]].append((float(at) if isinstance(at, (int, float)) else 0.0, verdict))
+        for verdict in _slow_in(report):
+            slow[verdict.rank].append(verdict)
     for rank, verdicts in slow.items():
-        _, worst = max(verdicts, key=lambda pair: pair[1].get("slowdown") or 0.0)
+        worst = max(verdicts, key=lambda verdict: verdict.slowdown or 0.0)
+        since = verdicts[0].at
         yield SlowRank(
             rank=rank,
-            node=str(worst.get("node") or ""),
-            slowdown=float(worst.get("slowdown") or 0.0),
-            section=worst.get("section") or None,
+            node=worst.node or "",
+            slowdown=worst.slowdown or 0.0,
+            section=worst.section,
             reports=len(verdicts),
             of_reports=len(reports),
-            since=verdicts[0][0] - epoch if verdicts[0][0] else None,
-            because=str(worst.get("because") or ""),
+            since=since - epoch if since else None,
+            because=worst.because or "",
             source=path,
         )
+
+
+def _slow_in(report: Mapping[str, Any]) -> Iterator[_Verdict]:
+    verdicts = report.get("verdicts")
+    for verdict in verdicts if isinstance(verdicts, list) else ():
+        if not isinstance(verdict, dict) or verdict.get("state") != "SLOW":
+            continue
+        if type(rank := verdict.get("rank")) is int and 0 <= rank < _RANKS:
+            yield _Verdict(
+                at=seconds_or_none(report.get("time")),
+                rank=rank,
+                node=text_or_none(verdict.get("node")),
+                slowdown=seconds_or_none(verdict.get("slowdown")),
+                section=text_or_none(verdict.get("section")),
+                because=text_or_none(verdict.get("because")),
+            )

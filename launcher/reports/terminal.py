@@ -170,18 +170,17 @@ def _near_misses(report: Report) -> Iterator[str]:
 
 
 def _limits(report: Report) -> Iterator[str]:
-    known = [limit for limit in report.limits if limit.seconds is not None and limit.longest is not None]
+    known = [(limit, limit.room) for limit in report.limits if limit.room is not None]
     if not known:
         return
     rows = known[:_MOST_ROWS]
-    names = max(len("LIMITS"), *(len(limit.kind) for limit in rows))
+    names = max(len("LIMITS"), *(len(limit.kind) for limit, _ in rows))
     yield ""
     yield f"{'LIMITS':<{names + 2}}  {'limit':>8}  {'longest':>8}  {'observed':>9}  {'room':>6}"
-    for limit in rows:
-        assert limit.room is not None
+    for limit, room in rows:
         row = f"  {limit.kind:<{names}}  {limit_of(limit.seconds):>8}  {duration(limit.longest):>8}"
-        short = "  short" if limit.room < _LITTLE_ROOM else ""
-        yield f"{row}  {count(limit.samples):>9}  {signed_share(limit.room):>6}{short}"
+        short = "  short" if room < _LITTLE_ROOM else ""
+        yield f"{row}  {count(limit.samples):>9}  {signed_share(room):>6}{short}"
 
 
 def _slow_ranks(report: Report) -> Iterator[str]:

@@ -70,17 +70,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refused("standard output is closed, and there is nowhere to report to; lead it to a file or /dev/null")
     try:
         report = make_report(run_folders(options.folders), options.straggler_log)
-        return _write(report, options)
     except NoRunError as error:
         return _refused(str(error))
+    except OSError as error:
+        return _refused(f"{error.filename or 'a file of the run cannot be read'}: {error.strerror or error}")
+    try:
+        _write(report, options)
     except BrokenPipeError:  # whoever read it has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return SUCCEEDED
     except OSError as error:
-        return _refused(f"{error.filename or 'standard output'}: {error.strerror}")
+        return _refused(f"{error.filename or 'standard output'}: {error.strerror or error}")
+    return SUCCEEDED
 
 
-def _write(report: Report, options: argparse.Namespace) -> int:
+def _write(report: Report, options: argparse.Namespace) -> None:
     documents: list[tuple[str | None, Callable[[Report], str]]] = [(options.json, as_json)]
     if options.html is not None:
         from launcher.reports.page import page  # a page is asked for seldom
@@ -90,20 +93,44 @@ def _write(report: Report, options: argparse.Namespace) -> int:
         if path == _STANDARD_OUTPUT:
             sys.stdout.buffer.write(made(report).encode())
         elif path is not None:
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(made(report))
+            _write_file(path, made(report))
     paths = [path for path, _ in documents if path is not None]
     if _STANDARD_OUTPUT not in paths:
         is_terminal = sys.stdout.isatty()
         width = shutil.get_terminal_size().columns if is_terminal else 80
         is_styled = is_terminal and "NO_COLOR" not in os.environ
-        print(*lines(report, width, bar=_bar(), is_styled=is_styled), sep="\n")
-    for path in paths:
-        if path == _STANDARD_OUTPUT:
-            continue
-        print(f"ft_report: written: {path}", file=sys.stderr)
+        print(_printable("\n".join(lines(report, width, bar=_bar(), is_styled=is_styled))))
     sys.stdout.flush()
-    return SUCCEEDED
+    for path in paths:
+        if path != _STANDARD_OUTPUT:
+            _say(f"written: {path}")
+
+
+def _write_file(path: str, text: str) -> None:
+    """Write a file.
+
+    Raises:
+        OSError: It cannot be written; unlike that of ``write``, it knows which file that is.
+    """
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
+
+
+def _printable(text: str) -> str:
+    """Return a text without characters that the output's encoding has not: they are escaped."""
+    encoding = sys.stdout.encoding or "utf-8"  # None where it is a buffer of text
+    try:
+        return text.encode(encoding, "backslashreplace").decode(encoding)
+    except LookupError:
+        return text.encode("ascii", "backslashreplace").decode("ascii")
+
+
+def _say(text: str) -> None:
+    if sys.stderr is not None:  # as it is where the descriptor is closed; print would take standard output then
+        print(f"ft_report: {text}", file=sys.stderr)
 
 
 def _bar() -> str:
@@ -116,7 +143,7 @@ def _bar() -> str:
 
 
 def _refused(why: str) -> int:
-    print(f"ft_report: error: {why}", file=sys.stderr)
+    _say(f"error: {why}")
     return REFUSED
 
 

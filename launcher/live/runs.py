@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import os
 import time
 from typing import NamedTuple
@@ -12,6 +10,8 @@ from typing import NamedTuple
 from launcher.live.launcher_log import LauncherLog
 from launcher.processes.proc import boot_id
 from launcher.records.event_files import event_files
+from launcher.records.format_versions import UnknownVersionError
+from launcher.records.private_folders import is_held
 
 __all__ = [
     "ELSEWHERE",
@@ -22,7 +22,6 @@ __all__ = [
     "find_runs",
     "folder_problem",
     "holds_runs",
-    "is_held",
     "read_run",
     "state_of",
 ]
@@ -88,7 +87,7 @@ def find_runs(parent: str, at_most: int = 20) -> list[FoundRun]:
                 dated.append((max(os.stat(file).st_mtime_ns for file in files), path))
     found = []
     for _, path in sorted(dated, reverse=True)[:at_most]:
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, UnknownVersionError):
             found.append(read_run(path))
     return found
 
@@ -118,7 +117,8 @@ def state_of(log: LauncherLog) -> str:
         return GOES_ON if _is_young(log.path) else LOST
     if log.boot is not None and log.boot != (boot_id() or os.uname().nodename):
         return ELSEWHERE
-    return GOES_ON if log.run_folder is not None and is_held(log.run_folder) else LOST
+    # One whose lock may not be looked at is another user's: it may go on.
+    return GOES_ON if log.run_folder is not None and is_held(log.run_folder) is not False else LOST
 
 
 def _is_young(path: str) -> bool:
@@ -127,27 +127,6 @@ def _is_young(path: str) -> bool:
         return abs(time.time() - os.stat(path).st_mtime) < _LONGEST_START_SECONDS
     except OSError:
         return False
-
-
-def is_held(run_folder: str) -> bool:
-    """Return whether a launcher or its monitor holds the lock of a run folder, or it cannot be told.
-
-    The lock is tried in shared mode for an instant, by a descriptor that cannot write: neither its holder nor a
-    launcher that looks for folders to remove notices, but for leaving one a little longer.
-    """
-    try:
-        descriptor = os.open(os.path.join(run_folder, "lock"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError as error:
-        return error.errno in (errno.EACCES, errno.EPERM)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def folder_problem(run_folder: str) -> str | None:

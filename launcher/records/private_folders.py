@@ -16,6 +16,7 @@ __all__ = [
     "Home",
     "clear",
     "holds",
+    "is_held",
     "is_private",
     "make_home",
     "make_lock",
@@ -117,6 +118,28 @@ def is_private(path: str) -> bool:
     """Return whether a path is a folder of this user that nobody else may enter."""
     status = os.lstat(path)
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+
+
+def is_held(folder: str) -> bool | None:
+    """Return whether a launcher or its monitor holds the lock of a private folder; None where that cannot be told.
+
+    The lock is tried in shared mode for an instant, by a descriptor that cannot write: neither its holder nor a
+    launcher that looks for folders to remove notices, but for leaving one a little longer.
+    """
+    try:
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(os.path.join(folder, "lock"), flags)
+    except OSError as error:
+        return False if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP) else None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def remove_stale(parent: str) -> None:

@@ -12,10 +12,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from launcher.processes.proc import boot_id, process_status
+from launcher.processes.proc import boot_id
 from launcher.records.event_files import EventFile, event_files, read_event_file
 from launcher.records.figures_log import FIGURES
 from launcher.records.format_versions import UnknownVersionError
+from launcher.records.private_folders import is_held
 from launcher.reports.node_generations import (
     NodeGeneration,
     generations_of,
@@ -29,6 +30,8 @@ __all__ = ["Launch", "Spared", "read_launches", "with_last_lines"]
 
 _LARGEST_FACTOR = 1e6
 """A safety factor beyond that is damage."""
+_OF_RUN_FOLDERS = ("began", "run_folder_moved", "run_folder_mended")
+"""Events that say where the run folder is from then on."""
 _STILL_WRITES_SECONDS = 120.0
 """A launcher that has written within that time may be alive."""
 
@@ -131,7 +134,8 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]]) -> Launc
     pid = file.launcher if file.launcher is not None else began.get("launcher")
     configuration = began.get("configuration")
     factor = configuration.get("safety_factor") if isinstance(configuration, dict) else None
-    may_run = False if ended else _may_run(file, pid, str(began.get("run_folder", "")))
+    told = [text_or_none(event.get("run_folder")) for event in events if event["event"] in _OF_RUN_FOLDERS]
+    may_run = False if ended else _may_run(file, next((folder for folder in reversed(told) if folder), None))
     given_up = next(iter(named["given_up"]), {})
     return Launch(
         folder=folder,
@@ -172,20 +176,14 @@ def _said_elsewhere(why: str) -> None:
     """Do nothing about a line that is left out: it is noted where the file is read for the ranks."""
 
 
-def _may_run(file: EventFile, pid: object, run_folder: str) -> bool | None:
+def _may_run(file: EventFile, run_folder: str | None) -> bool | None:
     """Return whether a launcher that has not said that it ended runs; None where that cannot be told from here.
 
-    Nothing of it is touched.
+    It does as long as its run folder is held, by which :func:`launcher.live.runs.state_of` goes, too.
     """
-    if file.boot != boot_id():
+    if file.boot != (boot_id() or os.uname().nodename) or run_folder is None:  # its first events were removed
         return None
-    if not run_folder:  # its first events were removed
-        return None
-    if not os.path.isdir(run_folder):  # removed at the end, and by the monitor where the launcher was killed
-        return False
-    status = process_status(pid) if type(pid) is int else None
-    # In another PID namespace its number is that of another process, or of none.
-    return True if status is not None and not status.has_ended else None
+    return is_held(run_folder)
 
 
 def with_last_lines(launches: Sequence[Launch], last_ns: Mapping[int, int]) -> list[Launch]:

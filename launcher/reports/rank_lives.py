@@ -6,7 +6,6 @@ enough apart for a picture. Times are ``CLOCK_MONOTONIC`` nanoseconds.
 
 from __future__ import annotations
 
-import contextlib
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -189,6 +188,4 @@ def _launch_of(file: EventFile, launches: Sequence[Launch], own: Iterable[int]) 
         and launches[number].began_ns <= at_ns
         and (file.launcher is None or launches[number].pid == file.launcher)
     ]
-    with contextlib.suppress(ValueError):
-        return max(same, key=lambda number: launches[number].began_ns)
-    return None
+    return max(same, key=lambda number: launches[number].began_ns, default=None)

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 
 from launcher.live.live_run import LiveRun, RunLook
 from launcher.processes.exit_codes import FAILED, REFUSED, SUCCEEDED
+from launcher.records.format_versions import UnknownVersionError
 from launcher.top.header import Headers
 from launcher.top.options import make_parser
 from launcher.top.other_nodes import OtherNodes
+from launcher.top.output import encoded
 from launcher.top.rows import all_rows, in_order
 from launcher.top.snapshot import as_json, as_text
 from launcher.top.source import NoRunError, open_run
@@ -41,7 +43,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # Whoever reads has seen enough. The interpreter would complain once more when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return SUCCEEDED
-    except (OSError, ValueError) as error:
+    except (OSError, UnknownVersionError) as error:
         _complain(str(error))
         return FAILED
 
@@ -99,7 +101,7 @@ def _print(look: RunLook, others: OtherNodes | None, *, as_document: bool = Fals
     found = others.look() if others is not None else ()
     rows = in_order(all_rows(look, (row for other in found for row in other.rows)))
     text = as_json(look, rows, found) if as_document else as_text(Headers().lines(look, found), rows)
-    raw = text.encode("utf-8", errors="replace")
+    raw = encoded(text, "backslashreplace")
     while raw:
         raw = raw[os.write(1, raw) :]
 

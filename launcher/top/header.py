@@ -6,11 +6,12 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from launcher.incidents.incident_files import read_incident, read_job_incident
+from launcher.incidents.incident_files import DamagedIncidentError, read_incident, read_job_incident
 from launcher.live.launcher_log import LastIncident, LauncherLog
 from launcher.live.live_run import NodeLook, RunLook
 from launcher.live.runs import ELSEWHERE, ENDED, GOES_ON, LOST
 from launcher.processes.proc import boot_id
+from launcher.records.format_versions import UnknownVersionError
 from launcher.top.other_nodes import OtherNode
 from launcher.top.phrases import duration, one_line
 from resilience_core.system.clock import NS_PER_SECOND
@@ -139,6 +140,10 @@ def _read(incident: LastIncident) -> str:
             headlines = read_job_incident(incident.folder).headlines()
         else:
             headlines = read_incident(incident.folder).headlines()
-    except (OSError, ValueError):  # it is on another node, was removed, is damaged, or of another release
+    except (
+        OSError,
+        DamagedIncidentError,
+        UnknownVersionError,
+    ):  # it is on another node, was removed, is damaged, or of another release
         return plain
     return one_line(headlines[0]) if headlines else plain

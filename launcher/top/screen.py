@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from launcher.live.live_run import RunLook
 from launcher.top.header import HeaderLine, Headers
 from launcher.top.other_nodes import OtherNodes
+from launcher.top.output import encoded
 from launcher.top.rows import Row, all_rows, in_order, late_ones
 from launcher.top.styles import Styles
 from launcher.top.table import Table
@@ -53,7 +54,7 @@ class Screen:
 
         Raises:
             OSError: As ``look``; the terminal is as it was then.
-            ValueError: As ``look``.
+            UnknownVersionError: As ``look``.
         """
         with Waiting() as waiting:
             try:
@@ -130,7 +131,7 @@ class Screen:
             output.append(f"\x1b[{len(frame) + 1};1H\x1b[J")
         self._drawn = frame
         if output:
-            self._terminal.write("".join(output).encode("utf-8", errors="replace"))
+            self._terminal.write(encoded("".join(output), "replace"))
 
     def frame(self, found: RunLook, width: int, height: int) -> list[str]:
         """Return the lines of a screen, with their styles.

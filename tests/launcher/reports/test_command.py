@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -101,6 +103,54 @@ def test_without_standard_output_it_says_so(tmp_path: Path) -> None:
     done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert done.stderr.startswith("ft_report: error: standard output is closed")
+
+
+def with_words(folder: Path) -> Path:
+    """Return the folder of a run whose incident has characters in it that no old encoding has."""
+    run = invent_run(folder, failures=1)
+    path = run.folders[0] / "incidents" / "0001" / "incident.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"why": "größer → 你好 \ud800"}))
+    return run.folders[0]
+
+
+@pytest.mark.parametrize("settings", [{"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C"}])
+def test_what_the_encoding_of_the_output_has_not_is_escaped(tmp_path: Path, settings: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "launcher.report", str(with_words(tmp_path))]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "PYTHONIO"))}
+    for more in ([], ["--html", "-"], ["--json", "-"]):
+        done = subprocess.run(
+            [*command, *more], capture_output=True, check=True, timeout=60, env=environment | settings
+        )
+        assert done.stderr == b""
+        if not more:
+            encoding = settings.get("PYTHONIOENCODING", "utf-8")
+            assert "größer → 你好 \ud800".encode(encoding, "backslashreplace") in done.stdout
+
+
+def test_what_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = invent_run(tmp_path)
+    assert main([str(run.folders[0]), "--json", "/dev/full"]) == 2
+    assert capsys.readouterr().err == "ft_report: error: /dev/full: No space left on device\n"
+
+
+def test_what_cannot_be_read_is_not_blamed_on_the_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_report(*_: object) -> Report:
+        raise OSError(errno.EIO, "Input/output error")  # as of read(), which knows of no name
+
+    run = invent_run(tmp_path)
+    monkeypatch.setattr("launcher.report.make_report", make_report)
+    assert main([str(run.folders[0])]) == 2
+    assert capsys.readouterr().err == "ft_report: error: a file of the run cannot be read: Input/output error\n"
+
+
+def test_without_standard_error_its_messages_do_not_go_into_the_document(tmp_path: Path) -> None:
+    run = invent_run(tmp_path)
+    arguments = f"{run.folders[0]} --json - --html {tmp_path}/page.html"
+    command = f"exec {sys.executable} -m launcher.report {arguments} 2>&-"
+    done = subprocess.run(command, shell=True, stdout=subprocess.PIPE, check=True, timeout=60)
+    json.loads(done.stdout)
 
 
 def test_several_runs_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -163,6 +163,20 @@ def test_options_that_make_no_sense(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_what_the_encoding_of_the_output_has_not_is_escaped(run: Any, encoding: str) -> None:
+    run.ranks[0].open("größe→", limit=100, age=1, iteration=3)
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    for arguments in (["--once"], ["--json"]):
+        command = [sys.executable, "-c", PROGRAM, *arguments, str(run.path)]
+        said = subprocess.run(command, capture_output=True, timeout=120, check=True, env=environment)
+        assert said.stderr == b""
+        if arguments == ["--json"]:
+            json.loads(said.stdout)
+        else:
+            assert "größe→".encode(encoding, "backslashreplace") in said.stdout
+
+
 def test_a_reader_that_goes_away_is_no_error(run: Any) -> None:
     reading, writing = os.pipe()
     os.close(reading)

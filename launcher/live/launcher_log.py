@@ -69,9 +69,10 @@ class LauncherLog:
         """Of that generation, on this node."""
         self.is_between = True
         """No generation runs: the first has not begun, or the last one is over."""
-        self.restarts = 0
-        """How many of the restart budget are used, by the whole job."""
-        self.nodes = 1
+        self.restarts: int | None = None
+        """How many of the restart budget are used, by the whole job; None where that is not known."""
+        self.nodes: int | None = None
+        """How many have met; None where that is not known."""
         self._culprits: dict[int, set[int]] = {}
         self.monitor_replacements = 0
         self.unprotected_ns: int | None = None
@@ -103,8 +104,15 @@ class LauncherLog:
             self._apply(event)
         return bool(events)
 
-    def caused(self, rank: int) -> int:
-        """Return how many failures a global rank was to blame for."""
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that was written is there, its first events too; without them, nothing is known of incidents."""
+        return self.began_ns is not None or (self._tail is not None and not self.last_ns)
+
+    def caused(self, rank: int) -> int | None:
+        """Return how many failures a global rank was to blame for; None where that is not known."""
+        if not self.is_whole:
+            return None
         return sum(rank in culprits for culprits in self._culprits.values())
 
     def close(self) -> None:
@@ -127,6 +135,14 @@ class LauncherLog:
         self.launcher, self.run_folder = _count(event, "launcher"), _text(event, "run_folder")
         self.max_restarts = _count(event, "max_restarts")
         self.began_ns, self.began = at_ns, _text(event, "time") or ""
+        self.restarts, self.nodes = self.restarts or 0, self.nodes or 1
+
+    def _on_lost(self, event: dict[str, Any], at_ns: int) -> None:
+        """Take over what the first line of a file that was made anew repeats."""
+        self._on_run_folder(event, at_ns)
+        for name in ("max_restarts", "restarts"):
+            if (value := _count(event, name)) is not None:
+                setattr(self, name, value)
 
     def _on_run_folder(self, event: dict[str, Any], at_ns: int) -> None:
         self.run_folder = _text(event, "run_folder") or self.run_folder
@@ -180,6 +196,7 @@ class LauncherLog:
 
 _HANDLERS = {
     "began": LauncherLog._on_began,
+    "lost": LauncherLog._on_lost,
     "run_folder_moved": LauncherLog._on_run_folder,
     "run_folder_mended": LauncherLog._on_run_folder,
     "rendezvous": LauncherLog._on_rendezvous,

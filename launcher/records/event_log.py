@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 _ROOM_BYTES = 1 << 20
 _MOST_FILES = 10_000
 """Of one node and pid in one folder; a folder in which nothing is ever new must not be tried for ever."""
+_LASTING = ("run_folder", "max_restarts", "restarts")
+"""Facts that hold until they are told anew: a file that was made anew repeats them, for whoever reads it only."""
 _LONGEST_START_SECONDS = 30.0
 _LONGEST_END_SECONDS = 1.0
 
@@ -78,6 +80,7 @@ class EventLog:
         self._on_made_anew = on_made_anew
         self._listener = listener
         self._in_file = 0  # lines
+        self._lasting: Mapping[str, Any] = {}
         try:
             self._descriptor = self._background.call(self._open, _LONGEST_START_SECONDS)
         except (OSError, NotDoneError) as error:
@@ -94,6 +97,7 @@ class EventLog:
         """
         logger.debug("event %s %s", event, facts)
         self._listener(event, facts)
+        self._lasting = {**self._lasting, **{name: facts[name] for name in _LASTING if name in facts}}
         if self._is_first:
             self._is_first = False
             facts = {**_about_the_file(), **facts}
@@ -134,7 +138,7 @@ class EventLog:
                 self._make_anew()
             lost = self.lost
             if lost:
-                about = {} if self._in_file else _about_the_file()
+                about = {} if self._in_file else {**_about_the_file(), **self._lasting}
                 raw = _line("lost", None, {"lines": lost, **about}) + raw
             if self._is_torn:
                 raw = b"\n" + raw

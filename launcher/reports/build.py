@@ -102,6 +102,11 @@ def _run(story: Story, number: int) -> Run:
         (story.launches[index] for index in indices if index not in lost),
         key=lambda launch: (launch.exit_code or 0, launch.outcome not in (None, "succeeded")),
     )
+    nodes = len({story.node_of[index] for index in indices})
+    expected = max((member.own.nodes or 0 for each in generations for member in each.members), default=0)
+    is_about = nodes < expected or not all(launch.is_whole for launch in launches)
+    # Generations are numbered from 0 through a run, so the number of one tells of those before it.
+    highest = max((each.number for each in generations), default=0)
     return Run(
         name=os.path.basename(launches[0].folder),
         folders=tuple(dict.fromkeys(launch.folder for launch in launches)),
@@ -112,12 +117,21 @@ def _run(story: Story, number: int) -> Run:
         outcome=worst.outcome,
         exit_code=worst.exit_code,
         why=next((launch.why for launch in launches if launch.why is not None), None),
-        world_size=max((each.world_size for each in generations), default=0),
-        nodes=len({story.node_of[index] for index in indices}),
-        restarts=max(len(generations) - 1, 0),
+        world_size=_world_size(generations, is_whole=not is_about),
+        nodes=max(nodes, expected),
+        restarts=max(len(generations) - 1, highest if is_about else 0),
         began_at=_iso(launches[0].at(launches[0].began_ns)),
         nodes_lost=len({story.node_of[index] for index in lost}),
+        is_about=is_about,
     )
+
+
+def _world_size(generations: Sequence[JobGeneration], *, is_whole: bool) -> int | None:
+    """Return how many ranks the largest generation had; None where one has run and nothing tells of its ranks."""
+    known = max((each.world_size for each in generations), default=0)
+    ranks = [rank for each in generations for member in each.members for rank in member.lives]
+    known = max(known, *(rank + 1 for rank in ranks)) if ranks and not is_whole else known
+    return known if known or (is_whole and not generations) else None
 
 
 def _nodes(story: Story) -> tuple[Node, ...]:

@@ -14,9 +14,11 @@ __all__ = [
     "clock",
     "count",
     "duration",
+    "job_size",
     "limit_of",
     "nodes_lost",
     "rank_list",
+    "restarts",
     "seconds",
     "share",
     "signed_share",
@@ -85,6 +87,18 @@ def signed_share(value: float | None) -> str:
 def count(value: int | None) -> str:
     """Return a number of things, with separators of thousands."""
     return UNKNOWN if value is None else f"{value:,}"
+
+
+def job_size(ranks: int | None, nodes: int, *, is_about: bool) -> str:
+    """Return ``4 ranks on 2 nodes``, with ``~`` where that is what is left of the events."""
+    about = "~" if is_about else ""
+    told = "an unknown number of ranks" if ranks is None else f"{about}{count(ranks)} rank{'s' * (ranks != 1)}"
+    return f"{told} on {about}{count(nodes)} node{'s' * (nodes != 1)}"
+
+
+def restarts(number: int, *, is_about: bool) -> str:
+    """Return ``7 restarts``, with ``~`` where that is what is left of the events."""
+    return f"{'~' if is_about else ''}{count(number)} restart{'s' * (number != 1)}"
 
 
 def nodes_lost(number: int) -> str:

@@ -30,7 +30,7 @@ __all__ = ["Launch", "Spared", "read_launches", "with_last_lines"]
 
 _LARGEST_FACTOR = 1e6
 """A safety factor beyond that is damage."""
-_OF_RUN_FOLDERS = ("began", "run_folder_moved", "run_folder_mended")
+_OF_RUN_FOLDERS = ("began", "lost", "run_folder_moved", "run_folder_mended")
 """Events that say where the run folder is from then on."""
 _STILL_WRITES_SECONDS = 120.0
 """A launcher that has written within that time may be alive."""
@@ -73,11 +73,18 @@ class Launch(NamedTuple):
     why: str | None
     went_back: bool
     lost_lines: int
+    damaged_lines: int
+    """Of its files of events; they are left out."""
     safety_factor: float
     generations: tuple[NodeGeneration, ...]
     spared: tuple[Spared, ...]
     file: str
     """The first of its files of events."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that it has written of itself is here, as far as the rest tells."""
+        return self.is_begun_known and not self.lost_lines and not self.damaged_lines
 
     def at(self, t_ns: int) -> float:
         """Return seconds since 1970 by this machine's wall clock."""
@@ -95,10 +102,15 @@ def read_launches(folder: str, notes: list[str]) -> list[Launch]:
         OSError: The folder cannot be read.
     """
     files = []
+    damaged: collections.Counter[tuple[str, int | None]] = collections.Counter()
     for path in event_files(folder):
+        left_out: list[str] = []
         try:
-            if (file := read_event_file(path, notes.append)) is not None:
+            file = read_event_file(path, left_out.append)
+            notes += left_out
+            if file is not None:
                 files.append(file)
+                damaged[file.boot, file.launcher] += len(left_out)
         except (OSError, UnknownVersionError) as error:
             notes.append(f"{path} is left out, and so is all that this launcher did: {error}")
     files.sort(key=lambda file: (file.boot, file.events[0]["t_ns"]))
@@ -111,7 +123,7 @@ def read_launches(folder: str, notes: list[str]) -> list[Launch]:
             former.extend(file.events)  # its file was removed, and made anew
             continue
         lives.append((file._replace(epoch_ns=epoch_ns), list(file.events)))
-    launches = [_launch(folder, file, events) for file, events in lives]
+    launches = [_launch(folder, file, events, damaged[file.boot, file.launcher]) for file, events in lives]
     return sorted(launches, key=lambda launch: launch.at(launch.began_ns))
 
 
@@ -122,7 +134,7 @@ def _same_launcher(
     return same[-1] if same else None
 
 
-def _launch(folder: str, file: EventFile, events: list[dict[str, Any]]) -> Launch:
+def _launch(folder: str, file: EventFile, events: list[dict[str, Any]], damaged_lines: int) -> Launch:
     named: dict[str, list[dict[str, Any]]] = collections.defaultdict(list)
     for event in events:
         named[event["event"]].append(event)
@@ -154,6 +166,7 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]]) -> Launc
         why=text_or_none(ended.get("why")) or text_or_none(given_up.get("why")),
         went_back=bool(ended.get("went_back")),
         lost_lines=sum(event["lines"] for event in named["lost"] if type(event.get("lines")) is int),
+        damaged_lines=damaged_lines,
         safety_factor=factor if isinstance(factor, float) and 1 <= factor < _LARGEST_FACTOR else 5.0,
         generations=tuple(() if began else generations_unstarted(named, lines)) + tuple(generations_of(named)),
         spared=tuple(_spared(named["near_miss"])),

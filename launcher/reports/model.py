@@ -92,8 +92,8 @@ class Run(NamedTuple):
     exit_code: int | None
     why: str | None
     """Why it was given up."""
-    world_size: int
-    """How many ranks its largest generation had."""
+    world_size: int | None
+    """How many ranks its largest generation had; None where that was not written down."""
     nodes: int
     restarts: int
     """How many generations followed another one."""
@@ -101,6 +101,8 @@ class Run(NamedTuple):
     """Wall clock, ISO 8601 with the time zone."""
     nodes_lost: int = 0
     """On how many of its nodes the launcher has ended without a word, while others went on."""
+    is_about: bool = False
+    """Events of it are missing, or those of a node: its ranks, nodes and restarts are what the rest tells."""
 
 
 class Node(NamedTuple):

@@ -35,6 +35,9 @@ CATEGORIES = (
 """In the order in which they are shown. Together they are the whole wall time."""
 
 
+_LITTLE_ROOM = 0.2
+
+
 class Limit(NamedTuple):
     """One limit against what was observed. Seconds are durations."""
 
@@ -61,6 +64,11 @@ class Limit(NamedTuple):
     """How many were observed."""
     option: str
     """The command-line option that sets it."""
+
+    @property
+    def is_close(self) -> bool:
+        """Whether there is little room: close calls are counted from the same share."""
+        return self.room is not None and self.room < _LITTLE_ROOM
 
 
 class SlowRank(NamedTuple):

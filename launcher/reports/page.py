@@ -14,12 +14,13 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from launcher.reports.formats import clock, count, duration, nodes_lost
+from launcher.reports.formats import clock, count, duration
 from launcher.reports.model import Report, Run, wall_seconds
 from launcher.reports.page_incidents import headline, incidents
 from launcher.reports.page_markup import Markup, Part, element, plain
 from launcher.reports.page_tables import ledger, limits, near_misses, notes, recommendations, slow_ranks, table
 from launcher.reports.page_timeline import timeline
+from launcher.reports.phrases import outcome, restarts_of, size_of
 
 __all__ = ["page", "write_page"]
 
@@ -90,28 +91,16 @@ def _state(report: Report) -> Markup:
     last = report.runs[-1] if report.runs else None
     if last is None or last.outcome is None:
         return element("span", "no end was written", class_="badge close")
-    return element("span", _outcome(last), class_="badge good" if last.exit_code == 0 else "badge culprit")
-
-
-def _outcome(run: Run) -> str:
-    if run.is_running:
-        return "still running"
-    lost = f", {nodes_lost(run.nodes_lost)}" if run.nodes_lost else ""
-    if run.outcome is None:
-        return f"no end was written{lost}"
-    return f"{run.outcome}{'' if run.exit_code is None else f', exit code {run.exit_code}'}{lost}"
+    return element("span", outcome(last), class_="badge good" if last.exit_code == 0 else "badge culprit")
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:
-    world = max((run.world_size for run in report.runs), default=0)
-    nodes = max((run.nodes for run in report.runs), default=0)
-    restarts = sum(run.restarts for run in report.runs)
     last = report.runs[-1] if report.runs else None
     facts = [
-        ("job", f"{count(world)} ranks on {count(nodes)} {'node' if nodes == 1 else 'nodes'}"),
+        ("job", size_of(report)),
         ("lasts until now" if report.is_running else "lasted", duration(wall_seconds(report))),
         ("began", clock(report.began_at, report.began_epoch, 0.0)),
-        ("restarts", count(restarts)),
+        ("restarts", restarts_of(report).partition(" ")[0]),
         ("incidents", count(len(report.incidents))),
     ]
     if report.near_misses:
@@ -140,12 +129,13 @@ def _runs(runs: tuple[Run, ...]) -> Markup:
             run.name,
             run.began_at.replace("T", " ")[:19],
             duration((run.ended if run.ended is not None else run.last_seen) - run.began),
-            f"{count(run.world_size)} on {count(run.nodes)}",
-            count(run.restarts),
-            _outcome(run),
+            f"{about}{count(run.world_size)} on {about}{count(run.nodes)}",
+            f"{about}{count(run.restarts)}",
+            outcome(run),
             run.why or "",
         )
         for run in runs
+        for about in ("~" if run.is_about else "",)
     ]
     return table(("run", "began", "wall time", "ranks on nodes", "restarts", "end", "because"), rows, (2, 4))
 

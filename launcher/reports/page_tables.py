@@ -12,8 +12,6 @@ from launcher.reports.page_words import some
 
 __all__ = ["ledger", "limits", "near_misses", "notes", "recommendations", "slow_ranks", "table"]
 
-_CLOSE = 0.2
-"""With less room than this a limit is close: close calls are counted from the same share."""
 _MOST_ROWS = 200
 _LABELLED_EVERYWHERE, _LABELLED_IN_A_WIDE_WINDOW = 0.45, 0.16
 """Shares of the bar in which a name has room, on a phone, too, or on a wide window alone."""
@@ -152,7 +150,6 @@ def limits(report: Report) -> Markup:
 
 
 def _limit(limit: Limit) -> Markup:
-    is_close = limit.room is not None and limit.room < _CLOSE
     badges = [
         element("span", text, class_="badge close")
         for text in (
@@ -167,8 +164,8 @@ def _limit(limit: Limit) -> Markup:
     return element(
         "div",
         element("div", element("strong", limit.kind, class_="foreign"), badges, class_="limit-name"),
-        _limit_bar(limit, is_close),
-        element("div", room, class_="limit-room close-text" if is_close else "limit-room"),
+        _limit_bar(limit),
+        element("div", room, class_="limit-room close-text" if limit.is_close else "limit-room"),
         element(
             "div",
             f"longest {longest}{by}, typical {duration(limit.typical)}, {count(limit.samples)} observed; ",
@@ -180,12 +177,14 @@ def _limit(limit: Limit) -> Markup:
     )
 
 
-def _limit_bar(limit: Limit, is_close: bool) -> Markup:
+def _limit_bar(limit: Limit) -> Markup:
     parts: list[Part] = [element("rect", width="100%", height=14, class_="track")]
     said = "the limit, or the longest that was observed, is not known"
     if limit.room is not None:
         used = min(max(1 - limit.room, 0.0), 1.0) * 100
-        parts.append(element("rect", width=f"{used:.2f}%", height=14, class_="used-close" if is_close else "used"))
+        parts.append(
+            element("rect", width=f"{used:.2f}%", height=14, class_="used-close" if limit.is_close else "used")
+        )
         said = f"{signed_share(1 - limit.room)} of the limit used"
         if limit.typical is not None and limit.seconds:
             at = f"{min(limit.typical / limit.seconds, 1.0) * 100:.2f}%"

@@ -11,13 +11,13 @@ from launcher.reports.formats import (
     count,
     duration,
     limit_of,
-    nodes_lost,
     rank_list,
     seconds,
     share,
     signed_share,
 )
-from launcher.reports.model import Incident, Ledger, LedgerEntry, Report, Run, Suspect, wall_seconds
+from launcher.reports.model import Incident, Ledger, LedgerEntry, Report, Suspect, wall_seconds
+from launcher.reports.phrases import outcome, restarts_of, size_of
 
 __all__ = ["lines"]
 
@@ -25,7 +25,6 @@ _MOST_INCIDENTS = 5
 _MOST_NOTES = 8
 _MOST_ROWS = 6
 _MOST_CULPRITS = 3
-_LITTLE_ROOM = 0.2
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 
 
@@ -60,18 +59,14 @@ def _fitted(line: str, width: int, *, is_styled: bool) -> str:
 
 
 def _head(report: Report) -> Iterator[str]:
-    ranks, nodes = max((run.world_size for run in report.runs), default=0), len(report.nodes)
-    costs, restarts = report.ledger, sum(run.restarts for run in report.runs)
+    costs = report.ledger
     steps = f"; {_steps(costs)}" if costs.entries else ""
     yield f"RUN {report.title}"
-    yield (
-        f"  {count(ranks)} rank{'s' * (ranks != 1)} on {count(nodes)} node{'s' * (nodes != 1)}, {_outcome(report)}, "
-        f"{count(restarts)} restart{'s' * (restarts != 1)}"
-    )
+    yield f"  {size_of(report)}, {_outcome(report)}, {restarts_of(report)}"
     yield f"  {clock(report.began_at, report.began_epoch, 0.0)}, {duration(wall_seconds(report))}{steps}"
     if len(report.runs) > 1:
         for run in report.runs:
-            yield f"  {run.name}: {duration(run.last_seen - run.began)}, {_ended(run)}"
+            yield f"  {run.name}: {duration(run.last_seen - run.began)}, {outcome(run)}"
 
 
 def _steps(costs: Ledger) -> str:
@@ -83,16 +78,7 @@ def _steps(costs: Ledger) -> str:
 
 
 def _outcome(report: Report) -> str:
-    return "still running" if report.is_running and not report.runs[-1].is_running else _ended(report.runs[-1])
-
-
-def _ended(run: Run) -> str:
-    lost = f", {nodes_lost(run.nodes_lost)}" if run.nodes_lost else ""
-    if run.is_running:
-        return f"still running{lost}"
-    if run.outcome is None:
-        return f"its end was not written{lost}"
-    return f"{run.outcome}{f' (exit code {run.exit_code})' if run.exit_code is not None else ''}{lost}"
+    return "still running" if report.is_running and not report.runs[-1].is_running else outcome(report.runs[-1])
 
 
 def _ledger(report: Report, width: int, bar: str) -> Iterator[str]:
@@ -170,17 +156,17 @@ def _near_misses(report: Report) -> Iterator[str]:
 
 
 def _limits(report: Report) -> Iterator[str]:
-    known = [(limit, limit.room) for limit in report.limits if limit.room is not None]
+    known = [limit for limit in report.limits if limit.room is not None]
     if not known:
         return
     rows = known[:_MOST_ROWS]
-    names = max(len("LIMITS"), *(len(limit.kind) for limit, _ in rows))
+    names = max(len("LIMITS"), *(len(limit.kind) for limit in rows))
     yield ""
     yield f"{'LIMITS':<{names + 2}}  {'limit':>8}  {'longest':>8}  {'observed':>9}  {'room':>6}"
-    for limit, room in rows:
+    for limit in rows:
         row = f"  {limit.kind:<{names}}  {limit_of(limit.seconds):>8}  {duration(limit.longest):>8}"
-        short = "  short" if room < _LITTLE_ROOM else ""
-        yield f"{row}  {count(limit.samples):>9}  {signed_share(room):>6}{short}"
+        short = "  short" if limit.is_close else ""
+        yield f"{row}  {count(limit.samples):>9}  {signed_share(limit.room):>6}{short}"
 
 
 def _slow_ranks(report: Report) -> Iterator[str]:

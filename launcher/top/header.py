@@ -51,8 +51,10 @@ class Headers:
         if incidents:
             node = max(incidents, key=lambda node: node.log.incident.t_ns if node.log.incident is not None else 0)
             lines.append(HeaderLine(self.incident_sentence(node.log, look.seen_ns)))
-        else:
+        elif all(node.log.is_whole for node in look.nodes):
             lines.append(HeaderLine("no incident so far"))
+        else:
+            lines.append(HeaderLine("incidents: unknown, as events of the run are not here"))
         for other in others:
             if other.problem is not None:
                 lines.append(HeaderLine(f"{one_line(other.url)}: {other.problem}", is_bad=True))
@@ -79,7 +81,7 @@ class Headers:
     def _node_line(self, node: NodeLook, now_ns: int) -> HeaderLine:
         log = node.log
         parts = [f"node {one_line(log.node or 'unknown')}"]
-        if log.nodes > 1:
+        if log.nodes is not None and log.nodes > 1:
             parts.append(f"{log.nodes} nodes")
         if node.generation is not None:
             since = ""
@@ -89,7 +91,7 @@ class Headers:
         elif node.state == GOES_ON:
             parts.append("no generation" if log.generation is None else f"generation {log.generation} is over")
         of = f" of {log.max_restarts}" if log.max_restarts is not None else ""
-        parts.append(f"{log.restarts}{of} restarts used")
+        parts.append(f"{'?' if log.restarts is None and not log.is_whole else log.restarts or 0}{of} restarts used")
         return HeaderLine(", ".join(parts))
 
     def _troubles(self, node: NodeLook, now_ns: int) -> list[HeaderLine]:

@@ -272,9 +272,38 @@ def test_of_a_launcher_whose_files_were_removed_the_rest_is_told(tmp_path: Path)
     assert "unknown" not in found
     assert (report.ledger.repeated, report.ledger.steps, report.ledger.step_seconds) == (7 + 8, 60, None)
     assert [[culprit.rank for culprit in incident.culprits] for incident in report.incidents] == [[1], [0]]
-    assert report.runs[0].restarts == 2
+    assert (report.runs[0].restarts, report.runs[0].is_about) == (2, True)
     assert any("its first events are missing" in note for note in report.notes)
     assert not any("figures.jsonl is left out" in note for note in report.notes)
+
+
+def test_the_head_of_a_run_whose_files_were_removed_marks_what_it_counts(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=[Failure(7, 1), Failure(17, 0), Failure(27, 1)], steps=40, lines=200)
+    emptied(run, run.lives[2].started + 2.0)
+    report = reported(run)
+    assert len(report.generations) == 2
+    assert "  ~2 ranks on ~1 node, succeeded (exit code 0), ~3 restarts" in text_of(report)
+    shown = page(report)
+    assert "~2 ranks on ~1 node" in shown
+    assert "<dd>~3</dd>" in shown
+
+
+@pytest.mark.parametrize("damage", [{"pids": 7}, {"pids": {}}, {"event": 5}])
+def test_a_number_of_ranks_that_is_not_known_is_not_called_none(tmp_path: Path, damage: dict[str, Any]) -> None:
+    run = invent_run(tmp_path, failures=0, steps=20, has_figures=False)
+    rewritten(run.folders[0] / "events.jsonl", lambda e: e | damage if e["event"] == "started" else e)
+    report = reported(run)
+    assert report.runs[0].world_size is None
+    assert any(line.startswith("  an unknown number of ranks on ") for line in text_of(report))
+    assert "an unknown number of ranks on " in page(report)
+
+
+def test_without_the_folder_of_a_node_the_head_says_how_many_nodes_there_were(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, ranks=4, nodes=2, failures=[Failure(17, 1)], steps=30, own_folders=True)
+    report = make_report([str(run.folders[0])])
+    assert any(
+        line.startswith("  ~2 ranks on ~2 nodes, succeeded (exit code 0), ~1 restart") for line in text_of(report)
+    )
 
 
 def test_of_a_run_that_goes_on_whose_files_were_removed_the_last_line_tells_whether_it_runs(
@@ -312,7 +341,7 @@ def test_a_job_that_ended_well_after_a_node_was_lost_says_both(tmp_path: Path, s
     text = "\n".join(text_of(report))
     assert "6 ranks on 3 nodes, succeeded (exit code 0), 1 node was lost, 1 restart" in text
     assert f"{duration(run.seconds)};" in text
-    assert "succeeded, exit code 0, 1 node was lost" in page(report)
+    assert "succeeded (exit code 0), 1 node was lost" in page(report)
 
 
 def test_a_node_that_began_later_was_not_in_the_job_before(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_says_that_a_run_goes_on_and_how_one_has_ended() -> None:
     assert "still running" in running
     assert "and it still goes on" in running
     ended = Read(page(story())).text()
-    assert "succeeded, exit code 0" in ended
+    assert "succeeded (exit code 0)" in ended
     assert "still" not in ended
 
 
@@ -196,7 +196,7 @@ def test_several_runs_have_a_table() -> None:
     second = report.runs[0]._replace(name="pretrain-7b-again", outcome="failed", exit_code=1, why="no restart is left")
     text = Read(page(report._replace(runs=(*report.runs, second)))).text()
     assert "pretrain-7b-again 2026-09-21 14:13:20" in text
-    assert text.count("failed, exit code 1") == 2
+    assert text.count("failed (exit code 1)") == 2
     assert "generation 0 of pretrain-7b" in text
 
 

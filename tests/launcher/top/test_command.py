@@ -163,6 +163,31 @@ def test_options_that_make_no_sense(
     assert message in capsys.readouterr().err
 
 
+def test_of_a_run_folder_alone_restarts_and_incidents_are_not_known(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    said = call(run.folder.path, "--once", cwd=tmp_path / "elsewhere")
+    lines = said.stdout.splitlines()
+    assert lines[1].endswith("generation 0, ? restarts used")
+    assert lines[2] == "incidents: unknown, as events of the run are not here"
+    assert [line.split()[-3] for line in lines[5:]] == ["-", "-"]
+    document = json.loads(call(run.folder.path, "--json", cwd=tmp_path / "elsewhere").stdout)
+    (node,) = document["nodes"]
+    assert (node["restarts"], node["nodes"], node["last_incident"]) == (None, None, None)
+    assert {(rank["restarts"], rank["caused"]) for rank in document["ranks"]} == {(None, None)}
+
+
+def test_a_run_whose_log_folder_was_emptied_is_shown_with_its_ranks(run: Any) -> None:
+    run.stop()
+    run.start([0, 1], restarts=2)
+    os.unlink(run.log.path)
+    run.write("checkpoint", generation=1)  # whatever comes next
+    said = call(str(run.path), "--once").stdout.splitlines()
+    assert said[0] == "run run-1"
+    assert said[1].endswith("generation 1, 2 of 3 restarts used")
+    assert said[2] == "incidents: unknown, as events of the run are not here"
+    assert sorted(line.split()[0] for line in said[5:]) == ["0", "1"]
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_what_the_encoding_of_the_output_has_not_is_escaped(run: Any, encoding: str) -> None:
     run.ranks[0].open("größe→", limit=100, age=1, iteration=3)

@@ -1,0 +1,34 @@
+"""What a terminal and a page say of a run in the same words."""
+
+from __future__ import annotations
+
+from launcher.reports.formats import job_size, nodes_lost, restarts
+from launcher.reports.model import Report, Run
+
+__all__ = ["outcome", "restarts_of", "size_of"]
+
+
+def outcome(run: Run) -> str:
+    """Return how a run has ended, or that it goes on."""
+    lost = f", {nodes_lost(run.nodes_lost)}" if run.nodes_lost else ""
+    if run.is_running:
+        return f"still running{lost}"
+    if run.outcome is None:
+        return f"no end was written{lost}"
+    return f"{run.outcome}{f' (exit code {run.exit_code})' if run.exit_code is not None else ''}{lost}"
+
+
+def size_of(report: Report) -> str:
+    """Return how many ranks ran on how many nodes; of several runs, the most."""
+    known = [run.world_size for run in report.runs if run.world_size is not None]
+    nodes = max((run.nodes for run in report.runs), default=0)
+    return job_size(max(known, default=None if report.runs else 0), nodes, is_about=_is_about(report))
+
+
+def restarts_of(report: Report) -> str:
+    """Return how many restarts all runs had."""
+    return restarts(sum(run.restarts for run in report.runs), is_about=_is_about(report))
+
+
+def _is_about(report: Report) -> bool:
+    return any(run.is_about for run in report.runs)

@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import select
 import signal
 import statistics
 import subprocess
@@ -40,6 +41,7 @@ _INSIDE = "FT_BENCH_INSIDE"
 _PORT = 29871
 _PAGE = f"http://127.0.0.1:{_PORT}/metrics"
 _LONGEST_JOB_SECONDS = 300.0
+_LONGEST_START_SECONDS = 60.0
 
 
 class Job:
@@ -83,6 +85,10 @@ class Job:
                     time.sleep(0.02)
                 meanwhile()
                 code = launcher.wait(max(1.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                raise SystemExit(
+                    f"the launcher has not ended within {_LONGEST_JOB_SECONDS:g} s; see {self.said}"
+                ) from None
             finally:
                 if launcher.poll() is None:
                     launcher.kill()
@@ -158,7 +164,8 @@ def _stopped(job: Job) -> None:
             stack.callback(reader.kill)
             os.close(secondary)
             stack.callback(os.close, primary)
-            os.read(primary, 1)  # it has begun to draw
+            if not select.select([primary], [], [], _LONGEST_START_SECONDS)[0]:
+                raise SystemExit(f"ft_top has drawn nothing within {_LONGEST_START_SECONDS:g} s")
             reader.send_signal(signal.SIGSTOP)
 
         job.run([], meanwhile=look)
@@ -204,15 +211,28 @@ def main() -> int:
                     medians.setdefault((name, how), []).append(statistics.median(seconds))
                     worst[name, how] = max(worst.get((name, how), 0.0), *seconds)
     print(f"{arguments.rounds} rounds of {arguments.restarts} restarts each; load {os.getloadavg()[0]:.1f}")
-    print("condition   after a death: median, most, ratio    after a deadline: median, most, ratio")
+    print(*table(chosen, medians, worst), sep="\n")
+    return 0
+
+
+def table(
+    chosen: list[str], medians: dict[tuple[str, str], list[float]], worst: dict[tuple[str, str], float]
+) -> Iterator[str]:
+    """Yield the lines of a table.
+
+    Args:
+        chosen: The conditions.
+        medians: Of each condition and kind of fault, one for each round (seconds).
+        worst: The longest restart of all rounds.
+    """
+    yield "condition   after a death: median, most, ratio    after a deadline: median, most, ratio"
     for name in chosen:
         cells = []
         for how in ("kill", "hang"):
             mine, plain = medians[name, how], medians["plain", how]
             ratio = statistics.median(one / other for one, other in zip(mine, plain, strict=True))
             cells.append(f"{statistics.median(mine) * 1e3:7.1f} ms {worst[name, how] * 1e3:7.1f} ms {ratio:5.2f}")
-        print(f"{name:10}  {cells[0]:37} {cells[1]}")
-    return 0
+        yield f"{name:10}  {cells[0]:37} {cells[1]}"
 
 
 @contextlib.contextmanager

@@ -42,6 +42,9 @@ from resilience_core.system.proc import process_start_time, stat_fields
 
 _PROGRAM = "import sys; from launcher.top import main; sys.exit(main())"
 _LIMIT_NS = 20 * NS_PER_SECOND
+_LONGEST_START_SECONDS = 60.0
+_LONGEST_END_SECONDS = 10.0
+"""How long ft_top may take to show its table, and to end when it is asked to."""
 
 
 class Ranks:
@@ -123,22 +126,39 @@ def watch(ranks: Ranks, log_folder: str, options: argparse.Namespace) -> tuple[f
     try:
         while not is_shown or time.monotonic() < began + options.seconds:
             ranks.move()
+            if not is_shown and time.monotonic() > began + _LONGEST_START_SECONDS:
+                raise SystemExit(f"ft_top has shown no table within {_LONGEST_START_SECONDS:g} s")
             if not select.select([terminal], [], [], 0.01)[0]:
                 continue
-            raw = os.read(terminal, 1 << 16)
+            raw = read_terminal(terminal)
+            if not raw:
+                raise SystemExit("ft_top has ended by itself")
             if is_shown:
                 frames, written = frames + 1, written + len(raw)
             elif b"steps/s" in raw:
                 is_shown, began, used = True, time.monotonic(), processor_seconds(pid)
         used, wall = processor_seconds(pid) - used, time.monotonic() - began
     finally:
-        os.kill(pid, signal.SIGTERM)
-        with contextlib.suppress(OSError):
-            while os.read(terminal, 1 << 16):
-                pass
-        os.waitpid(pid, 0)
-        os.close(terminal)
+        end(pid, terminal)
     return used, wall, frames, written
+
+
+def end(pid: int, terminal: int) -> None:
+    """Ask ft_top to end, and kill it where it does not; read what it writes meanwhile."""
+    os.kill(pid, signal.SIGTERM)
+    until = time.monotonic() + _LONGEST_END_SECONDS
+    while select.select([terminal], [], [], max(0.0, until - time.monotonic()))[0] and read_terminal(terminal):
+        pass
+    os.kill(pid, signal.SIGKILL)  # it is no more than a zombie where it has ended
+    os.waitpid(pid, 0)
+    os.close(terminal)
+
+
+def read_terminal(terminal: int) -> bytes:
+    """Return what was written to the other end; nothing once that is closed."""
+    with contextlib.suppress(OSError):
+        return os.read(terminal, 1 << 16)
+    return b""
 
 
 def processor_seconds(pid: int) -> float:

@@ -30,6 +30,9 @@ _TRAINING = Path(__file__).with_name("training.py")
 _KINDS = ("hang", "raise", "exit", "kill", "segfault")
 _RANKS = 2
 _WITHIN = 0.01
+_LONGEST_START_SECONDS = 120.0
+_LONGEST_SECONDS_OF_A_FAULT = 30.0
+_LONGEST_REPORT_SECONDS = 120.0
 
 
 class Fault(NamedTuple):
@@ -84,9 +87,13 @@ def compare(folder: Path, faults: list[Fault], *launcher: str) -> Compared:
     environment = {**os.environ, "PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"}
     with (folder / "output.txt").open("wb") as output:
         began = time.monotonic()
-        code = subprocess.run(
-            command, stdout=output, stderr=output, env=environment, cwd=folder, check=False
-        ).returncode
+        longest = _LONGEST_START_SECONDS + _LONGEST_SECONDS_OF_A_FAULT * len(faults)
+        try:
+            code = subprocess.run(
+                command, stdout=output, stderr=output, env=environment, cwd=folder, check=False, timeout=longest
+            ).returncode
+        except subprocess.TimeoutExpired:
+            raise SystemExit(f"the job has not ended within {longest:g} s; see {folder}/output.txt") from None
         wall = time.monotonic() - began
     report = subprocess.run(
         [sys.executable, "-m", "launcher.report", "--json", "-", str(logs)],
@@ -94,11 +101,21 @@ def compare(folder: Path, faults: list[Fault], *launcher: str) -> Compared:
         capture_output=True,
         text=True,
         check=True,
+        timeout=_LONGEST_REPORT_SECONDS,
     )
-    return _judged(json.loads(report.stdout), faults, counted_again(folder), wall, code)
+    return judged(json.loads(report.stdout), faults, counted_again(folder), wall, code)
 
 
-def _judged(report: dict[str, Any], faults: list[Fault], counted: int, wall: float, code: int) -> Compared:
+def judged(report: dict[str, Any], faults: list[Fault], counted: int, wall: float, code: int) -> Compared:
+    """Return a report beside what was measured.
+
+    Args:
+        report: Of ft_report, as JSON.
+        faults: Those that were committed.
+        counted: How many steps were done again, by the script.
+        wall: By the clock around the launcher.
+        code: The launcher's exit code.
+    """
     ledger = report["ledger"]
     seconds = sum(entry["seconds"] for entry in ledger["entries"])
     wrong = []
@@ -109,8 +126,9 @@ def _judged(report: dict[str, Any], faults: list[Fault], counted: int, wall: flo
     if abs(seconds - wall) > _WITHIN * wall:
         wrong.append(f"the ledger comes to {seconds:.3f} s, the clock around the launcher to {wall:.3f} s")
     named = [[culprit["rank"] for culprit in incident["culprits"]] for incident in report["incidents"]]
-    if named != [[fault.rank] for fault in faults]:
-        wrong.append(f"blamed {named}, and at fault were {[fault.rank for fault in faults]}")
+    at_fault = [[fault.rank] for fault in faults]
+    if named != at_fault:
+        wrong.append(f"blamed {named}, and at fault were {at_fault}")
     return Compared(ledger["repeated"], counted, seconds, wall, tuple(wrong), report)
 
 

@@ -32,3 +32,25 @@ def test_it_watches_ranks_that_move_and_leaves_nothing(tmp_path: Path) -> None:
     assert float(found[1]) > 0
     assert int(found[3]) >= 3
     assert list(tmp_path.iterdir()) == []
+
+
+PATCHED = """
+import sys
+from benchmarks import top
+top._PROGRAM, top._LONGEST_START_SECONDS, top._LONGEST_END_SECONDS = sys.argv.pop(1), 1.0, 0.5
+sys.exit(top.main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(1000)", "has shown no table within 1 s"),
+        ("pass", "has ended by itself"),
+    ],
+)
+def test_it_waits_neither_for_a_table_nor_for_an_end_that_never_come(tmp_path: Path, program: str, said: str) -> None:
+    command = [sys.executable, "-c", PATCHED, program, "--ranks", "1", "--seconds", "1", "--parent", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, f"ft_top {said}\n")
+    assert list(tmp_path.iterdir()) == []

@@ -16,6 +16,9 @@ _ENTER = b"\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J"
 """Alternate screen, no cursor, empty."""
 _LEAVE = b"\x1b[0m\x1b[999;1H\x1b[?25h\x1b[?1049l"
 """The last line is for terminals without an alternate screen, where the frame stays and a prompt follows it."""
+_CONTROLLING = "/dev/tty"
+"""The terminal that controls a process, which may open it whoever's it is."""
+_LARGEST_PIECE = 1 << 16
 _PATIENCE_MS = 200
 """How long to wait at the end for a terminal that takes nothing."""
 
@@ -28,7 +31,8 @@ class Terminal:
     """One terminal, by the descriptor of standard output, and of standard input where that is a terminal, too.
 
     Everything is written through an open file of its own that does not block: a terminal that is stopped (Ctrl-S) or
-    whose reader hangs costs frames and no signal. O_NONBLOCK on the shared one would be everybody's.
+    whose reader hangs costs frames and no signal. O_NONBLOCK on the shared one would be everybody's, so where there is
+    no way to open the terminal again, it gets byte after byte, each once it says that it takes one.
 
     Args:
         output: A descriptor of a terminal.
@@ -41,17 +45,14 @@ class Terminal:
         self._modes = output if keys is None else keys
         self._found: list[Any] | None = None
         self._own = -1
+        self._piece = _LARGEST_PIECE
         self._pending = b""
         self.is_entered = False
 
     def enter(self) -> None:
         """Take the terminal over: the other screen, no cursor, keys without echo and without waiting for a line."""
         if self._own < 0:
-            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-            try:
-                self._own = os.open(descriptor_path(self._shared), flags)
-            except OSError:  # proc(5) is missing, or the terminal is another user's (su)
-                self._own = os.dup(self._shared)
+            self._open()
         if self.keys is not None:
             with contextlib.suppress(termios.error):
                 found = termios.tcgetattr(self._modes)
@@ -63,6 +64,18 @@ class Terminal:
         self.is_entered = True
         self._pending = b""
         self.write(_ENTER)
+
+    def _open(self) -> None:
+        flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        paths = [descriptor_path(self._shared)]
+        with contextlib.suppress(OSError):
+            os.tcgetpgrp(self._shared)  # raises unless this is the terminal that controls the process
+            paths.append(_CONTROLLING)
+        for path in paths:
+            with contextlib.suppress(OSError):  # proc(5) is missing, or the terminal is another user's (su)
+                self._own, self._piece = os.open(path, flags), _LARGEST_PIECE
+                return
+        self._own, self._piece = os.dup(self._shared), 1
 
     def leave(self) -> None:
         """Give the terminal back as it was found; never raises, and waits only a moment for one that takes nothing.
@@ -143,13 +156,24 @@ class Terminal:
             return True
 
     def _flush(self) -> None:
+        sent = 0
         try:
-            while self._pending:
-                self._pending = self._pending[os.write(self._own, self._pending) :]
+            while sent < len(self._pending) and self._takes():
+                sent += os.write(self._own, self._pending[sent : sent + self._piece])
         except BlockingIOError:
             pass
         except OSError as error:
             raise TerminalGoneError from error
+        finally:
+            self._pending = self._pending[sent:]
+
+    def _takes(self) -> bool:
+        """Return whether the terminal takes a piece without waiting; one that does not block says so by itself."""
+        if self._piece > 1:
+            return True
+        poller = select.poll()
+        poller.register(self._own, select.POLLOUT)
+        return any(event & select.POLLOUT for _, event in poller.poll(0))
 
     def _is_hung_up(self) -> bool:
         poller = select.poll()

@@ -26,6 +26,8 @@ from launcher.top import main
 sys.exit(main())
 """
 
+_UNFINISHED = re.compile(rb"\x1b(\[[?0-9;]*)?$")
+"""The begin of a sequence whose rest is still to be read."""
 _PIECE = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|([^\x1b])", re.DOTALL)
 
 
@@ -33,7 +35,7 @@ def screen_of(raw: bytes, columns: int, lines: int) -> list[str]:
     """What a terminal shows after these bytes; the few sequences that ft_top uses."""
     grid = [[" "] * columns for _ in range(lines)]
     row = column = 0
-    for match in _PIECE.finditer(raw.decode("utf-8", errors="replace")):
+    for match in _PIECE.finditer(_UNFINISHED.sub(b"", raw).decode("utf-8", errors="replace")):
         numbers, letter, character = match.groups()
         if character == "\n":
             row = min(row + 1, lines - 1)

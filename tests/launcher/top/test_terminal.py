@@ -161,9 +161,29 @@ def test_a_terminal_that_is_hung_up_ends_it_where_sighup_is_ignored(run: Any, to
     assert shown.errors == ""
 
 
-def test_a_reader_that_takes_nothing_keeps_no_signal_away(run: Any, top: StartTop) -> None:
+WITHOUT_PROC = START + """
+from launcher.top import terminal
+terminal.descriptor_path = lambda descriptor: "/nowhere"
+sys.exit(main())
+"""
+SHARED = WITHOUT_PROC.replace("fcntl.ioctl(0, termios.TIOCSCTTY, 0)", "")
+
+
+@pytest.mark.parametrize("program", [WITHOUT_PROC, SHARED])
+def test_it_shows_and_leaves_a_terminal_that_it_cannot_open_by_proc(run: Any, top: StartTop, program: str) -> None:
+    shown = top(str(run.path), program=program)
+    shown.shows("step")
+    run.ranks[0].open("checkpointing", limit=50, iteration=4)
+    shown.shows("> checkpointing")
+    shown.press(b"q")
+    assert shown.wait() == 0
+    shown.assert_left_as_found()
+
+
+@pytest.mark.parametrize("program", [PROGRAM, WITHOUT_PROC, SHARED])
+def test_a_reader_that_takes_nothing_keeps_no_signal_away(run: Any, top: StartTop, program: str) -> None:
     """The terminal's buffer is full: somebody has pressed Ctrl-S, or the other end is stopped."""
-    shown = top(str(run.path), "--interval", "0.05", columns=200, lines=60)
+    shown = top(str(run.path), "--interval", "0.05", columns=200, lines=60, program=program)
     shown.shows("step")
     end = time.monotonic() + 60
     frames_left = 20

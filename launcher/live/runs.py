@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from launcher.live.launcher_log import LauncherLog
 from launcher.processes.proc import boot_id
-from launcher.records.event_files import event_files
+from launcher.records.event_files import event_files, runs_below
 from launcher.records.format_versions import UnknownVersionError
 from launcher.records.private_folders import is_held
 
@@ -79,14 +79,8 @@ def find_runs(parent: str, at_most: int = 20) -> list[FoundRun]:
     Raises:
         OSError: The folder cannot be read.
     """
-    dated = []
-    for name in os.listdir(parent):
-        path = os.path.join(parent, name)
-        with contextlib.suppress(OSError):
-            if not os.path.islink(path) and (files := event_files(path)):
-                dated.append((max(os.stat(file).st_mtime_ns for file in files), path))
     found = []
-    for _, path in sorted(dated, reverse=True)[:at_most]:
+    for path in runs_below(parent)[:at_most]:
         with contextlib.suppress(OSError, UnknownVersionError):
             found.append(read_run(path))
     return found

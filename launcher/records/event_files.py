@@ -25,6 +25,7 @@ __all__ = [
     "event_of",
     "read_event_file",
     "read_events",
+    "runs_below",
 ]
 
 FORMAT_VERSION = 1
@@ -46,6 +47,24 @@ def event_files(log_folder: str | os.PathLike[str], stem: str = EVENTS) -> list[
     log_folder = os.fspath(log_folder)  # os.listdir takes None for the working folder
     names = sorted(os.listdir(log_folder))
     return [os.path.join(log_folder, name) for name in names if name.startswith(stem) and name.endswith(".jsonl")]
+
+
+def runs_below(parent: str | os.PathLike[str]) -> list[str]:
+    """Return the log folders of runs in a folder of such, the one first in which events were written last.
+
+    Links are left out (``latest``), and so is what cannot be read.
+
+    Raises:
+        OSError: The folder itself cannot be read.
+    """
+    parent = os.fspath(parent)
+    dated = []
+    for name in os.listdir(parent):
+        path = os.path.join(parent, name)
+        with contextlib.suppress(OSError):
+            if not os.path.islink(path) and (files := event_files(path)):
+                dated.append((max(os.stat(file).st_mtime_ns for file in files), path))
+    return [path for _, path in sorted(dated, reverse=True)]
 
 
 def read_events(log_folder: str | os.PathLike[str], stem: str = EVENTS) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from launcher.records import latest
-from launcher.records.event_files import event_files
+from launcher.records.event_files import event_files, runs_below
 from resilience_core.errors import ResilienceError
 
 __all__ = ["NoRunError", "run_folders"]
@@ -39,13 +39,12 @@ def _run_folder(path: str) -> str:
     try:
         if event_files(path):
             return path
-        names = sorted(os.listdir(path))
+        runs = [os.path.basename(run) for run in reversed(runs_below(path))]  # the newest last
     except OSError as error:
         raise NoRunError(f"{path} cannot be read: {error.strerror}") from error
     newest = os.path.join(path, latest.NAME)
     if _holds_events(newest):
         return newest
-    runs = [name for name in names if _holds_events(os.path.join(path, name))]
     if len(runs) == 1:
         return os.path.join(path, runs[0])
     if not runs:

@@ -26,8 +26,11 @@ from launcher.reports.node_generations import (
 )
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["Launch", "Spared", "read_launches", "with_last_lines"]
+__all__ = ["SAFETY_FACTOR", "THIN_EVIDENCE_FLOOR", "Launch", "Spared", "read_launches", "with_last_lines"]
 
+SAFETY_FACTOR = 5.0
+THIN_EVIDENCE_FLOOR = 60.0
+"""The defaults of the configuration, which needs more than the standard library to be imported."""
 _LARGEST_FACTOR = 1e6
 """A safety factor beyond that is damage."""
 _OF_RUN_FOLDERS = ("began", "lost", "run_folder_moved", "run_folder_mended")
@@ -76,6 +79,9 @@ class Launch(NamedTuple):
     damaged_lines: int
     """Of its files of events; they are left out."""
     safety_factor: float
+    """Of its configuration; so is the next."""
+    thin_evidence_floor: float
+    """Seconds."""
     generations: tuple[NodeGeneration, ...]
     spared: tuple[Spared, ...]
     file: str
@@ -145,7 +151,8 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]], damaged_
     process_ns = began.get("process_began_ns")
     pid = file.launcher if file.launcher is not None else began.get("launcher")
     configuration = began.get("configuration")
-    factor = configuration.get("safety_factor") if isinstance(configuration, dict) else None
+    configured = configuration if isinstance(configuration, dict) else {}
+    factor, floor = configured.get("safety_factor"), seconds_or_none(configured.get("thin_evidence_floor"))
     told = [text_or_none(event.get("run_folder")) for event in events if event["event"] in _OF_RUN_FOLDERS]
     may_run = False if ended else _may_run(file, next((folder for folder in reversed(told) if folder), None))
     given_up = next(iter(named["given_up"]), {})
@@ -167,7 +174,8 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]], damaged_
         went_back=bool(ended.get("went_back")),
         lost_lines=sum(event["lines"] for event in named["lost"] if type(event.get("lines")) is int),
         damaged_lines=damaged_lines,
-        safety_factor=factor if isinstance(factor, float) and 1 <= factor < _LARGEST_FACTOR else 5.0,
+        safety_factor=factor if isinstance(factor, float) and 1 <= factor < _LARGEST_FACTOR else SAFETY_FACTOR,
+        thin_evidence_floor=floor if floor is not None and floor >= 0 else THIN_EVIDENCE_FLOOR,
         generations=tuple(() if began else generations_unstarted(named, lines)) + tuple(generations_of(named)),
         spared=tuple(_spared(named["near_miss"])),
         file=file.path,

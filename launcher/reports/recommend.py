@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from launcher.reports.formats import duration, signed_share
+from launcher.reports.launches import SAFETY_FACTOR, THIN_EVIDENCE_FLOOR
 from launcher.reports.ledger import last_sign_ns
 from launcher.reports.model import Ledger, Limit, Recommendation
 from launcher.reports.story import Story
@@ -30,9 +31,8 @@ _FEWEST_SAMPLES = 5
 """To call a limit too long; one that is too short is called so from the first."""
 _THIN_EVIDENCE = 300
 _THIN_SECONDS = 3600.0
-_THIN_FLOOR_SECONDS = 60.0
-"""Below that no limit is recommended from fewer durations or less time than these, nor where only the longest of each
-rank is known; limits that are learned in the job keep to the same (``thin_evidence_floor``)."""
+"""From fewer durations or less time than these, and where only the longest of each rank is known, no limit below the
+configured ``thin_evidence_floor`` is recommended; limits that are learned in the job keep to the same."""
 _LEAST_LIMIT_SECONDS = 1.0
 
 
@@ -87,9 +87,10 @@ def _root(rising: Callable[[float], float], low: float, high: float) -> float:
 
 def recommendations(story: Story, ledger: Ledger, limits: Sequence[Limit]) -> tuple[Recommendation, ...]:
     """Return what to set."""
-    factor = max((launch.safety_factor for launch in story.launches), default=5.0)
+    factor = max((launch.safety_factor for launch in story.launches), default=SAFETY_FACTOR)
+    floor = max((launch.thin_evidence_floor for launch in story.launches), default=THIN_EVIDENCE_FLOOR)
     interval = _interval(story, ledger)
-    return (*([interval] if interval is not None else []), *_limits(limits, factor, _ran_seconds(story)))
+    return (*([interval] if interval is not None else []), *_limits(limits, factor, floor, _ran_seconds(story)))
 
 
 # ---- checkpoints ----------------------------------------------------------------------------------------
@@ -165,12 +166,12 @@ def _ran_seconds(story: Story) -> float:
 # ---- limits ---------------------------------------------------------------------------------------------
 
 
-def _limits(limits: Sequence[Limit], factor: float, ran_seconds: float) -> Iterator[Recommendation]:
+def _limits(limits: Sequence[Limit], factor: float, floor: float, ran_seconds: float) -> Iterator[Recommendation]:
     for limit in limits:
         if limit.longest is None or limit.longest <= 0:
             continue
         is_thin = limit.samples < _THIN_EVIDENCE or ran_seconds < _THIN_SECONDS or section_name(limit.kind) is None
-        least = _THIN_FLOOR_SECONDS if is_thin else _LEAST_LIMIT_SECONDS
+        least = max(floor, _LEAST_LIMIT_SECONDS) if is_thin else _LEAST_LIMIT_SECONDS
         value = max(_rounded_up(limit.longest * factor), least)
         if (what := _what_to_do(limit, value)) is None:
             continue

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
+from typing import Any
 
+import attrs
 import pytest
 
 from launcher.reports.build import make_report
+from launcher.reports.launches import SAFETY_FACTOR, THIN_EVIDENCE_FLOOR
 from launcher.reports.model import Recommendation
 from launcher.reports.recommend import daly, poisson_interval, young
+from resilience_core.config.schema import FaultToleranceConfig
 from tests.launcher.reports.invented_runs import Failure, InventedRun, invent_run
 
 
@@ -66,7 +71,8 @@ def test_without_a_failure_there_is_a_bound_alone(tmp_path: Path) -> None:
     run = invent_run(tmp_path, failures=0, steps=100)
     (interval,) = recommended(run, "checkpoint interval")
     assert interval.value is interval.high is None
-    assert interval.low == pytest.approx(daly(1.0, run.lives[0].last_sign - run.lives[0].started) / 1.0, rel=0.5)
+    _, most = poisson_interval(0)
+    assert interval.low == pytest.approx(daly(1.0, (run.lives[0].last_sign - run.lives[0].started) / most), rel=1e-6)
     assert "no more often than" in interval.text
 
 
@@ -88,6 +94,28 @@ def test_a_limit_that_is_much_too_long_is_to_be_lowered_and_not_far_from_little(
     assert lowered.text.startswith("Lower the limit of section setup from 600 s (configured) to 60 s")
     assert "no less than 60 s from so little" in lowered.text
     assert lowered.samples == 8
+
+
+@pytest.mark.parametrize(
+    ("floor", "least", "said"), [(30.0, 30, "30 s"), (0.0, 20, None), (None, 60, "60 s"), ("x", 60, "60 s")]
+)
+def test_limits_from_little_evidence_keep_to_the_floor_that_is_configured(
+    tmp_path: Path, floor: Any, least: float, said: str | None
+) -> None:
+    run = invent_run(tmp_path, failures=3)
+    path = run.folders[0] / "events.jsonl"
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    events[0]["configuration"]["thin_evidence_floor"] = floor
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+    lowered = next(each for each in recommended(run, "limit") if "section setup" in each.text)
+    assert lowered.value == least
+    assert ("no less than" in lowered.text) == (said is not None)
+    assert said is None or f"no less than {said} from so little" in lowered.text
+
+
+def test_the_defaults_are_those_of_the_configuration() -> None:
+    defaults = {field.name: field.default for field in attrs.fields(FaultToleranceConfig)}
+    assert (defaults["safety_factor"], defaults["thin_evidence_floor"]) == (SAFETY_FACTOR, THIN_EVIDENCE_FLOOR)
 
 
 def test_a_hang_is_no_observation_of_a_section(tmp_path: Path) -> None:

@@ -161,11 +161,14 @@ def test_a_terminal_that_is_hung_up_ends_it_where_sighup_is_ignored(run: Any, to
     assert shown.errors == ""
 
 
-WITHOUT_PROC = START + """
+WITHOUT_PROC = (
+    START
+    + """
 from launcher.top import terminal
 terminal.descriptor_path = lambda descriptor: "/nowhere"
 sys.exit(main())
 """
+)
 SHARED = WITHOUT_PROC.replace("fcntl.ioctl(0, termios.TIOCSCTTY, 0)", "")
 
 

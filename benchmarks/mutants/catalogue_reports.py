@@ -131,7 +131,7 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report recommends short limits from little",
         "launcher/reports/recommend.py",
-        "least = _THIN_FLOOR_SECONDS if is_thin else _LEAST_LIMIT_SECONDS",
+        "least = max(floor, _LEAST_LIMIT_SECONDS) if is_thin else _LEAST_LIMIT_SECONDS",
         "least = _LEAST_LIMIT_SECONDS",
         _RECOMMEND,
     ),

@@ -52,8 +52,8 @@ class _Placed(NamedTuple):
 def timeline(report: Report) -> Markup:
     """Return the section of a page that shows the ranks over time."""
     palette = palette_of(report)
-    rows = _placed(folded(report, palette), report)
-    if not rows or report.seconds <= 0:
+    rows = _placed(folded(report, palette), report) if report.seconds > 0 else []
+    if not rows:
         return element("p", "No rank has been started, or nothing was written down of any.", class_="soft")
     bottom = rows[-1].bottom + 4
     return element(

@@ -183,3 +183,12 @@ def test_a_second_report_of_the_same_process_says_the_same_of_damage(
     ):
         assert said.count(part) == 1, part
     assert not caplog.records
+
+
+@pytest.mark.parametrize("t_ns", [0, (1 << 63) - 1])
+def test_of_a_run_whose_events_are_all_of_one_moment_there_is_a_report(tmp_path: Path, t_ns: int) -> None:
+    run = invent_run(tmp_path, failures=[Failure(7, 1)], steps=20)
+    path = run.folders[0] / "events.jsonl"
+    events = [json.loads(line) | {"t_ns": t_ns} for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(event) + "\n" for event in events))
+    shown(run)

@@ -17,6 +17,7 @@ from launcher.records.event_files import EventFile, event_files, read_event_file
 from launcher.records.figures_log import FIGURES
 from launcher.records.format_versions import UnknownVersionError
 from launcher.records.private_folders import is_held
+from launcher.reports.damage import note_left_out
 from launcher.reports.node_generations import (
     NodeGeneration,
     generations_of,
@@ -113,7 +114,7 @@ def read_launches(folder: str, notes: list[str]) -> list[Launch]:
         left_out: list[str] = []
         try:
             file = read_event_file(path, left_out.append)
-            notes += left_out
+            note_left_out(path, left_out, notes)
             if file is not None:
                 files.append(file)
                 damaged[file.boot, file.launcher] += len(left_out)

@@ -10,9 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib.resources
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 from launcher.reports.formats import clock, count, duration
 from launcher.reports.model import Report, Run, wall_seconds
@@ -22,25 +20,10 @@ from launcher.reports.page_tables import ledger, limits, near_misses, notes, rec
 from launcher.reports.page_timeline import timeline
 from launcher.reports.phrases import outcome, restarts_of, size_of
 
-__all__ = ["page", "write_page"]
+__all__ = ["page"]
 
 _MOST_NAMED = 3
 """How many incidents the head of the page names, the newest."""
-
-
-def write_page(report: Report, path: str | os.PathLike[str]) -> Path:
-    """Write the page.
-
-    Args:
-        report: What to show.
-        path: The file.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    target = Path(path)
-    target.write_text(page(report), encoding="utf-8")
-    return target
 
 
 def page(report: Report) -> str:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from launcher.records.event_files import EventFile, event_files, read_event_file
 from launcher.records.figures_log import FIGURES, FiguresLine, LimitInForce, RankLine, figures_in
 from launcher.records.format_versions import UnknownVersionError
+from launcher.reports.damage import note_left_out
 from launcher.reports.launches import Launch
 from resilience_core.protocol.figures import CHECKPOINTING, Save, SectionFigures
 
@@ -148,11 +149,13 @@ def read_lives(
     for folder in dict.fromkeys(launch.folder for launch in launches):
         own = [number for number, launch in enumerate(launches) if launch.folder == folder]
         for path in event_files(folder, FIGURES):
+            left_out: list[str] = []
             try:
-                file = read_event_file(path, notes.append)
+                file = read_event_file(path, left_out.append)
             except (OSError, UnknownVersionError) as error:
                 notes.append(f"{path} is left out, and what its ranks did is not known: {error}")
                 continue
+            note_left_out(path, left_out, notes)
             if file is None:
                 continue
             if (index := _launch_of(file, launches, own)) is None:
@@ -162,8 +165,10 @@ def read_lives(
                 notes.append(
                     f"{path}: {lost} line(s) of figures are missing, which could not be written or were removed"
                 )
-            for line in figures_in(file, notes.append):
+            damaged: list[str] = []
+            for line in figures_in(file, damaged.append):
                 _add(lives.setdefault((index, line.generation), {}), line, int(least_seconds * 1e9))
+            note_left_out(path, damaged, notes)
     return lives
 
 

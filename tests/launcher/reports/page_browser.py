@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.reports.model import Report
-from launcher.reports.page import write_page
 from tests.docs.browser import LEAST_CONTRAST, WIDTHS, Browser, missing, started
-from tests.launcher.reports.page_stories import story
+from tests.launcher.reports.page_stories import story, write_page
 
 __all__ = ["Look", "look_at", "missing", "problems_of", "view"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 from launcher.reports.model import (
@@ -32,8 +33,9 @@ from launcher.reports.model import (
     Span,
     Suspect,
 )
+from launcher.reports.page import page
 
-__all__ = ["HOSTILE", "story"]
+__all__ = ["HOSTILE", "story", "write_page"]
 
 Said: TypeAlias = "Callable[[str], str]"
 """What makes a text of what is to be said."""
@@ -259,3 +261,9 @@ def _recommendations(said: Said) -> tuple[Recommendation, ...]:
             "Raise the limit of section 'backward' to 136 s, five times the longest: it left 9 % of room."),
             said("--ft-rank-section-timeouts backward:136"), 136.0, "s", 12_480, None, None),
     )  # fmt: skip
+
+
+def write_page(report: Report, path: Path) -> Path:
+    """Write the page of a report; return where it is."""
+    path.write_text(page(report), encoding="utf-8")
+    return path

@@ -192,3 +192,15 @@ def test_of_a_run_whose_events_are_all_of_one_moment_there_is_a_report(tmp_path:
     events = [json.loads(line) | {"t_ns": t_ns} for line in path.read_text().splitlines()]
     path.write_text("".join(json.dumps(event) + "\n" for event in events))
     shown(run)
+
+
+def test_of_many_damaged_lines_the_first_few_are_told_and_the_others_counted(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=0, steps=20)
+    for name in ("events.jsonl", "figures.jsonl"):
+        path = run.folders[0] / name
+        path.write_text(path.read_text() + "".join(f'{{"event": {number}, "t_ns": 1}}\n' for number in range(2000)))
+    report = make_report([str(run.folders[0])])
+    said = "\n".join(report.notes)
+    assert said.count("a damaged line is left out") == 10
+    assert said.count("1,995 more line(s) are left out") == 2
+    assert report.runs[0].is_about

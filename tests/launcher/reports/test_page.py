@@ -12,8 +12,8 @@ import pytest
 
 from launcher.reports.formats import count, duration, limit_of, seconds, share
 from launcher.reports.model import Report
-from launcher.reports.page import page, write_page
-from tests.launcher.reports.page_stories import HOSTILE, story
+from launcher.reports.page import page
+from tests.launcher.reports.page_stories import HOSTILE, story, write_page
 
 WITHOUT_END = {"meta", "rect", "path", "line", "br", "use"}
 LARGE = [pytest.param(1024, incidents, marks=pytest.mark.long) for incidents in (1, 50)]

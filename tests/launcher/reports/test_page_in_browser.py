@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.reports.page import page, write_page
+from launcher.reports.page import page
 from tests.launcher.reports.page_browser import Browser, check, look_at, missing, started, view
-from tests.launcher.reports.page_stories import story
+from tests.launcher.reports.page_stories import story, write_page
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 

@@ -408,6 +408,37 @@ def test_a_group_that_is_none_makes_the_incident_a_damaged_one(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (("stack", 0, "frames", 0), None, "a frame is None"),
+        (("stack", 0, "frames", 0), ["read", "data.py", "7"], "a frame is .'read', 'data.py', '7'."),
+        (("stack", 0, "frames", 0), ["read", "data.py", 7, {}], "a frame is"),
+        (("stack", 0, "frames", 1), "abc", "a frame is 'abc'"),
+        (("stack", 0, "name"), [], r"name is \[\]"),
+        (("children", 0, "pid"), "1", "pid is '1'"),
+        (("children", 0, "stack", 0, "frames", 0), 7, "a frame is 7"),
+        (("open_seconds",), float("nan"), "open_seconds is nan"),
+        (("limit_seconds",), float("inf"), "limit_seconds is inf"),
+        (("iteration",), 1 << 63, "iteration is 9223372036854775808"),
+    ],
+)
+def test_what_is_no_stack_no_child_and_no_number_makes_the_incident_a_damaged_one(
+    tmp_path: Path, place: tuple[str | int, ...], value: Any, said: str
+) -> None:
+    child = Child(7, "pt_data_worker", "S", None, STACK)
+    written = HANG._replace(ranks=(HUNG._replace(children=(child,)),)).write(str(tmp_path))
+    path = Path(str(written.folder), "incident.json")
+    document = json.loads(path.read_text())
+    inner = document["ranks"][0]
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    path.write_text(json.dumps(document))
+    with pytest.raises(DamagedIncidentError, match=said):
+        read_incident(str(written.folder))
+
+
+@pytest.mark.parametrize(
     ("state", "call", "wait", "said"),
     [
         ("S", "futex", "futex_do_wait", "sleeps in the kernel (state S) in futex, wait channel futex_do_wait"),

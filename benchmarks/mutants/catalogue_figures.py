@@ -8,11 +8,13 @@ __all__ = ["MUTANTS_OF_FIGURES"]
 
 _PROTOCOL = ("tests/resilience_core/protocol/test_figures.py",)
 _CLIENT = ("tests/resilience_core/monitoring/test_figures_of_a_client.py",)
+_CLIENT_SAVES = ("tests/resilience_core/monitoring/test_saves_beside_steps.py",)
 _RECORDER = ("tests/launcher/agent/test_figures_recorder.py",)
 _LOG = ("tests/launcher/records/test_figures_log.py",)
 _CELLS = ("tests/launcher/agent/test_worker_cells.py",)
 _SECTION = "resilience_core/monitoring/section_state.py"
 _STATE = "resilience_core/monitoring/client_state.py"
+_BESIDE = "resilience_core/monitoring/saves_beside_steps.py"
 
 MUTANTS_OF_FIGURES = (
     Mutant(
@@ -66,10 +68,31 @@ MUTANTS_OF_FIGURES = (
     ),
     Mutant(
         "a save that goes on is not counted into the time that saving has taken",
-        _STATE,
-        "                took += now - section.opened_ns\n",
-        "                pass\n",
+        _BESIDE,
+        "blocked_ns + now - section.opened_ns - beside_ns, now",
+        "blocked_ns, now",
         _CLIENT,
+    ),
+    Mutant(
+        "what was done while a save went on is in it",
+        _BESIDE,
+        "            until_ns = now - self._until_now(min(began_ns, now), now, left_ns, is_known=True)\n",
+        "            until_ns = now\n",
+        _CLIENT_SAVES,
+    ),
+    Mutant(
+        "a save in another thread holds up the steps",
+        _BESIDE,
+        " or threading.current_thread() is not threading.main_thread()",
+        "",
+        _CLIENT_SAVES,
+    ),
+    Mutant(
+        "a save beside steps is one for which the loop never waits",
+        _BESIDE,
+        "        return max(0, left_ns - since_ns)\n",
+        "        return now - since_ns\n",
+        _CLIENT_SAVES,
     ),
     Mutant(
         "each step counts as the first one",

@@ -403,8 +403,8 @@ MUTANTS_OF_LIMITS = (
     Mutant(
         "a section is found before it is ready",
         "resilience_core/monitoring/first_use.py",
-        "        section = Section(name, self._slot_for(name), ",
-        "        section = state.sections[name] = Section(name, self._slot_for(name), ",
+        "            section = Section(name, slot, row)",
+        "            section = state.sections[name] = Section(name, slot, row)",
         ("tests/resilience_core/monitoring/test_client.py",),
     ),
     Mutant(

@@ -4,9 +4,10 @@ The launcher of each node writes a line about its ranks now and then, and one wh
 (:mod:`launcher.agent.figures_recorder` says when). Every line has the time stamps of an event and::
 
     {"generation": 0, "is_full": true, "is_last": false, "ranks": {"3": {
-        "iteration": 17, "done": 16, "open": {"step": 1234567},
+        "iteration": 17, "done": 16, "open": {"step": 1234567}, "beside_ns": 0,
         "sections": {"step": {"closed": 16, "took_ns": 9, "longest_ns": 2, "close_calls": 0, "durations": {"21": 16}}},
         "local_rank": 1, "first_iteration": 0, "first_step_ns": 1, "first_sign_ns": 1, "last_sign_ns": 1,
+        "went_back": false,
         "resumed_from": null, "saved": 10, "saves": [{"iteration": 10, "t_ns": 1, "checkpointing_ns": 1}],
         "longest_gap_ns": 1, "longest_heartbeat_gap_ns": 0,
         "limits": {"section step": {"seconds": 2.0, "source": "learned"}}}}}
@@ -75,6 +76,8 @@ class RankDetails(NamedTuple):
     longest_heartbeat_gap_ns: int
     limits: Mapping[str, LimitInForce]
     """By kind (:mod:`resilience_core.protocol.limit_kinds`)."""
+    went_back: bool
+    """Its iterations do not count on through the run."""
 
 
 class RankLine(NamedTuple):
@@ -90,6 +93,8 @@ class RankLine(NamedTuple):
     details: RankDetails | None
     saves: tuple[Save, ...] = ()
     """In a line that is not full: those that are new."""
+    beside_ns: int = 0
+    """How long ``checkpointing`` was open in all while steps went on; of those that were closed."""
 
 
 class FiguresLine(NamedTuple):
@@ -136,6 +141,7 @@ def line_of_rank(local_rank: int, raw_cell: bytes, raw_figures: bytes) -> tuple[
         "iteration": _known(view.iteration),
         "done": figures.done,
         "open": {section.name: section.opened_ns for section in view.sections},
+        "beside_ns": figures.beside_ns,
         "sections": {
             name: {**section._asdict(), "durations": {str(bits): n for bits, n in section.durations.items()}}
             for name, section in figures.sections.items()
@@ -145,6 +151,7 @@ def line_of_rank(local_rank: int, raw_cell: bytes, raw_figures: bytes) -> tuple[
         "first_step_ns": figures.first_step_ns,
         "first_sign_ns": cell.stamps()["first_sign_ns"],
         "last_sign_ns": view.last_sign_ns or None,
+        "went_back": view.went_back > 0 or 0 <= view.iteration < view.resumed_from,
         "resumed_from": _known(view.resumed_from),
         "saved": _known(view.saved),
         "saves": [save._asdict() for save in figures.saves],
@@ -240,6 +247,7 @@ def _rank(facts: Mapping[str, Any], *, is_full: bool) -> RankLine:
         sections=sections,
         details=_details(facts) if is_full else None,
         saves=_saves(facts.get("saves", ())),
+        beside_ns=_whole(facts.get("beside_ns", 0)),  # lines of earlier releases have none
     )
 
 
@@ -258,6 +266,7 @@ def _details(facts: Mapping[str, Any]) -> RankDetails:
         limits={
             kind: LimitInForce(float(each["seconds"]), str(each["source"])) for kind, each in facts["limits"].items()
         },
+        went_back=facts.get("went_back") is True,
     )
 
 

@@ -20,7 +20,11 @@ class Category(NamedTuple):
 
 CATEGORIES = (
     Category("productive", "productive", "training steps that were kept"),
-    Category("checkpointing", "checkpointing", "closed sections 'checkpointing'"),
+    Category(
+        "checkpointing",
+        "checkpointing",
+        "closed sections 'checkpointing', without what steps went on for",
+    ),
     Category("lost_work", "lost work", "what had been done and had to be done again"),
     Category("start", "start", "from the start of the processes to the first step"),
     Category("detection", "detection", "from the last sign of progress to when the failure was seen"),
@@ -131,6 +135,8 @@ class Ledger(NamedTuple):
     """How many iterations were done and kept; None where it is not known."""
     step_seconds: float | None
     """Median over the ranks of the productive time for each kept iteration (a duration)."""
+    is_count_about: bool = False
+    """Of a node, nothing was read: its ranks may have done fewer iterations than the others, which are counted."""
 
 
 class Recommendation(NamedTuple):

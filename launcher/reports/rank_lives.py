@@ -29,6 +29,8 @@ class Sample(NamedTuple):
     inside_ns: Mapping[str, int]
     """How long it had been in each section so far, an open one included."""
     closed: Mapping[str, int]
+    saving_ns: int = 0
+    """How long saves had held up its steps so far; of those that were over."""
 
 
 class RankLife:
@@ -55,11 +57,15 @@ class RankLife:
         """As of the last full line."""
         self.sections_before: dict[str, SectionFigures] = {}
         """As of the line before the last one of the generation."""
+        self.beside_ns = 0
+        """How long saves were under way while steps went on."""
         self.limits: Mapping[str, LimitInForce] = {}
         self.longest_gap_ns = 0
         self.longest_heartbeat_gap_ns = 0
         self.samples: list[Sample] = []
         self.last_ns = 0
+        self.went_back = False
+        """Its iterations do not count on through the run."""
         self.is_over = False
         """The last line of the generation is among those read."""
 
@@ -74,15 +80,17 @@ class RankLife:
         if line.is_last:
             self.sections_before = dict(self.sections)
         if known.iteration is not None:
+            self.went_back |= self.iteration is not None and known.iteration < self.iteration
             self.iteration = known.iteration
             if self.lowest_iteration is None or known.iteration < self.lowest_iteration:
                 self.lowest_iteration = known.iteration
         self.done = known.done if known.done is not None else self.done
         self.sections.update({name: each._replace(durations={}) for name, each in known.sections.items()})
+        self.beside_ns = known.beside_ns
         self.saves.update({save.iteration: save for save in known.saves})
         self.last_ns, self.is_over = line.t_ns, line.is_last
         if (details := known.details) is not None:
-            self.local_rank = details.local_rank
+            self.local_rank, self.went_back = details.local_rank, self.went_back or details.went_back
             self.first_iteration, self.first_step_ns = details.first_iteration, details.first_step_ns
             self.first_sign_ns, self.resumed_from = details.first_sign_ns, details.resumed_from
             self.durations = {name: each.durations for name, each in known.sections.items()}
@@ -102,18 +110,23 @@ class RankLife:
         for name, since_ns in is_open.items():
             inside[name] = inside.get(name, 0) + max(0, t_ns - since_ns)
         closed = {name: each.closed for name, each in self.sections.items()}
-        return Sample(t_ns, self.iteration, self.done, inside, closed)
+        return Sample(t_ns, self.iteration, self.done, inside, closed, self.saving_ns)
+
+    @property
+    def saving_ns(self) -> int:
+        """How long saves that are over have held up the steps in all."""
+        took_ns = self.sections[CHECKPOINTING].took_ns if CHECKPOINTING in self.sections else 0
+        return max(0, took_ns - self.beside_ns)
 
     def last_sign_ns(self, until_ns: int) -> int | None:
         """Return the last sign of progress that is known until then; later ones come from how it was ended."""
         return max((sign for sign in self.signs_ns if sign <= until_ns), default=None)
 
     def checkpointing_ns(self, until_ns: int) -> int:
-        """Return how long it had been ``checkpointing`` in all until then, by the saves and samples nearest to it."""
+        """Return how long saves had held up the steps in all until then, by the saves and samples nearest to it."""
         before = [save.checkpointing_ns for save in self.saves.values() if save.t_ns <= until_ns]
-        before += [sample.inside_ns.get(CHECKPOINTING, 0) for sample in self.samples if sample.t_ns <= until_ns]
-        total = self.sections[CHECKPOINTING].took_ns if CHECKPOINTING in self.sections else 0
-        return total if until_ns >= self.last_ns else max(before, default=0)
+        before += [sample.saving_ns for sample in self.samples if sample.t_ns <= until_ns]
+        return self.saving_ns if until_ns >= self.last_ns else max(before, default=0)
 
     def reached_ns(self, iteration: int) -> int | None:
         """Return about when it had done an iteration, between the samples around that; None where it is not known."""

@@ -232,9 +232,15 @@ class RankMonitorClient(ClientLimits):
         """Report that training resumes from this iteration; what is no whole number of 64 bits is ignored."""
         self._state.note_loaded(iteration)
 
-    def note_checkpoint_saved(self, iteration: int) -> None:
-        """Report that a checkpoint of this iteration is complete; what is no whole number of 64 bits is ignored."""
-        self._state.note_saved(iteration)
+    def note_checkpoint_saved(self, iteration: int, began_ns: int | None = None) -> None:
+        """Report that a checkpoint of this iteration is complete; what is no whole number of 64 bits is ignored.
+
+        Args:
+            iteration: That training would resume from.
+            began_ns: Of a save beside which training steps went on: when it began, by ``time.monotonic_ns()``. Needed
+                only where the sections ``step`` and ``checkpointing`` do not tell, as with heartbeats.
+        """
+        self._state.note_saved(iteration, began_ns)
 
     def send_workload_control_request(self, request: WorkloadControlRequest) -> None:
         """Ask the launcher to go on, to leave this node out, or to end the job; raises where it cannot be reached."""

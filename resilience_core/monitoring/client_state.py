@@ -13,6 +13,7 @@ import time
 
 from resilience_core.errors import RankMonitorClientError
 from resilience_core.monitoring.learned_limits import Seen
+from resilience_core.monitoring.saves_beside_steps import SavesBesideSteps
 from resilience_core.monitoring.section_state import FigureRow, Section
 from resilience_core.protocol.cell import Cell
 from resilience_core.protocol.cell_layout import (
@@ -24,9 +25,7 @@ from resilience_core.protocol.cell_layout import (
     SAVED,
 )
 from resilience_core.protocol.figures import (
-    CHECKPOINTING,
     figures_path,
-    note_save,
     open_figures,
     private_figures,
     row_of,
@@ -44,6 +43,7 @@ class ClientState:
 
     __slots__ = (
         "began_ns",
+        "beside",
         "cell",
         "events_are_heartbeats",
         "figures",
@@ -145,6 +145,7 @@ class ClientState:
     def _reset_sections(self) -> None:
         self.sections = {}
         self.open = {}
+        self.beside = SavesBesideSteps(self.sections, self.open)
         self.has_used_section = False
         self.shares = False
         """Some sections share a slot."""
@@ -197,16 +198,12 @@ class ClientState:
         """Store the iteration of a checkpoint that was loaded, where it is the highest so far."""
         self._store_highest(RESUMED_FROM, iteration)
 
-    def note_saved(self, iteration: int) -> None:
-        """Store the iteration of a checkpoint that was saved, where it is the highest so far, and when that was."""
+    def note_saved(self, iteration: int, began_ns: int | None) -> None:
+        """Store the iteration of a checkpoint that was saved, where it is the highest so far, and what is in it."""
         self._store_highest(SAVED, iteration)
         with contextlib.suppress(TypeError, ValueError):
-            now = time.monotonic_ns()
-            section = self.sections.get(CHECKPOINTING)
-            took = 0 if section is None else section.row.took_ns
-            if section is not None and CHECKPOINTING in self.open:
-                took += now - section.opened_ns
-            note_save(self.figures, operator.index(iteration), now, took)
+            number, now = operator.index(iteration), time.monotonic_ns()
+            self.beside.note_save(self.figures, number, now, self.left_section_ns, began_ns)
 
     def _store_highest(self, word: int, iteration: int) -> None:
         with contextlib.suppress(TypeError, ValueError):

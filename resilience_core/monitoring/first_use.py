@@ -11,6 +11,7 @@ from resilience_core.errors import RankMonitorClientError, SectionError, Unconfi
 from resilience_core.monitoring.client_arguments import no_name, unconfigured
 from resilience_core.monitoring.client_state import ClientState
 from resilience_core.monitoring.limits_in_force import LimitsInForce
+from resilience_core.monitoring.saves_beside_steps import CheckpointingSection
 from resilience_core.monitoring.section_state import Section
 from resilience_core.protocol.cell import CellError
 from resilience_core.protocol.cell_layout import (
@@ -22,6 +23,7 @@ from resilience_core.protocol.cell_layout import (
     NOT_SHOWN,
     OUT_OF_SECTION,
 )
+from resilience_core.protocol.figures import CHECKPOINTING
 
 __all__ = ["FirstUse"]
 
@@ -124,7 +126,11 @@ class FirstUse:
         A signal handler may raise anywhere in it, or use the client itself.
         """
         state, limits = self._state, self._limits
-        section = Section(name, self._slot_for(name), state.row_of(name))
+        slot, row = self._slot_for(name), state.row_of(name)
+        if name == CHECKPOINTING:
+            section: Section = CheckpointingSection(name, slot, row, state.beside)
+        else:
+            section = Section(name, slot, row)
         section.limit_ns = limits.limit_ns(name)
         if not state.has_used_section:
             self._note_first_report()

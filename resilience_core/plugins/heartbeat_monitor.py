@@ -87,7 +87,7 @@ class HeartbeatMonitor(MonitorPlugin):
     @hookimpl
     def checkpoint_start(self) -> None:
         """Hold this thread's heartbeats back until the save has ended."""
-        self._saves.begin()
+        self._session.save_begins(is_outermost=self._saves.begin())
 
     @hookimpl
     def checkpoint_end(self, iteration: int, kind: CheckpointKind, error: BaseException | None) -> None:
@@ -96,7 +96,7 @@ class HeartbeatMonitor(MonitorPlugin):
         if thread is not None:
             self._saves.end(thread)
         if thread is not None or self._saves.was_abandoned():
-            self._session.saved(iteration, kind, error)
+            self._session.saved(iteration, kind, error, thread)
 
     @hookimpl
     def checkpoint_loaded(self, iteration: int, source: LoadSource) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 
 from resilience_core.errors import ConfigError, RankMonitorClientError, StopTraining
 from resilience_core.exception_text import text_of
@@ -53,6 +55,8 @@ class MonitorSession:
         self.is_active = False
         self._is_ours = False
         self._has_refused_an_iteration = False
+        self._begun: dict[int | None, tuple[int, int]] = {}
+        """By thread: when its last save began, and how many steps were done by then."""
 
     def start(self, context: RunContext) -> bool:
         """Begin to be monitored, where there is a monitor.
@@ -76,6 +80,7 @@ class MonitorSession:
         self.history = RunHistory(
             warmup_iterations=client.cfg.num_warmup_iterations, asynchronous_saves=context.asynchronous_saves
         )
+        self._begun = {}
         self.learner.begin(client, context)
         self.is_active = True
         return True
@@ -103,14 +108,28 @@ class MonitorSession:
         self.client.note_checkpoint_loaded(iteration)
         self.history.loaded(source)
 
-    def saved(self, iteration: int, kind: CheckpointKind, error: BaseException | None) -> bool:
+    def save_begins(self, *, is_outermost: bool) -> None:
+        """Note that this thread begins to save; steps may go on in another one meanwhile."""
+        if is_outermost:
+            self._begun[get_ident()] = time.monotonic_ns(), self.history.steps
+
+    def saved(
+        self, iteration: int, kind: CheckpointKind, error: BaseException | None, thread: int | None = None
+    ) -> bool:
         """Note that saving, finalizing or removing is over.
+
+        Args:
+            iteration: Of the checkpoint.
+            kind: What was done.
+            error: What went wrong, or None.
+            thread: In which it began; None where that is not known.
 
         Returns:
             Whether this was a save that something can be learned after.
         """
         if error is None and kind != "remove":
-            self.client.note_checkpoint_saved(iteration)
+            began_ns, steps = self._begun.get(thread, (0, self.history.steps))
+            self.client.note_checkpoint_saved(iteration, began_ns if self.history.steps > steps else None)
         if error is not None:
             self.learner.refuse()
         return self.history.saved(kind, error)

@@ -184,7 +184,7 @@ class SectionMonitor(SectionLearning):
         self._is_steady = False  # first: if a signal handler raises, the next step resets everything
         if get_ident() == self._step_thread:  # a save in another thread leaves the step alone
             self._suspend_step()
-        self._saves.begin()
+        self._session.save_begins(is_outermost=self._saves.begin())
         self._update_save_section()
 
     @hookimpl
@@ -200,7 +200,7 @@ class SectionMonitor(SectionLearning):
         client, history, learner = self._session.client, self._session.history, self._session.learner
         will_learn = False
         try:
-            if self._session.saved(iteration, kind, error) and self._saves.is_outermost(thread):
+            if self._session.saved(iteration, kind, error, thread) and self._saves.is_outermost(thread):
                 will_learn = learner.all_will_after_save(client, history, f"save {iteration}")
         finally:  # a signal handler may raise while this rank waits for others
             self._save_section.end(client, thread)

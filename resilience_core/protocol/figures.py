@@ -13,9 +13,10 @@ Layout, native byte order, every number one aligned signed 64-bit word::
            5  longest time out of section, ns
            6  longest time between two heartbeats, ns
            7  how many saves were noted
-      8 + 3*k  the save with number k modulo SAVES_KEPT: its iteration
-      9 + 3*k      when it was complete
-     10 + 3*k      how long ``checkpointing`` had been open in all until then, ns
+           8  how long ``checkpointing`` was open in all while steps went on, ns; of those that were closed
+      9 + 3*k  the save with number k modulo SAVES_KEPT: its iteration
+     10 + 3*k      when it was complete, less the time of it in which steps went on
+     11 + 3*k      how long ``checkpointing`` had held up the steps in all until then, ns
     TOOK + row         total of the section's durations, ns
     LONGEST + row      the longest of them, ns
     CLOSE_CALLS + row  how many of them took at least CLOSE_CALL of the limit that was in force when it was closed
@@ -40,6 +41,7 @@ from typing import NamedTuple
 from resilience_core.protocol.cell_layout import MAX_SECTIONS, NAME_SIZE, SHARED_SECTION, raw_name
 
 __all__ = [
+    "BESIDE",
     "BUCKETS",
     "CHECKPOINTING",
     "CLOSE_CALL",
@@ -51,6 +53,7 @@ __all__ = [
     "LONGEST",
     "LONGEST_GAP",
     "LONGEST_HEARTBEAT_GAP",
+    "STEP",
     "TOOK",
     "RankFigures",
     "Save",
@@ -66,11 +69,13 @@ __all__ = [
     "row_of",
 ]
 
-MAGIC = 0x3130_5347_4946_5446  # "FTFIGS01" read as a little-endian word
+MAGIC = 0x3230_5347_4946_5446  # "FTFIGS02" read as a little-endian word
 
 FIRST_ITERATION, DONE, FIRST_STEP, LONGEST_GAP, LONGEST_HEARTBEAT_GAP, SAVES = 2, 3, 4, 5, 6, 7
 
-FIRST_SAVE = 8
+BESIDE = 8
+
+FIRST_SAVE = 9
 
 SAVES_KEPT = 8
 
@@ -91,7 +96,7 @@ FIGURES_SIZE = NAMES_OFFSET + ROWS * NAME_SIZE
 CLOSE_CALL = 0.8
 """A section that took this part of its limit has come close to it."""
 
-CHECKPOINTING = "checkpointing"
+CHECKPOINTING, STEP = "checkpointing", "step"
 
 
 class SectionFigures(NamedTuple):
@@ -110,9 +115,9 @@ class Save(NamedTuple):
 
     iteration: int
     t_ns: int
-    """When it was complete."""
+    """When it was complete, less the time of it in which steps went on: the work of these is not in it."""
     checkpointing_ns: int
-    """How long ``checkpointing`` had been open in all until then."""
+    """How long ``checkpointing`` had held up the steps in all until then."""
 
 
 class RankFigures(NamedTuple):
@@ -127,6 +132,8 @@ class RankFigures(NamedTuple):
     saves: tuple[Save, ...]
     """The last few, oldest first."""
     sections: Mapping[str, SectionFigures]
+    beside_ns: int = 0
+    """How long ``checkpointing`` was open in all while steps went on; of those that were closed."""
 
 
 class Steps(NamedTuple):
@@ -241,6 +248,7 @@ def read_figures(source: int | bytes) -> RankFigures | None:
         longest_heartbeat_gap_ns=words[LONGEST_HEARTBEAT_GAP],
         saves=_saves(words),
         sections=_sections(words, source),
+        beside_ns=words[BESIDE],
     )
 
 

@@ -42,6 +42,7 @@ class World:
             **dict.fromkeys(("longest_gap_ns", "longest_heartbeat_gap_ns"), 0),
             "first_step_ns": self.first_step.get(local_rank),
             "open": {},
+            "beside_ns": 0,
             "sections": {"step": section},
             "local_rank": local_rank,
             "saves": [*self.saves],

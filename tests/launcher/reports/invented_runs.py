@@ -71,6 +71,8 @@ class Life(NamedTuple):
     """When it was over."""
     stopped: float
     backed_off: float
+    saves_beside: bool = False
+    """Steps go on while it saves."""
 
     @property
     def done(self) -> int | None:
@@ -86,7 +88,7 @@ class Life(NamedTuple):
     @property
     def last_sign(self) -> float:
         """When something was opened or closed last."""
-        signs = [self.sections[-1].end] if self.sections else [self.started]
+        signs = [section.end for section in self.sections] or [self.started]
         return max([*signs, *([self.open[1]] if self.open is not None else [])])
 
 
@@ -129,6 +131,7 @@ def schedule(
     slow_iteration: int | None = None,
     save_every: int = 10,
     save_seconds: float = 1.0,
+    beside_seconds: float = 0.0,
     launcher_seconds: float = 3.0,
     stop_seconds: float = 1.5,
     rendezvous_seconds: float = 0.5,
@@ -137,6 +140,7 @@ def schedule(
     """Return the lives of all generations and when the launcher ended, in seconds since it began.
 
     ``slow_iteration`` takes 27 s, close to the limit of 30 s. A checkpoint is numbered by the steps that were done.
+    With ``beside_seconds`` a thread saves for so long, and steps go on.
     """
     lives: list[Life] = []
     now, saved = launcher_seconds, resumed_from
@@ -158,17 +162,24 @@ def schedule(
             took = 27.0 if next_step == slow_iteration and not lives else step_seconds
             sections.append(Closed("step", now, now + took, next_step))
             now, next_step = now + took, next_step + 1
-            if next_step % save_every == 0:
+            if next_step % save_every == 0 and beside_seconds:
+                sections.append(Closed("checkpointing", now, now + beside_seconds, next_step))
+                saves.append((next_step, now, 0.0))
+            elif next_step % save_every == 0:
                 sections.append(Closed("checkpointing", now, now + save_seconds, next_step))
                 now, checkpointing, saved = now + save_seconds, checkpointing + save_seconds, next_step
                 saves.append((next_step, now, checkpointing))
         seen = now
+        if beside_seconds:
+            sections = [section for section in sections if section.end <= seen]
+            saves = [save for save in saves if save[1] + beside_seconds <= seen]
+            saved = saves[-1][0] if saves else saved
         backs_off = back_off_seconds if failure is not None else 0.0
         now += stop_seconds if failure is not None else 0.2
         lives.append(
             Life(
                 *(len(lives), loaded, started, first_step, tuple(sections), still_open),
-                *(tuple(saves), failure, seen, now, backs_off),
+                *(tuple(saves), failure, seen, now, backs_off, bool(beside_seconds)),
             )
         )
         if failure is None:
@@ -208,7 +219,8 @@ def truth_of(lives: Sequence[Life], ended: float, *, goes_on: bool = False) -> T
             resumed = life.saves[-1][0] if life.saves else life.first_iteration
             assert resumed is not None
             repeated += max(0, (life.done or 0) - resumed + 1) if goes_on else 0
-        saved = sum(s.end - s.start for s in life.sections if s.name == "checkpointing" and s.end <= kept_until + 1e-6)
+        blocking = [s for s in life.sections if s.name == "checkpointing" and not life.saves_beside]
+        saved = sum(s.end - s.start for s in blocking if s.end <= kept_until + 1e-6)
         seconds["checkpointing"] += saved
         seconds["productive"] += kept_until - life.first_step - saved
         seconds["lost_work"] += life.last_sign - kept_until
@@ -560,6 +572,8 @@ class _Node:
             "open": is_open,
             "sections": sections,
         }
+        if life.saves_beside:
+            known["beside_ns"] = sections["checkpointing"]["took_ns"] if "checkpointing" in sections else 0
         saves = [save for save in life.saves if save[1] <= at][-8:] if has_saves else []
         known["saves"] = [
             {"iteration": n, "t_ns": self._clocks.ns(t), "checkpointing_ns": round(total * 1e9)}

@@ -81,6 +81,23 @@ def test_a_save_just_before_a_failure_loses_no_iteration(tmp_path: Path) -> None
     assert_is(reported(run).ledger, run.truth)
 
 
+@pytest.mark.parametrize("kind", ["failure", "hang"])
+def test_saves_beside_steps_cost_nothing_and_hold_what_was_done_before_they_began(tmp_path: Path, kind: str) -> None:
+    # The second one comes before the save of iteration 20 is complete, the third one while that is being completed.
+    failures = [Failure(17, 0, kind, 5.0), Failure(21, 1, kind, 1.0), Failure(22, 1, kind, 5.0), Failure(38, 0, kind)]
+    run = invent_run(tmp_path, failures=failures, steps=60, beside_seconds=6.2, lines=200)
+    assert run.truth.seconds["checkpointing"] == 0
+    assert [life.resumed_from for life in run.lives] == [None, 10, 10, 20, 30]
+    assert_is(reported(run).ledger, run.truth)
+
+
+def test_of_a_last_save_beside_steps_what_was_done_since_its_begin_is_lost(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=[Failure(38, 0)], ends_with="failed", beside_seconds=6.2)
+    assert_is(reported(run).ledger, run.truth)
+    (life,) = run.lives
+    assert run.truth.seconds["lost_work"] == pytest.approx(life.last_sign - life.saves[-1][1])
+
+
 def test_without_any_save_everything_is_done_again(tmp_path: Path) -> None:
     run = invent_run(tmp_path, failures=[Failure(7, 0), Failure(9, 1)], steps=12, save_every=1000)
     assert run.truth.repeated == 7 + 9

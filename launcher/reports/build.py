@@ -45,7 +45,8 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
     last_ns: dict[int, int] = {}
     for (number, _), ranks in lives.items():
         last_ns[number] = max([last_ns.get(number, 0), *(life.last_ns for life in ranks.values())])
-    launches = with_last_lines(launches, last_ns)
+    went_back = {number for (number, _), ranks in lives.items() if any(life.went_back for life in ranks.values())}
+    launches = with_last_lines(launches, last_ns, went_back)
     evidence = read_evidence(folders, notes)
     story = put_together(launches, lives, evidence)
     remarks.refuse_other_jobs(story)

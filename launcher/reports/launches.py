@@ -9,7 +9,7 @@ import collections
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from launcher.processes.proc import boot_id
@@ -76,6 +76,7 @@ class Launch(NamedTuple):
     exit_code: int | None
     why: str | None
     went_back: bool
+    """Iterations do not count on through the run; known at its end, or by its figures."""
     lost_lines: int
     damaged_lines: int
     """Of its files of events; they are left out."""
@@ -208,12 +209,15 @@ def _may_run(file: EventFile, run_folder: str | None) -> bool | None:
     return is_held(run_folder)
 
 
-def with_last_lines(launches: Sequence[Launch], last_ns: Mapping[int, int]) -> list[Launch]:
+def with_last_lines(
+    launches: Sequence[Launch], last_ns: Mapping[int, int], went_back: Collection[int] = ()
+) -> list[Launch]:
     """Return launches that know when they have written last, of what kind ever, and whether they are running.
 
     Args:
         launches: As they were read.
         last_ns: By index, when the last line of figures was written.
+        went_back: Indices of those whose figures tell that iterations do not count on.
     """
     known = []
     for number, launch in enumerate(launches):
@@ -222,7 +226,8 @@ def with_last_lines(launches: Sequence[Launch], last_ns: Mapping[int, int]) -> l
         due_seconds = max(_STILL_WRITES_SECONDS, 3 * (last - launch.began_ns) / NS_PER_SECOND / 1000)
         writes = launch.ended_ns is None and time.time() - launch.at(last) < due_seconds
         is_running = launch.is_running if launch.may_run is not None else writes
-        known.append(launch._replace(last_ns=last, is_running=is_running))
+        has_gone_back = launch.went_back or number in went_back
+        known.append(launch._replace(last_ns=last, is_running=is_running, went_back=has_gone_back))
     return known
 
 

@@ -245,6 +245,7 @@ def ledger(story: Story, accounts: Accounts) -> Ledger:
         by_rank=tuple(_row(place, ranks[place], by_place[place]) for place in places if place in ranks),
         repeated=total_repeated(accounts.losses),
         steps=steps,
+        is_count_about=any(generation.is_partial for generation in story.generations),
         step_seconds=None
         if any(not launch.is_begun_known for launch in story.launches)  # the time of the first steps is not here
         else _step_seconds([by_place[place]["productive"] for place in places], steps),
@@ -274,7 +275,7 @@ def cost_of_failure(accounts: Accounts, index: int, successor: int | None) -> fl
         None where it is not known what work was lost.
     """
     loss = accounts.losses[index]
-    if loss.is_cut or (not loss.is_counted and loss.kept in (Kept.PART, Kept.UNKNOWN)):
+    if loss.is_cut or loss.kept in (Kept.PART, Kept.UNKNOWN):
         return None
     own = accounts.by_generation.get(index, {})
     start = accounts.by_generation.get(successor, {}).get("start", 0.0) if successor is not None else 0.0

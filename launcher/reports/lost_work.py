@@ -111,7 +111,7 @@ def _begin(generation: JobGeneration) -> int | None:
 def _final(story: Story, generation: JobGeneration, first: int | None) -> Loss:
     """Return what became of the work of a generation that nothing has gone on from."""
     launches = [story.launches[member.launch] for member in generation.members]
-    is_well = any(
+    is_well = generation.is_stopped_on_purpose or any(
         member.own.finished_ns is not None or launch.is_running or launch.outcome == "succeeded"
         for member, launch in zip(generation.members, launches, strict=True)
     )

@@ -16,7 +16,7 @@ __all__ = ["NodeGeneration", "generations_of", "generations_unstarted", "seconds
 _LONGEST_SECONDS = 1e10
 _OF_GENERATIONS = (
     *("phases", "hang", "failure", "seen", "fenced", "request", "finished", "stopped"),
-    *("backing_off", "job_incident", "rendezvous"),
+    *("backing_off", "job_incident", "rendezvous", "stopped_on_purpose"),
     *SPARED,
 )
 """Events that have the number of a generation."""
@@ -45,6 +45,8 @@ class NodeGeneration(NamedTuple):
     """The nodes have found a failure, wherever."""
     nodes: int | None
     """How many have met for it."""
+    is_stopped_on_purpose: bool
+    """The training has stopped itself."""
 
 
 def generations_of(named: Mapping[str, list[dict[str, Any]]]) -> Iterator[NodeGeneration]:
@@ -100,6 +102,7 @@ def _generation(
         backed_off_ns=None if backed_off is None else _back_off(backed_off),
         failed_elsewhere=bool(of["job_incident"]),
         nodes=_count(of["rendezvous"][-1].get("nodes")) if of["rendezvous"] else None,
+        is_stopped_on_purpose=bool(of["stopped_on_purpose"]),
     )
 
 

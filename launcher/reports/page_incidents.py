@@ -82,7 +82,7 @@ def _facts(incident: Incident, report: Report) -> Markup:
         ("iteration", _iterations(incident.culprits)),
         ("past the limit", duration(incident.late_seconds) if incident.late_seconds is not None else None),
         ("cost each rank", duration(incident.cost_seconds) if incident.cost_seconds is not None else None),
-        ("done again", _repeated(incident.repeated)),
+        ("done again", _repeated(incident.repeated, is_about=report.ledger.is_count_about)),
         ("action", incident.action or None),
         ("victims", ranks_phrase(incident.victims) if incident.victims else None),
     ]
@@ -92,8 +92,9 @@ def _facts(incident: Incident, report: Report) -> Markup:
     )
 
 
-def _repeated(number: int | None) -> str:
-    return "not known" if number is None else some(number, "iteration", "iterations") or "no iteration"
+def _repeated(number: int | None, *, is_about: bool) -> str:
+    about = "≈ " if is_about and number else ""
+    return "not known" if number is None else about + (some(number, "iteration", "iterations") or "no iteration")
 
 
 def _iterations(suspects: Sequence[Suspect]) -> str | None:

@@ -130,9 +130,10 @@ def _colour(entry: LedgerEntry) -> str:
 
 
 def _facts(known: Ledger) -> str:
+    about = "≈ " if known.is_count_about else ""
     facts = [
-        f"{count(known.steps)} iterations kept" if known.steps is not None else "iterations kept: not known",
-        f"{count(known.repeated)} done again" if known.repeated is not None else "done again: not known",
+        f"{about}{count(known.steps)} iterations kept" if known.steps is not None else "iterations kept: not known",
+        f"{about}{count(known.repeated)} done again" if known.repeated is not None else "done again: not known",
     ]
     if known.step_seconds is not None:
         facts.append(f"{duration(known.step_seconds)} for each that was kept")

@@ -18,7 +18,7 @@ from launcher.reports.formats import duration, signed_share
 from launcher.reports.launches import SAFETY_FACTOR, THIN_EVIDENCE_FLOOR
 from launcher.reports.ledger import last_sign_ns
 from launcher.reports.model import Ledger, Limit, Recommendation
-from launcher.reports.story import Story
+from launcher.reports.story import JobGeneration, Story
 from resilience_core.protocol.figures import CHECKPOINTING
 from resilience_core.protocol.limit_kinds import LEARNED, section_name
 from resilience_core.system.clock import NS_PER_SECOND
@@ -36,12 +36,32 @@ configured ``thin_evidence_floor`` is recommended; limits that are learned in th
 _LEAST_LIMIT_SECONDS = 1.0
 
 
+_FEWEST_FAILURES = 3
+_FEWEST_SAVES = 3
+_FEWEST_SECONDS = 60.0
+"""From less than these no interval between saves is recommended; from fewer failures, bounds alone."""
+
+
 class _Saves(NamedTuple):
     seconds: float
-    """What one blocks, on the rank on which it takes longest."""
+    """For how long one holds up the steps, on the ranks that it holds up longest."""
+    took_seconds: float
+    """How long one takes there."""
     closed: int
     steps: int | None
-    """Between two, the median."""
+    """Between two, the median; None where that is not known."""
+
+    @property
+    def measured(self) -> str:
+        """What the recommendation rests on."""
+        took = duration(self.took_seconds)
+        if self.took_seconds - self.seconds < 0.01 * self.took_seconds:
+            return f"{self.closed} save(s) that took {took} each"
+        return f"{self.closed} save(s) that held up the steps for {duration(self.seconds)} of {took} each"
+
+    def at_least(self, interval: float) -> float:
+        """Return an interval in which one that goes on beside the steps is complete before the next one begins."""
+        return max(interval, self.took_seconds - self.seconds)
 
 
 def young(save_seconds: float, between_failures: float) -> float:
@@ -99,33 +119,54 @@ def recommendations(story: Story, ledger: Ledger, limits: Sequence[Limit]) -> tu
 def _interval(story: Story, ledger: Ledger) -> Recommendation | None:
     saves = _saves(story)
     ran = _ran_seconds(story)
-    if saves is None or saves.seconds <= 0 or ran <= 0:
+    if saves is None or saves.took_seconds <= 0 or ran <= 0:
         return None
-    failures = sum(
-        generation.has_failed and any(m.own.kind != "request" for m in generation.members)
-        for generation in story.generations
-    )
+    failures = sum(_is_unwanted(generation) for generation in story.generations)
     low, high = poisson_interval(failures)
     step = ledger.step_seconds
-    measured = f"{saves.closed} save(s) that took {duration(saves.seconds)} each"
     now = f" Now it is every {saves.steps} steps." if saves.steps is not None else ""
-    least = daly(saves.seconds, ran / high)
+    if saves.closed < _FEWEST_SAVES or ran < _FEWEST_SECONDS:
+        text = (
+            f"How often to save cannot be told from so little: {saves.closed} save(s) and {failures} failure(s) in "
+            f"{duration(ran)}. It takes {_FEWEST_SAVES} saves and {duration(_FEWEST_SECONDS)}.{now}"
+        )
+        return Recommendation("checkpoint interval", text, None, None, "s", failures, None, None)
+    if saves.seconds <= 0:
+        text = (
+            f"Save as often as you like: in {saves.measured}, steps went on all the time. One takes "
+            f"{duration(saves.took_seconds)}{_steps(saves.took_seconds, step)}, which is the shortest interval.{now}"
+        )
+        return Recommendation("checkpoint interval", text, None, None, "s", failures, saves.took_seconds, None)
+    least = saves.at_least(daly(saves.seconds, ran / high))
     if not failures:
         text = (
             f"Save no more often than every {duration(least)}{_steps(least, step)}: in {duration(ran)} there was no "
-            f"failure, so there are at least {duration(ran / high)} between two (95 %), from {measured}. How much "
-            f"longer the interval may be, only failures can tell.{now}"
+            f"failure, so there are at least {duration(ran / high)} between two (95 %), from {saves.measured}. How "
+            f"much longer the interval may be, only failures can tell.{now}"
         )
         return Recommendation("checkpoint interval", text, None, None, "s", 0, least, None)
-    between = ran / failures
-    best, most = daly(saves.seconds, between), daly(saves.seconds, ran / low)
+    between, most = ran / failures, saves.at_least(daly(saves.seconds, ran / low))
+    rests = (
+        f"It rests on {failures} failure(s) in {duration(ran)}, so {duration(between)} between two (95 %: "
+        f"{duration(ran / high)} to {duration(ran / low)}), and on {saves.measured}."
+    )
+    if failures < _FEWEST_FAILURES:
+        text = (
+            f"Save at intervals of {duration(least)}{_steps(least, step)} to {duration(most)}{_steps(most, step)}. "
+            f"{rests} For one value it takes {_FEWEST_FAILURES} failures.{now}"
+        )
+        return Recommendation("checkpoint interval", text, None, None, "s", failures, least, most)
+    best = saves.at_least(daly(saves.seconds, between))
     text = (
-        f"Save every {duration(best)}{_steps(best, step)} (Daly; Young: {duration(young(saves.seconds, between))}). It "
-        f"rests on {failures} failure(s) in {duration(ran)}, so {duration(between)} between two (95 %: "
-        f"{duration(ran / high)} to {duration(ran / low)}), and on {measured}. With that uncertainty, anything from "
-        f"{duration(least)} to {duration(most)} may be best.{now}"
+        f"Save every {duration(best)}{_steps(best, step)} (Daly; Young: {duration(young(saves.seconds, between))}). "
+        f"{rests} With that uncertainty, anything from {duration(least)} to {duration(most)} may be best.{now}"
     )
     return Recommendation("checkpoint interval", text, None, best, "s", failures, least, most)
+
+
+def _is_unwanted(generation: JobGeneration) -> bool:
+    """Return whether a generation has failed, and not because the training has stopped itself."""
+    return generation.has_failed and not generation.is_stopped_on_purpose
 
 
 def _steps(seconds: float, step_seconds: float | None) -> str:
@@ -133,21 +174,22 @@ def _steps(seconds: float, step_seconds: float | None) -> str:
 
 
 def _saves(story: Story) -> _Saves | None:
-    took: dict[int, int] = {}
-    count: dict[int, int] = {}
+    """Return what saves have cost: of each generation, on the rank that they have held up longest."""
+    held_ns, took_ns, closed = 0, 0, 0
     apart: list[int] = []
-    for _, member in story.members:
-        for rank, life in member.lives.items():
-            if (section := life.sections.get(CHECKPOINTING)) is not None:
-                took[rank] = took.get(rank, 0) + section.took_ns
-                count[rank] = count.get(rank, 0) + section.closed
-            known = sorted(life.saves)
-            apart += [later - former for former, later in itertools.pairwise(known)]
-    means = [(took[rank] / count[rank], count[rank]) for rank in took if count[rank]]
-    if not means:
+    for generation in story.generations:
+        lives = [life for member in generation.members for life in member.lives.values()]
+        rows = [(life.saving_ns, section) for life in lives if (section := life.sections.get(CHECKPOINTING))]
+        if not rows:
+            continue
+        held, section = max(rows, key=lambda row: (row[0], row[1].took_ns))
+        held_ns, took_ns, closed = held_ns + held, took_ns + section.took_ns, closed + section.closed
+        if not any(story.launches[member.launch].went_back for member in generation.members):
+            apart += [later - former for life in lives for former, later in itertools.pairwise(sorted(life.saves))]
+    if not closed:
         return None
-    mean_ns, closed = max(means)
-    return _Saves(mean_ns / NS_PER_SECOND, closed, int(statistics.median(apart)) if apart else None)
+    steps = int(statistics.median(apart)) if apart else None
+    return _Saves(held_ns / closed / NS_PER_SECOND, took_ns / closed / NS_PER_SECOND, closed, steps)
 
 
 def _ran_seconds(story: Story) -> float:

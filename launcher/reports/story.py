@@ -78,8 +78,18 @@ class JobGeneration(NamedTuple):
     """How many ranks it has on the nodes that are known."""
 
     @property
+    def is_stopped_on_purpose(self) -> bool:
+        """Whether the training has stopped itself."""
+        return any(member.own.is_stopped_on_purpose for member in self.members)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it ran on more nodes than are here."""
+        return max((member.own.nodes or 0 for member in self.members), default=0) > len(self.members)
+
+    @property
     def is_cut(self) -> bool:
-        """Whether its last figures are missing somewhere: it may have done more than they tell."""
+        """Whether its last figures are missing somewhere: it may have done more."""
         return any(member.cut_ns is not None for member in self.members)
 
 
@@ -173,19 +183,16 @@ def put_together(
     for run, numbers in enumerate(runs):
         by_number: dict[int, list[int]] = collections.defaultdict(list)
         for launch in numbers:
-            for own in launches[launch].generations:
-                by_number[own.number].append(launch)
+            for each in launches[launch].generations:
+                by_number[each.number].append(launch)
         for number in sorted(by_number):
-            members = [
-                _member(launches[launch], launch, number, lives, evidence)
-                for launch in dict.fromkeys(by_number[number])
-            ]
+            own = dict.fromkeys(by_number[number])
+            members = [_member(launches[launch], launch, number, lives, evidence) for launch in own]
             has_failed = any(
                 m.own.kind in ("hang", "failure") or (m.own.failed_elsewhere and m.own.finished_ns is None)
                 for m in members
             )
-            if has_failed:
-                members = _with_seen(members)
+            members = _with_seen(members) if has_failed else members
             generations.append(_generation(run, number, members, has_failed, is_last=number == max(by_number)))
     return Story(
         launches=tuple(launches),

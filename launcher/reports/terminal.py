@@ -72,9 +72,10 @@ def _head(report: Report) -> Iterator[str]:
 def _steps(costs: Ledger) -> str:
     if costs.steps is None and costs.repeated is None:
         return "steps kept and done again: not known"
+    about = "~" if costs.is_count_about else ""
     if costs.steps is None:
-        return f"steps kept: not known, {count(costs.repeated)} done again"
-    return f"{count(costs.steps)} steps kept, {count(costs.repeated)} done again"
+        return f"steps kept: not known, {about}{count(costs.repeated)} done again"
+    return f"{about}{count(costs.steps)} steps kept, {about}{count(costs.repeated)} done again"
 
 
 def _outcome(report: Report) -> str:

@@ -115,6 +115,50 @@ def test_a_line_that_tells_of_a_step_but_not_when_the_first_one_began_makes_no_s
     assert seconds(report)["unknown"] == pytest.approx(run.lives[0].last_sign - run.lives[0].started, abs=1e-3)
 
 
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_of_iterations_that_begin_anew_neither_costs_nor_intervals_are_told(tmp_path: Path, has_ended: bool) -> None:
+    run = invent_run(tmp_path, failures=[Failure(17, 1)], steps=60)
+
+    def change(line: dict[str, Any]) -> dict[str, Any] | None:
+        if line["event"] == "ended":
+            return {**line, "went_back": True} if has_ended else None
+        for facts in line.get("ranks", {}).values() if not has_ended and line["event"] == "figures" else ():
+            facts |= {"went_back": True} if line["is_full"] and line["generation"] == 1 else {}
+        return line
+
+    for name in ("events.jsonl", "figures.jsonl"):
+        rewritten(run.folders[0] / name, change)
+    report = reported(run)
+    assert (report.ledger.steps, report.ledger.repeated, report.ledger.step_seconds) == (None, None, None)
+    assert (report.incidents[0].cost_seconds, report.incidents[0].repeated) == (None, None)
+    assert any("iterations were not counted on" in note for note in report.notes)
+    (interval,) = (each for each in report.recommendations if each.about == "checkpoint interval")
+    assert "steps" not in interval.text
+
+
+def test_lines_that_name_lower_iterations_than_before_tell_so_too(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=[Failure(17, 1)], steps=60)
+
+    def change(line: dict[str, Any]) -> dict[str, Any]:
+        for facts in line["ranks"].values():
+            facts |= {key: facts[key] % 20 for key in ("iteration", "done") if facts.get(key) is not None}
+        return line
+
+    rewritten(run.folders[0] / "figures.jsonl", change)
+    assert reported(run).ledger.repeated is None
+
+
+def test_without_the_folders_of_all_nodes_what_was_counted_is_about_right(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, ranks=4, nodes=2, failures=[Failure(17, 3)], steps=40, own_folders=True)
+    report = make_report([str(run.folders[0])])
+    assert report.ledger.is_count_about
+    assert "; ~40 steps kept, ~7 done again" in "\n".join(text_of(report))
+    assert "≈ 40 iterations kept, ≈ 7 done again" in page(report)
+    assert "≈ 7 iterations" in page(report)
+    assert not reported(run).ledger.is_count_about
+    assert "≈ 7 iterations" not in page(reported(run))
+
+
 # ---- lines that were lost --------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,84 @@ def test_an_interval_rests_on_what_was_measured(tmp_path: Path) -> None:
     assert (interval.low, interval.high) == pytest.approx((daly(1.0, ran / high), daly(1.0, ran / low)), rel=1e-6)
     assert f"{run.truth.saves} save(s) that took 1.00 s each" in interval.text
     assert "Now it is every 10 steps." in interval.text
+
+
+def test_a_save_costs_what_it_holds_up_and_the_next_one_begins_after_it(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=4, beside_seconds=6.2)
+    (interval,) = recommended(run, "checkpoint interval")
+    saves = sum(len(life.saves) for life in run.lives)
+    assert (interval.value, interval.high) == (None, None)
+    assert interval.low == pytest.approx(6.2)
+    assert f"in {saves} save(s) that held up the steps for 0 s of 6.20 s each, steps went on" in interval.text
+    # Let each hold up the steps for a millisecond.
+    figures = run.folders[0] / "figures.jsonl"
+    text = re.sub(r'(?<="beside_ns": )\d+', lambda match: str(int(match[0]) * 6199 // 6200), figures.read_text())
+    figures.write_text(text)
+    (interval,) = recommended(run, "checkpoint interval")
+    ran = sum(life.last_sign - life.started for life in run.lives)
+    assert daly(0.001, ran / 4) < 6
+    assert (interval.value, interval.low) == (pytest.approx(6.199, abs=1e-3), pytest.approx(6.199, abs=1e-3))
+
+
+def test_saves_of_all_nodes_count_whatever_ranks_took_longest(tmp_path: Path) -> None:
+    """A node is lost, and the one save after that takes longest: that of a rank whose number was another's before."""
+    run = invent_run(tmp_path, ranks=4, nodes=2, failures=[Failure(80, 3)], steps=95)
+    for path in run.folders[0].glob("figures*"):
+        lines = []
+        for line in map(json.loads, path.read_text().splitlines()):
+            for rank in list(line["ranks"]):
+                if line["generation"] == 1 and int(rank) > 1:
+                    del line["ranks"][rank]
+                elif line["generation"] == 1 and "checkpointing" in line["ranks"][rank]["sections"]:
+                    line["ranks"][rank]["sections"]["checkpointing"]["took_ns"] *= 2
+                elif line["generation"] == 0 and int(rank) < 2:
+                    line["ranks"][rank]["sections"].pop("checkpointing", None)
+            lines.append(json.dumps(line) + "\n")
+        path.write_text("".join(lines))
+    (interval,) = recommended(run, "checkpoint interval")
+    assert [len(life.saves) for life in run.lives] == [8, 1]
+    assert "on 9 save(s) that took 1.11 s each" in interval.text
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"failures": 4, "save_seconds": 1e-6, "step_seconds": 1e-5, "launcher_seconds": 0.1}, "failure(s) in"),
+        ({"failures": [Failure(25, 0)], "steps": 28}, "2 save(s) and 1 failure(s) in"),
+    ],
+)
+def test_from_too_little_no_interval_is_recommended(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    (interval,) = recommended(invent_run(tmp_path, **options), "checkpoint interval")
+    assert (interval.value, interval.low, interval.high) == (None, None, None)
+    assert said in interval.text
+    assert "It takes 3 saves and 1 min 00 s." in interval.text
+
+
+def test_from_two_failures_there_are_bounds_alone(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=2, steps=200)
+    (interval,) = recommended(run, "checkpoint interval")
+    ran = sum(life.last_sign - life.started for life in run.lives)
+    low, high = poisson_interval(2)
+    assert interval.value is None
+    assert (interval.low, interval.high) == (pytest.approx(daly(1, ran / high)), pytest.approx(daly(1, ran / low)))
+    assert "For one value it takes 3 failures." in interval.text
+
+
+def test_a_training_that_stops_itself_is_no_failure(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=[Failure(17, 0), Failure(98, 1)], ends_with="failed")
+    events = run.folders[0] / "events.jsonl"
+    lines = events.read_text().splitlines()
+    stop = {**json.loads(lines[-1]), "event": "stopped_on_purpose", "generation": 1, "why": "low enough"}
+    events.write_text("".join(f"{line}\n" for line in (*lines[:-1], json.dumps(stop), lines[-1])))
+    report = make_report([str(run.folders[0])])
+    (interval,) = (each for each in report.recommendations if each.about == "checkpoint interval")
+    assert interval.samples == 1
+    # What it has not saved is not to be done again.
+    assert report.ledger.repeated == run.truth.repeated == 7
+    assert report.ledger.steps == 98
+    (life, _) = run.lives
+    lost = {entry.category.key: entry.seconds for entry in report.ledger.entries}["lost_work"]
+    assert lost == pytest.approx(life.last_sign - life.saves[0][1], abs=1e-3)
 
 
 def test_without_a_failure_there_is_a_bound_alone(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ MUTANTS_OF_REPORTS = (
     ),
     Mutant(
         "a report takes the next run of a name for the same run where a clock is ahead",
-        _TOGETHER,
+        "launcher/reports/runs.py",
         "and max((generation.number for generation in other.generations), default=-1) >= first",
         "and False",
         _LEDGER,
@@ -148,6 +148,20 @@ MUTANTS_OF_REPORTS = (
         "held_ns + held, took_ns + section.took_ns, closed + section.closed\n",
         "held, section.took_ns, section.closed\n",
         _RECOMMEND,
+    ),
+    Mutant(
+        "a report takes the last line of a node that was lost for all that was done",
+        _TOGETHER,
+        "    told = [member for member in members if not member.is_silent] or members\n",
+        "    told = members\n",
+        _GAPS,
+    ),
+    Mutant(
+        "a report leaves out what a launcher that was killed has not written, and another run went on from",
+        _LOST,
+        "    return own[0], max(own[1], successor.first_iteration - 1)\n",
+        "    return own\n",
+        _GAPS,
     ),
     Mutant(
         "a report tells what a failure cost where iterations begin anew",

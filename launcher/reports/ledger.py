@@ -245,7 +245,7 @@ def ledger(story: Story, accounts: Accounts) -> Ledger:
         by_rank=tuple(_row(place, ranks[place], by_place[place]) for place in places if place in ranks),
         repeated=total_repeated(accounts.losses),
         steps=steps,
-        is_count_about=any(generation.is_partial for generation in story.generations),
+        is_count_about=any(generation.is_partial or generation.is_silent for generation in story.generations),
         step_seconds=None
         if any(not launch.is_begun_known for launch in story.launches)  # the time of the first steps is not here
         else _step_seconds([by_place[place]["productive"] for place in places], steps),

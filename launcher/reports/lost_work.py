@@ -10,6 +10,7 @@ have done. What they have lost is known where the save is; otherwise it is known
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -201,8 +202,16 @@ def kept_steps(story: Story, found: Sequence[Loss]) -> int | None:
             least = loss.iteration + _after_a_save(story)
         elif loss.is_final and loss.kept is Kept.NOTHING:
             least = generation.first_iteration
-    done = _union(map(_interval, story.generations))
+    done = _union(_kept_interval(*pair) for pair in itertools.zip_longest(story.generations, story.generations[1:]))
     return sum(max(0, (last if least is None else min(last, least - 1)) - first + 1) for first, last in done)
+
+
+def _kept_interval(generation: JobGeneration, successor: JobGeneration | None) -> Interval | None:
+    """Return what a generation has done; of one whose last lines are missing, up to where the next one went on."""
+    own = _interval(generation)
+    if own is None or successor is None or successor.first_iteration is None or not generation.is_silent:
+        return own
+    return own[0], max(own[1], successor.first_iteration - 1)
 
 
 def _after_a_save(story: Story) -> int:

@@ -136,7 +136,8 @@ class Ledger(NamedTuple):
     step_seconds: float | None
     """Median over the ranks of the productive time for each kept iteration (a duration)."""
     is_count_about: bool = False
-    """Of a node, nothing was read: its ranks may have done fewer iterations than the others, which are counted."""
+    """Of a node nothing was read, or its last lines are missing: its ranks may have done fewer iterations than the
+    others, which are counted, or more."""
 
 
 class Recommendation(NamedTuple):

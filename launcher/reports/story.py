@@ -1,9 +1,4 @@
-"""The launches of one or several runs put together: which belong to one run, and what each generation came to.
-
-Launches whose lives overlap belong to one run. One that begins after all others have ended begins the next run of the
-same training, as those of ``ft_autoresume`` do; so does one on a machine on which a launcher of the run has ended that
-had come at least as far in generations, however the clocks of machines differ.
-"""
+"""The launches of one or several runs put together: what each generation came to, over all nodes."""
 
 from __future__ import annotations
 
@@ -16,9 +11,10 @@ from launcher.reports.evidence import Evidence
 from launcher.reports.launches import Launch
 from launcher.reports.node_generations import NodeGeneration
 from launcher.reports.rank_lives import RankLife
+from launcher.reports.runs import end_ns, node_names, runs_of
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["JobGeneration", "Member", "Story", "end_ns", "put_together", "runs_of"]
+__all__ = ["JobGeneration", "Member", "Story", "end_ns", "put_together"]
 
 _STEP = "step"
 
@@ -42,6 +38,8 @@ class Member(NamedTuple):
     stopped_ns: int
     """When its ranks had ended, or until when they are known to have run."""
     has_stopped: bool
+    is_silent: bool
+    """Its launcher has ended without a word: its ranks may have got on after the last line."""
     errors: Mapping[int, int | None]
     """Ranks whose exception has ended a step, and the iteration of that."""
 
@@ -88,6 +86,11 @@ class JobGeneration(NamedTuple):
         return max((member.own.nodes or 0 for member in self.members), default=0) > len(self.members)
 
     @property
+    def is_silent(self) -> bool:
+        """Whether a launcher has ended without a word in it."""
+        return any(member.is_silent for member in self.members)
+
+    @property
     def is_cut(self) -> bool:
         """Whether its last figures are missing somewhere: it may have done more."""
         return any(member.cut_ns is not None for member in self.members)
@@ -120,58 +123,6 @@ class Story(NamedTuple):
     def members(self) -> Iterator[tuple[JobGeneration, Member]]:
         """Every launch's part in every generation."""
         return ((generation, member) for generation in self.generations for member in generation.members)
-
-
-def runs_of(launches: Sequence[Launch]) -> list[list[int]]:
-    """Return which launches (indices, in the order of their begins) belong to one run, run by run."""
-    runs: list[list[int]] = []
-    for number, launch in enumerate(launches):
-        if not runs or _begins_anew(launch, [launches[other] for other in runs[-1]]):
-            runs.append([])
-        runs[-1].append(number)
-    return runs
-
-
-def _begins_anew(launch: Launch, run: Sequence[Launch]) -> bool:
-    if all(_ended_at(other) <= launch.at(launch.began_ns) for other in run):
-        return True
-    first = min((generation.number for generation in launch.generations), default=None)
-    return first is not None and any(
-        (other.node, other.boot) == (launch.node, launch.boot)
-        and not other.is_running
-        and (other.ended_ns or other.last_ns) <= launch.began_ns
-        and max((generation.number for generation in other.generations), default=-1) >= first
-        for other in run
-    )
-
-
-def _ended_at(launch: Launch) -> float:
-    return float("inf") if launch.is_running else launch.at(launch.ended_ns or launch.last_ns)
-
-
-def node_names(launches: Sequence[Launch]) -> dict[int, str]:
-    """Return a name for the place of each launch; one that begins when another has ended there takes its place."""
-    names: dict[int, str] = {}
-    places: dict[str, list[list[int]]] = collections.defaultdict(list)
-    for number, launch in enumerate(launches):
-        free = (
-            place
-            for place in places[launch.node]
-            if not launches[place[-1]].is_running and _ended_at(launches[place[-1]]) <= launch.at(launch.began_ns)
-        )
-        place = next(free, None)
-        if place is None:
-            place = []
-            places[launch.node].append(place)
-        place.append(number)
-        index = places[launch.node].index(place)
-        names[number] = launch.node if index == 0 else f"{launch.node} ({index + 1})"
-    return names
-
-
-def end_ns(launch: Launch) -> int:
-    """Return when a launch has ended, or the last time that anything of it is known."""
-    return launch.ended_ns if launch.ended_ns is not None else launch.last_ns
 
 
 def put_together(
@@ -211,7 +162,9 @@ def _known(values: Iterable[int | None]) -> list[int]:
 
 def _generation(run: int, number: int, members: Sequence[Member], has_failed: bool, *, is_last: bool) -> JobGeneration:
     lives = [life for member in members for life in member.lives.values()]
-    done = [m.done(rank) for m in members for rank, life in m.lives.items() if life.first_step_ns is not None]
+    # What all others have done, ranks have done too whose last lines are missing since their launcher was killed.
+    told = [member for member in members if not member.is_silent] or members
+    done = [m.done(rank) for m in told for rank, life in m.lives.items() if life.first_step_ns is not None]
     known = [each for each in done if each is not None]
     return JobGeneration(
         run=run,
@@ -258,6 +211,7 @@ def _member(
         cut_ns=cut_ns,
         stopped_ns=max(stopped_ns, seen_ns or 0, own.started_ns),
         has_stopped=own.stopped_ns is not None,
+        is_silent=not (own.stopped_ns is not None or later or launch.ended_ns is not None or launch.is_running),
         errors={
             rank.rank: rank.error.iteration
             for rank in (incident.ranks if incident is not None else ())

@@ -248,6 +248,21 @@ def test_of_a_launcher_that_was_killed_everything_up_to_the_last_line_is_known(t
     assert seconds(report)["start"] == pytest.approx(run.truth.seconds["start"], abs=1e-3)
 
 
+def test_what_a_later_run_goes_on_from_was_done_whenever_the_launcher_was_killed(tmp_path: Path) -> None:
+    first = invent_run(tmp_path, "first", failures=[Failure(25, 0)], lines=200, ends_with="failed")
+    begins = {"began_epoch": EPOCH + first.seconds + 1, "boot_seconds": 5_001.0 + first.seconds}
+    second = invent_run(tmp_path, "second", failures=[], steps=40, resumed_from=20, **begins)
+    (life,) = first.lives
+    began_ns = json.loads((first.folders[0] / "events.jsonl").read_text().splitlines()[0])["t_ns"]
+    last_ns = began_ns + (life.saves[1][1] - 5.0) * 1e9
+    for name in ("events.jsonl", "figures.jsonl"):
+        rewritten(first.folders[0] / name, lambda line: line if line["t_ns"] <= last_ns else None)
+    shutil.rmtree(first.folders[0] / "incidents")
+    report = make_report([str(first.folders[0]), str(second.folders[0])])
+    assert report.generations[0].done in (16, 17)
+    assert (report.ledger.steps, report.ledger.repeated, report.ledger.is_count_about) == (40, 0, True)
+
+
 def test_absurd_numbers_are_damage(tmp_path: Path) -> None:
     run = invent_run(tmp_path, near_misses=1, back_off_seconds=2.0)
     huge = 10**400
@@ -379,6 +394,8 @@ def test_a_job_that_ended_well_after_a_node_was_lost_says_both(tmp_path: Path, s
     assert report.ledger.wall_seconds == pytest.approx(run.seconds, abs=1e-3)
     assert all(row.wall_seconds == pytest.approx(run.seconds, abs=1e-3) for row in report.ledger.by_rank)
     assert seconds(report)["absent"] == pytest.approx((run.seconds - (last_ns - began_ns) / 1e9) / 3, abs=1e-3)
+    assert run.lives[0].done == 16
+    assert (report.ledger.steps, report.ledger.repeated, report.ledger.is_count_about) == (40, 7, True)
     (told,) = report.runs
     assert (told.outcome, told.exit_code, told.nodes_lost, told.is_running) == ("succeeded", 0, 1, False)
     assert told.ended is not None

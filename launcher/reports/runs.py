@@ -1,0 +1,67 @@
+"""Which launches belong to one run, and how their nodes are called.
+
+Launches whose lives overlap belong to one run. One that begins after all others have ended begins the next run of the
+same training, as those of ``ft_autoresume`` do; so does one on a machine on which a launcher of the run has ended that
+had come at least as far in generations, however the clocks of machines differ.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+
+from launcher.reports.launches import Launch
+
+__all__ = ["end_ns", "node_names", "runs_of"]
+
+
+def runs_of(launches: Sequence[Launch]) -> list[list[int]]:
+    """Return which launches (indices, in the order of their begins) belong to one run, run by run."""
+    runs: list[list[int]] = []
+    for number, launch in enumerate(launches):
+        if not runs or _begins_anew(launch, [launches[other] for other in runs[-1]]):
+            runs.append([])
+        runs[-1].append(number)
+    return runs
+
+
+def _begins_anew(launch: Launch, run: Sequence[Launch]) -> bool:
+    if all(_ended_at(other) <= launch.at(launch.began_ns) for other in run):
+        return True
+    first = min((generation.number for generation in launch.generations), default=None)
+    return first is not None and any(
+        (other.node, other.boot) == (launch.node, launch.boot)
+        and not other.is_running
+        and (other.ended_ns or other.last_ns) <= launch.began_ns
+        and max((generation.number for generation in other.generations), default=-1) >= first
+        for other in run
+    )
+
+
+def _ended_at(launch: Launch) -> float:
+    return float("inf") if launch.is_running else launch.at(launch.ended_ns or launch.last_ns)
+
+
+def node_names(launches: Sequence[Launch]) -> dict[int, str]:
+    """Return a name for the place of each launch; one that begins when another has ended there takes its place."""
+    names: dict[int, str] = {}
+    places: dict[str, list[list[int]]] = collections.defaultdict(list)
+    for number, launch in enumerate(launches):
+        free = (
+            place
+            for place in places[launch.node]
+            if not launches[place[-1]].is_running and _ended_at(launches[place[-1]]) <= launch.at(launch.began_ns)
+        )
+        place = next(free, None)
+        if place is None:
+            place = []
+            places[launch.node].append(place)
+        place.append(number)
+        index = places[launch.node].index(place)
+        names[number] = launch.node if index == 0 else f"{launch.node} ({index + 1})"
+    return names
+
+
+def end_ns(launch: Launch) -> int:
+    """Return when a launch has ended, or the last time that anything of it is known."""
+    return launch.ended_ns if launch.ended_ns is not None else launch.last_ns

@@ -164,6 +164,13 @@ MUTANTS_OF_REPORTS = (
         _GAPS,
     ),
     Mutant(
+        "a report takes any exception out of a section for the end of a step",
+        _TOGETHER,
+        "(section is None and (steps is None or not steps.closed))",
+        "section is None",
+        _LEDGER,
+    ),
+    Mutant(
         "a report tells what a failure cost where iterations begin anew",
         _CUTS,
         "    if loss.is_cut or loss.kept in (Kept.PART, Kept.UNKNOWN):\n",

@@ -215,9 +215,18 @@ def _member(
         errors={
             rank.rank: rank.error.iteration
             for rank in (incident.ranks if incident is not None else ())
-            if rank.error is not None and rank.error.section in (_STEP, None)
+            if rank.error is not None and _ends_a_step(rank.error.section, ranks.get(rank.rank))
         },
     )
+
+
+def _ends_a_step(section: str | None, life: RankLife | None) -> bool:
+    """Return whether an exception that was raised in a section, or in none, has ended a step.
+
+    Where steps are sections it has not, if it was raised in none; but the first steps of a generation are none yet.
+    """
+    steps = life.sections.get(_STEP) if life is not None else None
+    return section == _STEP or (section is None and (steps is None or not steps.closed))
 
 
 def _last_sign_ns(

@@ -268,6 +268,27 @@ def test_a_step_that_an_exception_ends_is_not_done(tmp_path: Path) -> None:
     assert reported(run).ledger.repeated == run.truth.repeated
 
 
+@pytest.mark.parametrize(("has_sections", "repeated"), [(True, 8), (False, 7)])
+def test_an_exception_after_a_step_has_not_ended_it(tmp_path: Path, has_sections: bool, repeated: int) -> None:
+    """Where the step was no section, as with heartbeats, it may have."""
+    run = invent_run(tmp_path, failures=[Failure(17, 1)])
+    figures = run.folders[0] / "figures.jsonl"
+    lines = lines_of(figures)
+    for line in lines:
+        for facts in line["ranks"].values():
+            if line["generation"] == 0 and line["is_last"]:
+                facts["done"] = 17
+            if not has_sections:
+                facts["sections"].pop("step", None)
+    write_lines(figures, lines)
+    path = run.folders[0] / "incidents" / "0001" / "incident.json"
+    incident = json.loads(path.read_text())
+    for rank in incident["ranks"]:
+        rank["error"] = {**incident["ranks"][1]["error"], "section": None}
+    path.write_text(json.dumps(incident))
+    assert reported(run).ledger.repeated == repeated
+
+
 def test_a_step_that_one_rank_has_done_is_not_done(tmp_path: Path) -> None:
     run = invent_run(tmp_path, failures=[Failure(17, 1)])
     figures = run.folders[0] / "figures.jsonl"

@@ -145,8 +145,8 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report rests on the saves of the last generation alone",
         "launcher/reports/recommend.py",
-        "held_ns + held, took_ns + section.took_ns, closed + section.closed\n",
-        "held, section.took_ns, section.closed\n",
+        "        count += len(life.saves) or section.closed\n",
+        "        count = len(life.saves) or section.closed\n",
         _RECOMMEND,
     ),
     Mutant(

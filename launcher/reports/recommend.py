@@ -47,7 +47,7 @@ class _Saves(NamedTuple):
     """For how long one holds up the steps, on the ranks that it holds up longest."""
     took_seconds: float
     """How long one takes there."""
-    closed: int
+    number: int
     steps: int | None
     """Between two, the median; None where that is not known."""
 
@@ -56,8 +56,8 @@ class _Saves(NamedTuple):
         """What the recommendation rests on."""
         took = duration(self.took_seconds)
         if self.took_seconds - self.seconds < 0.01 * self.took_seconds:
-            return f"{self.closed} save(s) that took {took} each"
-        return f"{self.closed} save(s) that held up the steps for {duration(self.seconds)} of {took} each"
+            return f"{self.number} save(s) that took {took} each"
+        return f"{self.number} save(s) that held up the steps for {duration(self.seconds)} of {took} each"
 
     def at_least(self, interval: float) -> float:
         """Return an interval in which one that goes on beside the steps is complete before the next one begins."""
@@ -125,9 +125,9 @@ def _interval(story: Story, ledger: Ledger) -> Recommendation | None:
     low, high = poisson_interval(failures)
     step = ledger.step_seconds
     now = f" Now it is every {saves.steps} steps." if saves.steps is not None else ""
-    if saves.closed < _FEWEST_SAVES or ran < _FEWEST_SECONDS:
+    if saves.number < _FEWEST_SAVES or ran < _FEWEST_SECONDS:
         text = (
-            f"How often to save cannot be told from so little: {saves.closed} save(s) and {failures} failure(s) in "
+            f"How often to save cannot be told from so little: {saves.number} save(s) and {failures} failure(s) in "
             f"{duration(ran)}. It takes {_FEWEST_SAVES} saves and {duration(_FEWEST_SECONDS)}.{now}"
         )
         return Recommendation("checkpoint interval", text, None, None, "s", failures, None, None)
@@ -175,21 +175,23 @@ def _steps(seconds: float, step_seconds: float | None) -> str:
 
 def _saves(story: Story) -> _Saves | None:
     """Return what saves have cost: of each generation, on the rank that they have held up longest."""
-    held_ns, took_ns, closed = 0, 0, 0
+    held_ns, took_ns, count = 0, 0, 0
     apart: list[int] = []
     for generation in story.generations:
         lives = [life for member in generation.members for life in member.lives.values()]
-        rows = [(life.saving_ns, section) for life in lives if (section := life.sections.get(CHECKPOINTING))]
+        rows = [(life, section) for life in lives if (section := life.sections.get(CHECKPOINTING))]
         if not rows:
             continue
-        held, section = max(rows, key=lambda row: (row[0], row[1].took_ns))
-        held_ns, took_ns, closed = held_ns + held, took_ns + section.took_ns, closed + section.closed
+        life, section = max(rows, key=lambda row: (row[0].saving_ns, row[1].took_ns))
+        # To finalize a save and to remove an old one belong to what a save costs.
+        held_ns, took_ns = held_ns + life.saving_ns, took_ns + section.took_ns
+        count += len(life.saves) or section.closed
         if not any(story.launches[member.launch].went_back for member in generation.members):
             apart += [later - former for life in lives for former, later in itertools.pairwise(sorted(life.saves))]
-    if not closed:
+    if not count:
         return None
     steps = int(statistics.median(apart)) if apart else None
-    return _Saves(held_ns / closed / NS_PER_SECOND, took_ns / closed / NS_PER_SECOND, closed, steps)
+    return _Saves(held_ns / count / NS_PER_SECOND, took_ns / count / NS_PER_SECOND, count, steps)
 
 
 def _ran_seconds(story: Story) -> float:

@@ -242,6 +242,10 @@ class RankMonitorClient(ClientLimits):
         """
         self._state.note_saved(iteration, began_ns)
 
+    def note_checkpoint_finalized(self, iteration: int) -> None:
+        """Report that asynchronous saves are complete, after so many iterations; each was reported as saved before."""
+        self._state.note_finalized(iteration)
+
     def send_workload_control_request(self, request: WorkloadControlRequest) -> None:
         """Ask the launcher to go on, to leave this node out, or to end the job; raises where it cannot be reached."""
         self._connection.send(request)

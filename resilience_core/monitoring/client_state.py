@@ -198,6 +198,10 @@ class ClientState:
         """Store the iteration of a checkpoint that was loaded, where it is the highest so far."""
         self._store_highest(RESUMED_FROM, iteration)
 
+    def note_finalized(self, iteration: int) -> None:
+        """Store how far training had come when a checkpoint was complete, where it is the highest so far."""
+        self._store_highest(SAVED, iteration)
+
     def note_saved(self, iteration: int, began_ns: int | None) -> None:
         """Store the iteration of a checkpoint that was saved, where it is the highest so far, and what is in it."""
         self._store_highest(SAVED, iteration)

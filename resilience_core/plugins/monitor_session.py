@@ -127,7 +127,9 @@ class MonitorSession:
         Returns:
             Whether this was a save that something can be learned after.
         """
-        if error is None and kind != "remove":
+        if error is None and kind == "finalize":
+            self.client.note_checkpoint_finalized(iteration)
+        elif error is None and kind != "remove":
             began_ns, steps = self._begun.get(thread, (0, self.history.steps))
             self.client.note_checkpoint_saved(iteration, began_ns if self.history.steps > steps else None)
         if error is not None:

@@ -105,6 +105,16 @@ def test_saves_of_all_nodes_count_whatever_ranks_took_longest(tmp_path: Path) ->
     assert "on 9 save(s) that took 1.11 s each" in interval.text
 
 
+def test_what_saves_take_beside_writing_is_a_part_of_each(tmp_path: Path) -> None:
+    """An asynchronous save is finalized in a section of its own, and an old one removed in another."""
+    run = invent_run(tmp_path, failures=4)
+    figures = run.folders[0] / "figures.jsonl"
+    text = re.sub(r'(?<="checkpointing": {"closed": )\d+', lambda match: str(int(match[0]) * 3), figures.read_text())
+    figures.write_text(text)
+    (interval,) = recommended(run, "checkpoint interval")
+    assert f"{run.truth.saves} save(s) that took 1.00 s each" in interval.text
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

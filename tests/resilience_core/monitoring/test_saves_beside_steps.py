@@ -181,3 +181,18 @@ def test_of_two_saves_at_once_each_holds_what_was_done_before_it(start: Callable
         thread.join()
     assert rank.figures.saves == (Save(1, began[1], 0), Save(2, began[2], 0))
     assert rank.figures.beside_ns == 6 * S
+
+
+@pytest.mark.parametrize("monitor", [SectionMonitor, HeartbeatMonitor])
+def test_what_is_finalized_is_no_save_of_its_own(
+    start: Callable[..., Rank], monitor: type[SectionMonitor | HeartbeatMonitor]
+) -> None:
+    rank = start()
+    bus = EventBus()
+    bus.register(monitor(rank.client))
+    bus.setup(context=RunContext(rank=0, world_size=1, local_rank=0, asynchronous_saves=True))
+    for iteration, kind in ((10, "save"), (11, "finalize"), (12, "finalize"), (13, "remove"), (20, "save")):
+        bus.checkpoint_start(iteration=iteration, kind=kind)
+        rank.clock.advance(1.0)
+        bus.checkpoint_end(iteration=iteration, kind=kind, error=None)
+    assert [save.iteration for save in rank.figures.saves] == [10, 20]

@@ -138,8 +138,8 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report counts a training that stops itself as a failure",
         "launcher/reports/recommend.py",
-        "    return generation.has_failed and not generation.is_stopped_on_purpose\n",
-        "    return generation.has_failed\n",
+        "(generation.has_failed or is_gone) and not generation.is_stopped_on_purpose\n",
+        "generation.has_failed or is_gone\n",
         _RECOMMEND,
     ),
     Mutant(

@@ -165,8 +165,9 @@ def _interval(story: Story, ledger: Ledger) -> Recommendation | None:
 
 
 def _is_unwanted(generation: JobGeneration) -> bool:
-    """Return whether a generation has failed, and not because the training has stopped itself."""
-    return generation.has_failed and not generation.is_stopped_on_purpose
+    """Return whether a generation has failed, as with its machine, and not because the training has stopped itself."""
+    is_gone = all(member.is_silent for member in generation.members)
+    return (generation.has_failed or is_gone) and not generation.is_stopped_on_purpose
 
 
 def _steps(seconds: float, step_seconds: float | None) -> str:

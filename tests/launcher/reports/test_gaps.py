@@ -261,6 +261,8 @@ def test_what_a_later_run_goes_on_from_was_done_whenever_the_launcher_was_killed
     report = make_report([str(first.folders[0]), str(second.folders[0])])
     assert report.generations[0].done in (16, 17)
     assert (report.ledger.steps, report.ledger.repeated, report.ledger.is_count_about) == (40, 0, True)
+    (interval,) = (each for each in report.recommendations if each.about == "checkpoint interval")
+    assert interval.samples == 1, "it was no end that anybody has ordered"
 
 
 def test_absurd_numbers_are_damage(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report counts a step as done that one rank has done",
         _TOGETHER,
-        "done=min(known) if",
+        "done=(min if under_way else max)(known) if",
         "done=max(known) if",
         _LEDGER,
     ),
@@ -169,6 +169,13 @@ MUTANTS_OF_REPORTS = (
         "(section is None and (steps is None or not steps.closed))",
         "section is None",
         _LEDGER,
+    ),
+    Mutant(
+        "a report waits for the steps of ranks that have ended well",
+        _TOGETHER,
+        "for m in under_way or told for rank",
+        "for m in told for rank",
+        _STORY,
     ),
     Mutant(
         "a report tells what a failure cost where iterations begin anew",

@@ -183,7 +183,7 @@ def _after(generation: JobGeneration, member: Member, last_ns: int | None, *, is
         yield None, "detection", member.seen_ns - sign_ns, member.is_seen_about
         yield None, "stop", member.stopped_ns - member.seen_ns, member.is_seen_about
     else:
-        key = "stop" if last_ns is None else "idle"
+        key = "stop" if last_ns is None and member.own.finished_ns is None else "idle"
         yield None, key, member.stopped_ns - sign_ns, False
     if last_ns is not None:
         yield None, "idle", last_ns - member.stopped_ns, False

@@ -31,7 +31,11 @@ CATEGORIES = (
     Category("stop", "stop", "from when the failure was seen until all ranks had ended"),
     Category("rendezvous", "rendezvous", "from when all ranks had ended to the start of the next ones"),
     Category("waiting", "waiting", "back-off before a restart, where starts kept failing"),
-    Category("idle", "idle at the end", "from the last sign of progress to the end of the launcher"),
+    Category(
+        "idle",
+        "idle at the end",
+        "from the last sign of progress to the end of the launcher, or of ranks that wait",
+    ),
     Category("between_runs", "between runs", "from the end of one launcher to the begin of the next one there"),
     Category("absent", "not in the job", "before a node's launcher began, or after it was lost or had left"),
     Category("unknown", "unknown", "what the run has not written down"),

@@ -65,7 +65,8 @@ class JobGeneration(NamedTuple):
     first_iteration: int | None
     """The lowest that a rank has begun with."""
     done: int | None
-    """The last one that every rank has done; None where a rank that has begun a step has done none."""
+    """The last one that every rank has done that had not ended well before; None where a rank that has begun a step
+    has done none."""
     iteration: int | None
     """The highest that a rank has begun."""
     lowest_iteration: int | None
@@ -164,7 +165,10 @@ def _generation(run: int, number: int, members: Sequence[Member], has_failed: bo
     lives = [life for member in members for life in member.lives.values()]
     # What all others have done, ranks have done too whose last lines are missing since their launcher was killed.
     told = [member for member in members if not member.is_silent] or members
-    done = [m.done(rank) for m in told for rank, life in m.lives.items() if life.first_step_ns is not None]
+    # Whoever has ended well has done its part, and those who go on do without it.
+    under_way = [member for member in told if member.own.finished_ns is None]
+    ranks = [(m, rank) for m in under_way or told for rank, life in m.lives.items() if life.first_step_ns is not None]
+    done = [member.done(rank) for member, rank in ranks]
     known = [each for each in done if each is not None]
     return JobGeneration(
         run=run,
@@ -173,7 +177,7 @@ def _generation(run: int, number: int, members: Sequence[Member], has_failed: bo
         has_failed=has_failed,
         is_last=is_last,
         first_iteration=min(_known(life.first_iteration for life in lives), default=None),
-        done=min(known) if known and len(known) == len(done) else None,
+        done=(min if under_way else max)(known) if known and len(known) == len(done) else None,
         iteration=max(_known(life.iteration for life in lives), default=None),
         lowest_iteration=min(_known(life.lowest_iteration for life in lives), default=None),
         resumed_from=max(_known(life.resumed_from for life in lives), default=None),

@@ -9,7 +9,7 @@ import pytest
 
 from launcher.reports.build import make_report
 from launcher.reports.folders import NoRunError, run_folders
-from launcher.reports.model import DOWN, IDLE, SECTION, STARTING, STOPPING, Report
+from launcher.reports.model import CATEGORIES, DOWN, IDLE, SECTION, STARTING, STOPPING, Report
 from launcher.reports.terminal import lines as text_of
 from tests.launcher.reports.invented_runs import EPOCH, Failure, InventedRun, invent_run
 
@@ -151,6 +151,28 @@ def test_a_verdict_that_was_taken_back_ends_no_generation(tmp_path: Path) -> Non
     assert report.incidents == ()
     assert report.ledger.entries[0].seconds == pytest.approx(run.truth.seconds["productive"], abs=1e-3)
     assert [miss.rank for miss in report.near_misses] == [1]
+
+
+def test_a_node_that_has_done_its_part_is_not_waited_for(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, ranks=4, nodes=2, failures=[Failure(17, 0)], steps=40, own_folders=True)
+    (first, _), early = run.lives, run.folders[1]
+    figures = [json.loads(line) for line in (early / "figures.jsonl").read_text().splitlines()]
+    for line in figures:
+        for facts in line["ranks"].values():
+            facts |= {key: min(facts[key], 12) for key in ("done", "iteration") if facts[key] is not None}
+    (early / "figures.jsonl").write_text("".join(json.dumps(line) + "\n" for line in figures))
+    events = [json.loads(line) for line in (early / "events.jsonl").read_text().splitlines()]
+    (at,) = [number for number, e in enumerate(events) if e["event"] == "stopped" and e["generation"] == 0]
+    events.insert(at, {**events[at], "event": "finished"})
+    events = [e for e in events if e["event"] != "job_incident"]
+    (early / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in events))
+    report = reported(run)
+    assert (report.ledger.steps, report.ledger.repeated) == (40, 7)
+    assert [generation.done for generation in report.generations] == [16, 39]
+    row = next(row for row in report.ledger.by_rank if row.rank == 2)
+    spent = {category.key: row.seconds[number] for number, category in enumerate(CATEGORIES)}
+    assert spent["stop"] == 0
+    assert spent["idle"] > first.stopped - first.last_sign
 
 
 def test_a_job_that_was_refused_has_nothing_to_account_for(tmp_path: Path) -> None:

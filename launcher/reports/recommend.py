@@ -133,8 +133,9 @@ def _interval(story: Story, ledger: Ledger) -> Recommendation | None:
         return Recommendation("checkpoint interval", text, None, None, "s", failures, None, None)
     if saves.seconds <= 0:
         text = (
-            f"Save as often as you like: in {saves.measured}, steps went on all the time. One takes "
-            f"{duration(saves.took_seconds)}{_steps(saves.took_seconds, step)}, which is the shortest interval.{now}"
+            f"Save as often as one is complete, every {duration(saves.took_seconds)}"
+            f"{_steps(saves.took_seconds, step)}: in {saves.measured}, steps went on all the time; whether they took "
+            f"longer is not known.{now}"
         )
         return Recommendation("checkpoint interval", text, None, None, "s", failures, saves.took_seconds, None)
     least = saves.at_least(daly(saves.seconds, ran / high))
@@ -156,9 +157,13 @@ def _interval(story: Story, ledger: Ledger) -> Recommendation | None:
             f"{rests} For one value it takes {_FEWEST_FAILURES} failures.{now}"
         )
         return Recommendation("checkpoint interval", text, None, None, "s", failures, least, most)
-    best = saves.at_least(daly(saves.seconds, between))
+    by_formula = daly(saves.seconds, between)
+    best = saves.at_least(by_formula)
+    by = f"Daly; Young: {duration(young(saves.seconds, between))}"
+    if best > by_formula:
+        by = f"Daly: {duration(by_formula)}, in which none is complete"
     text = (
-        f"Save every {duration(best)}{_steps(best, step)} (Daly; Young: {duration(young(saves.seconds, between))}). "
+        f"Save every {duration(best)}{_steps(best, step)} ({by}). "
         f"{rests} With that uncertainty, anything from {duration(least)} to {duration(most)} may be best.{now}"
     )
     return Recommendation("checkpoint interval", text, None, best, "s", failures, least, most)

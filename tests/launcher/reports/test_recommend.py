@@ -12,6 +12,7 @@ import attrs
 import pytest
 
 from launcher.reports.build import make_report
+from launcher.reports.formats import duration
 from launcher.reports.launches import SAFETY_FACTOR, THIN_EVIDENCE_FLOOR
 from launcher.reports.model import Recommendation
 from launcher.reports.recommend import daly, poisson_interval, young
@@ -82,6 +83,7 @@ def test_a_save_costs_what_it_holds_up_and_the_next_one_begins_after_it(tmp_path
     (interval,) = recommended(run, "checkpoint interval")
     ran = sum(life.last_sign - life.started for life in run.lives)
     assert daly(0.001, ran / 4) < 6
+    assert f"(Daly: {duration(daly(0.001, ran / 4))}, in which none is complete)" in interval.text
     assert (interval.value, interval.low) == (pytest.approx(6.199, abs=1e-3), pytest.approx(6.199, abs=1e-3))
 
 

@@ -128,7 +128,7 @@ def _interval(story: Story, ledger: Ledger) -> Recommendation | None:
     if saves.number < _FEWEST_SAVES or ran < _FEWEST_SECONDS:
         text = (
             f"How often to save cannot be told from so little: {saves.number} save(s) and {failures} failure(s) in "
-            f"{duration(ran)}. It takes {_FEWEST_SAVES} saves and {duration(_FEWEST_SECONDS)}.{now}"
+            f"{duration(ran)}. It takes {_FEWEST_SAVES} saves in {duration(_FEWEST_SECONDS)} at least.{now}"
         )
         return Recommendation("checkpoint interval", text, None, None, "s", failures, None, None)
     if saves.seconds <= 0:

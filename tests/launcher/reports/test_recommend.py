@@ -128,7 +128,7 @@ def test_from_too_little_no_interval_is_recommended(tmp_path: Path, options: dic
     (interval,) = recommended(invent_run(tmp_path, **options), "checkpoint interval")
     assert (interval.value, interval.low, interval.high) == (None, None, None)
     assert said in interval.text
-    assert "It takes 3 saves and 1 min 00 s." in interval.text
+    assert "It takes 3 saves in 1 min 00 s at least." in interval.text
 
 
 def test_from_two_failures_there_are_bounds_alone(tmp_path: Path) -> None:

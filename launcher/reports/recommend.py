@@ -25,7 +25,6 @@ from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["daly", "poisson_interval", "recommendations", "young"]
 
-_LITTLE_ROOM = 0.2
 _MUCH_ROOM = 10.0
 _FEWEST_SAMPLES = 5
 """To call a limit too long; one that is too short is called so from the first."""
@@ -239,7 +238,7 @@ def _what_to_do(limit: Limit, value: float) -> str | None:
     if limit.seconds is None:
         return f"Set a limit for {limit.kind}, which has none: {value:g} s." if section_name(limit.kind) else None
     change = f"the limit of {limit.kind} from {limit.seconds:g} s ({limit.source}) to {value:g} s"
-    if limit.room is not None and limit.room < _LITTLE_ROOM:
+    if limit.is_close:
         close = f", and {limit.close_calls} took 80 % of it or more" if limit.close_calls else ""
         return f"Raise {change}: {signed_share(limit.room)} room is left{close}." if value > limit.seconds else None
     is_long = limit.longest is not None and limit.seconds > max(_MUCH_ROOM * limit.longest, value)

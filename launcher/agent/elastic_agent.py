@@ -192,6 +192,7 @@ class FaultTolerantAgent(QuietAgent):
             if asked:  # they go on until they heed the signal
                 self._policy.note(self._current.views())
             self.ended_cleanly = not processes.failed
+            self.incidents.settle(self.generation, is_over=True, is_done=self.ended_cleanly and not asked)
             self._resources.events.write("shut_down", generation=self.generation, cleanly=self.ended_cleanly)
 
     # ---- waiting ----------------------------------------------------------------------------------------
@@ -205,7 +206,7 @@ class FaultTolerantAgent(QuietAgent):
                 self._rendezvous_handler.prepare()
                 self._resources.starter.ensure_ready(len(current.processes.workers))
         due.append(self._periodic_tasks.do(current))
-        due += filter(None, [self.stories.tell_overdue()])
+        due += filter(None, [self.stories.tell_overdue(), self.incidents.settle(current.number)])
         self._rendezvous_handler.note_saves(current.views)
         self._wait_for([*(w.pidfd for w in current.processes.running), *self._rendezvous_handler.descriptors], min(due))
 

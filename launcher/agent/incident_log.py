@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 
 from launcher.agent import announcements, failure_incident
 from launcher.agent.job_stories import JobStories
 from launcher.agent.resources import AgentResources
+from launcher.agent.spared_ranks import SparedRanks
 from launcher.incidents.accounts import with_ends, without_spared
 from launcher.incidents.incident import Incident
 from launcher.monitor.near_miss import NearMiss
@@ -35,6 +37,7 @@ class IncidentLog:
         self._near_misses = 0
         self._spared: set[int] = set()
         """Local ranks that were spared since that incident."""
+        self._unsettled = SparedRanks(self._tell_spared)
         self._has_noted_py_spy = False
 
     def of_generation(self, generation: int) -> Incident | None:
@@ -117,21 +120,38 @@ class IncidentLog:
             culprits_from=1,
         )
 
-    def tell_spared(self, generation: int, miss: NearMiss) -> None:
+    def tell_spared(self, generation: int, miss: NearMiss, *, has_lost_a_rank: bool) -> None:
         """Tell of a rank whose verdict was withdrawn.
 
-        Only a rank that was overdue is a near miss. Of one that was to end with it, no more is said than what takes
-        back an announcement.
+        Only a rank that was overdue is a near miss, and only where no peer that it may have waited for has ended. Of
+        any other no more is said than what takes back an announcement.
+
+        Args:
+            generation: Of the rank.
+            miss: Which.
+            has_lost_a_rank: Another local rank has ended, or is failing, by itself.
         """
         self._spared.add(miss.local_rank)
-        if miss.was_late:
+        if miss.was_late and self._stories.is_shared and not has_lost_a_rank:
+            self._unsettled.hold(generation, miss)
+        else:
+            self._tell_spared(generation, miss, time.monotonic_ns(), not has_lost_a_rank)
+
+    def settle(self, generation: int, *, is_over: bool = False, is_done: bool = False) -> float | None:
+        """See :meth:`.SparedRanks.settle`."""
+        return self._unsettled.settle(generation, is_over=is_over, is_done=is_done)
+
+    def _tell_spared(self, generation: int, miss: NearMiss, at_ns: int, is_close: bool) -> None:
+        events = self._resources.events
+        if miss.was_late and is_close:
             self._near_misses += 1
             self._announce_spared(generation, miss, announcements.near_miss(miss, self._near_misses), "near_miss")
-            self._resources.events.write("near_miss", generation=generation, count=self._near_misses, **miss._asdict())
-        elif miss.was_announced:
-            if not self._stories.is_shared:  # else nobody has read of the verdict
+            count = self._near_misses
+            events.write("near_miss", at_ns=at_ns, generation=generation, count=count, **miss._asdict())
+        elif miss.was_late or miss.was_announced:
+            if miss.was_announced and not self._stories.is_shared:  # else nobody has read of the verdict
                 self._announce_spared(generation, miss, announcements.withdrawn(miss), "withdrawn")
-            self._resources.events.write("withdrawn", generation=generation, **miss._asdict())
+            events.write("withdrawn", at_ns=at_ns, generation=generation, **miss._asdict())
 
     def tell_request(self, generation: int, rank: int, request: WorkloadControlRequest) -> str:
         """Tell what a rank has asked for, and return it as a line."""

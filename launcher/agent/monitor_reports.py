@@ -48,10 +48,11 @@ def take_reports(
             announce(report.text, event="note", generation=report.generation)
             resources.events.write("note", generation=report.generation, text=report.text)
         elif isinstance(report, Spared):
+            has_lost_a_rank = report.generation != current.number or _has_lost_a_rank(current)
             for miss in report.near_misses:
                 if report.generation == current.number:
                     current.withdraw(miss.local_rank)
-                incidents.tell_spared(report.generation, miss)
+                incidents.tell_spared(report.generation, miss, has_lost_a_rank=has_lost_a_rank)
             stories.has_verdict(report.generation)  # it has looked, whatever has come of it
             if report.generation == current.number and not current.condemned and not current.is_being_ended:
                 stories.withdrawn(current.number)
@@ -70,6 +71,14 @@ def take_reports(
         elif report.generation == current.number:
             stories.has_verdict(report.generation)
             _take_verdict(resources, current, incidents, report, restarts_are_left)
+
+
+def _has_lost_a_rank(current: Generation) -> bool:
+    """Return whether a local rank has ended, or is failing, by itself: its peers are let go by that."""
+    current.processes.collect_exits()
+    ended = {worker.local_rank for worker in current.processes.workers.values() if worker.exit_code is not None}
+    failing = {local_rank for local_rank, error in current.errors().items() if error.thread is None}
+    return bool((ended | failing) - current.condemned)
 
 
 def _take_verdict(

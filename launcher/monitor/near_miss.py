@@ -89,7 +89,12 @@ def announced(miss: NearMiss, count: int) -> str:
 
 
 def withdrawn(miss: NearMiss) -> str:
-    """Return one line about a rank that was announced to be terminated with an overdue one, and was not."""
+    """Return one line about a rank that was announced to be terminated, and was not, where that tells no more."""
+    if miss.was_late:
+        return (
+            f"withdrawn: {miss._who} came back ({miss._what}), perhaps because a peer that it waited for has ended, "
+            "and is not signalled after all"
+        )
     return f"withdrawn: {miss._who} was not overdue itself, and is not signalled after all; it is still watched"
 
 

@@ -76,7 +76,9 @@ class Made:
             is_fenced=False,
             stop_judging=self.stop_judging,
             withdraw=self.condemned.discard,
-            processes=SimpleNamespace(failed=[], running=[], collect_exits=lambda: None, pids=dict, stderrs={}),
+            processes=SimpleNamespace(
+                failed=[], running=[], workers={}, collect_exits=lambda: None, pids=dict, stderrs={}
+            ),
             views=dict,
             errors=dict,
             asked_ns=dict,

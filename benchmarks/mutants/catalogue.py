@@ -165,8 +165,8 @@ MUTANTS = (
     Mutant(
         "a stopped rank is no evidence",
         "launcher/incidents/attribution.py",
-        "    for rule in (left_early, cannot_run):\n",
-        "    for rule in (left_early,):\n",
+        "    for rule in (cannot_run, hangs_in_kernel, left_early):\n",
+        "    for rule in (hangs_in_kernel, left_early):\n",
         ("tests/launcher/incidents/test_attribution.py",),
     ),
     Mutant(

@@ -10,15 +10,15 @@ MUTANTS_OF_VERDICTS = (
     Mutant(
         "a peer that was not overdue is counted as a near miss",
         "launcher/agent/incident_log.py",
-        "        if miss.was_late:\n",
-        "        if True:\n",
+        "        if miss.was_late and is_close:\n",
+        "        if is_close:\n",
         ("tests/launcher/monitor/test_termination.py",),
     ),
     Mutant(
         "an announced end that was withdrawn is not taken back in words",
         "launcher/agent/incident_log.py",
-        "        elif miss.was_announced:\n",
-        "        elif False:\n",
+        "            if miss.was_announced and not self._stories.is_shared:  #",
+        "            if False:  #",
         ("tests/launcher/monitor/test_termination.py",),
     ),
     Mutant(
@@ -612,8 +612,8 @@ MUTANTS_OF_VERDICTS = (
     Mutant(
         "one rank stopped and another stuck: the stopped one is blamed for sure",
         "launcher/incidents/rules_of_hangs.py",
-        "    if stuck:\n        return Attribution(\n            ranks_of(stopped),",
-        "    if False:\n        return Attribution(\n            ranks_of(stopped),",
+        '    doubt = "another rank is stuck outside any collective" if stuck else',
+        '    doubt = "" if stuck else',
         ("tests/launcher/incidents/test_attribution.py",),
     ),
     Mutant(

@@ -15,6 +15,9 @@ __all__ = [
     "PERHAPS_FOR_ANOTHER",
     "SEVERAL_RAISED_IT",
     "THE_STORE",
+    "at_places",
+    "gets_on",
+    "has_subgroups",
     "hedged",
     "ranks_of",
     "times_phrase",
@@ -51,6 +54,28 @@ def hedged(named: Group, why: str) -> Attribution:
     if any(e.may_wait for e in named):
         why = f"likely: {why}; not certain, since it may wait for another rank there in a way that no stack shows"
     return Attribution(ranks_of(named), why)
+
+
+def gets_on(e: Evidence, group: Group) -> bool:
+    """Return whether a rank has gone on for nearly as long as others have waited, and so hardly holds them up.
+
+    Its limit has not passed, and its last sign was given in the last tenth of the shortest limit that has.
+    """
+    limits_ns = [each.limit_ns for each in group if each.is_condemned and each.limit_ns]
+    is_watched = not e.is_condemned and not e.has_left and e.exit_code is None
+    return is_watched and e.is_lively and e.silent_ns >= 0 and bool(limits_ns) and 10 * e.silent_ns <= min(limits_ns)
+
+
+def has_subgroups(group: Group) -> bool:
+    """Return whether some of the ranks also communicate in a process group that not all of them belong to."""
+    sizes = {each.size for e in group for each in e.groups if each.size > 1}
+    return len(sizes) > 1 or any(size < len(group) for size in sizes)
+
+
+def at_places(group: Group) -> str:
+    """Return where ranks wait in the user's own code, with a blank behind it; nothing where that is not known."""
+    places = " and ".join(sorted({e.waits_at for e in group if e.waits_at}))
+    return f"at {places} " if places else ""
 
 
 def times_phrase(count: int) -> str:

@@ -12,6 +12,8 @@ from launcher.incidents.attributed import (
     THE_STORE,
     Attribution,
     Group,
+    at_places,
+    gets_on,
     ranks_of,
     times_phrase,
 )
@@ -19,6 +21,7 @@ from launcher.incidents.rules_of_collectives import has_not_arrived
 from launcher.incidents.rules_of_exits import died_or_raised, left_early
 from launcher.incidents.rules_of_hangs import (
     cannot_run,
+    hangs_in_kernel,
     is_ahead,
     is_behind,
     is_busy_alone,
@@ -51,7 +54,7 @@ def attribute(group: Group, *, has_others: bool = False) -> Attribution:
         return known._replace(why=f"{known.why}; {len(upset)} ranks failed or ended{AFTER_ASKING}")
     if (blame := died_or_raised(group, has_others)) is not None:
         return blame
-    for rule in (left_early, cannot_run):
+    for rule in (cannot_run, hangs_in_kernel, left_early):
         if (blame := rule(group)) is not None:
             return blame
     if any(e.is_condemned for e in group):
@@ -118,7 +121,15 @@ def _by_elimination(group: Group, has_others: bool) -> Attribution:
         return Attribution(
             (), f"every rank waits for the others: one has skipped a collective, or called one too many{_level(group)}"
         )
-    if all(e.waits for e in group if e.is_condemned):
+    late = [e for e in group if e.is_condemned]
+    if late and all(e.waits_for_one for e in late):
+        others = "; the others get on" if all(gets_on(e, group) for e in group if not e.is_condemned) else ""
+        return Attribution(
+            (),
+            f"who is overdue waits {at_places(late)}for a message to or from one other rank, and it cannot be told "
+            f"which{others}",
+        )
+    if all(e.waits for e in late):
         return Attribution((), "who is overdue waits for others; it cannot be told which of those held it up")
     return Attribution((), "it cannot be told from iterations, processes or stacks which rank is the cause")
 

@@ -13,6 +13,8 @@ from launcher.incidents.attributed import (
     THE_STORE,
     Attribution,
     Group,
+    at_places,
+    has_subgroups,
     ranks_of,
 )
 from launcher.processes.evidence import Evidence
@@ -156,6 +158,9 @@ def left_early(group: Group) -> Attribution | None:
     asked = AFTER_ASKING if all(e.may_be_upset for e in left) else ""
     at_store = any(e.waits_for_store for e in held_up)
     in_midst = [e for e in left if e.open_sections and e.is_monitored]  # nobody ends properly there
+    lost_nobody = not in_midst and not any(e.is_victim for e in held_up)
+    if lost_nobody and (apart := _among_themselves(held_up)) is not None:
+        return apart
     if len(left) > len(staying) and not in_midst:
         gone = "ended with 0" if has_ended else "finished their training"
         cause = f"it waits for {THE_STORE}" if at_store else "it seems to have called a collective too many"
@@ -169,7 +174,28 @@ def left_early(group: Group) -> Attribution | None:
         how = f"likely: {how}; not certain, since {THE_STORE}, where they wait, may be unreachable"
     elif len(left) == len(staying) and not in_midst:
         how = f"likely: {how}; not certain, since they may have called a collective too many"
+    elif lost_nobody and has_subgroups(group):
+        how = f"likely: {how}; not certain, since they may wait for each other in a smaller process group"
     return Attribution(ranks_of(in_midst or left), how)
+
+
+def _among_themselves(held_up: Group) -> Attribution | None:
+    """Name nobody where those that wait do so for each other, as far as can be seen, rather than for who has left."""
+    if len(held_up) > 1 and all(e.waits_for_one for e in held_up):
+        return Attribution(
+            (),
+            f"{len(held_up)} ranks wait {at_places(held_up)}for a message to or from one other rank: for each other, "
+            "or for a rank that is gone; it cannot be told which",
+        )
+    for name in sorted({each.name for e in held_up for each in e.groups}):
+        members = [each for e in held_up for each in e.groups if each.name == name]
+        if len(members) == members[0].size and len({each.number for each in members}) > 1:
+            return Attribution(
+                (),
+                f"the ranks that wait have called different numbers of collectives of group {name}, to which no other "
+                "rank belongs: they wait for each other, or for a rank that is gone; it cannot be told which",
+            )
+    return None
 
 
 def _when_raised(e: Evidence) -> int:

@@ -8,6 +8,8 @@ from launcher.incidents.attributed import (
     THE_STORE,
     Attribution,
     Group,
+    gets_on,
+    has_subgroups,
     hedged,
     ranks_of,
     times_phrase,
@@ -16,6 +18,7 @@ from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = [
     "cannot_run",
+    "hangs_in_kernel",
     "is_ahead",
     "is_behind",
     "is_busy_alone",
@@ -41,12 +44,36 @@ def cannot_run(group: Group) -> Attribution | None:
             (), "one rank is stopped, another is stuck outside any collective: it cannot be told which came first"
         )
     by = "stopped by a tracer (a debugger)" if all(e.state == "t" for e in stopped) else "stopped (SIGSTOP)"
-    if stuck:
-        return Attribution(
-            ranks_of(stopped),
-            f"likely: the process is {by}; not certain, since another rank is stuck outside any collective",
-        )
+    doubt = "another rank is stuck outside any collective" if stuck else _who_has_left(group, stopped)
+    if doubt:
+        return Attribution(ranks_of(stopped), f"likely: the process is {by}; not certain, since {doubt}")
     return Attribution(ranks_of(stopped), f"the process is {by}")
+
+
+def hangs_in_kernel(group: Group) -> Attribution | None:
+    """Attribute a hang to ranks in uninterruptible sleep, where a stack tells nothing and no other rank is stuck.
+
+    No wait for another rank looks like that, but all of them may wait for the same file system.
+    """
+    hanging = [e for e in group if e.hangs_in_kernel and e.exit_code is None and not e.waits and not e.is_victim]
+    hanging = [e for e in hanging if not gets_on(e, group) and (e.waits is None or _who_has_left(group, [e]))]
+    others = [e for e in group if e not in hanging]
+    if not hanging or not others or not all(e.waits or e.is_victim or e.has_left for e in others):
+        return None
+    doubt = _who_has_left(group, hanging) or "whatever it needs may be held up for others, too"
+    return Attribution(
+        ranks_of(hanging),
+        "likely: it is in uninterruptible sleep (state D), as in a driver or a file system that does not answer; not "
+        f"certain, since {doubt}",
+    )
+
+
+def _who_has_left(group: Group, suspects: Group) -> str:
+    """Return that another rank is gone, which others may wait for; nothing where none is."""
+    left = [e for e in group if e.has_left and not e.is_victim and not e.is_condemned and e not in suspects]
+    if not left:
+        return ""
+    return f"{'another rank has' if len(left) == 1 else 'other ranks have'} ended or shut monitoring down"
 
 
 def not_begun(group: Group) -> Attribution | None:
@@ -59,9 +86,12 @@ def not_begun(group: Group) -> Attribution | None:
 
 def outside_collectives(group: Group) -> Attribution | None:
     """Attribute a hang to ranks that stand outside any collective."""
-    outside = [e for e in group if e.waits is False]
+    everywhere = [e for e in group if e.waits is False]
+    outside = [e for e in everywhere if not gets_on(e, group) or _may_be_missed(group, everywhere)]
     if not outside:
         return None
+    if any(e.is_condemned and e.waits is None for e in group) and not any(e.is_condemned for e in outside):
+        return None  # one that has passed its limit, and may stand anywhere, is no less suspect
     if waiting := [e for e in group if e.waits]:
         named = [e for e in outside if e.is_condemned] or outside
         surest = [e for e in named if not e.may_wait] or named
@@ -79,6 +109,12 @@ def outside_collectives(group: Group) -> Attribution | None:
     if len(stuck) == 1 and len(group) > 1:
         return Attribution(ranks_of(stuck), "its stack stands outside any collective, where it waits for nobody")
     return None
+
+
+def _may_be_missed(group: Group, outside: Group) -> bool:
+    """Return whether all others wait where everybody has to come, so that a rank that gets on may not have come."""
+    waiting = [e for e in group if e not in outside]
+    return all(e.waits and e.waits_for_all for e in waiting) and not has_subgroups(group)
 
 
 def waits_elsewhere(group: Group) -> Attribution | None:

@@ -16,6 +16,7 @@ from launcher.incidents.frames import OURS, Frame, Thread, innermost_frame, main
 
 __all__ = [
     "is_entered_by_all",
+    "is_for_one",
     "is_for_the_store",
     "lines_that_tell",
     "may_wait_unseen",
@@ -28,6 +29,9 @@ _WAITING_FILES = ("torch/distributed/", "torch/futures/", "torch/nn/parallel/dis
 _WAITING_FUNCTIONS = ("_engine_run_backward", "synchronize")
 # In these nobody goes on before everybody has come; who broadcasts or sends, goes on at once.
 _ENTERED_BY_ALL = re.compile("all_reduce|all_gather|all_to_all|reduce_scatter|barrier|monitored_barrier")
+# Who sends by gloo or NCCL waits for the one who receives, and for nobody else.
+_FOR_ONE = re.compile(r"(batch_)?i?(send|recv)(_\w+)?$")
+_CALLS_FOR_ONE = re.compile(r"\b(batch_)?i?(send|recv)\w*\(")
 # The wait of a Work, a Future or a Store is a C function, which is no frame; os.wait() waits for a child.
 _A_WAIT = re.compile(r"(?<!\bos)\.wait\(|\.is_completed\(|store\w*(\(\))?\.get\(", re.IGNORECASE)
 # A variable that holds a store may have any name; the get() of a dictionary does not block.
@@ -96,6 +100,13 @@ def is_entered_by_all(frame: Frame) -> bool:
     """Return whether that frame is a collective which nobody can leave before everybody has entered it."""
     is_collective = frame.file.endswith("torch/distributed/distributed_c10d.py")
     return is_collective and _ENTERED_BY_ALL.match(frame.function) is not None
+
+
+def is_for_one(frame: Frame, sources: Mapping[Frame, str]) -> bool:
+    """Return whether a rank waits there for a message to or from one other, as far as the frame or its line tells."""
+    if frame.file.endswith("torch/distributed/distributed_c10d.py"):
+        return _FOR_ONE.match(frame.function) is not None
+    return _CALLS_FOR_ONE.search(_code(frame, sources)) is not None
 
 
 def is_for_the_store(frame: Frame) -> bool:

@@ -152,7 +152,8 @@ def _incident(
     numbers = questions.answered(answered_by, [n for n, stack in stacks.items() if _keeps_gil(stack)])
     evidence = {
         rank: evidence_of_rank(
-            rank, views[rank], looks[rank], stack, sources, numbers.get(rank.order.local_rank, GroupNumbers())
+            *(rank, views[rank], looks[rank], stack, sources),
+            *(numbers.get(rank.order.local_rank, GroupNumbers()), now_ns),
         )
         for rank, stack in zip(group, ours, strict=True)
     }

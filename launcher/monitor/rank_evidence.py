@@ -15,6 +15,7 @@ from launcher.incidents.native_frames import native_stacks
 from launcher.incidents.stacks import take_stacks
 from launcher.incidents.waits import (
     is_entered_by_all,
+    is_for_one,
     is_for_the_store,
     may_wait_unseen,
     tells_no_wait,
@@ -134,8 +135,10 @@ def evidence_of_rank(
     stack: tuple[Thread, ...],
     sources: Mapping[Frame, str],
     numbers: GroupNumbers,
+    seen_ns: int,
 ) -> Evidence:
-    """Return the evidence on one rank from its cell, its process, its stack and its process groups."""
+    """Return the evidence on one rank from its cell, as of an instant, its process, stack and process groups."""
+    sign_ns = view.last_sign_ns
     later = look_at(rank.pid(view))
     has_gpu = uses_a_gpu(rank.pid(view))
     # It waits for a disk or a device, and not just in this moment.
@@ -159,10 +162,13 @@ def evidence_of_rank(
         waits_at=stands_at if waits else "",
         stands_at=stands_at,
         waits_for_all=frame is not None and is_entered_by_all(frame),
+        waits_for_one=frame is not None and is_for_one(frame, sources),
         waits_for_store=frame is not None and is_for_the_store(frame),
         closed=tuple(rank.sections_closed().items()),
         is_busy=is_busy,
-        is_lively=0 <= time.monotonic_ns() - view.last_sign_ns < _LIVELY_NS,
+        is_lively=0 <= time.monotonic_ns() - sign_ns < _LIVELY_NS,
+        silent_ns=max(0, seen_ns - sign_ns) if sign_ns else -1,
+        hangs_in_kernel=hangs_in_kernel,
         has_gpu=has_gpu,
         groups=telling_groups(numbers),
         is_idle=numbers.is_idle,

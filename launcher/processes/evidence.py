@@ -144,6 +144,8 @@ class Evidence(NamedTuple):
     """Where in the user's own code, whether it waits or not."""
     waits_for_all: bool = False
     """Whether that is a collective which nobody can leave before everybody has entered it."""
+    waits_for_one: bool = False
+    """Whether that is no collective, but a message to or from one other rank."""
     waits_for_store: bool = False
     """Whether that is no collective, but the making of a process group's store."""
     open_sections: tuple[str, ...] = ()
@@ -159,6 +161,10 @@ class Evidence(NamedTuple):
     last_sign_ns: int = 0
     is_lively: bool = False
     """It has reported shortly before it was looked at."""
+    silent_ns: int = -1
+    """How long before the verdict it had reported last. A duration, which may be compared between machines."""
+    hangs_in_kernel: bool = False
+    """It was in uninterruptible sleep both before and after its stack was asked for."""
     limit_ns: int = 0
     """Of a condemned one: the limit."""
 

@@ -439,6 +439,108 @@ def test_peers_that_went_on_for_a_moment_only_are_held_up_themselves() -> None:
     assert culprits(*group) == ()
 
 
+# ---- ranks that get on, have left or hang in the kernel ---------------------------------------------------
+
+GETS_ON = {"waits": False, "is_lively": True, "silent_ns": S // 50}
+FOR_ONE = {**WAITS, "waits_for_one": True, "limit_ns": 2 * S}
+FOR_ALL = {**WAITS, "waits_for_all": True, "limit_ns": 2 * S}
+LEFT = {"exit_code": 0, "has_left": True}
+SMALL = GroupNumber("tp", 3, 2, "nccl")
+
+
+def test_who_gets_on_is_not_blamed_for_others_that_wait_for_one_another() -> None:
+    pair = [rank(0, **FOR_ONE, waits_at="train.py:5"), rank(3, **FOR_ONE, waits_at="train.py:9")]
+    found = attribute([*pair, rank(1, **GETS_ON), rank(2, **GETS_ON)])
+    assert found.local_ranks == ()
+    assert found.why.startswith("who is overdue waits at train.py:5 and train.py:9 for a message to or from one other")
+    assert found.why.endswith("; the others get on")
+    assert not attribute([*pair, rank(1)]).why.endswith("; the others get on")
+    for still in ({"silent_ns": S // 4}, {"is_lively": False}, {"is_condemned": True}, {"silent_ns": -1}):
+        assert culprits(*pair, rank(1, **{**GETS_ON, **still})) == (1,)
+
+
+def test_who_gets_on_may_be_missed_where_all_others_wait_for_everybody() -> None:
+    """It never comes to the collective: a loop that reads batches, say."""
+    waiting_for_all = [rank(n, **FOR_ALL) for n in range(2)]
+    assert attribute([*waiting_for_all, rank(2, **GETS_ON)])[0] == (2,)
+    assert culprits(waiting_for_all[0], rank(1, **WAITS), rank(2, **GETS_ON)) == ()
+    in_small = [e._replace(groups=(SMALL,)) for e in waiting_for_all]
+    assert culprits(*in_small, rank(2, **GETS_ON)) == ()
+
+
+def test_what_a_rank_that_gets_on_has_called_tells_that_it_has_not_arrived() -> None:
+    behind = in_nccl(1, 1840, 0)._replace(is_condemned=False, is_lively=True, silent_ns=1)
+    ahead = [in_nccl(n, 1841, 1841)._replace(limit_ns=S, groups=(group_of(1841, 3, 1841), SMALL)) for n in (0, 2)]
+    found = attribute([*ahead, behind._replace(groups=(group_of(1840, 3, 0), SMALL))])
+    assert found.local_ranks == (1,)
+    assert "has not arrived" in found.why
+
+
+def test_who_wait_for_a_message_may_wait_for_each_other_and_not_for_those_that_have_ended() -> None:
+    pair = [rank(n, **FOR_ONE, waits_at="train.py:5") for n in range(2)]
+    found = attribute([*pair, *(rank(n, **LEFT) for n in (2, 3))])
+    assert found.local_ranks == ()
+    assert found.why.startswith(
+        "2 ranks wait at train.py:5 for a message to or from one other rank: for each other, or"
+    )
+    # Of one alone, who could have sent is gone; and who has lost a connection has lost one that is gone.
+    assert culprits(pair[0], *(rank(n, **LEFT) for n in (1, 2, 3))) == (0,)
+    assert culprits(pair[0], rank(1, **LOST), rank(2, **LOST), rank(3, **LEFT)) == (3,)
+    # Nor is it of any matter who has left in the midst of a section.
+    assert culprits(*pair, rank(2, **LEFT, open_sections=("step",)), rank(3, **LEFT)) == (2,)
+
+
+def test_who_have_called_different_numbers_in_a_group_of_theirs_may_wait_for_each_other() -> None:
+    apart = [rank(n, **FOR_ALL, groups=(GroupNumber("tp", 3 + n, 2),)) for n in range(2)]
+    found = attribute([*apart, rank(2, **LEFT)])
+    assert found.local_ranks == ()
+    assert "different numbers of collectives of group tp" in found.why
+    level = [e._replace(groups=(SMALL,)) for e in apart]
+    found = attribute([*level, rank(2, **LEFT)])
+    assert found.local_ranks == (2,)
+    assert found.why.endswith("not certain, since they may wait for each other in a smaller process group")
+    of_all = [e._replace(groups=(GroupNumber("0", 3, 3),)) for e in apart]
+    assert attribute([*of_all, rank(2, **LEFT)]) == ((2,), "ended with 0 while the others still needed it")
+
+
+@pytest.mark.parametrize("waits", [None, False])
+@pytest.mark.parametrize("is_condemned", [True, False])
+def test_who_has_shut_monitoring_down_does_not_hide_one_that_hangs_in_the_kernel(
+    waits: bool | None, is_condemned: bool
+) -> None:
+    stuck = rank(3, state="D", hangs_in_kernel=True, waits=waits, is_condemned=is_condemned)
+    found = attribute([rank(0, has_left=True, waits=False), waiting(1), waiting(2), stuck])
+    assert found.local_ranks == (3,)
+    assert found.why.startswith("likely: it is in uninterruptible sleep (state D)")
+    assert found.why.endswith("not certain, since another rank has ended or shut monitoring down")
+
+
+def test_who_has_shut_monitoring_down_does_not_hide_one_that_is_stopped() -> None:
+    stopped = rank(3, state="T")
+    found = attribute([rank(0, has_left=True), waiting(1), stopped])
+    assert found.local_ranks == (3,)
+    assert found.why.endswith("not certain, since another rank has ended or shut monitoring down")
+    assert attribute([rank(0, has_left=True, error=LOST_A_PEER), waiting(1), stopped])[1] == (
+        "the process is stopped (SIGSTOP)"
+    )
+
+
+def test_a_rank_in_uninterruptible_sleep_without_a_stack_is_named_where_all_others_wait() -> None:
+    stuck = rank(1, state="D", hangs_in_kernel=True, is_condemned=True)
+    found = attribute([waiting(0), stuck])
+    assert found.local_ranks == (1,)
+    assert found.why.endswith("not certain, since whatever it needs may be held up for others, too")
+    assert culprits(waiting(0), rank(2, is_condemned=True), stuck) == ()
+    assert culprits(waiting(0), waiting(1, hangs_in_kernel=True)) == ()
+    writes = {"is_lively": True, "silent_ns": 1, "is_condemned": False}  # a moment ago it was well
+    assert culprits(rank(0, **FOR_ONE), rank(1, hangs_in_kernel=True, **writes)) == ()
+
+
+def test_one_that_stands_anywhere_is_no_less_suspect_than_one_that_has_passed_no_limit() -> None:
+    assert culprits(waiting(0), rank(1, waits=False), rank(2, is_condemned=True)) == ()
+    assert culprits(waiting(0), rank(1, waits=False), rank(2)) == (1,)
+
+
 # ---- whatever is known -----------------------------------------------------------------------------------
 
 

@@ -438,3 +438,26 @@ def test_who_has_not_arrived_is_named_on_whatever_node_it_is_and_nobody_where_a_
     assert attribute_job([seen, told], silent=["c"]).ranks in ((), (2,))
     of_five = account("b", (2, in_nccl(4, 0)), was_told=True)
     assert attribute_job([seen, of_five], silent=["c"]).ranks == ()  # a member of the group is not known
+
+
+def test_who_gets_on_is_not_blamed_across_nodes_and_no_clock_is_asked_for_it() -> None:
+    """Ages are compared, each by a clock of its own."""
+    pair = {**WAITS, "waits_for_one": True, "limit_ns": 2 * 10**9}
+    gets_on = {**OUTSIDE, "is_lively": True, "silent_ns": 10**7, "last_sign_ns": 1}
+    accounts = [hang("a", (0, pair)), account("a2", (1, gets_on)), account("b", (2, gets_on)), hang("c", (3, pair))]
+    assert named(*accounts) == ()
+    stuck = {**gets_on, "silent_ns": 19 * 10**8}
+    assert named(*accounts[:2], account("b", (2, stuck)), accounts[3]) == (2,)
+
+
+def test_who_has_ended_is_not_blamed_for_a_pair_on_two_nodes_that_waits_for_each_other() -> None:
+    pair, ended = {**WAITS, "waits_for_one": True}, {"exit_code": 0, "has_left": True, "is_condemned": False}
+    found = attribute_job([hang("a", (0, pair), (1, ended)), hang("b", (2, pair)), account("c", (4, ended))])
+    assert found.ranks == ()
+    assert "for each other, or for a rank that is gone" in found.why
+
+
+def test_a_rank_that_has_shut_down_on_one_node_does_not_hide_one_in_state_d_on_another() -> None:
+    down = {"has_left": True, "waits": False}
+    stuck = {"state": "D", "hangs_in_kernel": True}
+    assert named(hang("a", (0, WAITS)), account("b", (2, down)), account("c", (4, stuck), (5, WAITS))) == (4,)

@@ -9,6 +9,7 @@ import pytest
 from launcher.incidents.frames import Frame, Thread
 from launcher.incidents.waits import (
     is_entered_by_all,
+    is_for_one,
     is_for_the_store,
     lines_that_tell,
     may_wait_unseen,
@@ -202,3 +203,24 @@ def test_only_some_collectives_are_left_by_all_or_nobody(function: str, file: st
 )
 def test_the_store_of_a_group_is_waited_for_where_it_is_made(function: str, file: str, is_it: bool) -> None:
     assert is_for_the_store(Frame(function, file, 1)) == is_it
+
+
+@pytest.mark.parametrize(
+    ("function", "is_one"),
+    [
+        *((name, True) for name in ("send", "recv", "isend", "irecv", "batch_isend_irecv", "recv_object_list")),
+        *((name, False) for name in ("all_reduce", "broadcast", "barrier", "_sender", "receive")),
+    ],
+)
+def test_a_message_is_for_one_rank_and_a_collective_is_not(function: str, is_one: bool) -> None:
+    assert is_for_one(Frame(function, "torch/distributed/distributed_c10d.py", 1), {}) is is_one
+    assert not is_for_one(Frame(function, "train.py", 1), {})
+
+
+@pytest.mark.parametrize(
+    ("line", "is_one"),
+    [("dist.irecv(x, 1).wait()", True), ("isend(x, 1).wait()", True), ("work.wait()  # of irecv()", False)],
+)
+def test_a_wait_for_a_message_is_told_by_its_line(line: str, is_one: bool) -> None:
+    frame = Frame("step", "train.py", 3)
+    assert is_for_one(frame, {frame: line}) is is_one

@@ -413,6 +413,24 @@ def test_what_may_wait_by_its_line_may_wait_unseen_as_well(
     assert [(each.waits, each.may_wait) for each in known] == [(waits, may_wait), (None, False)]
 
 
+def test_evidence_tells_how_long_a_rank_was_silent_whether_it_hangs_in_the_kernel_and_for_whom_it_waits(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: list[Evidence] = []
+    monkeypatch.setattr(hang_incident, "attribute", lambda found, **_: (known.extend(found), Attribution((), ""))[1])
+    states = {each.pid: iter(states) for each, states in zip(group.processes, ("DD", "DS"), strict=True)}
+    for module in (hang_incident, rank_evidence):
+        monkeypatch.setattr(module, "look_at", lambda pid: ProcessLook(next(states[pid])))
+    group.stacks[0] = (Frame("recv", *IN_COLLECTIVE[0][1:]), *IN_COLLECTIVE[1:])
+    group.have_due(1, 0.05)  # on a clock that stands still
+    opened_ns = [cell.words[FIRST_SECTION + 1] for cell in group.cells]
+
+    group.condemn()
+    assert [each.silent_ns for each in known] == [group.now_ns - at_ns for at_ns in opened_ns]
+    assert [each.hangs_in_kernel for each in known] == [True, False]
+    assert [(each.waits_for_one, each.waits_for_all) for each in known] == [(True, False), (False, True)]
+
+
 @pytest.mark.parametrize("line", ["work.wait()", "read(batch)"])
 def test_who_waits_for_a_thread_that_waits_for_others_is_not_named(
     group: Group, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
@@ -742,7 +760,8 @@ def test_only_ranks_that_were_overdue_are_counted_and_all_are_acquitted(monkeypa
     withdrawn: list[int] = []
     for module in (incident_log, monitor_reports):
         monkeypatch.setattr(module, "announce", lambda line, level, **_: said.append((line.split(":")[0], level)))
-    current: Any = SimpleNamespace(number=0, withdraw=withdrawn.append, condemned={9})
+    processes = SimpleNamespace(collect_exits=lambda: None, workers={})
+    current: Any = SimpleNamespace(number=0, withdraw=withdrawn.append, condemned={9}, processes=processes, errors=dict)
     events_of: Any = SimpleNamespace(write=lambda name, **facts: events.append((name, facts)))
     reports: list[MonitorReport] = []
     resources: Any = SimpleNamespace(events=events_of, monitor=SimpleNamespace(read_reports=lambda: reports))

@@ -471,4 +471,18 @@ MUTANTS_OF_STORIES = (
         "",
         _EVIDENCE,
     ),
+    _mutant(
+        "how others have ended tells more of a rank than its own exit",
+        "incidents/job_attribution",
+        "    if first and set(found.ranks) in (set(), failed):",
+        "    if first and not found.ranks:",
+        _ATTRIBUTION,
+    ),
+    _mutant(
+        "who has ended is blamed as a fact though others may wait for each other's messages unseen",
+        "incidents/rules_of_exits",
+        "    elif lost_nobody and all(e.waits_by_source and not e.waits_for_all for e in held_up):\n",
+        "    elif False:\n",
+        _HANGS,
+    ),
 )

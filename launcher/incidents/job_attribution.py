@@ -93,7 +93,8 @@ def attribute_job(
             named = named._replace(why=f"{_as_likely(named.why)}; not certain, since {_unheard(silent)}")
         return named._replace(why=_beside_lost(named.why, lost)) if lost else named
     found = _of_a_hang(accounts, silent, has_failures=bool(first))
-    if first and not found.ranks:
+    failed = {rank for _, how in first for rank in how.local_ranks}
+    if first and set(found.ranks) in (set(), failed):  # its own failure tells more of a rank than how others end
         return _first_of(first)
     everybody = [evidence for account in accounts for evidence in account.evidence()]
     if not found.ranks and silent and may_blame_silent and everybody and all(e.waits or e.is_victim for e in everybody):

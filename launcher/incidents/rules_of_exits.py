@@ -176,6 +176,8 @@ def left_early(group: Group) -> Attribution | None:
         how = f"likely: {how}; not certain, since they may have called a collective too many"
     elif lost_nobody and has_subgroups(group):
         how = f"likely: {how}; not certain, since they may wait for each other in a smaller process group"
+    elif lost_nobody and all(e.waits_by_source and not e.waits_for_all for e in held_up):
+        how = f"likely: {how}; not certain, since they may wait for each other, for messages"
     return Attribution(ranks_of(in_midst or left), how)
 
 

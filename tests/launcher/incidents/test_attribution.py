@@ -499,6 +499,8 @@ def test_who_have_called_different_numbers_in_a_group_of_theirs_may_wait_for_eac
     found = attribute([*level, rank(2, **LEFT)])
     assert found.local_ranks == (2,)
     assert found.why.endswith("not certain, since they may wait for each other in a smaller process group")
+    of_work = [e._replace(groups=(), waits_for_all=False, waits_by_source=True) for e in apart]
+    assert attribute([*of_work, rank(2, **LEFT)])[1].endswith("since they may wait for each other, for messages")
     of_all = [e._replace(groups=(GroupNumber("0", 3, 3),)) for e in apart]
     assert attribute([*of_all, rank(2, **LEFT)]) == ((2,), "ended with 0 while the others still needed it")
 

@@ -461,3 +461,14 @@ def test_a_rank_that_has_shut_down_on_one_node_does_not_hide_one_in_state_d_on_a
     down = {"has_left": True, "waits": False}
     stuck = {"state": "D", "hangs_in_kernel": True}
     assert named(hang("a", (0, WAITS)), account("b", (2, down)), account("c", (4, stuck), (5, WAITS))) == (4,)
+
+
+def test_who_exits_and_lets_its_peers_end_with_0_is_told_as_that() -> None:
+    """They have caught the loss of their peer."""
+    caught = {"exit_code": 0, "has_left": True}
+    gone = {"exit_code": 5, "ended_ns": 60}
+    found = attribute_job(
+        [account("a", (0, caught), (1, caught)), account("b", (2, gone), (3, caught), kind="failure")]
+    )
+    assert found.ranks == (2,)
+    assert found.why.startswith("likely: ended by itself, without an exception on record")

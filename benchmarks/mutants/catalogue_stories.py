@@ -485,4 +485,25 @@ MUTANTS_OF_STORIES = (
         "    elif False:\n",
         _HANGS,
     ),
+    _mutant(
+        "who gets on keeps one that hangs in the kernel from being named",
+        "incidents/rules_of_hangs",
+        "    if not all(e.waits or e.is_victim or e.has_left or gets_on(e, group) for e in others):\n",
+        "    if not all(e.waits or e.is_victim or e.has_left for e in others):\n",
+        _HANGS,
+    ),
+    _mutant(
+        "an exception is a fact though a rank of another node is stopped",
+        "incidents/job_attribution",
+        'if e.state == "T" and e.exit_code is None]:\n',
+        "if False]:\n",
+        _ATTRIBUTION,
+    ),
+    _mutant(
+        "one that has ended counts as stopped",
+        "incidents/job_attribution",
+        'if e.state == "T" and e.exit_code is None]:\n',
+        'if e.state == "T"]:\n',
+        _ATTRIBUTION,
+    ),
 )

@@ -89,6 +89,9 @@ def attribute_job(
         named = _first_of(sure)
         if any(account.incident.kind == "hang" for account in accounts):
             named = named._replace(why=_as_likely(named.why))  # it may have failed because of whoever hangs
+        if stopped := [e.local_rank for a in accounts for e in a.evidence() if e.state == "T" and e.exit_code is None]:
+            beside = f"rank {', '.join(map(str, stopped))} is stopped (SIGSTOP)"
+            named = named._replace(why=f"{_as_likely(named.why)}; not certain, since {beside}")
         if silent and all(account.was_told for account, _ in sure):
             named = named._replace(why=f"{_as_likely(named.why)}; not certain, since {_unheard(silent)}")
         return named._replace(why=_beside_lost(named.why, lost)) if lost else named

@@ -58,7 +58,9 @@ def hangs_in_kernel(group: Group) -> Attribution | None:
     hanging = [e for e in group if e.hangs_in_kernel and e.exit_code is None and not e.waits and not e.is_victim]
     hanging = [e for e in hanging if not gets_on(e, group) and (e.waits is None or _who_has_left(group, [e]))]
     others = [e for e in group if e not in hanging]
-    if not hanging or not others or not all(e.waits or e.is_victim or e.has_left for e in others):
+    if not hanging or not others:
+        return None
+    if not all(e.waits or e.is_victim or e.has_left or gets_on(e, group) for e in others):
         return None
     doubt = _who_has_left(group, hanging) or "whatever it needs may be held up for others, too"
     return Attribution(

@@ -533,6 +533,7 @@ def test_a_rank_in_uninterruptible_sleep_without_a_stack_is_named_where_all_othe
     assert found.local_ranks == (1,)
     assert found.why.endswith("not certain, since whatever it needs may be held up for others, too")
     assert culprits(waiting(0), rank(2, is_condemned=True), stuck) == ()
+    assert culprits(rank(0, **FOR_ONE), rank(2, **GETS_ON), stuck) == (1,)
     assert culprits(waiting(0), waiting(1, hangs_in_kernel=True)) == ()
     writes = {"is_lively": True, "silent_ns": 1, "is_condemned": False}  # a moment ago it was well
     assert culprits(rank(0, **FOR_ONE), rank(1, hangs_in_kernel=True, **writes)) == ()

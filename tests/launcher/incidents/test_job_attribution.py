@@ -472,3 +472,13 @@ def test_who_exits_and_lets_its_peers_end_with_0_is_told_as_that() -> None:
     )
     assert found.ranks == (2,)
     assert found.why.startswith("likely: ended by itself, without an exception on record")
+
+
+def test_an_exception_beside_a_rank_that_is_stopped_on_another_node_is_likely() -> None:
+    raised = account("a", (0, {"error": OWN, "exit_code": 1}), (1, WAITS), kind="failure")
+    found = attribute_job([raised, account("b", (2, {"state": "T"}), (3, WAITS), was_told=True)])
+    assert found.ranks == (0,)
+    assert found.why.startswith("likely: raised ValueError")
+    assert found.why.endswith("; not certain, since rank 2 is stopped (SIGSTOP)")
+    ended = {"state": "T", "exit_code": 1, "error": LOST_A_PEER}
+    assert attribute_job([raised, account("b", (2, ended), was_told=True)]).why.startswith("raised ValueError")

@@ -6,6 +6,7 @@ Where a fault strikes or hangs, the line ends with ``# place: KIND``, which the 
 """
 
 import ctypes
+import itertools
 import os
 import signal
 import sys
@@ -82,10 +83,18 @@ weights = torch.ones(64, requires_grad=True)
 if KIND == "memory" and context.rank == RANK:
     Path(os.environ["CULPRITS_CGROUP"], "cgroup.procs").write_text(str(os.getpid()))
     time.sleep(1)  # a rank is in its group long before; the launcher looks where ranks are four times a second at first
+falls_apart = KIND in ("pair", "ended") and context.restart_count == 0
+pair = (RANK, (RANK + 1) % context.world_size)
 strikes_here = KIND != "none" and context.rank == RANK and context.restart_count == 0
 try:
-    for step in range(STEPS):
+    for step in itertools.count() if falls_apart and KIND == "pair" else range(STEPS):
         events.step_start(iteration=step)
+        if falls_apart and step >= STEP:
+            if context.rank in pair:
+                dist.recv(weights.detach(), sum(pair) - context.rank)  # place: pair
+            time.sleep(0.005)
+            events.step_end(iteration=step)
+            continue
         strikes = strikes_here and step == STEP
         if strikes:
             strike(KIND)

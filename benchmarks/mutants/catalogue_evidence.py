@@ -57,14 +57,14 @@ MUTANTS_OF_EVIDENCE = (
     Mutant(
         "every rank is lively",
         "launcher/monitor/rank_evidence.py",
-        "is_lively=0 <= time.monotonic_ns() - view.last_sign_ns < _LIVELY_NS",
+        "is_lively=0 <= time.monotonic_ns() - sign_ns < _LIVELY_NS",
         "is_lively=True",
         _TERMINATION,
     ),
     Mutant(
         "no rank is lively",
         "launcher/monitor/rank_evidence.py",
-        "is_lively=0 <= time.monotonic_ns() - view.last_sign_ns < _LIVELY_NS",
+        "is_lively=0 <= time.monotonic_ns() - sign_ns < _LIVELY_NS",
         "is_lively=False",
         _TERMINATION,
     ),

@@ -45,6 +45,20 @@ MUTANTS_OF_STORIES = (
         _ATTRIBUTION,
     ),
     _mutant(
+        "a wait whose place is not known is one elsewhere",
+        "incidents/rules_of_hangs",
+        'e.waits_at not in ("", place)',
+        "e.waits_at != place",
+        _ATTRIBUTION,
+    ),
+    _mutant(
+        "most of the ranks whose place is known are most of all",
+        "incidents/rules_of_hangs",
+        "not elsewhere or 2 * count <= len(group)",
+        "not elsewhere or 2 * count <= places.total()",
+        _ATTRIBUTION,
+    ),
+    _mutant(
         "clocks of two machines are compared",
         "incidents/job_attribution",
         "    return e._replace(error=error, ended_ns=min(e.ended_ns, 1), asked_ns=0, last_sign_ns=0)\n",

@@ -120,14 +120,20 @@ def _may_be_missed(group: Group, outside: Group) -> bool:
 
 
 def waits_elsewhere(group: Group) -> Attribution | None:
-    """Attribute a hang to the few that wait elsewhere than most, when all wait."""
-    if len(group) < 3 or not all(e.waits and e.waits_at and not e.waits_for_store for e in group):
+    """Attribute a hang to the few that wait elsewhere than most, when all wait.
+
+    A wait whose place is not known, since its stack was not read as far as that, is neither of those.
+    """
+    if len(group) < 3 or not all(e.waits and not e.waits_for_store for e in group):
         return None
-    place, count = Counter(e.waits_at for e in group).most_common(1)[0]
-    if count == len(group) or 2 * count <= len(group):
+    if not (places := Counter(e.waits_at for e in group if e.waits_at)):
+        return None
+    place, count = places.most_common(1)[0]
+    elsewhere = [e for e in group if e.waits_at not in ("", place)]
+    if not elsewhere or 2 * count <= len(group):
         return None
     return Attribution(
-        ranks_of([e for e in group if e.waits_at != place]),
+        ranks_of(elsewhere),
         f"likely: waits elsewhere than the others, who wait at {place}; not certain, since they may have skipped what "
         "it waits for",
     )

@@ -339,6 +339,23 @@ def test_a_rank_that_waits_elsewhere_than_all_others_is_named_across_nodes() -> 
     assert found.why.startswith("likely: waits elsewhere than the others")
 
 
+@pytest.mark.parametrize(
+    ("places", "ranks"),
+    [
+        (("train.py:40", "train.py:31", "train.py:31", "train.py:31", ""), (0,)),
+        (("", "train.py:31", "train.py:31", "train.py:31", "train.py:31"), ()),
+        (("train.py:40", "train.py:31", "train.py:31", "", ""), ()),  # most may stand elsewhere
+        (("", "", "", "", ""), ()),
+    ],
+)
+def test_a_wait_at_a_place_that_is_not_known_is_neither_elsewhere_nor_where_most_are(
+    places: tuple[str, ...], ranks: tuple[int, ...]
+) -> None:
+    waits = [{**WAITS, "waits_at": place, "stands_at": place} for place in places]
+    found = attribute_job([hang("a", *enumerate(waits[:2])), hang("b", *enumerate(waits[2:], start=2))])
+    assert found.ranks == ranks
+
+
 def test_who_lost_its_peer_counts_as_one_that_waits() -> None:
     """Its stack was taken too late, or shows the end of its process."""
     gone = {**LOST, "waits": False, "stands_at": "train.py:99"}

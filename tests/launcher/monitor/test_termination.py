@@ -291,7 +291,7 @@ def test_a_rank_is_lively_that_has_reported_shortly_before(group: Group, ago_sec
     group.cells[0].words[LAST_HEARTBEAT] = time.monotonic_ns() - ago_seconds * S
     view = group.ranks[0].view()
     assert view is not None
-    known = rank_evidence.evidence_of_rank(group.ranks[0], view, None, (), {}, GroupNumbers())
+    known = rank_evidence.evidence_of_rank(group.ranks[0], view, None, (), {}, GroupNumbers(), time.monotonic_ns())
     assert known.is_lively is is_lively
 
 

@@ -84,6 +84,7 @@ def replaced(document: Any, place: tuple[str | int, ...], value: Any) -> Any:
     return document
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_value_that_is_none_is_no_reason_to_fail(run: InventedRun, data: st.DataObject) -> None:
@@ -103,7 +104,10 @@ def test_a_value_that_is_none_is_no_reason_to_fail(run: InventedRun, data: st.Da
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize("kind", ["incidents", "elsewhere", "job_incidents"])
+@pytest.mark.parametrize(
+    "kind",
+    ["job_incidents", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("incidents", "elsewhere"))],
+)
 def test_a_frame_that_is_none_is_no_reason_to_fail(run: InventedRun, kind: str, wrong: Any) -> None:
     path = next((run.folders[0] / kind).rglob("incident.json"))
     written = path.read_text()

@@ -65,7 +65,7 @@ def _ended_by_themselves(member: Member, life: RankLife) -> Mapping[str, Section
     A rank that waits for a hung one leaves its section when that is killed: as late as the verdict, and not by itself.
     Where the last line shows a time that is longer than before and than the group stood still, the line before counts.
     """
-    if member.seen_ns is None or member.last_sign_ns is None or not life.is_over:
+    if member.seen_ns is None or member.last_sign_ns is None or not life.is_over or not _may_be_let_go(member, life):
         return life.sections
     still_ns = member.seen_ns - member.last_sign_ns
     return {
@@ -74,6 +74,16 @@ def _ended_by_themselves(member: Member, life: RankLife) -> Mapping[str, Section
         else section
         for name, section in life.sections.items()
     }
+
+
+def _may_be_let_go(member: Member, life: RankLife) -> bool:
+    """Return whether a rank may have closed a section since another one was killed."""
+    own = member.own
+    if own.kind == "failure" and life.rank in own.culprits:
+        return False
+    if (own.nodes or 1) > 1:  # who was killed may have been on another node, and no clock tells when
+        return True
+    return not life.signs_ns or member.seen_ns is None or life.signs_ns[-1] > member.seen_ns
 
 
 def _row(

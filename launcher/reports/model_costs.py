@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from resilience_core.protocol.limit_kinds import section_name
+
 __all__ = ["CATEGORIES", "Category", "Ledger", "LedgerEntry", "Limit", "RankLedger", "Recommendation", "SlowRank"]
 
 
@@ -69,9 +71,15 @@ class Limit(NamedTuple):
     near_misses: int
     """Verdicts that were taken back."""
     samples: int
-    """How many were observed."""
+    """How many were observed; of heartbeats and of the time between sections, the longest of each rank and generation
+    alone is known, and these are counted."""
     option: str
     """The command-line option that sets it."""
+
+    @property
+    def are_maxima(self) -> bool:
+        """Whether what was observed is the longest of each rank and generation, not every duration."""
+        return section_name(self.kind) is None
 
     @property
     def is_close(self) -> bool:

@@ -9,6 +9,7 @@ from launcher.reports.formats import UNKNOWN, count, duration, limit_of, seconds
 from launcher.reports.model import Ledger, LedgerEntry, Limit, Report
 from launcher.reports.page_markup import Markup, Part, element
 from launcher.reports.page_words import some
+from launcher.reports.phrases import observed
 
 __all__ = ["ledger", "limits", "near_misses", "notes", "recommendations", "slow_ranks", "table"]
 
@@ -169,7 +170,7 @@ def _limit(limit: Limit) -> Markup:
         element("div", room, class_="limit-room close-text" if limit.is_close else "limit-room"),
         element(
             "div",
-            f"longest {longest}{by}, typical {duration(limit.typical)}, {count(limit.samples)} observed; ",
+            f"longest {longest}{by}, typical {duration(limit.typical)}, {observed(limit)} observed; ",
             f"limit {_limit_seconds(limit)}{f' ({limit.source})' if limit.source else ''}; ",
             element("code", limit.option),
             class_="limit-facts soft",

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from launcher.reports.formats import job_size, nodes_lost, restarts
-from launcher.reports.model import Report, Run
+from launcher.reports.formats import count, job_size, nodes_lost, restarts
+from launcher.reports.model import Limit, Report, Run
 
-__all__ = ["outcome", "restarts_of", "size_of"]
+__all__ = ["observed", "outcome", "restarts_of", "size_of"]
+
+
+def observed(limit: Limit) -> str:
+    """Return from how many durations the longest is."""
+    return f"{count(limit.samples)}{' maxima' if limit.are_maxima else ''}"
 
 
 def outcome(run: Run) -> str:

@@ -224,8 +224,9 @@ def _limits(limits: Sequence[Limit], factor: float, floor: float, ran_seconds: f
         value = max(_rounded_up(limit.longest * factor), least)
         if (what := _what_to_do(limit, value)) is None:
             continue
+        of_what = "maxima, one for each rank and generation" if limit.are_maxima else "sample(s)"
         text = (
-            f"{what} From {limit.samples:,} sample(s), the longest of which took {duration(limit.longest)} "
+            f"{what} From {limit.samples:,} {of_what}, the longest of which took {duration(limit.longest)} "
             f"(rank {limit.longest_rank}), times a safety factor of {factor:g}"
             f"{f', and no less than {least:g} s from so little' if value == least and is_thin else ''}."
         )

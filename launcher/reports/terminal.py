@@ -17,7 +17,7 @@ from launcher.reports.formats import (
     signed_share,
 )
 from launcher.reports.model import Incident, Ledger, LedgerEntry, Report, Suspect, wall_seconds
-from launcher.reports.phrases import outcome, restarts_of, size_of
+from launcher.reports.phrases import observed, outcome, restarts_of, size_of
 
 __all__ = ["lines"]
 
@@ -167,7 +167,7 @@ def _limits(report: Report) -> Iterator[str]:
     for limit in rows:
         row = f"  {limit.kind:<{names}}  {limit_of(limit.seconds):>8}  {duration(limit.longest):>8}"
         short = "  short" if limit.is_close else ""
-        yield f"{row}  {count(limit.samples):>9}  {signed_share(limit.room):>6}{short}"
+        yield f"{row}  {observed(limit):>9}  {signed_share(limit.room):>6}{short}"
 
 
 def _slow_ranks(report: Report) -> Iterator[str]:

@@ -11,6 +11,7 @@ condition has its turn, and the ratio of its median to that of the plain job of 
 * ``on event``: ``--ft-on-event`` with a command that never ends
 * ``scraped``: ``--ft-metrics-port``, scraped every 10 ms
 * ``full``: the log folder is a file system that has no room left since the first generation (needs root)
+* ``read-only``: the log folder is an ext4 that turns read-only then, as after an error of the disk (root, loop devices)
 * ``unread``: standard error is a pipe that nobody reads
 * ``stopped``: an ``ft_top`` that was stopped while it was reading
 
@@ -150,6 +151,22 @@ def _full(job: Job) -> None:
         subprocess.run(["umount", "--lazy", str(job.log_dir)], check=True)
 
 
+def _read_only(job: Job) -> None:
+    image = job.log_dir.with_name("image")
+    with open(image, "wb") as file:
+        file.truncate(32 << 20)
+    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+    subprocess.run(["mount", "-o", "loop", str(image), str(job.log_dir)], check=True)
+
+    def fail() -> None:
+        subprocess.run(["mount", "-o", "remount,abort", str(job.log_dir)], check=True)
+
+    try:
+        job.run([], meanwhile=fail)
+    finally:
+        subprocess.run(["umount", "--lazy", str(job.log_dir)], check=True)
+
+
 def _unread(job: Job) -> None:
     job.run([], is_read=False)
 
@@ -176,6 +193,7 @@ CONDITIONS: dict[str, Callable[[Job], None]] = {
     "on event": _on_event,
     "scraped": _scraped,
     "full": _full,
+    "read-only": _read_only,
     "unread": _unread,
     "stopped": _stopped,
 }

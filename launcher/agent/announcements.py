@@ -72,14 +72,19 @@ def backing_off(failures: int, seconds: float) -> str:
     return f"{failures} generations in a row died within 10 s of their start; waiting {seconds:g} s"
 
 
-def closing(incident: Incident | JobIncident | None, why: str | None) -> list[str]:
-    """Return the last lines about a job that has failed: about the incident that ended it, not later victims.
+def failed(why: str | None) -> str:
+    """Return one line about a job that has failed and why it is not restarted."""
+    return f"the job has failed{f': {why}' if why else ''}"
+
+
+def closing(said: str, incident: Incident | JobIncident | None) -> list[str]:
+    """Return the last lines about a job: about the incident that ended it, not later victims.
 
     Args:
+        said: The first line.
         incident: The last generation's, of all nodes where they have told each other; None where it ended without one.
-        why: Why the job is not restarted.
     """
-    lines = [f"the job has failed{f': {why}' if why else ''}"]
+    lines = [said]
     if incident is not None:  # why that rank is named was told with the incident
         lines += [f"  {line}" for line in incident.headlines()]
         lines += incident.where_more_is()

@@ -11,6 +11,7 @@ from launcher.agent.resources import AgentResources
 from launcher.agent.spared_ranks import SparedRanks
 from launcher.incidents.accounts import with_ends, without_spared
 from launcher.incidents.incident import Incident
+from launcher.incidents.job_incident import JobIncident
 from launcher.monitor.near_miss import NearMiss
 from launcher.records.console import CRITICAL, ERROR, WARNING, announce
 from resilience_core.protocol.control import WorkloadAction, WorkloadControlRequest
@@ -93,9 +94,10 @@ class IncidentLog:
             self._has_noted_py_spy = True
             announce(failure_incident.NO_PY_SPY, event="stacks")
 
-    def await_story(self, generation: int) -> None:
-        """Wait until people were told how a generation has failed, within a bound."""
-        self._stories.story_of(generation, _LONGEST_WAIT_FOR_A_STORY_SECONDS)
+    def tell_end_elsewhere(self, generation: int, said: str) -> None:
+        """Tell people that the job has ended as another node says, and how this node's last generation had failed."""
+        story = self._stories.story_of(generation, _LONGEST_WAIT_FOR_A_STORY_SECONDS)
+        self._tell_end(generation, said, story)
 
     def tell_end(self, generation: int, why: str | None, allowed: int, left: int) -> None:
         """Tell people that the job has failed.
@@ -110,9 +112,12 @@ class IncidentLog:
         story = self._stories.story_of(generation, _LONGEST_WAIT_FOR_A_STORY_SECONDS)
         if why is None and incident is not None:
             why = announcements.what_follows(allowed - left, allowed)
-        told = story or incident
+        self._tell_end(generation, announcements.failed(why), story or incident)
+
+    @staticmethod
+    def _tell_end(generation: int, said: str, told: Incident | JobIncident | None) -> None:
         announce(
-            *announcements.closing(told, why),
+            *announcements.closing(said, told),
             level=CRITICAL,
             event="job_failed",
             ranks=announcements.about(told)["ranks"] if told is not None else (),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import signal
 import socket
 import time
@@ -229,6 +231,26 @@ def test_a_hang_on_one_node_is_one_incident_and_a_restart_of_both(launch_nodes: 
     assert [node.wait(60) for node in nodes] == [0, 0]
     (incident,) = [incident for node in nodes for incident in node.incidents()]
     assert [rank.rank for rank in incident.condemned] == [0]
+
+
+def test_the_last_words_of_every_node_name_the_culprit_and_its_report(launch_nodes: Callable[..., list[Any]]) -> None:
+    """A node that waited for the next generation said only that the job had ended."""
+    nodes = launch_nodes(
+        "loop.py",
+        "--until-stopped",
+        nproc=1,
+        options=("--max-restarts", 0),
+        faults="sigkill:rank=1,step=3",
+        log_format="json",
+    )
+
+    assert [node.wait(60) for node in nodes] == [1, 1]
+    for node in nodes:
+        said = [json.loads(line) for line in node.stderr.splitlines()]
+        (last,) = [message for message in said if message["event"] == "job_failed"]
+        assert last["ranks"] == [1]
+        assert re.match(r"rank 1 on node \S+ \(pid \d+\) was killed by SIGKILL", last["who"][0])
+        assert "report.txt on node" in last["report"]
 
 
 def test_a_node_that_joins_later_makes_a_new_generation(

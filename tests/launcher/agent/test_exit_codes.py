@@ -23,9 +23,13 @@ from torch.distributed.elastic.rendezvous.api import (
 
 from launcher.agent import job as run_module
 from launcher.agent import torchrun_settings
+from launcher.agent.incident_log import IncidentLog
+from launcher.agent.plane_rendezvous import JobEndedError
 from launcher.agent.progress import NOTHING_REACHED
 from launcher.agent.signals import SignalInbox
 from launcher.command_line.options import parse
+from launcher.incidents.job_incident import Culprit, JobIncident
+from launcher.incidents.rank_report import RankReport
 from resilience_core.errors import ConfigError, ResilienceError
 
 
@@ -33,7 +37,7 @@ class FakeAgent(SimpleNamespace):
     """Ends as it is told to."""
 
     def __init__(self, ends: Any, **state: Any) -> None:
-        incidents = SimpleNamespace(culprits=lambda generation: [], await_story=lambda generation: None)
+        incidents = SimpleNamespace(culprits=lambda generation: [], tell_end_elsewhere=lambda generation, said: None)
         base = {
             "incidents": incidents,
             "stories": SimpleNamespace(close=lambda: None),
@@ -122,6 +126,34 @@ def test_each_end_has_its_exit_code(
     last_line = capfd.readouterr().err.splitlines()[-1]
     why = "every rank has ended with 0; " if agent.ends is SUCCESS else ""
     assert last_line == f"ft_launcher: {why}exit code {expected[0]}"
+
+
+class Stories:
+    """Has the story of generation 3."""
+
+    def story_of(self, generation: int, seconds: float) -> JobIncident | None:
+        rank = RankReport(5, 1, 9, cause="exit", exit_code=1)
+        culprit = Culprit("node2", rank)
+        return (
+            None
+            if generation != 3
+            else JobIncident(3, "failure", "?", (culprit,), (), ("a",), (), (), 0.1, folder="/log")
+        )
+
+
+@pytest.mark.parametrize(("generation", "has_story"), [(3, True), (0, False)])
+def test_the_last_words_of_a_node_that_waited_name_who_has_failed(
+    generation: int, has_story: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    agent = FakeAgent(JobEndedError("a rank failed on node2 and no restart is left", 7))
+    agent.generation = generation
+    stories: Any = Stories()
+    agent.incidents = IncidentLog(SimpleNamespace(), stories)  # type: ignore[arg-type]
+    assert ends(agent, monkeypatch) == (7, True)
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0] == "ft_launcher: the job has ended: a rank failed on node2 and no restart is left"
+    assert any("rank 5 on node node2 (pid 9) exited with code 1" in line for line in lines) is has_story
+    assert any(line.startswith("ft_launcher:   report  /log/report.txt") for line in lines) is has_story
 
 
 @pytest.mark.parametrize(

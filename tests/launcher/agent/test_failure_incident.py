@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from launcher.agent.after_shutdown import Overstayed
-from launcher.agent.announcements import closing, level_of, monitor_changed, what_follows
+from launcher.agent.announcements import closing, failed, level_of, monitor_changed, what_follows
 from launcher.agent.failure_incident import (
     NO_PY_SPY,
     TAIL_LINES,
@@ -110,23 +110,23 @@ def test_the_same_error_at_the_same_place_is_noticed_in_the_next_generation_only
 
 
 def test_the_last_words_are_about_the_culprit_and_not_about_whom_we_killed() -> None:
-    assert closing(failure(iteration=7, section="step"), what_follows(1, 1)) == [
+    assert closing(failed(what_follows(1, 1)), failure(iteration=7, section="step")) == [
         "the job has failed: no restart is left (--max-restarts 1)",
         "  rank 1 (pid 9) exited with code 1, iteration 7, in section 'step': ValueError: bad batch",
         "  report  /logs/0001/report.txt",
     ]
     hang = RankReport(1, 1, 9, True, True, "section", "step", open_seconds=3.0, limit_seconds=2.0)
-    said = closing(Incident("hang", 0, "outside", "SIGKILL to rank 1, 0", (hang,)), None)
+    said = closing(failed(None), Incident("hang", 0, "outside", "SIGKILL to rank 1, 0", (hang,)))
     assert said == [
         "the job has failed",
         "  rank 1 (pid 9): section 'step' open for 3.000 s; limit 2 s",
     ]
-    assert closing(None, "rank 0 requests the end") == ["the job has failed: rank 0 requests the end"]
+    assert closing(failed("rank 0 requests the end"), None) == ["the job has failed: rank 0 requests the end"]
 
 
 def test_the_last_words_stay_few_in_a_large_group() -> None:
     ranks = tuple(RankReport(n, n, 100 + n, cause="exit", exit_code=1) for n in range(64))
-    said = closing(Incident("failure", 0, "it cannot be told", "stop", ranks), None)
+    said = closing(failed(None), Incident("failure", 0, "it cannot be told", "stop", ranks))
     assert said[-1] == "  and 60 more"
     assert len(said) == 6
 

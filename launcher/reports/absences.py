@@ -1,5 +1,7 @@
 """When a node took no part in a job that ran on others: before its launcher began, and after it was lost or had left.
 
+Where the first or the last lines of its launcher are missing, it may have taken part: that time is not known.
+
 Clocks of two machines are not compared. Those of a run's launchers are laid on each other where they have started the
 same generation, so what is told is a difference of durations.
 """
@@ -19,10 +21,14 @@ _LEAST_NS = NS_PER_SECOND
 """Launchers of a job never begin and end at the same moment; less than that is not told."""
 
 
-def absences(story: Story) -> Iterator[tuple[str, int]]:
-    """Yield nodes that took no part in their run for a while, and for how long (nanoseconds).
+_ABSENT, _UNKNOWN = "absent", "unknown"
 
-    The time between two launchers of one node is not among it.
+
+def absences(story: Story) -> Iterator[tuple[str, str, int]]:
+    """Yield nodes that took no part in their run for a while, the category of that time, and nanoseconds.
+
+    The category is that of unknown time where the node may have taken part. The time between two launchers of one node
+    is not among it.
     """
     of_node: dict[str, list[int]] = collections.defaultdict(list)
     for number, name in story.node_of.items():
@@ -36,10 +42,24 @@ def absences(story: Story) -> Iterator[tuple[str, int]]:
         for node, own in of_node.items():
             first, last = own[0], own[-1]
             if first in begins and begins[first] - min(begins.values()) >= _LEAST_NS:
-                yield node, begins[first] - min(begins.values())
+                is_known = story.launches[first].is_begun_known
+                yield node, _ABSENT if is_known else _UNKNOWN, begins[first] - min(begins.values())
             has_gone = last in ends and not story.launches[last].is_running
             if has_gone and max(ends.values()) - ends[last] >= _LEAST_NS:
-                yield node, max(ends.values()) - ends[last]
+                yield node, _UNKNOWN if _may_have_gone_on(story, last) else _ABSENT, max(ends.values()) - ends[last]
+
+
+def _may_have_gone_on(story: Story, number: int) -> bool:
+    """Return whether a launch may have taken part after its last line: others were as many as with it."""
+    if story.launches[number].ended_ns is not None:
+        return False
+    run = [generation for generation in story.generations if generation.run == story.run_of[number]]
+    own = max(index for index, each in enumerate(run) if any(member.launch == number for member in each.members))
+    others = [member for member in run[own].members if member.launch != number]
+    goes_on = run[own].is_last and any(
+        member.own.finished_ns is not None or story.launches[member.launch].is_running for member in others
+    )
+    return goes_on or any(later.is_partial for later in run[own + 1 :])
 
 
 def _shifts(story: Story, numbers: Sequence[int]) -> dict[int, int]:
@@ -73,4 +93,5 @@ def _shift(story: Story, number: int, shifts: Mapping[int, int]) -> int | None:
 
 
 def _started(story: Story, number: int) -> dict[int, int]:
-    return {generation.number: generation.started_ns for generation in story.launches[number].generations}
+    generations = story.launches[number].generations
+    return {generation.number: generation.started_ns for generation in generations if generation.is_start_known}

@@ -161,7 +161,8 @@ def _clock_shift(story: Story, name: str) -> float:
     first = next(iter(story.node_of.values()))
     shifts = []
     for generation in story.generations:
-        began = {story.node_of[m.launch]: story.at(m.launch, m.own.started_ns) for m in generation.members}
+        members = [member for member in generation.members if member.own.is_start_known]
+        began = {story.node_of[m.launch]: story.at(m.launch, m.own.started_ns) for m in members}
         if first in began and name in began:
             shifts.append(began[name] - began[first])
     return statistics.median(shifts) if shifts else 0.0

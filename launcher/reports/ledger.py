@@ -203,15 +203,16 @@ def _between_launches(story: Story) -> Iterator[Entry]:
             else:
                 gap_ns = int((other.at(other.began_ns) - one.at(end_ns(one))) * NS_PER_SECOND)
             locals_ = sorted({local for generation in other.generations for local in generation.local_ranks})
-            yield from (Entry((node, local), None, None, "between_runs", max(0, gap_ns)) for local in locals_)
+            key = "between_runs" if other.is_begun_known else "unknown"  # its first lines are missing
+            yield from (Entry((node, local), None, None, key, max(0, gap_ns)) for local in locals_)
 
 
 def _absent(story: Story) -> Iterator[Entry]:
     """Tell of places whose node took no part for a while, so that all add up to the wall time of the job."""
-    for node, ns in absences(story):
+    for node, key, ns in absences(story):
         own = (story.launches[number] for number, name in story.node_of.items() if name == node)
         for local in sorted({local for launch in own for each in launch.generations for local in each.local_ranks}):
-            yield Entry((node, local), None, None, "absent", ns)
+            yield Entry((node, local), None, None, key, ns)
 
 
 # ---- sums -----------------------------------------------------------------------------------------------

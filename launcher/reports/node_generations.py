@@ -27,6 +27,8 @@ class NodeGeneration(NamedTuple):
 
     number: int
     started_ns: int
+    is_start_known: bool
+    """Otherwise it begins with the first line that is left of it."""
     local_ranks: tuple[int, ...]
     first_sign_ns: Mapping[int, int]
     """By local rank."""
@@ -54,7 +56,7 @@ def generations_of(named: Mapping[str, list[dict[str, Any]]]) -> Iterator[NodeGe
     for started in named["started"]:
         if type(number := started.get("generation")) is int:
             local_ranks = {int(rank) for rank in listed(started.get("pids")) if str(rank).isdigit()}
-            yield _generation(named, number, started["t_ns"], local_ranks)
+            yield _generation(named, number, started["t_ns"], local_ranks, is_start_known=True)
 
 
 def generations_unstarted(
@@ -73,7 +75,7 @@ def generations_unstarted(
             first_ns[number] = min(first_ns.get(number, event["t_ns"]), event["t_ns"])
     for number in sorted(first_ns):
         ranks = _local_ranks(line for line in lines if line.get("generation") == number)
-        yield _generation(named, number, first_ns[number], ranks or _local_ranks(lines))
+        yield _generation(named, number, first_ns[number], ranks or _local_ranks(lines), is_start_known=False)
 
 
 def _local_ranks(lines: Iterable[Mapping[str, Any]]) -> set[int]:
@@ -83,7 +85,12 @@ def _local_ranks(lines: Iterable[Mapping[str, Any]]) -> set[int]:
 
 
 def _generation(
-    named: Mapping[str, list[dict[str, Any]]], number: int, started_ns: int, local_ranks: Iterable[int]
+    named: Mapping[str, list[dict[str, Any]]],
+    number: int,
+    started_ns: int,
+    local_ranks: Iterable[int],
+    *,
+    is_start_known: bool,
 ) -> NodeGeneration:
     of = {name: [e for e in named.get(name, ()) if e.get("generation") == number] for name in _OF_GENERATIONS}
     seen_ns, kind, first = _end(of)
@@ -91,6 +98,7 @@ def _generation(
     return NodeGeneration(
         number=number,
         started_ns=started_ns,
+        is_start_known=is_start_known,
         local_ranks=tuple(sorted(local_ranks)),
         first_sign_ns=_first_signs(of["phases"]),
         seen_ns=seen_ns,

@@ -201,6 +201,8 @@ def _member(
     is_told = seen_ns is None and incident is not None and own.finished_ns is None
     if is_told and incident is not None:
         seen_ns = min(incident.seen_ns, stopped_ns)
+    if seen_ns is not None:
+        seen_ns = max(seen_ns, own.started_ns)  # where the first lines are missing, that is the first one left
     ranks = lives.get((index, number), {})
     cut_ns: int | None = None
     if (own.stopped_ns is not None or later) and not any(life.is_over for life in ranks.values()):
@@ -260,7 +262,10 @@ def _with_seen(members: list[Member]) -> list[Member]:
     took = [m.seen_ns - m.last_sign_ns for m in members if m.seen_ns is not None and m.last_sign_ns is not None]
     shortest = min(took, default=0)
     return [
-        member._replace(seen_ns=min(member.last_sign_ns + shortest, member.stopped_ns), is_seen_about=True)
+        member._replace(
+            seen_ns=min(max(member.last_sign_ns + shortest, member.own.started_ns), member.stopped_ns),
+            is_seen_about=True,
+        )
         if member.seen_ns is None and member.last_sign_ns is not None and member.own.finished_ns is None
         else member
         for member in members

@@ -293,13 +293,13 @@ def test_absurd_numbers_are_damage(tmp_path: Path) -> None:
 # ---- files that were removed in mid-run ------------------------------------------------------------------
 
 
-def emptied(run: InventedRun, at: float) -> float:
+def emptied(run: InventedRun, at: float, folder: int = 0) -> float:
     """Make the files anew, as launchers do when their log folder was emptied; return when the first line left is."""
     first_ns: list[int] = []
-    began: dict[str, Any] = json.loads((run.folders[0] / "events.jsonl").read_text().splitlines()[0])
+    began: dict[str, Any] = json.loads((run.folders[folder] / "events.jsonl").read_text().splitlines()[0])
     about = {key: began[key] for key in ("version", "node", "boot", "launcher")}
     for name in ("events.jsonl", "figures.jsonl"):
-        path = run.folders[0] / name
+        path = run.folders[folder] / name
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         kept = [line for line in lines if line["t_ns"] > began["t_ns"] + at * 1e9]
         first_ns.append(kept[0]["t_ns"])
@@ -389,6 +389,11 @@ def test_a_job_that_ended_well_after_a_node_was_lost_says_both(tmp_path: Path, s
     began_ns = json.loads((lost / "events.jsonl").read_text().splitlines()[0])["t_ns"]
     for name in ("events.jsonl", "figures.jsonl"):
         rewritten(lost / name, lambda line: line if line["t_ns"] < began_ns + (seen - 0.5) * 1e9 else None)
+    for folder in (run.folders[0], run.folders[2]):  # the others have met without it
+        rewritten(
+            folder / "events.jsonl",
+            lambda e: e | {"nodes": 2} if e["event"] == "rendezvous" and e["generation"] == 1 else e,
+        )
     last_ns = max(
         json.loads((lost / name).read_text().splitlines()[-1])["t_ns"] for name in ("events.jsonl", "figures.jsonl")
     )
@@ -418,3 +423,25 @@ def test_a_node_that_began_later_was_not_in_the_job_before(tmp_path: Path) -> No
     assert seconds(report)["absent"] == pytest.approx(1.0, abs=1e-3)
     assert report.ledger.wall_seconds == pytest.approx(run.seconds, abs=1e-3)
     assert report.runs[0].nodes_lost == 0
+
+
+def test_whether_a_node_was_in_the_job_before_its_first_line_is_not_known_where_lines_are_missing(
+    tmp_path: Path,
+) -> None:
+    run = invent_run(tmp_path, ranks=4, nodes=2, failures=[Failure(17, 1)], steps=40, own_folders=True)
+    began = emptied(run, run.lives[1].started - 1.0, folder=1)
+    found = seconds(reported(run))
+    assert "absent" not in found
+    assert found["unknown"] == pytest.approx(began / 2, abs=1e-3)
+    assert sum(found.values()) == pytest.approx(run.seconds, abs=1e-3)
+
+
+def test_whether_a_node_was_in_the_job_after_its_last_line_is_not_known_where_no_one_has_missed_it(
+    tmp_path: Path,
+) -> None:
+    run = invent_run(tmp_path, ranks=4, nodes=2, failures=[Failure(17, 1)], steps=40, own_folders=True)
+    began_ns = json.loads((run.folders[1] / "events.jsonl").read_text().splitlines()[0])["t_ns"]
+    last_ns = began_ns + round((run.lives[1].last_sign - 5.0) * 1e9)
+    for name in ("events.jsonl", "figures.jsonl"):
+        rewritten(run.folders[1] / name, lambda line: line if line["t_ns"] <= last_ns else None)
+    assert {"absent", "unknown"} & seconds(reported(run)).keys() == {"unknown"}

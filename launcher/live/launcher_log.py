@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from launcher.live.event_tail import EventTail
@@ -57,8 +58,9 @@ class LauncherLog:
         self.launcher: int | None = None
         """Its pid, in the PID namespace of the launcher."""
         self.began_ns: int | None = None
+        """When its process was started."""
         self.began: str = ""
-        """When, for people; empty until it was written."""
+        """The same, for people; empty until it was written."""
         self.run_folder: str | None = None
         self.max_restarts: int | None = None
         self.generation: int | None = None
@@ -134,7 +136,9 @@ class LauncherLog:
     def _on_began(self, event: dict[str, Any], at_ns: int) -> None:
         self.launcher, self.run_folder = _count(event, "launcher"), _text(event, "run_folder")
         self.max_restarts = _count(event, "max_restarts")
-        self.began_ns, self.began = at_ns, _text(event, "time") or ""
+        process_ns = _count(event, "process_began_ns")  # an older release wrote none
+        self.began_ns = min(process_ns, at_ns) if process_ns else at_ns
+        self.began = _earlier(_text(event, "time") or "", at_ns - self.began_ns)
         self.restarts, self.nodes = self.restarts or 0, self.nodes or 1
 
     def _on_lost(self, event: dict[str, Any], at_ns: int) -> None:
@@ -221,6 +225,15 @@ def _count(event: dict[str, Any], key: str) -> int | None:
 def _text(event: dict[str, Any], key: str) -> str | None:
     value = event.get(key)
     return value if isinstance(value, str) and "\0" not in value else None
+
+
+def _earlier(time: str, ns: int) -> str:
+    """Return the time stamp of an event that came so long before another one; that one's where it is damaged."""
+    try:
+        at = datetime.fromisoformat(time) - timedelta(microseconds=ns // 1000)
+    except (ValueError, OverflowError):
+        return time
+    return at.isoformat(timespec="milliseconds")
 
 
 def _ranks(event: dict[str, Any]) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ __all__ = ["Waiting"]
 
 _ENDING = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
-    *(signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGXCPU),
+    *(signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGXCPU, signal.SIGABRT),
 )
 """What ends a process that does nothing about it: a scheduler may send any of these before it ends a job."""
 _OTHERS = (signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH)

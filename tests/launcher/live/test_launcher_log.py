@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from launcher.live.event_tail import EventTail
 from launcher.live.launcher_log import LauncherLog
 from launcher.records.format_versions import UnknownVersionError
+from launcher.reports.launches import read_launches
 
 MakeRun = Callable[..., Any]
 
@@ -186,3 +188,30 @@ def test_whatever_an_event_says_is_no_exception(
     assert local_rows(look) == []
     assert len(read_run(str(folder)).states) == 1
     run.close()
+
+
+@pytest.mark.parametrize(
+    ("damage", "began_ns", "began"),
+    [
+        ({}, 3_500_000_000, "2026-11-26T20:37:27.000+00:00"),
+        ({"process_began_ns": None}, 5_000_000_000, "2026-11-26T20:37:28.500+00:00"),
+        ({"process_began_ns": 9_000_000_000}, 5_000_000_000, "2026-11-26T20:37:28.500+00:00"),
+        ({"process_began_ns": "x"}, 5_000_000_000, "2026-11-26T20:37:28.500+00:00"),
+        ({"time": "x"}, 3_500_000_000, "x"),
+        ({"time": "0001-01-01T00:00:00+00:00"}, 3_500_000_000, "0001-01-01T00:00:00+00:00"),
+    ],
+)
+def test_a_launcher_has_begun_when_its_process_was_started_as_in_its_report(
+    tmp_path: Path, damage: dict[str, Any], began_ns: int, began: str
+) -> None:
+    event = {"event": "began", "t_ns": 5_000_000_000, "time": "2026-11-26T20:37:28.500+00:00", "boot": "b"}
+    path = tmp_path / "events.jsonl"
+    path.write_text(json.dumps({**event, "process_began_ns": 3_500_000_000, **damage}) + "\n")
+    log = LauncherLog(str(path))
+    log.update()
+    assert (log.began_ns, log.began) == (began_ns, began)
+    if "time" not in damage:
+        (launch,) = read_launches(str(tmp_path), [])
+        assert launch.began_ns == log.began_ns
+        assert launch.at(launch.began_ns) == datetime.fromisoformat(log.began).timestamp()
+    log.close()

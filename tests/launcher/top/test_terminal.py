@@ -109,6 +109,7 @@ def test_the_end_of_the_run_is_its_end(run: Any, top: StartTop) -> None:
         (signal.SIGTERM, -signal.SIGTERM),
         (signal.SIGHUP, -signal.SIGHUP),
         (signal.SIGQUIT, -signal.SIGQUIT),
+        (signal.SIGABRT, -signal.SIGABRT),
         (signal.SIGUSR1, -signal.SIGUSR1),
         (signal.SIGUSR2, -signal.SIGUSR2),
         (signal.SIGALRM, -signal.SIGALRM),

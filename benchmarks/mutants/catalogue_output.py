@@ -24,9 +24,16 @@ MUTANTS_OF_OUTPUT = (
     Mutant(
         "events go on into a file that was removed",
         "launcher/records/event_log.py",
-        "            if os.fstat(self._descriptor).st_nlink == 0:\n",
-        "            if False:\n",
+        "        if status.st_nlink and not self._is_elsewhere(status):\n",
+        "        if True:\n",
         ("tests/launcher/records/test_event_log.py",),
+    ),
+    Mutant(
+        "a file of events that was removed is missed until the next event",
+        "launcher/agent/generation.py",
+        "        self._resources.events.look_after()\n",
+        "",
+        ("tests/e2e/test_reports.py",),
     ),
     Mutant(
         "a third run of one name, node and pid is refused",

@@ -127,8 +127,9 @@ class Generation:
             self._resources.events.write("phases", generation=self.number, ranks=stamps)
 
     def note_figures(self) -> None:
-        """Write down what the ranks have done, if it is time."""
+        """Write down what the ranks have done, if it is time, where readers find it."""
         self._resources.figures.note(self.number, self._cells.raw)
+        self._resources.events.look_after()
 
     def look_at_machine(self) -> None:
         """Note what has to be known of the machine before a rank dies."""

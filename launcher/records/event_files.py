@@ -49,10 +49,14 @@ def event_files(log_folder: str | os.PathLike[str], stem: str = EVENTS) -> list[
     return [os.path.join(log_folder, name) for name in names if name.startswith(stem) and name.endswith(".jsonl")]
 
 
-def runs_below(parent: str | os.PathLike[str]) -> list[str]:
+def runs_below(parent: str | os.PathLike[str], *stems: str) -> list[str]:
     """Return the log folders of runs in a folder of such, the one first in which events were written last.
 
     Links are left out (``latest``), and so is what cannot be read.
+
+    Args:
+        parent: The folder.
+        stems: As for :class:`EventLog`, of the files by any of which a run is known; that of events by default.
 
     Raises:
         OSError: The folder itself cannot be read.
@@ -62,7 +66,8 @@ def runs_below(parent: str | os.PathLike[str]) -> list[str]:
     for name in os.listdir(parent):
         path = os.path.join(parent, name)
         with contextlib.suppress(OSError):
-            if not os.path.islink(path) and (files := event_files(path)):
+            files = [file for stem in stems or (EVENTS,) for file in event_files(path, stem)]
+            if files and not os.path.islink(path):
                 dated.append((max(os.stat(file).st_mtime_ns for file in files), path))
     return [path for _, path in sorted(dated, reverse=True)]
 

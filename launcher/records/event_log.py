@@ -12,6 +12,7 @@ import itertools
 import json
 import logging
 import os
+import stat
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -22,6 +23,7 @@ from launcher.processes.proc import boot_id
 from launcher.records.console import announce
 from launcher.records.event_files import EVENTS, FORMAT_VERSION
 from launcher.records.log_folders import FolderError
+from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["EventLog"]
 
@@ -32,6 +34,8 @@ _MOST_FILES = 10_000
 """Of one node and pid in one folder; a folder in which nothing is ever new must not be tried for ever."""
 _LASTING = ("run_folder", "max_restarts", "restarts")
 """Facts that hold until they are told anew: a file that was made anew repeats them, for whoever reads it only."""
+_LOOK_NS = NS_PER_SECOND
+"""How often the file is looked after at most."""
 _LONGEST_START_SECONDS = 30.0
 _LONGEST_END_SECONDS = 1.0
 
@@ -44,8 +48,8 @@ class EventLog:
     Every line has ``event``, ``t_ns`` (``CLOCK_MONOTONIC``, comparable with the incidents and among each other)
     and ``time`` (for people); the first one also ``version``, that of the format, and ``node`` and ``boot``, which tell
     whose monotonic clock it is. A log folder that stops taking lines is reported once and never stops the job; when it
-    takes them again, an event ``lost`` says how many are missing. A file that was removed is made anew, and its lines
-    are counted as missing.
+    takes them again, an event ``lost`` says how many are missing. A file that was removed or emptied is begun anew, by
+    the next event or by :meth:`look_after`, and its lines are counted as missing.
 
     Args:
         log_folder: Where.
@@ -80,6 +84,8 @@ class EventLog:
         self._on_made_anew = on_made_anew
         self._listener = listener
         self._in_file = 0  # lines
+        self._looked_ns = 0
+        self._is_looking = False
         self._lasting: Mapping[str, Any] = {}
         try:
             self._descriptor = self._background.call(self._open, _LONGEST_START_SECONDS)
@@ -104,6 +110,17 @@ class EventLog:
         raw = _line(event, at_ns, facts)
         if not self._background.submit(lambda: self._append(raw), len(raw)):
             self.lost += 1
+
+    def look_after(self) -> None:
+        """Begin the file anew if somebody has removed or emptied it since the last event; never raises, never waits.
+
+        Readers take a folder without it for none of a run.
+        """
+        now_ns = time.monotonic_ns()
+        if not self._is_looking and now_ns - self._looked_ns >= _LOOK_NS:
+            self._looked_ns, self._is_looking = now_ns, True
+            if not self._background.submit(self._look):
+                self._is_looking = False
 
     def lose(self) -> None:
         """Count a line that was left out before it was made."""
@@ -132,10 +149,19 @@ class EventLog:
                 return _new_file(self.path)
         raise FileExistsError(errno.EEXIST, f"{_MOST_FILES} runs have left their events there", self.path)
 
-    def _append(self, raw: bytes) -> None:
+    def _look(self) -> None:
         try:
-            if os.fstat(self._descriptor).st_nlink == 0:
-                self._make_anew()
+            if self._in_file:
+                self._append(b"")
+        finally:
+            self._is_looking = False
+
+    def _append(self, raw: bytes) -> None:
+        """Write a line; with none, only what has to be said of lines that are missing since the file is a new one."""
+        try:
+            self._mend()
+            if not raw and self._in_file:
+                return
             lost = self.lost
             if lost:
                 about = {} if self._in_file else {**_about_the_file(), **self._lasting}
@@ -150,25 +176,44 @@ class EventLog:
             self.lost -= lost
             self._in_file += 1
         except OSError as error:
-            self.lost += 1
+            self.lost += bool(raw)
             if not self._has_complained:
                 self._has_complained = True
                 why = f"{self.path}: {error.strerror}"
                 said = f"{why}; no {self._stem} are logged until it can be written again (said once)"
                 announce(said, event="log_folder")
 
-    def _make_anew(self) -> None:
-        """Go on in a new file: somebody has removed the one that is written to.
+    def _mend(self) -> None:
+        """Go on in a new file if somebody has removed or renamed the one that is written to, or from the begin of it.
 
         Raises:
             OSError: It cannot be made.
         """
+        status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return
+        if status.st_nlink and not self._is_elsewhere(status):
+            if self._in_file and not status.st_size:
+                self._begin_anew("emptied")
+            return
         os.makedirs(self._folder, exist_ok=True)
         new = self._open()
         os.dup2(new, self._descriptor, inheritable=False)
         os.close(new)
+        self._begin_anew("removed")
+
+    def _is_elsewhere(self, status: os.stat_result) -> bool:
+        """Return whether the file was renamed, and its folder was not: it is read by its name there."""
+        try:
+            return not os.path.samestat(os.stat(self.path), status)
+        except FileNotFoundError:
+            return os.path.isdir(self._folder)
+        except OSError:  # a folder that may no longer be looked into can still be written to
+            return False
+
+    def _begin_anew(self, what: str) -> None:
         self.lost += self._in_file
-        why = f"somebody has removed the file of {self._stem}"
+        why = f"somebody has {what} the file of {self._stem}"
         announce(f"{why}; {self.path} is made anew, without {self._in_file} line(s)", event="log_folder")
         self._in_file, self._is_torn = 0, False
         self.made_anew += 1

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from launcher.reports.story import Story, end_ns
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["absences"]
+__all__ = ["absences", "may_have_gone_on"]
 
 _LEAST_NS = NS_PER_SECOND
 """Launchers of a job never begin and end at the same moment; less than that is not told."""
@@ -46,12 +46,13 @@ def absences(story: Story) -> Iterator[tuple[str, str, int]]:
                 yield node, _ABSENT if is_known else _UNKNOWN, begins[first] - min(begins.values())
             has_gone = last in ends and not story.launches[last].is_running
             if has_gone and max(ends.values()) - ends[last] >= _LEAST_NS:
-                yield node, _UNKNOWN if _may_have_gone_on(story, last) else _ABSENT, max(ends.values()) - ends[last]
+                yield node, _UNKNOWN if may_have_gone_on(story, last) else _ABSENT, max(ends.values()) - ends[last]
 
 
-def _may_have_gone_on(story: Story, number: int) -> bool:
+def may_have_gone_on(story: Story, number: int) -> bool:
     """Return whether a launch may have taken part after its last line: others were as many as with it."""
-    if story.launches[number].ended_ns is not None:
+    launch = story.launches[number]
+    if launch.ended_ns is not None or not launch.generations:
         return False
     run = [generation for generation in story.generations if generation.run == story.run_of[number]]
     own = max(index for index, each in enumerate(run) if any(member.launch == number for member in each.members))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from launcher.reports import notes as remarks
+from launcher.reports.absences import may_have_gone_on
 from launcher.reports.evidence import read_evidence
 from launcher.reports.folders import NoRunError
 from launcher.reports.launches import Launch, read_launches, with_last_lines
@@ -122,7 +123,7 @@ def _run(story: Story, number: int) -> Run:
         nodes=max(nodes, expected),
         restarts=max(len(generations) - 1, highest if is_about else 0),
         began_at=_iso(launches[0].at(launches[0].began_ns)),
-        nodes_lost=len({story.node_of[index] for index in lost}),
+        nodes_lost=len({story.node_of[index] for index in lost if not may_have_gone_on(story, index)}),
         is_about=is_about,
     )
 

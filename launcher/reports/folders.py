@@ -6,12 +6,15 @@ import os
 from collections.abc import Sequence
 
 from launcher.records import latest
-from launcher.records.event_files import event_files, runs_below
+from launcher.records.event_files import EVENTS, event_files, runs_below
+from launcher.records.figures_log import FIGURES
 from resilience_core.errors import ResilienceError
 
 __all__ = ["NoRunError", "run_folders"]
 
 _MOST_NAMES = 10
+_OF_RUNS = (EVENTS, FIGURES)
+"""Files by which a run is known; those of events are gone for a moment where somebody has removed them."""
 
 
 class NoRunError(ResilienceError):
@@ -37,25 +40,31 @@ def _run_folder(path: str) -> str:
         there = "is no folder" if os.path.lexists(path) else "is not there"
         raise NoRunError(f"{path} {there}; name the log folder of a run, such as ft_logs/latest")
     try:
-        if event_files(path):
+        if _files(path):
             return path
-        runs = [os.path.basename(run) for run in reversed(runs_below(path))]  # the newest last
+        runs = [os.path.basename(run) for run in reversed(runs_below(path, *_OF_RUNS))]  # the newest last
     except OSError as error:
         raise NoRunError(f"{path} cannot be read: {error.strerror}") from error
     newest = os.path.join(path, latest.NAME)
-    if _holds_events(newest):
+    if _is_run(newest):
         return newest
     if len(runs) == 1:
         return os.path.join(path, runs[0])
     if not runs:
-        raise NoRunError(f"{path} holds no run: there is no events.jsonl in it, nor in a folder below it")
+        raise NoRunError(
+            f"{path} holds no run: there is neither events.jsonl nor figures.jsonl in it, nor in a folder below it"
+        )
     shown = ", ".join(runs[-_MOST_NAMES:])
     more = f" (and {len(runs) - _MOST_NAMES} more)" if len(runs) > _MOST_NAMES else ""
     raise NoRunError(f"{path} holds {len(runs)} runs and no link '{latest.NAME}'; name one of them: {shown}{more}")
 
 
-def _holds_events(path: str) -> bool:
+def _files(path: str) -> list[str]:
+    return [file for stem in _OF_RUNS for file in event_files(path, stem)]
+
+
+def _is_run(path: str) -> bool:
     try:
-        return bool(event_files(path))
+        return bool(_files(path))
     except OSError:  # no folder, or one that we may not read
         return False

@@ -87,7 +87,12 @@ class Launch(NamedTuple):
     generations: tuple[NodeGeneration, ...]
     spared: tuple[Spared, ...]
     file: str
-    """The first of its files of events."""
+    """The first of its files of events, or of figures where none of events is left."""
+
+    @property
+    def has_events(self) -> bool:
+        """Whether a file of its events is left."""
+        return not os.path.basename(self.file).startswith(FIGURES)
 
     @property
     def is_whole(self) -> bool:
@@ -110,6 +115,7 @@ def read_launches(folder: str, notes: list[str]) -> list[Launch]:
         OSError: The folder cannot be read.
     """
     files = []
+    has_refused = False
     damaged: collections.Counter[tuple[str, int | None]] = collections.Counter()
     for path in event_files(folder):
         left_out: list[str] = []
@@ -120,6 +126,7 @@ def read_launches(folder: str, notes: list[str]) -> list[Launch]:
                 files.append(file)
                 damaged[file.boot, file.launcher] += len(left_out)
         except (OSError, UnknownVersionError) as error:
+            has_refused = True
             notes.append(f"{path} is left out, and so is all that this launcher did: {error}")
     files.sort(key=lambda file: (file.boot, file.events[0]["t_ns"]))
     epochs: dict[str, int] = {}
@@ -131,6 +138,10 @@ def read_launches(folder: str, notes: list[str]) -> list[Launch]:
             former.extend(file.events)  # its file was removed, and made anew
             continue
         lives.append((file._replace(epoch_ns=epoch_ns), list(file.events)))
+    known = {(file.boot, file.launcher) for file in files}
+    for file in () if has_refused else _figures_files(folder):
+        if (file.boot, file.launcher) not in known:  # its events were removed, and not made anew yet
+            lives.append((file, [line for line in file.events if line["event"] == FIGURES] or file.events[:1]))
     launches = [_launch(folder, file, events, damaged[file.boot, file.launcher]) for file, events in lives]
     return sorted(launches, key=lambda launch: launch.at(launch.began_ns))
 
@@ -186,13 +197,15 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]], damaged_
 
 def _figures_of(folder: str, file: EventFile) -> list[dict[str, Any]]:
     """Return the lines of figures of the launcher that has written a file of events."""
-    lines = []
+    others = _figures_files(folder)
+    return [line for each in others if (each.boot, each.launcher) == (file.boot, file.launcher) for line in each.events]
+
+
+def _figures_files(folder: str) -> Iterator[EventFile]:
     for path in event_files(folder, FIGURES):
         with contextlib.suppress(OSError, UnknownVersionError):  # said where they are read for the ranks
-            other = read_event_file(path, _said_elsewhere)
-            if other is not None and (other.boot, other.launcher) == (file.boot, file.launcher):
-                lines += other.events
-    return lines
+            if (file := read_event_file(path, _said_elsewhere)) is not None:
+                yield file
 
 
 def _said_elsewhere(why: str) -> None:

@@ -149,6 +149,7 @@ def _during(
         yield None, "unknown", sign_ns - first_ns, False
         return
     lost_ns, is_about = lost_from_ns(loss, member, life)
+    is_about |= loss.is_about
     lost_ns = told_ns if lost_ns is None else min(max(lost_ns, first_ns), told_ns)
     saving_ns = life.checkpointing_ns(lost_ns) - life.checkpointing_ns(first_ns)  # its first lines may be missing
     saving_ns = max(0, min(saving_ns, lost_ns - first_ns))

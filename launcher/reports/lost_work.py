@@ -49,6 +49,8 @@ class Loss(NamedTuple):
     """It is known with which iteration it began, if it has begun one."""
     is_cut: bool = False
     """Its last figures are missing: it may have done more than they tell."""
+    is_about: bool = False
+    """Nothing has gone on from it as far as is known: its last lines, or other nodes' folders, are missing."""
 
 
 def losses(story: Story) -> list[Loss]:
@@ -65,8 +67,10 @@ def losses(story: Story) -> list[Loss]:
         later = [each for each in generations[number + 1 :] if each.run not in odd_runs]
         is_counted = not _is_uncounted(story, generation)
         repeated = _repeated(story, generation, later)
+        loss = _loss(story, generation, later)
+        is_about = loss.is_final and (generation.is_silent or generation.is_partial)
         found.append(
-            _loss(story, generation, later)._replace(repeated=repeated, is_counted=is_counted, is_cut=generation.is_cut)
+            loss._replace(repeated=repeated, is_counted=is_counted, is_cut=generation.is_cut, is_about=is_about)
         )
     return found
 

@@ -43,6 +43,8 @@ def _of_launches(story: Story) -> Iterator[str]:
         who = f"the launcher of {story.node_of[number]} (pid {launch.pid})"
         if launch.is_running:
             yield f"{who} is still running: the figures are those of its last line"
+        elif not launch.has_events:
+            yield f"{who}: the file of its events is missing, so it is not known whether and how it has ended"
         elif launch.ended_ns is None:
             yield f"{who} has not said that it ended, as when it is killed: its time ends with its last line"
         if not launch.is_begun_known:
@@ -104,7 +106,23 @@ def _of_losses(story: Story, found: Sequence[Loss]) -> Iterator[str]:
             yield f"nothing has gone on from generation {generation.number}, and no save was noted: it may be lost"
         else:
             since = f"the save of iteration {loss.iteration}" if loss.kept is Kept.SAVE else "its begin"
-            yield f"nothing has gone on from generation {generation.number}: what it did since {since} counts as lost"
+            why = _why_about(generation)
+            about = f", which is about right only: {why}" if loss.is_about else ""
+            here = " in these folders" if loss.is_about else ""
+            yield (
+                f"nothing{here} has gone on from generation {generation.number}: what it did since {since} counts as "
+                f"lost{about}"
+            )
+
+
+def _why_about(generation: JobGeneration) -> str:
+    """Return why it is not known what was lost of a generation that nothing here has gone on from."""
+    why = []
+    if generation.is_silent:
+        why.append("its last lines are missing, and a later save may be in them")
+    if generation.is_partial:
+        why.append("other nodes, whose folders are not here, may have gone on")
+    return "; ".join(why)
 
 
 def _is_kept_throughout(generation: JobGeneration, loss: Loss) -> bool:

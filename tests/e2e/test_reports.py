@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.ledger.__main__ import compare, counted_again, plan
 from launcher.reports.build import make_report
+from launcher.top.source import open_run
 
 pytestmark = pytest.mark.e2e
 
@@ -65,3 +66,24 @@ def test_a_job_that_goes_on_is_told_of_and_left_alone(launch: Callable[..., Any]
 @pytest.mark.long
 def test_the_ledger_of_a_job_with_20_faults_is_the_wall_time_within_a_hundredth(tmp_path: Path) -> None:
     assert compare(tmp_path, plan(20, seed=0)).wrong == ()
+
+
+def test_a_run_whose_log_folder_was_emptied_is_found_again_though_nothing_happens(launch: Callable[..., Any]) -> None:
+    job = launch("loop.py", "--until-file", "stop")
+    job.wait_for_output("runs in generation 0", count=2)
+    job.wait_for_event("phases")
+    for name in ("events.jsonl", "figures.jsonl"):
+        (job.log_folder / name).unlink(missing_ok=True)
+    lost = job.wait_for_event("lost")
+    assert lost["launcher"] == job.pid
+    assert lost["run_folder"] in map(str, job.run_parent.iterdir())
+    report = make_report([str(job.log_folder)])
+    assert (report.is_running, report.runs[0].is_about) == (True, True)
+    live = open_run(str(job.log_folder))
+    assert len(live.look().ranks) == 2
+    live.close()
+
+    (job.work / "stop").touch()
+    assert job.wait() == 0
+    (told,) = make_report([str(job.log_folder)]).runs
+    assert (told.outcome, told.is_running) == ("succeeded", False)

@@ -74,7 +74,9 @@ class Made:
             log_folder=str(folder),
             monitor=monitor,  # type: ignore[arg-type]
             signals=SimpleNamespace(is_forced=False, first=None),  # type: ignore[arg-type]
-            events=SimpleNamespace(write=lambda name, **facts: self.events.append((name, facts))),  # type: ignore[arg-type]
+            events=SimpleNamespace(  # type: ignore[arg-type]
+                write=lambda name, **facts: self.events.append((name, facts)), look_after=lambda: None
+            ),
             disk=SimpleNamespace(),  # type: ignore[arg-type]
             starter=SpawnStarter(),
             logs_specs=DefaultLogsSpecs(log_dir=str(folder)),

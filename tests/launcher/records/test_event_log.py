@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -165,6 +166,74 @@ def test_a_folder_that_was_removed_is_made_anew_and_what_is_missing_is_counted(
     assert lost["version"] == 1
     assert made_anew == [True]
     assert capsys.readouterr().err.count(f"{log.path} is made anew, without 3 line(s)") == 1
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+def renamed(path: Path) -> None:
+    path.rename(path.with_suffix(".old"))
+
+
+def emptied(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+@pytest.mark.parametrize("damage", [removed, renamed, emptied])
+def test_a_file_that_is_gone_is_made_anew_before_anything_happens(
+    tmp_path: Path, damage: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launcher.records.event_log._LOOK_NS", 0)
+    log = EventLog(str(tmp_path))
+    log.write("began", run_folder="/dev/shm/run", max_restarts=3)
+    log.write("started", restarts=0)
+    log.look_after()
+    before = (tmp_path / "events.jsonl").read_bytes()
+    assert len(before.splitlines()) == 2
+
+    damage(tmp_path / "events.jsonl")
+    for _ in range(2):
+        log.look_after()
+
+    (lost,) = read_events(str(tmp_path))
+    facts = ("event", "lines", "version", "launcher", "run_folder", "max_restarts", "restarts")
+    assert [lost[name] for name in facts] == ["lost", 2, 1, os.getpid(), "/dev/shm/run", 3, 0]
+    log.write("ended")
+    log.close()
+    assert [event["event"] for event in read_events(str(tmp_path))] == ["lost", "ended"]
+
+
+def test_a_file_is_looked_after_once_in_a_while_and_in_the_thread_that_writes(tmp_path: Path) -> None:
+    background = Background("test", 1 << 16)
+    log = EventLog(str(tmp_path), background)
+    log.write("began")
+    background.start()
+    held, goes_on = threading.Event(), threading.Event()
+    background.submit(lambda: (held.set(), goes_on.wait(60)))
+    assert held.wait(60)
+    removed(tmp_path / "events.jsonl")
+    for _ in range(3):
+        log.look_after()
+    assert len(background._calls) == 1
+    assert event_files(str(tmp_path)) == []
+    goes_on.set()
+    assert background.flush(60)
+    assert [event["event"] for event in read_events(str(tmp_path))] == ["lost"]
+    log.close()
+
+
+def test_a_log_folder_that_was_renamed_is_written_to_under_its_new_name(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    log = EventLog(str(folder))
+    log.write("began")
+    folder.rename(tmp_path / "kept")
+    log.look_after()
+    log.write("ended")
+    log.close()
+    assert os.listdir(tmp_path) == ["kept"]
+    assert [event["event"] for event in read_events(str(tmp_path / "kept"))] == ["began", "ended"]
 
 
 def test_a_removed_folder_that_cannot_be_made_anew_is_said_once(

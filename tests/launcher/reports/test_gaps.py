@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.reports.build import make_report
+from launcher.reports.folders import run_folders
 from launcher.reports.formats import duration
 from launcher.reports.model import Ledger, Report
 from launcher.reports.page import page
@@ -156,6 +157,7 @@ def test_without_the_folders_of_all_nodes_what_was_counted_is_about_right(tmp_pa
     assert "≈ 40 iterations kept, ≈ 7 done again" in page(report)
     assert "≈ 7 iterations" in page(report)
     assert not reported(run).ledger.is_count_about
+    assert not any(entry.is_about for entry in reported(run).ledger.entries if entry.category.key == "lost_work")
     assert "≈ 7 iterations" not in page(reported(run))
 
 
@@ -244,7 +246,11 @@ def test_of_a_launcher_that_was_killed_everything_up_to_the_last_line_is_known(t
     report = reported(run)
     assert (report.ledger.steps, report.ledger.repeated) == (iteration, 7)
     assert report.generations[1].done in (kept[-1].iteration, kept[-1].iteration - 1)
-    assert any(f"generation 1: what it did since the save of iteration {iteration}" in note for note in report.notes)
+    (final,) = (note for note in report.notes if "has gone on from generation 1" in note)
+    assert f"generation 1: what it did since the save of iteration {iteration}" in final
+    assert final.endswith("which is about right only: its last lines are missing, and a later save may be in them")
+    about = {entry.category.key: entry.is_about for entry in report.ledger.entries}
+    assert [about[key] for key in ("productive", "checkpointing", "lost_work", "start")] == [True, True, True, False]
     assert seconds(report)["start"] == pytest.approx(run.truth.seconds["start"], abs=1e-3)
 
 
@@ -263,6 +269,17 @@ def test_what_a_later_run_goes_on_from_was_done_whenever_the_launcher_was_killed
     assert (report.ledger.steps, report.ledger.repeated, report.ledger.is_count_about) == (40, 0, True)
     (interval,) = (each for each in report.recommendations if each.about == "checkpoint interval")
     assert interval.samples == 1, "it was no end that anybody has ordered"
+
+
+def test_of_a_node_alone_it_is_not_known_that_nothing_has_gone_on_from_it(tmp_path: Path) -> None:
+    failure = Failure(17, 1)
+    run = invent_run(tmp_path, ranks=4, nodes=2, failures=[failure], steps=40, own_folders=True, ends_with="failed")
+    for folders, is_about in (run.folders[1:], True), (run.folders, False):
+        report = make_report([str(folder) for folder in folders])
+        (final,) = (note for note in report.notes if "has gone on from generation 0" in note)
+        assert ("other nodes, whose folders are not here, may have gone on" in final) == is_about
+        (lost,) = (entry for entry in report.ledger.entries if entry.category.key == "lost_work")
+        assert lost.is_about == is_about
 
 
 def test_absurd_numbers_are_damage(tmp_path: Path) -> None:
@@ -375,6 +392,42 @@ def test_of_a_run_that_goes_on_whose_files_were_removed_the_last_line_tells_whet
     monkeypatch.setattr("launcher.reports.launches.time.time", lambda: EPOCH + run.seconds)
     monkeypatch.setattr("launcher.reports.launches.boot_id", lambda: "boot-0")
     assert reported(run).is_running
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_where_the_figures_alone_are_left_they_are_reported(tmp_path: Path, is_there: bool) -> None:
+    run = invent_run(tmp_path / "logs", failures=0, steps=60, lines=200)
+    (folder,) = run.folders
+    (folder / "events.jsonl").unlink()
+    if is_there:
+        (folder / "events.jsonl").touch()
+    (found,) = run_folders([str(folder.parent)])
+    assert found == str(folder.resolve())
+    report = make_report([found])
+    (told,) = report.runs
+    assert (told.restarts, told.is_about, told.outcome, told.is_running) == (0, True, None, False)
+    assert any("the file of its events is missing" in note for note in report.notes)
+    assert not any("as when it is killed" in note for note in report.notes)
+    found_seconds = seconds(report)
+    assert found_seconds["checkpointing"] == pytest.approx(run.truth.seconds["checkpointing"], abs=1e-3)
+
+
+def test_a_run_whose_figures_alone_are_left_goes_on_while_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = invent_run(tmp_path, failures=0, is_going_on=True)
+    (run.folders[0] / "events.jsonl").unlink()
+    monkeypatch.setattr("launcher.reports.launches.time.time", lambda: EPOCH + run.seconds)
+    report = reported(run)
+    assert report.is_running
+    assert "still running" in " ".join(report.notes)
+
+
+def test_a_node_whose_events_are_missing_is_not_called_lost(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, ranks=4, nodes=2, failures=[Failure(17, 1)], steps=40, own_folders=True)
+    (run.folders[1] / "events.jsonl").unlink()
+    (told,) = reported(run).runs
+    assert (told.outcome, told.nodes_lost, told.nodes) == ("succeeded", 0, 2)
 
 
 # ---- nodes that were lost --------------------------------------------------------------------------------

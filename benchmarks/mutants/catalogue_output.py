@@ -36,6 +36,13 @@ MUTANTS_OF_OUTPUT = (
         ("tests/e2e/test_reports.py",),
     ),
     Mutant(
+        "lines that were cut off from a file of events are not missed",
+        "launcher/records/event_log.py",
+        "            if status.st_size < self._size:\n",
+        "            if False:\n",
+        ("tests/launcher/records/test_event_log.py",),
+    ),
+    Mutant(
         "a third run of one name, node and pid is refused",
         "launcher/records/event_log.py",
         "for number in range(2, _MOST_FILES)",

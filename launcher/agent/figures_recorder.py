@@ -116,7 +116,9 @@ class FiguresRecorder:
         first_steps = {rank: facts["first_step_ns"] for rank, facts in known.items()}
         is_full |= first_steps != self._first_steps  # from where the generation goes on is known from here on
         # What the lines before have said is missing.
-        is_full |= self._log.lost > 0 or self._log.made_anew != self._made_anew
+        is_full |= self._log.lost > 0
+        self._log.look()
+        is_full |= self._log.made_anew != self._made_anew
         self._made_anew = self._log.made_anew
         if is_full:
             self._first_steps = first_steps

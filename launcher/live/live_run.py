@@ -132,7 +132,7 @@ class LiveRun:
         # A change within the same tick of the file system's clock is found once that tick is over.
         if time.time_ns() - changed_ns > NS_PER_SECOND:
             self._seen_folder_ns = changed_ns
-        for path in event_files(self.path):
+        for path in filter(os.path.isfile, event_files(self.path)):
             if path not in self._nodes:
                 self._nodes[path] = _Node(LauncherLog(path))
 

@@ -94,7 +94,7 @@ def read_run(path: str) -> FoundRun:
         UnknownVersionError: Another release of torch-resilience has written it.
     """
     logs, written_ns = [], 0
-    for file in event_files(path):
+    for file in filter(os.path.isfile, event_files(path)):
         log = LauncherLog(file)
         log.update()
         written_ns = max(written_ns, os.stat(file).st_mtime_ns)

@@ -48,8 +48,8 @@ class EventLog:
     Every line has ``event``, ``t_ns`` (``CLOCK_MONOTONIC``, comparable with the incidents and among each other)
     and ``time`` (for people); the first one also ``version``, that of the format, and ``node`` and ``boot``, which tell
     whose monotonic clock it is. A log folder that stops taking lines is reported once and never stops the job; when it
-    takes them again, an event ``lost`` says how many are missing. A file that was removed or emptied is begun anew, by
-    the next event or by :meth:`look_after`, and its lines are counted as missing.
+    takes them again, an event ``lost`` says how many are missing. A file that was removed is made anew, by the next
+    event or by :meth:`look_after`, and its lines are counted as missing; so are those that were cut off from it.
 
     Args:
         log_folder: Where.
@@ -83,7 +83,7 @@ class EventLog:
         self._folder = log_folder
         self._on_made_anew = on_made_anew
         self._listener = listener
-        self._in_file = 0  # lines
+        self._in_file = self._size = 0  # lines, bytes
         self._looked_ns = 0
         self._is_looking = False
         self._lasting: Mapping[str, Any] = {}
@@ -112,15 +112,22 @@ class EventLog:
             self.lost += 1
 
     def look_after(self) -> None:
-        """Begin the file anew if somebody has removed or emptied it since the last event; never raises, never waits.
+        """Make the file anew if somebody has removed or emptied it since the last event; never raises, never waits.
 
         Readers take a folder without it for none of a run.
         """
         now_ns = time.monotonic_ns()
         if not self._is_looking and now_ns - self._looked_ns >= _LOOK_NS:
             self._looked_ns, self._is_looking = now_ns, True
-            if not self._background.submit(self._look):
+            if not self._background.submit(self.look):
                 self._is_looking = False
+
+    def look(self) -> None:
+        """Do the same at once; to be called by what writes."""
+        try:
+            self._append(b"")
+        finally:
+            self._is_looking = False
 
     def lose(self) -> None:
         """Count a line that was left out before it was made."""
@@ -149,29 +156,23 @@ class EventLog:
                 return _new_file(self.path)
         raise FileExistsError(errno.EEXIST, f"{_MOST_FILES} runs have left their events there", self.path)
 
-    def _look(self) -> None:
-        try:
-            if self._in_file:
-                self._append(b"")
-        finally:
-            self._is_looking = False
-
     def _append(self, raw: bytes) -> None:
         """Write a line; with none, only what has to be said of lines that are missing since the file is a new one."""
         try:
             self._mend()
-            if not raw and self._in_file:
-                return
             lost = self.lost
+            if not raw and not lost:
+                return
             if lost:
                 about = {} if self._in_file else {**_about_the_file(), **self._lasting}
                 raw = _line("lost", None, {"lines": lost, **about}) + raw
             if self._is_torn:
                 raw = b"\n" + raw
             written = os.write(self._descriptor, raw)
+            self._size += written
             if written < len(raw):  # full in mid-line
                 self._is_torn = True
-                os.write(self._descriptor, raw[written:])
+                self._size += os.write(self._descriptor, raw[written:])
             self._is_torn = False
             self.lost -= lost
             self._in_file += 1
@@ -193,14 +194,17 @@ class EventLog:
         if not stat.S_ISREG(status.st_mode):
             return
         if status.st_nlink and not self._is_elsewhere(status):
-            if self._in_file and not status.st_size:
-                self._begin_anew("emptied")
+            if status.st_size < self._size:
+                with open(self.path, "rb") as file:
+                    left = file.read()
+                self._go_on("cut off", left.count(b"\n"), len(left))
+                self._is_torn = bool(left) and not left.endswith(b"\n")
             return
         os.makedirs(self._folder, exist_ok=True)
         new = self._open()
         os.dup2(new, self._descriptor, inheritable=False)
         os.close(new)
-        self._begin_anew("removed")
+        self._go_on("removed", 0, 0)
 
     def _is_elsewhere(self, status: os.stat_result) -> bool:
         """Return whether the file was renamed, and its folder was not: it is read by its name there."""
@@ -211,11 +215,15 @@ class EventLog:
         except OSError:  # a folder that may no longer be looked into can still be written to
             return False
 
-    def _begin_anew(self, what: str) -> None:
-        self.lost += self._in_file
-        why = f"somebody has {what} the file of {self._stem}"
-        announce(f"{why}; {self.path} is made anew, without {self._in_file} line(s)", event="log_folder")
-        self._in_file, self._is_torn = 0, False
+    def _go_on(self, what: str, lines: int, size: int) -> None:
+        missing = max(0, self._in_file - lines)
+        self.lost += missing
+        how = "is made anew" if not size else "goes on"
+        announce(
+            f"somebody has {what} the file of {self._stem}; {self.path} {how}, without {missing} line(s)",
+            event="log_folder",
+        )
+        self._in_file, self._size, self._is_torn = lines, size, False
         self.made_anew += 1
         self._on_made_anew()
 

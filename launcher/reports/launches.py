@@ -140,7 +140,8 @@ def read_launches(folder: str, notes: list[str]) -> list[Launch]:
         lives.append((file._replace(epoch_ns=epoch_ns), list(file.events)))
     known = {(file.boot, file.launcher) for file in files}
     for file in () if has_refused else _figures_files(folder):
-        if (file.boot, file.launcher) not in known:  # its events were removed, and not made anew yet
+        if (file.boot, file.launcher) not in known and (file.launcher is not None or not known):
+            # Its events were removed, and not made anew yet.
             lives.append((file, [line for line in file.events if line["event"] == FIGURES] or file.events[:1]))
     launches = [_launch(folder, file, events, damaged[file.boot, file.launcher]) for file, events in lives]
     return sorted(launches, key=lambda launch: launch.at(launch.began_ns))

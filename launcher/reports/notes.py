@@ -53,7 +53,10 @@ def _of_launches(story: Story) -> Iterator[str]:
                 "here with its first line, and what was before that is not known"
             )
         if launch.lost_lines:
-            yield f"{who} could not write {launch.lost_lines} line(s) of its events; what they said is missing here"
+            yield (
+                f"{who}: {launch.lost_lines} line(s) of its events are missing, which could not be written or were "
+                "removed"
+            )
         if not launch.generations:
             yield f"{who} has started no rank, and takes no part in the ledger"
         if launch.went_back:

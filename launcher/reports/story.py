@@ -164,7 +164,7 @@ def _known(values: Iterable[int | None]) -> list[int]:
 def _generation(run: int, number: int, members: Sequence[Member], has_failed: bool, *, is_last: bool) -> JobGeneration:
     lives = [life for member in members for life in member.lives.values()]
     # What all others have done, ranks have done too whose last lines are missing since their launcher was killed.
-    told = [member for member in members if not member.is_silent] or members
+    told = [member for member in members if member.lives and not member.is_silent] or members
     # Whoever has ended well has done its part, and those who go on do without it.
     under_way = [member for member in told if member.own.finished_ns is None]
     ranks = [(m, rank) for m in under_way or told for rank, life in m.lives.items() if life.first_step_ns is not None]

@@ -117,7 +117,7 @@ def test_a_line_is_full_after_lines_were_lost(world: World) -> None:
     Path(world.log.path).unlink()
     for _ in range(3):
         world.note()
-    assert [line.is_full for line in world.lines] == [False, True, False]
+    assert [line.is_full for line in world.lines] == [True, False, False]
 
 
 def test_a_save_is_told_in_the_next_line_and_once(world: World) -> None:

@@ -204,3 +204,14 @@ def test_a_launcher_that_is_starting_goes_on_and_one_that_never_began_is_lost(ma
     assert (look.goes_on, look.ranks) == (True, ())
     os.utime(run.log.path, (1, 1))
     assert read_run(str(run.path)).states == (LOST,)
+
+
+def test_what_is_named_like_a_file_of_events_and_is_none_hides_no_run(make_run: MakeRun) -> None:
+    run = make_run()
+    run.begin()
+    (run.path / "events-folder.jsonl").mkdir()
+    (found,) = find_runs(str(run.logs))
+    assert found.goes_on
+    live = LiveRun(str(run.path))
+    assert len(live.look().nodes) == 1
+    live.close()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from launcher.processes.background import Background, NotDoneError
-from launcher.records.event_files import event_files, read_events
+from launcher.records.event_files import event_files, read_event_file, read_events
 from launcher.records.event_log import EventLog
 from launcher.records.format_versions import UnknownVersionError
 from launcher.records.log_folders import FolderError
@@ -202,6 +202,32 @@ def test_a_file_that_is_gone_is_made_anew_before_anything_happens(
     log.write("ended")
     log.close()
     assert [event["event"] for event in read_events(str(tmp_path))] == ["lost", "ended"]
+
+
+@pytest.mark.parametrize(("left", "whole"), [(0, 0), (1, 0), (40, 0), (-2, 9), (-60, 9), (-200, 7)])
+def test_lines_that_were_cut_off_are_counted_and_do_not_spoil_the_next(
+    tmp_path: Path, left: int, whole: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = EventLog(str(tmp_path))
+    for number in range(10):
+        log.write("tick", number=number)
+    path = tmp_path / "events.jsonl"
+    raw = path.read_bytes()
+    assert raw[: left % len(raw)].count(b"\n") == whole
+
+    os.truncate(path, left % len(raw))
+    log.write("after", number=10)
+    log.write("later", number=11)
+    log.close()
+
+    file = read_event_file(str(tmp_path / "events.jsonl"), lambda _: None)
+    assert file is not None
+    assert file.launcher == os.getpid()
+    assert [event["event"] for event in file.events] == ["tick"] * whole + ["lost", "after", "later"]
+    assert file.events[whole]["lines"] == 10 - whole
+    how = "goes on" if left else "is made anew"
+    said = f"cut off the file of events; {log.path} {how}, without {10 - whole} line(s)"
+    assert capsys.readouterr().err.count(said) == 1
 
 
 def test_a_file_is_looked_after_once_in_a_while_and_in_the_thread_that_writes(tmp_path: Path) -> None:

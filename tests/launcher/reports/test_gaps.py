@@ -498,3 +498,11 @@ def test_whether_a_node_was_in_the_job_after_its_last_line_is_not_known_where_no
     for name in ("events.jsonl", "figures.jsonl"):
         rewritten(run.folders[1] / name, lambda line: line if line["t_ns"] <= last_ns else None)
     assert {"absent", "unknown"} & seconds(reported(run)).keys() == {"unknown"}
+
+
+def test_where_a_node_has_left_its_figures_alone_and_another_its_events_alone_steps_are_counted(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, ranks=4, nodes=2, failures=[Failure(17, 1)], steps=40, own_folders=True)
+    (run.folders[0] / "events.jsonl").unlink()
+    (run.folders[1] / "figures.jsonl").unlink()
+    ledger = reported(run).ledger
+    assert (ledger.steps, ledger.repeated, ledger.is_count_about) == (40, 7, True)

@@ -152,7 +152,7 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report takes the last line of a node that was lost for all that was done",
         _TOGETHER,
-        "    told = [member for member in members if not member.is_silent] or members\n",
+        "    told = [member for member in members if member.lives and not member.is_silent] or members\n",
         "    told = members\n",
         _GAPS,
     ),

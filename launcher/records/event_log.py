@@ -84,6 +84,7 @@ class EventLog:
         self._on_made_anew = on_made_anew
         self._listener = listener
         self._in_file = self._size = 0  # lines, bytes
+        self._told_lost = 0  # in the file, as missing
         self._looked_ns = 0
         self._is_looking = False
         self._lasting: Mapping[str, Any] = {}
@@ -156,11 +157,11 @@ class EventLog:
                 return _new_file(self.path)
         raise FileExistsError(errno.EEXIST, f"{_MOST_FILES} runs have left their events there", self.path)
 
-    def _append(self, raw: bytes) -> None:
-        """Write a line; with none, only what has to be said of lines that are missing since the file is a new one."""
+    def _append(self, line: bytes) -> None:
+        """Write a line; with none, only what has to be said of lines that are missing."""
         try:
             self._mend()
-            lost = self.lost
+            raw, lost = line, self.lost
             if not raw and not lost:
                 return
             if lost:
@@ -175,9 +176,10 @@ class EventLog:
                 self._size += os.write(self._descriptor, raw[written:])
             self._is_torn = False
             self.lost -= lost
-            self._in_file += 1
+            self._told_lost += lost
+            self._in_file += bool(line)
         except OSError as error:
-            self.lost += bool(raw)
+            self.lost += bool(line)
             if not self._has_complained:
                 self._has_complained = True
                 why = f"{self.path}: {error.strerror}"
@@ -218,6 +220,9 @@ class EventLog:
     def _go_on(self, what: str, lines: int, size: int) -> None:
         missing = max(0, self._in_file - lines)
         self.lost += missing
+        if not size:  # what was said of lines that are missing is missing, too
+            self.lost += self._told_lost
+            self._told_lost = 0
         how = "is made anew" if not size else "goes on"
         announce(
             f"somebody has {what} the file of {self._stem}; {self.path} {how}, without {missing} line(s)",

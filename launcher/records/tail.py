@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 
 from resilience_core.system.plain_files import only_plain
 
@@ -16,8 +17,8 @@ _LONGEST_LINE_BYTES = 1 << 20
 class Tail:
     """Returns what was appended since the last time.
 
-    A file that was removed and made anew, or cut off, is read from its beginning. The file is kept open between two
-    reads, so that another file with the number of a removed one is not taken for it.
+    A file that was removed or renamed and made anew, or cut off, is read from its beginning. The file is kept open
+    between two reads, so that another file with the number of a removed one is not taken for it.
 
     Args:
         path: The file; it need not be there yet.
@@ -45,7 +46,7 @@ class Tail:
         self.is_at_end, self.is_anew = True, False
         if self._descriptor >= 0:
             status = os.fstat(self._descriptor)
-            if status.st_nlink == 0 or status.st_size < self._offset:
+            if status.st_nlink == 0 or status.st_size < self._offset or self._is_another(status):
                 self.close()
         if self._descriptor < 0:
             try:
@@ -62,6 +63,14 @@ class Tail:
             self._rest = b""
             self.endless += 1
         return [line.decode("utf-8", errors="replace") for line in lines if line]
+
+    def _is_another(self, status: os.stat_result) -> bool:
+        """Return whether another file stands under the name of the one that is read."""
+        try:
+            found = os.stat(self.path)
+        except OSError:  # it is waited for
+            return False
+        return stat.S_ISREG(found.st_mode) and not os.path.samestat(found, status)
 
     def close(self) -> None:
         """Close the file; a later call of :meth:`read` begins it anew."""

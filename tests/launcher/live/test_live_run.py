@@ -215,3 +215,16 @@ def test_what_is_named_like_a_file_of_events_and_is_none_hides_no_run(make_run: 
     live = LiveRun(str(run.path))
     assert len(live.look().nodes) == 1
     live.close()
+
+
+def test_a_run_whose_file_of_events_is_renamed_is_followed_to_its_end(make_run: MakeRun) -> None:
+    run = make_run()
+    run.begin()
+    live = LiveRun(str(run.path))
+    assert live.look().goes_on
+    os.rename(run.log.path, f"{run.log.path}.1")
+    assert live.look().goes_on
+    run.end()
+    (node,) = live.look().nodes
+    assert (node.state, node.log.began_ns is not None) == (ENDED, True)
+    live.close()

@@ -199,9 +199,16 @@ def test_a_file_that_is_gone_is_made_anew_before_anything_happens(
     (lost,) = read_events(str(tmp_path))
     facts = ("event", "lines", "version", "launcher", "run_folder", "max_restarts", "restarts")
     assert [lost[name] for name in facts] == ["lost", 2, 1, os.getpid(), "/dev/shm/run", 3, 0]
-    log.write("ended")
+    log.write("stopped")
+    assert [event["event"] for event in read_events(str(tmp_path))] == ["lost", "stopped"]
+
+    for event in tmp_path.glob("*.old"):
+        event.unlink()
+    damage(tmp_path / "events.jsonl")
+    log.look_after()
+    (lost,) = read_events(str(tmp_path))
+    assert [lost[name] for name in facts] == ["lost", 3, 1, os.getpid(), "/dev/shm/run", 3, 0]
     log.close()
-    assert [event["event"] for event in read_events(str(tmp_path))] == ["lost", "ended"]
 
 
 @pytest.mark.parametrize(("left", "whole"), [(0, 0), (1, 0), (40, 0), (-2, 9), (-60, 9), (-200, 7)])

@@ -27,7 +27,7 @@ def test_lines_are_returned_once_and_whole(tmp_path: Path) -> None:
     assert tail.read() == ["three", "four"]
 
 
-@pytest.mark.parametrize("how", ["removed", "cut off", "replaced"])
+@pytest.mark.parametrize("how", ["removed", "renamed", "cut off", "replaced"])
 def test_a_file_that_begins_anew_is_read_from_its_beginning(how: str, tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     append(path, "one\ntwo, and half of a third")
@@ -35,6 +35,10 @@ def test_a_file_that_begins_anew_is_read_from_its_beginning(how: str, tmp_path: 
     assert tail.read() == ["one"]
     if how == "removed":
         path.unlink()
+        assert tail.read() == []
+        append(path, "three\n")
+    elif how == "renamed":
+        path.rename(tmp_path / "former")
         assert tail.read() == []
         append(path, "three\n")
     elif how == "cut off":

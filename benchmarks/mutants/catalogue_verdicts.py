@@ -626,8 +626,8 @@ MUTANTS_OF_VERDICTS = (
     Mutant(
         "what is raised inside torch.distributed is a fact about the rank that raises it",
         "launcher/incidents/rules_of_exits.py",
-        "    return in_communication or is_end_of_wait",
-        "    return is_end_of_wait",
+        "    return _is_of_communication(error) or _ends_a_wait(error)\n",
+        "    return _ends_a_wait(error)\n",
         ("tests/launcher/incidents/test_attribution.py",),
     ),
     Mutant(

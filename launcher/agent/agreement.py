@@ -91,8 +91,8 @@ class GenerationRendezvous(Protocol):
         """Return whether another node has told of a failure in this generation."""
         ...
 
-    def knows_of_failure(self) -> bool:
-        """Return what :meth:`failed_elsewhere` does, as far as that is known without asking anybody."""
+    def told_of_failure_ns(self) -> int:
+        """Return when another node has told of one (``CLOCK_MONOTONIC``); 0 where that is not known without asking."""
         ...
 
     def job_has_begun(self) -> bool:
@@ -125,9 +125,9 @@ class TorchAgreement:
         """See :class:`GenerationRendezvous`; torch's agent waits in its exit barrier."""
         return True
 
-    def knows_of_failure(self) -> bool:
+    def told_of_failure_ns(self) -> int:
         """See :class:`GenerationRendezvous`; a store would have to be asked."""
-        return False
+        return 0
 
     def job_has_begun(self) -> bool:
         """See :class:`GenerationRendezvous`; nobody would know."""

@@ -141,9 +141,8 @@ class FaultTolerantAgent(QuietAgent):
                 self._current.stop_judging()
             if not self._rendezvous_handler.finished():
                 return RunResult(state=WorkerState.HEALTHY)
-            return RunResult(
-                state=WorkerState.SUCCEEDED, return_values={w.global_rank: None for w in worker_group.workers}
-            )
+            values = {w.global_rank: None for w in worker_group.workers}
+            return RunResult(state=WorkerState.SUCCEEDED, return_values=values)
 
     def _stop_workers(self, worker_group: WorkerGroup, is_restart: bool = False) -> None:  # the flag: torch 2.4
         """End a generation that is to be replaced.
@@ -171,7 +170,7 @@ class FaultTolerantAgent(QuietAgent):
         with self._resources.signals.deferred():
             self._read_reports()  # a verdict that was told before is one
             if failed_elsewhere:
-                self.stories.look(self._wait_for, self.incidents.for_all)
+                self.stories.look(self._wait_for, self.incidents.for_all, self._rendezvous_handler.told_of_failure_ns())
             self._requests += end_requests(self._current, self._resources, seconds)
             self._current.stop(signal.SIGTERM, seconds, self._wait_for)
             if may_save:  # the iterations until it had ended count, too
@@ -246,9 +245,9 @@ class FaultTolerantAgent(QuietAgent):
     def _note_failure(self, current: Generation, group: WorkerGroup) -> Exits:
         self._failure_seen_ns = time.monotonic_ns()
         self._restart_reason = ("the failure", self._failure_seen_ns)
-        was_told = self._rendezvous_handler.knows_of_failure()
+        told_ns = self._rendezvous_handler.told_of_failure_ns()
         exits = collect_exits(current, group, self._resources, self._failure_seen_ns)
-        self.stories.failed(self.incidents.for_all(exits.incident, current.condemned), was_told=was_told)
+        self.stories.failed(self.incidents.for_all(exits.incident, current.condemned), told_ns=told_ns)
         if not current.condemned:
             self.incidents.tell(*save_incident(exits.incident, self._resources))
         self.stories.over(current.number)
@@ -275,7 +274,7 @@ class FaultTolerantAgent(QuietAgent):
             if (result := self._handle_request(*self._requests.pop(0))) is not None:
                 return result
         if (why := self._rendezvous_handler.ended_by_peer()) is not None:
-            self.stories.look(self._wait_for, self.incidents.for_all)
+            self.stories.look(self._wait_for, self.incidents.for_all, self._rendezvous_handler.told_of_failure_ns())
             self._give_up(f"another node has ended the job: {why}", FAILED)
             return RunResult(state=WorkerState.FAILED)
         if (why := self._rendezvous_handler.unhealthy()) is not None:

@@ -94,10 +94,10 @@ class IncidentLog:
             self._has_noted_py_spy = True
             announce(failure_incident.NO_PY_SPY, event="stacks")
 
-    def tell_end_elsewhere(self, generation: int, said: str) -> None:
+    def tell_ended_elsewhere(self, generation: int, said: str) -> None:
         """Tell people that the job has ended as another node says, and how this node's last generation had failed."""
         story = self._stories.story_of(generation, _LONGEST_WAIT_FOR_A_STORY_SECONDS)
-        self._tell_end(generation, said, story)
+        self._tell_end(generation, said, story or self.of_generation(generation))
 
     def tell_end(self, generation: int, why: str | None, allowed: int, left: int) -> None:
         """Tell people that the job has failed.

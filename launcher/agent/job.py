@@ -166,7 +166,7 @@ def _supervise(agent: FaultTolerantAgent, spec: WorkerSpec, resources: AgentReso
         code = FAILED
         return code
     except JobEndedError as ended:
-        agent.incidents.tell_end_elsewhere(agent.generation, str(ended))
+        agent.incidents.tell_ended_elsewhere(agent.generation, str(ended))
         code = ended.exit_code
         return code
     except ResilienceError as error:

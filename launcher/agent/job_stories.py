@@ -27,7 +27,7 @@ from launcher.agent.generation import Generation
 from launcher.agent.py_spy import find_py_spy
 from launcher.agent.resources import AgentResources
 from launcher.agent.story_teller import StoryTeller
-from launcher.incidents.accounts import account_text, with_ends
+from launcher.incidents.accounts import account_text, has_failed_before, with_ends
 from launcher.incidents.incident import ELSEWHERE, Incident
 from launcher.incidents.job_incident import JobIncident
 from launcher.incidents.rank_report import RankReport
@@ -92,8 +92,7 @@ class JobStories:
 
     def began(self, current: Generation, group: WorkerGroup) -> None:
         """Note the generation whose ranks run now."""
-        self._current, self._group, self._unanswered, self._looked = current, group, 0, None
-        self._verdict_by = 0.0
+        self._current, self._group, self._unanswered, self._looked, self._verdict_by = current, group, 0, None, 0.0
         self._teller.began(current.number, group.group_world_size or 1)
 
     def suspected(self, generation: int) -> None:
@@ -138,12 +137,12 @@ class JobStories:
 
     # ---- once it has failed -----------------------------------------------------------------------------
 
-    def failed(self, incident: Incident, *, was_told: bool = False) -> None:
+    def failed(self, incident: Incident, *, told_ns: int = 0) -> None:
         """Tell the other nodes of a failure here.
 
         Args:
             incident: Which.
-            was_told: Another node had told of a failure before.
+            told_ns: When another node had told of a failure (``CLOCK_MONOTONIC``); 0 where none had.
         """
         if self._exchange is None:
             return
@@ -152,7 +151,7 @@ class JobStories:
         looked = self._looked_lately()
         if looked is not None and incident.kind == "failure":
             incident = incident._replace(ranks=with_ends(looked, incident).ranks)
-        self._give(incident, was_told=was_told)
+        self._give(incident, told_ns)
 
     def will_tell(self, incident: Incident, lines: Collection[str]) -> bool:
         """Return whether the story of a generation will be told, or these lines where none comes.
@@ -175,12 +174,14 @@ class JobStories:
         self,
         wait: Callable[[Collection[int], float], set[int]],
         for_all: Callable[[Incident, Collection[int]], Incident],
+        told_ns: int,
     ) -> None:
         """Tell what can be seen of our ranks before they are asked to end: a rank has failed on another node.
 
         Args:
             wait: How to wait for reports of the monitor.
             for_all: :meth:`.IncidentLog.for_all`, since our own monitor may have had a verdict, too.
+            told_ns: When we were told of that (``CLOCK_MONOTONIC``); 0 where that is not known.
         """
         current = self._current
         if self._exchange is None or current is None or current.is_fenced or self._given == current.number:
@@ -192,7 +193,7 @@ class JobStories:
         if looked is not None and now.kind == ELSEWHERE:
             now = now._replace(ranks=with_ends(looked, now).ranks, machine=looked.machine)
             self._resources.disk.submit(lambda: _write_elsewhere(now, self._resources.log_folder))
-        self._give(now, was_told=True)
+        self._give(now, told_ns)
         self.over(current.number)
 
     def story_of(self, generation: int, seconds: float) -> JobIncident | None:
@@ -221,7 +222,7 @@ class JobStories:
             local_ranks = [w.local_rank for w in (self._group.workers if self._group else ()) if w.global_rank == rank]
             local_rank = local_ranks[0] if local_ranks else 0
             asking = RankReport(rank, local_rank, pids.get(local_rank, 0), is_culprit=True, message=why)
-            self._give(Incident("request", generation, why, "the job ends", (asking,)), was_told=False)
+            self._give(Incident("request", generation, why, "the job ends", (asking,)), 0)
             self.over(generation)
 
     def _await_look(self, wait: Callable[[Collection[int], float], set[int]]) -> None:
@@ -259,10 +260,11 @@ class JobStories:
         )
         return incident._replace(kind=ELSEWHERE)
 
-    def _give(self, incident: Incident, *, was_told: bool) -> None:
+    def _give(self, incident: Incident, told_ns: int) -> None:
         assert self._exchange is not None
         self._given = incident.generation
         incident = incident._replace(node=os.uname().nodename)
+        was_told = told_ns != 0 and not has_failed_before(incident, told_ns)
         self._exchange.give_account(incident.generation, account_text(incident, was_told=was_told))
 
     # ---- in the thread of the exchange ------------------------------------------------------------------

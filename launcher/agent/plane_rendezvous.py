@@ -89,13 +89,11 @@ class PlaneRendezvous(RendezvousHandler):
         self._store_host = StoreHost(port, timedelta(seconds=timeout_seconds))
         self._health, self._finding, self._on_end = health, "", on_end
         self._tells_saves, self._tend = tells_saves, tend
-        self._is_started = self._is_cut_off = False
+        self._is_started = self._is_cut_off = self._is_told_alone = False
         self._alone_since: float | None = None
         """Since when a node whose ranks have ended has had no lease."""
-        self._is_told_alone = False
         self._last = Status(Doing.IDLE, -1)
-        self.generation = -1
-        self.failures = 0
+        self.generation, self.failures = -1, 0
         self.place: tuple[int, int] | None = None
 
     def get_backend(self) -> str:
@@ -209,7 +207,9 @@ class PlaneRendezvous(RendezvousHandler):
         view = self._plane.take_view()
         return self._is_cut_off or (view is not None and self.num_nodes_waiting() > 0 and not view.may_save)
 
-    knows_of_failure = failed_elsewhere
+    def told_of_failure_ns(self) -> int:
+        """See :class:`.GenerationRendezvous`."""
+        return self._plane.changed_ns if self.failed_elsewhere() or self.ended_by_peer() is not None else 0
 
     def why_over(self) -> str:
         """Return why the generation that this node runs is over, as the nodes agree."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection
 
+from launcher.incidents.attributed import NOTICED_LATE_NS
 from launcher.incidents.frames import own_frame_in
 from launcher.incidents.incident import ELSEWHERE, MOST_STACKS, Incident
 from launcher.incidents.job_attribution import NodeAccount
 from launcher.incidents.rank_report import RankReport
 
-__all__ = ["account_text", "parse_account", "with_ends", "without_spared"]
+__all__ = ["account_text", "has_failed_before", "parse_account", "with_ends", "without_spared"]
 
 _VERSION = 1
 _LONGEST_TRACEBACK = 4000
@@ -48,6 +50,19 @@ def parse_account(text: str) -> NodeAccount:
         raise ValueError(f"it is damaged ({type(error).__name__}: {error})") from error
 
 
+def has_failed_before(incident: Incident, told_ns: int) -> bool:
+    """Return whether a rank has failed by itself, or may have, before its node was told of another failure.
+
+    Nothing orders these two: that the other node was the first to tell of its failure may be due to a process which
+    takes long to end once it has raised.
+
+    Args:
+        incident: What this node has seen.
+        told_ns: When it was told, on the same clock.
+    """
+    return any(_failed_ns(rank) < told_ns for rank in incident.ranks if rank.evidence is not None)
+
+
 def with_ends(seen: Incident, now: Incident, ended_by_us: Collection[int] = ()) -> Incident:
     """Return what was seen of ranks, stacks included, with the exceptions and exits that have come since.
 
@@ -80,6 +95,16 @@ def without_spared(incident: Incident, spared: Collection[int]) -> Incident:
             for rank in incident.ranks
         )
     )
+
+
+def _failed_ns(rank: RankReport) -> float:
+    """Return the earliest time at which a rank may have failed by itself; never, where it has not."""
+    e = rank.evidence
+    if e is None or e.is_victim or (rank.error is None and e.exit_code in (None, 0)):
+        return math.inf
+    if rank.error is not None and rank.error.at_ns != e.ended_ns:
+        return math.inf if e.has_lost_a_thread else rank.error.at_ns
+    return e.ended_ns - NOTICED_LATE_NS  # that of torch's error files is only known by the end, too
 
 
 def _shortened(rank: RankReport, *, is_whole: bool) -> RankReport:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from launcher.incidents.attributed import SEVERAL_RAISED_IT, Attribution, hedged
 from launcher.incidents.attribution import attribute
 from launcher.incidents.incident import Incident
-from launcher.incidents.rules_of_exits import died_or_raised, left_early
+from launcher.incidents.rules_of_exits import BEFORE, died_or_raised, gave_up, left_early
 from launcher.incidents.rules_of_hangs import cannot_run, outside_collectives
 from launcher.processes.evidence import Evidence
 
@@ -27,7 +27,7 @@ class NodeAccount(NamedTuple):
 
     Args:
         incident: With the node's name. Its kind tells whether it has failed itself, or was told that another one has.
-        was_told: It had been told that the generation was over before a rank of its own failed.
+        was_told: It had been told that the generation was over before a rank of its own failed, by its own clock.
     """
 
     incident: Incident
@@ -86,7 +86,11 @@ def attribute_job(
     if (stuck := _stuck_by_itself(accounts)) is not None:
         return stuck._replace(why=f"{_as_likely(stuck.why)}; not certain, since {_each(own)}") if own else stuck
     if sure:
-        named = _first_of(sure)
+        alike = [(account, how) for account, how in first if SEVERAL_RAISED_IT in how.why]  # of which none is a victim
+        named = _first_of([each for each in first if each in sure or each in alike])
+        gave_up = [each for each in first if each not in sure and any(map(_gave_up, _named(*each)))]
+        if gave_up and not any(e.fatal_signal for each in sure for e in _named(*each)):
+            named = named._replace(why=f"{_as_likely(named.why)}; not certain, since {_each(gave_up)}")
         if any(account.incident.kind == "hang" for account in accounts):
             named = named._replace(why=_as_likely(named.why))  # it may have failed because of whoever hangs
         if stopped := [e.local_rank for a in accounts for e in a.evidence() if e.state == "T" and e.exit_code is None]:
@@ -178,20 +182,16 @@ def _failure_of_its_own(account: NodeAccount) -> Attribution | None:
 
 
 def _first_of(candidates: Sequence[tuple[NodeAccount, Attribution]]) -> JobAttribution:
-    """Name those of one node, who came less far than all others, or the same failure on several."""
+    """Name those of one node, or of several: on two machines nothing orders what ranks do by themselves.
+
+    Not even iterations do: one rank may be a step ahead when both run into what one of them has caused.
+    """
     if len(candidates) == 1:
         ((_, found),) = candidates
         return JobAttribution(found.local_ranks, (), found.why)
     named = [_named(account, found) for account, found in candidates]
-    iterations = [min(map(_iteration, group), default=-1) for group in named]
-    least = min(iterations)
-    if iterations.count(least) == 1 and least >= 0:
-        _, found = candidates[iterations.index(least)]
-        return JobAttribution(
-            found.local_ranks, (), f"{found.why}, at an earlier iteration ({least}) than the failures on other nodes"
-        )
     ranks = tuple(sorted(e.local_rank for group in named for e in group))
-    whys = {found.why.partition(" before any other failure")[0] for _, found in candidates}
+    whys = {_short(found.why) for _, found in candidates}
     if len(whys) == 1 and len({(e.error[:2] if e.error is not None else e.exit_code) for g in named for e in g}) == 1:
         why = whys.pop()
         is_everybody = all(len(found.local_ranks) == len(account.evidence()) for account, found in candidates)
@@ -200,18 +200,23 @@ def _first_of(candidates: Sequence[tuple[NodeAccount, Attribution]]) -> JobAttri
         likely = "" if is_everybody and not why.startswith(_LIKELY) else _LIKELY
         alike = f"{len(ranks)} ranks on {len(named)} nodes failed alike: {why.removeprefix(_LIKELY)}"
         return JobAttribution(ranks, (), likely + alike)
-    each = "; ".join(f"node {account.node}: {found.why}" for account, found in candidates)
+    each = "; ".join(f"node {account.node}: {_short(found.why)}" for account, found in candidates)
     return JobAttribution(
         ranks, (), f"likely: {len(named)} nodes failed by themselves, and it cannot be told which came first ({each})"
     )
+
+
+def _short(why: str) -> str:
+    """Return a reason without what is so on one node alone."""
+    return why.removeprefix(_LIKELY).replace(BEFORE, "").removesuffix(SEVERAL_RAISED_IT)
 
 
 def _named(account: NodeAccount, found: Attribution) -> list[Evidence]:
     return [e for e in account.evidence() if e.local_rank in found.local_ranks]
 
 
-def _iteration(e: Evidence) -> int:
-    return e.error.iteration if e.error is not None and e.error.iteration is not None else e.iteration
+def _gave_up(e: Evidence) -> bool:
+    return e.error is not None and gave_up(e.error)
 
 
 def _lost_phrase(lost: Sequence[str], why: str, own: _Failures, accounts: Sequence[NodeAccount]) -> str:

@@ -20,11 +20,11 @@ from launcher.incidents.attributed import (
 from launcher.processes.evidence import Evidence
 from resilience_core.protocol.error_record import ErrorRecord
 
-__all__ = ["died_or_raised", "left_early"]
+__all__ = ["BEFORE", "died_or_raised", "gave_up", "left_early"]
 
 _OF_A_SHELL = 128
 """A shell ends with this plus the number of the signal that has ended its command."""
-_BEFORE = " before any other failure was seen"
+BEFORE = " before any other failure was seen"
 
 
 # What torch raises while ranks communicate tells of another rank more often than not: the one that checks raises it.
@@ -84,7 +84,7 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
             return Attribution(ranks_of(same), f"{likely}{len(same)} ranks raised the same {first.error.type}{why}")
         # A peer may have failed earlier: this rank may have left the group, and raised afterwards.
         is_first = bool(peers) and not any(_failed_by(e, first.error.at_ns) for e in peers)
-        before = _BEFORE if is_first and not first.may_be_upset else ""
+        before = BEFORE if is_first and not first.may_be_upset else ""
         later = "" if first.exit_code is not None else ", and has not ended yet"
         return Attribution((first.local_rank,), f"{likely}raised {first.error.type}{before}{later}{why}")
     # Where GPUs are used, an abort is what the watchdog of a collective library does to a victim.
@@ -97,7 +97,7 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
         first, others = exited[0], "first" if len(exited) > 1 else "by itself"
         is_close = len(exited) > 1 and exited[1].ended_ns - first.ended_ns < NOTICED_LATE_NS
         if (number := first.asking_signal) is not None:
-            before = _BEFORE if len(exited) > 1 else ""
+            before = BEFORE if len(exited) > 1 else ""
             return Attribution((first.local_rank,), f"ended by {number.name}, which ft_launcher had not sent{before}")
         if first.exit_code == -signal.SIGABRT:  # the exit code does not tell who has sent it
             others = f"{'first, ' if len(exited) > 1 else ''}by SIGABRT, its own (abort()) or another process's"
@@ -124,10 +124,22 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
 
 def _may_be_of_another(error: ErrorRecord) -> bool:
     """Return whether a rank also raises it for what another one does, such as a wait that ended."""
+    return _is_of_communication(error) or _ends_a_wait(error)
+
+
+def gave_up(error: ErrorRecord) -> bool:
+    """Return whether a wait has ended with it that need not have been one for another rank: for a disk or a server."""
+    return _ends_a_wait(error) and not _is_of_communication(error)
+
+
+def _is_of_communication(error: ErrorRecord) -> bool:
     frames = _FRAME.findall(error.traceback)
     in_communication = bool(frames) and _OF_COMMUNICATION.search(frames[-1]) is not None
-    is_end_of_wait = error.type in _GIVES_UP or not _GIVES_UP.isdisjoint(_CAUSE.findall(error.traceback))
-    return in_communication or is_end_of_wait or error.type.startswith("torch.distributed.")
+    return in_communication or error.type.startswith("torch.distributed.")
+
+
+def _ends_a_wait(error: ErrorRecord) -> bool:
+    return error.type in _GIVES_UP or not _GIVES_UP.isdisjoint(_CAUSE.findall(error.traceback))
 
 
 def _failed_by(e: Evidence, time_ns: int) -> bool:

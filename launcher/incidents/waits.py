@@ -36,6 +36,8 @@ _CALLS_FOR_ONE = re.compile(r"\b(batch_)?i?(send|recv)\w*\(")
 _A_WAIT = re.compile(r"(?<!\bos)\.wait\(|\.is_completed\(|store\w*(\(\))?\.get\(", re.IGNORECASE)
 # A variable that holds a store may have any name; the get() of a dictionary does not block.
 _MAY_WAIT = re.compile(_A_WAIT.pattern + r"|\.get\(", re.IGNORECASE)
+# The get() of a store takes a key alone, that of a queue no text; this one looks something up, and has a default.
+_LOOKS_UP = re.compile(r"\benviron\.get\(|\.get\(\s*[rbuf]?(?P<quote>[\"'])[^\"']*(?P=quote)\s*,(?!\s*timeout\b)")
 # What else may be called on such a line; any other call may be what does not come back.
 _CALLS = re.compile(r"([\w.\])]*)\(")
 _KEYWORDS = "if|elif|while|for|in|and|or|not|return|assert|print|len|range"
@@ -161,4 +163,5 @@ def _waits_for_nobody(thread: Thread, sources: Mapping[Frame, str]) -> bool:
 
 def _code(innermost: Frame, sources: Mapping[Frame, str]) -> str:
     # What waits in the standard library waits in a frame of Python, and seldom for another rank.
-    return sources.get(innermost, "").partition("#")[0] if innermost.package != "python" else ""
+    code = sources.get(innermost, "").partition("#")[0] if innermost.package != "python" else ""
+    return _LOOKS_UP.sub("(", code)

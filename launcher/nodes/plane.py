@@ -111,6 +111,8 @@ class Plane:
         self._lock = threading.Lock()
         self._status = Status(Doing.IDLE, -1)
         self._view: View | None = None
+        self.changed_ns = 0
+        """When what is known of the job has changed last, on ``CLOCK_MONOTONIC``."""
         self._fence_ns: int | None = None
         self._refusal = ("", False)
         self._is_released = False
@@ -273,6 +275,7 @@ class Plane:
         with self._lock:
             has_changed = view != self._view
             self._view, self._fence_ns = view, fence_ns
+            self.changed_ns = time.monotonic_ns() if has_changed else self.changed_ns
             self._refusal = (protocol.session.refusal, protocol.session.is_excluded)
             self._is_released = protocol.is_released and self._status is taken
         if has_changed:

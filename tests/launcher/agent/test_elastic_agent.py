@@ -389,6 +389,22 @@ def test_a_restart_is_timed_from_what_this_node_has_seen_of_it(monkeypatch: pyte
     assert reasons[0][1] == made.agent._failure_seen_ns < stopped_ns <= reasons[1][1] <= reasons[2][1]
 
 
+# ---- the end --------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_another_one_has_ended_says_last_who_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That one may have ended the job before or after this node came to its next rendezvous."""
+    made, said = Made(), list[tuple[str, ...]]()
+    monkeypatch.setattr(incident_log, "announce", lambda *lines, **_: said.append(lines))
+    made.agent.incidents.last = Incident("failure", 3, "?", "?", (RankReport(1, 1, 9, is_culprit=True, exit_code=3),))
+    made.agent.incidents.tell_ended_elsewhere(3, "the job has ended: no restart is left")
+    made.agent.incidents.tell_ended_elsewhere(4, "the job has ended: no restart is left")
+    assert said == [
+        ("the job has ended: no restart is left", "  rank 1 (pid 9) exited with code 3"),
+        ("the job has ended: no restart is left",),
+    ]
+
+
 # ---- chores ---------------------------------------------------------------------------------------------
 
 

@@ -37,7 +37,7 @@ class FakeAgent(SimpleNamespace):
     """Ends as it is told to."""
 
     def __init__(self, ends: Any, **state: Any) -> None:
-        incidents = SimpleNamespace(culprits=lambda generation: [], tell_end_elsewhere=lambda generation, said: None)
+        incidents = SimpleNamespace(culprits=lambda generation: [], tell_ended_elsewhere=lambda generation, said: None)
         base = {
             "incidents": incidents,
             "stories": SimpleNamespace(close=lambda: None),

@@ -28,6 +28,7 @@ from resilience_core.config.schema import FaultToleranceConfig
 from resilience_core.protocol.error_record import ErrorRecord
 
 PATIENCE = 60.0
+TOLD_NS = 10**12
 LOST_A_PEER = ErrorRecord("RuntimeError", "Connection closed by peer", is_consequence=True)
 
 
@@ -109,8 +110,9 @@ class Made:
         self,
         wait: Callable[[Collection[int], float], set[int]] = lambda *_: set(),
         for_all: Callable[[Incident, Collection[int]], Incident] = lambda seen, condemned: seen,
+        told_ns: int = TOLD_NS,
     ) -> None:
-        self.stories.look(wait, for_all)
+        self.stories.look(wait, for_all, told_ns)
 
     def story(self, generation: int = 3) -> str:
         account = NodeAccount(incident("failure", report(1, exit_code=-11, ended_ns=9))._replace(node="b"))
@@ -197,6 +199,36 @@ def test_what_was_seen_before_the_ranks_lost_their_peer_is_told(made: Made) -> N
     assert zero.evidence is not None
     assert zero.evidence.stands_at == "f (t.py:1)"
     assert one.exit_code == 1
+
+
+OWN = ErrorRecord("ValueError", "bad batch", at_ns=TOLD_NS - 1)
+
+
+@pytest.mark.parametrize(
+    ("known", "is_after"),
+    [
+        ({"error": OWN, "has_left": True}, False),  # its process goes on for as long as it has something to end
+        ({"error": OWN, "exit_code": 1, "ended_ns": TOLD_NS + 10**9}, False),
+        ({"error": OWN._replace(at_ns=TOLD_NS), "exit_code": 1, "ended_ns": TOLD_NS + 5}, True),
+        ({"error": OWN._replace(thread="loader")}, True),
+        ({"error": LOST_A_PEER, "exit_code": 1, "ended_ns": 5}, True),
+        ({"exit_code": -11, "ended_ns": TOLD_NS + 10**8 - 1}, False),  # noticed late, perhaps
+        ({"exit_code": -11, "ended_ns": TOLD_NS + 10**8}, True),
+        ({"exit_code": -11}, False),  # ending
+        # Of an exception in torch's error file nothing is known but when the process had ended.
+        ({"error": OWN._replace(at_ns=TOLD_NS + 9), "exit_code": 1, "ended_ns": TOLD_NS + 9}, False),
+        ({"exit_code": 0, "ended_ns": 5}, True),
+    ],
+)
+def test_a_node_was_told_where_its_own_clock_says_that_its_ranks_failed_afterwards(
+    made: Made, known: dict[str, Any], is_after: bool
+) -> None:
+    """Else nothing orders the two failures, whichever node was the first to see that a process had ended."""
+    made.now = incident("failure", report(0), report(1, **known))
+    made.look()
+    made.stories.failed(made.now, told_ns=TOLD_NS)
+    made.stories.failed(made.now)
+    assert [account.was_told for account in made.exchange.accounts] == [is_after, is_after, False]
 
 
 def test_what_was_seen_long_ago_tells_nothing_of_this_failure(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -471,7 +503,7 @@ def test_on_one_node_there_is_nothing_to_tell(made: Made) -> None:
     alone.has_verdict(3)
     alone.looked(None, 3)
     alone.failed(incident("failure", report(0)))
-    alone.look(lambda *_: set(), lambda seen, condemned: seen)
+    alone.look(lambda *_: set(), lambda seen, condemned: seen, TOLD_NS)
     alone.over(3)
     alone.requested(3, 0, "enough")
     assert not alone.will_tell(incident("failure", report(0)), ["a failure"])

@@ -26,6 +26,7 @@ class FakePlane:
         self.views: list[View | None] = [BASE]
         self.said: list[Status] = []
         self.holds_lease = True
+        self.changed_ns = 17
         self.is_closed = False
         self.refusal = ("", False)
         self.descriptor = os.eventfd(1, os.EFD_NONBLOCK)
@@ -215,6 +216,7 @@ def test_a_generation_is_over_when_the_nodes_agree_so(plane: FakePlane, view: Vi
 
     assert rendezvous.num_nodes_waiting() == waiting
     assert rendezvous.failed_elsewhere() is failed
+    assert rendezvous.told_of_failure_ns() == (17 if failed or view.exit_code else 0)
 
 
 def test_a_node_that_was_cut_off_starts_over_and_blames_no_rank(plane: FakePlane) -> None:

@@ -146,12 +146,46 @@ def test_a_rank_that_was_getting_on_holds_nobody_up() -> None:
     assert "exit" in found.why or "ended by itself" in found.why
 
 
-def test_of_two_failures_the_one_at_the_earlier_iteration_came_first() -> None:
+def test_iterations_do_not_order_two_failures_either() -> None:
+    """Who is a step behind may have given up since the other one has."""
     early = {"error": OWN._replace(type="KeyError", iteration=6), "exit_code": 1, "ended_ns": 10**15}
     late = {"error": OWN, "exit_code": 1, "ended_ns": 1}
     found = attribute_job([account("a", (0, late)), account("b", (2, early))])
-    assert found.ranks == (2,)
-    assert "at an earlier iteration (6) than the failures on other nodes" in found.why
+    assert found.ranks == (0, 2)
+    assert found.why.startswith("likely: 2 nodes failed by themselves, and it cannot be told which came first")
+
+
+def test_who_has_raised_and_not_ended_is_named_beside_the_one_whose_end_was_seen_first() -> None:
+    """It may have told the other one to give up, and save something on its way out."""
+    gave_up = {"error": OWN._replace(type="Aborted", message="so was I told"), "exit_code": 1, "ended_ns": 60}
+    first = account("a", (0, WAITS), (1, {"error": OWN, "has_left": True}))
+    found = attribute_job([account("b", (2, gave_up), (3, WAITS), kind="failure"), first])
+    assert found.ranks == (1, 2)
+    assert found.why == (
+        "likely: 2 nodes failed by themselves, and it cannot be told which came first "
+        "(node b: raised Aborted; node a: raised ValueError, and has not ended yet)"
+    )
+
+
+def test_what_several_ranks_of_a_node_raised_is_named_beside_what_one_of_another_node_did() -> None:
+    """That they may have one cause elsewhere makes none of them a victim."""
+    raised = {"error": OWN._replace(type="KeyError"), "exit_code": 1, "ended_ns": 60}
+    both = account("a", (0, raised), (1, raised), kind="failure")
+    found = attribute_job([both, account("b", (2, {"error": OWN, "exit_code": 1}), (3, WAITS), kind="failure")])
+    assert found.ranks == (0, 1, 2)
+    assert found.why.endswith("(node a: 2 ranks raised the same KeyError; node b: raised ValueError)")
+
+
+def test_an_exception_beside_a_wait_that_another_rank_has_given_up_is_likely() -> None:
+    """It may have waited for a disk, and told the other one of it."""
+    raised = account("a", (0, {"error": OWN, "exit_code": 1}), (1, WAITS), kind="failure")
+    found = attribute_job([raised, account("b", (2, {"error": GAVE_UP, "exit_code": 1}), (3, WAITS))])
+    assert found.ranks == (0,)
+    assert found.why.startswith("likely: raised ValueError")
+    assert "; not certain, since rank 2 on node b: raised TimeoutError" in found.why
+    in_torch = GAVE_UP._replace(traceback='  File "torch/distributed/distributed_c10d.py", line 3, in barrier\n')
+    found = attribute_job([raised, account("b", (2, {"error": in_torch, "exit_code": 1}), (3, WAITS))])
+    assert found.why.startswith("raised ValueError")
 
 
 def test_of_two_failures_that_nothing_orders_both_are_told_as_likely() -> None:
@@ -208,11 +242,6 @@ def test_two_kills_for_two_reasons_are_not_one_failure() -> None:
     found = attribute_job([by_kernel, by_hand])
     assert found.why.startswith("likely: 2 nodes failed by themselves")
     assert "node a: killed by the kernel, out of memory; node b: killed by SIGKILL" in found.why
-
-
-def test_the_same_error_at_two_iterations_began_at_the_earlier_one() -> None:
-    early, late = ({"error": OWN._replace(iteration=n), "exit_code": 1, "ended_ns": 9} for n in (50, 90))
-    assert named(account("a", (0, late)), account("b", (2, early))) == (2,)
 
 
 def test_a_rank_that_waits_in_vain_for_one_that_hangs_is_not_the_cause() -> None:

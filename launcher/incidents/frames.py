@@ -36,7 +36,9 @@ _WAITS_FOR_A_GPU = re.compile(
 )
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/(?P<file>(?P<package>[^/]+).*)")
 _STANDARD_LIBRARY = re.compile(r".*/lib\d*/python3\.\d+/(?P<file>.*)")
-_IN_TRACEBACK = re.compile(r'^  File "(?P<path>[^"]+)", line (?P<line>\d{1,9}), in (?P<function>.+)$', re.MULTILINE)
+_IN_TRACEBACK = re.compile(  # of an exception group behind a bar
+    r'^(?: +\| )?  File "(?P<path>[^"]+)", line (?P<line>\d{1,9}), in (?P<function>.+)$', re.MULTILINE
+)
 _LONGEST_NATIVE_NAME = 120
 MAIN = "MainThread"
 """What Python calls the thread that runs the training loop."""

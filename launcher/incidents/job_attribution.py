@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from launcher.incidents.attributed import SEVERAL_RAISED_IT, Attribution, hedged
+from launcher.incidents.attributed import PERHAPS_FOR_ANOTHER, SEVERAL_RAISED_IT, Attribution, hedged
 from launcher.incidents.attribution import attribute
 from launcher.incidents.incident import Incident
-from launcher.incidents.rules_of_exits import BEFORE, died_or_raised, gave_up, left_early
+from launcher.incidents.rules_of_exits import BEFORE, NOT_ENDED, died_or_raised, gave_up, left_early
 from launcher.incidents.rules_of_hangs import cannot_run, outside_collectives
 from launcher.processes.evidence import Evidence
 
@@ -86,11 +86,7 @@ def attribute_job(
     if (stuck := _stuck_by_itself(accounts)) is not None:
         return stuck._replace(why=f"{_as_likely(stuck.why)}; not certain, since {_each(own)}") if own else stuck
     if sure:
-        alike = [(account, how) for account, how in first if SEVERAL_RAISED_IT in how.why]  # of which none is a victim
-        named = _first_of([each for each in first if each in sure or each in alike])
-        gave_up = [each for each in first if each not in sure and any(map(_gave_up, _named(*each)))]
-        if gave_up and not any(e.fatal_signal for each in sure for e in _named(*each)):
-            named = named._replace(why=f"{_as_likely(named.why)}; not certain, since {_each(gave_up)}")
+        named = _first_of([each for each in first if each in sure or _may_be_first(each, sure)])
         if any(account.incident.kind == "hang" for account in accounts):
             named = named._replace(why=_as_likely(named.why))  # it may have failed because of whoever hangs
         if stopped := [e.local_rank for a in accounts for e in a.evidence() if e.state == "T" and e.exit_code is None]:
@@ -191,7 +187,7 @@ def _first_of(candidates: Sequence[tuple[NodeAccount, Attribution]]) -> JobAttri
         return JobAttribution(found.local_ranks, (), found.why)
     named = [_named(account, found) for account, found in candidates]
     ranks = tuple(sorted(e.local_rank for group in named for e in group))
-    whys = {_short(found.why) for _, found in candidates}
+    whys = {found.why.replace(BEFORE, "").replace(NOT_ENDED, "") for _, found in candidates}
     if len(whys) == 1 and len({(e.error[:2] if e.error is not None else e.exit_code) for g in named for e in g}) == 1:
         why = whys.pop()
         is_everybody = all(len(found.local_ranks) == len(account.evidence()) for account, found in candidates)
@@ -208,15 +204,25 @@ def _first_of(candidates: Sequence[tuple[NodeAccount, Attribution]]) -> JobAttri
 
 def _short(why: str) -> str:
     """Return a reason without what is so on one node alone."""
-    return why.removeprefix(_LIKELY).replace(BEFORE, "").removesuffix(SEVERAL_RAISED_IT)
+    why = why.removeprefix(_LIKELY).replace(BEFORE, "")
+    return why.removesuffix(SEVERAL_RAISED_IT).removesuffix(PERHAPS_FOR_ANOTHER)
 
 
 def _named(account: NodeAccount, found: Attribution) -> list[Evidence]:
     return [e for e in account.evidence() if e.local_rank in found.local_ranks]
 
 
-def _gave_up(e: Evidence) -> bool:
-    return e.error is not None and gave_up(e.error)
+def _may_be_first(doubtful: tuple[NodeAccount, Attribution], sure: _Failures) -> bool:
+    """Return whether those who are named in doubt may have failed before those of other nodes who are named for sure.
+
+    What several raise does not make them victims, nor does the end of a wait, which may have been one for a disk. A
+    rank that was killed was hardly killed for that.
+    """
+    if SEVERAL_RAISED_IT in doubtful[1].why:
+        return True
+    raised = [e.error for e in _named(*doubtful) if e.error is not None]
+    has_died = any(e.fatal_signal is not None for each in sure for e in _named(*each))
+    return bool(raised) and all(map(gave_up, raised)) and not has_died
 
 
 def _lost_phrase(lost: Sequence[str], why: str, own: _Failures, accounts: Sequence[NodeAccount]) -> str:
@@ -231,7 +237,7 @@ def _lost_phrase(lost: Sequence[str], why: str, own: _Failures, accounts: Sequen
 def _each(failures: _Failures) -> str:
     """Return who has failed on which node, and how."""
     return "; ".join(
-        f"rank {', '.join(map(str, found.local_ranks))} on node {account.node}: {found.why.removeprefix(_LIKELY)}"
+        f"rank {', '.join(map(str, found.local_ranks))} on node {account.node}: {_short(found.why)}"
         for account, found in failures
     )
 

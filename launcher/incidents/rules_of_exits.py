@@ -20,18 +20,19 @@ from launcher.incidents.attributed import (
 from launcher.processes.evidence import Evidence
 from resilience_core.protocol.error_record import ErrorRecord
 
-__all__ = ["BEFORE", "died_or_raised", "gave_up", "left_early"]
+__all__ = ["BEFORE", "NOT_ENDED", "died_or_raised", "gave_up", "left_early"]
 
 _OF_A_SHELL = 128
 """A shell ends with this plus the number of the signal that has ended its command."""
 BEFORE = " before any other failure was seen"
+NOT_ENDED = ", and has not ended yet"
 
 
 # What torch raises while ranks communicate tells of another rank more often than not: the one that checks raises it.
 _OF_COMMUNICATION = re.compile(r"torch/(distributed|nn/parallel)/")
 
 
-_FRAME = re.compile(r'^  File "([^"]*)", line \d+, in ', re.MULTILINE)
+_FRAME = re.compile(r'^(?: +\| )?  File "([^"]*)", line \d+, in ', re.MULTILINE)
 
 
 _GIVES_UP = {
@@ -53,7 +54,7 @@ _GIVES_UP = {
 }
 
 
-_CAUSE = re.compile(r"^([\w.]+)(?::|$)", re.MULTILINE)
+_CAUSE = re.compile(r"^(?: +\| )?([\w.]+)(?::|$)", re.MULTILINE)
 
 
 def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
@@ -85,7 +86,7 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
         # A peer may have failed earlier: this rank may have left the group, and raised afterwards.
         is_first = bool(peers) and not any(_failed_by(e, first.error.at_ns) for e in peers)
         before = BEFORE if is_first and not first.may_be_upset else ""
-        later = "" if first.exit_code is not None else ", and has not ended yet"
+        later = "" if first.exit_code is not None else NOT_ENDED
         return Attribution((first.local_rank,), f"{likely}raised {first.error.type}{before}{later}{why}")
     # Where GPUs are used, an abort is what the watchdog of a collective library does to a victim.
     may_abort = not any(e.has_gpu for e in group)

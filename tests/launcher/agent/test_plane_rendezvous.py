@@ -207,6 +207,7 @@ def test_an_unhealthy_node_does_not_join(plane: FakePlane) -> None:
         (BASE._replace(phase=Phase.STOPPING), 1, True),
         (BASE._replace(phase=Phase.STOPPING, may_save=True), 1, False),
         (BASE._replace(generation=1), 1, True),
+        (BASE._replace(phase=Phase.ENDED, exit_code=1), 0, False),
     ],
 )
 def test_a_generation_is_over_when_the_nodes_agree_so(plane: FakePlane, view: View, waiting: int, failed: bool) -> None:

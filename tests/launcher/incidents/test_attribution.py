@@ -83,6 +83,15 @@ LOST_A_THREAD = OWN._replace(thread="uploads")
             WAITS,
             "likely: raised TimeoutError before .* another rank may have caused it",
         ),
+        (
+            {
+                "error": OWN._replace(
+                    type="ExceptionGroup", traceback="  | ExceptionGroup: all\n    | TimeoutError: no batch\n"
+                )
+            },
+            WAITS,
+            "likely: raised ExceptionGroup before .* another rank may have caused it",
+        ),
         # An exception that has ended no more than a thread counts for less than anything else.
         ({"error": LOST_A_THREAD}, WAITS, "likely: one of its threads ended with ValueError"),
         ({"error": LOST_A_THREAD}, LOST, "likely: one of its threads ended with ValueError"),

@@ -176,16 +176,21 @@ def test_what_several_ranks_of_a_node_raised_is_named_beside_what_one_of_another
     assert found.why.endswith("(node a: 2 ranks raised the same KeyError; node b: raised ValueError)")
 
 
-def test_an_exception_beside_a_wait_that_another_rank_has_given_up_is_likely() -> None:
-    """It may have waited for a disk, and told the other one of it."""
+def test_who_has_given_up_a_wait_is_named_beside_one_that_has_raised() -> None:
+    """It may have waited for a disk, and told the other one of it; not so where it has lost a peer of torch's."""
     raised = account("a", (0, {"error": OWN, "exit_code": 1}), (1, WAITS), kind="failure")
-    found = attribute_job([raised, account("b", (2, {"error": GAVE_UP, "exit_code": 1}), (3, WAITS))])
-    assert found.ranks == (0,)
-    assert found.why.startswith("likely: raised ValueError")
-    assert "; not certain, since rank 2 on node b: raised TimeoutError" in found.why
+    found = attribute_job([raised, account("b", (2, {"error": GAVE_UP}), (3, WAITS))])
+    assert found.ranks == (0, 2)
+    assert found.why.endswith("(node a: raised ValueError; node b: raised TimeoutError, and has not ended yet)")
     in_torch = GAVE_UP._replace(traceback='  File "torch/distributed/distributed_c10d.py", line 3, in barrier\n')
     found = attribute_job([raised, account("b", (2, {"error": in_torch, "exit_code": 1}), (3, WAITS))])
-    assert found.why.startswith("raised ValueError")
+    assert (found.ranks, found.why) == ((0,), "raised ValueError before any other failure was seen")
+
+
+def test_the_same_exception_on_two_nodes_is_one_whether_or_not_the_process_has_ended() -> None:
+    accounts = [account("a", (0, {"error": OWN}), (1, WAITS)), account("b", (2, {"error": OWN, "exit_code": 1}))]
+    found = attribute_job(accounts)
+    assert (found.ranks, found.why) == ((0, 2), "likely: 2 ranks on 2 nodes failed alike: raised ValueError")
 
 
 def test_of_two_failures_that_nothing_orders_both_are_told_as_likely() -> None:

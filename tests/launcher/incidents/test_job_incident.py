@@ -14,7 +14,7 @@ from launcher.incidents.accounts import account_text, parse_account, with_ends, 
 from launcher.incidents.frames import Frame, Thread
 from launcher.incidents.incident import ELSEWHERE, Incident, new_folder
 from launcher.incidents.job_attribution import NodeAccount
-from launcher.incidents.job_incident import JobIncident, decide, parse_story, point_to
+from launcher.incidents.job_incident import JobIncident, decide, own_place, parse_story, point_to
 from launcher.incidents.rank_report import RankReport
 from launcher.processes.evidence import Evidence
 from resilience_core.protocol.error_record import ErrorRecord
@@ -109,6 +109,26 @@ def test_where_nobody_is_named_that_is_said() -> None:
 def test_a_story_survives_its_journey() -> None:
     story = told(AT_A, AT_B, silent=("d",))
     assert parse_story(story.to_text()) == in_short(story)
+
+
+IN_A_GROUP = """  + Exception Group Traceback (most recent call last):
+  |   File "/home/me/train.py", line 12, in main
+  |     raise ExceptionGroup("all", failed)
+  | ExceptionGroup: all (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "/home/me/train.py", line 7, in read
+    |     raise ValueError("bad batch")
+    | ValueError: bad batch
+    +------------------------------------
+"""
+
+
+def test_the_place_of_an_exception_group_is_that_of_an_exception_in_it() -> None:
+    error = ErrorRecord("ExceptionGroup", "all (1 sub-exception)", IN_A_GROUP)
+    assert str(own_place(RankReport(0, 0, 9, error=error))) == "read (/home/me/train.py:7)"
+    outer = error._replace(traceback=IN_A_GROUP.partition("    | Trace")[0])
+    assert str(own_place(RankReport(0, 0, 9, error=outer))) == "main (/home/me/train.py:12)"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1}', '{"version": 1, "culprits": [7]}', "null", "7"])

@@ -52,6 +52,20 @@ MUTANTS_OF_STORIES = (
         _STORIES,
     ),
     _mutant(
+        "when a node was told of a failure is when it was told of the generation",
+        "nodes/plane",
+        "self.changed_ns = time.monotonic_ns() if has_changed else self.changed_ns",
+        "self.changed_ns = self.changed_ns or time.monotonic_ns()",
+        ("tests/launcher/nodes/test_plane.py",),
+    ),
+    _mutant(
+        "a node that another one has ended was told of no failure",
+        "agent/plane_rendezvous",
+        "if self.failed_elsewhere() or self.ended_by_peer() is not None else 0",
+        "if self.failed_elsewhere() else 0",
+        ("tests/launcher/agent/test_plane_rendezvous.py",),
+    ),
+    _mutant(
         "an end is noticed as soon as it comes",
         "incidents/accounts",
         "    return e.ended_ns - NOTICED_LATE_NS  # that",

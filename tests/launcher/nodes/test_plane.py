@@ -89,10 +89,13 @@ def test_two_planes_make_a_generation_and_after_a_failure_the_next(start: Callab
         assert node.plane.holds_lease
         assert node.leases == sorted(set(node.leases))
         node.plane.say(Status(Doing.RUNNING, 0))
+    failed_ns = time.monotonic_ns()
+    assert all(0 < node.plane.changed_ns < failed_ns for node in nodes)
     second.plane.say(Status(Doing.FAILED, 0, "it broke"))
     for node in nodes:
         view = node.wait(lambda view: view.phase == Phase.STOPPING)
         assert (view.why, view.failures) == ("it broke", 1)
+        assert failed_ns < node.plane.changed_ns < time.monotonic_ns()
         node.plane.say(Status(Doing.IDLE, 0, store_port=98))
     for node in nodes:
         assert node.wait(runs(1)).store_port == 98

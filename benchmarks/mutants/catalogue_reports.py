@@ -82,8 +82,8 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report counts saves that were lost as checkpointing",
         _CUTS,
-        "saving_ns = life.checkpointing_ns(lost_ns) - ",
-        "saving_ns = life.checkpointing_ns(sign_ns) - ",
+        "least_ns, most_ns = life.checkpointing_ns(lost_ns)",
+        "least_ns, most_ns = life.checkpointing_ns(sign_ns)",
         _LEDGER,
     ),
     Mutant(
@@ -124,7 +124,8 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report takes how long a hang has lasted for how long a step takes",
         "launcher/reports/limits.py",
-        "    if member.seen_ns is None or member.last_sign_ns is None or not life.is_over:\n",
+        "    if member.seen_ns is None or member.last_sign_ns is None or not life.is_over or not _may_be_let_go("
+        "member, life):\n",
         "    if True:\n",
         _RECOMMEND,
     ),
@@ -173,9 +174,44 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report waits for the steps of ranks that have ended well",
         _TOGETHER,
-        "for m in under_way or told for rank",
-        "for m in told for rank",
+        " if m.own.finished_ns is None and rank not in m.left]",
+        " if rank not in m.left]",
         _STORY,
+    ),
+    Mutant(
+        "a report waits for the steps of ranks that have ended well before their peers failed",
+        _TOGETHER,
+        " and rank not in m.left]",
+        "]",
+        _LEDGER,
+    ),
+    Mutant(
+        "a report takes a rank that may have ended well for one that has not done its steps",
+        _TOGETHER,
+        "is_done_about=bool(behind)",
+        "is_done_about=False",
+        _LEDGER,
+    ),
+    Mutant(
+        "a report takes saves after the last line that were not noted for steps",
+        "launcher/reports/rank_lives.py",
+        "(*known, *over)",
+        "known",
+        _GAPS,
+    ),
+    Mutant(
+        "a report takes a save that was perhaps not over for one that certainly was",
+        _CUTS,
+        "is_about or most_ns > least_ns",
+        "is_about",
+        _GAPS,
+    ),
+    Mutant(
+        "a report counts steps although nothing is left of a generation",
+        _LOST,
+        "            return True\n",
+        "            return False\n",
+        _GAPS,
     ),
     Mutant(
         "a report tells what a failure cost where iterations begin anew",
@@ -264,8 +300,8 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report counts the checkpoints before the first line that is left",
         _CUTS,
-        " - life.checkpointing_ns(first_ns)  # its first",
-        "  # its first",
+        "(least_ns + most_ns) // 2 - before_ns",
+        "(least_ns + most_ns) // 2",
         _GAPS,
     ),
     Mutant(

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.reports.absences import absences
-from launcher.reports.lost_work import Kept, Loss, kept_steps, lost_from_ns, total_repeated
+from launcher.reports.lost_work import Kept, Loss, is_count_about, kept_steps, lost_from_ns, total_repeated
 from launcher.reports.model import CATEGORIES, Ledger, LedgerEntry, RankLedger
 from launcher.reports.rank_lives import RankLife
 from launcher.reports.story import JobGeneration, Member, Story, end_ns
@@ -151,10 +151,12 @@ def _during(
     lost_ns, is_about = lost_from_ns(loss, member, life)
     is_about |= loss.is_about
     lost_ns = told_ns if lost_ns is None else min(max(lost_ns, first_ns), told_ns)
-    saving_ns = life.checkpointing_ns(lost_ns) - life.checkpointing_ns(first_ns)  # its first lines may be missing
-    saving_ns = max(0, min(saving_ns, lost_ns - first_ns))
-    yield None, "checkpointing", saving_ns, is_about
-    yield None, "productive", lost_ns - first_ns - saving_ns, is_about
+    before_ns, _ = life.checkpointing_ns(first_ns)  # its first lines may be missing
+    least_ns, most_ns = life.checkpointing_ns(lost_ns)
+    saving_ns = max(0, min((least_ns + most_ns) // 2 - before_ns, lost_ns - first_ns))
+    is_split_about = is_about or most_ns > least_ns
+    yield None, "checkpointing", saving_ns, is_split_about
+    yield None, "productive", lost_ns - first_ns - saving_ns, is_split_about
     yield None, "lost_work", told_ns - lost_ns, is_about or loss.kept is Kept.ITERATION
     yield None, "unknown", sign_ns - told_ns, False
 
@@ -245,9 +247,9 @@ def ledger(story: Story, accounts: Accounts) -> Ledger:
         rank_seconds=total_ns / NS_PER_SECOND,
         entries=tuple(entries),
         by_rank=tuple(_row(place, ranks[place], by_place[place]) for place in places if place in ranks),
-        repeated=total_repeated(accounts.losses),
+        repeated=total_repeated(story, accounts.losses),
         steps=steps,
-        is_count_about=any(generation.is_partial or generation.is_silent for generation in story.generations),
+        is_count_about=is_count_about(story),
         step_seconds=None
         if any(not launch.is_begun_known for launch in story.launches)  # the time of the first steps is not here
         else _step_seconds([by_place[place]["productive"] for place in places], steps),

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from launcher.reports.rank_lives import RankLife
 from launcher.reports.story import JobGeneration, Member, Story
 
-__all__ = ["Kept", "Loss", "kept_steps", "losses", "lost_from_ns", "total_repeated"]
+__all__ = ["Kept", "Loss", "is_count_about", "kept_steps", "losses", "lost_from_ns", "total_repeated"]
 
 Interval = tuple[int, int]
 """First and last iteration."""
@@ -181,7 +181,7 @@ def _repeated(story: Story, generation: JobGeneration, later: Sequence[JobGenera
         return None
     if later and any(_is_uncounted(story, each) for each in (generation, *later)):
         return None
-    if later and generation.is_cut:
+    if (later and generation.is_cut) or _is_one_missing(story, generation):
         return None
     if (own := _interval(generation)) is None:
         return 0
@@ -190,15 +190,40 @@ def _repeated(story: Story, generation: JobGeneration, later: Sequence[JobGenera
     return sum(max(0, min(own[1], last) - max(own[0], first) + 1) for first, last in _union(map(_interval, later)))
 
 
-def total_repeated(found: Sequence[Loss]) -> int | None:
+def is_count_about(story: Story) -> bool:
+    """Return whether ranks may have done other iterations than those that are counted."""
+    return any(not launch.is_whole for launch in story.launches) or any(
+        generation.is_partial or generation.is_silent or generation.is_done_about for generation in story.generations
+    )
+
+
+def _is_one_missing(story: Story, since: JobGeneration | None = None) -> bool:
+    """Return whether nothing is left of a generation (one after ``since``): they are numbered from 0 through a run."""
+    if not is_count_about(story):
+        return False
+    for run in range(since.run if since is not None else 0, len(story.runs)):
+        there = {generation.number for generation in story.generations if generation.run == run}
+        least = since.number if since is not None and since.run == run else 0
+        if not there.issuperset(range(least, max(there, default=0))):
+            return True
+    return False
+
+
+def total_repeated(story: Story, found: Sequence[Loss]) -> int | None:
     """Return how many iterations were done again in the whole story; None where that is not known throughout."""
+    if _is_one_missing(story):
+        return None
     counts = [loss.repeated for loss in found]
     return None if not counts or None in counts else sum(count for count in counts if count is not None)
 
 
 def kept_steps(story: Story, found: Sequence[Loss]) -> int | None:
     """Return how many iterations were done and kept; None where that is not known."""
-    if not found or any(loss.repeated is None or not loss.is_counted or loss.is_cut for loss in found):
+    if (
+        not found
+        or _is_one_missing(story)
+        or any(loss.repeated is None or not loss.is_counted or loss.is_cut for loss in found)
+    ):
         return None
     least: int | None = None
     for generation, loss in zip(story.generations, found, strict=True):

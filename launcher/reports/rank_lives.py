@@ -31,6 +31,8 @@ class Sample(NamedTuple):
     closed: Mapping[str, int]
     saving_ns: int = 0
     """How long saves had held up its steps so far; of those that were over."""
+    last_sign_ns: int | None = None
+    """Of the last line of a generation: nothing of what it tells was closed later than then."""
 
 
 class RankLife:
@@ -103,14 +105,15 @@ class RankLife:
             self.signs_ns.append(max(known.open.values()))
         del self.signs_ns[:-4]
         if not self.samples or line.is_last or line.t_ns - self.samples[-1].t_ns >= least_ns:
-            self.samples.append(self._sample(line.t_ns, known.open))
+            last_sign_ns = known.details.last_sign_ns if line.is_last and known.details is not None else None
+            self.samples.append(self._sample(line.t_ns, known.open, last_sign_ns))
 
-    def _sample(self, t_ns: int, is_open: Mapping[str, int]) -> Sample:
+    def _sample(self, t_ns: int, is_open: Mapping[str, int], last_sign_ns: int | None) -> Sample:
         inside = {name: each.took_ns for name, each in self.sections.items()}
         for name, since_ns in is_open.items():
             inside[name] = inside.get(name, 0) + max(0, t_ns - since_ns)
         closed = {name: each.closed for name, each in self.sections.items()}
-        return Sample(t_ns, self.iteration, self.done, inside, closed, self.saving_ns)
+        return Sample(t_ns, self.iteration, self.done, inside, closed, self.saving_ns, last_sign_ns)
 
     @property
     def saving_ns(self) -> int:
@@ -122,11 +125,20 @@ class RankLife:
         """Return the last sign of progress that is known until then; later ones come from how it was ended."""
         return max((sign for sign in self.signs_ns if sign <= until_ns), default=None)
 
-    def checkpointing_ns(self, until_ns: int) -> int:
-        """Return how long saves had held up the steps in all until then, by the saves and samples nearest to it."""
-        before = [save.checkpointing_ns for save in self.saves.values() if save.t_ns <= until_ns]
-        before += [sample.saving_ns for sample in self.samples if sample.t_ns <= until_ns]
-        return self.saving_ns if until_ns >= self.last_ns else max(before, default=0)
+    def checkpointing_ns(self, until_ns: int) -> tuple[int, int]:
+        """Return how long saves had held up the steps in all until then: at least, and at most.
+
+        It is known when a save is noted and when a line is written. All saves of which the last line of a generation
+        tells were over by the last sign of progress, since to close a section is such a sign.
+        """
+        known = [(save.t_ns, save.checkpointing_ns) for save in self.saves.values()]
+        known += [(sample.t_ns, sample.saving_ns) for sample in self.samples]
+        over = [(s.last_sign_ns, s.saving_ns) for s in self.samples if s.last_sign_ns is not None]
+        least_ns = max((spent_ns for t_ns, spent_ns in (*known, *over) if t_ns <= until_ns), default=0)
+        if until_ns >= self.last_ns:
+            least_ns = max(least_ns, self.saving_ns)
+        most_ns = min((spent_ns for t_ns, spent_ns in known if t_ns >= until_ns), default=self.saving_ns)
+        return least_ns, max(least_ns, most_ns)
 
     def reached_ns(self, iteration: int) -> int | None:
         """Return about when it had done an iteration, between the samples around that; None where it is not known."""

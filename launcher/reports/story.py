@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.incidents.incident import Incident
+from launcher.incidents.rank_report import RankReport
 from launcher.reports.evidence import Evidence
 from launcher.reports.launches import Launch
 from launcher.reports.node_generations import NodeGeneration
@@ -42,6 +43,10 @@ class Member(NamedTuple):
     """Its launcher has ended without a word: its ranks may have got on after the last line."""
     errors: Mapping[int, int | None]
     """Ranks whose exception has ended a step, and the iteration of that."""
+    left: frozenset[int]
+    """Ranks that had ended well before the others were ended."""
+    looked_at: frozenset[int]
+    """Ranks of which the incident tells whether they had."""
 
     def done(self, rank: int) -> int | None:
         """Return the last iteration that a rank has done; a step that an exception has ended does not count."""
@@ -75,6 +80,8 @@ class JobGeneration(NamedTuple):
     """That of the checkpoint that was loaded."""
     world_size: int
     """How many ranks it has on the nodes that are known."""
+    is_done_about: bool
+    """A rank was behind the others, and nothing tells whether it had ended well."""
 
     @property
     def is_stopped_on_purpose(self) -> bool:
@@ -166,10 +173,11 @@ def _generation(run: int, number: int, members: Sequence[Member], has_failed: bo
     # What all others have done, ranks have done too whose last lines are missing since their launcher was killed.
     told = [member for member in members if member.lives and not member.is_silent] or members
     # Whoever has ended well has done its part, and those who go on do without it.
-    under_way = [member for member in told if member.own.finished_ns is None]
-    ranks = [(m, rank) for m in under_way or told for rank, life in m.lives.items() if life.first_step_ns is not None]
-    done = [member.done(rank) for member, rank in ranks]
-    known = [each for each in done if each is not None]
+    with_steps = [(m, rank) for m in told for rank, life in m.lives.items() if life.first_step_ns is not None]
+    under_way = [(m, rank) for m, rank in with_steps if m.own.finished_ns is None and rank not in m.left]
+    done = {rank: member.done(rank) for member, rank in under_way or with_steps}
+    known = _known(done.values())
+    behind = [m for m, rank in under_way if rank not in m.looked_at and _is_behind(done[rank], known)]
     return JobGeneration(
         run=run,
         number=number,
@@ -182,7 +190,13 @@ def _generation(run: int, number: int, members: Sequence[Member], has_failed: bo
         lowest_iteration=min(_known(life.lowest_iteration for life in lives), default=None),
         resumed_from=max(_known(life.resumed_from for life in lives), default=None),
         world_size=sum(len(member.own.local_ranks) for member in members),
+        is_done_about=bool(behind),
     )
+
+
+def _is_behind(done: int | None, others: Sequence[int]) -> bool:
+    """Return whether a rank has done fewer steps than ranks that wait for each other can be apart."""
+    return done is not None and done < max(others) - 1
 
 
 def _member(
@@ -197,6 +211,7 @@ def _member(
     until_ns = min(later, default=end_ns(launch))
     stopped_ns = own.stopped_ns if own.stopped_ns is not None else until_ns
     incident = evidence.of_generation(launch, own)
+    looked_at = incident.ranks if incident is not None else ()
     seen_ns = own.seen_ns
     is_told = seen_ns is None and incident is not None and own.finished_ns is None
     if is_told and incident is not None:
@@ -220,10 +235,19 @@ def _member(
         is_silent=not (own.stopped_ns is not None or later or launch.ended_ns is not None or launch.is_running),
         errors={
             rank.rank: rank.error.iteration
-            for rank in (incident.ranks if incident is not None else ())
+            for rank in looked_at
             if rank.error is not None and _ends_a_step(rank.error.section, ranks.get(rank.rank))
         },
+        left=frozenset(rank.rank for rank in looked_at if _had_ended_well(rank, seen_ns)),
+        looked_at=frozenset(rank.rank for rank in looked_at),
     )
+
+
+def _had_ended_well(rank: RankReport, seen_ns: int | None) -> bool:
+    """Return whether a rank had done its part when its peers failed; it may also end with 0 since it was asked to."""
+    if (known := rank.evidence) is None:  # as in incidents of earlier releases
+        return rank.exit_code == 0 and not rank.is_culprit
+    return known.has_left and not rank.is_culprit and (seen_ns is None or known.ended_ns < seen_ns)
 
 
 def _ends_a_step(section: str | None, life: RankLife | None) -> bool:

@@ -93,6 +93,38 @@ def test_without_iterations_whether_something_was_lost_is_not_known(tmp_path: Pa
     assert any("generation(s) 0: whether something was lost is not known" in note for note in report.notes)
 
 
+@pytest.mark.parametrize("resumes", [True, False])
+def test_without_notes_of_saves_all_that_were_over_by_the_last_sign_are_checkpointing(
+    tmp_path: Path, resumes: bool
+) -> None:
+    run = invent_run(tmp_path, failures=[Failure(22, 1)], steps=42, lines=4)
+    without_steps(run, saves=False, resumes=resumes, iterations=False)
+    report = reported(run)
+    saves = [section for life in run.lives for section in life.sections if section.name == "checkpointing"]
+    assert len(saves) == 2 + 2
+    assert seconds(report)["checkpointing"] == pytest.approx(sum(save.end - save.start for save in saves), abs=1e-3)
+    assert not any(entry.is_about for entry in report.ledger.entries)
+
+
+def test_a_save_that_may_have_been_over_by_the_last_sign_is_half_counted_and_marked(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=[Failure(22, 1)], steps=40, lines=4)
+    without_steps(run, saves=False, resumes=False, iterations=False)
+
+    def change(line: dict[str, Any]) -> dict[str, Any] | None:
+        if line["generation"] == 0 and line["is_last"]:  # both were killed, and left their sections then
+            for facts in line["ranks"].values():
+                facts["last_sign_ns"] = line["t_ns"] - 1_000_000
+        return line
+
+    rewritten(run.folders[0] / "figures.jsonl", change)
+    report = reported(run)
+    first, last = (life.sections for life in run.lives)
+    certain = sum(section.name == "checkpointing" for section in last)
+    possible = sum(section.name == "checkpointing" for section in first)
+    assert certain < seconds(report)["checkpointing"] < certain + possible
+    assert {entry.category.key for entry in report.ledger.entries if entry.is_about} == {"productive", "checkpointing"}
+
+
 def test_a_job_without_steps_that_never_failed_has_nothing_done_again(tmp_path: Path) -> None:
     run = invent_run(tmp_path, failures=0, steps=30)
     without_steps(run)
@@ -349,6 +381,7 @@ def test_of_a_launcher_whose_files_were_removed_the_rest_is_told(tmp_path: Path)
     assert found["checkpointing"] == pytest.approx(truth["checkpointing"] - 1.0, abs=1e-3)
     assert "unknown" not in found
     assert (report.ledger.repeated, report.ledger.steps, report.ledger.step_seconds) == (7 + 8, 60, None)
+    assert "; ~60 steps kept, ~15 done again" in "\n".join(text_of(report))
     assert [[culprit.rank for culprit in incident.culprits] for incident in report.incidents] == [[1], [0]]
     assert (report.runs[0].restarts, report.runs[0].is_about) == (2, True)
     assert any("its first events are missing" in note for note in report.notes)
@@ -361,6 +394,8 @@ def test_the_head_of_a_run_whose_files_were_removed_marks_what_it_counts(tmp_pat
     report = reported(run)
     assert len(report.generations) == 2
     assert "  ~2 ranks on ~1 node, succeeded (exit code 0), ~3 restarts" in text_of(report)
+    assert (report.ledger.steps, report.ledger.repeated) == (None, None), "of two generations nothing is left"
+    assert [incident.repeated for incident in report.incidents] == [7]
     shown = page(report)
     assert "~2 ranks on ~1 node" in shown
     assert "<dd>~3</dd>" in shown

@@ -300,6 +300,44 @@ def test_a_step_that_one_rank_has_done_is_not_done(tmp_path: Path) -> None:
     assert reported(run).ledger.repeated == run.truth.repeated
 
 
+def with_an_early_rank(run: InventedRun, done: int) -> None:
+    """Let rank 1 of the first generation be gone since an iteration, and never begin a step in the next."""
+    figures = run.folders[0] / "figures.jsonl"
+    lines = lines_of(figures)
+    for line in lines:
+        facts = line["ranks"]["1"]
+        if line["generation"] == 1:
+            facts.update(
+                {key: None for key in ("iteration", "done", "first_iteration", "first_step_ns") if key in facts}
+            )
+        elif facts["done"] is not None and facts["done"] >= done:
+            facts |= {"iteration": done, "done": done, "open": {}}
+    write_lines(figures, lines)
+
+
+@pytest.mark.parametrize("ended_ns", [None, 1, 1 << 62])
+def test_what_a_rank_has_not_done_that_had_ended_well_was_done(tmp_path: Path, ended_ns: int | None) -> None:
+    run = invent_run(tmp_path, failures=[Failure(45, 0)], steps=60)
+    with_an_early_rank(run, 29)
+    path = run.folders[0] / "incidents/0001/incident.json"
+    incident = json.loads(path.read_text())
+    known = {"local_rank": 1, "state": "Z", "exit_code": 0, "has_left": True, "ended_ns": ended_ns}
+    incident["ranks"][1] |= {"exit_code": 0, "evidence": known if ended_ns is not None else None}
+    path.write_text(json.dumps(incident))
+    ledger = reported(run).ledger
+    had_ended = ended_ns != 1 << 62  # else it was asked to end, and its peers had not gone on without it
+    assert (ledger.steps, ledger.repeated, ledger.is_count_about) == ((60, 5) if had_ended else (50, 0)) + (False,)
+
+
+def test_of_a_rank_behind_the_others_of_which_no_incident_tells_the_counts_are_marked(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=[Failure(45, 0)], steps=60)
+    with_an_early_rank(run, 43)
+    shutil.rmtree(run.folders[0] / "incidents")
+    assert not reported(run).ledger.is_count_about, "ranks that wait for each other may be that far apart"
+    with_an_early_rank(run, 29)
+    assert reported(run).ledger.is_count_about
+
+
 def test_a_rank_that_leaves_its_step_when_it_is_killed_gets_on_no_more(tmp_path: Path) -> None:
     run = invent_run(tmp_path, failures=[Failure(17, 1, "hang", 31.0)])
     figures = run.folders[0] / "figures.jsonl"

@@ -207,6 +207,13 @@ MUTANTS_OF_REPORTS = (
         _GAPS,
     ),
     Mutant(
+        "a report takes it for known how long saves took that are no sections",
+        _CUTS,
+        " or life.is_saving_unknown",
+        "",
+        _GAPS,
+    ),
+    Mutant(
         "a report counts steps although nothing is left of a generation",
         _LOST,
         "            return True\n",

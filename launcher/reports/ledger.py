@@ -154,7 +154,7 @@ def _during(
     before_ns, _ = life.checkpointing_ns(first_ns)  # its first lines may be missing
     least_ns, most_ns = life.checkpointing_ns(lost_ns)
     saving_ns = max(0, min((least_ns + most_ns) // 2 - before_ns, lost_ns - first_ns))
-    is_split_about = is_about or most_ns > least_ns
+    is_split_about = is_about or most_ns > least_ns or life.is_saving_unknown
     yield None, "checkpointing", saving_ns, is_split_about
     yield None, "productive", lost_ns - first_ns - saving_ns, is_split_about
     yield None, "lost_work", told_ns - lost_ns, is_about or loss.kept is Kept.ITERATION

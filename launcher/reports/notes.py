@@ -83,6 +83,12 @@ def _of_figures(story: Story) -> Iterator[str]:
             f"{len(without)} of {len(story.generations)} generation(s) have no figures of all their ranks "
             "(figures.jsonl; older releases wrote none): the time from the first to the last sign is 'unknown' there"
         )
+    lives = [life for _, member in story.members for life in member.lives.values()]
+    if any(life.is_saving_unknown for life in lives):
+        yield (
+            "saves were noted that are no sections 'checkpointing', as with heartbeats: how long they held up the "
+            "steps is not known, and is part of what is called productive"
+        )
 
 
 def _of_losses(story: Story, found: Sequence[Loss]) -> Iterator[str]:

@@ -121,6 +121,11 @@ class RankLife:
         took_ns = self.sections[CHECKPOINTING].took_ns if CHECKPOINTING in self.sections else 0
         return max(0, took_ns - self.beside_ns)
 
+    @property
+    def is_saving_unknown(self) -> bool:
+        """Whether it has saved, and how long that took is not known: with heartbeats, saves are no sections."""
+        return bool(self.saves) and CHECKPOINTING not in self.sections
+
     def last_sign_ns(self, until_ns: int) -> int | None:
         """Return the last sign of progress that is known until then; later ones come from how it was ended."""
         return max((sign for sign in self.signs_ns if sign <= until_ns), default=None)

@@ -125,6 +125,23 @@ def test_a_save_that_may_have_been_over_by_the_last_sign_is_half_counted_and_mar
     assert {entry.category.key for entry in report.ledger.entries if entry.is_about} == {"productive", "checkpointing"}
 
 
+def test_with_heartbeats_how_long_saves_held_up_the_steps_is_not_known(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=[Failure(27, 1)], steps=49)
+    assert not any("are no sections 'checkpointing'" in note for note in reported(run).notes)
+
+    def change(line: dict[str, Any]) -> dict[str, Any]:
+        for facts in line["ranks"].values():
+            facts["sections"] = {}
+            facts["saves"] = [{**save, "checkpointing_ns": 0} for save in facts.get("saves", ())]
+        return line
+
+    rewritten(run.folders[0] / "figures.jsonl", change)
+    report = reported(run)
+    assert "checkpointing" not in seconds(report)
+    assert [entry.category.key for entry in report.ledger.entries if entry.is_about] == ["productive"]
+    assert any("are no sections 'checkpointing'" in note for note in report.notes)
+
+
 def test_a_job_without_steps_that_never_failed_has_nothing_done_again(tmp_path: Path) -> None:
     run = invent_run(tmp_path, failures=0, steps=30)
     without_steps(run)

@@ -186,6 +186,13 @@ MUTANTS_OF_REPORTS = (
         _LEDGER,
     ),
     Mutant(
+        "a report lets a rank work on that had ended well before its peers failed",
+        _CUTS,
+        "life.rank not in member.left",
+        "True",
+        _LEDGER,
+    ),
+    Mutant(
         "a report takes a rank that may have ended well for one that has not done its steps",
         _TOGETHER,
         "is_done_about=bool(behind)",

@@ -98,7 +98,9 @@ def _of_launch(story: Story, number: int, found: Sequence[Loss], *, has_steps: b
             cuts += _during(
                 member, life, found[index], local_rank, is_running=launch.is_running and is_last, steps=has_steps
             )
-            cuts += _after(generation, member, last_ns if is_last else None, is_running=launch.is_running)
+            cuts += _after(
+                generation, member, last_ns if is_last else None, _left_ns(member, life), is_running=launch.is_running
+            )
             for due_to, key, ns, is_about in cuts:
                 if ns > 0:
                     yield Entry(place, rank, index if due_to is None else due_to, key, ns, is_about)
@@ -132,6 +134,8 @@ def _during(
 ) -> Iterator[Cut]:
     """Cut the time from the start of the processes to the last sign of progress."""
     started_ns, sign_ns = member.own.started_ns, last_sign_ns(member, is_running=is_running)
+    if (left_ns := _left_ns(member, life)) is not None:
+        sign_ns = min(max(left_ns, started_ns), sign_ns)
     first_ns = _first_ns(member, life, local_rank, steps=steps)
     if first_ns is None and life is not None and life.iteration is not None:
         yield (
@@ -179,10 +183,21 @@ def _first_ns(member: Member, life: RankLife | None, local_rank: int, *, steps: 
     return sign if sign is not None else member.own.first_sign_ns.get(local_rank)
 
 
-def _after(generation: JobGeneration, member: Member, last_ns: int | None, *, is_running: bool) -> Iterator[Cut]:
+def _left_ns(member: Member, life: RankLife | None) -> int | None:
+    """Return when a rank had ended well whose peers went on until they failed; None for any other."""
+    if life is None or life.rank not in member.left or member.seen_ns is None:
+        return None
+    return life.last_sign_ns(member.seen_ns)
+
+
+def _after(
+    generation: JobGeneration, member: Member, last_ns: int | None, left_ns: int | None, *, is_running: bool
+) -> Iterator[Cut]:
     """Cut the time from the last sign of progress to the end of the ranks, or of the launch after its last ones."""
     sign_ns = last_sign_ns(member, is_running=is_running and last_ns is not None)
-    if member.seen_ns is not None:
+    if left_ns is not None:
+        yield None, "idle", member.stopped_ns - min(max(left_ns, member.own.started_ns), sign_ns), False
+    elif member.seen_ns is not None:
         yield None, "detection", member.seen_ns - sign_ns, member.is_seen_about
         yield None, "stop", member.stopped_ns - member.seen_ns, member.is_seen_about
     else:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.reports.build import make_report
-from launcher.reports.model import Ledger, Report
+from launcher.reports.model import CATEGORIES, Ledger, Report
 from tests.launcher.reports.invented_runs import (
     EPOCH,
     Failure,
@@ -304,6 +304,9 @@ def with_an_early_rank(run: InventedRun, done: int) -> None:
     """Let rank 1 of the first generation be gone since an iteration, and never begin a step in the next."""
     figures = run.folders[0] / "figures.jsonl"
     lines = lines_of(figures)
+    left_at = next(step.end for step in run.lives[0].sections if (step.name, step.iteration) == ("step", done))
+    began_ns = lines_of(run.folders[0] / "events.jsonl")[0]["t_ns"]
+    left_ns = began_ns + round(left_at * 1e9)
     for line in lines:
         facts = line["ranks"]["1"]
         if line["generation"] == 1:
@@ -312,6 +315,7 @@ def with_an_early_rank(run: InventedRun, done: int) -> None:
             )
         elif facts["done"] is not None and facts["done"] >= done:
             facts |= {"iteration": done, "done": done, "open": {}}
+            facts |= {"last_sign_ns": left_ns} if line["is_full"] else {}
     write_lines(figures, lines)
 
 
@@ -327,6 +331,14 @@ def test_what_a_rank_has_not_done_that_had_ended_well_was_done(tmp_path: Path, e
     ledger = reported(run).ledger
     had_ended = ended_ns != 1 << 62  # else it was asked to end, and its peers had not gone on without it
     assert (ledger.steps, ledger.repeated, ledger.is_count_about) == ((60, 5) if had_ended else (50, 0)) + (False,)
+    assert_adds_up(ledger)
+    early = dict(zip((category.key for category in CATEGORIES), ledger.by_rank[1].seconds, strict=True))
+    first = run.lives[0]
+    left_at = next(step.end for step in first.sections if step.name == "step" and step.iteration == 29)
+    assert (early["lost_work"] > 0) == (early["detection"] > 0) == (not had_ended)
+    if had_ended:
+        idle = first.stopped - left_at + run.seconds - run.lives[1].last_sign
+        assert early["idle"] == pytest.approx(idle, abs=1e-3)
 
 
 def test_of_a_rank_behind_the_others_of_which_no_incident_tells_the_counts_are_marked(tmp_path: Path) -> None:

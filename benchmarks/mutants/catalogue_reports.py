@@ -8,6 +8,7 @@ __all__ = ["MUTANTS_OF_REPORTS"]
 
 _LEDGER = ("tests/launcher/reports/test_ledger.py",)
 _STORY = ("tests/launcher/reports/test_story.py",)
+_LIMITS = ("tests/launcher/reports/test_limits.py",)
 _RECOMMEND = ("tests/launcher/reports/test_recommend.py",)
 _GAPS = ("tests/launcher/reports/test_gaps.py",)
 _COMMAND = ("tests/launcher/reports/test_command.py",)
@@ -128,6 +129,20 @@ MUTANTS_OF_REPORTS = (
         "member, life):\n",
         "    if True:\n",
         _RECOMMEND,
+    ),
+    Mutant(
+        "a report takes a long section of a rank that died soon after it for a closing by its end",
+        "launcher/reports/limits.py",
+        'if own.kind == "failure" and life.rank in own.culprits:',
+        "if False:",
+        _LIMITS,
+    ),
+    Mutant(
+        "a report asks a rank's last sign of one node whether another node's rank has let it go",
+        "launcher/reports/limits.py",
+        "if (own.nodes or 1) > 1:",
+        "if False:",
+        _LIMITS,
     ),
     Mutant(
         "a report counts saves beside steps as checkpointing",

@@ -15,6 +15,7 @@ from launcher.agent.node_memory import MEMORY_FILE, MemoryWriter, NodeMemory, fo
 from launcher.agent.plane_rendezvous import PlaneRendezvous
 from launcher.agent.resources import AgentResources
 from launcher.agent.run_folder_keeper import CONFIG_FILE
+from launcher.command_line.option_values import exit_timeout
 from launcher.command_line.options import AGREEING_BACKENDS, LaunchJob
 from launcher.health.check import Context
 from launcher.health.runner import HealthRunner
@@ -95,6 +96,7 @@ def open_plane(job: LaunchJob, launch_config: Any, resources: AgentResources) ->
         contacts=tuple(dict.fromkeys(known)),
         policy=policy,
         founds=founds,
+        last_stop_ns=_last_stop_ns(job),
     )
     farewell = Farewell(lambda: resources.run_folder_keeper.folder.path)
     assert resources.lease is not None
@@ -115,6 +117,13 @@ def open_plane(job: LaunchJob, launch_config: Any, resources: AgentResources) ->
         tend=lambda: None if resources.exporter is None else resources.exporter.tend(),
         tells_saves=policy.joins_at_checkpoint,
     )
+
+
+def _last_stop_ns(job: LaunchJob) -> int:
+    """Return how long ranks may run on once the job has ended, should their launcher not end them before."""
+    config = job.config
+    seconds = max(exit_timeout(job.arguments, os.environ), config.failure_stop_timeout)
+    return int((config.stack_capture_timeout + seconds + config.node_lease) * NS_PER_SECOND)
 
 
 def _may_live_elsewhere(memory: NodeMemory, launch_config: Any) -> bool:

@@ -203,9 +203,9 @@ class PlaneRendezvous(RendezvousHandler):
         return int(self._is_cut_off or is_over)
 
     def failed_elsewhere(self) -> bool:
-        """See :class:`.GenerationRendezvous`."""
+        """See :class:`.GenerationRendezvous`; the job may have ended with that failure."""
         view = self._plane.take_view()
-        return self._is_cut_off or (view is not None and self.num_nodes_waiting() > 0 and not view.may_save)
+        return self._is_cut_off or bool(view and not view.may_save and (view.exit_code or self.num_nodes_waiting()))
 
     def told_of_failure_ns(self) -> int:
         """See :class:`.GenerationRendezvous`."""
@@ -248,7 +248,7 @@ class PlaneRendezvous(RendezvousHandler):
 
     def end(self, why: str) -> None:
         """See :class:`.GenerationRendezvous`."""
-        self._say(Status(Doing.ENDING, self.generation, why, exit_code=1))
+        self._say(Status(Doing.ENDING, self.generation, why, exit_code=1, may_save=self._last.doing != Doing.FAILED))
 
     def leaving(self, why: str) -> None:
         """Say that this node is being asked to go, before its ranks are: those of other nodes save at the same time.

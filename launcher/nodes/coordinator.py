@@ -163,7 +163,7 @@ class Coordinator:
                 self._propose("finished", status.generation, name)
             self._propose("gone", name, status.why, True, status.is_excluded, status.is_unhealthy)
         elif status.doing == Doing.ENDING:
-            self._propose("end", status.why, status.exit_code)
+            self._propose("end", status.why, status.exit_code, status.may_save)
         elif status.generation == membership.generation and membership.phase == Phase.RUNNING:
             # A node that has stopped the ranks of a running generation has had a failure, told or not.
             if status.doing in (Doing.FAILED, Doing.IDLE):

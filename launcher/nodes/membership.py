@@ -165,8 +165,9 @@ class Membership:
         self.phase, self.why, self.may_save, self.finished = Phase.RUNNING, "", False, set()
         self.version += 1
 
-    def _end(self, why: str, exit_code: int) -> None:
-        self.phase, self.why, self.exit_code, self.may_save = Phase.ENDED, why, exit_code, False
+    def _end(self, why: str, exit_code: int, may_save: bool = False) -> None:
+        self.may_save = may_save and (self.phase == Phase.RUNNING or self.may_save)
+        self.phase, self.why, self.exit_code = Phase.ENDED, why, exit_code
         self.version += 1
 
     def _over(self, why: str, may_save: bool) -> None:

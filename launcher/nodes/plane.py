@@ -51,6 +51,7 @@ class PlaneSettings(NamedTuple):
         contacts: Where to find the job.
         policy: The user's.
         founds: Whether this node begins the job.
+        last_stop_ns: How long its ranks may take to end once the job has.
     """
 
     run_id: str
@@ -63,6 +64,7 @@ class PlaneSettings(NamedTuple):
     contacts: tuple[Address, ...]
     policy: Policy
     founds: bool
+    last_stop_ns: int = 0
 
 
 class FailureListener(Protocol):
@@ -114,6 +116,7 @@ class Plane:
         self.changed_ns = 0
         """When what is known of the job has changed last, on ``CLOCK_MONOTONIC``."""
         self._fence_ns: int | None = None
+        self._deadline_ns: int | None = None
         self._refusal = ("", False)
         self._is_released = False
         self._is_closing = False
@@ -270,8 +273,10 @@ class Plane:
     def _publish(self, taken: Status) -> None:
         protocol = self._protocol
         view, fence_ns = protocol.view, protocol.session.fence_ns
-        if fence_ns is not None and fence_ns != self._fence_ns:
-            self._on_lease(fence_ns)
+        deadline_ns = protocol.session.deadline_ns(self._settings.last_stop_ns)
+        if deadline_ns is not None and deadline_ns != self._deadline_ns:
+            self._deadline_ns = deadline_ns
+            self._on_lease(deadline_ns)
         with self._lock:
             has_changed = view != self._view
             self._view, self._fence_ns = view, fence_ns

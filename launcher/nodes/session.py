@@ -52,6 +52,8 @@ class Session:
         self._last_stamp_ns = 0
         self._answered_ns = now_ns
         self._silent_until_ns = now_ns
+        self._ended_ns: int | None = None
+        """When this node has learned that the job has ended."""
         self._sought_ns = now_ns
         """Since when this node has been looking for a job: what was granted to it before is another one's."""
         self._attempt = 0
@@ -71,6 +73,19 @@ class Session:
             return None
         return self._lease_base_ns + self._lease_ns - min(self._lease_ns // 5, 1_000_000_000)
 
+    def deadline_ns(self, last_stop_ns: int) -> int | None:
+        """Return when this node's ranks are to be killed if they still run then; None before the first lease.
+
+        That is when its lease has run out, as long as another generation may follow. Once the nodes have agreed that
+        the job has ended none can: ranks may save although the other launchers have ended, and leases with them.
+
+        Args:
+            last_stop_ns: How long the ranks of a job that has ended may take, from when this node has learned of it.
+        """
+        if self.fence_ns is None or self._ended_ns is None:
+            return self.fence_ns
+        return max(self.fence_ns, self._ended_ns + last_stop_ns)
+
     def holds_lease(self, now_ns: int) -> bool:
         """Return whether ranks may be started: a view that arrives late must not start what others have replaced."""
         return self.fence_ns is not None and now_ns < self.fence_ns
@@ -82,7 +97,7 @@ class Session:
             now_ns: The monotonic clock.
             silent_until_ns: Say nothing before. Whoever might still count on this node has missed it by then.
         """
-        self._lease_base_ns = self.leader = self.view = None
+        self._lease_base_ns = self._ended_ns = self.leader = self.view = None
         self.voters, self._voters_index, self.job = {}, -1, ""
         self._sought_ns = now_ns + 1  # stamps of before are smaller
         self._last_stamp_ns = max(self._last_stamp_ns, now_ns)
@@ -135,6 +150,8 @@ class Session:
         if view is None or (self.view is not None and view.version <= self.view.version):
             return False
         self.view = view
+        if view.phase == Phase.ENDED:
+            self._ended_ns = now_ns
         if self.status.doing == Doing.IDLE or view.phase == Phase.ENDED:
             self._renew(now_ns)  # what it says counts only from who has seen the view
         return True

@@ -43,6 +43,7 @@ class Status(NamedTuple):
             generation; -1 where there is none, or nobody asks.
         has_finished: For ``left``: all of its ranks had ended with 0 before, so that those of others may go on.
         is_unhealthy: For ``left``: a health check has failed. It may come back, but counts as lost once more.
+        may_save: For ``ending``: nothing has failed, so that ranks may save before they end.
     """
 
     doing: str
@@ -54,6 +55,7 @@ class Status(NamedTuple):
     saved: int = -1
     has_finished: bool = False
     is_unhealthy: bool = False
+    may_save: bool = False
 
 
 class View(NamedTuple):

@@ -219,6 +219,32 @@ def test_a_request_to_shut_down_ends_both_nodes(launch_nodes: Callable[..., list
     assert all(len(node.events("started")) == 1 for node in nodes)
 
 
+def test_ranks_of_a_job_that_is_ended_on_request_save_for_longer_than_a_lease(
+    launch_nodes: Callable[..., list[Any]], tmp_path: Path
+) -> None:
+    """The other launcher, which leads, has ended by then: nobody grants a lease any more."""
+    nodes = launch_nodes("requests_and_saves.py", 4, tmp_path / "ready", nproc=1, first_is_host=True, node_lease=1)
+
+    assert [node.wait(60) for node in nodes] == [1, 1]
+    assert "rank 1 has saved" in nodes[1].stdout
+    assert "cut off" not in nodes[1].stderr
+
+
+def test_the_peers_of_a_rank_that_fails_for_the_last_time_get_as_long_on_each_node(
+    launch_nodes: Callable[..., list[Any]],
+) -> None:
+    nodes = launch_nodes(
+        *("loop.py", "--until-file", "never", "--ignore-sigterm"),
+        nproc=1,
+        options=("--max-restarts", 0),
+        faults="exit:rank=0,step=3",
+    )
+
+    assert [node.wait(60) for node in nodes] == [1, 1]
+    assert all("to save and end" not in node.stderr for node in nodes)
+    assert sum("did not end when asked; killed" in node.stderr for node in nodes) == 1
+
+
 def test_a_hang_on_one_node_is_one_incident_and_a_restart_of_both(launch_nodes: Callable[..., list[Any]]) -> None:
     nodes = launch_nodes(
         *("loop.py", "--until-stopped"),

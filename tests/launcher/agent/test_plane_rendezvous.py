@@ -207,7 +207,9 @@ def test_an_unhealthy_node_does_not_join(plane: FakePlane) -> None:
         (BASE._replace(phase=Phase.STOPPING), 1, True),
         (BASE._replace(phase=Phase.STOPPING, may_save=True), 1, False),
         (BASE._replace(generation=1), 1, True),
-        (BASE._replace(phase=Phase.ENDED, exit_code=1), 0, False),
+        (BASE._replace(phase=Phase.ENDED, exit_code=1), 0, True),
+        (BASE._replace(phase=Phase.ENDED, exit_code=1, may_save=True), 0, False),
+        (BASE._replace(phase=Phase.ENDED, exit_code=0), 0, False),
     ],
 )
 def test_a_generation_is_over_when_the_nodes_agree_so(plane: FakePlane, view: View, waiting: int, failed: bool) -> None:
@@ -296,6 +298,18 @@ def test_a_job_that_another_node_has_ended_is_told_with_the_reason(plane: FakePl
     plane.views = [BASE._replace(phase=Phase.ENDED, exit_code=1, why="a rank asked for it")]
 
     assert rendezvous.ended_by_peer() == "a rank asked for it"
+
+
+@pytest.mark.parametrize("has_failed", [False, True])
+def test_whoever_ends_the_job_says_whether_ranks_elsewhere_may_save(plane: FakePlane, has_failed: bool) -> None:
+    rendezvous = rendezvous_of(plane)
+    rendezvous.next_rendezvous()
+    if has_failed:
+        rendezvous.note_failure("a rank failed")
+
+    rendezvous.end("no restart is left" if has_failed else "a rank asked for it")
+
+    assert (plane.said[-1].doing, plane.said[-1].may_save) == (Doing.ENDING, not has_failed)
 
 
 def test_a_node_leaves_only_when_its_ranks_have(plane: FakePlane) -> None:

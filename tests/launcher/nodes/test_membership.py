@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -117,6 +118,18 @@ def test_an_end_is_final() -> None:
     ):
         assert not job.does(*command)
     assert (job.membership.why, job.membership.exit_code) == ("enough", 7)
+
+
+@pytest.mark.parametrize(("failure", "may_save"), [((), True), ((("failed", 0, "b", "a rank failed on b"),), False)])
+def test_ranks_of_a_job_that_is_ended_may_save_if_nothing_has_failed(failure: tuple[Any, ...], may_save: bool) -> None:
+    job = Job("a", "b")
+    for command in failure:
+        job.does(*command)
+    assert job.does("end", "enough", 1, True)
+    assert job.membership.may_save is may_save
+    other = Job("a", "b")
+    assert other.does("end", "a rank failed on b and no restart is left", 1, False)
+    assert not other.membership.may_save
 
 
 def test_a_member_that_is_gone_ends_its_generation_and_another_node_does_not() -> None:

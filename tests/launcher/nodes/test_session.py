@@ -65,6 +65,24 @@ def test_a_lease_runs_from_when_it_was_asked_for_and_a_fifth_of_it_is_left() -> 
     assert not session.holds_lease(900 * MS)
 
 
+def test_ranks_of_a_job_that_has_ended_may_save_although_nobody_grants_a_lease_any_more() -> None:
+    session = make()
+    session.granted("l", grant(100 * MS, seen=view(1)), 100 * MS)
+    assert session.deadline_ns(5000 * MS) == session.fence_ns == 900 * MS
+    session.granted("l", grant(200 * MS, seen=view(2, Phase.ENDED)), 300 * MS)
+    assert session.deadline_ns(5000 * MS) == 5300 * MS
+    assert session.deadline_ns(10 * MS) == session.fence_ns == 1000 * MS
+
+
+def test_the_end_of_a_job_counts_for_none_that_is_found_later() -> None:
+    session = make()
+    session.granted("l", grant(100 * MS, seen=view(1, Phase.ENDED)), 100 * MS)
+    session.start_over(200 * MS)
+    assert session.deadline_ns(5000 * MS) is None
+    session.granted("l", grant(300 * MS, seen=view(1)), 300 * MS)
+    assert session.deadline_ns(5000 * MS) == 1100 * MS
+
+
 def test_at_most_a_second_is_left() -> None:
     session = make(lease_ns=60_000 * MS)
     session.granted("l", grant(0), 0)

@@ -146,8 +146,8 @@ MUTANTS_OF_NOTICES = (
     _mutant(
         "detection begins when it is over",
         "launcher/records/restart_times",
-        "        min([seen[0].at_ns, asked[0].at_ns, *deadlines]),\n",
-        "        seen[0].at_ns,\n",
+        "        min([*seen_ns, asked_ns, *deadlines]),\n",
+        "        min([*seen_ns, asked_ns]),\n",
         _TIMES,
     ),
     _mutant(

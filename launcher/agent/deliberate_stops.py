@@ -139,6 +139,8 @@ def end_requests(
         seconds: How long its ranks may take to end.
     """
     views, workers = current.views(), current.processes
+    if not workers.failed:  # else that was written with the failure
+        resources.events.write("asked", generation=current.number)
     errors = {n: e for n, e in current.errors().items() if e.is_deliberate and e.is_current(views[n])}
     if not errors or workers.failed:
         current.stop_judging()

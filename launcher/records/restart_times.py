@@ -6,7 +6,7 @@ belong to one run. The clocks of machines may differ; a part that would end befo
 The parts of a restart follow one another without a gap:
 
 * *detection*: from the deadline that a hung rank has missed, or from when the end of a rank was seen, until its peers
-  are asked to end;
+  are asked to end; where no rank of the folder's nodes has failed, from when these nodes have learned of it;
 * *stop*: until the last process of the generation is gone;
 * *rendezvous*: until the nodes have met again;
 * *start*: until every rank of the next generation has shown its first sign of life; where one never does (it has no
@@ -15,11 +15,13 @@ The parts of a restart follow one another without a gap:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from launcher.records.event_files import DatedEvent
 from launcher.records.verdicts import SPARED, was_taken_back
+from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["PARTS", "Restart", "Run", "runs_of"]
 
@@ -121,14 +123,16 @@ def _restart(number: int, before: Sequence[DatedEvent], after: Sequence[DatedEve
         culprits = tuple(rank for rank in told.facts.get("culprits") or () if type(rank) is int)
     started, met = _named(after, "started"), _named(after, "rendezvous") or _named(after, "started")
     stopped = _named(before, "stopped") or met
-    asked = _named(before, "asked") or _named(before, "failure") or _named(before, "seen") or stopped
-    seen = _named(before, "seen") or asked
+    known_ns = _learned_ns(after)
+    seen_ns = [event.at_ns for event in _named(before, "seen")] or known_ns
+    asked = _named(before, "asked") or _named(before, "failure")
+    asked_ns = next(iter([event.at_ns for event in asked] or seen_ns), stopped[0].at_ns)
     deadlines = [_moved(event, event.facts["deadline_ns"]) for event in incidents if event.facts.get("deadline_ns")]
     phases = _named(after, "phases")
     signs = [_moved(event, at_ns) for event in phases for at_ns in _signs(event)]
     times = [
-        min([seen[0].at_ns, asked[0].at_ns, *deadlines]),
-        asked[0].at_ns,
+        min([*seen_ns, asked_ns, *deadlines]),
+        asked_ns,
         stopped[-1].at_ns,
         met[-1].at_ns,
         max([started[-1].at_ns, *signs]),
@@ -150,6 +154,16 @@ def _incidents(events: Sequence[DatedEvent]) -> list[DatedEvent]:
         for event in _named(events, "hang", "failure")
         if not was_taken_back(event.facts, spared.get(event.path, ()))
     ]
+
+
+def _learned_ns(after: Iterable[DatedEvent]) -> list[int]:
+    """Return when nodes have learned that the generation before was over, the earliest first."""
+    restarted = [(event.at_ns, event.facts.get("seconds")) for event in _named(after, "restarted")]
+    return sorted(at_ns - round(each * NS_PER_SECOND) for at_ns, each in restarted if _is_duration(each))
+
+
+def _is_duration(value: Any) -> TypeGuard[float]:
+    return type(value) in (int, float) and 0 <= value < math.inf
 
 
 def _signs(phases: DatedEvent) -> list[int]:

@@ -63,6 +63,7 @@ def test_a_failure_on_one_node_restarts_both_under_one_number(launch_nodes: Call
         assert [event["generation"] for event in node.events("started")] == [0, 1]
         assert "is done in generation 1" in node.stdout
     assert sum(len(node.incidents()) for node in nodes) == 1
+    assert [event["generation"] for node in nodes for event in node.events("asked")] == [0, 0]
 
 
 def test_the_budget_is_one_for_all_nodes(launch_nodes: Callable[..., list[Any]]) -> None:

@@ -189,7 +189,7 @@ def test_a_verdict_that_was_told_before_the_nodes_change_is_read_before_it_would
     made.condemned.clear()
     made.verdict(3, 0)
     made.agent._stop_workers(made.agent._worker_group)
-    assert [name for name, _ in made.events] == ["hang"]
+    assert [name for name, _ in made.events] == ["hang", "asked"]
 
 
 # ---- restarts -------------------------------------------------------------------------------------------

@@ -141,7 +141,34 @@ def test_a_change_of_nodes_is_no_failure_and_a_lone_rank_is_asked_for_nothing(tm
     (run,) = runs_of(dated_events(tmp_path))
     (restart,) = run.restarts
     assert (restart.kind, restart.cause) == ("membership", "the change of nodes")
-    assert seconds(run) == [0.0, 0.0, 0.5, 0.0]
+    assert seconds(run) == [0.0, 0.5, 0.5, 0.0]
+
+
+def test_a_node_that_has_seen_no_rank_end_begins_when_it_has_learned_of_the_failure(tmp_path: Path) -> None:
+    old, new = {"generation": 0}, {"generation": 1}
+    lines = [("began", 0.0, {}), ("started", 1.0, old), ("asked", 5.2, old), ("stopped", 5.5, old), ("started", 6, new)]
+    write(
+        tmp_path,
+        "events.jsonl",
+        *lines,
+        ("restarted", 6.0, {**new, "cause": "the failure of another node", "seconds": 1}),
+    )
+    ((restart,),) = (run.restarts for run in runs_of(dated_events(tmp_path)))
+    assert restart.times_ns[0] == WALL + 5 * S
+    assert seconds(runs_of(dated_events(tmp_path))[0]) == [0.2, 0.3, 0.5, 0.0]
+
+
+@pytest.mark.parametrize("damaged", [None, "x", True, -1, float("nan"), float("inf")])
+def test_a_time_of_learning_that_is_no_duration_is_passed_over(tmp_path: Path, damaged: Any) -> None:
+    old, new = {"generation": 0}, {"generation": 1}
+    lines = [("began", 0.0, {}), ("started", 1.0, old), ("stopped", 5.0, old), ("started", 5.5, new)]
+    write(
+        tmp_path,
+        "events.jsonl",
+        *lines,
+        ("restarted", 5.5, {**new, "cause": "the change of nodes", "seconds": damaged}),
+    )
+    assert seconds(runs_of(dated_events(tmp_path))[0]) == [0.0, 0.0, 0.5, 0.0]
 
 
 def test_a_verdict_that_was_taken_back_has_not_ended_the_generation(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from launcher.agent.child_state import state_of
 from launcher.agent.exporter_settings import ExporterSettings
+from launcher.processes.child_state import state_of
 from launcher.records.console import INFO, announce
 from resilience_core.config.schema import FaultToleranceConfig
 from resilience_core.errors import ConfigError

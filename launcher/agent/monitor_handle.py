@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from launcher.agent.child_state import state_of
 from launcher.agent.monitor_orders import OrderBook
 from launcher.agent.py_spy import find_py_spy
 from launcher.health.nvml import find_bindings
@@ -39,6 +38,7 @@ from launcher.monitor.messages import (
 )
 from launcher.monitor.replacement_rules import ReplacementRules
 from launcher.nodes.fence import LeaseWord
+from launcher.processes.child_state import state_of
 from launcher.processes.evidence import state_phrase
 from launcher.processes.message_format import MessageError
 from launcher.records import console

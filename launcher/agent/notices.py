@@ -61,8 +61,8 @@ class Notices:
 
     @property
     def pids(self) -> set[int]:
-        """The process that tells events, where there is one."""
-        return set() if self._handle is None else {self._handle.pid}
+        """The process that tells events, where there is one, and those before it that are not gone."""
+        return set() if self._handle is None else self._handle.pids
 
     def start(self, config: FaultToleranceConfig, on_problem: Callable[[str], None]) -> None:
         """Start the process that tells events, where there is somebody to tell.
@@ -77,6 +77,15 @@ class Notices:
             self._handle = CallerHandle(config.on_event, config.on_event_timeout, on_problem)
         except (OSError, RuntimeError) as error:  # no process, or no thread
             on_problem(f"--ft-on-event: no process can be started that tells events ({error}); none is told")
+
+    def due_seconds(self) -> float | None:
+        """See :meth:`.CallerHandle.due_seconds`."""
+        return None if self._handle is None else self._handle.due_seconds()
+
+    def tend(self) -> None:
+        """See :meth:`.CallerHandle.tend`."""
+        if self._handle is not None:
+            self._handle.tend()
 
     def close(self) -> None:
         """Wait a moment for what is still to be told."""

@@ -114,7 +114,7 @@ def open_plane(job: LaunchJob, launch_config: Any, resources: AgentResources) ->
 
     return PlaneRendezvous(
         *(plane, launch_config.run_id, endpoint, 0, timeout, join_seconds, health, on_end),
-        tend=lambda: None if resources.exporter is None else resources.exporter.tend(),
+        tend=resources.tend_helpers,
         tells_saves=policy.joins_at_checkpoint,
     )
 

@@ -105,6 +105,16 @@ class AgentResources:
         pids |= set() if self.exporter is None else self.exporter.pids
         return pids if fence is None else pids | {fence}
 
+    def dues_of_helpers(self) -> list[float | None]:
+        """Return in how many seconds to call :meth:`tend_helpers`; None for what needs nothing."""
+        return [self.notices.due_seconds(), None if self.exporter is None else self.exporter.due_seconds()]
+
+    def tend_helpers(self) -> None:
+        """Replace what tells events or serves metrics where it has ended or is stopped."""
+        self.notices.tend()
+        if self.exporter is not None:
+            self.exporter.tend()
+
     def on_disk(self, what: str, call: Callable[[], T], otherwise: T) -> T:
         """Return the result of what must touch a disk; ``otherwise`` where it does not answer or fails."""
         try:

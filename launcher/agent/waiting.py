@@ -36,9 +36,7 @@ def wait_for(resources: AgentResources, pidfds: Collection[int], timeout_seconds
     poller = select.poll()
     for descriptor in {*pidfds, *idle, reports, requests, resources.signals.descriptor}:
         poller.register(descriptor, select.POLLIN)
-    dues = [timeout_seconds, resources.starter.due_seconds()]
-    if resources.exporter is not None:
-        dues.append(resources.exporter.due_seconds())
+    dues = [timeout_seconds, resources.starter.due_seconds(), *resources.dues_of_helpers()]
     due = min((each for each in dues if each is not None), default=None)
     timeout = None if due is None else max(0, round(due * 1000 + 0.5))
     ready = {descriptor for descriptor, _ in poller.poll(timeout)}
@@ -46,8 +44,7 @@ def wait_for(resources: AgentResources, pidfds: Collection[int], timeout_seconds
         resources.signals.drain()
     if ready.intersection(idle) or resources.starter.due_seconds() == 0:
         resources.starter.maintain()
-    if resources.exporter is not None:
-        resources.exporter.tend()
+    resources.tend_helpers()
     return Woken(ready.intersection(pidfds), by_signal, reports in ready, requests in ready)
 
 

@@ -32,27 +32,29 @@ from launcher.notices.target import parse_target
 from resilience_core.system import prctl
 from resilience_core.system.proc import lower_session_priority
 
-__all__ = ["LAST_SECONDS", "MESSAGE_SIZE", "MOST_WAITING", "main"]
+__all__ = ["LAST_SECONDS", "MESSAGE_SIZE", "MOST_WAITING", "TOLD", "main"]
 
 LAST_SECONDS = 2.0
 """How long events that are not told yet may hold up the end of the launcher."""
 MOST_WAITING = 8
 """How many events may wait for the one that is being told; beyond that the oldest are dropped."""
 MESSAGE_SIZE = 1 << 17
+TOLD = b"\0"
+"""What a message to the launcher begins with that is no text but the number of an event whose call is over."""
 _NAME = "ft_on_event"
 _NICENESS = 10
 
 
 class _Caller:
-    """Args: the socket to the launcher, what to call, and how long a call may take, seconds."""
+    """Args: the socket to the launcher, what to call, how long a call may take, and the number that was told last."""
 
-    def __init__(self, channel: socket.socket, target: str, timeout_seconds: float) -> None:
+    def __init__(self, channel: socket.socket, target: str, timeout_seconds: float, last_number: int) -> None:
         self._channel = channel
         self._target = parse_target(target)
         self._timeout = timeout_seconds
         self._waiting: collections.deque[dict[str, Any]] = collections.deque()
-        self._last_number = 0
-        """Of the event that was told last."""
+        self._last_number = last_number
+        """Of the event that was told last, by this process or by one before it."""
         self._call: Call | None = None
         self._end_at: float | None = None
         """When to stop, once the launcher has ended; on ``time.monotonic()``."""
@@ -105,6 +107,7 @@ class _Caller:
             self._call = None
             if (problem := call.end(has_ended=has_ended)) is not None:
                 self._report("failed" if has_ended else "slow", f"{problem} (event '{call.event}')")
+            self._send(TOLD + str(self._last_number).encode())
 
     def _receive(self) -> None:
         while True:
@@ -147,9 +150,11 @@ class _Caller:
         if kind in self._said:
             return
         self._said.add(kind)
+        self._send(f"--ft-on-event {self._target}: {text} (said once)".encode(errors="replace"))
+
+    def _send(self, raw: bytes) -> None:
         with contextlib.suppress(OSError):
-            said = f"--ft-on-event {self._target}: {text} (said once)"
-            self._channel.send(said.encode(errors="replace"), socket.MSG_DONTWAIT)
+            self._channel.send(raw, socket.MSG_DONTWAIT)
 
 
 def _document(raw: bytes) -> dict[str, Any] | None:
@@ -179,7 +184,8 @@ def main(arguments: list[str]) -> None:
     """Call until the launcher has ended.
 
     Args:
-        arguments: The descriptor of the socket, what to call, and how long a call may take, seconds.
+        arguments: The descriptor of the socket, what to call, how long a call may take, seconds, and the number of the
+            event that was told last.
     """
     # A signal to all processes of a job is none to us. Handlers, since a command would inherit that one is ignored.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
@@ -191,4 +197,4 @@ def main(arguments: list[str]) -> None:
     prctl.die_with_parent(signal.SIGCONT)  # no end: it has events to tell, and would never do so if it was stopped
     with socket.socket(fileno=int(arguments[0])) as channel:
         os.set_inheritable(channel.fileno(), False)
-        _Caller(channel, arguments[1], float(arguments[2])).run()
+        _Caller(channel, arguments[1], float(arguments[2]), int(arguments[3])).run()

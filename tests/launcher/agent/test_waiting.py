@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from launcher.agent.resources import AgentResources
 from launcher.agent.waiting import wait_for
 
 PATIENCE = 60.0
@@ -30,7 +31,8 @@ def resources_of(descriptor: int, exporter: Any) -> Any:
         control=speaker,
         signals=SimpleNamespace(descriptor=descriptor),
         starter=SimpleNamespace(descriptors=list, due_seconds=lambda: None, maintain=lambda: None),
-        exporter=exporter,
+        dues_of_helpers=lambda: [exporter.due_seconds()],
+        tend_helpers=exporter.tend,
     )
 
 
@@ -44,7 +46,17 @@ def test_what_serves_metrics_is_looked_after_whatever_is_waited_for(silent: int,
     assert woken == (set(), False, False, False)
 
 
-def test_without_metrics_or_with_none_any_more_the_time_is_up_when_it_is(silent: int) -> None:
+def test_with_no_metrics_any_more_the_time_is_up_when_it_is(silent: int) -> None:
     lost = SimpleNamespace(due_seconds=lambda: None, tend=lambda: None)
-    for exporter in (None, lost):
-        assert wait_for(resources_of(silent, exporter), [], 0.0).ended == set()
+    assert wait_for(resources_of(silent, lost), [], 0.0).ended == set()
+
+
+def test_resources_look_after_what_tells_events_and_what_serves_metrics() -> None:
+    calls: list[str] = []
+    notices = SimpleNamespace(due_seconds=lambda: 1.0, tend=lambda: calls.append("events"))
+    exporter = SimpleNamespace(due_seconds=lambda: 2.0, tend=lambda: calls.append("metrics"))
+    for served, dues in ((None, [1.0, None]), (exporter, [1.0, 2.0])):
+        resources: Any = SimpleNamespace(notices=notices, exporter=served)
+        assert AgentResources.dues_of_helpers(resources) == dues
+        AgentResources.tend_helpers(resources)
+    assert calls == ["events", "events", "metrics"]

@@ -23,6 +23,7 @@ from launcher.notices.call import Call, CannotCallError
 from launcher.notices.caller import LAST_SECONDS, MESSAGE_SIZE, MOST_WAITING
 from launcher.notices.handle import _KILL_SECONDS, _PROGRAM, CallerHandle
 from launcher.notices.target import parse_target
+from launcher.processes.child_state import state_of
 from launcher.processes.proc import all_pids, environment_entries, process_status
 from resilience_core.system.installation import HOME
 
@@ -173,7 +174,7 @@ def test_a_launcher_that_ends_without_having_read_a_problem_loses_no_event(told:
             str(theirs.fileno()),
             f"{sys.executable} -S {path}",
         ]
-        process = subprocess.Popen([*command, "60"], pass_fds=[theirs.fileno()], stderr=subprocess.PIPE)
+        process = subprocess.Popen([*command, "60", "0"], pass_fds=[theirs.fileno()], stderr=subprocess.PIPE)
         theirs.close()
         ours.send(b"no event")
         assert select.select([ours], [], [], PATIENCE)[0]  # what it says of that is there, and is not read
@@ -367,7 +368,75 @@ def test_signals_to_the_whole_job_do_not_end_it(told: Told) -> None:
     assert os.getpgid(handle.pid) == handle.pid != os.getpgid(0)
 
 
-def test_one_that_is_killed_or_stopped_is_said_once_and_waits_for_nobody(told: Told) -> None:
+def has_stopped(pid: int) -> bool:
+    return (status := process_status(pid)) is not None and status.is_stopped
+
+
+def look(handle: CallerHandle) -> None:
+    """Have it looked at now, however short ago the last look was."""
+    handle._looked = 0.0
+    handle.tend()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_one_that_is_killed_or_stopped_is_replaced_and_what_it_has_not_taken_is_told(
+    told: Told, number: signal.Signals
+) -> None:
+    handle = told.start(WRITES)
+    told.tell(handle, 1, 2)
+    told.until(lambda: handle._last_told == 2, "word of what was told")
+    former = handle.pid
+    os.kill(former, number)
+    told.until(lambda: state_of(handle._process) is not None, "end")
+    told.tell(handle, 3)
+    assert handle.due_seconds() == 0.0
+    handle.tend()
+    assert handle.pid != former
+    told.until(lambda: handle.pids == {handle.pid}, "end of the one before")
+    told.tell(handle, 4)
+    documents = [json.loads(line)[1] for line in told.lines(4)]
+    assert [(each["number"], each["dropped"]) for each in documents] == [(1, 0), (2, 0), (3, 0), (4, 0)]
+    (problem,) = told.problems
+    what = "was stopped" if number == signal.SIGSTOP else "has ended (signal 9)"
+    assert f"process {former}, which tells events, {what}; another one goes on" in problem
+
+
+def test_what_one_had_taken_and_not_told_is_counted(told: Told) -> None:
+    handle = told.start("import os, time\nopen('begun', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)")
+    told.tell(handle, 1, 2)
+    told.until((told.folder / "begun").exists, "first call")
+    os.kill(handle.pid, signal.SIGKILL)
+    told.until(lambda: state_of(handle._process) is not None, "end")
+    (told.folder / "command.py").write_text(textwrap.dedent(WRITES))
+    look(handle)
+    told.tell(handle, 3)
+    assert json.loads(told.lines(1)[-1])[1]["number"] - json.loads(told.lines(1)[-1])[1]["dropped"] == 1
+
+
+def test_one_that_ends_again_and_again_is_given_up(told: Told) -> None:
+    handle = told.start(WRITES)
+    for _ in range(6):
+        os.kill(handle.pid, signal.SIGKILL)
+        told.until(lambda: state_of(handle._process) is not None, "end")
+        look(handle)
+    assert len(told.problems) == 2
+    assert "as 5 before it; no event is told any more" in told.problems[1]
+    assert handle.due_seconds() is None
+    told.tell(handle, 1, 2)
+    assert len(told.problems) == 2
+
+
+def test_where_no_other_can_be_started_it_is_said(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = told.start(WRITES)
+    os.kill(handle.pid, signal.SIGKILL)
+    told.until(lambda: state_of(handle._process) is not None, "end")
+    monkeypatch.setattr(handle, "_start", lambda: os.open("/nowhere", os.O_RDONLY))
+    look(handle)
+    (problem,) = told.problems
+    assert "no other can be started (No such file or directory); no event is told any more" in problem
+
+
+def test_one_that_is_stopped_and_full_is_said_once_and_waits_for_nobody(told: Told) -> None:
     handle = told.start(WRITES)
     told.tell(handle, 1)
     told.lines(1)
@@ -376,20 +445,30 @@ def test_one_that_is_killed_or_stopped_is_said_once_and_waits_for_nobody(told: T
         handle.tell({"event": "incident", "number": number, "text": "x" * 10_000})
     (problem,) = told.until(lambda: told.problems, "problem")
     assert "does not go on" in problem
-    os.kill(handle.pid, signal.SIGKILL)
-    told.until(lambda: len(told.problems) == 2, "second problem")
-    assert "has ended; no event is told any more" in told.problems[1]
-    told.tell(handle, 200, 201)
-    assert len(told.problems) == 2
 
 
-def test_one_that_is_stopped_at_the_end_is_said_and_not_waited_for(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command may stop it by mistake; its events are lost, and somebody has to hear of it."""
+def test_one_that_is_stopped_at_the_end_is_replaced_and_what_waits_is_told(told: Told) -> None:
+    """A command may stop it by mistake."""
+    handle = told.start(WRITES)
+    told.tell(handle, 1)
+    told.until(lambda: handle._last_told == 1, "word of what was told")
+    os.kill(handle.pid, signal.SIGSTOP)
+    told.until(lambda: has_stopped(handle.pid), "stop")
+    told.tell(handle, 2)
+    handle.close()
+    assert len(told.lines(2)) == 2
+
+
+def test_one_that_is_stopped_after_the_last_look_is_said_and_not_waited_for(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its events are lost, and somebody has to hear of it."""
     handle = told.start(WRITES)
     told.tell(handle, 1)
     told.lines(1)
     os.kill(handle.pid, signal.SIGSTOP)
-    told.until(lambda: (status := process_status(handle.pid)) is not None and status.is_stopped, "stop")
+    told.until(lambda: has_stopped(handle.pid), "stop")
+    monkeypatch.setattr(handle, "_ensure", lambda: None)
     told.tell(handle, 2)
     waited: list[float] = []
     wait = handle._process.wait

@@ -8,6 +8,7 @@ all of it off. Needs the extra ``telemetry``; this module is imported where it i
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
 import time
@@ -19,13 +20,16 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from resilience_core.errors import ConfigError
+from resilience_core.span_exporters import LONGEST_MAKE_SECONDS, LateExporter, WatchedExporter
 
 __all__ = ["Ended", "Ending", "Provider", "context_of", "exporters_of", "provider_of", "shared_provider"]
+
+logger = logging.getLogger(__name__)
 
 _GROUP = "opentelemetry_traces_exporter"
 """Entry points by which installed exporters are found; part of OpenTelemetry's specification for Python."""
@@ -38,43 +42,32 @@ _OTLP = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 def shared_provider(environ: Mapping[str, str] = os.environ) -> trace.TracerProvider:
     """Return the provider that this process has, or, where nobody has set one, make it and set it.
 
+    Its exporters are made meanwhile; one that cannot be made, or takes long for it, is named in a warning.
+
     Raises:
         ConfigError: The exporter that the environment names is not installed.
     """
     current = trace.get_tracer_provider()
     if isinstance(current, TracerProvider) or type(current).__name__ != "ProxyTracerProvider":
         return current
-    made = provider_of(environ)
-    atexit.register(Ending(made).finish, _LONGEST_END_SECONDS)  # a rank must not be late for its spans
+    made = provider_of(environ, make_seconds=None)
+    atexit.register(_finish, Ending(made))
     trace.set_tracer_provider(made)
     return made
 
 
-class _WatchedExporter(SpanExporter):
-    """Passes spans on, and counts those that were taken."""
-
-    def __init__(self, exporter: SpanExporter) -> None:
-        self._exporter = exporter
-        self.sent = 0
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        result = self._exporter.export(spans)  # one that raises is logged by the SDK
-        if result is SpanExportResult.SUCCESS:
-            self.sent += len(spans)
-        return result
-
-    def shutdown(self) -> None:
-        self._exporter.shutdown()
-
-    def force_flush(self, timeout_millis: int = 30000) -> bool:
-        return self._exporter.force_flush(timeout_millis)
+def _finish(ending: Ending) -> None:
+    """End the provider of a rank, which must not be late for its spans."""
+    ended = ending.finish(_LONGEST_END_SECONDS)
+    if not ended.is_over and ended.lost:
+        logger.warning("%d span(s) were not exported within %g s of the end", ended.lost, _LONGEST_END_SECONDS)
 
 
 class _Export(BatchSpanProcessor):
     """What goes to one exporter. The SDK does not say whether an export has failed, nor what its queue has dropped."""
 
     def __init__(self, exporter: SpanExporter, queue_size: int | None) -> None:
-        self._watched = _WatchedExporter(exporter)
+        self._watched = WatchedExporter(exporter)
         self._handed_over = 0
         super().__init__(self._watched, max_queue_size=queue_size)
 
@@ -82,6 +75,14 @@ class _Export(BatchSpanProcessor):
         if span.context is not None and span.context.trace_flags.sampled:
             self._handed_over += 1
         super().on_end(span)
+
+    def end(self) -> None:
+        """Export what is left, and shut the exporter down."""
+        try:
+            self.force_flush()
+            self.shutdown()  # type: ignore[no-untyped-call]
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - an installed package may raise anything
+            self._watched.tell_failure(error)
 
     @property
     def lost(self) -> int:
@@ -130,8 +131,7 @@ class Ending:
 
     def _run(self, export: _Export) -> None:
         self._asked.wait()
-        export.force_flush()
-        export.shutdown()  # type: ignore[no-untyped-call]
+        export.end()
 
     def finish(self, timeout_seconds: float) -> Ended:
         """Export what is left, and shut the exporters down."""
@@ -147,6 +147,7 @@ def provider_of(
     environ: Mapping[str, str] = os.environ,
     id_generator: IdGenerator | None = None,
     queue_size: int | None = None,
+    make_seconds: float | None = LONGEST_MAKE_SECONDS,
 ) -> Provider:
     """Make a provider whose spans go where the environment says. Whoever has it made ends it (:class:`Ending`).
 
@@ -154,6 +155,7 @@ def provider_of(
         environ: The variables; those that OpenTelemetry reads itself it takes from the process's environment.
         id_generator: Where traces and spans get their numbers from; random ones when None.
         queue_size: How many spans may wait for an exporter; as the environment says when None.
+        make_seconds: See :func:`exporters_of`.
 
     Raises:
         ConfigError: An exporter is not installed, or cannot be made as the environment describes it.
@@ -161,27 +163,32 @@ def provider_of(
     resource = Resource.create()
     if str(resource.attributes.get(SERVICE_NAME, _NO_NAME)).startswith(_NO_NAME):
         resource = resource.merge(Resource({SERVICE_NAME: "torch-resilience"}))
-    exporters = exporters_of(environ)
+    exporters = exporters_of(environ, make_seconds)
     try:
         return Provider(resource, id_generator, [_Export(exporter, queue_size) for exporter in exporters])
     except ValueError as error:
         raise ConfigError(f"OTEL_BSP_...: {error}") from error
 
 
-def exporters_of(environ: Mapping[str, str]) -> list[SpanExporter]:
+def exporters_of(environ: Mapping[str, str], make_seconds: float | None = LONGEST_MAKE_SECONDS) -> list[SpanExporter]:
     """Return the exporters that ``OTEL_TRACES_EXPORTER`` names, ``otlp`` by default; nothing for ``none``.
 
+    Args:
+        environ: The variables.
+        make_seconds: How long it may take to make each; None to have them made meanwhile, while spans wait. One that
+            cannot be made is named in a warning then.
+
     Raises:
-        ConfigError: One is not installed, or cannot be made.
+        ConfigError: One is not installed, or cannot be made in time.
     """
     names = [name.strip() for name in environ.get("OTEL_TRACES_EXPORTER", "").split(",") if name.strip()] or ["otlp"]
     is_disabled = environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     if is_disabled or [name.lower() for name in names] == ["none"]:
         return []
-    return [_exporter(name, environ) for name in dict.fromkeys(names)]
+    return [_exporter(name, environ, make_seconds) for name in dict.fromkeys(names)]
 
 
-def _exporter(name: str, environ: Mapping[str, str]) -> SpanExporter:
+def _exporter(name: str, environ: Mapping[str, str], make_seconds: float | None) -> SpanExporter:
     wanted = name
     if name == "otlp":
         protocol = environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -197,13 +204,10 @@ def _exporter(name: str, environ: Mapping[str, str]) -> SpanExporter:
             f"spans named {name!r} is installed (there is: {', '.join(sorted(offers)) or 'none'}); install {package}, "
             "or set OTEL_TRACES_EXPORTER"
         )
-    try:
-        made: SpanExporter = offer.load()()
-    except Exception as error:  # an installed package may raise anything
-        raise ConfigError(
-            f"the exporter {name!r} of OTEL_TRACES_EXPORTER cannot be made: {type(error).__name__}: {error}"
-        ) from error
-    return made
+    found = offer
+    if make_seconds is None:
+        return LateExporter(name, lambda: found.load()(), lambda error: logger.warning("%s; no span goes there", error))
+    return LateExporter(name, lambda: found.load()()).made(make_seconds)
 
 
 def context_of(environ: Mapping[str, str]) -> Context:

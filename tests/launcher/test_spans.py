@@ -150,7 +150,7 @@ class Hangs(SpanExporter):
     def shutdown(self):
         if {how!r} == "shutdown":
             time.sleep(3600)
-span_export.exporters_of = lambda environ: [Hangs()]
+span_export.exporters_of = lambda environ, seconds: [Hangs()]
 spans._LONGEST_END_SECONDS = 0.5
 sys.exit(spans.main([{str(tmp_path)!r}]))
 """
@@ -200,7 +200,7 @@ class Hangs(Fails):
     def export(self, spans):
         threading.Event().wait()
 others = {{"fails": [], "raises": [], "is one of two": [Hangs()], "goes well": [Fails()]}}
-span_export.exporters_of = lambda environ: [Fails(), *others[{how!r}]]
+span_export.exporters_of = lambda environ, seconds: [Fails(), *others[{how!r}]]
 spans._LONGEST_END_SECONDS = {seconds}
 code = spans.main([{folder!r}])
 print("ended by itself", flush=True)

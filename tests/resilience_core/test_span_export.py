@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from resilience_core import span_export
+from resilience_core import span_export, span_exporters
 from resilience_core.errors import ConfigError
 from resilience_core.span_export import Ended, Ending, exporters_of, provider_of
 
@@ -110,6 +110,73 @@ def test_an_exporter_that_cannot_be_made_is_refused(offers: dict[str, Any]) -> N
         exporters_of({"OTEL_TRACES_EXPORTER": "memory"})
 
 
+def test_an_exporter_that_is_not_made_in_time_is_refused(offers: dict[str, Any]) -> None:
+    may = threading.Event()
+    offers["memory"] = lambda: may.wait(PATIENCE) and InMemorySpanExporter()
+    with pytest.raises(ConfigError, match=r"the exporter 'memory' of OTEL_TRACES_EXPORTER was not made within 0\.01 s"):
+        exporters_of({"OTEL_TRACES_EXPORTER": "memory"}, 0.01)
+    may.set()
+
+
+def test_an_exporter_is_made_while_spans_wait_for_it(offers: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    may, made, warned = threading.Event(), InMemorySpanExporter(), threading.Event()
+    said: list[str] = []
+    monkeypatch.setattr(
+        span_exporters.logger, "warning", lambda text, *about: (said.append(text % about), warned.set())
+    )
+    offers["memory"] = lambda: made if may.wait(PATIENCE) else None
+    monkeypatch.setattr(span_exporters, "LONGEST_MAKE_SECONDS", 0.0)
+    provider = provider_of({"OTEL_TRACES_EXPORTER": "memory"}, make_seconds=None)
+    ending = Ending(provider)
+    provider.get_tracer("t").start_span("one").end()
+
+    assert ending.finish(0.0) == Ended(is_over=False, lost=1)
+    assert warned.wait(PATIENCE)
+    may.set()
+
+    assert ending.finish(PATIENCE) == Ended(is_over=True, lost=0)
+    assert [span.name for span in made.get_finished_spans()] == ["one"]
+    assert len(said) == 1
+    assert "the exporter 'memory' of OTEL_TRACES_EXPORTER was not made within 0 s; spans wait for it" in said[0]
+
+
+def test_an_exporter_that_cannot_be_made_meanwhile_is_named_and_takes_nothing(
+    offers: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> SpanExporter:
+        raise RuntimeError("no certificate")
+
+    offers["memory"] = fail
+    provider = provider_of({"OTEL_TRACES_EXPORTER": "memory"}, make_seconds=None)
+    ending = Ending(provider)
+    provider.get_tracer("t").start_span("one").end()
+
+    assert ending.finish(PATIENCE) == Ended(is_over=True, lost=1)
+    (said,) = caplog.messages
+    assert said.endswith("cannot be made: RuntimeError: no certificate; no span goes there")
+
+
+class Raises(SpanExporter):
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        raise RuntimeError("no export")
+
+    def shutdown(self) -> None:
+        raise SystemExit("no end")
+
+
+def test_an_exporter_that_raises_is_said_once_in_one_line(
+    offers: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    offers["memory"] = Raises
+    provider = provider_of({"OTEL_TRACES_EXPORTER": "memory"})
+    ending = Ending(provider)
+    provider.get_tracer("t").start_span("one").end()
+
+    assert ending.finish(PATIENCE) == Ended(is_over=True, lost=1)
+    assert caplog.messages == ["an exporter of spans has failed: RuntimeError: no export (said once)"]
+    assert all(record.exc_info is None for record in caplog.records)
+
+
 def test_settings_of_the_queue_that_contradict_each_other_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "2")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "3")
@@ -131,7 +198,7 @@ class Held(InMemorySpanExporter):
 
 def test_one_exporter_that_hangs_keeps_no_other_from_its_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     held, other = Held(), InMemorySpanExporter()
-    monkeypatch.setattr(span_export, "exporters_of", lambda environ: [held, other])
+    monkeypatch.setattr(span_export, "exporters_of", lambda environ, seconds: [held, other])
     provider = provider_of({})
     ending = Ending(provider)
     provider.get_tracer("t").start_span("one").end()

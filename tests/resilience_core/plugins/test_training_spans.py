@@ -224,13 +224,30 @@ class Hangs(SpanExporter):
     def shutdown(self):
         if {how!r} == "shutdown":
             time.sleep(3600)
-span_export.exporters_of = lambda environ: [Hangs()]
+span_export.exporters_of = lambda environ, seconds: [Hangs()]
 tracer = span_export.shared_provider().get_tracer("test")
 tracer.start_span("one").end()
 print("trained", flush=True)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=25, cwd=_home())
-    assert (done.returncode, done.stdout, done.stderr) == (0, "trained\n", "")
+    said = "1 span(s) were not exported within 2 s of the end\n" if how == "export" else ""
+    assert (done.returncode, done.stdout, done.stderr) == (0, "trained\n", said)
+
+
+def test_an_exporter_that_is_never_made_keeps_a_rank_neither_from_beginning_nor_from_ending() -> None:
+    program = """
+import time
+from types import SimpleNamespace
+from resilience_core import span_export
+offer = SimpleNamespace(name="slow", load=lambda: lambda: time.sleep(3600))
+span_export.entry_points = lambda group: [offer]
+tracer = span_export.shared_provider({"OTEL_TRACES_EXPORTER": "slow"}).get_tracer("test")
+tracer.start_span("one").end()
+print("trained", flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=25, cwd=_home())
+    said = "1 span(s) were not exported within 2 s of the end\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "trained\n", said)
 
 
 def test_the_module_needs_no_opentelemetry_to_be_imported() -> None:

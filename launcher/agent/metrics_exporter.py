@@ -49,7 +49,7 @@ _NEVER_MEANT = frozenset({errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM, errno.
 
 
 class CannotListenError(Exception):
-    """The system does not let a socket listen now; the text says why."""
+    """The system does not let a socket listen now; the text says where, and why."""
 
 
 def listen(config: FaultToleranceConfig) -> socket.socket | None:
@@ -70,12 +70,12 @@ def listen(config: FaultToleranceConfig) -> socket.socket | None:
     try:
         return _listener(host, port, time.monotonic() + _PREDECESSOR_SECONDS)
     except (OSError, UnicodeError) as error:
-        what = f"metrics cannot be served at {host} port {port}: {_reason(error)}"
+        what = f"{host} port {port}: {_reason(error)}"
         if not _is_never_meant(error):
             raise CannotListenError(what) from error
         raise ConfigError(
-            f"{what}; name another port with --ft-metrics-port (0: any that is free), or another address with "
-            "--ft-metrics-host"
+            f"metrics cannot be served at {what}; name another port with --ft-metrics-port (0: any that is free), or "
+            "another address with --ft-metrics-host"
         ) from error
 
 

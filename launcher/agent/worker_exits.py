@@ -114,12 +114,12 @@ def save_incident(incident: Incident, resources: AgentResources) -> tuple[Incide
     Returns:
         The incident with its folder, and why it could not be written, for people.
     """
-    folder = resources.log_folder
+    folder = f"{resources.log_folder}/incidents"
     problem: str | None = f"the incident could not be written under {folder}"
 
     def write() -> tuple[Incident, str | None]:
         try:
-            return incident.write(f"{folder}/incidents"), None
+            return incident.write(folder), None
         except OSError as error:
             return incident, f"{problem}: {error.strerror}"
 

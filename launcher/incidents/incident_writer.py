@@ -57,7 +57,7 @@ class IncidentWriter:
 
         def job() -> None:
             self._newest = None
-            problem = _problem(f"cannot write the incident under {parent}", write)
+            problem = _problem(f"the incident could not be written under {parent}", write)
             outcome.append((self._newest or incident, problem))
             done.set()
 

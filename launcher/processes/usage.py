@@ -19,8 +19,8 @@ class ProcessUsage(NamedTuple):
     """As in :class:`launcher.processes.proc.ProcessStatus`."""
     start_time: int
     """Clock ticks since boot, by which a reused pid is told apart."""
-    resident_bytes: int
-    """Memory that it occupies, shared memory included; 0 of a zombie."""
+    resident_bytes: int | None
+    """Memory that it occupies, shared memory included; None of one that is ending, which has given it back."""
 
     @property
     def is_stopped(self) -> bool:
@@ -39,6 +39,6 @@ def process_usage(pid: int) -> ProcessUsage | None:
     if fields is None:
         return None
     try:
-        return ProcessUsage(fields[0].decode(), int(fields[19]), max(0, int(fields[21])) * _PAGE_BYTES)
+        return ProcessUsage(fields[0].decode(), int(fields[19]), max(0, int(fields[21])) * _PAGE_BYTES or None)
     except (ValueError, IndexError):
         return None

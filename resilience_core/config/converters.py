@@ -185,7 +185,7 @@ def level(value: float | str) -> int:
         if word == "DBG":  # nvidia-resiliency-ext's short form
             word = "DEBUG"
         if word not in names:
-            raise ValueError(f"not a level of Python's logging{nearest(word, names)}")
+            raise ValueError(f"no whole number of 0 or more, and not a level of Python's logging{nearest(word, names)}")
         return int(getattr(logging, word)) or logging.DEBUG
     number = _number(value, _LEVEL)
     if number != int(number) or not 0 <= number <= _HIGHEST_COUNT:

@@ -54,9 +54,7 @@ def test_a_port_in_use_is_named_and_refuses_no_job(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(metrics_exporter, "_PREDECESSOR_SECONDS", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(
-            CannotListenError, match=rf"^metrics cannot be served at 127\.0\.0\.1 port {port}: .*in use$"
-        ):
+        with pytest.raises(CannotListenError, match=rf"^127\.0\.0\.1 port {port}: .*in use$"):
             listen(FaultToleranceConfig(metrics_port=port))
 
 
@@ -90,7 +88,9 @@ def test_only_what_can_never_be_meant_refuses_a_job(
         raise error
 
     monkeypatch.setattr(socket, "create_server", fail)
-    with pytest.raises(ConfigError if refuses else CannotListenError, match="metrics cannot be served at 127"):
+    with pytest.raises(
+        ConfigError if refuses else CannotListenError, match="^metrics cannot be served at 127" if refuses else "^127"
+    ):
         listen(FaultToleranceConfig(metrics_port=0))
 
 

@@ -37,7 +37,7 @@ def test_a_rank_in_a_section(make_run: MakeRun) -> None:
     assert rank.used == pytest.approx(0.4, abs=0.1)
     assert not rank.is_late
     assert rank.process is not None
-    assert rank.process.resident_bytes > 1 << 20
+    assert (rank.process.resident_bytes or 0) > 1 << 20
     cells.close()
 
 

@@ -828,7 +828,7 @@ def test_a_mistake_of_ours_in_the_report_costs_the_file_and_not_the_next_one(
         assert group.condemn() == [0, 1]
     ((incident, _, problem),) = group.incidents
     assert problem is not None
-    assert "cannot write the incident under" in problem
+    assert "the incident could not be written under" in problem
     assert "RuntimeError('a mistake')" in problem
     writer = IncidentWriter(str(group.folder))
     assert writer.write(incident)[1] is None

@@ -15,6 +15,7 @@ def test_this_process() -> None:
     usage = process_usage(os.getpid())
     assert usage is not None
     assert usage.start_time == process_start_time(os.getpid())
+    assert usage.resident_bytes is not None
     assert 1 << 20 < usage.resident_bytes < 1 << 40
     assert (usage.is_stopped, usage.has_ended) == (False, False)
 
@@ -29,6 +30,8 @@ def test_memory_that_is_taken_is_counted(spawn: Callable[..., Any]) -> None:
     after = process_usage(child.pid)
     assert before is not None
     assert after is not None
+    assert before.resident_bytes is not None
+    assert after.resident_bytes is not None
     assert 60 << 20 < after.resident_bytes - before.resident_bytes < 100 << 20
 
 
@@ -43,6 +46,6 @@ def test_a_stopped_and_an_ended_process(spawn: Callable[..., Any]) -> None:
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     usage = process_usage(child.pid)
     assert usage is not None
-    assert (usage.has_ended, usage.resident_bytes) == (True, 0)
+    assert (usage.has_ended, usage.resident_bytes) == (True, None)
     child.wait()
     assert process_usage(child.pid) is None

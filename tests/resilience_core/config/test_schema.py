@@ -202,6 +202,13 @@ def test_a_log_level_that_is_not_set_means_everything_everywhere(value: Any) -> 
     assert FaultToleranceConfig(log_level=value).log_level == logging.DEBUG
 
 
+def test_a_log_level_below_0_is_told_that_numbers_are_ones():
+    with pytest.raises(
+        ConfigError, match=r"log_level is '-5': no whole number of 0 or more, and not a level of .*; known"
+    ):
+        FaultToleranceConfig(log_level="-5")
+
+
 def test_a_misspelt_log_level_is_refused_with_the_nearest():
     with pytest.raises(ConfigError, match=r"log_level is 'INFOO'.*did you mean 'INFO'"):
         FaultToleranceConfig(log_level="INFOO")

@@ -382,5 +382,5 @@ def test_the_seconds_of_a_restart_are_written_as_they_are_said(
 
 def test_the_process_that_tells_events_is_no_orphan_of_a_rank(make: Callable[..., Made]) -> None:
     made = make()
-    made.generation._resources.notices._handle = SimpleNamespace(pid=4_194_302)  # type: ignore[assignment]
+    made.generation._resources.notices._handle = SimpleNamespace(pids={4_194_302})  # type: ignore[assignment]
     assert 4_194_302 in made.generation._own_children()

@@ -131,8 +131,8 @@ MUTANTS_OF_STORIES = (
     _mutant(
         "a node that another one has ended does not say in its last words who has failed",
         "agent/incident_log",
-        "        self._tell_end(generation, told, announcements.closing(told, None, said))\n",
-        "        self._tell_end(generation, told, [said])\n",
+        "        self._tell_end(generation, said, story or self.of_generation(generation))\n",
+        "        self._tell_end(generation, said, None)\n",
         ("tests/launcher/agent/test_elastic_agent.py",),
     ),
     _mutant(

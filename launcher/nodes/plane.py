@@ -287,10 +287,8 @@ class Plane:
             os.eventfd_write(self.descriptor, 1)
         addresses = tuple(address for name, address in protocol.session.voters.items() if name != protocol.name)
         if addresses != self._farewell[0]:
-            self._farewell = (
-                addresses,
-                FORMAT.encode(Farewell(protocol.name, f"the launcher of node {self._settings.host} was killed")),
-            )
+            farewell = Farewell(protocol.name, f"the launcher of node {self._settings.host} was killed")
+            self._farewell = addresses, FORMAT.encode(farewell)
             self._on_voters(*self._farewell)
 
 

@@ -138,12 +138,8 @@ def _during(
         sign_ns = min(max(left_ns, started_ns), sign_ns)
     first_ns = _first_ns(member, life, local_rank, steps=steps)
     if first_ns is None and life is not None and life.iteration is not None:
-        yield (
-            None,
-            "unknown",
-            sign_ns - started_ns,
-            False,
-        )  # it has begun a step, and the line that says when is missing
+        # It has begun a step, and the line that says when is missing.
+        yield None, "unknown", sign_ns - started_ns, False
         return
     # Of what came after the last figures it is known only that there was something.
     told_ns = sign_ns if member.cut_ns is None else min(max(member.cut_ns, started_ns), sign_ns)

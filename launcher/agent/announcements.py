@@ -18,6 +18,7 @@ __all__ = [
     "about",
     "backing_off",
     "closing",
+    "failed",
     "ended_unprotected",
     "level_of",
     "monitor_changed",

@@ -135,8 +135,11 @@ def test_progress_of_the_checkpoint_keeps_a_job_going(launch: Callable[..., Any]
 @pytest.mark.parametrize(
     "how",
     [
-        *("epochs", "silent", "saves", "loads"),
-        *(pytest.param(how, marks=pytest.mark.long) for how in ("numbers", "generations", "local", "ahead", "older")),
+        "silent",
+        *(
+            pytest.param(how, marks=pytest.mark.long)
+            for how in ("epochs", "saves", "loads", "numbers", "generations", "local", "ahead", "older")
+        ),
     ],
 )
 def test_a_job_that_gets_on_is_not_given_up_however_it_counts(

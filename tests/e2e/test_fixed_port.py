@@ -30,7 +30,7 @@ def ports_of_rank_0(job: Any) -> list[str]:
     "way",
     [
         ("--master-port", "{port}"),
-        ("--rdzv-backend", "static", "--rdzv-endpoint", "localhost:{port}"),
+        pytest.param(("--rdzv-backend", "static", "--rdzv-endpoint", "localhost:{port}"), marks=pytest.mark.long),
         pytest.param(("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:{port}"), marks=pytest.mark.long),
     ],
     ids=["master-port", "static", "c10d"],

@@ -50,7 +50,7 @@ def test_a_hung_rank_is_condemned_and_its_neighbour_is_not(launch: Callable[...,
     assert job.stdout.count("is done in generation 1") == 2
 
 
-@pytest.mark.parametrize("api", LIMITS)
+@pytest.mark.parametrize("api", ["sections", pytest.param("heartbeats", marks=pytest.mark.long)])
 def test_a_missing_collective_names_the_rank_that_skipped_it(launch: Callable[..., Any], api: str) -> None:
     """The victims wait in the collective and so does everybody after them; the one outside is the culprit."""
     limits = {

@@ -138,7 +138,7 @@ def test_one_rank_that_nobody_watches_is_named(launch: Callable[..., Any]) -> No
     assert "no rank has reported" not in job.stderr
 
 
-@pytest.mark.parametrize("hangs", [False, True])
+@pytest.mark.parametrize("hangs", [pytest.param(False, marks=pytest.mark.long), True])
 def test_what_is_done_inside_a_step_does_not_count_for_the_limit_of_the_step(
     launch: Callable[..., Any], hangs: bool
 ) -> None:

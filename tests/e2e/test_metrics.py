@@ -72,6 +72,7 @@ def exporter(job: Any) -> int | None:
     return pids[0] if len(pids) == 1 else None
 
 
+@pytest.mark.long
 def test_counters_only_grow_through_a_hang_that_is_scraped_without_pause(
     launch: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -110,7 +111,7 @@ def test_counters_only_grow_through_a_hang_that_is_scraped_without_pause(
     assert last["ft_restart_seconds_sum", ()] == pytest.approx((started["t_ns"] - seen_exit["t_ns"]) / 1e9)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGKILL, marks=pytest.mark.long), signal.SIGSTOP])
 def test_what_serves_metrics_may_be_killed_and_stopped(number: int, launch: Callable[..., Any], tmp_path: Path) -> None:
     end = tmp_path / "end"
     job = launch("loop.py", "--until-file", end, metrics_port=0, rank_section_timeouts=LIMITS)

@@ -121,7 +121,14 @@ def stop_all(pids: set[int], frozen: bool) -> None:
             os.kill(pid, signal.SIGSTOP if frozen else signal.SIGCONT)
 
 
-@pytest.mark.parametrize(("way", "api"), [("cgroup", "sections"), ("cgroup", "heartbeats"), ("signals", "sections")])
+@pytest.mark.parametrize(
+    ("way", "api"),
+    [
+        ("cgroup", "sections"),
+        pytest.param("cgroup", "heartbeats", marks=pytest.mark.long),
+        pytest.param("signals", "sections", marks=pytest.mark.long),
+    ],
+)
 def test_a_freeze_of_the_whole_tree_kills_nothing(
     launch: Callable[..., Any], request: pytest.FixtureRequest, way: str, api: str
 ) -> None:

@@ -147,7 +147,7 @@ def test_a_node_whose_ranks_have_ended_does_not_wait_for_ever_for_a_job_that_is_
     )
 
 
-@pytest.mark.parametrize("what", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("what", [pytest.param(signal.SIGKILL, marks=pytest.mark.long), signal.SIGSTOP])
 def test_a_node_whose_launcher_and_monitor_are_stopped_or_killed_is_fenced(
     launch_nodes: Callable[..., list[Any]], tmp_path: Path, what: signal.Signals
 ) -> None:
@@ -280,6 +280,7 @@ def test_the_last_words_of_every_node_name_the_culprit_and_its_report(launch_nod
         assert "report.txt on node" in last["report"]
 
 
+@pytest.mark.long
 def test_a_node_that_joins_later_makes_a_new_generation(
     launch: Callable[..., Any], unused_port: Callable[[], int]
 ) -> None:

@@ -76,6 +76,7 @@ def test_what_only_a_run_shows_counts_at_once_or_from_the_next_generation_on(lau
     assert "TORCH_LOGS counts from the next generation on" in line
 
 
+@pytest.mark.long
 def test_descriptors_of_preloaded_tools_stay_and_inherited_ones_do_not(tmp_path):
     """A worker finds those that a spawned one would open by its own imports, and no others."""
     (tmp_path / "keeps_a_file.py").write_text("import os\nkept = os.memfd_create('kept')\nos.write(kept, b'mine')\n")

@@ -238,10 +238,11 @@ def test_a_backend_whose_client_is_not_installed_is_told_as_that(
 @pytest.mark.parametrize(
     ("membership", "conf", "expected"),
     [
-        (
+        pytest.param(
             ["--ft-membership", "torch"],
             "is_host=0,read_timeout=1",
             "the nodes could not agree: RendezvousConnectionError: ",
+            marks=pytest.mark.long,
         ),
         ([], "is_host=0,join_timeout=2", "no node of the job 'none' has answered at "),
     ],

@@ -81,6 +81,7 @@ def test_a_store_that_cannot_be_opened_ahead_is_opened_when_it_is_needed(monkeyp
     host.close()
 
 
+@pytest.mark.long
 def test_nobody_waits_for_a_store_that_is_opened_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when torch waits for a name server whose answer was lost: another one is opened meanwhile."""
     host, name_server = StoreHost(0, TIMEOUT), threading.Event()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -88,6 +90,35 @@ def test_one_that_hangs_is_said_once_and_costs_no_restart(launch: Any, tmp_path:
     assert len(said) == 1
     assert "could not be told within 2 s of the end of the job: incident, restarted, incident, given_up" in said[0]
     assert said[0].partition(": ")[2] in [event["text"] for event in job.events("note")]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_process_that_tells_events_may_be_killed_and_stopped(
+    launch: Any, teller: Any, number: signal.Signals
+) -> None:
+    command, told = teller
+    job = launch(
+        *("loop.py", "--until-file", "stop"),
+        options=("--max-restarts", 1),
+        rank_section_timeouts=LIMITS,
+        on_event=command,
+    )
+    job.wait_for_output("runs in generation 0", count=2)
+
+    def teller_of(former: int = 0) -> int | None:
+        pids = [pid for pid, line in job.processes().items() if "launcher.notices.caller" in line and pid != former]
+        return pids[0] if len(pids) == 1 else None
+
+    first = job.until(teller_of, "a process that tells events")
+    os.kill(first, number)
+    job.until(lambda: teller_of(first), "another one")
+    os.kill(job.workers(0)[1], signal.SIGKILL)
+    job.wait_for_output("runs in generation 1", count=2)
+    (job.work / "stop").touch()
+
+    assert job.wait() == 0, job.stderr
+    assert [each["event"] for each in told()] == ["incident", "restarted", "finished"]
 
 
 def test_a_server_that_fails_is_said_once_without_its_path(

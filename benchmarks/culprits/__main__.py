@@ -35,6 +35,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 _TRAINING = Path(__file__).with_name("training.py")
 _BOUND_SECONDS = 90.0
 _LIMIT_SECONDS = 2.0
+_FILLING_SECONDS = 30.0
+"""The limit instead, of a rank that uses up its memory: on a busy machine the kernel kills it after seconds."""
 FAULTS = ("skipped", "backward", "deadlock", "stopped", "segfault", "memory", "exception", "exit")
 """What a rank does, by the names of ``training.py``."""
 UNDECIDED = ("pair", "ended")
@@ -97,7 +99,8 @@ class Try:
         command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "culprits"]
         command += ["--local-addr", "127.0.0.1", "--node-rank", str(node), "--max-restarts", "1"]
         command += ["--ft-membership", self.membership, "--log-dir", str(self.folder / f"logs{node}")]
-        command += ["--ft-rank-section-timeouts", f"setup:60,step:{_LIMIT_SECONDS:g},checkpointing:60"]
+        limit_seconds = _FILLING_SECONDS if self.kind == "memory" else _LIMIT_SECONDS
+        command += ["--ft-rank-section-timeouts", f"setup:60,step:{limit_seconds:g},checkpointing:60"]
         command += [str(_TRAINING), self.kind, str(self.rank), str(self.step), "40"]
         named = ["unshare", "--uts", "sh", "-c", f'hostname node{node}; exec "$@"', "sh", *command]
         with (self.folder / f"output{node}.txt").open("wb") as output:

@@ -133,4 +133,6 @@ class Page:
 def _without_numbers(line: str) -> str:
     # Ranks that wait for each other pass their limits within milliseconds; which one is first is chance.
     line = re.sub(r", which would have passed \d+ ms later", "", line)
+    # A page names its nodes; here all of them have the name of this machine.
+    line = re.sub(r"^ft_launcher\[[^]]+\]", "ft_launcher[a node]", line)
     return re.sub(r"\d[\d.,]*", "#", line).strip()

@@ -115,10 +115,11 @@ def test_the_process_that_tells_events_may_be_killed_and_stopped(
     job.until(lambda: teller_of(first), "another one")
     os.kill(job.workers(0)[1], signal.SIGKILL)
     job.wait_for_output("runs in generation 1", count=2)
+    job.until(lambda: len(told()) == 2, "two events that were told")  # at the end it would be waited for 2 s alone
     (job.work / "stop").touch()
 
     assert job.wait() == 0, job.stderr
-    assert [each["event"] for each in told()] == ["incident", "restarted", "finished"]
+    assert [each["event"] for each in told()] == ["incident", "restarted", "finished"], job.stderr
 
 
 def test_a_server_that_fails_is_said_once_without_its_path(

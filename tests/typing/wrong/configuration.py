@@ -8,7 +8,7 @@ FaultToleranceConfig(rank_section_timeouts={"step": [1]})  # mypy: dict-item; py
 FaultToleranceConfig(capture_stacks=2.5)  # mypy: arg-type; pyright: reportArgumentType
 FaultToleranceConfig(safety_factor=None)  # mypy: arg-type; pyright: reportArgumentType
 FaultToleranceConfig(run_dir=None)  # mypy: arg-type; pyright: reportArgumentType
-FaultToleranceConfig(3600)  # mypy: call-arg; pyright: reportCallIssue
+FaultToleranceConfig("ft.yaml")  # mypy: call-arg; pyright: reportCallIssue
 config = FaultToleranceConfig()
 config.log_level = 10  # mypy: misc; pyright: reportAttributeAccessIssue
 config.rank_section_timeouts["step"] = 3  # mypy: index; pyright: reportIndexIssue

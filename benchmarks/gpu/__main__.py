@@ -13,27 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu import evidence, health, probes, restarts
-from benchmarks.gpu.device import Device
+from benchmarks.gpu.device import NoGpuError, machine
 
 PARTS = ("health", "probes", "evidence", "restarts")
-
-
-class NoGpuError(Exception):
-    """Nothing can be measured here; the text says why."""
-
-
-def machine() -> str:
-    try:
-        import pynvml
-        import torch
-    except ImportError as error:
-        raise NoGpuError(str(error)) from error
-    if not torch.cuda.is_available():
-        raise NoGpuError("torch sees no CUDA device")
-    try:
-        return f"{Device().name()}, torch {torch.__version__}"
-    except pynvml.NVMLError as error:
-        raise NoGpuError(f"NVML: {error}") from error
 
 
 def main() -> int:
@@ -46,6 +28,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="where to leave every raw figure")
     arguments = parser.parse_args()
     faults = arguments.faults.split(",")
+    parts = arguments.only.split(",")
+    if unknown := sorted(set(parts) - set(PARTS)):
+        parser.error(f"--only {','.join(unknown)}: unknown; there are {', '.join(PARTS)}")
     if unknown := sorted(set(faults) - set(restarts.FAULTS)):
         parser.error(f"--faults {','.join(unknown)}: unknown; there are {', '.join(restarts.FAULTS)}")
     try:
@@ -55,7 +40,7 @@ def main() -> int:
         return 2
     raw: dict[str, Any] = {}
     right: dict[str, bool] = {}
-    for part in arguments.only.split(","):
+    for part in parts:
         if part == "restarts":
             raw[part], right[part] = restarts.run(faults, arguments.tries, arguments.gigabytes)
         else:

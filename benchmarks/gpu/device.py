@@ -5,7 +5,30 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["Device"]
+__all__ = ["Device", "NoGpuError", "machine"]
+
+
+class NoGpuError(Exception):
+    """Nothing can be measured here; the text says why."""
+
+
+def machine() -> str:
+    """Return the GPU, its driver and torch, to print beside figures.
+
+    Raises:
+        NoGpuError: There is none, or no CUDA build of torch, or no binding of NVML.
+    """
+    try:
+        import pynvml
+        import torch
+    except ImportError as error:
+        raise NoGpuError(str(error)) from error
+    if not torch.cuda.is_available():
+        raise NoGpuError("torch sees no CUDA device")
+    try:
+        return f"{Device().name()}, torch {torch.__version__}"
+    except pynvml.NVMLError as error:
+        raise NoGpuError(f"NVML: {error}") from error
 
 
 class Device:

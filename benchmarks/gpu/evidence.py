@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.device import NoGpuError, machine
 from launcher.incidents.gpus import GpuEvidence
 from launcher.incidents.incident import Incident
 from launcher.incidents.incident_files import read_incidents
@@ -139,8 +140,6 @@ def _hang() -> tuple[Incident | None, str, float]:
 
 def main() -> int:
     """Run on a machine with a GPU."""
-    from benchmarks.gpu.__main__ import NoGpuError, machine
-
     try:
         print(machine(), flush=True)
     except NoGpuError as error:

@@ -109,11 +109,18 @@ def attribute_job(
 
 
 def _stuck_by_itself(accounts: Sequence[NodeAccount]) -> JobAttribution | None:
-    """Name ranks that have passed their limits outside any collective while others failed: those may have waited."""
+    """Name ranks that are stopped, or stand outside any collective, past their limits while others failed.
+
+    Those may have waited for them.
+    """
     hung = [e for account in accounts if account.incident.kind == "hang" for e in account.evidence()]
     stuck = [e for e in hung if e.is_condemned and e.waits is False and e.exit_code is None and e.error is None]
     has_failed = any(e.exit_code not in (None, 0) or e.error is not None for a in accounts for e in a.evidence())
-    if not stuck or not has_failed:  # where nothing has failed, the rules for hangs know more
+    if not has_failed:  # where nothing has failed, the rules for hangs know more
+        return None
+    if any(e.is_condemned and e.state in ("T", "t") for e in hung) and (blame := cannot_run(hung)) is not None:
+        return JobAttribution(blame.local_ranks, (), blame.why)
+    if not stuck:
         return None
     surest = [e for e in stuck if not e.may_wait] or stuck
     found = hedged(surest, "its stack stands outside any collective, where it has passed its limit")

@@ -115,6 +115,17 @@ def test_a_rank_that_has_passed_its_limit_outside_any_collective_is_named_before
     assert "not certain, since rank 0, 1 on node a: 2 ranks raised the same ValueError" in found.why
 
 
+@pytest.mark.parametrize("waits", [{}, OUTSIDE, WAITS])
+def test_a_stopped_rank_whose_peers_gave_it_up_is_a_fact(waits: dict[str, Any]) -> None:
+    accounts = [account("a", (0, LOST), (1, LOST), kind="failure"), hang("b", (2, {**waits, "state": "T"}), (3, WAITS))]
+    found = attribute_job(accounts)
+    assert (found.ranks, found.why) == ((2,), "the process is stopped (SIGSTOP)")
+    raised = {"error": OWN, "exit_code": 1, "ended_ns": 60}
+    found = attribute_job([account("a", (0, raised), kind="failure"), accounts[1]])
+    assert found.ranks == (2,)
+    assert found.why.startswith("likely: the process is stopped (SIGSTOP); not certain, since rank 0 on node a")
+
+
 def test_a_failure_beside_a_hang_of_ranks_that_wait_is_likely() -> None:
     raised = {"error": OWN, "exit_code": 1, "ended_ns": 60}
     found = attribute_job([account("a", (0, raised), kind="failure"), hang("b", (2, WAITS), (3, WAITS))])

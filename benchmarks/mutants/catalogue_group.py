@@ -997,11 +997,25 @@ MUTANTS_OF_THE_GROUP = (
         ("tests/launcher/agent/test_monitor_handle.py",),
     ),
     Mutant(
-        "whatever lies where standard error went is opened",
-        "launcher/agent/failure_incident.py",
+        "whatever lies where output went is opened",
+        "launcher/incidents/output_tails.py",
         'with open(path, "rb", opener=only_plain) as file:\n            status',
         'with open(path, "rb") as file:\n            status',
-        ("tests/launcher/agent/test_failure_incident.py",),
+        ("tests/launcher/incidents/test_output_tails.py",),
+    ),
+    Mutant(
+        "output that a rank shares with others is told as its own",
+        "launcher/incidents/output_tails.py",
+        'if path.startswith(f"{folder}/") else ()',
+        "if path else ()",
+        ("tests/launcher/incidents/test_output_tails.py",),
+    ),
+    Mutant(
+        "a kill of the generation before is told again",
+        "launcher/incidents/kernel_log.py",
+        "(max(at_ns, kills_since_ns) if line.is_kill else at_ns)",
+        "at_ns",
+        ("tests/launcher/incidents/test_kernel_log.py", "tests/launcher/incidents/test_machine.py"),
     ),
     Mutant(
         "an error file is read without end",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import stat
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from torch.distributed.elastic.agent.server.api import WorkerGroup
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -15,13 +14,13 @@ from launcher.agent.py_spy import find_py_spy
 from launcher.incidents.attribution import attribute
 from launcher.incidents.frames import Thread
 from launcher.incidents.incident import Incident
+from launcher.incidents.output_tails import OutputTail
 from launcher.incidents.rank_report import RankReport, rank_report
 from launcher.processes.evidence import Evidence, ProcessLook, look_at, uses_a_gpu
 from launcher.workers.worker_processes import WorkerProcess, WorkerProcesses
 from resilience_core.environment import PY_SPY_VARIABLE
 from resilience_core.protocol.cell_view import CellView
 from resilience_core.protocol.error_record import ErrorRecord, is_consequence
-from resilience_core.system.plain_files import only_plain
 
 __all__ = [
     "NO_PY_SPY",
@@ -33,13 +32,9 @@ __all__ = [
     "misses_py_spy",
     "has_reported",
     "stopped_on_purpose",
-    "tail",
     "with_machine",
     "with_stacks",
 ]
-
-TAIL_LINES = 50
-LONGEST_TAIL_BYTES = 16 << 10
 
 NO_PY_SPY = (
     "  note    py-spy is not installed: a signal asked the ranks for their stacks, and a stopped rank does not answer "
@@ -88,7 +83,7 @@ def failure_incident(
     known: Mapping[int, Evidence],
     views: Mapping[int, CellView],
     failures: Mapping[int, ProcessFailure],
-    tails: Mapping[int, Sequence[str]],
+    outputs: Mapping[int, OutputTail],
     generation: int,
     seen_ns: int,
     overstayed: Mapping[int, Overstayed],
@@ -101,7 +96,7 @@ def failure_incident(
         known: What :func:`look` has found, by rank.
         views: What every rank's cell said, by local rank.
         failures: Torch's records of those that failed, by rank.
-        tails: The last lines of standard error, by local rank, as far as they could be read.
+        outputs: What was written last, by local rank, as far as that could be read.
         generation: Its number.
         seen_ns: ``CLOCK_MONOTONIC`` when the exit was seen.
         overstayed: Who was killed by us, and why, by local rank.
@@ -124,7 +119,8 @@ def failure_incident(
         ranks=tuple(
             _report(rank, pids[evidence.local_rank], views[evidence.local_rank], evidence, seen_ns)._replace(
                 is_culprit=evidence.local_rank in blame.local_ranks,
-                stderr_tail=tuple(tails.get(evidence.local_rank, ())),
+                stdout_tail=outputs.get(evidence.local_rank, OutputTail()).stdout,
+                stderr_tail=outputs.get(evidence.local_rank, OutputTail()).stderr,
                 stack=overstayed[evidence.local_rank].stack if evidence.local_rank in overstayed else (),
             )
             for rank, evidence in known.items()
@@ -255,17 +251,3 @@ def _error_in_file(failure: ProcessFailure, view: CellView, at_ns: int) -> Error
         noted_ns=at_ns,
         is_consequence=is_consequence(kind, message),
     )
-
-
-def tail(path: str) -> tuple[str, ...]:
-    """Return the last lines of a file that a worker's standard error went to; none of what is not a file."""
-    try:
-        with open(path, "rb", opener=only_plain) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                return ()
-            file.seek(max(0, status.st_size - LONGEST_TAIL_BYTES))
-            lines = file.read(LONGEST_TAIL_BYTES).decode("utf-8", errors="replace").splitlines()
-    except OSError:
-        return ()
-    return tuple(lines[-TAIL_LINES:])

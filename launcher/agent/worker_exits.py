@@ -18,6 +18,7 @@ from launcher.agent.resources import AgentResources
 from launcher.incidents.frames import Thread
 from launcher.incidents.incident import Incident
 from launcher.incidents.machine import LONGEST_MACHINE_SECONDS
+from launcher.incidents.output_tails import OutputTail, output_tail
 from launcher.incidents.stacks_from_inside import fatal_stack
 from launcher.workers.worker_processes import WorkerProcess, WorkerProcesses
 from resilience_core.protocol.cell_view import CellView
@@ -32,7 +33,7 @@ class _Left(NamedTuple):
 
     records: dict[int, ProcessFailure]
     """Torch's."""
-    tails: dict[int, tuple[str, ...]]
+    outputs: dict[int, OutputTail]
     """The last lines of standard error."""
     stacks: dict[int, tuple[Thread, ...]]
     """Written as they died of a signal."""
@@ -81,7 +82,7 @@ def collect_exits(current: Generation, group: WorkerGroup, resources: AgentResou
     cells = {w.local_rank: resources.run_folder_keeper.folder.cell(current.number, w.local_rank) for w in first}
     left = resources.on_disk(
         "what the ranks have left",
-        lambda: _Left(_records(processes, first), _tails(processes.stderrs), _fatal_stacks(first, cells)),
+        lambda: _Left(_records(processes, first), _outputs(processes), _fatal_stacks(first, cells)),
         _Left({}, {}, {}),
     )
     failures = {
@@ -92,7 +93,7 @@ def collect_exits(current: Generation, group: WorkerGroup, resources: AgentResou
     if awaited := deliberate_stops.await_ends(current, known, resources, seconds):
         known = deliberate_stops.decided(known, awaited, processes.workers, current.errors())
     incident = failure_incident.failure_incident(
-        group, processes.pids(), known, views, failures, left.tails, current.number, seen_ns, current.overstayed
+        group, processes.pids(), known, views, failures, left.outputs, current.number, seen_ns, current.overstayed
     )
     incident = failure_incident.with_stacks(incident, left.stacks)
     # Those that were killed come first: a kill that was theirs is not one of what another rank needed.
@@ -103,7 +104,7 @@ def collect_exits(current: Generation, group: WorkerGroup, resources: AgentResou
         if w.local_rank not in ended_by_us
     }
     ranks = {rank.pid: f"rank {rank.rank}" for rank in incident.ranks}
-    facts = resources.machine.facts(LONGEST_MACHINE_SECONDS, ranks)
+    facts = resources.machine.facts(LONGEST_MACHINE_SECONDS, ranks, current.started_ns)
     incident = failure_incident.with_machine(incident, kills, facts)
     return Exits(incident, failures, views)
 
@@ -142,5 +143,5 @@ def _fatal_stacks(failed: Collection[WorkerProcess], cells: Mapping[int, str]) -
     return {n: stack for n, number in died.items() if (stack := fatal_stack(f"{cells[n]}.stack", number))}
 
 
-def _tails(paths: Mapping[int, str]) -> dict[int, tuple[str, ...]]:
-    return {local_rank: failure_incident.tail(path) for local_rank, path in paths.items()}
+def _outputs(processes: WorkerProcesses) -> dict[int, OutputTail]:
+    return {n: output_tail(stdout, processes.stderrs[n]) for n, stdout in processes.stdouts.items()}

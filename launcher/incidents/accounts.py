@@ -118,5 +118,7 @@ def _shortened(rank: RankReport, *, is_whole: bool) -> RankReport:
         evidence = evidence._replace(error=error) if evidence is not None else None
     rank = rank._replace(native=())  # the report of its own node has them
     if is_whole:
-        return rank._replace(error=error, evidence=evidence, stderr_tail=rank.stderr_tail[-_MOST_TAIL_LINES:])
-    return rank._replace(error=error, evidence=evidence, stderr_tail=(), stack=(), children=())
+        return rank._replace(
+            error=error, evidence=evidence, stderr_tail=rank.stderr_tail[-_MOST_TAIL_LINES:], stdout_tail=()
+        )
+    return rank._replace(error=error, evidence=evidence, stdout_tail=(), stderr_tail=(), stack=(), children=())

@@ -209,6 +209,8 @@ class Incident(NamedTuple):
                 lines += [f"  {line}" for line in full_stack(child.stack)]
             if rank.error is not None and rank.error.traceback:
                 lines += [f"  {line}" for line in rank.error.traceback.splitlines()]
+            if rank.stdout_tail:
+                lines += ["  last lines of standard output", *(f"    {line}" for line in rank.stdout_tail)]
             if rank.stderr_tail:
                 lines += ["  last lines of standard error", *(f"    {line}" for line in rank.stderr_tail)]
         lines += [f"native frames: {why}" for why in dict.fromkeys(rank.no_native for rank in self.ranks) if why]

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 
 from launcher.incidents.incident import Incident
+from launcher.incidents.output_tails import with_output
 from launcher.processes.background import Background
 from launcher.records.console import announce
 
@@ -53,7 +54,8 @@ class IncidentWriter:
         done = threading.Event()
 
         def write() -> None:
-            self._newest = incident.write(parent)
+            # The ranks live yet: the signal waits for this, for a while.
+            self._newest = with_output(incident, self._log_folder).write(parent)
 
         def job() -> None:
             self._newest = None

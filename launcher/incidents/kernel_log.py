@@ -42,6 +42,7 @@ _MEMORY_KILL = re.compile(
     r"oom-kill:constraint=.*?(?:oom_memcg=(?P<group>.*?),)?task_memcg=.*,pid=(?P<pid>\d+)(?:,uid=\d+)?$"
 )
 _KILLED = re.compile(r"\bKilled process (?P<pid>\d+)")
+_WHOSE = " (the number is the machine's, not of this PID namespace; it may be a process of another job)"
 _ESCAPED = re.compile(r"(?:\\x[0-9a-f]{2})+")
 
 
@@ -51,6 +52,8 @@ class KernelLine(NamedTuple):
     text: str
     at_ns: int
     """``CLOCK_MONOTONIC`` when it was logged, as nearly as that is known."""
+    is_kill: bool = False
+    """A process was killed for want of memory."""
 
 
 class KernelLog:
@@ -118,15 +121,22 @@ class KernelLog:
         elif (killed := _KILLED.search(text)) is not None:  # the line above is left out where many are killed at once
             self._memory_kills.append((int(killed["pid"]), None, at_ns))
         if _TELLING.search(text):
-            self._kept.append(KernelLine(readable(text[:_LONGEST_LINE]), at_ns))
+            is_kill = kill is not None or _KILLED.search(text) is not None
+            self._kept.append(KernelLine(readable(text[:_LONGEST_LINE]), at_ns, is_kill))
 
-    def since(self, at_ns: int) -> list[str]:
-        """Return the telling lines that were logged since an instant of ``CLOCK_MONOTONIC``, the oldest first."""
+    def since(self, at_ns: int, kills_since_ns: int = 0) -> list[str]:
+        """Return the telling lines that were logged since an instant of ``CLOCK_MONOTONIC``, the oldest first.
+
+        Args:
+            at_ns: The instant.
+            kills_since_ns: Kills for want of memory before this instant are left out: those concern others.
+        """
         now_ns = time.monotonic_ns()
+        whose = "" if in_first_pid_namespace() else _WHOSE
         return [
-            f"kernel, {(now_ns - line.at_ns) / NS_PER_SECOND:.1f} s ago: {line.text}"
+            f"kernel, {(now_ns - line.at_ns) / NS_PER_SECOND:.1f} s ago: {line.text}{whose if line.is_kill else ''}"
             for line in self._kept
-            if line.at_ns >= at_ns
+            if line.at_ns >= (max(at_ns, kills_since_ns) if line.is_kill else at_ns)
         ]
 
     def memory_kill_of(self, pid: int, since_ns: int) -> tuple[str | None] | None:

@@ -113,19 +113,23 @@ class MachineEvidence:
                 return None
         return self._memory.of(local_rank, was_killed=was_killed)
 
-    def facts(self, timeout_seconds: float, ranks: Mapping[int, str] | None = None) -> tuple[str, ...]:
+    def facts(
+        self, timeout_seconds: float, ranks: Mapping[int, str] | None = None, began_ns: int = 0
+    ) -> tuple[str, ...]:
         """Return what may explain a failure of now, a line each, the surest last.
 
         Args:
             timeout_seconds: How long file systems and the driver of GPUs may take to answer.
             ranks: Process to what people call it, of the ranks whose GPUs are looked at.
+            began_ns: When the generation began (``CLOCK_MONOTONIC``): a kill before, for want of memory, is not its.
         """
         gpus = self._gpus.begin(ranks or {}, timeout_seconds, were_used=bool(self.gpu_users))
         lines: list[str] = []
         with contextlib.suppress(NotDoneError, OSError, ValueError):
             lines += self._background.call(lambda: [*self._changes(), *self._full()], timeout_seconds)
         self._kernel.read()
-        return (*gpus.told(), *lines, *self._kernel.since(time.monotonic_ns() - _BEFORE_NS)[-_MOST_LINES:])
+        logged = self._kernel.since(time.monotonic_ns() - _BEFORE_NS, began_ns)
+        return (*gpus.told(), *lines, *logged[-_MOST_LINES:])
 
     def close(self) -> None:
         """Let go of the kernel's log."""

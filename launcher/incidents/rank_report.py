@@ -55,6 +55,7 @@ class RankReport(NamedTuple):
     """The exception that is leaving, or has left, its training loop."""
     stderr_tail: tuple[str, ...] = ()
     """The last lines of its standard error, where that goes to a file."""
+    stdout_tail: tuple[str, ...] = ()
     waits_in: str | None = None
     stack: tuple[Thread, ...] = ()
     native: tuple[Thread, ...] = ()
@@ -115,6 +116,7 @@ def report_to_json(report: RankReport, *, is_short: bool = False) -> dict[str, A
         **report._asdict(),
         "error": report.error._asdict() if report.error is not None else None,
         "stderr_tail": list(report.stderr_tail),
+        "stdout_tail": list(report.stdout_tail),
         "stack": _stack_to_json(report.stack),
         "native": _stack_to_json(report.native),
         "children": [{**child._asdict(), "stack": _stack_to_json(child.stack)} for child in report.children],
@@ -137,6 +139,7 @@ def report_from_json(document: Mapping[str, Any]) -> RankReport:
             **document,
             "error": error,
             "stderr_tail": tuple(document.get("stderr_tail", ())),
+            "stdout_tail": tuple(document.get("stdout_tail", ())),
             "stack": _stack_from_json(document.get("stack", [])),
             "native": _stack_from_json(document.get("native", [])),
             "children": tuple(map(_child_from_json, document.get("children", ()))),

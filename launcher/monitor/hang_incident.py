@@ -279,6 +279,8 @@ def trimmed(incident: Incident) -> Incident:
             stack=() if thread is None else (*others, thread._replace(frames=tuple(frames))),
             children=tuple(child.without_most() for child in children[:MOST_CHILDREN]),
             error=rank.error._replace(traceback="") if rank.error is not None else None,
+            stdout_tail=(),
+            stderr_tail=(),
         )
 
     return incident._replace(ranks=tuple(trim(rank) for rank in incident.ranks))

@@ -74,7 +74,7 @@ def reporter_to(
         return channel.is_being_ended(generation)
 
     def facts() -> tuple[str, ...]:
-        return machine.facts(LONGEST_MACHINE_SECONDS, _names(everybody))
+        return machine.facts(LONGEST_MACHINE_SECONDS, _names(everybody), order.started_ns)
 
     def tell_suspicion() -> None:
         channel.read()
@@ -118,7 +118,7 @@ def look_for_others(
         hurried = settings.config._replace(stack_capture_timeout=_PART * settings.config.stack_capture_timeout)
         settings = settings._replace(config=hurried)
         incident = incident_whatever_happens(seen, ranks, settings, sources, may_signal=order.may_signal)
-        facts = machine.facts(LONGEST_MACHINE_SECONDS, _names(ranks))
+        facts = machine.facts(LONGEST_MACHINE_SECONDS, _names(ranks), ranks[0].order.started_ns)
         incident = trimmed(incident._replace(machine=facts))
     channel.tell(Looked(order.generation, incident))
 

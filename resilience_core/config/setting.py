@@ -8,6 +8,7 @@ the field and the value.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_CREDENTIALS = re.compile(r"(?<=://)[^/?#]*@")
 
 
 @attrs.frozen
@@ -88,7 +90,12 @@ def convert(setting: Setting, value: Any, label: str) -> Any:
     try:
         return setting.convert(value)
     except ValueError as error:
-        raise ConfigError(f"{label} is {value!r}: {error}") from None
+        raise ConfigError(f"{label} is {_shown(value)!r}: {error}") from None
+
+
+def _shown(value: Any) -> Any:
+    """Return a value as an error shows it: without the user and the password of a URL."""
+    return _CREDENTIALS.sub("***@", value) if isinstance(value, str) else value
 
 
 def unknown_key(key: str, place: str, known: Iterable[str]) -> ConfigError:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +13,6 @@ from launcher.agent.after_shutdown import Overstayed
 from launcher.agent.announcements import closing, failed, level_of, monitor_changed, what_follows
 from launcher.agent.failure_incident import (
     NO_PY_SPY,
-    TAIL_LINES,
     beyond_mending,
     failure_incident,
     is_in_a_step,
@@ -23,7 +20,6 @@ from launcher.agent.failure_incident import (
     look,
     misses_py_spy,
     stopped_on_purpose,
-    tail,
 )
 from launcher.incidents.frames import Frame, Thread
 from launcher.incidents.incident import Incident
@@ -198,22 +194,6 @@ def test_an_end_after_our_question_is_told_as_one_where_the_rank_did_nothing_sin
     incident = failure_incident(group, {0: 9, 1: 8}, known, views, {}, {}, 0, 7, {})
     assert [rank.rank for rank in incident.culprits] == [0]
     assert ("after a signal had asked for the stack" in incident.why) is hint
-
-
-def test_a_pipe_where_standard_error_went_is_left_alone(tmp_path: Path) -> None:
-    """Whoever opens it to read as a file waits until somebody writes."""
-    path = tmp_path / "stderr.log"
-    os.mkfifo(path)
-    found: list[tuple[str, ...]] = []
-    reader = threading.Thread(target=lambda: found.append(tail(str(path))), daemon=True)
-    reader.start()
-    reader.join(60)
-    assert found == [()]
-    path.unlink()
-    assert tail(str(path)) == tail("") == tail("/dev/zero") == ()
-    path.write_text("".join(f"line {number}\n" for number in range(TAIL_LINES + 10)))
-    assert TAIL_LINES == 50
-    assert tail(str(path)) == tuple(f"line {number}" for number in range(10, TAIL_LINES + 10))
 
 
 def test_who_was_killed_because_it_did_not_end_is_said_to_be_that(tmp_path: Path) -> None:

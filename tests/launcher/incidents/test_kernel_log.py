@@ -262,6 +262,30 @@ def test_a_kill_of_long_ago_is_that_of_another_process_of_the_same_number(
     assert log.memory_kill_of(11006, at_ns + 1) is None
 
 
+@pytest.mark.parametrize("text", ["Out of memory: Killed process 77 (python)", "I/O error, dev sda"])
+def test_a_kill_before_a_generation_began_is_not_its(log: KernelLog, device: Device, clock: Clock, text: str) -> None:
+    device.log(text)
+    log.read()
+    logged_ns = clock.now_ns
+    clock.move(1)
+    is_kill = "Killed" in text
+    assert log.since(0, logged_ns) == [f"kernel, 1.0 s ago: {text}"]
+    assert log.since(0, logged_ns + 1) == ([] if is_kill else [f"kernel, 1.0 s ago: {text}"])
+
+
+def test_a_kill_may_be_that_of_another_job_where_numbers_tell_nothing(
+    log: KernelLog, device: Device, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_log, "in_first_pid_namespace", lambda: False)
+    device.log("Memory cgroup out of memory: Killed process 77 (python)", "I/O error, dev sda")
+    log.read()
+    killed, failed = log.since(0)
+    assert killed.endswith(
+        "(python) (the number is the machine's, not of this PID namespace; it may be a process of another job)"
+    )
+    assert failed.endswith("dev sda")
+
+
 def test_in_a_pid_namespace_of_its_own_the_numbers_are_others(
     log: KernelLog, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

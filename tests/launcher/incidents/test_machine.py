@@ -496,6 +496,17 @@ def test_what_was_logged_before_a_generation_is_older_than_it(
     assert machine.facts(PATIENCE) == ("kernel, 30.0 s ago: I/O error, dev sda",)
 
 
+def test_a_kill_of_the_generation_before_is_not_told_again(
+    evidence: Callable[..., MachineEvidence], kmsg: Kmsg, clock: Clock
+) -> None:
+    machine = evidence()
+    kmsg.log("Out of memory: Killed process 77 (python)", machine)
+    told = ("kernel, 1.0 s ago: Out of memory: Killed process 77 (python)",)
+    clock.move(1)
+    assert machine.facts(PATIENCE) == told
+    assert machine.facts(PATIENCE, began_ns=clock.now_ns) == ()
+
+
 def test_lines_of_the_kernel_from_the_last_minute_come_last_and_ten_at_most(
     links: Kernel, evidence: Callable[..., MachineEvidence], kmsg: Kmsg, clock: Clock
 ) -> None:

@@ -25,7 +25,8 @@ class LateExporter(SpanExporter):
     Args:
         name: As ``OTEL_TRACES_EXPORTER`` has it.
         make: Makes the exporter.
-        on_error: Called by the thread where it cannot be made.
+        on_error: Called with the first spans where it cannot be made. Not before: the level and the form of logging
+            are known only once the rank is connected to its monitor.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class LateExporter(SpanExporter):
         self._name, self._make, self._on_error = name, make, on_error
         self._exporter: SpanExporter | None = None
         self._error: ConfigError | None = None
+        self._untold_error: ConfigError | None = None
         self._is_over = threading.Event()
         self._is_told = False
         self._telling = threading.Lock()
@@ -43,8 +45,9 @@ class LateExporter(SpanExporter):
         try:
             self._exporter = self._make()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - an installed package may raise anything
-            self._error = ConfigError(f"{self._what} cannot be made: {type(error).__name__}: {error}")
-            self._on_error(self._error)
+            self._error = self._untold_error = ConfigError(
+                f"{self._what} cannot be made: {type(error).__name__}: {error}"
+            )
         finally:
             self._is_over.set()
 
@@ -78,7 +81,12 @@ class LateExporter(SpanExporter):
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """See OpenTelemetry."""
         exporter = self._awaited()
-        return SpanExportResult.FAILURE if exporter is None else exporter.export(spans)
+        if exporter is not None:
+            return exporter.export(spans)
+        error, self._untold_error = self._untold_error, None
+        if error is not None:
+            self._on_error(error)
+        return SpanExportResult.FAILURE
 
     def shutdown(self) -> None:
         """See OpenTelemetry."""

@@ -794,7 +794,7 @@ MUTANTS = (
     Mutant(
         "the log folder of a run that goes on is removed",
         "launcher/records/retention.py",
-        "    return written if 0 < began <= ended else None\n",
+        "    return written if 0 < len(began) <= sum(isinstance(event, Ended) for event in events) else None\n",
         "    return written if began else None\n",
         ("tests/launcher/records/test_retention.py",),
     ),

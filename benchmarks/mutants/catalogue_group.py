@@ -1004,6 +1004,27 @@ MUTANTS_OF_THE_GROUP = (
         ("tests/launcher/incidents/test_output_tails.py",),
     ),
     Mutant(
+        "a log folder with somebody's file in it is removed",
+        "launcher/records/retention.py",
+        "if not all(map(_OURS.fullmatch, os.listdir(path))):",
+        "if False:",
+        ("tests/launcher/records/test_retention.py",),
+    ),
+    Mutant(
+        "a copy of a log folder is removed",
+        "launcher/records/retention.py",
+        "if any(event.run not in (None, os.path.basename(path)) for event in began):",
+        "if False:",
+        ("tests/launcher/records/test_retention.py",),
+    ),
+    Mutant(
+        "the last calls give way to others",
+        "launcher/notices/caller.py",
+        "os.setpriority(os.PRIO_PGRP, pid, niceness)",
+        "pass",
+        ("tests/launcher/notices/test_caller.py",),
+    ),
+    Mutant(
         "output that a rank shares with others is told as its own",
         "launcher/incidents/output_tails.py",
         'if path.startswith(f"{folder}/") else ()',

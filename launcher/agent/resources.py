@@ -202,6 +202,7 @@ def open_resources(
         stack.callback(logs.remove_empty)
         events.write(
             "began",
+            run=os.path.basename(log_folder),
             run_folder=run_folder.path,
             monitor=monitor.pid,
             launcher=os.getpid(),

@@ -23,7 +23,7 @@ from launcher.metrics.node import Node
 from launcher.metrics.server import Answer, MetricsServer, Reused
 from launcher.records.console import announce, follow
 from resilience_core.system.prctl import die_with_parent, set_process_name
-from resilience_core.system.proc import lower_session_priority
+from resilience_core.system.proc import set_session_priority
 
 __all__ = ["main", "serve"]
 
@@ -40,7 +40,7 @@ def main(text: str) -> None:
     die_with_parent(signal.SIGKILL)
     if os.getppid() != settings.launcher:
         return
-    lower_session_priority(os.nice(0))
+    set_session_priority(os.nice(0))
     serve(settings)
 
 

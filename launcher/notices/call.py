@@ -21,7 +21,7 @@ from launcher.processes.handles import end_processes
 from launcher.processes.proc import child_pids, process_status
 from resilience_core.environment import EVENT_VARIABLE
 from resilience_core.system import prctl
-from resilience_core.system.proc import lower_session_priority
+from resilience_core.system.proc import set_session_priority
 
 __all__ = ["Call", "CannotCallError"]
 
@@ -51,6 +51,8 @@ class Call:
         self.event = event
         self.deadline = time.monotonic() + timeout_seconds
         self._timeout = timeout_seconds
+        self.pid = 0
+        """Its process, which leads a session."""
         self._target = target
         try:
             read_end, write_end = os.pipe2(os.O_CLOEXEC)
@@ -62,10 +64,10 @@ class Call:
             try:
                 os.write(document_file, document)
                 os.lseek(document_file, 0, os.SEEK_SET)
-                self._pid = self._start(document, document_file, write_end)
+                self.pid = self._start(document, document_file, write_end)
             finally:
                 os.close(document_file)
-            self.pidfd = os.pidfd_open(self._pid)
+            self.pidfd = os.pidfd_open(self.pid)
         except (OSError, subprocess.SubprocessError) as error:  # the latter: in the child, before the command
             os.close(read_end)
             _end_all()  # it may run, and no descriptor was left to watch it
@@ -86,7 +88,7 @@ class Call:
         status = None
         if has_ended:
             with contextlib.suppress(ChildProcessError):
-                status = os.waitpid(self._pid, 0)[1]
+                status = os.waitpid(self.pid, 0)[1]
         self.output.read()
         _end_all()
         self.output.read()
@@ -148,7 +150,7 @@ class Call:
 def _in_the_child() -> None:
     """End with us, and come after the launcher and the ranks as we do: the session is new, and has no such priority."""
     prctl.die_with_parent(signal.SIGKILL)
-    lower_session_priority(os.nice(0))
+    set_session_priority(os.nice(0))
 
 
 def _environment(event: str, environ: Mapping[str, str]) -> dict[str, str]:

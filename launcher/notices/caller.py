@@ -30,7 +30,7 @@ from typing import Any
 from launcher.notices.call import Call, CannotCallError
 from launcher.notices.target import parse_target
 from resilience_core.system import prctl
-from resilience_core.system.proc import lower_session_priority
+from resilience_core.system.proc import set_session_priority
 
 __all__ = ["LAST_SECONDS", "MESSAGE_SIZE", "MOST_WAITING", "TOLD", "main"]
 
@@ -46,15 +46,25 @@ _NICENESS = 10
 
 
 class _Caller:
-    """Args: the socket to the launcher, what to call, how long a call may take, and the number that was told last."""
+    """Makes the calls, each when the one before it is over.
 
-    def __init__(self, channel: socket.socket, target: str, timeout_seconds: float, last_number: int) -> None:
+    Args:
+        channel: To the launcher.
+        target: What to call.
+        timeout_seconds: How long a call may take.
+        last_number: Of the event that was told last, by this process or by one before it.
+        niceness: What to take on again once the launcher ends.
+    """
+
+    def __init__(
+        self, channel: socket.socket, target: str, timeout_seconds: float, last_number: int, niceness: int
+    ) -> None:
         self._channel = channel
         self._target = parse_target(target)
         self._timeout = timeout_seconds
+        self._niceness = niceness
         self._waiting: collections.deque[dict[str, Any]] = collections.deque()
         self._last_number = last_number
-        """Of the event that was told last, by this process or by one before it."""
         self._call: Call | None = None
         self._end_at: float | None = None
         """When to stop, once the launcher has ended; on ``time.monotonic()``."""
@@ -119,6 +129,7 @@ class _Caller:
                 continue
             if not raw:
                 self._end_at = time.monotonic() + LAST_SECONDS
+                _give_way_no_more(self._niceness, self._call.pid if self._call is not None else None)
                 return
             if (document := _document(raw)) is None:
                 self._report("damaged", f"a message of {len(raw)} bytes is no event and is not told")
@@ -167,17 +178,38 @@ def _document(raw: bytes) -> dict[str, Any] | None:
     return document if is_event and isinstance(document.get("event"), str) else None
 
 
-def _give_way() -> None:
+def _give_way() -> int:
     """Get less of a busy machine than the launcher and the ranks; commands inherit that.
 
     A datagram wakes this process in the middle of a restart. The kernel may let who wakes up run at once, in place of
     the launcher; not so under ``SCHED_BATCH``. Where the kernel forbids either, it is left.
+
+    Returns:
+        The niceness until then.
     """
+    niceness = os.nice(0)
     with contextlib.suppress(OSError):  # a container may forbid it
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
-    lower_session_priority(os.nice(0))
+    set_session_priority(os.nice(0))
+    return niceness
+
+
+def _give_way_no_more(niceness: int, call: int | None) -> None:
+    """Take part as others do: the ranks have ended, and what is to be told of that has two seconds.
+
+    Args:
+        niceness: The launcher's. Without a right to it, sessions get it alone, where the kernel divides by those.
+        call: The process of the call under way, which leads a group of processes and a session; None without one.
+    """
+    for pid in (os.getpid(), call):
+        if pid is not None:
+            with contextlib.suppress(OSError):
+                os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PGRP, pid, niceness)
+            set_session_priority(niceness, pid)
 
 
 def main(arguments: list[str]) -> None:
@@ -190,11 +222,11 @@ def main(arguments: list[str]) -> None:
     # A signal to all processes of a job is none to us. Handlers, since a command would inherit that one is ignored.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda *_: None)
-    _give_way()
+    niceness = _give_way()
     prctl.load()
     prctl.set_process_name(_NAME)
     prctl.become_subreaper()
     prctl.die_with_parent(signal.SIGCONT)  # no end: it has events to tell, and would never do so if it was stopped
     with socket.socket(fileno=int(arguments[0])) as channel:
         os.set_inheritable(channel.fileno(), False)
-        _Caller(channel, arguments[1], float(arguments[2]), int(arguments[3])).run()
+        _Caller(channel, arguments[1], float(arguments[2]), int(arguments[3]), niceness).run()

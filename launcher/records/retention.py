@@ -1,12 +1,15 @@
 """``--ft-keep-runs``: of the log folders of runs that have ended, the newest stay.
 
-Careful on purpose: a folder goes only if it is one of ours (its ``events.jsonl`` says so), lies directly in the folder
-of log folders, and every launcher that began in it has said that it ended. One whose launcher was killed is kept.
+Careful on purpose: a folder goes only if it is one of ours (its ``events.jsonl`` says so), holds nothing that we do not
+write, has the name that it was made with, lies directly in the folder of log folders, and every launcher that began in
+it has said that it ended. One whose launcher was killed is kept; so is a copy, one that was renamed, and one in which
+somebody has put something.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import threading
@@ -16,6 +19,11 @@ from launcher.records.event_files import event_files
 from launcher.records.run_events import Began, Ended, typed_events
 
 __all__ = ["prune", "prune_in_background"]
+
+_OURS = re.compile(
+    r"(events|figures)(-.*)?\.jsonl|incidents|job_incidents|elsewhere|near_misses|workers|\.?nodes\.json(\.\w+)?"
+)
+"""Of what we write, the names in a log folder (``docs/log-folder.md``)."""
 
 
 def prune_in_background(log_folder: str, keep: int) -> threading.Thread:
@@ -57,12 +65,16 @@ def _ended_at(path: str) -> int | None:
         if not stat.S_ISDIR(os.lstat(path).st_mode):  # not through a link
             return None
         os.stat(os.path.join(path, "events.jsonl"))  # it is one of ours
+        if not all(map(_OURS.fullmatch, os.listdir(path))):
+            return None
         written = max(os.stat(file).st_mtime_ns for file in event_files(path))
         events = typed_events(path)
     except (OSError, ValueError, TypeError):  # not ours, damaged, or of an unknown version
         return None
-    began, ended = (sum(isinstance(event, kind) for event in events) for kind in (Began, Ended))
-    return written if 0 < began <= ended else None
+    began = [event for event in events if isinstance(event, Began)]
+    if any(event.run not in (None, os.path.basename(path)) for event in began):  # None: of an earlier release
+        return None
+    return written if 0 < len(began) <= sum(isinstance(event, Ended) for event in events) else None
 
 
 def _prune_and_tell(log_folder: str, keep: int) -> None:

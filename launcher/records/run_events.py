@@ -34,6 +34,8 @@ class Began(NamedTuple):
     t_ns: int
     launcher: int | None
     """Its pid."""
+    run: str | None
+    """The name of the run's log folder."""
 
 
 class Ended(NamedTuple):
@@ -85,7 +87,8 @@ def _typed(event: dict[str, Any]) -> RunEvent:
     at_ns = _whole(event, "t_ns") or 0
     name = event.get("event")
     if name == "began":
-        return Began(at_ns, _whole(event, "launcher"))
+        run = event.get("run")
+        return Began(at_ns, _whole(event, "launcher"), run if isinstance(run, str) else None)
     if name == "ended":
         return Ended(
             at_ns,

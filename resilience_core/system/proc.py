@@ -10,7 +10,7 @@ __all__ = [
     "ENDED_STATES",
     "STOPPED_STATES",
     "is_running",
-    "lower_session_priority",
+    "set_session_priority",
     "own_pid_namespace",
     "process_start_time",
     "read_proc",
@@ -82,17 +82,18 @@ def own_pid_namespace() -> int:
         return 0
 
 
-def lower_session_priority(niceness: int) -> None:
-    """Let this session come after others, as nice(2) lets a process; does nothing where sessions have no priority.
+def set_session_priority(niceness: int, pid: int | None = None) -> None:
+    """Let a session come after others, as nice(2) lets a process; does nothing where sessions have no priority.
 
     Where the kernel divides processors among sessions (``sched_autogroup``), the priority of a process counts within
     its session only.
 
     Args:
-        niceness: Up to 19.
+        niceness: 0 to 19.
+        pid: A process of the session; this one when None.
     """
     with contextlib.suppress(OSError):
-        descriptor = os.open("/proc/self/autogroup", os.O_WRONLY | os.O_CLOEXEC)
+        descriptor = os.open(f"/proc/{'self' if pid is None else pid}/autogroup", os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.write(descriptor, str(niceness).encode())
         finally:

@@ -208,7 +208,7 @@ def test_the_session_of_a_call_has_the_priority_of_its_process(
     """Where processors are divided among sessions, that of a process counts within its own alone."""
     seen = tmp_path / "seen"
     monkeypatch.setattr(
-        calls, "lower_session_priority", lambda niceness: seen.write_text(f"{os.getsid(0) == os.getpid()} {niceness}")
+        calls, "set_session_priority", lambda niceness: seen.write_text(f"{os.getsid(0) == os.getpid()} {niceness}")
     )
     monkeypatch.setattr(calls, "_end_all", lambda: None)
     call = Call(parse_target(target), b"{}", "incident", PATIENCE)
@@ -244,6 +244,29 @@ def test_a_command_inherits_no_descriptor_and_no_ignored_signal_and_gives_way(to
     )
     told.tell(handle, 1)
     assert told.lines(1) == [f"[0, 1, 2] [] True /dev/null {min(19, os.nice(0) + 10)} True"]
+
+
+def test_calls_take_part_as_others_do_once_the_job_has_ended(told: Told) -> None:
+    """The one under way, and those after it; a container may forbid all but root to take a niceness back."""
+    handle = told.start(
+        f"""
+        import os, time
+        with open("told", "a") as file:
+            file.write(f"{{os.nice(0)}}\\n")
+        allowed = os.geteuid() == 0
+        while (allowed and os.nice(0) != {os.nice(0)}) or os.sched_getscheduler(0) != os.SCHED_OTHER:
+            time.sleep(0.01)
+        with open("told", "a") as file:
+            file.write("in time\\n")
+        """
+    )
+    told.tell(handle, 1, 2)
+    told.lines(1)
+    handle.close()
+    assert told.problems == []
+    given_way, *lines = told.lines(4)
+    assert given_way == str(min(19, os.nice(0) + 10))
+    assert (lines[0], lines[2]) == ("in time", "in time")
 
 
 HANGS = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,32 @@ def test_what_is_not_surely_an_ended_run_of_ours_stays(logs: Path, tmp_path: Pat
         ["running", "two nodes, one running", "resumed", "foreign", "damaged", "newer release", "file", "link", "ours"]
     )
     assert (elsewhere / "events.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", "checkpoint.pt", ".hidden", "eventsX", "workers.old"])
+def test_a_folder_with_something_of_somebody_else_stays(logs: Path, name: str) -> None:
+    (logs / "old1" / name).write_text("precious")
+    assert prune(str(logs / "ours"), 1) == ["old3", "old2", "old0"]
+    assert (logs / "old1" / name).read_text() == "precious"
+
+
+def test_a_copy_and_a_folder_that_was_renamed_stay(logs: Path) -> None:
+    for name in ("old0", "old1"):
+        told = [{"event": "began", "t_ns": 1, "run": name}, {"event": "ended", "t_ns": 2}]
+        (logs / name / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in told))
+    shutil.copytree(logs / "old0", logs / "copy")
+    (logs / "old1").rename(logs / "best")
+    prune(str(logs / "ours"), 1)
+    assert left(logs) == ["best", "copy", "ours"]
+
+
+def test_all_that_a_job_writes_is_known_to_be_ours(logs: Path) -> None:
+    for name in ("job_incidents", "elsewhere", "near_misses", "workers"):
+        (logs / "old1" / name).mkdir()
+    for name in ("events-node-1-2.jsonl", "figures.jsonl", "figures-node-1.jsonl", "nodes.json"):
+        (logs / "old1" / name).touch()
+    prune(str(logs / "ours"), 1)
+    assert left(logs) == ["ours"]
 
 
 def test_a_folder_in_which_a_later_run_has_written_is_as_young_as_that_run(logs: Path) -> None:

@@ -29,7 +29,7 @@ def test_what_is_written_is_read_as_a_typed_value(tmp_path: Path) -> None:
     log.close()
 
     assert typed_events(str(tmp_path)) == [
-        Began(1, launcher=7),
+        Began(1, launcher=7, run=None),
         Requested(2, "ShutdownWorkload"),
         OtherEvent(3, iteration=None),
         Ended(4, **furthest._asdict()),
@@ -46,7 +46,7 @@ def test_a_field_that_is_missing_or_of_another_type_is_unknown(tmp_path: Path) -
     log.close()
 
     assert typed_events(str(tmp_path)) == [
-        Began(1, launcher=None),
+        Began(1, launcher=None, run=None),
         Ended(2, None, None, None, went_back=False),
         Requested(3, "None"),
         OtherEvent(4, iteration=5),

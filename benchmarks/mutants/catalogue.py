@@ -650,7 +650,7 @@ MUTANTS = (
     Mutant(
         "failures are not counted, so that restarts never end",
         "launcher/agent/elastic_agent.py",
-        '        self._rendezvous_handler.note_failure(f"a rank failed on {os.uname().nodename}")\n',
+        "        self._rendezvous_handler.note_failure(announcements.what_failed(current.condemned))\n",
         "",
         ("tests/e2e/test_failures.py::test_a_rank_that_fails_for_good_ends_the_job_with_1",),
     ),

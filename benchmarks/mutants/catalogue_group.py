@@ -226,8 +226,8 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "a node without a restart left does not tell the others",
         "launcher/agent/elastic_agent.py",
-        '            self._rendezvous_handler.end(f"a rank failed on',
-        '            str(f"a rank failed on',
+        '            self._rendezvous_handler.end(f"{announcements.what_failed',
+        '            str(f"{announcements.what_failed',
         ("tests/launcher/agent/test_elastic_agent.py",),
     ),
     # ---- whom to ask ----

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Collection
 from typing import TypedDict
 
 from launcher.incidents.incident import Incident
@@ -25,6 +27,7 @@ __all__ = [
     "near_miss",
     "restarted",
     "stuck",
+    "what_failed",
     "what_follows",
     "withdrawn",
 ]
@@ -47,6 +50,15 @@ def about(incident: Incident | JobIncident) -> About:
     else:
         ranks = [rank.rank for rank in incident.speakers]
     return About(level=ERROR, event=incident.kind, ranks=ranks, generation=incident.generation, culprits_from=0)
+
+
+def what_failed(condemned: Collection[int]) -> str:
+    """Return what the other nodes are told of a failure here, which need not be who has caused it.
+
+    Args:
+        condemned: Local ranks that the monitor has ended, if any.
+    """
+    return f"a rank {'has passed its limit' if condemned else 'failed'} on {os.uname().nodename}"
 
 
 def what_follows(taken: int, allowed: int) -> str:

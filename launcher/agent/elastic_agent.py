@@ -156,11 +156,13 @@ class FaultTolerantAgent(QuietAgent):
         seconds = self._resources.config.failure_stop_timeout
         failed_elsewhere = self._rendezvous_handler.failed_elsewhere()
         may_save = not self._current.processes.failed and not failed_elsewhere
-        if self._restart_reason is None:  # nothing has failed here
+        with self._resources.signals.deferred():
+            self._read_reports()  # a verdict that was told before is one
+        if self._restart_reason is None:  # nothing has ended here
             what = "the failure of another node" if failed_elsewhere else "the change of nodes"
             if (why_over := self._rendezvous_handler.why_over()) and self.ended_because is None:
                 announce(f"generation {number} is over: {why_over}", event="over", generation=number)
-            self._restart_reason = (what, seen_ns)
+            self._restart_reason = ("the failure" if self._current.condemned else what, seen_ns)
         if may_save:
             seconds = max(seconds, self._patience_seconds)
             goes_on = self.ended_because is None or self.excludes_this_node_only
@@ -168,7 +170,6 @@ class FaultTolerantAgent(QuietAgent):
             said = f"{why}: generation {number} has up to {seconds:g} s to save and end"
             announce(said, event="stopping", generation=number)
         with self._resources.signals.deferred():
-            self._read_reports()  # a verdict that was told before is one
             if failed_elsewhere:
                 self.stories.look(self._wait_for, self.incidents.for_all, self._rendezvous_handler.told_of_failure_ns())
             self._requests += end_requests(self._current, self._resources, seconds)
@@ -239,7 +240,7 @@ class FaultTolerantAgent(QuietAgent):
         if self._remaining_restarts > 0:
             self._policy.wait_in_crash_loop(current, self._failure_seen_ns, exits.views, self._wait_for)
         elif self.ended_because is None:  # else the others have been told why
-            self._rendezvous_handler.end(f"a rank failed on {os.uname().nodename} and no restart is left")
+            self._rendezvous_handler.end(f"{announcements.what_failed(current.condemned)} and no restart is left")
         return RunResult(state=WorkerState.FAILED, failures=exits.failures)
 
     def _note_failure(self, current: Generation, group: WorkerGroup) -> Exits:
@@ -251,7 +252,7 @@ class FaultTolerantAgent(QuietAgent):
         if not current.condemned:
             self.incidents.tell(*save_incident(exits.incident, self._resources))
         self.stories.over(current.number)
-        self._rendezvous_handler.note_failure(f"a rank failed on {os.uname().nodename}")
+        self._rendezvous_handler.note_failure(announcements.what_failed(current.condemned))
         incident = exits.told_as(self.incidents.last)
         why = self._policy.why_not_again(incident, exits.views)
         allowed = group.spec.max_restarts

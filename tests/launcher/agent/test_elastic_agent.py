@@ -379,13 +379,17 @@ def test_a_restart_is_timed_from_what_this_node_has_seen_of_it(monkeypatch: pyte
 
     made.agent._failed(made.generation, made.agent._worker_group)
     restart()
+    made.condemned.clear()
     stopped_ns = time.monotonic_ns()
     restart()
     made.rendezvous.failed_elsewhere = lambda: True  # type: ignore[method-assign]
     restart()
+    made.condemned.add(0)  # a rank here is what the other node has waited for
+    restart()
     made.rendezvous.shutdown()
 
-    assert [what for what, _ in reasons] == ["the failure", "the change of nodes", "the failure of another node"]
+    change, elsewhere = "the change of nodes", "the failure of another node"
+    assert [what for what, _ in reasons] == ["the failure", change, elsewhere, "the failure"]
     assert reasons[0][1] == made.agent._failure_seen_ns < stopped_ns <= reasons[1][1] <= reasons[2][1]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.agent.after_shutdown import Overstayed
-from launcher.agent.announcements import closing, failed, level_of, monitor_changed, what_follows
+from launcher.agent.announcements import closing, failed, level_of, monitor_changed, what_failed, what_follows
 from launcher.agent.failure_incident import (
     NO_PY_SPY,
     beyond_mending,
@@ -194,6 +195,12 @@ def test_an_end_after_our_question_is_told_as_one_where_the_rank_did_nothing_sin
     incident = failure_incident(group, {0: 9, 1: 8}, known, views, {}, {}, 0, 7, {})
     assert [rank.rank for rank in incident.culprits] == [0]
     assert ("after a signal had asked for the stack" in incident.why) is hint
+
+
+@pytest.mark.parametrize(("condemned", "what"), [(set(), "failed"), ({0}, "has passed its limit")])
+def test_other_nodes_are_told_whether_a_rank_failed_or_was_late(condemned: set[int], what: str) -> None:
+    """One that waits for another node's rank is late, too, and may be the first that is ended."""
+    assert what_failed(condemned) == f"a rank {what} on {os.uname().nodename}"
 
 
 def test_who_was_killed_because_it_did_not_end_is_said_to_be_that(tmp_path: Path) -> None:

@@ -47,6 +47,26 @@ def absences(story: Story) -> Iterator[tuple[str, str, int]]:
             has_gone = last in ends and not story.launches[last].is_running
             if has_gone and max(ends.values()) - ends[last] >= _LEAST_NS:
                 yield node, _UNKNOWN if may_have_gone_on(story, last) else _ABSENT, max(ends.values()) - ends[last]
+    yield from _in_other_runs(story, of_node)
+
+
+def _in_other_runs(story: Story, of_node: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, str, int]]:
+    """Yield the time of the runs before the first one and after the last one in which a node took part.
+
+    Runs follow one another on the wall clock, as in the head of the report.
+    """
+    launches = [number for run in story.runs for number in run if story.launches[number].generations]
+    begins: dict[int, float] = {}
+    ends: dict[int, float] = {}
+    for number in launches:
+        run, launch = story.run_of[number], story.launches[number]
+        begins[run] = min(begins.get(run, float("inf")), story.at(number, launch.began_ns))
+        ends[run] = max(ends.get(run, 0.0), story.at(number, end_ns(launch)))
+    for own in of_node.values():
+        first, last = story.run_of[own[0]], story.run_of[own[-1]]
+        for seconds in (begins[first] - min(begins.values()), max(ends.values()) - ends[last]):
+            if seconds * NS_PER_SECOND >= _LEAST_NS:
+                yield story.node_of[own[0]], _ABSENT, round(seconds * NS_PER_SECOND)
 
 
 def may_have_gone_on(story: Story, number: int) -> bool:

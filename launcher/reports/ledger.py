@@ -8,14 +8,13 @@ lies between two of these belongs to one category, so all together are the wall 
 from __future__ import annotations
 
 import collections
-import itertools
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcher.reports.absences import absences
 from launcher.reports.lost_work import Kept, Loss, is_count_about, kept_steps, lost_from_ns, total_repeated
 from launcher.reports.model import CATEGORIES, Ledger, LedgerEntry, RankLedger
+from launcher.reports.places import Entry, Place, absent, between_launches, without_ranks
 from launcher.reports.rank_lives import RankLife
 from launcher.reports.story import JobGeneration, Member, Story, end_ns
 from resilience_core.system.clock import NS_PER_SECOND
@@ -23,22 +22,6 @@ from resilience_core.system.clock import NS_PER_SECOND
 __all__ = ["Accounts", "account", "cost_of_failure", "last_sign_ns", "ledger"]
 
 _OF_A_FAILURE = ("lost_work", "detection", "stop", "rendezvous", "waiting")
-
-Place = tuple[str, int]
-"""A node and a local rank."""
-
-
-class Entry(NamedTuple):
-    """A stretch of one place's time."""
-
-    place: Place
-    rank: int | None
-    generation: int | None
-    """Index of the one that is the reason: what follows a generation is due to it, until the next one starts."""
-    key: str
-    """Of the category."""
-    ns: int
-    is_about: bool = False
 
 
 class Accounts(NamedTuple):
@@ -56,9 +39,11 @@ def account(story: Story, found: Sequence[Loss]) -> Accounts:
     entries: list[Entry] = []
     has_steps = story.has_steps
     for number in range(len(story.launches)):
-        entries += _of_launch(story, number, found, has_steps=has_steps)
-    entries += _between_launches(story)
-    entries += _absent(story)
+        own = list(_of_launch(story, number, found, has_steps=has_steps))
+        entries += own
+        entries += without_ranks(story, number, own)
+    entries += between_launches(story)
+    entries += absent(story)
     return Accounts(tuple(entries), tuple(found), _by_generation(entries))
 
 
@@ -201,32 +186,6 @@ def _after(
         yield None, key, member.stopped_ns - sign_ns, False
     if last_ns is not None:
         yield None, "idle", last_ns - member.stopped_ns, False
-
-
-def _between_launches(story: Story) -> Iterator[Entry]:
-    """Cut the time in which a place had no launcher, from its first one to its last one."""
-    by_node: dict[str, list[int]] = collections.defaultdict(list)
-    for number in range(len(story.launches)):
-        if story.launches[number].generations:
-            by_node[story.node_of[number]].append(number)
-    for node, numbers in by_node.items():
-        for former, later in itertools.pairwise(numbers):
-            one, other = story.launches[former], story.launches[later]
-            if one.boot == other.boot:
-                gap_ns = other.began_ns - end_ns(one)
-            else:
-                gap_ns = int((other.at(other.began_ns) - one.at(end_ns(one))) * NS_PER_SECOND)
-            locals_ = sorted({local for generation in other.generations for local in generation.local_ranks})
-            key = "between_runs" if other.is_begun_known else "unknown"  # its first lines are missing
-            yield from (Entry((node, local), None, None, key, max(0, gap_ns)) for local in locals_)
-
-
-def _absent(story: Story) -> Iterator[Entry]:
-    """Tell of places whose node took no part for a while, so that all add up to the wall time of the job."""
-    for node, key, ns in absences(story):
-        own = (story.launches[number] for number, name in story.node_of.items() if name == node)
-        for local in sorted({local for launch in own for each in launch.generations for local in each.local_ranks}):
-            yield Entry((node, local), None, None, key, ns)
 
 
 # ---- sums -----------------------------------------------------------------------------------------------

@@ -39,7 +39,11 @@ CATEGORIES = (
         "from the last sign of progress to the end of the launcher, or of ranks that wait",
     ),
     Category("between_runs", "between runs", "from the end of one launcher to the begin of the next one there"),
-    Category("absent", "not in the job", "before a node's launcher began, or after it was lost or had left"),
+    Category(
+        "absent",
+        "not in the job",
+        "before the launcher of a node began, after it was lost or had left, or without a rank in that place",
+    ),
     Category("unknown", "unknown", "what the run has not written down"),
 )
 """In the order in which they are shown. Together they are the whole wall time."""

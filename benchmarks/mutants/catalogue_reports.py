@@ -12,7 +12,9 @@ _LIMITS = ("tests/launcher/reports/test_limits.py",)
 _RECOMMEND = ("tests/launcher/reports/test_recommend.py",)
 _GAPS = ("tests/launcher/reports/test_gaps.py",)
 _COMMAND = ("tests/launcher/reports/test_command.py",)
+_MISSING = ("tests/launcher/reports/test_missing_events.py",)
 _CUTS = "launcher/reports/ledger.py"
+_FOUND = "launcher/reports/found_generations.py"
 _LOST = "launcher/reports/lost_work.py"
 _TOGETHER = "launcher/reports/story.py"
 
@@ -104,7 +106,7 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report ends with the ranks, not with the launcher",
         _CUTS,
-        '        yield None, "idle", last_ns - member.stopped_ns, False\n',
+        '        yield None, "idle" if is_last_known else "unknown", last_ns - member.stopped_ns, False\n',
         "        pass\n",
         _LEDGER,
     ),
@@ -152,10 +154,45 @@ MUTANTS_OF_REPORTS = (
         _LEDGER,
     ),
     Mutant(
+        "a report leaves out the rows of places that had no rank in a run",
+        _CUTS,
+        "        entries += without_ranks(story, number, own)\n",
+        "",
+        ("tests/launcher/reports/test_rank_counts.py",),
+    ),
+    Mutant(
+        "a report does not look for the incidents of which no event tells",
+        _FOUND,
+        "if name in told or incident.kind not in _THAT_END:",
+        "if True:",
+        _MISSING,
+    ),
+    Mutant(
+        "a report leaves out a generation that its figures alone tell of",
+        _FOUND,
+        "        if number not in known:\n",
+        "        if False:\n",
+        _MISSING,
+    ),
+    Mutant(
+        "a report calls the time stop whose end nothing tells",
+        _CUTS,
+        'key = "unknown" if member.is_end_missing else "stop"',
+        'key = "stop"',
+        _MISSING,
+    ),
+    Mutant(
+        "a report with events missing shows its counts as exact",
+        "launcher/reports/build.py",
+        "with_gaps(put_together(launches, lives, evidence))",
+        "put_together(launches, lives, evidence)",
+        _MISSING,
+    ),
+    Mutant(
         "a report counts a training that stops itself as a failure",
         "launcher/reports/recommend.py",
-        "(generation.has_failed or is_gone) and not generation.is_stopped_on_purpose\n",
-        "generation.has_failed or is_gone\n",
+        "(generation.has_failed or is_gone or is_untold) and not generation.is_stopped_on_purpose\n",
+        "generation.has_failed or is_gone or is_untold\n",
         _RECOMMEND,
     ),
     Mutant(
@@ -322,7 +359,7 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report leaves out the generation that ran when files were removed",
         "launcher/reports/launches.py",
-        "generations=tuple(() if began else generations_unstarted(named, lines))",
+        "generations=tuple(generations_unstarted(named, lines))",
         "generations=tuple(())",
         _GAPS,
     ),
@@ -336,7 +373,7 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report's rows come to less than the wall time once a node is lost",
         _CUTS,
-        "    entries += _absent(story)\n",
+        "    entries += absent(story)\n",
         "",
         _GAPS,
     ),

@@ -9,8 +9,10 @@ from datetime import datetime, timezone
 
 from launcher.reports import notes as remarks
 from launcher.reports.absences import may_have_gone_on
+from launcher.reports.completeness import with_gaps
 from launcher.reports.evidence import read_evidence
 from launcher.reports.folders import NoRunError
+from launcher.reports.found_generations import with_found
 from launcher.reports.launches import Launch, read_launches, with_last_lines
 from launcher.reports.ledger import account, ledger
 from launcher.reports.limits import limits
@@ -49,7 +51,8 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
     went_back = {number for (number, _), ranks in lives.items() if any(life.went_back for life in ranks.values())}
     launches = with_last_lines(launches, last_ns, went_back)
     evidence = read_evidence(folders, notes)
-    story = put_together(launches, lives, evidence)
+    launches = with_found(launches, lives, evidence, notes)
+    story = with_gaps(put_together(launches, lives, evidence))
     remarks.refuse_other_jobs(story)
     found = losses(story)
     accounts = account(story, found)
@@ -106,7 +109,7 @@ def _run(story: Story, number: int) -> Run:
     )
     nodes = len({story.node_of[index] for index in indices})
     expected = max((member.own.nodes or 0 for each in generations for member in each.members), default=0)
-    is_about = nodes < expected or not all(launch.is_whole for launch in launches)
+    is_about = nodes < expected or number in story.runs_about
     # Generations are numbered from 0 through a run, so the number of one tells of those before it.
     highest = max((each.number for each in generations), default=0)
     return Run(
@@ -178,7 +181,7 @@ def _generations(story: Story, found: Sequence[Loss], troubles: Sequence[Inciden
             story.at(m.launch, life.first_step_ns)
             for m in members
             for life in m.lives.values()
-            if life.first_step_ns is not None
+            if life.first_step_ns is not None and life.first_step_ns >= m.own.started_ns  # its lines may be missing
         ]
         has_ended = all(member.has_stopped for member in members)
         rows.append(

@@ -25,6 +25,7 @@ from launcher.reports.node_generations import (
     seconds_or_none,
     text_or_none,
 )
+from launcher.reports.writers import identified
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["SAFETY_FACTOR", "THIN_EVIDENCE_FLOOR", "Launch", "Spared", "read_launches", "with_last_lines"]
@@ -86,6 +87,13 @@ class Launch(NamedTuple):
     """Seconds."""
     generations: tuple[NodeGeneration, ...]
     spared: tuple[Spared, ...]
+    told_incidents: frozenset[str]
+    """The names of the folders of incidents of which its events tell, also of those that were taken back."""
+    met: frozenset[int]
+    """The numbers of generations for which its nodes have met; of some, no rank may have been started."""
+    last_generation: int | None
+    """As it said when it ended; so is the next."""
+    failures: int | None
     file: str
     """The first of its files of events, or of figures where none of events is left."""
 
@@ -97,7 +105,14 @@ class Launch(NamedTuple):
     @property
     def is_whole(self) -> bool:
         """Whether all that it has written of itself is here, as far as the rest tells."""
-        return self.is_begun_known and not self.lost_lines and not self.damaged_lines
+        has_gaps = self.lacks_last or not all(each.is_start_known for each in self.generations)
+        return self.is_begun_known and not self.lost_lines and not self.damaged_lines and not has_gaps
+
+    @property
+    def lacks_last(self) -> bool:
+        """Whether it said at its end that it came to a generation of which nothing else is left."""
+        last, known = self.last_generation, {generation.number for generation in self.generations} | self.met
+        return bool(self.generations) and last is not None and last > max(known)
 
     def at(self, t_ns: int) -> float:
         """Return seconds since 1970 by this machine's wall clock."""
@@ -123,6 +138,7 @@ def read_launches(folder: str, notes: list[str]) -> list[Launch]:
             file = read_event_file(path, left_out.append)
             note_left_out(path, left_out, notes)
             if file is not None:
+                file = identified(file)
                 files.append(file)
                 damaged[file.boot, file.launcher] += len(left_out)
         except (OSError, UnknownVersionError) as error:
@@ -190,8 +206,12 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]], damaged_
         damaged_lines=damaged_lines,
         safety_factor=factor if isinstance(factor, float) and 1 <= factor < _LARGEST_FACTOR else SAFETY_FACTOR,
         thin_evidence_floor=floor if floor is not None and floor >= 0 else THIN_EVIDENCE_FLOOR,
-        generations=tuple(() if began else generations_unstarted(named, lines)) + tuple(generations_of(named)),
+        generations=tuple(generations_unstarted(named, lines)) + tuple(generations_of(named)),
         spared=tuple(_spared(named["near_miss"])),
+        told_incidents=frozenset(os.path.basename(str(e["folder"])) for e in events if e.get("folder")),
+        met=frozenset(n for event in named["rendezvous"] if type(n := event.get("generation")) is int),
+        last_generation=ended["generation"] if type(ended.get("generation")) is int else None,
+        failures=ended["failures"] if type(ended.get("failures")) is int else None,
         file=file.path,
     )
 

@@ -71,7 +71,7 @@ def _of_launch(story: Story, number: int, found: Sequence[Loss], *, has_steps: b
     if not parts:
         return
     last_ns = max(end_ns(launch), parts[-1][2].stopped_ns)
-    node = story.node_of[number]
+    node, missing = story.node_of[number], story.missing
     before: tuple[int, Member] | None = None
     for index, generation, member in parts:
         is_last = index == parts[-1][0]
@@ -79,13 +79,13 @@ def _of_launch(story: Story, number: int, found: Sequence[Loss], *, has_steps: b
         for local_rank in member.own.local_ranks:
             place, life = (node, local_rank), by_local.get(local_rank)
             rank = life.rank if life is not None else _only_rank(generation, local_rank)
-            cuts = list(_before(launch.began_ns, before, index, member))
+            is_known = (generation.run, generation.number - 1) not in missing
+            cuts = list(_before(launch.began_ns, before, index, member, is_known=is_known))
             cuts += _during(
                 member, life, found[index], local_rank, is_running=launch.is_running and is_last, steps=has_steps
             )
-            cuts += _after(
-                generation, member, last_ns if is_last else None, _left_ns(member, life), is_running=launch.is_running
-            )
+            until_ns, left_ns = last_ns if is_last else None, _left_ns(member, life)
+            cuts += _after(member, until_ns, left_ns, is_running=launch.is_running, is_last_known=not launch.lacks_last)
             for due_to, key, ns, is_about in cuts:
                 if ns > 0:
                     yield Entry(place, rank, index if due_to is None else due_to, key, ns, is_about)
@@ -101,17 +101,22 @@ Cut = tuple[int | None, str, int, bool]
 """The generation that is the reason, if it is another one; category, nanoseconds, whether it is interpolated."""
 
 
-def _before(began_ns: int, before: tuple[int, Member] | None, index: int, member: Member) -> Iterator[Cut]:
+def _before(
+    began_ns: int, before: tuple[int, Member] | None, index: int, member: Member, *, is_known: bool
+) -> Iterator[Cut]:
+    """Cut the time before a generation; ``is_known`` unless nothing is left of the one before it."""
     started_ns = member.own.started_ns
     if before is None:
-        yield index, "start", started_ns - began_ns, False
+        is_start = is_known and (member.own.is_start_known or bool(member.lives))
+        yield index, "start" if is_start else "unknown", started_ns - began_ns, False
         return
     former, other = before
     waited_ns = 0
     if (pause := other.own.backed_off_ns) is not None:
         waited_ns = max(0, min(pause[1], started_ns) - max(pause[0], other.stopped_ns))
     yield former, "waiting", waited_ns, False
-    yield former, "rendezvous", started_ns - other.stopped_ns - waited_ns, False
+    key = "rendezvous" if is_known and member.own.is_start_known else "unknown"
+    yield former, key, started_ns - other.stopped_ns - waited_ns, False
 
 
 def _during(
@@ -129,7 +134,7 @@ def _during(
     # Of what came after the last figures it is known only that there was something.
     told_ns = sign_ns if member.cut_ns is None else min(max(member.cut_ns, started_ns), sign_ns)
     first_ns = told_ns if first_ns is None else min(max(first_ns, started_ns), told_ns)
-    yield None, "start", first_ns - started_ns, False
+    yield None, "start", first_ns - started_ns, not member.own.is_start_known
     if life is None or loss.kept is Kept.PART:
         yield None, "unknown", sign_ns - first_ns, False
         return
@@ -172,7 +177,7 @@ def _left_ns(member: Member, life: RankLife | None) -> int | None:
 
 
 def _after(
-    generation: JobGeneration, member: Member, last_ns: int | None, left_ns: int | None, *, is_running: bool
+    member: Member, last_ns: int | None, left_ns: int | None, *, is_running: bool, is_last_known: bool
 ) -> Iterator[Cut]:
     """Cut the time from the last sign of progress to the end of the ranks, or of the launch after its last ones."""
     sign_ns = last_sign_ns(member, is_running=is_running and last_ns is not None)
@@ -180,12 +185,17 @@ def _after(
         yield None, "idle", member.stopped_ns - min(max(left_ns, member.own.started_ns), sign_ns), False
     elif member.seen_ns is not None:
         yield None, "detection", member.seen_ns - sign_ns, member.is_seen_about
-        yield None, "stop", member.stopped_ns - member.seen_ns, member.is_seen_about
+        key = "unknown" if member.is_end_missing else "stop"
+        yield None, key, member.stopped_ns - member.seen_ns, member.is_seen_about
+    elif member.is_end_missing:
+        finished_ns = min(max(member.own.finished_ns or sign_ns, sign_ns), member.stopped_ns)
+        yield None, "idle", finished_ns - sign_ns, False
+        yield None, "unknown", member.stopped_ns - finished_ns, False
     else:
         key = "stop" if last_ns is None and member.own.finished_ns is None else "idle"
         yield None, key, member.stopped_ns - sign_ns, False
     if last_ns is not None:
-        yield None, "idle", last_ns - member.stopped_ns, False
+        yield None, "idle" if is_last_known else "unknown", last_ns - member.stopped_ns, False
 
 
 # ---- sums -----------------------------------------------------------------------------------------------

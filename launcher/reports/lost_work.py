@@ -192,7 +192,7 @@ def _repeated(story: Story, generation: JobGeneration, later: Sequence[JobGenera
 
 def is_count_about(story: Story) -> bool:
     """Return whether ranks may have done other iterations than those that are counted."""
-    return any(not launch.is_whole for launch in story.launches) or any(
+    return bool(story.runs_about) or any(
         generation.is_partial or generation.is_silent or generation.is_done_about for generation in story.generations
     )
 

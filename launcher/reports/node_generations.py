@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from launcher.records.verdicts import SPARED, listed, seen_at_ns, was_taken_back
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["NodeGeneration", "generations_of", "generations_unstarted", "seconds_or_none", "text_or_none"]
+__all__ = ["NodeGeneration", "generations_of", "generations_unstarted", "seconds_or_none", "text_or_none", "unstarted"]
 
 _LONGEST_SECONDS = 1e10
 _OF_GENERATIONS = (
@@ -20,6 +20,8 @@ _OF_GENERATIONS = (
     *SPARED,
 )
 """Events that have the number of a generation."""
+_OF_STARTED = ("phases", "hang", "failure", "seen", "asked", "fenced", "finished", "stopped", "restarted", *SPARED)
+"""Events of a generation whose ranks were started."""
 
 
 class NodeGeneration(NamedTuple):
@@ -62,20 +64,38 @@ def generations_of(named: Mapping[str, list[dict[str, Any]]]) -> Iterator[NodeGe
 def generations_unstarted(
     named: Mapping[str, list[dict[str, Any]]], lines: Sequence[Mapping[str, Any]]
 ) -> Iterator[NodeGeneration]:
-    """Yield the generations that ran when the first events of a launcher were removed; each begins with its first line.
+    """Yield the generations of whose start no event is left; each begins with its first line.
 
     Args:
         named: The events that are left, by their names.
         lines: The lines of figures that are left.
     """
     started = [event.get("generation") for event in named["started"]]
+    names = _OF_STARTED if named["began"] else (*_OF_GENERATIONS, "asked", "restarted")
     first_ns: dict[int, int] = {}
-    for event in (*(event for name in _OF_GENERATIONS for event in named.get(name, ())), *lines):
-        if type(number := event.get("generation")) is int and number not in started:
+    for event in (*(event for name in names for event in named.get(name, ())), *lines):
+        if type(number := event.get("generation")) is int and number >= 0 and number not in started:
             first_ns[number] = min(first_ns.get(number, event["t_ns"]), event["t_ns"])
     for number in sorted(first_ns):
         ranks = _local_ranks(line for line in lines if line.get("generation") == number)
-        yield _generation(named, number, first_ns[number], ranks or _local_ranks(lines), is_start_known=False)
+        known = ranks or _of_phases(named["phases"], number) or _local_ranks(lines)
+        yield _generation(named, number, first_ns[number], known, is_start_known=False)
+
+
+def _of_phases(phases: Iterable[Mapping[str, Any]], number: int) -> set[int]:
+    ranks = (listed(event.get("ranks")) for event in phases if event.get("generation") == number)
+    return {int(rank) for each in ranks for rank in each if str(rank).isdigit()}
+
+
+def unstarted(number: int, at_ns: int, local_ranks: Iterable[int]) -> NodeGeneration:
+    """Return a generation of which no event is left.
+
+    Args:
+        number: Of it.
+        at_ns: When it is first known to have run.
+        local_ranks: Those that are known.
+    """
+    return _generation({}, number, at_ns, local_ranks, is_start_known=False)
 
 
 def _local_ranks(lines: Iterable[Mapping[str, Any]]) -> set[int]:

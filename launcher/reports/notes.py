@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterator, Sequence
 
+from launcher.reports.completeness import failures_told
 from launcher.reports.folders import NoRunError
 from launcher.reports.formats import rank_list
 from launcher.reports.lost_work import Kept, Loss
@@ -57,6 +58,13 @@ def _of_launches(story: Story) -> Iterator[str]:
                 f"{who}: {launch.lost_lines} line(s) of its events are missing, which could not be written or were "
                 "removed"
             )
+        if launch.is_begun_known and (lacking := [g.number for g in launch.generations if not g.is_start_known]):
+            yield (
+                f"{who}: the start of generation(s) {rank_list(lacking)} is not among its events, but figures, "
+                "incidents or later events tell that they ran: the time before their first line is 'unknown'"
+            )
+        if launch.lacks_last:
+            yield f"{who} ended in generation {launch.last_generation}, and nothing else is left of that"
         if not launch.generations:
             yield f"{who} has started no rank, and takes no part in the ledger"
         if launch.went_back:
@@ -64,6 +72,7 @@ def _of_launches(story: Story) -> Iterator[str]:
                 f"{who}: iterations were not counted on through the run, so it is not known what was done again; lost "
                 "work is part of what is called productive"
             )
+    yield from _of_missing(story)
     missing: dict[tuple[int, int], list[int]] = collections.defaultdict(list)
     for generation in story.generations:
         if generation.is_partial:
@@ -74,6 +83,22 @@ def _of_launches(story: Story) -> Iterator[str]:
             f"{len(numbers)} generation(s) ran on {expected} nodes, and the events of {here} are here: name the log "
             "folders of the other nodes, too; their ranks may have done fewer iterations than are counted"
         )
+
+
+def _of_missing(story: Story) -> Iterator[str]:
+    if lacking := sorted({number for _, number in story.missing}):
+        yield (
+            f"generation(s) {rank_list(lacking)}: nothing is left of them, so their time is 'unknown', and what was "
+            "kept and done again is not known"
+        )
+    if endless := [g.number for g in story.generations if any(member.is_end_missing for member in g.members)]:
+        yield (
+            f"generation(s) {rank_list(endless)}: when all ranks had ended is not among the events; the time between "
+            "the last that is known of them and what came next is 'unknown', and more may have failed than is counted"
+        )
+    for run in range(len(story.runs)):
+        if (told := failures_told(story, run)) and told[0] > told[1]:
+            yield f"the launcher counted {told[0]} failure(s), and {told[1]} are known here: events are missing"
 
 
 def _of_figures(story: Story) -> Iterator[str]:

@@ -84,7 +84,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("lasts until now" if report.is_running else "lasted", duration(wall_seconds(report))),
         ("began", clock(report.began_at, report.began_epoch, 0.0)),
         ("restarts", restarts_of(report).partition(" ")[0]),
-        ("incidents", count(len(report.incidents))),
+        ("incidents", f"{'~' if any(run.is_about for run in report.runs) else ''}{count(len(report.incidents))}"),
     ]
     if report.near_misses:
         facts.append(("near misses", count(len(report.near_misses))))

@@ -93,8 +93,11 @@ def _facts(incident: Incident, report: Report) -> Markup:
 
 
 def _repeated(number: int | None, *, is_about: bool) -> str:
-    about = "≈ " if is_about and number else ""
-    return "not known" if number is None else about + (some(number, "iteration", "iterations") or "no iteration")
+    if number is None:
+        return "not known"
+    if is_about:
+        return f"~{some(number, 'iteration', 'iterations') or '0 iterations'}"
+    return some(number, "iteration", "iterations") or "no iteration"
 
 
 def _iterations(suspects: Sequence[Suspect]) -> str | None:

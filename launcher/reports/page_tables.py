@@ -90,8 +90,8 @@ def ledger(report: Report) -> Markup:
             role="region",
             aria_label="Table of where the time went",
         ),
-        element("p", "≈: partly interpolated between two lines that the run wrote down.", class_="soft")
-        if any(entry.is_about for entry in known.entries)
+        element("p", "~: an estimate is in it; the notes say why.", class_="soft")
+        if known.is_count_about or any(entry.is_about for entry in known.entries)
         else None,
     )
 
@@ -115,7 +115,7 @@ def _bar(known: Ledger) -> Markup:
 def _entry(entry: LedgerEntry) -> Markup:
     swatch = element("svg", element("rect", width=12, height=12, class_=_colour(entry)), width=12, height=12,
                      class_="swatch", aria_hidden="true")  # fmt: skip
-    about = "≈ " if entry.is_about else ""
+    about = "~" if entry.is_about else ""
     return element(
         "tr",
         element("th", swatch, entry.category.name, scope="row"),
@@ -131,7 +131,7 @@ def _colour(entry: LedgerEntry) -> str:
 
 
 def _facts(known: Ledger) -> str:
-    about = "≈ " if known.is_count_about else ""
+    about = "~" if known.is_count_about else ""
     facts = [
         f"{about}{count(known.steps)} iterations kept" if known.steps is not None else "iterations kept: not known",
         f"{about}{count(known.repeated)} done again" if known.repeated is not None else "done again: not known",

@@ -65,6 +65,8 @@ class RankLife:
         self.longest_gap_ns = 0
         self.longest_heartbeat_gap_ns = 0
         self.samples: list[Sample] = []
+        self.began_ns: int | None = None
+        """When its first line was written."""
         self.last_ns = 0
         self.went_back = False
         """Its iterations do not count on through the run."""
@@ -79,6 +81,8 @@ class RankLife:
             known: What it says of this rank.
             least_ns: How far apart samples are at least.
         """
+        if self.began_ns is None:
+            self.began_ns = line.t_ns
         if line.is_last:
             self.sections_before = dict(self.sections)
         if known.iteration is not None:

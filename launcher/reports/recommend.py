@@ -18,7 +18,7 @@ from launcher.reports.formats import duration, signed_share
 from launcher.reports.launches import SAFETY_FACTOR, THIN_EVIDENCE_FLOOR
 from launcher.reports.ledger import last_sign_ns
 from launcher.reports.model import Ledger, Limit, Recommendation
-from launcher.reports.story import JobGeneration, Story
+from launcher.reports.story import JobGeneration, Member, Story
 from resilience_core.protocol.figures import CHECKPOINTING
 from resilience_core.protocol.limit_kinds import LEARNED, section_name
 from resilience_core.system.clock import NS_PER_SECOND
@@ -121,13 +121,14 @@ def _interval(story: Story, ledger: Ledger) -> Recommendation | None:
     if saves is None or saves.took_seconds <= 0 or ran <= 0:
         return None
     failures = sum(_is_unwanted(generation) for generation in story.generations)
+    about = "~" if story.runs_about else ""
     low, high = poisson_interval(failures)
     step = ledger.step_seconds
     now = f" Now it is every {saves.steps} steps." if saves.steps is not None else ""
     if saves.number < _FEWEST_SAVES or ran < _FEWEST_SECONDS:
         text = (
-            f"How often to save cannot be told from so little: {saves.number} save(s) and {failures} failure(s) in "
-            f"{duration(ran)}. It takes {_FEWEST_SAVES} saves in {duration(_FEWEST_SECONDS)} at least.{now}"
+            f"How often to save cannot be told from so little: {saves.number} save(s) and {about}{failures} failure(s) "
+            f"in {duration(ran)}. It takes {_FEWEST_SAVES} saves in {duration(_FEWEST_SECONDS)} at least.{now}"
         )
         return Recommendation("checkpoint interval", text, None, None, "s", failures, None, None)
     if saves.seconds <= 0:
@@ -139,15 +140,16 @@ def _interval(story: Story, ledger: Ledger) -> Recommendation | None:
         return Recommendation("checkpoint interval", text, None, None, "s", failures, saves.took_seconds, None)
     least = saves.at_least(daly(saves.seconds, ran / high))
     if not failures:
+        known = "is known of" if about else "was seen"
         text = (
-            f"Save no more often than every {duration(least)}{_steps(least, step)}: in {duration(ran)} there was no "
-            f"failure, so there are at least {duration(ran / high)} between two (95 %), from {saves.measured}. How "
+            f"Save no more often than every {duration(least)}{_steps(least, step)}: in {duration(ran)} no failure "
+            f"{known}, so there are at least {duration(ran / high)} between two (95 %), from {saves.measured}. How "
             f"much longer the interval may be, only failures can tell.{now}"
         )
         return Recommendation("checkpoint interval", text, None, None, "s", 0, least, None)
     between, most = ran / failures, saves.at_least(daly(saves.seconds, ran / low))
     rests = (
-        f"It rests on {failures} failure(s) in {duration(ran)}, so {duration(between)} between two (95 %: "
+        f"It rests on {about}{failures} failure(s) in {duration(ran)}, so {duration(between)} between two (95 %: "
         f"{duration(ran / high)} to {duration(ran / low)}), and on {saves.measured}."
     )
     if failures < _FEWEST_FAILURES:
@@ -170,8 +172,12 @@ def _interval(story: Story, ledger: Ledger) -> Recommendation | None:
 
 def _is_unwanted(generation: JobGeneration) -> bool:
     """Return whether a generation has failed, as with its machine, and not because the training has stopped itself."""
-    is_gone = all(member.is_silent for member in generation.members)
-    return (generation.has_failed or is_gone) and not generation.is_stopped_on_purpose
+    members = generation.members
+    # A launcher that has written the last figures of a generation was there when that had ended.
+    is_gone = all(m.is_silent and not any(life.is_over for life in m.lives.values()) for m in members)
+    # What has ended a generation that another one has followed was a failure as far as is known.
+    is_untold = not generation.is_last and any(m.is_end_missing and m.own.finished_ns is None for m in members)
+    return (generation.has_failed or is_gone or is_untold) and not generation.is_stopped_on_purpose
 
 
 def _steps(seconds: float, step_seconds: float | None) -> str:
@@ -205,11 +211,22 @@ def _ran_seconds(story: Story) -> float:
     for generation in story.generations:
         lengths = [
             last_sign_ns(member, is_running=story.launches[member.launch].is_running and generation.is_last)
-            - member.own.started_ns
+            - _began_ns(member)
             for member in generation.members
         ]
         ran += max(lengths, default=0) / NS_PER_SECOND
     return ran
+
+
+def _began_ns(member: Member) -> int:
+    """Return when a generation began, which may be before the first line that is left of it.
+
+    Its figures tell of all that its ranks did, the saves before that line, too.
+    """
+    if member.own.is_start_known:
+        return member.own.started_ns
+    signs = (at_ns for life in member.lives.values() for at_ns in (life.first_sign_ns, life.first_step_ns))
+    return min([member.own.started_ns, *(at_ns for at_ns in signs if at_ns is not None)])
 
 
 # ---- limits ---------------------------------------------------------------------------------------------

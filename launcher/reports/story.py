@@ -39,6 +39,8 @@ class Member(NamedTuple):
     stopped_ns: int
     """When its ranks had ended, or until when they are known to have run."""
     has_stopped: bool
+    is_end_missing: bool
+    """It has ended, and nothing tells when its last rank had."""
     is_silent: bool
     """Its launcher has ended without a word: its ranks may have got on after the last line."""
     errors: Mapping[int, int | None]
@@ -117,6 +119,10 @@ class Story(NamedTuple):
     lives: Mapping[tuple[int, int], Mapping[int, RankLife]]
     epoch: float
     """Seconds since 1970 when the story begins."""
+    missing: frozenset[tuple[int, int]] = frozenset()
+    """The runs and numbers of generations of which nothing is left."""
+    runs_about: frozenset[int] = frozenset()
+    """The runs in which more may have been than is known: lines of their events are missing."""
 
     def at(self, launch: int, t_ns: int) -> float:
         """Return seconds since the story's begin of a time on a launch's clock."""
@@ -177,7 +183,8 @@ def _generation(run: int, number: int, members: Sequence[Member], has_failed: bo
     under_way = [(m, rank) for m, rank in with_steps if m.own.finished_ns is None and rank not in m.left]
     done = {rank: member.done(rank) for member, rank in under_way or with_steps}
     known = _known(done.values())
-    behind = [m for m, rank in under_way if rank not in m.looked_at and _is_behind(done[rank], known)]
+    # Ranks that wait for each other cannot be further apart than a step.
+    behind = [m for m, r in under_way if r not in m.looked_at and (n := done[r]) is not None and n < max(known) - 1]
     return JobGeneration(
         run=run,
         number=number,
@@ -194,11 +201,6 @@ def _generation(run: int, number: int, members: Sequence[Member], has_failed: bo
     )
 
 
-def _is_behind(done: int | None, others: Sequence[int]) -> bool:
-    """Return whether a rank has done fewer steps than ranks that wait for each other can be apart."""
-    return done is not None and done < max(others) - 1
-
-
 def _member(
     launch: Launch,
     index: int,
@@ -207,7 +209,7 @@ def _member(
     evidence: Evidence,
 ) -> Member:
     own = [generation for generation in launch.generations if generation.number == number][-1]
-    later = [generation.started_ns for generation in launch.generations if generation.started_ns > own.started_ns]
+    later = [generation.started_ns for generation in launch.generations if generation.number > number]
     until_ns = min(later, default=end_ns(launch))
     stopped_ns = own.stopped_ns if own.stopped_ns is not None else until_ns
     incident = evidence.of_generation(launch, own)
@@ -232,6 +234,8 @@ def _member(
         cut_ns=cut_ns,
         stopped_ns=max(stopped_ns, seen_ns or 0, own.started_ns),
         has_stopped=own.stopped_ns is not None,
+        is_end_missing=own.stopped_ns is None
+        and (bool(later) or (seen_ns is not None and launch.ended_ns is not None)),
         is_silent=not (own.stopped_ns is not None or later or launch.ended_ns is not None or launch.is_running),
         errors={
             rank.rank: rank.error.iteration

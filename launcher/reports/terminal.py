@@ -111,7 +111,8 @@ def _incidents(report: Report, width: int) -> Iterator[str]:
         return
     yield ""
     left = len(found) - _MOST_INCIDENTS
-    yield f"INCIDENTS {len(found)}" + (f", the last {_MOST_INCIDENTS} of them" if left > 0 else "")
+    about = "~" if any(run.is_about for run in report.runs) else ""
+    yield f"INCIDENTS {about}{len(found)}" + (f", the last {_MOST_INCIDENTS} of them" if left > 0 else "")
     for incident in found[max(left, 0) :]:
         cost = f", cost {duration(incident.cost_seconds)}" if incident.cost_seconds is not None else ""
         said = f"{incident.number}. {duration(incident.at)} {incident.kind}{cost}: {_who(incident)}"

@@ -84,8 +84,11 @@ def _pieces(story: Story, index: int, member: Member, life: RankLife | None, *, 
     seen_ns = member.seen_ns if member.seen_ns is not None else member.stopped_ns
     is_open = life.samples[-1].inside_ns if life.samples else {}
     section = _grew(life.samples[-2:], is_open) if len(life.samples) > 1 else None
+    if member.is_end_missing and member.seen_ns is None:
+        seen_ns = sign_ns  # nothing tells what it did until the next generation
+    ending = UNSEEN if member.is_end_missing else STOPPING
     yield _Piece(at(sign_ns), at(max(seen_ns, sign_ns)), IDLE, section, index, life.iteration)
-    yield _Piece(at(max(seen_ns, sign_ns)), stopped, STOPPING, None, index, life.iteration)
+    yield _Piece(at(max(seen_ns, sign_ns)), stopped, ending, None, index, life.iteration)
 
 
 def _grew(samples: Sequence[Sample], inside: object) -> str | None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
 from typing import NamedTuple
 
 from launcher.incidents.frames import Thread, main_thread, own_frame, own_frame_in
@@ -14,6 +12,7 @@ from launcher.incidents.job_incident import JobIncident
 from launcher.incidents.rank_phrases import headline, telling_threads
 from launcher.incidents.rank_report import RankReport
 from launcher.reports.evidence import Evidence
+from launcher.reports.found_generations import epoch_of
 from launcher.reports.ledger import Accounts, cost_of_failure
 from launcher.reports.model import FoldedStack, Incident, NearMiss, Suspect
 from launcher.reports.story import JobGeneration, Member, Story
@@ -64,7 +63,7 @@ def _find(story: Story, evidence: Evidence, generation: JobGeneration) -> _Found
         for folder in folders
         for job in evidence.jobs.get(folder, [])
         if job.incident.generation == generation.number
-        and (at is None or abs(_epoch_of(job.incident.wall_time) - story.epoch - at) < _SAME_SECONDS)
+        and (at is None or abs(epoch_of(job.incident.wall_time) - story.epoch - at) < _SAME_SECONDS)
     ]
     own = tuple(
         seen
@@ -72,7 +71,7 @@ def _find(story: Story, evidence: Evidence, generation: JobGeneration) -> _Found
         if (seen := evidence.of_generation(story.launches[member.launch], member.own)) is not None
     )
     if jobs:
-        job = min(jobs, key=lambda each: abs(_epoch_of(each.incident.wall_time) - story.epoch - (at or 0.0)))
+        job = min(jobs, key=lambda each: abs(epoch_of(each.incident.wall_time) - story.epoch - (at or 0.0)))
         return _Found(job.seen_by or own, job.incident, job.folder)
     for member in generation.members:
         name = os.path.basename(member.own.incident_folder or "")
@@ -87,12 +86,6 @@ def _folder_of(story: Story, member: Member) -> str | None:
     name = os.path.basename(member.own.incident_folder or "")
     folder = os.path.join(story.launches[member.launch].folder, "incidents", name)
     return folder if name and os.path.isdir(folder) else None
-
-
-def _epoch_of(wall_time: str) -> float:
-    with contextlib.suppress(ValueError):
-        return datetime.strptime(wall_time, "%Y-%m-%dT%H:%M:%S%z").timestamp()
-    return 0.0
 
 
 def _incident(story: Story, generation: JobGeneration, found: _Found) -> Incident:

@@ -203,11 +203,11 @@ def test_without_the_folders_of_all_nodes_what_was_counted_is_about_right(tmp_pa
     report = make_report([str(run.folders[0])])
     assert report.ledger.is_count_about
     assert "; ~40 steps kept, ~7 done again" in "\n".join(text_of(report))
-    assert "≈ 40 iterations kept, ≈ 7 done again" in page(report)
-    assert "≈ 7 iterations" in page(report)
+    assert "~40 iterations kept, ~7 done again" in page(report)
+    assert "~7 iterations" in page(report)
     assert not reported(run).ledger.is_count_about
     assert not any(entry.is_about for entry in reported(run).ledger.entries if entry.category.key == "lost_work")
-    assert "≈ 7 iterations" not in page(reported(run))
+    assert "~7 iterations" not in page(reported(run))
 
 
 # ---- lines that were lost --------------------------------------------------------------------------------
@@ -409,16 +409,16 @@ def test_the_head_of_a_run_whose_files_were_removed_marks_what_it_counts(tmp_pat
     run = invent_run(tmp_path, failures=[Failure(7, 1), Failure(17, 0), Failure(27, 1)], steps=40, lines=200)
     emptied(run, run.lives[2].started + 2.0)
     report = reported(run)
-    assert len(report.generations) == 2
+    assert [generation.number for generation in report.generations] == [0, 1, 2, 3], "of two, incidents are left"
     assert "  ~2 ranks on ~1 node, succeeded (exit code 0), ~3 restarts" in text_of(report)
-    assert (report.ledger.steps, report.ledger.repeated) == (None, None), "of two generations nothing is left"
-    assert [incident.repeated for incident in report.incidents] == [7]
+    assert (report.ledger.steps, report.ledger.repeated) == (None, None), "of two generations no figures are left"
+    assert [incident.repeated for incident in report.incidents] == [None, None, 7]
     shown = page(report)
     assert "~2 ranks on ~1 node" in shown
     assert "<dd>~3</dd>" in shown
 
 
-@pytest.mark.parametrize("damage", [{"pids": 7}, {"pids": {}}, {"event": 5}])
+@pytest.mark.parametrize("damage", [{"pids": 7}, {"pids": {}}])
 def test_a_number_of_ranks_that_is_not_known_is_not_called_none(tmp_path: Path, damage: dict[str, Any]) -> None:
     run = invent_run(tmp_path, failures=0, steps=20, has_figures=False)
     rewritten(run.folders[0] / "events.jsonl", lambda e: e | damage if e["event"] == "started" else e)
@@ -494,6 +494,7 @@ def test_a_job_that_ended_well_after_a_node_was_lost_says_both(tmp_path: Path, s
     began_ns = json.loads((lost / "events.jsonl").read_text().splitlines()[0])["t_ns"]
     for name in ("events.jsonl", "figures.jsonl"):
         rewritten(lost / name, lambda line: line if line["t_ns"] < began_ns + (seen - 0.5) * 1e9 else None)
+    shutil.rmtree(lost / "incidents")
     for folder in (run.folders[0], run.folders[2]):  # the others have met without it
         rewritten(
             folder / "events.jsonl",

@@ -145,7 +145,7 @@ def test_shows_the_figures_of_the_model() -> None:
     report = story(16, 3)
     text = Read(page(report)).text()
     for entry in report.ledger.entries:
-        about = "≈ " if entry.is_about else ""
+        about = "~" if entry.is_about else ""
         expected = f"{entry.category.name} {about}{seconds(entry.seconds)} {share(entry.share)}"
         assert expected in text
     assert f"wall time {seconds(report.ledger.wall_seconds)} 100.0 %" in text

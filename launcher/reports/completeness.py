@@ -1,0 +1,44 @@
+"""What is known to be missing from a story: its events contradict each other, or figures and incidents do."""
+
+from __future__ import annotations
+
+from launcher.reports.story import Story
+
+__all__ = ["failures_told", "with_gaps"]
+
+
+def with_gaps(story: Story) -> Story:
+    """Return a story that knows what is missing from it."""
+    missing = _missing(story)
+    return story._replace(missing=missing, runs_about=_runs_about(story, missing))
+
+
+def _missing(story: Story) -> frozenset[tuple[int, int]]:
+    """Return the runs and numbers of generations of which nothing is left: they are numbered from 0 through a run."""
+    there = {(generation.run, generation.number) for generation in story.generations}
+    # No rank may have been started in one for which the nodes have met.
+    met = {(story.run_of[index], number) for index, launch in enumerate(story.launches) for number in launch.met}
+    highest: dict[int, int] = {}
+    for run, number in there:
+        highest[run] = max(number, highest.get(run, 0))
+    # A number that damage has made is no reason to count that far.
+    most = {run: number for run, number in highest.items() if number <= 2 * len(there) + _MOST_MISSING}
+    return frozenset((run, n) for run, number in most.items() for n in range(number)) - there - met
+
+
+_MOST_MISSING = 10_000
+
+
+def _runs_about(story: Story, missing: frozenset[tuple[int, int]]) -> frozenset[int]:
+    about = {story.run_of[number] for number, launch in enumerate(story.launches) if not launch.is_whole}
+    about |= {run for run, _ in missing}
+    about |= {each.run for each in story.generations if any(member.is_end_missing for member in each.members)}
+    about |= {run for run in range(len(story.runs)) if (told := failures_told(story, run)) and told[0] > told[1]}
+    return frozenset(about)
+
+
+def failures_told(story: Story, run: int) -> tuple[int, int] | None:
+    """Return how many failures a run's launchers have counted at their end, and how many are known; None without."""
+    told = [count for number in story.runs[run] if (count := story.launches[number].failures) is not None]
+    known = sum(generation.run == run and generation.has_failed for generation in story.generations)
+    return (max(told), known) if told else None

@@ -1,0 +1,29 @@
+"""Who has written a file of events whose first line, which says so, is missing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from launcher.records.event_files import EVENTS, EventFile, read_event_file
+from launcher.records.figures_log import FIGURES
+from launcher.records.format_versions import UnknownVersionError
+
+__all__ = ["identified"]
+
+
+def identified(file: EventFile) -> EventFile:
+    """Return a file that says who wrote it: where its first line is missing, the file of figures of that name does."""
+    folder, name = os.path.split(file.path)
+    if file.boot != file.path or not name.startswith(EVENTS):
+        return file
+    with contextlib.suppress(OSError, UnknownVersionError):
+        other = read_event_file(os.path.join(folder, name.replace(EVENTS, FIGURES, 1)), lambda why: None)
+        if other is not None and other.boot != other.path and _overlap(file, other):
+            return file._replace(node=other.node, boot=other.boot, launcher=other.launcher)
+    return file
+
+
+def _overlap(one: EventFile, other: EventFile) -> bool:
+    first_ns, last_ns = min(e["t_ns"] for e in one.events), max(e["t_ns"] for e in one.events)
+    return any(first_ns <= event["t_ns"] <= last_ns for event in other.events)

@@ -1,0 +1,205 @@
+"""Reports of runs of which events are missing: no figure without ``~`` differs from the truth, and all add up."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.reports.build import make_report
+from launcher.reports.model import Report, wall_seconds
+from launcher.reports.terminal import lines as text_of
+from tests.launcher.reports.invented_runs import Failure, InventedRun, invent_run
+
+FAILURES = (Failure(3, 1), Failure(8, 0, "hang", 31.0), Failure(12, 1))
+ROW = re.compile(r"  (productive|checkpointing|lost work|start|detection|stop|rendezvous|waiting)  ")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> InventedRun:
+    return invent_run(tmp_path, failures=FAILURES, steps=16, save_every=5, lines=40)
+
+
+def events_of(run: InventedRun) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run.folders[0] / "events.jsonl").read_text().splitlines()]
+
+
+def write_events(run: InventedRun, events: Sequence[dict[str, Any]]) -> None:
+    (run.folders[0] / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+
+
+def reported(run: InventedRun) -> Report:
+    report = make_report([str(folder) for folder in run.folders])
+    ledger = report.ledger
+    assert sum(entry.seconds for entry in ledger.entries) == pytest.approx(wall_seconds(report), abs=1e-3)
+    for row in ledger.by_rank:
+        assert sum(row.seconds) == pytest.approx(wall_seconds(report), abs=1e-3)
+    for generation in report.generations:
+        assert generation.first_step is None or generation.first_step >= generation.began >= 0
+    return report
+
+
+def counts_of(report: Report) -> dict[str, str]:
+    """Return every count that is shown, with its sign."""
+    text = " ".join("\n".join(text_of(report, 1000)).split())
+    patterns = {
+        "ranks": r"(\S+) ranks on",
+        "restarts": r"(\S+) restarts?",
+        "kept": r"; (\S+) steps kept",
+        "again": r", (\S+) done again",
+        "incidents": r"INCIDENTS (\S+)",
+        "failures": r"(?:and|rests on) (\S+) failure\(s\)",
+    }
+    return {name: found[1] for name, pattern in patterns.items() if (found := re.search(pattern, text))}
+
+
+def assert_none_is_wrong(report: Report, truth: Report) -> None:
+    expected = counts_of(truth)
+    for name, shown in counts_of(report).items():
+        assert shown.startswith("~") or shown == expected[name], (name, shown, expected[name])
+    exact = {entry.category.key: entry.seconds for entry in truth.ledger.entries}
+    for entry in report.ledger.entries:
+        if not entry.is_about and entry.category.key != "unknown":
+            key = entry.category.key
+            # The events of a failure are up to 50 ms apart; what is not known of a row is 'unknown'.
+            assert entry.seconds <= exact.get(key, 0.0) + 0.1, key
+    if "~" in "".join(counts_of(report).values()):
+        assert len(report.notes) > len(truth.notes)
+
+
+def test_without_any_one_event_no_figure_that_is_shown_as_exact_is_wrong(run: InventedRun) -> None:
+    truth, events = reported(run), events_of(run)
+    assert "~" not in "".join(counts_of(truth).values())
+    for number, event in enumerate(events):
+        write_events(run, events[:number] + events[number + 1 :])
+        report = reported(run)
+        assert_none_is_wrong(report, truth)
+        if event["event"] == "started":
+            assert (report.ledger.steps, report.ledger.repeated) == (truth.ledger.steps, truth.ledger.repeated)
+            assert [g.number for g in report.generations] == [0, 1, 2, 3]
+
+
+def test_without_any_one_event_and_without_incidents_no_figure_that_is_shown_as_exact_is_wrong(
+    run: InventedRun,
+) -> None:
+    shutil.rmtree(run.folders[0] / "incidents")
+    truth, events = reported(run), events_of(run)
+    for number in range(len(events)):
+        write_events(run, events[:number] + events[number + 1 :])
+        assert_none_is_wrong(reported(run), truth)
+
+
+@pytest.mark.parametrize("part", ["first", "last"])
+def test_of_a_file_of_events_that_was_cut_no_figure_that_is_shown_as_exact_is_wrong(
+    run: InventedRun, part: str
+) -> None:
+    truth, events = reported(run), events_of(run)
+    for length in range(1, len(events)):
+        write_events(run, events[:length] if part == "first" else events[-length:])
+        if part == "last" and "version" not in events[-length]:
+            first = events[-length] | {key: events[0][key] for key in ("version", "node", "boot", "launcher")}
+            write_events(run, [first, *events[len(events) - length + 1 :]])
+        report = reported(run)
+        assert_none_is_wrong(report, truth)
+        assert [incident.generation for incident in report.incidents] == [0, 1, 2]
+        assert [incident.culprits[0].rank for incident in report.incidents] == [1, 0, 1]
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_where_no_event_is_left_figures_and_incidents_tell_of_all_generations(run: InventedRun, is_there: bool) -> None:
+    truth = reported(run)
+    (run.folders[0] / "events.jsonl").unlink()
+    if is_there:
+        (run.folders[0] / "events.jsonl").touch()
+    report = reported(run)
+    assert_none_is_wrong(report, truth)
+    assert len(report.incidents) == 3
+    told = {entry.category.key: entry.seconds for entry in report.ledger.entries}
+    assert told["detection"] == pytest.approx(run.truth.seconds["detection"], abs=0.1)
+    assert "stop" not in told
+    assert told["unknown"] > 0
+
+
+def without(number: int) -> Callable[[dict[str, Any]], bool]:
+    return lambda event: event.get("generation") != number
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
+def test_a_generation_is_known_by_its_figures_alone(run: InventedRun, number: int) -> None:
+    truth = reported(run)
+    write_events(run, [event for event in events_of(run) if event["event"] == "ended" or without(number)(event)])
+    report = reported(run)
+    assert_none_is_wrong(report, truth)
+    assert (report.ledger.steps, report.ledger.repeated) == (truth.ledger.steps, truth.ledger.repeated)
+    assert counts_of(report)["restarts"] == "~3"
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_generation_is_known_by_its_incident_alone(run: InventedRun, number: int) -> None:
+    truth = reported(run)
+    for name in ("events.jsonl", "figures.jsonl"):
+        path = run.folders[0] / name
+        first, *others = [json.loads(line) for line in path.read_text().splitlines()]
+        about = {key: first[key] for key in ("version", "node", "boot", "launcher")}
+        kept = [first, *others] if name == "events.jsonl" else [line | about for line in (first, *others)]
+        kept = [line for line in kept if without(number)(line)]
+        path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    report = reported(run)
+    assert_none_is_wrong(report, truth)
+    assert [incident.generation for incident in report.incidents] == [0, 1, 2]
+    assert report.ledger.repeated is None
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_of_a_generation_of_which_nothing_is_left_the_report_says_so(run: InventedRun, number: int) -> None:
+    truth = reported(run)
+    shutil.rmtree(run.folders[0] / "incidents" / f"{number + 1:04d}", ignore_errors=True)
+    for name in ("events.jsonl", "figures.jsonl"):
+        path = run.folders[0] / name
+        kept = [json.loads(line) for line in path.read_text().splitlines()]
+        kept = [line for line in kept if line["event"] == "ended" or without(number)(line)]
+        path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    report = reported(run)
+    assert_none_is_wrong(report, truth)
+    assert re.search("nothing (else )?is left of", " ".join(report.notes))
+
+
+def test_where_no_start_and_no_figures_are_left_other_events_tell_of_the_ranks(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=FAILURES, steps=16, has_figures=False)
+    write_events(run, [event for event in events_of(run) if event["event"] != "started"])
+    (told,) = reported(run).runs
+    assert (told.world_size, told.restarts, told.is_about) == (2, 3, True)
+
+
+def test_an_incident_of_no_launcher_is_noted(run: InventedRun) -> None:
+    copied = run.folders[0] / "incidents" / "0009"
+    shutil.copytree(run.folders[0] / "incidents" / "0001", copied)
+    document = json.loads((copied / "incident.json").read_text())
+    (copied / "incident.json").write_text(json.dumps(document | {"node": "elsewhere"}))
+    report = reported(run)
+    assert len(report.incidents) == 3
+    assert any("0009" in note and "is not listed" in note for note in report.notes)
+
+
+def test_a_rate_of_failures_rests_on_the_time_and_the_failures_that_belong_together(run: InventedRun) -> None:
+    truth = counts_of(reported(run))
+    lives, events = run.lives, events_of(run)
+    began_ns, last = events[0]["t_ns"], lives[-1]
+    for name in ("events.jsonl", "figures.jsonl"):  # the log folder was removed, in the last generation
+        path = run.folders[0] / name
+        about = {key: events[0][key] for key in ("version", "node", "boot", "launcher")}
+        kept = [json.loads(line) for line in path.read_text().splitlines()]
+        kept = [line for line in kept if line["t_ns"] > began_ns + (last.seen or 0.0) * 1e9]
+        path.write_text("".join(json.dumps(line | about) + "\n" for line in kept))
+    shutil.rmtree(run.folders[0] / "incidents")
+    report = reported(run)
+    (told,) = [each.text for each in report.recommendations if each.about == "checkpoint interval"]
+    found = re.search(r"(\d+) save\(s\) and ~0 failure\(s\) in ([\d.]+) s", told)
+    assert found, (told, truth)
+    assert int(found[1]) == len(last.saves)
+    assert float(found[2]) >= last.last_sign - last.started - 1.5

@@ -51,7 +51,7 @@ class Headers:
         if incidents:
             node = max(incidents, key=lambda node: node.log.incident.t_ns if node.log.incident is not None else 0)
             lines.append(HeaderLine(self.incident_sentence(node.log, look.seen_ns)))
-        elif all(node.log.is_whole for node in look.nodes):
+        elif look.nodes and all(_tells_all(node) for node in look.nodes):
             lines.append(HeaderLine("no incident so far"))
         else:
             lines.append(HeaderLine("incidents: unknown, as events of the run are not here"))
@@ -91,7 +91,7 @@ class Headers:
         elif node.state == GOES_ON:
             parts.append("no generation" if log.generation is None else f"generation {log.generation} is over")
         of = f" of {log.max_restarts}" if log.max_restarts is not None else ""
-        parts.append(f"{'?' if log.restarts is None and not log.is_whole else log.restarts or 0}{of} restarts used")
+        parts.append(f"{'?' if log.restarts is None and not _tells_all(node) else log.restarts or 0}{of} restarts used")
         return HeaderLine(", ".join(parts))
 
     def _troubles(self, node: NodeLook, now_ns: int) -> list[HeaderLine]:
@@ -114,6 +114,11 @@ class Headers:
             return day
         ago = duration((now_ns - at_ns) / NS_PER_SECOND)
         return f"{ago} ago ({day[11:]})" if day else f"{ago} ago"
+
+
+def _tells_all(node: NodeLook) -> bool:
+    """Return whether the events of a launcher are all there; an empty file is while it has just begun."""
+    return node.log.is_whole and (node.state == GOES_ON or node.log.last_ns > 0)
 
 
 def how_it_ended(node: NodeLook) -> str:

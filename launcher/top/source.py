@@ -7,6 +7,8 @@ import os
 from launcher.live.live_run import LiveRun
 from launcher.live.runs import ELSEWHERE, ENDED, LOST, FoundRun, find_runs, folder_problem, holds_runs, read_run
 from launcher.processes.exit_codes import FAILED, REFUSED
+from launcher.records.event_files import event_files
+from launcher.records.figures_log import FIGURES
 from launcher.records.log_folders import as_file_name
 from launcher.records.private_folders import FOLDER_PREFIX
 from launcher.records.run_folders import DEFAULT_PARENT
@@ -73,6 +75,11 @@ def _newest_below(parent: str) -> LiveRun:
     for run in found:
         if run.goes_on:
             return _opened(run)
+    if not found and event_files(parent, FIGURES):
+        raise NoRunError(
+            f"{parent} is the log folder of a run whose file of events is missing, so whether it goes on is not known; "
+            "ft_report tells what is left of it"
+        )
     if not found:
         raise NoRunError(f"there is no run in {parent}: none of its folders has a file of events")
     raise NoRunError("\n".join([f"no run in {parent} goes on; the newest:", *(f"  {_fate(run)}" for run in found)]))
@@ -103,7 +110,8 @@ def _fate(run: FoundRun) -> str:
     log, state = run.logs[-1], run.states[-1]
     began = f", began {one_line(log.began[:19].replace('T', ' '))}" if log.began else ""
     if state == ENDED and log.ending is not None:
-        how = f"{one_line(log.ending.outcome)}, exit code {log.ending.exit_code}"
+        code = f", exit code {log.ending.exit_code}" if log.ending.exit_code is not None else ""
+        how = f"{one_line(log.ending.outcome)}{code}"
     else:
         how = {LOST: GONE, ELSEWHERE: f"ran on {one_line(log.node or '?')}"}[state]
     return f"{one_line(run.name)}{began}: {how}"

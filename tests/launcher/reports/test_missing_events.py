@@ -13,6 +13,7 @@ import pytest
 
 from launcher.reports.build import make_report
 from launcher.reports.model import Report, wall_seconds
+from launcher.reports.page import page
 from launcher.reports.terminal import lines as text_of
 from tests.launcher.reports.invented_runs import Failure, InventedRun, invent_run
 
@@ -118,6 +119,10 @@ def test_where_no_event_is_left_figures_and_incidents_tell_of_all_generations(ru
         (run.folders[0] / "events.jsonl").touch()
     report = reported(run)
     assert_none_is_wrong(report, truth)
+    shown = page(report)
+    assert re.search(r"~\d+ iterations kept, ~8 done again", shown)
+    assert "<dd>~3</dd>" in shown
+    assert "≈" not in shown
     assert len(report.incidents) == 3
     told = {entry.category.key: entry.seconds for entry in report.ledger.entries}
     assert told["detection"] == pytest.approx(run.truth.seconds["detection"], abs=0.1)

@@ -100,6 +100,31 @@ def test_where_none_goes_on_it_says_what_it_has_found(run: Any, make_run: MakeRu
     assert any(line.endswith("it was killed, or it runs in another container") for line in lines)
 
 
+def test_a_run_that_ended_without_an_exit_code_has_none(run: Any) -> None:
+    run.end("broken off", None)
+    said = call(cwd=run.logs.parent)
+    assert said.stderr.splitlines()[1].endswith(": broken off")
+
+
+@pytest.mark.parametrize("in_its_place", ["nothing", "pipe", "empty file"])
+def test_of_an_ended_run_without_its_events_nothing_is_said_of_incidents(tmp_path: Path, in_its_place: str) -> None:
+    events = tmp_path / "events.jsonl"
+    (tmp_path / "figures.jsonl").write_text("{}\n")
+    if in_its_place == "nothing":
+        said = call(str(tmp_path))
+        assert said.returncode == 1
+        assert "the log folder of a run whose file of events is missing" in said.stderr
+        return
+    if in_its_place == "pipe":
+        os.mkfifo(events)
+    else:
+        events.touch()
+        os.utime(events, (1.0, 1.0))
+    said = call(str(tmp_path))
+    assert "incidents: unknown, as events of the run are not here" in said.stdout.splitlines()
+    assert "0 restarts" not in said.stdout
+
+
 def test_a_run_is_named_by_folder_name_run_folder_or_its_id(
     run: Any, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,7 +139,8 @@ def _during(
         yield None, "unknown", sign_ns - first_ns, False
         return
     lost_ns, is_about = lost_from_ns(loss, member, life)
-    is_about |= loss.is_about
+    # Before the last line that is left, too, ranks may have stood still: the line after it would tell of that.
+    is_about |= loss.is_about or member.cut_ns is not None
     lost_ns = told_ns if lost_ns is None else min(max(lost_ns, first_ns), told_ns)
     before_ns, _ = life.checkpointing_ns(first_ns)  # its first lines may be missing
     least_ns, most_ns = life.checkpointing_ns(lost_ns)

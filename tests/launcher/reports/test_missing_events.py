@@ -95,6 +95,14 @@ def test_without_any_one_event_and_without_incidents_no_figure_that_is_shown_as_
         assert_none_is_wrong(reported(run), truth)
 
 
+def test_without_any_one_line_of_figures_no_figure_that_is_shown_as_exact_is_wrong(run: InventedRun) -> None:
+    truth, path = reported(run), run.folders[0] / "figures.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    for number in range(1, len(lines)):  # the first one says who has written the file
+        path.write_text("".join(lines[:number] + lines[number + 1 :]))
+        assert_none_is_wrong(reported(run), truth)
+
+
 @pytest.mark.parametrize("part", ["first", "last"])
 def test_of_a_file_of_events_that_was_cut_no_figure_that_is_shown_as_exact_is_wrong(
     run: InventedRun, part: str

@@ -95,6 +95,25 @@ def test_without_any_one_event_and_without_incidents_no_figure_that_is_shown_as_
         assert_none_is_wrong(reported(run), truth)
 
 
+@pytest.mark.parametrize("own_folders", [False, True])
+def test_of_two_nodes_without_any_one_event_no_figure_that_is_shown_as_exact_is_wrong(
+    tmp_path: Path, own_folders: bool
+) -> None:
+    failures = (Failure(3, 1), Failure(8, 3, "hang", 31.0), Failure(12, 2))
+    run = invent_run(
+        tmp_path, ranks=4, nodes=2, own_folders=own_folders, failures=failures, steps=16, save_every=5, lines=20
+    )
+    truth = reported(run)
+    for path in (path for folder in run.folders for path in sorted(folder.glob("events*.jsonl"))):
+        lines = path.read_text().splitlines(keepends=True)
+        for number in range(len(lines)):
+            path.write_text("".join(lines[:number] + lines[number + 1 :]))
+            report = make_report([str(folder) for folder in run.folders])
+            assert report.ledger.wall_seconds == pytest.approx(wall_seconds(report), rel=0.01)
+            assert_none_is_wrong(report, truth)
+        path.write_text("".join(lines))
+
+
 def test_without_any_one_line_of_figures_no_figure_that_is_shown_as_exact_is_wrong(run: InventedRun) -> None:
     truth, path = reported(run), run.folders[0] / "figures.jsonl"
     lines = path.read_text().splitlines(keepends=True)

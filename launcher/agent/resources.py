@@ -40,6 +40,7 @@ from launcher.records.log_folders import FolderError
 from launcher.records.run_folders import RunFolder
 from launcher.workers.script_settings import ImportSettings
 from launcher.workers.starters import SpawnStarter, WorkerStarter
+from launcher.workers.tee import finish_copies
 from launcher.workers.warm_pool import WarmPool
 from launcher.workers.warm_starter import WarmStarter
 from launcher.workers.zygote_handle import ZygoteHandle
@@ -228,6 +229,7 @@ def open_resources(
             stack.callback(exporter.close)
         elif not_served:
             tell_not_served(not_served, events.write)
+        stack.callback(finish_copies, lambda: signals.first is not None)
         yield AgentResources(
             config=job.config,
             run_folder_keeper=RunFolderKeeper(run_folder, control, monitor, events.write),

@@ -3,21 +3,33 @@
 torch's own reads a rank's file as text: what is no UTF-8 is replaced, each carriage return of a progress bar becomes a
 line feed, and what a rank writes between the last look and its end may be lost. Here the copy is the file, piece by
 piece, with torch's prefix in front of each; a piece ends with a line feed or a carriage return.
+
+Nor is the copy waited for where nobody reads it: torch's own keeps a restart waiting for as long as a pipe is full.
+What is left when a generation is over follows while the next one runs, whose output comes after it; at the end of the
+job the launcher waits for it.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
+import logging
 import os
 import re
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from threading import Event
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from torch.distributed.elastic.multiprocessing.tail_log import TailLog
 
-__all__ = ["ByteTail", "keep_bytes"]
+from launcher.records.console import announce
+
+__all__ = ["ByteTail", "finish_copies", "keep_bytes"]
+
+logger = logging.getLogger(__name__)
 
 _CHUNK = 1 << 16
 _LINE = 1 << 20
@@ -27,6 +39,13 @@ _USED = frozenset(
     ("_threadpool", "_dst", "_log_files", "_log_line_prefixes", "_finished_events", "_interval_sec", "_futs", "_name")
 )
 """What of torch's tail is used here and no torch promises: without them the tail stays torch's own."""
+_BLOCKED_SECONDS = 0.1
+"""Whoever has been in one write for as long waits for a reader."""
+_LONGEST_STOP_SECONDS = 1.0
+_STILL_SECONDS = 30.0
+"""How long the end of the job waits for a reader that takes nothing."""
+_STILL_SECONDS_AFTER_A_SIGNAL = 2.0
+_LOOK_SECONDS = 0.02
 _PIECES = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
@@ -38,6 +57,78 @@ def keep_bytes(context: object) -> None:
                 each.__class__ = ByteTail
 
 
+class _Writer:
+    """Writes to a stream, and knows since when it does."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self._since: float | None = None
+        self.count = 0
+        """How many writes are done."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the stream takes nothing, or is taken by what comes before."""
+        since = self._since
+        return since is not None and time.monotonic() - since >= _BLOCKED_SECONDS
+
+    def write(self, raw: bytes) -> None:
+        with self._waiting():
+            binary = getattr(self.stream, "buffer", None)
+            if binary is None:  # a notebook's
+                self.stream.write(raw.decode(errors="replace"))
+            else:
+                binary.write(raw)
+                binary.flush()
+        self.count += 1
+
+    def wait_for(self, others: Sequence[Future[None]]) -> None:
+        with self._waiting():
+            concurrent.futures.wait(others)
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        self._since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._since = None
+
+
+class _Copying(NamedTuple):
+    """The copy of one file, under way in a thread."""
+
+    future: Future[None]
+    writer: _Writer
+
+    @property
+    def is_over(self) -> bool:
+        return self.future.done()
+
+
+_left: list[_Copying] = []
+"""What was not copied to its end when its generation was over."""
+_said: set[str] = set()
+
+
+def finish_copies(is_hurried: Callable[[], bool]) -> None:
+    """Wait at the end of the job for what is still to be copied, as long as somebody reads it.
+
+    Args:
+        is_hurried: Whether a signal has asked for the end.
+    """
+    moved, count = time.monotonic(), -1
+    while left := [each for each in _left if not each.is_over]:
+        now, so_far = time.monotonic(), sum(each.writer.count for each in _left)
+        if so_far != count:
+            moved, count = now, so_far
+        if now - moved >= (_STILL_SECONDS_AFTER_A_SIGNAL if is_hurried() else _STILL_SECONDS):
+            what = f"the output of {len(left)} file(s) of ranks was not copied to its end (--tee): nobody reads it"
+            announce(f"{what}; it is whole in the log folder, below workers/", event="tee")
+            return
+        concurrent.futures.wait([each.future for each in left], _LOOK_SECONDS)
+
+
 class ByteTail(TailLog):
     """Copies files of ranks to a stream while they grow."""
 
@@ -47,22 +138,52 @@ class ByteTail(TailLog):
         if not facts["_threadpool"] or not facts["_dst"]:
             return self
         prefixes = facts.get("_log_line_prefixes") or {}
+        before = [each.future for each in _left if each.writer.stream is facts["_dst"] and not each.is_over]
         for local_rank, file in facts["_log_files"].items():
             header = prefixes.get(local_rank, f"[{facts['_name']}{local_rank}]:")
             follow = (facts["_finished_events"][local_rank], facts["_interval_sec"], facts.get("_log_line_filter"))
-            facts["_futs"].append(facts["_threadpool"].submit(_copy, header, file, facts["_dst"], *follow))
+            writer = _Writer(facts["_dst"])
+            future = facts["_threadpool"].submit(_copy, header, file, writer, before, *follow)
+            facts["_futs"].append(future)
+            facts.setdefault("_copies", []).append(_Copying(future, writer))
         return self
+
+    def stop(self) -> None:
+        """Copy what is there by now; what nobody reads is left to the threads (:func:`finish_copies`)."""
+        facts: dict[str, Any] = self.__dict__
+        for finished in facts["_finished_events"].values():
+            finished.set()
+        copies: list[_Copying] = facts.get("_copies", [])
+        end = time.monotonic() + _LONGEST_STOP_SECONDS
+        while (left := [each for each in copies if not each.is_over]) and time.monotonic() < end:
+            if all(each.writer.is_blocked for each in left):
+                break
+            concurrent.futures.wait([each.future for each in left], _LOOK_SECONDS)
+        for each in copies:
+            if each.is_over and (error := each.future.exception()) is not None:
+                logger.error("the output of a rank cannot be copied any more (--tee): %s", error)
+        if left:
+            _left[:] = [*(each for each in _left if not each.is_over), *left]
+            if "left" not in _said:
+                _said.add("left")
+                what = "the output of ranks (--tee) is not read, or more slowly than it comes; no restart waits for it"
+                announce(f"{what}, and it follows as it is read (said once)", event="tee")
+        if facts["_threadpool"]:
+            facts["_threadpool"].shutdown(wait=not left)
+        self._stopped = True
 
 
 def _copy(
     header: str,
     file: str,
-    stream: TextIO,
+    writer: _Writer,
+    before: Sequence[Future[None]],
     finished: Event,
     interval_seconds: float,
     is_wanted: Callable[[str], bool] | None,
 ) -> None:
-    """Copy a file until whoever writes it has ended, and all of it has been read."""
+    """Copy a file until whoever writes it has ended, and all of it has been read; after what comes before."""
+    writer.wait_for(before)
     while True:
         was_finished = finished.is_set()  # asked first: what was written until then is there
         if os.path.exists(file):
@@ -76,7 +197,7 @@ def _copy(
             was_finished = finished.is_set()
             chunk = source.read(_CHUNK)
             for raw in pieces.of(chunk, is_last=was_finished and not chunk):
-                _write(stream, raw)
+                writer.write(raw)
             if not chunk:
                 if was_finished:
                     return
@@ -117,12 +238,3 @@ class _Pieces:
         if not self._was_wanted:
             return b""
         return piece if continues else self._header + piece
-
-
-def _write(stream: TextIO, raw: bytes) -> None:
-    binary = getattr(stream, "buffer", None)
-    if binary is None:  # a notebook's
-        stream.write(raw.decode(errors="replace"))
-    else:
-        binary.write(raw)
-        binary.flush()

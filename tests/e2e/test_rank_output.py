@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import select
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conftest import PATIENCE, SCRIPTS
 from tests.e2e.scripts.writes_bytes import BLOB
 
 pytestmark = pytest.mark.e2e
@@ -77,3 +82,28 @@ def test_of_one_rank_the_copy_of_tee_is_what_it_wrote(launch: Callable[..., Any]
 def _prefixed(raw: bytes) -> bytes:
     """Return what was written with the prefix of ``--tee`` in front of each line and of each carriage return's."""
     return b"".join(b"[default0]:" + piece for piece in re.findall(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", raw))
+
+
+@pytest.mark.long
+def test_no_restart_waits_for_who_reads_the_copy_of_tee(tmp_path: Path) -> None:
+    """The job goes on through two restarts and ends; then the reader gets all of it."""
+    command = [sys.executable, "-m", "launcher", "--nproc-per-node", "2", "--max-restarts", "2", "--tee", "1"]
+    command += ["--log-dir", str(tmp_path / "logs"), "--ft-max-no-progress-cycles", "0", SCRIPTS / "writes_much.py"]
+    with subprocess.Popen(command, stdout=-1, stderr=-1, cwd=tmp_path, start_new_session=True) as job:
+        assert job.stdout is not None
+        assert job.stderr is not None
+        end = time.monotonic() + PATIENCE
+        while len(list(tmp_path.glob("done.*.2"))) < 2:
+            assert job.poll() is None
+            assert time.monotonic() < end, list(tmp_path.glob("done*"))
+            select.select([], [], [], 0.02)
+        shown, said = job.communicate(timeout=PATIENCE)
+        assert job.returncode == 0, said
+    files = sorted((tmp_path / "logs").rglob("stdout.log"))
+    assert len(files) == 6
+    for rank in (0, 1):
+        written = b"".join(path.read_bytes() for path in files if path.parent.name == str(rank))
+        assert [line for line in shown.splitlines() if line.startswith(b"[default%d]:" % rank)] == [
+            b"[default%d]:" % rank + line for line in written.splitlines()
+        ]
+    assert said.count(b"the output of ranks (--tee) is not read") == 1

@@ -69,6 +69,7 @@ class Rank:
         self.errors = {0: ON_ITS_WAY}
         self.on_stop: Callable[[], object] = lambda: None
         self.generation: Any = SimpleNamespace(
+            started_ns=0,
             number=0,
             condemned=set(),
             overstayed={},

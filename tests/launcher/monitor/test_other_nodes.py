@@ -35,8 +35,16 @@ S = 1_000_000_000
 LONG = 600 * S
 CONFIG = MonitorConfig.from_document(json.loads(FaultToleranceConfig(stack_capture_timeout=600).to_json()))
 SETTINGS = MonitorSettings(-1, -1, -1, "", CONFIG)
-NAMED: list[dict[int, str]] = []
-MACHINE: Any = SimpleNamespace(facts=lambda _, ranks: NAMED.append(ranks) or ("kernel, 1.0 s ago: Link down",))
+NAMED: list[tuple[dict[int, str], int]] = []
+STARTED_NS = 7
+
+
+def facts(_: float, ranks: dict[int, str], began_ns: int) -> tuple[str, ...]:
+    NAMED.append((ranks, began_ns))
+    return ("kernel, 1.0 s ago: Link down",)
+
+
+MACHINE: Any = SimpleNamespace(facts=facts)
 
 
 def rank_of(order: WatchOrder, pid: int = 4711) -> Any:
@@ -185,12 +193,15 @@ def test_a_look_tells_what_is_seen_of_ranks_and_machine(
 
     monkeypatch.setattr(other_nodes, "incident_whatever_happens", incident)
     NAMED.clear()
-    ranks: Any = [rank_of(WatchOrder(3, 0, 5, "cell")), rank_of(WatchOrder(3, 1, 6, "cell"), pid=0)]
+    ranks: Any = [
+        rank_of(WatchOrder(3, 0, 5, "cell", started_ns=STARTED_NS)),
+        rank_of(WatchOrder(3, 1, 6, "cell"), pid=0),
+    ]
     reader: Any = None
     look_for_others(Look(3, may_signal), ranks, SETTINGS, reader, channel.monitor, MACHINE)
     (looked,) = channel.told()
     assert asked == [{"may_signal": may_signal}]
-    assert NAMED == [{4711: "rank 5"}]
+    assert NAMED == [({4711: "rank 5"}, STARTED_NS)]
     assert looked == Looked(3, INCIDENT._replace(kind=ELSEWHERE, machine=("kernel, 1.0 s ago: Link down",)))
 
 

@@ -7,12 +7,14 @@ import os
 import re
 import threading
 import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from torch.distributed.elastic.multiprocessing.tail_log import TailLog
 
-from launcher.workers.tee import _CHUNK, _LINE, ByteTail, _Pieces, keep_bytes
+from launcher.workers import tee
+from launcher.workers.tee import _CHUNK, _LINE, ByteTail, _Pieces, finish_copies, keep_bytes
 
 GARBAGE = b"\xff\xfe\x00\x1b[31m\n" + bytes(range(256)) + b"\n"
 BAR = b"".join(b"\r%3d%%" % n for n in range(101))
@@ -147,3 +149,87 @@ def test_a_file_that_never_comes_holds_up_nobody(tmp_path: Path) -> None:
     tail.stop()
     assert stream.buffer.getvalue() == b""
     assert os.listdir(tmp_path) == []
+
+
+# ---- nobody reads --------------------------------------------------------------------------------------
+
+TOO_MUCH = 1 << 18
+"""More than a pipe takes, which is 64 KiB."""
+
+
+class Unread:
+    """A pipe as a stream, and a rank's file with more than it takes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "stdout.log"
+        self.file.write_bytes(b"line\n" * (TOO_MUCH // 5))
+        self._read_end, write_end = os.pipe()
+        self.stream = open(write_end, "w")  # noqa: SIM115
+        self.tail = tail_of(self.file, self.stream)
+        self.got = b""
+        self._reader = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        while chunk := os.read(self._read_end, 1 << 16):
+            self.got += chunk
+
+    def close(self) -> None:
+        """Let what is left be written, and end."""
+        if self.stream.closed:
+            return
+        self._reader.start()
+        finish_copies(lambda: False)
+        self.stream.close()
+        self._reader.join(60)
+        os.close(self._read_end)
+
+
+@pytest.fixture
+def unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Unread]:
+    monkeypatch.setattr("launcher.workers.tee._said", set())
+    made = Unread(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("why", ["_LONGEST_STOP_SECONDS", "_BLOCKED_SECONDS"])
+def test_a_copy_that_nobody_reads_or_that_takes_long_holds_nobody_up_and_follows(
+    unread: Unread, why: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tee, why, 1e9)
+    stopping = threading.Thread(target=unread.tail.start().stop, daemon=True)
+    stopping.start()
+    stopping.join(30)
+    assert unread.tail.stopped()
+    said = capfd.readouterr().err
+    assert "the output of ranks (--tee) is not read, or more slowly than it comes; no restart waits for it" in said
+
+    following = tail_of(unread.file, unread.stream).start()  # of the next generation
+    following.stop()
+    assert capfd.readouterr().err == "", "said once"
+
+    unread.close()
+    assert unread.got.replace(b"[default0]:", b"") == 2 * unread.file.read_bytes()
+
+
+@pytest.mark.parametrize("is_hurried", [True, False])
+def test_the_end_does_not_wait_for_a_reader_for_ever(
+    unread: Unread, is_hurried: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patched:
+        other = "_STILL_SECONDS" if is_hurried else "_STILL_SECONDS_AFTER_A_SIGNAL"
+        patched.setattr(tee, other, 1e9)
+        patched.setattr(tee, "_STILL_SECONDS_AFTER_A_SIGNAL" if is_hurried else "_STILL_SECONDS", 0.05)
+        unread.tail.start().stop()
+        finish_copies(lambda: is_hurried)
+    said = capfd.readouterr().err
+    assert "the output of 1 file(s) of ranks was not copied to its end (--tee): nobody reads it" in said
+
+
+def test_a_copy_that_fails_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "stdout.log").write_bytes(b"line\n")
+    with open("/dev/full", "w") as full:
+        tail_of(tmp_path / "stdout.log", full).start().stop()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # what it has kept goes there
+    assert "the output of a rank cannot be copied any more (--tee): " in caplog.text
+    assert "No space left on device" in caplog.text

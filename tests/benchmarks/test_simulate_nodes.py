@@ -131,7 +131,13 @@ def _nobody_stands_but_the_founder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "break_a_rule",
-    [_no_election_restriction, _no_majority, _no_waiting_for_ranks, _no_fence, _nobody_stands_but_the_founder],
+    [
+        _no_fence,
+        *(
+            pytest.param(rule, marks=pytest.mark.long)
+            for rule in (_no_election_restriction, _no_majority, _no_waiting_for_ranks, _nobody_stands_but_the_founder)
+        ),
+    ],
 )
 def test_it_sees_a_broken_rule(
     monkeypatch: pytest.MonkeyPatch, break_a_rule: Callable[[pytest.MonkeyPatch], None]

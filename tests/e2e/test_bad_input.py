@@ -51,7 +51,10 @@ def assert_refused(job: Any, *said: str) -> None:
     assert job.stdout == ""
 
 
-@pytest.mark.parametrize("what", YAML)
+@pytest.mark.parametrize(
+    "what",
+    ["an unknown key", *(pytest.param(what, marks=pytest.mark.long) for what in YAML if what != "an unknown key")],
+)
 def test_a_configuration_file_that_cannot_be_used(launch: Callable[..., Any], tmp_path: Path, what: str) -> None:
     text, said = YAML[what]
     path = tmp_path / "ft.yaml"

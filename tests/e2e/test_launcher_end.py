@@ -188,6 +188,7 @@ def test_what_a_zygote_has_forked_is_collected_after_it() -> None:
     assert (done.stdout.split(), done.stderr) == (["children:"], "")
 
 
+@pytest.mark.long
 def test_a_run_that_is_refused_leaves_no_zombie_to_whoever_adopts_it(tmp_path: Path) -> None:
     """As the first process of a container that waits for nobody else would keep it."""
     (tmp_path / "a_file").touch()

@@ -37,7 +37,7 @@ def test_a_monitor_that_is_lost_is_replaced_and_training_does_not_notice(
     assert job.stdout.count("is done in generation 0") == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)])
 def test_a_hang_that_began_before_is_still_caught(launch: Callable[..., Any], number: signal.Signals) -> None:
     job = launch(
         *("loop.py", "--until-stopped"),

@@ -220,6 +220,7 @@ def test_a_request_to_shut_down_ends_both_nodes(launch_nodes: Callable[..., list
     assert all(len(node.events("started")) == 1 for node in nodes)
 
 
+@pytest.mark.long
 def test_ranks_of_a_job_that_is_ended_on_request_save_for_longer_than_a_lease(
     launch_nodes: Callable[..., list[Any]], tmp_path: Path
 ) -> None:

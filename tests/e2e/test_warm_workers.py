@@ -218,6 +218,7 @@ def test_a_crash_loop_is_slowed_down_after_three_young_deaths(launch, tmp_path):
     assert [event["generation"] for event in job.events("backing_off")] == [2]
 
 
+@pytest.mark.long
 def test_a_launcher_inside_somebody_elses_process_spawns(tmp_path):
     """``launcher.main`` as a function never forks its caller, who may have threads."""
     script = tmp_path / "runs.py"
@@ -246,6 +247,7 @@ def test_a_number_of_workers_that_torch_counts_needs_no_second_import(launch: Ca
     assert job.stderr.count("OMP_NUM_THREADS is not set") == min(1, (os.cpu_count() or 1) - 1)
 
 
+@pytest.mark.long
 def test_a_script_that_looks_for_torch_before_it_imports_it(launch, tmp_path):
     """As transformers and others do; torch is imported in the zygote, and must not be executed again."""
     script = tmp_path / "looks.py"

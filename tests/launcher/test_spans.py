@@ -300,7 +300,10 @@ def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
     assert "OTEL_TRACES_EXPORTER is 'pigeon', and no exporter of spans named 'pigeon' is installed" in done.stderr
 
 
-@pytest.mark.parametrize("module", ["launcher.agent.job", "launcher.spans", "launcher.notices.caller"])
+@pytest.mark.parametrize(
+    "module",
+    [pytest.param("launcher.agent.job", marks=pytest.mark.long), "launcher.spans", "launcher.notices.caller"],
+)
 def test_no_process_of_a_job_imports_opentelemetry(module: str) -> None:
     program = f"import sys, {module}; print(sorted(name for name in sys.modules if 'opentelemetry' in name))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -244,7 +244,9 @@ def test_a_backend_whose_client_is_not_installed_is_told_as_that(
             "the nodes could not agree: RendezvousConnectionError: ",
             marks=pytest.mark.long,
         ),
-        ([], "is_host=0,join_timeout=2", "no node of the job 'none' has answered at "),
+        pytest.param(
+            [], "is_host=0,join_timeout=2", "no node of the job 'none' has answered at ", marks=pytest.mark.long
+        ),
     ],
 )
 def test_an_endpoint_that_nobody_answers_at_is_told_as_that(

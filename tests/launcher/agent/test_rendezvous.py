@@ -138,7 +138,7 @@ def test_a_node_that_joins_late_counts_on(nodes: Callable[..., list[FreshStoreRe
     assert (second.generation, second.failures) == (7, 4)
 
 
-@pytest.mark.parametrize("backend", ["c10d", "static"])
+@pytest.mark.parametrize("backend", [pytest.param("c10d", marks=pytest.mark.long), "static"])
 def test_a_node_that_begins_anew_is_seen_by_the_others(
     nodes: Callable[..., list[FreshStoreRendezvous]], backend: str
 ) -> None:

@@ -207,8 +207,8 @@ MUTANTS = (
     Mutant(
         "the last time that an exception was seen counts",
         "resilience_core/monitoring/error_capture.py",
-        "    at_ns, section, iteration = _first_seen(error) or here\n",
-        "    at_ns, section, iteration = here\n",
+        "    at_ns, section, iteration, is_step_done = _first_seen(error) or here\n",
+        "    at_ns, section, iteration, is_step_done = here\n",
         ("tests/resilience_core/protocol/test_error_record.py",),
     ),
     Mutant(

@@ -218,9 +218,23 @@ MUTANTS_OF_REPORTS = (
     ),
     Mutant(
         "a report takes any exception out of a section for the end of a step",
-        _TOGETHER,
+        "launcher/reports/evidence.py",
         "(section is None and (steps is None or not steps.closed))",
         "section is None",
+        _LEDGER,
+    ),
+    Mutant(
+        "a report guesses whether an exception has ended a step that the rank has told of",
+        "launcher/reports/evidence.py",
+        "    if error.is_step_done is not None:\n",
+        "    if False:\n",
+        _LEDGER,
+    ),
+    Mutant(
+        "a report of a run that goes on takes what is not known yet for idle",
+        "launcher/reports/ledger.py",
+        '"unknown" if goes_on else "idle"',
+        '"idle"',
         _LEDGER,
     ),
     Mutant(

@@ -11,8 +11,12 @@ from launcher.incidents.incident_files import each_incident, read_incident, read
 from launcher.incidents.job_incident import JobIncident
 from launcher.reports.launches import Launch
 from launcher.reports.node_generations import NodeGeneration
+from launcher.reports.rank_lives import RankLife
+from resilience_core.protocol.error_record import ErrorRecord
 
-__all__ = ["Evidence", "JobStory", "read_evidence"]
+__all__ = ["Evidence", "JobStory", "ends_a_step", "read_evidence"]
+
+_STEP = "step"
 
 
 class JobStory(NamedTuple):
@@ -56,3 +60,16 @@ def read_evidence(folders: Iterable[str], notes: list[str]) -> Evidence:
         ]
         evidence.told[folder] = dict(each_incident(folder, "incidents", read_told, notes.append))
     return evidence
+
+
+def ends_a_step(error: ErrorRecord, life: RankLife | None) -> bool:
+    """Return whether an exception has ended a step.
+
+    Where nothing tells and steps are sections it has not, if it was raised in none; but the first steps of a generation
+    are none yet.
+    """
+    if error.is_step_done is not None:
+        return not error.is_step_done
+    section = error.section
+    steps = life.sections.get(_STEP) if life is not None else None
+    return section == _STEP or (section is None and (steps is None or not steps.closed))

@@ -81,9 +81,7 @@ def _of_launch(story: Story, number: int, found: Sequence[Loss], *, has_steps: b
             rank = life.rank if life is not None else _only_rank(generation, local_rank)
             is_known = (generation.run, generation.number - 1) not in missing
             cuts = list(_before(launch.began_ns, before, index, member, is_known=is_known))
-            cuts += _during(
-                member, life, found[index], local_rank, is_running=launch.is_running and is_last, steps=has_steps
-            )
+            cuts += _during(member, life, found[index], local_rank, steps=has_steps)
             until_ns, left_ns = last_ns if is_last else None, _left_ns(member, life)
             cuts += _after(member, until_ns, left_ns, is_running=launch.is_running, is_last_known=not launch.lacks_last)
             for due_to, key, ns, is_about in cuts:
@@ -119,11 +117,9 @@ def _before(
     yield former, key, started_ns - other.stopped_ns - waited_ns, False
 
 
-def _during(
-    member: Member, life: RankLife | None, loss: Loss, local_rank: int, *, is_running: bool, steps: bool
-) -> Iterator[Cut]:
+def _during(member: Member, life: RankLife | None, loss: Loss, local_rank: int, *, steps: bool) -> Iterator[Cut]:
     """Cut the time from the start of the processes to the last sign of progress."""
-    started_ns, sign_ns = member.own.started_ns, last_sign_ns(member, is_running=is_running)
+    started_ns, sign_ns = member.own.started_ns, last_sign_ns(member)
     if (left_ns := _left_ns(member, life)) is not None:
         sign_ns = min(max(left_ns, started_ns), sign_ns)
     first_ns = _first_ns(member, life, local_rank, steps=steps)
@@ -152,10 +148,10 @@ def _during(
     yield None, "unknown", sign_ns - told_ns, False
 
 
-def last_sign_ns(member: Member, *, is_running: bool) -> int:
+def last_sign_ns(member: Member) -> int:
     """Return until when a generation's ranks have worked on one node, as far as that is known."""
     end = member.seen_ns if member.seen_ns is not None else member.stopped_ns
-    if member.last_sign_ns is None or (is_running and member.seen_ns is None):
+    if member.last_sign_ns is None:
         return end
     return min(max(member.last_sign_ns, member.own.started_ns), end)
 
@@ -181,7 +177,8 @@ def _after(
     member: Member, last_ns: int | None, left_ns: int | None, *, is_running: bool, is_last_known: bool
 ) -> Iterator[Cut]:
     """Cut the time from the last sign of progress to the end of the ranks, or of the launch after its last ones."""
-    sign_ns = last_sign_ns(member, is_running=is_running and last_ns is not None)
+    sign_ns = last_sign_ns(member)
+    goes_on = is_running and last_ns is not None and member.own.finished_ns is None
     if left_ns is not None:
         yield None, "idle", member.stopped_ns - min(max(left_ns, member.own.started_ns), sign_ns), False
     elif member.seen_ns is not None:
@@ -193,7 +190,7 @@ def _after(
         yield None, "idle", finished_ns - sign_ns, False
         yield None, "unknown", member.stopped_ns - finished_ns, False
     else:
-        key = "stop" if last_ns is None and member.own.finished_ns is None else "idle"
+        key = "stop" if last_ns is None and member.own.finished_ns is None else "unknown" if goes_on else "idle"
         yield None, key, member.stopped_ns - sign_ns, False
     if last_ns is not None:
         yield None, "idle" if is_last_known else "unknown", last_ns - member.stopped_ns, False

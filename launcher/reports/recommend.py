@@ -209,11 +209,7 @@ def _ran_seconds(story: Story) -> float:
     """Return for how long ranks ran, until their last sign of progress: the time in which failures may come."""
     ran = 0.0
     for generation in story.generations:
-        lengths = [
-            last_sign_ns(member, is_running=story.launches[member.launch].is_running and generation.is_last)
-            - _began_ns(member)
-            for member in generation.members
-        ]
+        lengths = [last_sign_ns(member) - _began_ns(member) for member in generation.members]
         ran += max(lengths, default=0) / NS_PER_SECOND
     return ran
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from launcher.incidents.incident import Incident
 from launcher.incidents.rank_report import RankReport
-from launcher.reports.evidence import Evidence
+from launcher.reports.evidence import Evidence, ends_a_step
 from launcher.reports.launches import Launch
 from launcher.reports.node_generations import NodeGeneration
 from launcher.reports.rank_lives import RankLife
@@ -16,8 +16,6 @@ from launcher.reports.runs import end_ns, node_names, runs_of
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["JobGeneration", "Member", "Story", "end_ns", "put_together"]
-
-_STEP = "step"
 
 
 class Member(NamedTuple):
@@ -240,7 +238,7 @@ def _member(
         errors={
             rank.rank: rank.error.iteration
             for rank in looked_at
-            if rank.error is not None and _ends_a_step(rank.error.section, ranks.get(rank.rank))
+            if rank.error is not None and ends_a_step(rank.error, ranks.get(rank.rank))
         },
         left=frozenset(rank.rank for rank in looked_at if _had_ended_well(rank, seen_ns)),
         looked_at=frozenset(rank.rank for rank in looked_at),
@@ -252,15 +250,6 @@ def _had_ended_well(rank: RankReport, seen_ns: int | None) -> bool:
     if (known := rank.evidence) is None:  # as in incidents of earlier releases
         return rank.exit_code == 0 and not rank.is_culprit
     return known.has_left and not rank.is_culprit and (seen_ns is None or known.ended_ns < seen_ns)
-
-
-def _ends_a_step(section: str | None, life: RankLife | None) -> bool:
-    """Return whether an exception that was raised in a section, or in none, has ended a step.
-
-    Where steps are sections it has not, if it was raised in none; but the first steps of a generation are none yet.
-    """
-    steps = life.sections.get(_STEP) if life is not None else None
-    return section == _STEP or (section is None and (steps is None or not steps.closed))
 
 
 def _last_sign_ns(

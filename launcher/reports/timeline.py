@@ -69,7 +69,7 @@ def _pieces(story: Story, index: int, member: Member, life: RankLife | None, *, 
         return story.at(member.launch, t_ns)
 
     started, stopped = at(member.own.started_ns), at(member.stopped_ns)
-    group_sign_ns = last_sign_ns(member, is_running=is_running)
+    group_sign_ns = last_sign_ns(member)
     if life is None:
         yield _Piece(started, stopped, UNSEEN, generation=index)
         return
@@ -84,9 +84,10 @@ def _pieces(story: Story, index: int, member: Member, life: RankLife | None, *, 
     seen_ns = member.seen_ns if member.seen_ns is not None else member.stopped_ns
     is_open = life.samples[-1].inside_ns if life.samples else {}
     section = _grew(life.samples[-2:], is_open) if len(life.samples) > 1 else None
-    if member.is_end_missing and member.seen_ns is None:
-        seen_ns = sign_ns  # nothing tells what it did until the next generation
-    ending = UNSEEN if member.is_end_missing else STOPPING
+    goes_on = is_running and member.own.finished_ns is None
+    if (member.is_end_missing or goes_on) and member.seen_ns is None:
+        seen_ns = sign_ns  # nothing tells what it did until the next generation, or has done by now
+    ending = UNSEEN if member.is_end_missing or goes_on else STOPPING
     yield _Piece(at(sign_ns), at(max(seen_ns, sign_ns)), IDLE, section, index, life.iteration)
     yield _Piece(at(max(seen_ns, sign_ns)), stopped, ending, None, index, life.iteration)
 

@@ -30,6 +30,7 @@ __all__ = [
 
 T = TypeVar("T")
 _CREDENTIALS = re.compile(r"(?<=://)[^/?#]*@")
+_QUERY = re.compile(r"(://[^?\s]*)\?[^'\"\s]*")
 
 
 @attrs.frozen
@@ -90,12 +91,12 @@ def convert(setting: Setting, value: Any, label: str) -> Any:
     try:
         return setting.convert(value)
     except ValueError as error:
-        raise ConfigError(f"{label} is {_shown(value)!r}: {error}") from None
+        raise ConfigError(f"{label} is {_shown(value)}: {error}") from None
 
 
-def _shown(value: Any) -> Any:
-    """Return a value as an error shows it: without the user and the password of a URL."""
-    return _CREDENTIALS.sub("***@", value) if isinstance(value, str) else value
+def _shown(value: Any) -> str:
+    """Return a value as an error shows it: without the user, the password and the query of a URL."""
+    return _QUERY.sub(r"\1?***", _CREDENTIALS.sub("***@", repr(value)))
 
 
 def unknown_key(key: str, place: str, known: Iterable[str]) -> ConfigError:

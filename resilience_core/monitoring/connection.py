@@ -164,7 +164,7 @@ class CellConnection:
             self._stack_file = register_stack_dump(cell.path)
         if self.config.install_exception_hook:
             sys.excepthook = exit_on_uncaught_exception
-        record_errors_in(cell)
+        record_errors_in(cell, self._state.figures)
         self.answer_questions()
 
     def answer_questions(self) -> None:

@@ -32,6 +32,7 @@ from resilience_core.protocol.cell import Cell, CellError
 from resilience_core.protocol.cell_layout import ERROR_TEXT
 from resilience_core.protocol.cell_view import CellView
 from resilience_core.protocol.error_record import ErrorRecord, as_text, is_consequence, parse_error
+from resilience_core.protocol.figures import DONE
 
 __all__ = [
     "LONGEST_MESSAGE",
@@ -89,21 +90,30 @@ _threads = _Hooked(threading, _uncaught_in_thread)
 _cell: Cell | None = None
 
 
+_figures: memoryview | None = None
+"""Of the rank: they tell which step was done last."""
+
+
 _pid = 0
 
 
-def record_errors_in(cell: Cell) -> None:
-    """Record exceptions of this process in its cell from now on, uncaught ones by themselves."""
-    global _cell, _pid
-    _cell, _pid = cell, os.getpid()
+def record_errors_in(cell: Cell, figures: memoryview | None = None) -> None:
+    """Record exceptions of this process in its cell from now on, uncaught ones by themselves.
+
+    Args:
+        cell: The rank's.
+        figures: What it tells of its steps; None where there is nothing.
+    """
+    global _cell, _figures, _pid
+    _cell, _figures, _pid = cell, figures, os.getpid()
     _main.install()
     _threads.install()
 
 
 def stop_recording() -> None:
     """Undo :func:`record_errors_in`; what was recorded stays."""
-    global _cell
-    _cell = None
+    global _cell, _figures
+    _cell = _figures = None
     _main.remove()
     _threads.remove()
 
@@ -198,10 +208,11 @@ def _is_failing(cell: Cell, view: CellView) -> bool:
 def _record(view: CellView, error: BaseException, thread: str | None) -> ErrorRecord:
     youngest = max(view.sections, key=lambda section: section.opened_ns, default=None)
     now_ns = time.monotonic_ns()
-    here = (now_ns, youngest.name if youngest else None, view.iteration)
-    at_ns, section, iteration = _first_seen(error) or here
+    done = _figures[DONE] if _figures is not None else -1
+    here = (now_ns, youngest.name if youngest else None, view.iteration, done == view.iteration if done >= 0 else None)
+    at_ns, section, iteration, is_step_done = _first_seen(error) or here
     with contextlib.suppress(AttributeError, TypeError):
-        setattr(error, _SEEN, (at_ns, section, iteration))
+        setattr(error, _SEEN, (at_ns, section, iteration, is_step_done))
     root = _root(error)
     return ErrorRecord(
         type=_type_name(error),
@@ -215,10 +226,11 @@ def _record(view: CellView, error: BaseException, thread: str | None) -> ErrorRe
         is_permanent=isinstance(error, ResilienceError) and error.is_permanent,
         is_deliberate=isinstance(error, StopTraining) and error.is_final,
         thread=thread,
+        is_step_done=is_step_done,
     )
 
 
-def _first_seen(error: BaseException) -> tuple[int, str | None, int] | None:
+def _first_seen(error: BaseException) -> tuple[int, str | None, int, bool | None] | None:
     """Return when this exception, or one that it was raised in the course of, was noted for the first time."""
     found = None
     for link in _chain(error):

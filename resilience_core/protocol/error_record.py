@@ -25,7 +25,7 @@ __all__ = [
     "parse_error",
 ]
 
-VERSION = 2
+VERSION = 3
 """Of the text in a cell; raised with every change of its keys."""
 
 _CONSEQUENCES = re.compile(
@@ -62,6 +62,9 @@ class ErrorRecord(NamedTuple):
     """Nothing has caught it: a ``StopTraining`` that has left the outermost frame of the process."""
     thread: str | None = None
     """The thread that it ended, where that is not the main thread."""
+    is_step_done: bool | None = None
+    """The training step that the rank had begun last had ended when it was first seen; None where steps are not told
+    of, or none has ended yet."""
 
     def first_line(self) -> str:
         """Type and first line of the message, and the thread, unless that is the main one."""
@@ -120,6 +123,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "is_deliberate": _TRUTH,
     "is_uncaught": _TRUTH,
     "thread": _TEXT_OR_NONE,
+    "is_step_done": (bool, type(None)),
 }
 
 

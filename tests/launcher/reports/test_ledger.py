@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.reports.build import make_report
-from launcher.reports.model import CATEGORIES, Ledger, Report
+from launcher.reports.model import CATEGORIES, UNSEEN, Ledger, Report
 from tests.launcher.reports.invented_runs import (
     EPOCH,
     Failure,
@@ -212,6 +212,26 @@ def test_a_run_that_goes_on_is_told_up_to_its_last_line(tmp_path: Path, monkeypa
     assert any("still running" in note for note in report.notes)
 
 
+def test_of_a_run_that_goes_on_what_comes_after_the_last_sign_of_progress_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ranks may hang: their limits have not passed yet."""
+    run = invent_run(tmp_path, failures=1, is_going_on=True)
+    monkeypatch.setattr("launcher.reports.launches.time.time", lambda: EPOCH + run.seconds)
+    before = seconds(reported(run).ledger)
+    figures = run.folders[0] / "figures.jsonl"
+    lines = lines_of(figures)
+    write_lines(figures, [*lines, {**lines[-1], "t_ns": lines[-1]["t_ns"] + int(8e9)}])
+    monkeypatch.setattr("launcher.reports.launches.time.time", lambda: EPOCH + run.seconds + 8)
+    report = reported(run)
+    assert report.is_running
+    assert_adds_up(report.ledger)
+    after = seconds(report.ledger)
+    assert after["unknown"] - before.get("unknown", 0.0) == pytest.approx(8.0, abs=CLOSE)
+    assert {**after, "unknown": 0} == pytest.approx({**before, "unknown": 0}, abs=CLOSE)
+    assert {span.kind for rank in report.ranks for span in rank.spans if span.end > run.seconds + 1} == {UNSEEN}
+
+
 def test_a_generation_that_never_takes_a_step_is_all_start(tmp_path: Path) -> None:
     run = invent_run(tmp_path, failures=[Failure(17, 0), Failure(17, 1)])
     figures = run.folders[0] / "figures.jsonl"
@@ -268,9 +288,14 @@ def test_a_step_that_an_exception_ends_is_not_done(tmp_path: Path) -> None:
     assert reported(run).ledger.repeated == run.truth.repeated
 
 
-@pytest.mark.parametrize(("has_sections", "repeated"), [(True, 8), (False, 7)])
-def test_an_exception_after_a_step_has_not_ended_it(tmp_path: Path, has_sections: bool, repeated: int) -> None:
-    """Where the step was no section, as with heartbeats, it may have."""
+@pytest.mark.parametrize(
+    ("has_sections", "is_done", "repeated"),
+    [(True, None, 8), (False, None, 7), (False, True, 8), (False, False, 7), (True, True, 8), (True, False, 7)],
+)
+def test_an_exception_after_a_step_has_not_ended_it(
+    tmp_path: Path, has_sections: bool, is_done: bool | None, repeated: int
+) -> None:
+    """Where the step was no section, as with heartbeats, it may have, unless the rank has told of the step's end."""
     run = invent_run(tmp_path, failures=[Failure(17, 1)])
     figures = run.folders[0] / "figures.jsonl"
     lines = lines_of(figures)
@@ -284,7 +309,7 @@ def test_an_exception_after_a_step_has_not_ended_it(tmp_path: Path, has_sections
     path = run.folders[0] / "incidents" / "0001" / "incident.json"
     incident = json.loads(path.read_text())
     for rank in incident["ranks"]:
-        rank["error"] = {**incident["ranks"][1]["error"], "section": None}
+        rank["error"] = {**incident["ranks"][1]["error"], "section": None, "is_step_done": is_done}
     path.write_text(json.dumps(incident))
     assert reported(run).ledger.repeated == repeated
 

@@ -49,13 +49,16 @@ def test_null_tells_nobody(value: str | None) -> None:
         ("https://user:secret@host/", "is 'https://***@host/': the URL has a user or a password"),
         ("https://user:se@cret@h ost/", "is 'https://***@h ost/': the URL has a user or a password"),
         ("http://host/a b", "%20"),
+        ("https://host:99999/x?token=secret", "is 'https://host:99999/x?***': no URL"),
+        (["https://user:secret@host/"], "is ['https://***@host/']: give a command"),
         ("http://host/\N{LATIN SMALL LETTER E WITH ACUTE}", "%20"),
     ],
 )
-def test_what_cannot_be_called_is_refused(value: str, fix: str) -> None:
+def test_what_cannot_be_called_is_refused(value: object, fix: str) -> None:
     with pytest.raises(ConfigError, match=r"^on_event is ") as caught:
         FaultToleranceConfig(on_event=value)
     assert fix in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("seconds", [-1, 0, 0.05, 3601, "1e12"])

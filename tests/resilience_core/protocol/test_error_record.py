@@ -15,7 +15,7 @@ import pytest
 from resilience_core.errors import ConfigError, SectionError
 from resilience_core.monitoring.error_capture import leave_error, note_error, record_errors_in, stop_recording
 from resilience_core.protocol.cell import Cell
-from resilience_core.protocol.cell_layout import ERROR_TEXT, FIRST_SECTION
+from resilience_core.protocol.cell_layout import ERROR_TEXT, FIRST_SECTION, ITERATION
 from resilience_core.protocol.error_record import (
     VERSION,
     ErrorRecord,
@@ -24,6 +24,7 @@ from resilience_core.protocol.error_record import (
     is_consequence,
     parse_error,
 )
+from resilience_core.protocol.figures import DONE, private_figures
 
 
 @pytest.fixture
@@ -44,6 +45,22 @@ def raised(error: BaseException) -> BaseException:
         raise error
     except BaseException as caught:
         return caught
+
+
+@pytest.mark.parametrize(("done", "is_done"), [(-1, None), (6, False), (7, True)])
+def test_whether_the_last_step_had_ended_is_on_record(cell: Cell, done: int, is_done: bool | None) -> None:
+    """When the exception was first seen: leaving the step by it counts as the step's end, too."""
+    figures = private_figures()
+    record_errors_in(cell, figures)
+    cell.words[ITERATION], figures[DONE] = 7, done
+    error = raised(KeyError("x"))
+    note_error(error)
+    assert (record := left(cell)) is not None
+    assert (record.iteration, record.is_step_done) == (7, is_done)
+    figures[DONE] = 7
+    note_error(error)
+    assert (record := left(cell)) is not None
+    assert record.is_step_done is is_done
 
 
 def test_type_message_traceback_and_place_are_on_record(cell: Cell) -> None:

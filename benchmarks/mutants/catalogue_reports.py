@@ -224,6 +224,20 @@ MUTANTS_OF_REPORTS = (
         _LEDGER,
     ),
     Mutant(
+        "a report leaves a hole in the ledger where lines are missing",
+        "launcher/reports/ledger.py",
+        "    entries += unaccounted(story, entries)\n",
+        "",
+        ("tests/launcher/reports/test_missing_events.py",),
+    ),
+    Mutant(
+        "a report shows a ledger as exact from which figures are missing",
+        "launcher/reports/ledger.py",
+        "if story.runs_about else set()",
+        "if False else set()",
+        ("tests/launcher/reports/test_missing_events.py",),
+    ),
+    Mutant(
         "a report guesses whether an exception has ended a step that the rank has told of",
         "launcher/reports/evidence.py",
         "    if error.is_step_done is not None:\n",

@@ -32,9 +32,17 @@ _MOST_MISSING = 10_000
 def _runs_about(story: Story, missing: frozenset[tuple[int, int]]) -> frozenset[int]:
     about = {story.run_of[number] for number, launch in enumerate(story.launches) if not launch.is_whole}
     about |= {run for run, _ in missing}
+    about |= {story.run_of[number] for number, launch in enumerate(story.launches) if _lacks_figures(story, number)}
     about |= {each.run for each in story.generations if any(member.is_end_missing for member in each.members)}
     about |= {run for run in range(len(story.runs)) if (told := failures_told(story, run)) and told[0] > told[1]}
     return frozenset(about)
+
+
+def _lacks_figures(story: Story, number: int) -> bool:
+    """Return whether nothing is left of what a launcher's ranks have told of themselves, or of what it did."""
+    launch = story.launches[number]
+    known = any(story.lives.get((number, generation.number)) for generation in launch.generations)
+    return not launch.has_events or (bool(launch.generations) and not known)
 
 
 def failures_told(story: Story, run: int) -> tuple[int, int] | None:

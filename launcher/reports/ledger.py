@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from launcher.reports.lost_work import Kept, Loss, is_count_about, kept_steps, lost_from_ns, total_repeated
 from launcher.reports.model import CATEGORIES, Ledger, LedgerEntry, RankLedger
-from launcher.reports.places import Entry, Place, absent, between_launches, without_ranks
+from launcher.reports.places import Entry, Place, absent, between_launches, unaccounted, without_ranks
 from launcher.reports.rank_lives import RankLife
 from launcher.reports.story import JobGeneration, Member, Story, end_ns
 from resilience_core.system.clock import NS_PER_SECOND
@@ -44,6 +44,7 @@ def account(story: Story, found: Sequence[Loss]) -> Accounts:
         entries += without_ranks(story, number, own)
     entries += between_launches(story)
     entries += absent(story)
+    entries += unaccounted(story, entries)
     return Accounts(tuple(entries), tuple(found), _by_generation(entries))
 
 
@@ -203,7 +204,8 @@ def ledger(story: Story, accounts: Accounts) -> Ledger:
     """Add up."""
     by_place: dict[Place, dict[str, int]] = collections.defaultdict(lambda: collections.defaultdict(int))
     ranks: dict[Place, int] = {}
-    about: set[str] = set()
+    # Where lines are missing, what is left may be taken for something else than it was.
+    about = {category.key for category in CATEGORIES} if story.runs_about else set()
     for entry in accounts.entries:
         by_place[entry.place][entry.key] += entry.ns
         if entry.rank is not None:

@@ -15,10 +15,14 @@ from launcher.reports.absences import absences
 from launcher.reports.story import Story, end_ns
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["Entry", "Place", "absent", "between_launches", "without_ranks"]
+__all__ = ["Entry", "Place", "absent", "between_launches", "unaccounted", "without_ranks"]
 
 Place = tuple[str, int]
 """A node and a local rank."""
+
+
+_CLOCKS_DIFFER = 0.005
+"""Of the wall time: those of several machines need not agree."""
 
 
 class Entry(NamedTuple):
@@ -83,6 +87,17 @@ def absent(story: Story) -> Iterator[Entry]:
     for node, key, ns in absences(story):
         for local in sorted(_locals_of(story, node)):
             yield Entry((node, local), None, None, key, ns)
+
+
+def unaccounted(story: Story, entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Tell of what is left of the wall time of a place: lines that are missing leave holes that nothing else finds."""
+    spent_ns: dict[Place, int] = collections.defaultdict(int)
+    for entry in entries:
+        spent_ns[entry.place] += entry.ns
+    length_ns = int(max(story.at(n, end_ns(launch)) for n, launch in enumerate(story.launches)) * NS_PER_SECOND)
+    for place, ns in spent_ns.items():
+        if length_ns - ns > length_ns * _CLOCKS_DIFFER:
+            yield Entry(place, None, None, "unknown", length_ns - ns, is_about=True)
 
 
 def _locals_of(story: Story, node: str) -> set[int]:

@@ -235,3 +235,18 @@ def test_a_rate_of_failures_rests_on_the_time_and_the_failures_that_belong_toget
     assert found, (told, truth)
     assert int(found[1]) == len(last.saves)
     assert float(found[2]) >= last.last_sign - last.started - 1.5
+
+
+def test_of_one_event_that_is_left_all_adds_up_and_nothing_is_shown_as_exact(run: InventedRun) -> None:
+    events = events_of(run)
+    for event in events:
+        write_events(run, [event])
+        report = make_report([str(run.folders[0])])
+        assert sum(entry.seconds for entry in report.ledger.entries) == pytest.approx(wall_seconds(report), rel=0.01)
+        assert all(entry.is_about for entry in report.ledger.entries)
+
+
+def test_without_any_figures_nothing_is_shown_as_exact(run: InventedRun) -> None:
+    """What was detection may have been work: nothing tells when ranks last got on."""
+    (run.folders[0] / "figures.jsonl").write_text("")
+    assert all(entry.is_about for entry in reported(run).ledger.entries)

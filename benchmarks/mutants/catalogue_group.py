@@ -1032,6 +1032,13 @@ MUTANTS_OF_THE_GROUP = (
         ("tests/launcher/workers/test_tee.py",),
     ),
     Mutant(
+        "lines that wait at the end of the job are not counted",
+        "launcher/records/console.py",
+        "return self.lost + self._waiting",
+        "return self.lost",
+        ("tests/launcher/records/test_console.py",),
+    ),
+    Mutant(
         "a log folder with somebody's file in it is removed",
         "launcher/records/retention.py",
         "if not all(map(_OURS.fullmatch, os.listdir(path))):",

@@ -193,7 +193,7 @@ def _supervise(agent: FaultTolerantAgent, spec: WorkerSpec, resources: AgentReso
             why = "every rank has ended with 0; " if result is not None and not result.is_failed() else ""
             level = ERROR if code else INFO
             announce(f"{why}exit code {code}", level=level, event="exit", facts={"exit_code": code})
-        unsaid = {"unsaid": console.lost_lines()} if console.lost_lines() else {}
+        unsaid = {"unsaid": count} if (count := console.unwritten_lines()) else {}
         resources.events.write(
             "ended",
             generation=agent.generation,

@@ -48,11 +48,11 @@ __all__ = [
     "finish",
     "follow",
     "gathering",
-    "lost_lines",
     "set_level",
     "start",
     "state",
     "threshold",
+    "unwritten_lines",
 ]
 
 _ROOM_BYTES = 1 << 18
@@ -78,12 +78,18 @@ class _Console:
         self._dropped = 0  # there was no room for them
         self._told = 0  # their number is on its way
         self._failed = 0  # the system refused them
+        self._waiting = 0  # the thread has not come to their end
         self._lock = threading.Lock()
 
     @property
     def lost(self) -> int:
         """Lines that could not be written and were not reported yet."""
         return self._dropped + self._told + self._failed
+
+    @property
+    def unwritten(self) -> int:
+        """Lines that were not written by now: those that were lost, and those that wait."""
+        return self.lost + self._waiting
 
     def lose(self, count: int) -> None:
         """Count lines that could not be made."""
@@ -95,10 +101,12 @@ class _Console:
         with self._lock:
             dropped, self._dropped = self._dropped, 0
             self._told += dropped
+            self._waiting += len(lines)
         if not self.background.submit(lambda: self._write(lines, dropped), sum(len(line.raw) for line in lines)):
             with self._lock:
                 self._told -= dropped
                 self._dropped += len(lines) + dropped
+                self._waiting -= len(lines)
 
     def _write(self, lines: Sequence[Line], dropped: int) -> None:
         with self._lock:
@@ -121,6 +129,7 @@ class _Console:
                 self._failed += lost + count
         with self._lock:
             self._told -= lost
+            self._waiting -= count
 
 
 _console = _Console()
@@ -179,9 +188,10 @@ def finish(timeout_seconds: float = 1.0) -> None:
     _console.background.flush(timeout_seconds)
 
 
-def lost_lines() -> int:
-    """Return how many lines could not be written and were not reported yet."""
-    return _console.lost
+def unwritten_lines(timeout_seconds: float = 0.2) -> int:
+    """Return how many lines could not be written by now; those that wait are given a while."""
+    _console.background.flush(timeout_seconds)
+    return _console.unwritten
 
 
 def threshold() -> int:

@@ -26,12 +26,12 @@ if sys.argv[1] == "thread":
 for number in range(4000):
     console.announce(f"line {number} " + "x" * 200)
 console.finish(float(sys.argv[2]))
-os.write(1, b"done %d\\n" % console.lost_lines())
+os.write(1, b"done %d\\n" % console.unwritten_lines())
 console.finish(30)
 sys.stdin.readline()
 console.announce("somebody reads again")
 console.finish(30)
-os.write(1, b"end %d\\n" % console.lost_lines())
+os.write(1, b"end %d\\n" % console.unwritten_lines())
 os._exit(0)
 """
 
@@ -102,6 +102,40 @@ def test_a_standard_error_that_nobody_reads_holds_up_nobody(how: str, kind: str)
     assert accounted_for(said) == 4000
 
 
+WAITS = """
+import os, sys
+from launcher.records import console
+console.start()
+for number in range(3):
+    console.announce(f"line {number}", "its second line")
+os.write(1, b"%d " % console.unwritten_lines())
+sys.stdin.readline()
+console.finish(60)
+os.write(1, b"%d" % console.unwritten_lines())
+os._exit(0)
+"""
+
+
+def test_lines_that_wait_for_a_reader_are_not_written_yet() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    os.set_blocking(writer, True)
+    with subprocess.Popen([sys.executable, "-c", WAITS], stdin=-1, stdout=-1, stderr=writer) as process:
+        os.close(writer)
+        assert process.stdout is not None
+        assert process.stdin is not None
+        told = os.read(process.stdout.fileno(), 10)
+        said = read_until(reader, b"line 2\nft_launcher: its second line\n")
+        assert told == b"6 "
+        process.stdin.close()
+        assert process.stdout.read() == b"0"
+    os.close(reader)
+    assert said.count(b"ft_launcher: line") == 3
+
+
 @pytest.mark.parametrize("how", ["thread", "at once"])
 def test_a_full_disk_and_a_reader_that_has_gone_cost_lines_only(how: str) -> None:
     reader, gone = os.pipe()
@@ -142,13 +176,13 @@ def test_what_cannot_be_said_costs_a_line_and_whoever_says_it_goes_on(
     odd: Any = NoText()
     console.announce("no", odd)
     console.announce("no", ranks=odd)
-    assert console.lost_lines() == 3
+    assert console.unwritten_lines() == 3
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sys, "stderr", Stream())
         console.announce("nor this")
-    assert console.lost_lines() == 4
+    assert console.unwritten_lines() == 4
     console.announce("surrogate \udc80", facts={"value": odd})
-    assert console.lost_lines() == 0
+    assert console.unwritten_lines() == 0
     said = capfd.readouterr().err
     assert "4 line(s) could not be written here" in said
     assert "surrogate \\udc80" in said
@@ -162,7 +196,7 @@ def test_a_mistake_in_what_waits_ends_nobody_where_it_cannot_be_told_either(monk
 def test_without_a_standard_error_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "_descriptor", lambda: 999)
     console.announce("nobody hears this")
-    lost = console.lost_lines()
+    lost = console.unwritten_lines()
     console._console._failed = 0
     assert lost == 1
 

@@ -16,6 +16,7 @@ import functools
 import http.server
 import json
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -125,8 +126,12 @@ class Browser:
         self.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def go(self, address: str) -> None:
-        """Open a page and wait until it is loaded."""
+        """Open a page and wait until it is loaded, which the driver of a busy machine does not always do."""
         self.post("/url", url=address)
+        end = time.monotonic() + 60
+        while self.script("return document.readyState") != "complete":
+            assert time.monotonic() < end, f"{address} is not loaded within 60 s"
+            select.select([], [], [], 0.05)
 
     def picture(self, path: Path) -> None:
         """Keep what is seen now."""

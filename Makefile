@@ -7,6 +7,9 @@ READY := $(VENV)/.ready
 # together, and their order.
 PARALLEL := -n 3 --dist loadscope --no-loadscope-reorder
 
+# Thousands of processes are started by the tests, and compiling our modules would be most of what each of them does.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup coverage docs docs-browser demo test test-all test-rest chaos lint bench matrix clean
 

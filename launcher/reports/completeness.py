@@ -6,6 +6,8 @@ from launcher.reports.story import Story
 
 __all__ = ["failures_told", "with_gaps"]
 
+_MOST_MISSING = 10_000
+
 
 def with_gaps(story: Story) -> Story:
     """Return a story that knows what is missing from it."""
@@ -24,9 +26,6 @@ def _missing(story: Story) -> frozenset[tuple[int, int]]:
     # A number that damage has made is no reason to count that far.
     most = {run: number for run, number in highest.items() if number <= 2 * len(there) + _MOST_MISSING}
     return frozenset((run, n) for run, number in most.items() for n in range(number)) - there - met
-
-
-_MOST_MISSING = 10_000
 
 
 def _runs_about(story: Story, missing: frozenset[tuple[int, int]]) -> frozenset[int]:

@@ -167,8 +167,8 @@ class ByteTail(TailLog):
             _left[:] = [*(each for each in _left if not each.is_over), *left]
             if "left" not in _said:
                 _said.add("left")
-                what = "the output of ranks (--tee) is not read, or more slowly than it comes; no restart waits for it"
-                announce(f"{what}, and it follows as it is read (said once)", event="tee")
+                what = "the output of ranks (--tee) is not read, or more slowly than it comes; it follows as it is read"
+                announce(f"{what}, and restarts wait for half a second at most (said once)", event="tee")
         if facts["_threadpool"]:
             facts["_threadpool"].shutdown(wait=not left)
         self._stopped = True

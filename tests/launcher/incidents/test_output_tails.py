@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -33,7 +34,7 @@ def rank(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         subprocess.Popen([sys.executable, "-u", "-c", code], stdin=-1, stdout=out, stderr=err, text=True) as process,
     ):
         while not (tmp_path / "logs" / "err").read_text():
-            os.sched_yield()
+            select.select([], [], [], 0.01)
         yield process
         process.kill()
 

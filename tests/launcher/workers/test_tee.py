@@ -202,7 +202,8 @@ def test_a_copy_that_nobody_reads_or_that_takes_long_holds_nobody_up_and_follows
     stopping.join(30)
     assert unread.tail.stopped()
     said = capfd.readouterr().err
-    assert "the output of ranks (--tee) is not read, or more slowly than it comes; no restart waits for it" in said
+    assert "the output of ranks (--tee) is not read, or more slowly than it comes; it follows as it is read" in said
+    assert "restarts wait for half a second at most (said once)" in said
 
     following = tail_of(unread.file, unread.stream).start()  # of the next generation
     following.stop()

@@ -1027,8 +1027,15 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "the end of the job does not wait for a reader that is late",
         "launcher/workers/tee.py",
-        "while left := [each for each in _left if not each.is_over]:",
+        "while left := _still_left():",
         "while left := ():",
+        ("tests/launcher/workers/test_tee.py",),
+    ),
+    Mutant(
+        "an error of a copy that was left is not told",
+        "launcher/workers/tee.py",
+        "    _left[:] = still\n    _tell_failures(over)\n",
+        "    _left[:] = still\n",
         ("tests/launcher/workers/test_tee.py",),
     ),
     Mutant(

@@ -119,7 +119,7 @@ def finish_copies(is_hurried: Callable[[], bool]) -> None:
         is_hurried: Whether a signal has asked for the end.
     """
     moved, count = time.monotonic(), -1
-    while left := [each for each in _left if not each.is_over]:
+    while left := _still_left():
         now, so_far = time.monotonic(), sum(each.writer.count for each in _left)
         if so_far != count:
             moved, count = now, so_far
@@ -128,6 +128,22 @@ def finish_copies(is_hurried: Callable[[], bool]) -> None:
             announce(f"{what}; it is whole in the log folder, below workers/", event="tee")
             return
         concurrent.futures.wait([each.future for each in left], _LOOK_SECONDS)
+
+
+def _still_left() -> list[_Copying]:
+    over: list[_Copying] = []
+    still: list[_Copying] = []
+    for each in _left:
+        (over if each.is_over else still).append(each)
+    _left[:] = still
+    _tell_failures(over)
+    return still
+
+
+def _tell_failures(copies: Sequence[_Copying]) -> None:
+    for each in copies:
+        if each.is_over and (error := each.future.exception()) is not None:
+            logger.error("the output of a rank cannot be copied any more (--tee): %s", error)
 
 
 class ByteTail(TailLog):
@@ -160,11 +176,9 @@ class ByteTail(TailLog):
             if all(each.writer.is_blocked for each in left):
                 break
             concurrent.futures.wait([each.future for each in left], _LOOK_SECONDS)
-        for each in copies:
-            if each.is_over and (error := each.future.exception()) is not None:
-                logger.error("the output of a rank cannot be copied any more (--tee): %s", error)
+        _tell_failures(copies)
         if left:
-            _left[:] = [*(each for each in _left if not each.is_over), *left]
+            _left[:] = [*_still_left(), *left]
             if "left" not in _said:
                 _said.add("left")
                 what = "the output of ranks (--tee) is not read, or more slowly than it comes; it follows as it is read"
@@ -210,18 +224,21 @@ class _Pieces:
 
     def __init__(self, header: bytes, is_wanted: Callable[[str], bool]) -> None:
         self._header, self._is_wanted = header, is_wanted
-        self._rest = b""  # of a piece whose end has not come
+        self._rest = bytearray()  # of a piece whose end has not come
         self._is_within = False  # the beginning of that piece was written
         self._was_wanted = True  # the piece before this one
         self._after_return = False
 
     def of(self, chunk: bytes, *, is_last: bool) -> Iterator[bytes]:
         """Yield what to write in one go."""
+        self._rest += chunk
+        if not is_last and len(self._rest) < _LINE and b"\n" not in chunk and b"\r" not in chunk:
+            return  # the whole of a long line is searched once, not with each part of it
         ready = b""
-        found = _PIECES.findall(self._rest + chunk)
-        self._rest = b""
+        found = _PIECES.findall(bytes(self._rest))
+        self._rest.clear()
         if found and not found[-1].endswith((b"\r", b"\n")) and not is_last and len(found[-1]) < _LINE:
-            self._rest = found.pop()
+            self._rest += found.pop()
         for piece in found:
             told = self._told(piece)
             if ready and len(ready) + len(told) > select.PIPE_BUF:  # what others write comes between two pieces

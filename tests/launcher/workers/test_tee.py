@@ -45,6 +45,12 @@ def tail_of(file: Path, stream: object) -> TailLog:
     return tail
 
 
+def end(tail: TailLog) -> None:
+    """Copy to the end: on a busy machine a copy may take longer than ``stop`` waits for it."""
+    tail.stop()
+    finish_copies(lambda: False)
+
+
 @pytest.mark.parametrize(
     ("output", "size"),
     [(output, size) for output in OUTPUTS for size in (7, 4096, 1 << 20) if size > 7 or len(output) < 5000],
@@ -54,7 +60,7 @@ def test_every_byte_is_copied_however_it_comes(tmp_path: Path, output: bytes, si
     tail = tail_of(file, stream).start()
     with open(file, "wb", buffering=0) as rank:
         rank.writelines(output[start : start + size] for start in range(0, len(output), size))
-    tail.stop()
+    end(tail)
 
     assert stream.buffer.getvalue().replace(b"[default0]:", b"") == output
 
@@ -98,7 +104,7 @@ def test_what_a_rank_writes_right_before_its_end_is_not_lost(tmp_path: Path, loo
     tail._finished_events[0] = rank
     tail.start()
     assert rank.has_ended.wait(60)
-    tail.stop()
+    end(tail)
     assert stream.buffer.getvalue() == b"[default0]:last words"
 
 
@@ -139,14 +145,14 @@ def test_a_stream_without_bytes_gets_text(tmp_path: Path) -> None:
     file, stream = tmp_path / "stdout.log", io.StringIO()
     file.write_bytes(b"a\xff\n")
     tail = tail_of(file, stream).start()
-    tail.stop()
+    end(tail)
     assert stream.getvalue() == "[default0]:a\ufffd\n"
 
 
 def test_a_file_that_never_comes_holds_up_nobody(tmp_path: Path) -> None:
     stream = Stream()
     tail = tail_of(tmp_path / "none.log", stream).start()
-    tail.stop()
+    end(tail)
     assert stream.buffer.getvalue() == b""
     assert os.listdir(tmp_path) == []
 
@@ -227,10 +233,14 @@ def test_the_end_does_not_wait_for_a_reader_for_ever(
     assert "the output of 1 file(s) of ranks was not copied to its end (--tee): nobody reads it" in said
 
 
-def test_a_copy_that_fails_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("longest_stop_seconds", [30.0, -1.0])
+def test_a_copy_that_fails_is_said_also_where_nobody_waited_for_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, longest_stop_seconds: float
+) -> None:
+    monkeypatch.setattr(tee, "_LONGEST_STOP_SECONDS", longest_stop_seconds)
     (tmp_path / "stdout.log").write_bytes(b"line\n")
     with open("/dev/full", "w") as full:
-        tail_of(tmp_path / "stdout.log", full).start().stop()
+        end(tail_of(tmp_path / "stdout.log", full).start())
         os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # what it has kept goes there
     assert "the output of a rank cannot be copied any more (--tee): " in caplog.text
     assert "No space left on device" in caplog.text

@@ -158,7 +158,7 @@ MUTANTS_OF_STORIES = (
     ),
     _mutant(
         "clocks of two machines are compared",
-        "incidents/job_attribution",
+        "incidents/node_accounts",
         "    return e._replace(error=error, ended_ns=min(e.ended_ns, 1), asked_ns=0, last_sign_ns=0)\n",
         "    return e\n",
         _ATTRIBUTION,
@@ -166,7 +166,7 @@ MUTANTS_OF_STORIES = (
     _mutant(
         "who lost its peer counts as one that stands where it stands",
         "incidents/job_attribution",
-        "_as_waiting(e) if e.exit_code not in (None, 0) or e.error is not None else e",
+        "_as_waiting(e) if _has_failed(e) else e",
         "e",
         _ATTRIBUTION,
     ),
@@ -383,8 +383,36 @@ MUTANTS_OF_STORIES = (
     _mutant(
         "a rank that was getting on is blamed for the exit of another",
         "incidents/job_attribution",
-        "if e.is_lively and e.waits is False else e",
-        "if False else e",
+        "if e.waits is False and (e.is_lively or e.is_finalizing)}",
+        "if e.waits is False and e.is_finalizing}",
+        _ATTRIBUTION,
+    ),
+    _mutant(
+        "a rank whose interpreter ends is blamed for the exit of another",
+        "incidents/job_attribution",
+        "if e.waits is False and (e.is_lively or e.is_finalizing)}",
+        "if e.waits is False and e.is_lively}",
+        _ATTRIBUTION,
+    ),
+    _mutant(
+        "a rank that has lost a thread counts as one that waits",
+        "incidents/job_attribution",
+        "(e.error is not None and not e.has_lost_a_thread)",
+        "e.error is not None",
+        _ATTRIBUTION,
+    ),
+    _mutant(
+        "a crash is a fact whoever has exited elsewhere",
+        "incidents/job_attribution",
+        "            named = _beside_exits(named, sure, gone)\n",
+        "            pass\n",
+        _ATTRIBUTION,
+    ),
+    _mutant(
+        "a crash is told beside a kill",
+        "incidents/job_attribution",
+        "named = _killed_first(sure) or named",
+        "pass",
         _ATTRIBUTION,
     ),
     _mutant(

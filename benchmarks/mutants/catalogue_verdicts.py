@@ -444,8 +444,8 @@ MUTANTS_OF_VERDICTS = (
     Mutant(
         "an error that our own signal has caused is told as if it had come by itself",
         "launcher/incidents/rules_of_exits.py",
-        '        why = AFTER_ASKING if all(e.may_be_upset for e in same) else ""\n',
-        '        why = ""\n',
+        '    why = AFTER_ASKING if all(e.may_be_upset for e in same) else ""\n',
+        '    why = ""\n',
         ("tests/launcher/incidents/test_attribution.py",),
     ),
     Mutant(
@@ -631,10 +631,38 @@ MUTANTS_OF_VERDICTS = (
         ("tests/launcher/incidents/test_attribution.py",),
     ),
     Mutant(
+        "a crash is told before the exit that came before it",
+        "launcher/incidents/rules_of_exits.py",
+        "        if exited and _is_before(exited[0], first):\n",
+        "        if False:\n",
+        ("tests/launcher/incidents/test_attribution.py",),
+    ),
+    Mutant(
+        "a crash is told before a kill that was noticed later",
+        "launcher/incidents/rules_of_exits.py",
+        "        first = kills[0] if kills else deaths[0]\n",
+        "        first = deaths[0]\n",
+        ("tests/launcher/incidents/test_attribution.py",),
+    ),
+    Mutant(
+        "a crash whose end was not noticed yet comes first",
+        "launcher/incidents/rules_of_exits.py",
+        "return e.ended_ns or math.inf",
+        "return e.ended_ns",
+        ("tests/launcher/incidents/test_attribution.py",),
+    ),
+    Mutant(
+        "a process that is ending is taken to be in the root of the control groups",
+        "launcher/processes/control_groups.py",
+        "bool(int(fields[6]) & PF_EXITING)",
+        "False",
+        ("tests/launcher/incidents/test_memory_kills.py",),
+    ),
+    Mutant(
         "who was seen to end a moment earlier surely ended first",
         "launcher/incidents/rules_of_exits.py",
-        "        is_close = len(exited) > 1 and",
-        "        is_close = False and",
+        "    is_close = len(ended) > 1 and",
+        "    is_close = False and",
         ("tests/launcher/incidents/test_attribution.py",),
     ),
     Mutant(
@@ -675,8 +703,8 @@ MUTANTS_OF_VERDICTS = (
     Mutant(
         "an end that our own signal has caused is told as if it had come by itself",
         "launcher/incidents/rules_of_exits.py",
-        '        why = AFTER_ASKING if first.may_be_upset else ""\n',
-        '        why = ""\n',
+        '    why = AFTER_ASKING if first.may_be_upset else ""\n',
+        '    why = ""\n',
         ("tests/launcher/incidents/test_attribution.py",),
     ),
     Mutant(

@@ -87,8 +87,8 @@ MUTANTS_OF_WARM_WORKERS = (
     Mutant(
         "an abort that may have come from outside is said to be the rank's own",
         "launcher/incidents/rules_of_exits.py",
-        "        if first.exit_code == -signal.SIGABRT:",
-        "        if False:",
+        "    if first.exit_code == -signal.SIGABRT:",
+        "    if False:",
         ("tests/launcher/incidents/test_attribution.py",),
     ),
 )

@@ -12,8 +12,8 @@ from launcher.agent import announcements
 from launcher.agent.resources import AgentResources
 from launcher.incidents.accounts import parse_account
 from launcher.incidents.incident import Incident, new_folder
-from launcher.incidents.job_attribution import NodeAccount
 from launcher.incidents.job_incident import JobIncident, decide, parse_story, point_to
+from launcher.incidents.node_accounts import NodeAccount
 from launcher.nodes.gathering import Gathered, host_in
 from launcher.processes.background import Background
 from launcher.records.console import announce

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from launcher.incidents.attributed import NOTICED_LATE_NS
 from launcher.incidents.frames import own_frame_in
 from launcher.incidents.incident import ELSEWHERE, MOST_STACKS, Incident
-from launcher.incidents.job_attribution import NodeAccount
+from launcher.incidents.node_accounts import NodeAccount
 from launcher.incidents.rank_report import RankReport
 
 __all__ = ["account_text", "has_failed_before", "parse_account", "with_ends", "without_spared"]

@@ -22,6 +22,7 @@ __all__ = [
     "frame_of",
     "innermost_frame",
     "is_a_wait_for_the_gpu",
+    "is_of_an_ending_interpreter",
     "main_thread",
     "native_frame",
     "of_the_worker",
@@ -40,6 +41,8 @@ _IN_TRACEBACK = re.compile(  # of an exception group behind a bar
     r'^(?: +\| )?  File "(?P<path>[^"]+)", line (?P<line>\d{1,9}), in (?P<function>.+)$', re.MULTILINE
 )
 _LONGEST_NATIVE_NAME = 120
+_MOST_FRAMES = 100
+"""That faulthandler writes of a thread."""
 MAIN = "MainThread"
 """What Python calls the thread that runs the training loop."""
 CRASHED = "crashed thread"
@@ -112,6 +115,17 @@ def innermost_frame(threads: Sequence[Thread]) -> Frame | None:
     """Return the innermost frame of the main thread."""
     thread = main_thread(tuple(threads))
     return thread.frames[0] if thread is not None and thread.frames else None
+
+
+def is_of_an_ending_interpreter(threads: Sequence[Thread]) -> bool:
+    """Return whether the main thread has left its script: it runs what is run at exit, or no Python any more.
+
+    A stack that a signal has asked for has a hundred frames at most, so that of a deeper one does not tell.
+    """
+    thread = main_thread(tuple(threads))
+    if thread is None or thread.name != MAIN or len(thread.frames) >= _MOST_FRAMES:
+        return False
+    return all(frame.function != "<module>" for frame in thread.frames)
 
 
 def is_a_wait_for_the_gpu(threads: Sequence[Thread], sources: Mapping[Frame, str]) -> bool:

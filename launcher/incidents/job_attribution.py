@@ -7,47 +7,22 @@ wherever it is, and where none of the rules speaks, nobody is named.
 
 from __future__ import annotations
 
+import re
+import signal
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from launcher.incidents.attributed import PERHAPS_FOR_ANOTHER, SEVERAL_RAISED_IT, Attribution, hedged
 from launcher.incidents.attribution import attribute
-from launcher.incidents.incident import Incident
-from launcher.incidents.rules_of_exits import BEFORE, NOT_ENDED, died_or_raised, gave_up, left_early
+from launcher.incidents.node_accounts import Failures, NodeAccount, failure_of_its_own, named_by
+from launcher.incidents.rules_of_exits import BEFORE, NOT_ENDED, gave_up, left_early
 from launcher.incidents.rules_of_hangs import cannot_run, outside_collectives
 from launcher.processes.evidence import Evidence
 
-__all__ = ["JobAttribution", "NodeAccount", "attribute_job"]
+__all__ = ["JobAttribution", "attribute_job"]
 
 _LIKELY = "likely: "
-
-
-class NodeAccount(NamedTuple):
-    """What one node has seen of its ranks.
-
-    Args:
-        incident: With the node's name. Its kind tells whether it has failed itself, or was told that another one has.
-        was_told: It had been told that the generation was over before a rank of its own failed, by its own clock.
-    """
-
-    incident: Incident
-    was_told: bool = False
-
-    @property
-    def node(self) -> str:
-        """Its name."""
-        return self.incident.node
-
-    def evidence(self) -> list[Evidence]:
-        """Return what is known of each rank, as the rules take it: numbered by the job, free of this node's clock."""
-        return [
-            _without_clock(report.evidence)._replace(local_rank=report.rank)
-            for report in self.incident.ranks
-            if report.evidence is not None
-        ]
-
-
-_Failures = Sequence[tuple[NodeAccount, Attribution]]
+_COUNT = re.compile(r"^\d+ ranks raised the same ")
 
 
 class JobAttribution(NamedTuple):
@@ -78,7 +53,7 @@ def attribute_job(
     asking = [report.rank for each in accounts if each.incident.kind == "request" for report in each.incident.ranks]
     if asking:
         return JobAttribution(tuple(asking), (), "it has asked for the end of the job")
-    own = [(account, how) for account in accounts if (how := _failure_of_its_own(account)) is not None]
+    own = [(account, how) for account in accounts if (how := failure_of_its_own(account)) is not None]
     first = [(account, how) for account, how in own if not account.was_told] or own
     sure = [(account, how) for account, how in first if not how.why.startswith(_LIKELY)]
     if lost and all(account.was_told for account, _ in sure):
@@ -87,6 +62,9 @@ def attribute_job(
         return stuck._replace(why=f"{_as_likely(stuck.why)}; not certain, since {_each(own)}") if own else stuck
     if sure:
         named = _first_of([each for each in first if each in sure or _may_be_first(each, sure)])
+        named = _killed_first(sure) or named
+        if gone := [each for each in first if each not in sure and _has_exited(each)]:
+            named = _beside_exits(named, sure, gone)
         if any(account.incident.kind == "hang" for account in accounts):
             named = named._replace(why=_as_likely(named.why))  # it may have failed because of whoever hangs
         if stopped := [e.local_rank for a in accounts for e in a.evidence() if e.state == "T" and e.exit_code is None]:
@@ -114,8 +92,8 @@ def _stuck_by_itself(accounts: Sequence[NodeAccount]) -> JobAttribution | None:
     Those may have waited for them.
     """
     hung = [e for account in accounts if account.incident.kind == "hang" for e in account.evidence()]
-    stuck = [e for e in hung if e.is_condemned and e.waits is False and e.exit_code is None and e.error is None]
-    has_failed = any(e.exit_code not in (None, 0) or e.error is not None for a in accounts for e in a.evidence())
+    stuck = [e for e in hung if e.is_condemned and e.waits is False and e.exit_code is None and not _has_failed(e)]
+    has_failed = any(_has_failed(e) for account in accounts for e in account.evidence())
     if not has_failed:  # where nothing has failed, the rules for hangs know more
         return None
     if any(e.is_condemned and e.state in ("T", "t") for e in hung) and (blame := cannot_run(hung)) is not None:
@@ -136,7 +114,7 @@ def _of_a_hang(accounts: Sequence[NodeAccount], silent: Sequence[str], *, has_fa
     most, and not at all while a node is silent on which the cause may be.
     """
     seen = [e for account in accounts for e in account.evidence()]
-    everybody = [_as_waiting(e) if e.exit_code not in (None, 0) or e.error is not None else e for e in seen]
+    everybody = [_as_waiting(e) if _has_failed(e) else e for e in seen]
     if not everybody:
         return JobAttribution((), (), "nothing is known of any rank")
     has_others = bool(silent) or any(
@@ -151,7 +129,9 @@ def _of_a_hang(accounts: Sequence[NodeAccount], silent: Sequence[str], *, has_fa
         # Ranks that have just failed have not settled as hung ones have: iterations, say, may differ by one.
         known = cannot_run(everybody)
         # Who has exited without a word need not have waited for anybody, and not for a rank that was getting on.
-        everybody = [e._replace(waits=None) if e.is_lively and e.waits is False else e for e in everybody]
+        # One that ends may have lost a peer, caught that, and be taking its interpreter down.
+        is_excused = {e.local_rank for e in everybody if e.waits is False and (e.is_lively or e.is_finalizing)}
+        everybody = [e._replace(waits=None) if e.local_rank in is_excused else e for e in everybody]
         for rule in (left_early, outside_collectives):
             known = known or _doubted(rule(everybody), "it may have lost a peer as the others have")
         if known is None and not has_failures:
@@ -166,24 +146,6 @@ def _doubted(found: Attribution | None, why: str) -> Attribution | None:
     return found._replace(why=f"{_LIKELY}{found.why}; not certain, since {why}")
 
 
-def _failure_of_its_own(account: NodeAccount) -> Attribution | None:
-    """Return who has died, raised or exited on a node, by that node's own clock; None where only victims have."""
-    group = [
-        (_calm(report.evidence) if report.evidence.may_be_upset else report.evidence)._replace(local_rank=report.rank)
-        for report in account.incident.ranks
-        if report.evidence is not None
-    ]
-    found = died_or_raised(group, has_others=True) if group else None
-    incident = account.incident
-    if (
-        found is not None
-        and incident.kind == "failure"
-        and {r.rank for r in incident.culprits} == set(found.local_ranks)
-    ):
-        return found._replace(why=incident.why)  # it knows more, such as that a process was killed since it overstayed
-    return found
-
-
 def _first_of(candidates: Sequence[tuple[NodeAccount, Attribution]]) -> JobAttribution:
     """Name those of one node, or of several: on two machines nothing orders what ranks do by themselves.
 
@@ -192,7 +154,7 @@ def _first_of(candidates: Sequence[tuple[NodeAccount, Attribution]]) -> JobAttri
     if len(candidates) == 1:
         ((_, found),) = candidates
         return JobAttribution(found.local_ranks, (), found.why)
-    named = [_named(account, found) for account, found in candidates]
+    named = [named_by(account, found) for account, found in candidates]
     ranks = tuple(sorted(e.local_rank for group in named for e in group))
     whys = {found.why.replace(BEFORE, "").replace(NOT_ENDED, "") for _, found in candidates}
     if len(whys) == 1 and len({(e.error[:2] if e.error is not None else e.exit_code) for g in named for e in g}) == 1:
@@ -201,7 +163,8 @@ def _first_of(candidates: Sequence[tuple[NodeAccount, Attribution]]) -> JobAttri
         if is_everybody and why.endswith(SEVERAL_RAISED_IT):  # there is no elsewhere
             why = why.removeprefix(_LIKELY).removesuffix(SEVERAL_RAISED_IT)
         likely = "" if is_everybody and not why.startswith(_LIKELY) else _LIKELY
-        alike = f"{len(ranks)} ranks on {len(named)} nodes failed alike: {why.removeprefix(_LIKELY)}"
+        why = _COUNT.sub("raised ", why.removeprefix(_LIKELY))  # how many of one node did
+        alike = f"{len(ranks)} ranks on {len(named)} nodes failed alike: {why}"
         return JobAttribution(ranks, (), likely + alike)
     each = "; ".join(f"node {account.node}: {_short(found.why)}" for account, found in candidates)
     return JobAttribution(
@@ -215,11 +178,7 @@ def _short(why: str) -> str:
     return why.removesuffix(SEVERAL_RAISED_IT).removesuffix(PERHAPS_FOR_ANOTHER)
 
 
-def _named(account: NodeAccount, found: Attribution) -> list[Evidence]:
-    return [e for e in account.evidence() if e.local_rank in found.local_ranks]
-
-
-def _may_be_first(doubtful: tuple[NodeAccount, Attribution], sure: _Failures) -> bool:
+def _may_be_first(doubtful: tuple[NodeAccount, Attribution], sure: Failures) -> bool:
     """Return whether those who are named in doubt may have failed before those of other nodes who are named for sure.
 
     What several raise does not make them victims, nor does the end of a wait, which may have been one for a disk. A
@@ -227,12 +186,46 @@ def _may_be_first(doubtful: tuple[NodeAccount, Attribution], sure: _Failures) ->
     """
     if SEVERAL_RAISED_IT in doubtful[1].why:
         return True
-    raised = [e.error for e in _named(*doubtful) if e.error is not None]
-    has_died = any(e.fatal_signal is not None for each in sure for e in _named(*each))
+    raised = [e.error for e in named_by(*doubtful) if e.error is not None]
+    has_died = any(e.fatal_signal is not None for each in sure for e in named_by(*each))
     return bool(raised) and all(map(gave_up, raised)) and not has_died
 
 
-def _lost_phrase(lost: Sequence[str], why: str, own: _Failures, accounts: Sequence[NodeAccount]) -> str:
+def _has_exited(doubtful: tuple[NodeAccount, Attribution]) -> bool:
+    return any(e.error is None and (e.exit_code or 0) > 0 for e in named_by(*doubtful))
+
+
+def _beside_exits(named: JobAttribution, sure: Failures, gone: Failures) -> JobAttribution:
+    """Return an attribution to ranks that have crashed as likely: one that has exited elsewhere may have been first.
+
+    Ranks crash in what they take down once they have lost a peer, which is rare, and theirs have surely done so where
+    one on its node has crashed after it, and in the same way.
+    """
+    crashes = {e.exit_code for each in sure for e in named_by(*each) if _has_crashed(e)}
+    if not crashes or any(not _has_crashed(e) for each in sure for e in named_by(*each)):
+        return named
+    for account, how in gone:
+        after = {e.exit_code for e in account.evidence() if e.local_rank not in how.local_ranks and _has_crashed(e)}
+        if crashes <= after:
+            return JobAttribution(how.local_ranks, (), f"{_as_likely(how.why)}; not certain, since {_each(sure)}")
+    return named._replace(why=f"{_as_likely(named.why)}; not certain, since {_each(gone)}")
+
+
+def _has_crashed(e: Evidence) -> bool:
+    return e.fatal_signal not in (None, signal.SIGKILL)
+
+
+def _killed_first(sure: Failures) -> JobAttribution | None:
+    """Name ranks that were killed before those that have crashed: nobody is killed for what another rank does."""
+    killed = [each for each in sure if all(e.exit_code == -signal.SIGKILL for e in named_by(*each))]
+    crashed = [each for each in sure if each not in killed]
+    if not killed or not crashed or any(not _has_crashed(e) for each in crashed for e in named_by(*each)):
+        return None
+    named = _first_of(killed)
+    return named._replace(why=f"{_as_likely(named.why)}; not certain, since {_each(crashed)}")
+
+
+def _lost_phrase(lost: Sequence[str], why: str, own: Failures, accounts: Sequence[NodeAccount]) -> str:
     names = f"node {lost[0]} is" if len(lost) == 1 else f"nodes {', '.join(lost)} are"
     phrase = f"{names} lost{f' ({why})' if why else ''}"
     if own:
@@ -241,7 +234,7 @@ def _lost_phrase(lost: Sequence[str], why: str, own: _Failures, accounts: Sequen
     return f"{_LIKELY}{phrase}; not certain, since rank {', '.join(left)} was ending" if left else phrase
 
 
-def _each(failures: _Failures) -> str:
+def _each(failures: Failures) -> str:
     """Return who has failed on which node, and how."""
     return "; ".join(
         f"rank {', '.join(map(str, found.local_ranks))} on node {account.node}: {_short(found.why)}"
@@ -264,19 +257,11 @@ def _beside_lost(why: str, lost: Sequence[str]) -> str:
     return f"{_LIKELY}{why.removeprefix(_LIKELY)}; not certain, since {names} lost as well"
 
 
+def _has_failed(e: Evidence) -> bool:
+    """Return whether a rank has ended or ends; one that goes on without a thread of its own does not."""
+    return e.exit_code not in (None, 0) or (e.error is not None and not e.has_lost_a_thread)
+
+
 def _as_waiting(e: Evidence) -> Evidence:
     """Return the evidence of a rank that was ended by what it waited for, or may have been."""
     return e._replace(error=None, exit_code=None, ended_ns=0, has_left=False, state="S", waits=True, is_condemned=True)
-
-
-def _calm(e: Evidence) -> Evidence:
-    """Return the evidence without a failure that may be due to our asking for the stack."""
-    return e._replace(error=None, exit_code=None, ended_ns=0, has_left=False)
-
-
-def _without_clock(e: Evidence) -> Evidence:
-    """Return the evidence with all that a rule might compare with another machine's clock taken out."""
-    if e.may_be_upset:
-        e = _calm(e)
-    error = e.error._replace(at_ns=1, noted_ns=1) if e.error is not None else None
-    return e._replace(error=error, ended_ns=min(e.ended_ns, 1), asked_ns=0, last_sign_ns=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 
@@ -58,69 +59,118 @@ _CAUSE = re.compile(r"^(?: +\| )?([\w.]+)(?::|$)", re.MULTILINE)
 
 
 def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
-    """Attribute a failure to the first rank that died or raised an error."""
+    """Attribute a failure to the first rank that died, raised an error or exited.
+
+    What a rank does when it has lost its peer may be anything, a crash in what it takes down included. So whoever has
+    ended before is named rather than one that has crashed; only a kill from outside is nobody's consequence.
+    """
     # One that lost its peer before, and dies in what it does then, is a victim all the same.
     deaths = sorted((e for e in group if e.fatal_signal is not None and not e.is_victim), key=_when_noticed)
     raised = sorted((e for e in group if e.has_raised), key=_when_raised)
-    if deaths and not (raised and _when_raised(raised[0]) < _when_noticed(deaths[0]) - NOTICED_LATE_NS):
-        first = deaths[0]
-        assert first.fatal_signal is not None
-        name = first.fatal_signal.name
-        if first.is_dumping_core:
-            return Attribution((first.local_rank,), f"is dumping core after {name}")
-        # What kills from outside (out of memory, an administrator) may strike several at once.
-        same = [e for e in deaths if e.exit_code == first.exit_code == -9] or [first]
-        return Attribution(ranks_of(same), f"killed by {name}" if first.ended_ns else f"is ending after {name}")
+    exited = _exited_by_themselves(group, deaths)
+    if deaths:
+        kills = [e for e in deaths if _was_killed(e) and _is_close(deaths[0], e)]
+        first = kills[0] if kills else deaths[0]
+        if raised and _when_raised(raised[0]) < _latest(first, group) - NOTICED_LATE_NS:
+            return _of_exceptions(raised, group, has_others)
+        if exited and _is_before(exited[0], first):
+            return _of_exits([*exited, *deaths], group, has_others)
+        return _of_deaths(first, deaths)
     if raised:
-        first = raised[0]
-        assert first.error is not None
-        same = [e for e in raised if e.error is not None and e.error[:2] == first.error[:2]]
-        why = AFTER_ASKING if all(e.may_be_upset for e in same) else ""
-        peers = [e for e in group if e is not first]
-        likely = "likely: " if (peers or has_others) and _may_be_of_another(first.error) else ""
-        why += PERHAPS_FOR_ANOTHER if likely else ""
-        if len(same) > 1 and has_others and not likely:
-            likely, why = "likely: ", why + SEVERAL_RAISED_IT
-        if len(same) > 1:
-            return Attribution(ranks_of(same), f"{likely}{len(same)} ranks raised the same {first.error.type}{why}")
-        # A peer may have failed earlier: this rank may have left the group, and raised afterwards.
-        is_first = bool(peers) and not any(_failed_by(e, first.error.at_ns) for e in peers)
-        before = BEFORE if is_first and not first.may_be_upset else ""
-        later = "" if first.exit_code is not None else NOT_ENDED
-        return Attribution((first.local_rank,), f"{likely}raised {first.error.type}{before}{later}{why}")
+        return _of_exceptions(raised, group, has_others)
+    return _of_exits(exited, group, has_others) if exited else None
+
+
+def _exited_by_themselves(group: Group, deaths: Group) -> list[Evidence]:
     # Where GPUs are used, an abort is what the watchdog of a collective library does to a victim.
     may_abort = not any(e.has_gpu for e in group)
     aborts = (-signal.SIGABRT, _OF_A_SHELL + signal.SIGABRT)
-    exited = sorted(
-        (e for e in group if _exited_by_itself(e) and (may_abort or e.exit_code not in aborts)), key=_when_noticed
-    )
-    if exited:
-        first, others = exited[0], "first" if len(exited) > 1 else "by itself"
-        is_close = len(exited) > 1 and exited[1].ended_ns - first.ended_ns < NOTICED_LATE_NS
-        if (number := first.asking_signal) is not None:
-            before = BEFORE if len(exited) > 1 else ""
-            return Attribution((first.local_rank,), f"ended by {number.name}, which ft_launcher had not sent{before}")
-        if first.exit_code == -signal.SIGABRT:  # the exit code does not tell who has sent it
-            others = f"{'first, ' if len(exited) > 1 else ''}by SIGABRT, its own (abort()) or another process's"
-        why = AFTER_ASKING if first.may_be_upset else ""
-        likely = ""
-        if is_close:
-            likely, why = "likely: ", f"{why}; not certain, since another one was seen to end less than 0.1 s later"
-        elif first.exit_code == -signal.SIGABRT and (len(group) > 1 or has_others):  # gloo does so for a wrong message
-            likely, why = "likely: ", why + PERHAPS_FOR_ANOTHER
-        elif (
-            (len(group) > 1 or has_others)
-            and first.exit_code is not None
-            and first.exit_code > 0
-            and _signal_behind(first.exit_code) is None
-        ):
-            # Many a script ends so when its peer is gone.
-            likely, why = "likely: ", why + PERHAPS_FOR_ANOTHER
-        elif (behind := _signal_behind(first.exit_code)) is not None and (len(group) > 1 or has_others):
-            likely = "likely: "
-            why += f"; not certain, since a shell around it ends so where {behind} has ended the training"
-        return Attribution((first.local_rank,), f"{likely}ended {others}, without an exception on record{why}")
-    return None
+    exited = (e for e in group if e not in deaths and _exited_by_itself(e) and (may_abort or e.exit_code not in aborts))
+    return sorted(exited, key=_when_noticed)
+
+
+def _was_killed(e: Evidence) -> bool:
+    return e.exit_code == -signal.SIGKILL
+
+
+def _is_close(first: Evidence, second: Evidence) -> bool:
+    """Return whether the second may have ended before the first, whose end was noticed earlier or not yet."""
+    return not first.ended_ns or second.ended_ns - first.ended_ns < NOTICED_LATE_NS
+
+
+def _is_before(exited: Evidence, death: Evidence) -> bool:
+    """Return whether a rank had exited before another one died."""
+    if not exited.ended_ns:
+        return False
+    if _was_killed(death):  # for nothing that another rank does
+        return exited.ended_ns < death.ended_ns - NOTICED_LATE_NS
+    return not death.ended_ns or exited.ended_ns < death.ended_ns
+
+
+def _latest(e: Evidence, group: Group) -> int:
+    """Return when a death was noticed; of one that is still ending, when the last end was."""
+    return e.ended_ns if e.ended_ns or e.is_dumping_core else max(each.ended_ns for each in group)
+
+
+def _of_deaths(first: Evidence, deaths: Group) -> Attribution:
+    assert first.fatal_signal is not None
+    name = first.fatal_signal.name
+    why = f"killed by {name}" if first.ended_ns else f"is ending after {name}"
+    if _was_killed(first):
+        # What kills from outside (out of memory, an administrator) may strike several at once.
+        return Attribution(ranks_of([e for e in deaths if _was_killed(e)]), why)
+    why = f"is dumping core after {name}" if first.is_dumping_core else why
+    if any(e is not first and _is_close(first, e) for e in deaths):
+        why = f"likely: {why}; not certain, since another rank has died with it"
+    return Attribution((first.local_rank,), why)
+
+
+def _of_exceptions(raised: Group, group: Group, has_others: bool) -> Attribution:
+    first = raised[0]
+    assert first.error is not None
+    same = [e for e in raised if e.error is not None and e.error[:2] == first.error[:2]]
+    why = AFTER_ASKING if all(e.may_be_upset for e in same) else ""
+    peers = [e for e in group if e is not first]
+    likely = "likely: " if (peers or has_others) and _may_be_of_another(first.error) else ""
+    why += PERHAPS_FOR_ANOTHER if likely else ""
+    if len(same) > 1 and has_others and not likely:
+        likely, why = "likely: ", why + SEVERAL_RAISED_IT
+    if len(same) > 1:
+        return Attribution(ranks_of(same), f"{likely}{len(same)} ranks raised the same {first.error.type}{why}")
+    # A peer may have failed earlier: this rank may have left the group, and raised afterwards.
+    is_first = bool(peers) and not any(_failed_by(e, first.error.at_ns) for e in peers)
+    before = BEFORE if is_first and not first.may_be_upset else ""
+    later = "" if first.exit_code is not None else NOT_ENDED
+    return Attribution((first.local_rank,), f"{likely}raised {first.error.type}{before}{later}{why}")
+
+
+def _of_exits(ended: Group, group: Group, has_others: bool) -> Attribution:
+    """Attribute a failure to the first of those that have ended, which has exited."""
+    first, others = ended[0], "first" if len(ended) > 1 else "by itself"
+    is_close = len(ended) > 1 and 0 < ended[1].ended_ns < first.ended_ns + NOTICED_LATE_NS
+    if (number := first.asking_signal) is not None:
+        before = BEFORE if len(ended) > 1 else ""
+        return Attribution((first.local_rank,), f"ended by {number.name}, which ft_launcher had not sent{before}")
+    if first.exit_code == -signal.SIGABRT:  # the exit code does not tell who has sent it
+        others = f"{'first, ' if len(ended) > 1 else ''}by SIGABRT, its own (abort()) or another process's"
+    why = AFTER_ASKING if first.may_be_upset else ""
+    likely = ""
+    if is_close:
+        likely, why = "likely: ", f"{why}; not certain, since another one was seen to end less than 0.1 s later"
+    elif first.exit_code == -signal.SIGABRT and (len(group) > 1 or has_others):  # gloo does so for a wrong message
+        likely, why = "likely: ", why + PERHAPS_FOR_ANOTHER
+    elif (
+        (len(group) > 1 or has_others)
+        and first.exit_code is not None
+        and first.exit_code > 0
+        and _signal_behind(first.exit_code) is None
+    ):
+        # Many a script ends so when its peer is gone.
+        likely, why = "likely: ", why + PERHAPS_FOR_ANOTHER
+    elif (behind := _signal_behind(first.exit_code)) is not None and (len(group) > 1 or has_others):
+        likely = "likely: "
+        why += f"; not certain, since a shell around it ends so where {behind} has ended the training"
+    return Attribution((first.local_rank,), f"{likely}ended {others}, without an exception on record{why}")
 
 
 def _may_be_of_another(error: ErrorRecord) -> bool:
@@ -217,5 +267,6 @@ def _when_raised(e: Evidence) -> int:
     return e.error.at_ns if e.error is not None else 0
 
 
-def _when_noticed(e: Evidence) -> int:
-    return e.ended_ns
+def _when_noticed(e: Evidence) -> float:
+    """Return when its end was noticed; one that is still ending comes after all whose end was."""
+    return e.ended_ns or math.inf

@@ -8,7 +8,13 @@ import traceback
 from collections.abc import Collection, Mapping, Sequence
 
 from launcher.incidents.children import Child, with_awaited
-from launcher.incidents.frames import Frame, Thread, is_a_wait_for_the_gpu, own_frame
+from launcher.incidents.frames import (
+    Frame,
+    Thread,
+    is_a_wait_for_the_gpu,
+    is_of_an_ending_interpreter,
+    own_frame,
+)
 from launcher.incidents.group_numbers import telling_groups
 from launcher.incidents.incident import MOST_STACKS
 from launcher.incidents.native_frames import native_stacks
@@ -157,6 +163,7 @@ def evidence_of_rank(
         is_busy = look.state == later.state == "R"
     return Evidence.of_cell(rank.order.local_rank, view, later, rank.error())._replace(
         waits=waits,
+        is_finalizing=bool(stack) and is_of_an_ending_interpreter(stack),
         may_wait=not waits and not hangs_in_kernel and bool(stack) and may_wait_unseen(stack, sources),
         waits_by_source=frame is not None and waits_for_peers(stack, {}) is None,
         waits_at=stands_at if waits else "",

@@ -9,6 +9,8 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from resilience_core.system.proc import PF_EXITING
+
 __all__ = ["GroupFiles", "MemoryGroup", "groups_named", "groups_of", "read_number", "read_text"]
 
 _NO_LIMIT = 1 << 60
@@ -103,7 +105,8 @@ def groups_of(pid: int | None, proc: str = "/proc", sys: str = "/sys") -> list[M
     """Return the groups that a process is in, its own first, then those above; as far as they are shown here.
 
     Args:
-        pid: Of the process; this one when it is None. One of version 1 that has ended is in none any more.
+        pid: Of the process; this one when it is None. One of version 1 that has ended, or is ending, is in none any
+            more: the kernel then shows the root.
         proc: Where proc(5) is mounted.
         sys: Where sysfs is.
     """
@@ -112,9 +115,17 @@ def groups_of(pid: int | None, proc: str = "/proc", sys: str = "/sys") -> list[M
         _, controllers, group = line.split(":", 2)
         if controllers == "":
             found += _shown(_VERSION_2, group.removesuffix(" (deleted)"), sys)
-        elif "memory" in controllers.split(","):
+        elif "memory" in controllers.split(",") and (
+            pid is None or not _is_ending(os.path.join(proc, str(pid), "stat"))
+        ):
             found += _shown(_VERSION_1, group, sys)
     return found
+
+
+def _is_ending(stat: str) -> bool:
+    """Return whether a process is ending, or gone; its group was read before, and is right where it is not."""
+    fields = read_text(stat).rpartition(")")[2].split()
+    return len(fields) < 7 or bool(int(fields[6]) & PF_EXITING)
 
 
 def groups_named(name: str, sys: str = "/sys") -> list[MemoryGroup]:

@@ -18,7 +18,7 @@ from resilience_core.protocol.cell_layout import SHUT_DOWN
 from resilience_core.protocol.cell_view import CellView
 from resilience_core.protocol.error_record import ErrorRecord
 from resilience_core.protocol.group_numbers import GroupNumber
-from resilience_core.system.proc import ENDED_STATES, STOPPED_STATES
+from resilience_core.system.proc import ENDED_STATES, PF_EXITING, STOPPED_STATES
 
 __all__ = [
     "UNREADABLE",
@@ -36,7 +36,6 @@ __all__ = [
 UNREADABLE = -1
 """The state in the view of a cell that is damaged."""
 
-_PF_EXITING = 0x4
 _GPU_DEVICES = ("nvidia", "kfd", "dri")
 _GPU_PATHS = tuple(f"/dev/{name}" for name in _GPU_DEVICES)
 
@@ -67,14 +66,16 @@ class ProcessLook(NamedTuple):
 
 def look_at(pid: int) -> ProcessLook | None:
     """Look at a process; None when there is none, or it may not be looked at."""
+    # First: while it dumps core, and from then on, its exit status is there, which is read next.
+    is_dumping_core = status_of(pid).get("CoreDumping") == "1"
     status = process_status(pid)
     if status is None:
         return None
     return ProcessLook(
         state=status.state,
         exit_status=status.exit_status,
-        is_exiting=bool(status.flags & _PF_EXITING),
-        is_dumping_core=status_of(pid).get("CoreDumping") == "1",
+        is_exiting=bool(status.flags & PF_EXITING),
+        is_dumping_core=is_dumping_core,
     )
 
 
@@ -134,6 +135,8 @@ class Evidence(NamedTuple):
     """When a signal asked it for its stack; a wait in C may end with an error because of that."""
     waits: bool | None = None
     """Whether it waits for others in a collective, going by its stack."""
+    is_finalizing: bool = False
+    """Its stack is that of an interpreter that ends, by itself or after an exception that nobody has kept."""
     may_wait: bool = False
     """It may wait for others although its stack shows nothing of it."""
     waits_by_source: bool = False

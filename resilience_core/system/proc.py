@@ -8,6 +8,7 @@ import os
 __all__ = [
     "is_listed",
     "ENDED_STATES",
+    "PF_EXITING",
     "STOPPED_STATES",
     "is_running",
     "set_session_priority",
@@ -22,6 +23,9 @@ ENDED_STATES = frozenset({"Z", "X"})
 """The states of proc(5) in which a process or thread runs no more: zombie, and dead."""
 STOPPED_STATES = frozenset({"T", "t"})
 """The states of proc(5) in which one runs nothing until it is continued: stopped by a signal, and by a tracer."""
+
+PF_EXITING = 0x4
+"""Of the kernel's flags of a process: it is ending (``include/linux/sched.h``)."""
 
 
 def read_proc(path: str) -> bytes:

@@ -17,8 +17,8 @@ from launcher.agent.job_stories import JobStories
 from launcher.agent.notices import Notices
 from launcher.incidents.accounts import account_text, parse_account
 from launcher.incidents.incident import ELSEWHERE, Incident
-from launcher.incidents.job_attribution import NodeAccount
 from launcher.incidents.job_incident import decide
+from launcher.incidents.node_accounts import NodeAccount
 from launcher.incidents.rank_report import RankReport
 from launcher.monitor.messages import Look, Proceed
 from launcher.nodes.gathering import Gathered, Heard, Word

@@ -13,6 +13,7 @@ import pytest
 from launcher.incidents.kernel_log import KernelLog
 from launcher.processes.proc import in_first_pid_namespace
 from resilience_core.system.clock import NS_PER_SECOND
+from resilience_core.system.proc import PF_EXITING
 
 MIB = 1 << 20
 EATS_MEMORY = """
@@ -70,6 +71,13 @@ class Kernel:
         """Have a process be in a group."""
         lines = f"0::{group}\n" if self.version == 2 else f"4:cpu,memory:{group}\n1:name=systemd:/\n0::/\n"
         self.write(f"proc/{pid}/cgroup", lines)
+        self.write(f"proc/{pid}/stat", f"{pid} (python) S 1 1 1 0 -1 4194304 0 0\n")
+
+    def begin_to_end(self, pid: int) -> None:
+        """Have a process be ending, which one of version 1 does in no group; one of version 2 stays in its own."""
+        if self.version == 1:
+            self.put(pid, "/")
+        self.write(f"proc/{pid}/stat", f"{pid} (python) Z 1 1 1 0 -1 {4194304 | PF_EXITING} 0 0\n")
 
     def group(self, name: str) -> Path:
         """Return where a group is shown."""

@@ -135,6 +135,48 @@ def test_several_that_are_killed_from_outside_are_all_named() -> None:
     assert culprits(rank(0, exit_code=-9, ended_ns=5), rank(1), rank(2, exit_code=-9, ended_ns=6)) == (0, 2)
 
 
+GONE = {"exit_code": 9, "ended_ns": S}
+CRASHED_LATER = {"exit_code": -11, "ended_ns": S + 1}
+STILL_CRASHING = {"exit_code": -11, "state": "Z"}
+
+
+@pytest.mark.parametrize(
+    ("culprit", "victims", "why"),
+    [
+        (GONE, [CRASHED_LATER, STILL_CRASHING], "likely: ended first, .* another one was seen to end less than 0.1 s"),
+        (GONE, [STILL_CRASHING, STILL_CRASHING], "likely: ended first, .* another rank may have caused it"),
+        (GONE, [{"exit_code": -11, "is_dumping_core": True}, {}], "likely: ended first, "),
+        ({"exit_code": -9, "ended_ns": S}, [CRASHED_LATER, STILL_CRASHING], "killed by SIGKILL$"),
+        # Noticed late, or not yet: a kill is no consequence of anything.
+        ({"exit_code": -9, "ended_ns": S + 2}, [CRASHED_LATER, STILL_CRASHING], "killed by SIGKILL$"),
+        ({"exit_code": -9, "state": "Z"}, [CRASHED_LATER, STILL_CRASHING], "is ending after SIGKILL$"),
+        ({"exit_code": -9, "ended_ns": S + 2}, [GONE, STILL_CRASHING], "killed by SIGKILL$"),
+        ({"exit_code": -15, "ended_ns": S}, [CRASHED_LATER, STILL_CRASHING], "ended by SIGTERM, which ft_launcher had"),
+        ({"exit_code": -6, "ended_ns": S}, [CRASHED_LATER], "likely: ended first, by SIGABRT"),
+        ({"exit_code": -11, "ended_ns": S}, [{}, {}], "killed by SIGSEGV$"),
+        ({"exit_code": -11, "ended_ns": S}, [CRASHED_LATER, {}], "likely: killed by SIGSEGV; .* has died with it"),
+        (CRASHED_LATER, [{"exit_code": 9, "ended_ns": S + 2}], "killed by SIGSEGV$"),
+        (GONE, [{"exit_code": -9, "ended_ns": 2 * S}], "likely: ended first"),
+    ],
+)
+@pytest.mark.parametrize("others", [True, False])
+def test_who_crashes_after_another_has_ended_is_a_victim(
+    culprit: dict[str, Any], victims: list[dict[str, Any]], why: str, others: bool
+) -> None:
+    group = [*(rank(n, **known) for n, known in enumerate(victims)), rank(len(victims), **culprit)]
+    for order in (group, group[::-1]):
+        blame = attribute(order, has_others=others)
+        assert blame.local_ranks == (len(victims),)
+        assert re.search(f"^{why}", blame.why), blame.why
+
+
+def test_an_exception_long_before_the_last_end_is_before_a_death_that_is_still_to_be_noticed() -> None:
+    """Who lost that rank crashes in what it takes down."""
+    raised = rank(0, error=OWN, exit_code=1, ended_ns=OWN.at_ns + S)
+    assert culprits(raised, rank(1, exit_code=-11)) == (0,)
+    assert culprits(raised._replace(ended_ns=OWN.at_ns + 1), rank(1, exit_code=-11)) == (1,)
+
+
 # ---- where it cannot be told -----------------------------------------------------------------------------
 
 

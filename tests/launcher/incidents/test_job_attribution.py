@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.incidents.incident import ELSEWHERE, Incident
-from launcher.incidents.job_attribution import JobAttribution, NodeAccount, attribute_job
+from launcher.incidents.job_attribution import JobAttribution, attribute_job
+from launcher.incidents.node_accounts import NodeAccount
 from launcher.incidents.rank_report import RankReport
 from launcher.processes.evidence import Evidence
 from resilience_core.protocol.error_record import ErrorRecord
@@ -102,7 +103,7 @@ def test_a_failure_of_every_rank_is_a_fact() -> None:
     each = {"error": OWN, "exit_code": 1, "ended_ns": 60}
     found = attribute_job([account("a", (0, each), (1, each)), account("b", (2, each), (3, each))])
     assert found.ranks == (0, 1, 2, 3)
-    assert found.why.startswith("4 ranks on 2 nodes failed alike: 2 ranks raised the same ValueError")
+    assert found.why == "4 ranks on 2 nodes failed alike: raised ValueError"
 
 
 def test_a_rank_that_has_passed_its_limit_outside_any_collective_is_named_before_those_that_gave_it_up() -> None:
@@ -146,6 +147,55 @@ def test_who_exits_without_a_word_may_have_given_up_on_the_one_that_stands_outsi
     accounts = [account(n, (r, gone), (r + 1, gone), kind="failure") for n, r in (("a", 0), ("b", 2))]
     assert named(*accounts, account("c", (4, OUTSIDE), (5, gone))) == (4,)
     assert attribute_job(accounts).why.startswith("likely: ")
+
+
+def test_a_rank_whose_interpreter_ends_holds_nobody_up() -> None:
+    """It has lost its peer, caught that, and ends with an exit code."""
+    ending = {**OUTSIDE, "is_finalizing": True, "stands_at": ""}
+    gone = account("b", (2, {}), (3, {"exit_code": 9, "ended_ns": 60}), kind="failure")
+    for others in ([ending, ending], [ending, WAITS]):
+        found = attribute_job([account("a", (0, others[0]), (1, others[1])), gone])
+        assert found.ranks == (3,)
+        assert found.why.startswith("likely: ended by itself, without an exception on record")
+    assert named(hang("a", (0, ending), (1, WAITS)), account("b", (2, WAITS))) == (0,), "it hangs"
+
+
+def test_a_rank_that_hangs_since_it_has_lost_a_thread_is_told_by_where_it_stands() -> None:
+    lost = {**OUTSIDE, "error": OWN._replace(thread="loader")}
+    nobody_failed = [hang("a", (0, lost), (1, WAITS)), hang("b", (2, WAITS), (3, WAITS))]
+    others_gave_up = [account("a", (0, LOST), (1, LOST), kind="failure"), hang("b", (2, lost), (3, WAITS))]
+    for accounts, culprit in ((nobody_failed, 0), (others_gave_up, 2)):
+        found = attribute_job(accounts)
+        assert found.ranks == (culprit,)
+        assert "outside any collective" in found.why
+
+
+def test_a_crash_is_no_fact_where_a_rank_of_another_node_has_exited_by_itself() -> None:
+    """It may have crashed in what it took down, having lost that one."""
+    gone = account("b", (2, {"exit_code": 9, "ended_ns": 60}), (3, {}), kind="failure")
+    found = attribute_job([account("a", (0, {"exit_code": -11, "ended_ns": 60}), (1, {}), kind="failure"), gone])
+    assert found.ranks == (0,)
+    assert found.why.startswith("likely: killed by SIGSEGV; not certain, since rank 2 on node b: ended by itself")
+    killed = account("a", (0, {"exit_code": -9, "ended_ns": 60}), (1, {}), kind="failure")
+    assert attribute_job([killed, gone]) == JobAttribution((0,), (), "killed by SIGKILL")
+
+
+def test_a_crash_is_no_cause_where_one_like_it_came_after_another_rank_had_exited() -> None:
+    gone = account("b", (2, {"exit_code": -11}), (3, {"exit_code": 9, "ended_ns": 60}), kind="failure")
+    found = attribute_job([account("a", (0, {"exit_code": -11, "ended_ns": 60}), (1, {}), kind="failure"), gone])
+    assert found.ranks == (3,)
+    assert found.why.startswith("likely: ended first, ")
+    assert found.why.endswith("not certain, since rank 0 on node a: killed by SIGSEGV")
+    otherwise = account("a", (0, {"exit_code": -4, "ended_ns": 60}), (1, {}), kind="failure")
+    assert named(otherwise, gone) == (0,)
+
+
+def test_who_was_killed_is_named_before_who_has_crashed_on_another_node() -> None:
+    killed = account("b", (2, {}), (3, {"exit_code": -9, "ended_ns": 60}), kind="failure")
+    crashed = account("a", (0, {"exit_code": -11, "ended_ns": 60}), (1, {}), kind="failure")
+    found = attribute_job([crashed, killed])
+    assert found.ranks == (3,)
+    assert found.why == "likely: killed by SIGKILL; not certain, since rank 0 on node a: killed by SIGSEGV"
 
 
 def test_a_rank_that_was_getting_on_holds_nobody_up() -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from launcher.incidents.accounts import account_text, parse_account, with_ends, without_spared
 from launcher.incidents.frames import Frame, Thread
 from launcher.incidents.incident import ELSEWHERE, Incident, new_folder
-from launcher.incidents.job_attribution import NodeAccount
 from launcher.incidents.job_incident import JobIncident, decide, own_place, parse_story, point_to
+from launcher.incidents.node_accounts import NodeAccount
 from launcher.incidents.rank_report import RankReport
 from launcher.processes.evidence import Evidence
 from resilience_core.protocol.error_record import ErrorRecord

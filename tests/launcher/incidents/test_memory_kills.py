@@ -96,6 +96,16 @@ def test_a_process_that_has_ended_is_in_no_group_and_its_groups_were_noted(kills
     assert kills.of(0, was_killed=True) == limit_of(kernel, "/job/0", "99 of 100 MiB")
 
 
+def test_a_process_that_is_ending_keeps_the_groups_that_it_was_in(kills: MemoryKills, kernel: Kernel) -> None:
+    """It may take a second to give its memory back, and is looked at once a second."""
+    kernel.set("/", limit=1 << 62)
+    kills.watch({0: 10})
+    kernel.set("/job/0", kills=8, hits=10)
+    kernel.begin_to_end(10)
+    kills.watch({0: 10})
+    assert kills.of(0, was_killed=True) == limit_of(kernel, "/job/0", "99 of 100 MiB")
+
+
 def test_the_kill_of_one_rank_is_none_of_another_in_another_group(kills: MemoryKills, kernel: Kernel) -> None:
     kernel.set("/job/1", kills=0, limit=100 * MIB, peak=50 * MIB)
     kernel.put(11, "/job/1")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from launcher.incidents import py_spy_runs, stacks, stacks_from_inside
-from launcher.incidents.frames import Frame, Thread, frame_of, main_thread
+from launcher.incidents.frames import Frame, Thread, frame_of, is_of_an_ending_interpreter, main_thread
 from launcher.incidents.py_spy_runs import dumps
 from launcher.incidents.stacks import parse_stacks, take_stacks
 from launcher.processes.handles import open_pidfd, wait_for_exit
@@ -70,6 +70,56 @@ def test_the_stacks_of_several_processes_are_taken_at_once(
     assert "loading_data" in [frame.function for t in found[0] if t.name == "loader" for frame in t.frames]
     assert functions(found[7])[0] == "calls_c"
     assert list(tmp_path.glob("*.json")) == []
+
+
+ENDS = """
+import atexit, faulthandler, sys, threading, weakref
+faulthandler.register(int(sys.argv[1]), file=open(sys.argv[2], "w"), all_threads=True, chain=False)
+class Library: pass
+library = Library()
+stop = threading.Event()
+def take_down():
+    print("ready", flush=True)
+    while not stop.wait(0.01): pass
+def deep(n): take_down() if n == 0 else deep(n - 1)
+if sys.argv[3] == "at exit": atexit.register(take_down)
+elif sys.argv[3] == "of an object": weakref.finalize(library, take_down)
+elif sys.argv[3] == "a thread": threading.Thread(target=take_down).start()
+elif sys.argv[3] == "the script": take_down()
+elif sys.argv[3] == "deep in the script": deep(200)
+"""
+
+
+@pytest.mark.parametrize("py_spy", [pytest.param(True, marks=needs_py_spy), False])
+@pytest.mark.parametrize(
+    ("what", "is_ending"),
+    [
+        ("at exit", True),
+        ("of an object", True),
+        ("a thread", True),
+        ("the script", False),
+        ("deep in the script", False),
+    ],
+)
+def test_an_interpreter_that_ends_is_told_from_one_that_runs_its_script(
+    spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path, what: str, is_ending: bool, py_spy: bool
+) -> None:
+    file = tmp_path / "stack"
+    process = spawn(ENDS, str(STACK_SIGNAL), str(file), what)
+    end = time.monotonic() + 60
+
+    def is_told() -> bool:
+        found = take_stacks(
+            {0: process.pid},
+            py_spy=PY_SPY if py_spy else None,
+            timeout_seconds=60,
+            fallback_files={0: str(file)},
+            fallback_signal=STACK_SIGNAL,
+        )
+        return is_of_an_ending_interpreter(found[0])
+
+    while is_told() != is_ending:  # the main thread may be on its way there
+        assert time.monotonic() < end
 
 
 ANSWERS = """

@@ -23,6 +23,7 @@ def shown(tmp_path: Path) -> Callable[..., list[MemoryGroup]]:
     def show(cgroup: str, *, pid: int | None = None, **files: str) -> list[MemoryGroup]:
         contents = {
             f"proc/{'self' if pid is None else pid}/cgroup": cgroup,
+            f"proc/{'self' if pid is None else pid}/stat": "1 (python) S 1 1 1 0 -1 4194304 0 0\n",
             **{f"sys/fs/cgroup/{path}": text for path, text in files.items()},
         }
         for path, text in contents.items():

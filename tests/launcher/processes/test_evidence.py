@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.worker_cells import Cells
+from launcher.processes import evidence
 from launcher.processes.evidence import Evidence, ProcessLook, look_at, unmonitored, uses_a_gpu
+from launcher.processes.proc import ProcessStatus
 from launcher.records.run_folders import RunFolder
 from resilience_core.protocol.cell_layout import CLOSED, SHUT_DOWN, UNUSED, WATCHED
 from resilience_core.protocol.cell_view import CellView, OpenSection
@@ -60,6 +62,25 @@ def test_how_it_has_ended_is_known_before_it_is_collected(
     look = look_at(process.pid)
     assert look is not None
     assert (look.state, look.exit_code) == ("Z", code)
+
+
+def test_a_process_that_crashes_between_two_reads_has_not_ended_with_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
+
+    def status_of(pid: int) -> dict[str, str]:
+        reads.append("status")
+        return {"CoreDumping": "1" if len(reads) > 1 else "0"}
+
+    def process_status(pid: int) -> ProcessStatus:
+        reads.append("stat")
+        return ProcessStatus("R", 1, flags=0, exit_status=signal.SIGSEGV if len(reads) > 1 else 0)
+
+    monkeypatch.setattr(evidence, "status_of", status_of)
+    monkeypatch.setattr(evidence, "process_status", process_status)
+    look = look_at(os.getpid())
+    assert look is not None
+    assert len(reads) == 2
+    assert look.exit_code in (None, -signal.SIGSEGV)
 
 
 def test_of_a_process_that_is_gone_nothing_is_known(spawn: Callable[..., subprocess.Popen[str]]) -> None:

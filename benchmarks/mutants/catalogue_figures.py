@@ -12,11 +12,56 @@ _CLIENT_SAVES = ("tests/resilience_core/monitoring/test_saves_beside_steps.py",)
 _RECORDER = ("tests/launcher/agent/test_figures_recorder.py",)
 _LOG = ("tests/launcher/records/test_figures_log.py",)
 _CELLS = ("tests/launcher/agent/test_worker_cells.py",)
+_SHARED = ("tests/launcher/agent/test_shared_history.py",)
+_NODE = ("tests/launcher/metrics/test_node.py",)
+_HISTORY = "launcher/agent/shared_history.py"
 _SECTION = "resilience_core/monitoring/section_state.py"
 _STATE = "resilience_core/monitoring/client_state.py"
 _BESIDE = "resilience_core/monitoring/saves_beside_steps.py"
 
 MUTANTS_OF_FIGURES = (
+    Mutant(
+        "an event counts in the metrics only where the log folder takes its line",
+        "launcher/records/event_log.py",
+        "        self._on_line(event, raw)\n",
+        "        if not self.lost:\n            self._on_line(event, raw)\n",
+        _SHARED,
+    ),
+    Mutant(
+        "lines that a removed file lacks are not told to the metrics",
+        "launcher/records/event_log.py",
+        "        self._on_lost(self.missing)\n        how = ",
+        "        how = ",
+        _SHARED,
+    ),
+    Mutant(
+        "a cause of a restart that comes too late changes what was counted",
+        _HISTORY,
+        "            self._history.settle(now_ns)\n",
+        "",
+        _SHARED,
+    ),
+    Mutant(
+        "a restart whose cause is awaited is counted with the next event only",
+        _HISTORY,
+        "        if now_ns >= end_ns + _LATER_NS:\n",
+        "        if now_ns < 0:\n",
+        _SHARED,
+    ),
+    Mutant(
+        "the exporter may take what is half written",
+        _HISTORY,
+        " and _checksum(number, text) == checksum",
+        "",
+        _SHARED,
+    ),
+    Mutant(
+        "a rank has done no steps where the lines that tell of them are lost",
+        "launcher/metrics/collector.py",
+        "        if totals.steps or not now.lost.get(FIGURES):",
+        "        if totals is not None:",
+        _NODE,
+    ),
     Mutant(
         "lines of figures that are left out while the disk hangs are not counted",
         "launcher/agent/figures_recorder.py",

@@ -23,8 +23,8 @@ class ExporterSettings(NamedTuple):
     """The name of this node, the other label of every metric."""
     run_folder: str
     """Where the cells are at first; an event says where else they go."""
-    events: str
-    """The event log of this launcher."""
+    history: int
+    """What the launcher counts of its events (:mod:`launcher.agent.shared_history`), a descriptor, inherited."""
     figures: str | None = None
     """The figures that this launcher writes."""
     straggler_log: str | None = None

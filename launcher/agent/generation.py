@@ -59,17 +59,18 @@ class Generation:
         """The monitor has killed its ranks because this node's lease had run out: it was cut off, they did not fail."""
         self._last_views: dict[int, CellView] = {}
         self._phases_told = False
-        self._cells = resources.run_folder_keeper.make_cells(
-            number, {w.local_rank: w.global_rank for w in group.workers}
-        )
+        ranks = {worker.local_rank: worker.global_rank for worker in group.workers}
+        self._cells = resources.run_folder_keeper.make_cells(number, ranks)
         self.processes = make_processes(
             number, group, resources, self._cells, restart_count, self._orphaned_sessions, self._owner
         )
         self.processes.start()
+        self._ranks_started_ns = time.monotonic_ns()  # one moment for all that is told of it
         is_last = restart_count >= group.spec.max_restarts
         self._watch = RankWatch(number, group, resources, self._cells, self.processes, self.started_ns, is_last)
         resources.events.write(
             "started",
+            at_ns=self._ranks_started_ns,
             generation=number,
             pids=self.processes.pids(),
             nodes=group.group_world_size,
@@ -88,7 +89,7 @@ class Generation:
                 node has not been part of the generation before.
         """
         cause, since_ns = reason or (None, 0)
-        seconds = None if reason is None else (time.monotonic_ns() - since_ns) / NS_PER_SECOND
+        seconds = None if reason is None else (self._ranks_started_ns - since_ns) / NS_PER_SECOND
         workers = len(self._group.workers)
         announce(restarted(self.number, workers, cause, seconds), event="started", generation=self.number)
         self._resources.events.write("restarted", generation=self.number, workers=workers, cause=cause, seconds=seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -23,6 +24,7 @@ from launcher.agent.monitor_handle import MonitorHandle
 from launcher.agent.notices import Notices
 from launcher.agent.run_folder_keeper import CONFIG_FILE, CONTROL_SOCKET, RunFolderKeeper
 from launcher.agent.second_fence import SecondFence
+from launcher.agent.shared_history import SharedHistory
 from launcher.agent.signals import SignalInbox
 from launcher.command_line.options import LaunchJob
 from launcher.incidents.machine import MachineEvidence
@@ -34,6 +36,7 @@ from launcher.processes.proc import own_start_ns
 from launcher.processes.working_folder import completed
 from launcher.records import console, latest
 from launcher.records.console import announce, announcer
+from launcher.records.event_files import EVENTS
 from launcher.records.event_log import EventLog
 from launcher.records.figures_log import FIGURES
 from launcher.records.log_folders import FolderError
@@ -150,20 +153,28 @@ def open_resources(
     with contextlib.ExitStack() as stack:
         if hasattr(launch_config, "signals_to_handle"):  # torch's launch_agent sets it for the workers, too
             os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = launch_config.signals_to_handle
-        listener, not_served = None, ""
+        listener, history, not_served = None, None, ""
         try:
+            if job.config.metrics_port is not None:
+                history = stack.enter_context(SharedHistory.opened())
             if (listener := listen(job.config)) is not None:
                 stack.callback(listener.close)
-        except CannotListenError as error:
+        except (CannotListenError, OSError) as error:
             not_served = str(error)
         run_folder = RunFolder(job.config.run_dir)
         stack.callback(run_folder.remove)
         control = ControlSocket(run_folder.file(CONTROL_SOCKET))
         stack.callback(control.close)
         notices = Notices(os.path.basename(log_folder), is_alone=job.is_local)
-        events = EventLog(log_folder, disk, on_made_anew=lambda: latest.restore(log_folder), listener=notices.heard)
+        events = EventLog(
+            log_folder,
+            disk,
+            on_made_anew=lambda: latest.restore(log_folder),
+            listener=notices.heard,
+            **_hooks(history, EVENTS),
+        )
         stack.callback(events.close)
-        figures_log = _figures_log(log_folder, disk)
+        figures_log = _figures_log(log_folder, disk, history)
         figures = FiguresRecorder(figures_log, disk)
         stack.callback(figures.close)
         notices.start(job.config, lambda text: _tell_problem(events, text))
@@ -213,14 +224,14 @@ def open_resources(
             configuration=json.loads(job.config.to_json()),
         )
         exporter = None
-        if listener is not None:
+        if listener is not None and history is not None:
             settings_of_exporter = ExporterSettings(
                 listener=listener.fileno(),
                 launcher=os.getpid(),
                 run=os.path.basename(log_folder),
                 node=os.uname().nodename,
                 run_folder=run_folder.path,
-                events=events.path,
+                history=history.reader,
                 figures=None if figures_log is None else figures_log.path,
                 straggler_log=completed(job.config.metrics_straggler_log) if job.config.metrics_straggler_log else None,
                 console=console.state(),
@@ -250,11 +261,21 @@ def open_resources(
         )
 
 
-def _figures_log(log_folder: str, disk: Background) -> EventLog | None:
+def _hooks(history: SharedHistory | None, stem: str) -> dict[str, Any]:
+    """Return what an :class:`EventLog` tells where metrics are served."""
+    if history is None:
+        return {}
+    on_lost = functools.partial(history.note_lost, stem)
+    return {"on_lost": on_lost, "on_line": history.heard} if stem == EVENTS else {"on_lost": on_lost}
+
+
+def _figures_log(log_folder: str, disk: Background, history: SharedHistory | None) -> EventLog | None:
     """Return the file of figures; None where it cannot be made, which costs reports and no protection."""
     try:
-        return EventLog(log_folder, disk, stem=FIGURES)
+        return EventLog(log_folder, disk, stem=FIGURES, **_hooks(history, FIGURES))
     except FolderError as error:
+        if history is not None:
+            history.note_lost(FIGURES, 1)
         announce(f"the figures of this run are not kept: {error}", event="log_folder")
         return None
 

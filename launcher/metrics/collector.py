@@ -13,10 +13,13 @@ from prometheus_client.core import (
 )
 from prometheus_client.utils import floatToGoString
 
+from launcher.agent.durations import Histogram
+from launcher.agent.history import Told
 from launcher.metrics import families
-from launcher.metrics.durations import Histogram, of_bits
+from launcher.metrics.durations import of_bits
 from launcher.metrics.families import COMMON_LABELS, COUNTER, FAMILIES, GAUGE, HISTOGRAM, Family
 from launcher.metrics.node import Node, NodeNow, RankNow
+from launcher.records.figures_log import FIGURES
 from resilience_core._version import installed_version
 from resilience_core.protocol.limit_kinds import section_name
 from resilience_core.system.clock import NS_PER_SECOND
@@ -126,7 +129,8 @@ def _add_open_sections(page: _Page, rank: RankNow) -> None:
 
 def _add_totals(page: _Page, now: NodeNow) -> None:
     for rank, local_rank, totals in now.totals:
-        page.add(families.STEPS, totals.steps, rank, local_rank)
+        if totals.steps or not now.lost.get(FIGURES):  # else there may have been some in generations before
+            page.add(families.STEPS, totals.steps, rank, local_rank)
         for name, section in totals.sections.items():
             page.add(families.CLOSE_CALLS, section.close_calls, rank, local_rank, name)
             histogram = of_bits(section.durations, section.took_ns)
@@ -134,9 +138,21 @@ def _add_totals(page: _Page, now: NodeNow) -> None:
 
 
 def _add_node(page: _Page, now: NodeNow) -> None:
-    told = now.told
-    page.add(families.GENERATION, told.generation)
     page.add(families.RANKS, len(now.ranks))
+    if now.told is not None:  # else all that is unknown, and a zero would say that nothing has happened
+        _add_told(page, now.told)
+    for rank, slowdown in now.slowdowns.items():
+        page.add(families.SLOWDOWN, slowdown, rank)
+    page.add(families.STRAGGLER_REPORTS, now.straggler_reports)
+    for what in DAMAGED:
+        page.add(families.DAMAGED, now.damaged.get(what, 0), what)
+    for log, lines in now.lost.items():
+        page.add(families.LOG_LINES_LOST, lines, log)
+    page.add(families.LOG_AGE, now.log_age_seconds)
+
+
+def _add_told(page: _Page, told: Told) -> None:
+    page.add(families.GENERATION, told.generation)
     for cause, count in told.restarts.items():
         page.add(families.RESTARTS, count, cause)
     page.add_histogram(families.DETECTION, told.detections)
@@ -146,9 +162,3 @@ def _add_node(page: _Page, now: NodeNow) -> None:
     page.add(families.FENCED, told.fenced)
     page.add(families.MONITOR_UP, int(told.is_monitored))
     page.add(families.MONITORS_REPLACED, told.monitors_replaced)
-    for rank, slowdown in now.slowdowns.items():
-        page.add(families.SLOWDOWN, slowdown, rank)
-    page.add(families.STRAGGLER_REPORTS, now.straggler_reports)
-    for what in DAMAGED:
-        page.add(families.DAMAGED, now.damaged.get(what, 0), what)
-    page.add(families.LOG_AGE, now.log_age_seconds)

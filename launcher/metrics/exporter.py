@@ -1,7 +1,8 @@
 """The process ``ft_metrics``: serves the metrics of one node until its launcher ends.
 
-It reads only: cells and figures by descriptors that cannot write, and what the launcher writes to the log folder. It
-holds nothing that anybody waits for, so it may be stopped, killed, or asked for metrics without pause.
+It reads only: cells, figures and what the launcher has counted by descriptors that cannot write, and what the launcher
+writes to the log folder. It holds nothing that anybody waits for, so it may be stopped, killed, or asked for metrics
+without pause.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ __all__ = [
     "ITERATION",
     "LIMIT",
     "LOG_AGE",
+    "LOG_LINES_LOST",
     "MEMORY",
     "MONITORS_REPLACED",
     "MONITOR_UP",
@@ -86,7 +87,7 @@ STEPS = Family(
     COUNTER,
     _RANK,
     "Training steps that have ended, those that an exception has left included, in all generations on this node; steps "
-    "that are repeated after a restart count again.",
+    "that are repeated after a restart count again. Missing instead of 0 once lines of the figures are lost.",
 )
 SECTION_OPEN = Family(
     "ft_section_open_seconds",
@@ -164,8 +165,16 @@ DAMAGED = Family(
     "ft_exporter_damaged_total",
     COUNTER,
     ("what",),
-    "What could not be read since the exporter was started: a cell, its figures, a line of the event log, of the "
-    "figures or of the straggler reports.",
+    "What could not be read since the exporter was started: a cell, its figures, a line of the figures or of the "
+    "straggler reports; event: what the launcher has counted of its events, and each event that it could not count.",
+)
+LOG_LINES_LOST = Family(
+    "ft_log_lines_lost_total",
+    COUNTER,
+    ("log",),
+    "Lines that this launcher's file of events, or of figures, lacks: the disk was full or did not answer, or the file "
+    "was removed or cut off. Metrics of what events tell do not need these lines; where figures lack some, "
+    "ft_steps_total and the metrics of sections may be too low.",
 )
 LOG_AGE = Family(
     "ft_exporter_log_age_seconds",
@@ -178,7 +187,7 @@ FAMILIES = (
     *(HEARTBEAT_AGE, SLACK, ITERATION, STEPS, SECTION_OPEN, SECTION_DURATION, CLOSE_CALLS, LIMIT, MEMORY),
     *(SLOWDOWN, STRAGGLER_REPORTS),
     *(RUN, GENERATION, RANKS, RESTARTS, DETECTION, RESTART, RECOVERY, NEAR_MISSES, FENCED),
-    *(MONITOR_UP, MONITORS_REPLACED, DAMAGED, LOG_AGE),
+    *(MONITOR_UP, MONITORS_REPLACED, DAMAGED, LOG_LINES_LOST, LOG_AGE),
 )
 
 

@@ -1,4 +1,4 @@
-"""What is known of one node now: its cells, the figures beside them, and what its launcher has written."""
+"""What is known of one node now: its cells, the figures beside them, what its launcher has counted and written."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from launcher.agent.exporter_settings import ExporterSettings
+from launcher.agent.history import Told
+from launcher.agent.shared_history import HistoryReader, NoHistoryError, Shared
 from launcher.live.rank_cells import RankCells
 from launcher.live.rank_look import RankLook
-from launcher.metrics.history import History, Told
 from launcher.metrics.log_reader import LogReader
 from launcher.metrics.straggler_scores import StragglerScores
 from launcher.metrics.totals import RankTotals, SectionTotals, Totals
@@ -55,7 +56,10 @@ class NodeNow(NamedTuple):
     """Those whose cells can be read."""
     totals: tuple[tuple[int, int, RankTotals], ...]
     """Rank, local rank, and what it has done in all generations here."""
-    told: Told
+    told: Told | None
+    """What the launcher has counted of its events; None where that could never be read."""
+    lost: Mapping[str, int]
+    """Lines that each log of the launcher lacks; empty where that could never be read."""
     slowdowns: Mapping[int, float]
     """By rank, on the node of rank 0."""
     straggler_reports: int | None
@@ -73,18 +77,18 @@ class Node:
     """
 
     def __init__(self, settings: ExporterSettings) -> None:
-        self._history = History()
+        self._history = HistoryReader(settings.history)
+        self._shared: Shared | None = None
         self._totals = Totals()
         self._scores = StragglerScores()
         self._cells = RankCells(settings.run_folder)
         self._damaged: Counter[str] = Counter()
         self._reports = Tail(settings.straggler_log or "")
         files = {
-            "event": (Tail(settings.events), self._take_event),
             "figures_line": (Tail(settings.figures or ""), self._take_figures),
             "straggler_report": (self._reports, self._scores.take),
         }
-        paths = {"event": settings.events, "figures_line": settings.figures, "straggler_report": settings.straggler_log}
+        paths = {"figures_line": settings.figures, "straggler_report": settings.straggler_log}
         self._log = LogReader({what: files[what] for what, path in paths.items() if path})
         self._is_host = False
         """Whether rank 0, which writes the straggler reports, runs here."""
@@ -98,11 +102,12 @@ class Node:
         """Look at the node. It waits for nothing but the log folder, and for that a fifth of a second at most."""
         self._log.refresh(_PATIENCE_SECONDS)
         with self._log.quiet():
-            now_ns = time.monotonic_ns()
-            told = self._history.told(now_ns)
-            if told.run_folder is not None:
-                self._cells.move(told.run_folder)
-            self._cells.end(told.over)
+            shared = self._read_history()
+            told = None if shared is None else shared.told
+            if told is not None:
+                if told.run_folder is not None:
+                    self._cells.move(told.run_folder)
+                self._cells.end(told.over)
             found = self._cells.look()
             ranks = []
             for look in found.ranks:
@@ -118,11 +123,20 @@ class Node:
                 ranks=tuple(ranks),
                 totals=tuple(self._totals.ranks()),
                 told=told,
+                lost={} if shared is None else shared.lost,
                 slowdowns=dict(self._scores.slowdowns) if self._is_host else {},
                 straggler_reports=self._scores.reports if self._reports.has_been_there else None,
-                damaged={**self._damaged, **self._log.damaged},
+                damaged=self._damaged + self._log.damaged + Counter(event=shared.not_taken if shared else 0),
                 log_age_seconds=self._log.age_seconds,
             )
+
+    def _read_history(self) -> Shared | None:
+        """Return what the launcher has counted; what was read before, where it cannot be read now."""
+        try:
+            self._shared = self._history.read(time.monotonic_ns())
+        except NoHistoryError:
+            self._damaged["event"] += 1
+        return self._shared
 
     def _note_figures(self, look: RankLook) -> None:
         if look.rank is None:
@@ -136,9 +150,6 @@ class Node:
             return
         totals = RankTotals.of(figures.first_iteration, figures.done, _sections(figures.sections))
         self._totals.note(look.generation, look.rank, look.local_rank, totals)
-
-    def _take_event(self, line: str) -> None:
-        self._history.take(event_of(line))
 
     def _take_figures(self, line: str) -> None:
         """Take the figures of a full line; of others the durations are missing, and newer ones are in shared memory."""

@@ -57,6 +57,8 @@ class EventLog:
         on_made_anew: Called, by what writes, when the file was made anew.
         stem: What the names of the files begin with.
         listener: Called, by whoever writes, with each event and its facts; must neither raise nor wait.
+        on_line: The same, with each event and its line, whether or not the file takes it.
+        on_lost: Called, by whoever notices, with :attr:`missing` where that has grown; must neither raise nor wait.
 
     Raises:
         FolderError: The file cannot be made.
@@ -69,6 +71,8 @@ class EventLog:
         on_made_anew: Callable[[], object] = lambda: None,
         stem: str = EVENTS,
         listener: Callable[[str, Mapping[str, Any]], None] = lambda event, facts: None,
+        on_line: Callable[[str, bytes], None] = lambda event, line: None,
+        on_lost: Callable[[int], None] = lambda missing: None,
     ) -> None:
         self.path = os.path.join(log_folder, f"{stem}.jsonl")
         self._stem = stem
@@ -83,6 +87,8 @@ class EventLog:
         self._folder = log_folder
         self._on_made_anew = on_made_anew
         self._listener = listener
+        self._on_line = on_line
+        self._on_lost = on_lost
         self._in_file = self._size = 0  # lines, bytes
         self._told_lost = 0  # in the file, as missing
         self._looked_ns = 0
@@ -109,8 +115,9 @@ class EventLog:
             self._is_first = False
             facts = {**_about_the_file(), **facts}
         raw = _line(event, at_ns, facts)
+        self._on_line(event, raw)
         if not self._background.submit(lambda: self._append(raw), len(raw)):
-            self.lost += 1
+            self.lose()
 
     def look_after(self) -> None:
         """Make the file anew if somebody has removed or emptied it since the last event; never raises, never waits.
@@ -130,9 +137,15 @@ class EventLog:
         finally:
             self._is_looking = False
 
+    @property
+    def missing(self) -> int:
+        """Lines that the file lacks, those included of which it says so."""
+        return self.lost + self._told_lost
+
     def lose(self) -> None:
-        """Count a line that was left out before it was made."""
+        """Count a line that is not written, or was left out before it was made."""
         self.lost += 1
+        self._on_lost(self.missing)
 
     def gathering(self) -> contextlib.AbstractContextManager[None]:
         """Have what is logged meanwhile written in one go; see :meth:`.background.Background.gathering`."""
@@ -175,11 +188,12 @@ class EventLog:
                 self._is_torn = True
                 self._size += os.write(self._descriptor, raw[written:])
             self._is_torn = False
-            self.lost -= lost
             self._told_lost += lost
+            self.lost -= lost
             self._in_file += bool(line)
         except OSError as error:
-            self.lost += bool(line)
+            if line:
+                self.lose()
             if not self._has_complained:
                 self._has_complained = True
                 why = f"{self.path}: {error.strerror}"
@@ -223,6 +237,7 @@ class EventLog:
         if not size:  # what was said of lines that are missing is missing, too
             self.lost += self._told_lost
             self._told_lost = 0
+        self._on_lost(self.missing)
         how = "is made anew" if not size else "goes on"
         announce(
             f"somebody has {what} the file of {self._stem}; {self.path} {how}, without {missing} line(s)",

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import re
 import signal
 import socket
+import subprocess
+import tempfile
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -15,6 +18,8 @@ from typing import Any
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from launcher import read_events
 
 LIMITS = "setup:600,step:1,checkpointing:600"
 COUNTED = ("_total", "_bucket", "_count", "_sum")
@@ -39,6 +44,7 @@ class Scraper:
     def __init__(self, job: Any) -> None:
         event = job.wait_for_event("metrics")
         self.url = f"http://{event['host']}:{event['port']}/metrics"
+        self.job = job
         self.pages: list[str] = []
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -59,6 +65,19 @@ class Scraper:
 
     def samples(self) -> Samples:
         return parsed(self.page())
+
+    def until(self, what: Any, value: float) -> Samples:
+        """Return the samples as soon as one of them, of no labels or of the given ones, has a value."""
+        name, labels = what if isinstance(what, tuple) else (what, ())
+
+        def found() -> Samples | None:
+            with contextlib.suppress(OSError, http.client.HTTPException):  # none serves now
+                samples = self.samples()
+                return samples if samples.get((name, labels)) == value else None
+            return None
+
+        samples: Samples = self.job.until(found, f"{name} {value}")
+        return samples
 
     def _run(self) -> None:
         while not self._ends.wait(0.01):
@@ -109,6 +128,95 @@ def test_counters_only_grow_through_a_hang_that_is_scraped_without_pause(
     assert last["ft_hang_detection_seconds_sum", ()] == pytest.approx((hang["seen_ns"] - hang["deadline_ns"]) / 1e9)
     (seen_exit, started) = job.events("seen")[0], job.events("started")[1]
     assert last["ft_restart_seconds_sum", ()] == pytest.approx((started["t_ns"] - seen_exit["t_ns"]) / 1e9)
+    assert [event["seconds"] for event in job.events("restarted")] == [last["ft_restart_seconds_sum", ()]]
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    """A file system of 256 KiB."""
+    with tempfile.TemporaryDirectory(prefix="ft-") as folder:
+        command = ["mount", "-t", "tmpfs", "-o", f"size={256 << 10},mode=1777", "tmpfs", folder]
+        if os.getuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode != 0:
+            pytest.skip("mounting a small tmpfs needs root")
+        yield Path(folder)
+        subprocess.run(["umount", folder], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Leave no room; returns the file that takes it."""
+    path = folder / "filler"
+    with contextlib.suppress(OSError), open(path, "wb", buffering=0) as file:
+        while True:
+            file.write(b"x" * (4 << 10))
+    return path
+
+
+def of_events(samples: Samples) -> Samples:
+    """What is counted of events."""
+    parts = ("generation", "restart", "hang", "recovery", "near_misses", "monitor")
+    return {key: value for key, value in samples.items() if key[0].removeprefix("ft_").startswith(parts)}
+
+
+@pytest.mark.long
+def test_a_full_disk_costs_lines_of_the_log_and_no_count(
+    small_disk: Path, launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    """It becomes full while the job runs, and has room again later; what serves is killed at both times."""
+    end = tmp_path / "end"
+    job = launch(
+        *("loop.py", "--until-file", end, "--with-pid"),
+        options=("--max-restarts", 3, "--log-dir", small_disk),
+        metrics_port=0,
+        rank_section_timeouts=LIMITS,
+        rank_out_of_section_timeout=1,  # a rank may be stopped between two steps
+        max_no_progress_cycles=0,
+        restart_backoff_after=0,
+    )
+    job.logs = small_disk
+    scraper = Scraper(job)
+
+    def ranks(generation: int) -> list[int]:
+        job.wait_for_output(f"runs in generation {generation}", 2)
+        return [int(pid) for pid in re.findall(rf"runs in generation {generation} \(pid (\d+)\)", job.stdout)]
+
+    def kill_what_serves() -> None:
+        former = job.until(lambda: exporter(job), "exporter")
+        os.kill(former, signal.SIGKILL)
+        job.until(lambda: exporter(job) not in (None, former), "another exporter")
+
+    running = ranks(0)
+    filler = fill(small_disk)
+    os.kill(running[0], signal.SIGKILL)
+    os.kill(ranks(1)[1], signal.SIGSTOP)
+    ranks(2)
+    first = scraper.until("ft_recovery_seconds_count", 2)
+    assert first["ft_restarts_total", (("cause", "failure"),)] == 1
+    assert first["ft_restarts_total", (("cause", "hang"),)] == 1
+    assert first["ft_generation", ()] == 2
+    assert first["ft_hang_detection_seconds_count", ()] == 1
+    assert first["ft_restart_seconds_count", ()] == 2
+    assert first["ft_log_lines_lost_total", (("log", "events"),)] > 0
+    kill_what_serves()
+    assert of_events(scraper.until("ft_generation", 2)) == of_events(first)
+
+    filler.unlink()
+    os.kill(ranks(2)[0], signal.SIGKILL)
+    ranks(3)
+    second = scraper.until("ft_recovery_seconds_count", 3)
+    assert second["ft_restarts_total", (("cause", "failure"),)] == 2
+    assert second["ft_restarts_total", (("cause", "hang"),)] == 1
+    assert second["ft_restart_seconds_count", ()] == 3
+    kill_what_serves()
+    assert of_events(scraper.until("ft_generation", 3)) == of_events(second)
+    events = read_events(job.log_folder)  # without the line in which the disk became full
+    lost = sum(event["lines"] for event in events if event["event"] == "lost")
+    assert second["ft_log_lines_lost_total", (("log", "events"),)] == lost
+    last = [event["seconds"] for event in events if event["event"] == "restarted"][-1]
+    before = first["ft_restart_seconds_sum", ()]
+    assert second["ft_restart_seconds_sum", ()] == pytest.approx(before + last)
+    end.touch()
+    assert job.wait() == 0
+    assert job.stderr.count("no events are logged until it can be written again") == 1
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGKILL, marks=pytest.mark.long), signal.SIGSTOP])

@@ -23,6 +23,7 @@ import pytest
 from launcher.agent import metrics_exporter
 from launcher.agent.exporter_settings import ExporterSettings
 from launcher.agent.metrics_exporter import CannotListenError, MetricsExporter, address_of, listen, serve
+from launcher.agent.shared_history import SharedHistory
 from launcher.processes.handles import wait_for_exit
 from launcher.records.console import State
 from resilience_core import ConfigError, FaultToleranceConfig
@@ -127,7 +128,13 @@ def told() -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def make(tmp_path: Path, told: list[tuple[str, str]]) -> Iterator[Make]:
+def history() -> Iterator[SharedHistory]:
+    with SharedHistory.opened() as history:
+        yield history
+
+
+@pytest.fixture
+def make(tmp_path: Path, told: list[tuple[str, str]], history: SharedHistory) -> Iterator[Make]:
     made: list[MetricsExporter] = []
 
     def start() -> tuple[MetricsExporter, int]:
@@ -141,7 +148,7 @@ def make(tmp_path: Path, told: list[tuple[str, str]]) -> Iterator[Make]:
             run="run",
             node="node",
             run_folder=str(tmp_path),
-            events=str(tmp_path / "events.jsonl"),
+            history=history.reader,
         )
         made.append(MetricsExporter(listener, settings, lambda event, reason: told.append((event, reason))))
         return made[0], port
@@ -204,6 +211,18 @@ def test_another_one_takes_its_place_at_the_same_port_and_that_is_said_once(
     assert exporter.pids == {exporter.pid}
 
 
+def test_another_one_knows_what_the_one_before_it_knew(make: Make, history: SharedHistory) -> None:
+    exporter, port = make()
+    for generation in (0, 1):
+        facts: dict[str, Any] = {"event": "started", "t_ns": generation, "generation": generation, "pids": {}}
+        history.heard("started", json.dumps(facts).encode())
+    for _ in range(2):
+        found = [line for line in page(port).splitlines() if line.startswith(("ft_generation", "ft_restarts_total"))]
+        assert sum(line.endswith(" 1.0") for line in found) == 2  # of unknown cause
+        end(exporter, signal.SIGKILL)
+        exporter.ensure()
+
+
 def test_one_after_the_other_is_given_up_and_the_port_closed(
     make: Make, told: list[tuple[str, str]], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,10 +260,14 @@ def test_a_system_that_refuses_the_process_is_told_once_and_the_job_goes_on(
 
 @pytest.mark.parametrize("can_start", [True, False])
 def test_where_it_serves_is_told_or_that_it_cannot_be_started(
-    can_start: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    can_start: bool,
+    history: SharedHistory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     told: list[tuple[str, dict[str, Any]]] = []
-    settings = ExporterSettings(-1, os.getpid(), "run", "node", str(tmp_path), str(tmp_path / "events.jsonl"))
+    settings = ExporterSettings(-1, os.getpid(), "run", "node", str(tmp_path), history.reader)
     monkeypatch.setattr("sys.executable", sys.executable if can_start else "/nowhere/python")
     listener = listen(FaultToleranceConfig(metrics_port=0))
     assert listener is not None
@@ -264,7 +287,7 @@ def test_where_it_serves_is_told_or_that_it_cannot_be_started(
 
 
 def test_it_speaks_as_its_launcher_does_of_a_page_that_cannot_be_made(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    history: SharedHistory, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """In place of the node, which is looked at for each page, there is something that breaks."""
     program = (
@@ -276,8 +299,7 @@ def test_it_speaks_as_its_launcher_does_of_a_page_that_cannot_be_made(
     listener = listen(FaultToleranceConfig(metrics_port=0))
     assert listener is not None
     port = address_of(listener)[1]
-    folder, events = str(tmp_path), str(tmp_path / "events.jsonl")
-    settings = ExporterSettings(listener.fileno(), os.getpid(), "run", "node", folder, events)
+    settings = ExporterSettings(listener.fileno(), os.getpid(), "run", "node", str(tmp_path), history.reader)
     text = settings._replace(console=State(format="json")).to_text()
     process = subprocess.Popen([sys.executable, "-c", program, text], pass_fds=[listener.fileno()])
     listener.close()
@@ -311,10 +333,10 @@ def test_it_is_looked_after_once_a_second_by_whoever_waits(make: Make, monkeypat
     assert exporter.due_seconds() is None
 
 
-def test_a_process_whose_launcher_has_ended_meanwhile_does_not_stay(tmp_path: Path) -> None:
+def test_a_process_whose_launcher_has_ended_meanwhile_does_not_stay(tmp_path: Path, history: SharedHistory) -> None:
     listener = listen(FaultToleranceConfig(metrics_port=0))
     assert listener is not None
-    settings = ExporterSettings(-1, os.getpid() + 1, "run", "node", str(tmp_path), str(tmp_path / "events.jsonl"))
+    settings = ExporterSettings(-1, os.getpid() + 1, "run", "node", str(tmp_path), history.reader)
     exporter = MetricsExporter(listener, settings)
     try:
         assert exporter.pid is not None

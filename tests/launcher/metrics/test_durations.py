@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from launcher.metrics.durations import BOUNDS_OF_SECTIONS, Durations, of_bits
+from launcher.agent.durations import Durations
+from launcher.metrics.durations import BOUNDS_OF_SECTIONS, of_bits
 
 S = 1_000_000_000
 

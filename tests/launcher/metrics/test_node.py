@@ -1,4 +1,4 @@
-"""The metrics of a node, from real cells and real lines, through OpenMetrics' own parser."""
+"""The metrics of a node, from real cells, events and lines, through OpenMetrics' own parser."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from launcher.agent.exporter_settings import ExporterSettings
+from launcher.agent.shared_history import SharedHistory
 from launcher.agent.worker_cells import Cells
 from launcher.metrics import node as nodes
 from launcher.metrics.collector import Collector
 from launcher.metrics.families import COMMON_LABELS, FAMILIES, HISTOGRAM, sample_names
 from launcher.metrics.node import Node
-from launcher.records.figures_log import line_of_rank
+from launcher.records.figures_log import FIGURES, line_of_rank
 from launcher.records.run_folders import RunFolder
 from resilience_core.protocol.cell import Cell
 from resilience_core.protocol.cell_layout import (
@@ -60,6 +61,7 @@ class Made:
         self.run_folder = RunFolder(str(folder))
         self.log = folder / "log"
         self.cells: Cells | None = None
+        self.history = SharedHistory()
         self.registry = self.serve()
 
     def serve(self) -> CollectorRegistry:
@@ -70,7 +72,7 @@ class Made:
             run="run",
             node="node-a",
             run_folder=self.run_folder.path,
-            events=str(self.log / "events.jsonl"),
+            history=self.history.reader,
             figures=str(self.log / "figures.jsonl"),
             straggler_log=str(self.log / "reports.jsonl"),
         )
@@ -101,7 +103,8 @@ class Made:
         self.event("started", generation=generation, pids={})
 
     def event(self, name: str, **facts: Any) -> None:
-        self.line("events.jsonl", {"event": name, "t_ns": time.monotonic_ns(), "time": "", **facts})
+        line = {"event": name, "t_ns": time.monotonic_ns(), "time": "", **facts}
+        self.history.heard(name, json.dumps(line).encode())
 
     def line(self, name: str, value: object) -> None:
         with (self.log / name).open("a") as file:
@@ -115,6 +118,7 @@ def made(tmp_path: Path) -> Iterator[Made]:
     if made.cells is not None:
         made.cells.drop()
     made.run_folder.remove()
+    made.history.close()
 
 
 class Rank:
@@ -320,8 +324,8 @@ def test_straggler_reports_are_missing_while_there_is_no_log_of_them(made: Made)
 
 def test_damaged_lines_cost_themselves(made: Made) -> None:
     made.begin(0, {0: 4})
-    made.line("events.jsonl", "{")
-    made.line("events.jsonl", '{"event": 3, "t_ns": 4}')
+    made.history.heard("started", b"{")
+    made.history.heard("started", b'{"event": 3, "t_ns": 4}')
     made.line("figures.jsonl", '{"event": "figures", "t_ns": 4, "ranks": 7}')
     made.line("reports.jsonl", '{"format": "straggler-report", "version": 99}')
     made.event("near_miss", generation=0)
@@ -339,6 +343,58 @@ def test_before_the_first_generation_there_is_what_a_node_has(made: Made) -> Non
     assert found["ft_restart_seconds_count", ()] == 0
     assert found["ft_hang_detection_seconds_bucket", (("le", "+Inf"),)] == 0
     assert ("ft_generation", ()) not in found
+
+
+def test_lines_that_a_log_lacks_are_counted_and_no_restart_is_missing(made: Made) -> None:
+    """As with a disk that is full: nothing has come to the log folder."""
+    made.history.note_lost("events", 7)
+    made.history.note_lost("figures", 2)
+    made.begin(0, {0: 4})
+    made.event("seen", generation=0)
+    made.event("failure", generation=0)
+    made.begin(1, {0: 4})
+
+    found = made.samples(made.serve())
+
+    assert found["ft_log_lines_lost_total", (("log", "events"),)] == 7
+    assert found["ft_log_lines_lost_total", (("log", "figures"),)] == 2
+    assert found["ft_restarts_total", (("cause", "failure"),)] == 1
+    assert found["ft_restart_seconds_count", ()] == 1
+    assert found["ft_generation", ()] == 1
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_steps_are_missing_instead_of_0_where_there_may_have_been_some(made: Made, lost: int) -> None:
+    made.history.note_lost(FIGURES, lost)
+    made.begin(1, {0: 4})
+    rank = Rank(made, 1, 0)
+    assert made.samples().get(("ft_steps_total", WHO)) == (None if lost else 0)
+    rank.step(7, 30_000_000)
+    assert made.samples()["ft_steps_total", WHO] == 1
+
+
+def test_what_cannot_be_read_of_the_launcher_is_missing_and_no_zero(made: Made) -> None:
+    made.begin(0, {0: 4})
+    rank = Rank(made, 0, 0)
+    rank.step(3, 30_000_000)
+    os.close(made.history.reader)
+    made.history.reader = os.open("/dev/null", os.O_RDONLY)
+
+    found = made.samples(made.serve())
+
+    of_events = ("restart", "hang", "recover", "near", "fenced", "monitor", "generation", "log_lines")
+    assert not [name for name, _ in found if name.removeprefix("ft_").startswith(of_events)]
+    assert found["ft_exporter_damaged_total", (("what", "event"),)] == 1
+    assert found["ft_iteration", WHO] == 3
+
+
+def test_what_could_be_read_of_the_launcher_before_stays(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.begin(3, {0: 4})
+    assert made.samples()["ft_generation", ()] == 3
+    monkeypatch.setattr(os, "pread", lambda *_: b"")
+    found = made.samples()
+    assert found["ft_generation", ()] == 3
+    assert found["ft_exporter_damaged_total", (("what", "event"),)] == 1
 
 
 def test_names_and_labels_are_those_of_the_table(made: Made) -> None:
@@ -373,6 +429,6 @@ def test_what_a_long_run_has_written_is_read_before_anything_is_served(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(500):
-        made.event("near_miss", generation=0)
+        made.line("reports.jsonl", {"format": "straggler-report", "version": 1, "ranks": [1001]})
     monkeypatch.setattr(nodes, "_PATIENCE_SECONDS", 0.0)
-    assert made.samples(made.serve())["ft_near_misses_total", ()] == 500
+    assert made.samples(made.serve())["ft_straggler_reports_total", ()] == 500

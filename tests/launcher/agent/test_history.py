@@ -1,4 +1,4 @@
-"""What a node's metrics make of its event log."""
+"""What a node's metrics make of its events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launcher.metrics.history import CAUSES, History, Told
+from launcher.agent.history import CAUSES, History, Told
 
 S = 1_000_000_000
 MS = 1_000_000

@@ -1,7 +1,7 @@
-"""What the event log of a node tells for its metrics: restarts and their causes, times, near misses, the monitor.
+"""What the events of a node tell for its metrics: restarts and their causes, times, near misses, the monitor. Pure.
 
-Events are taken one by one, in the order in which they were written, by the exporter that has followed the run and by
-one that was started later alike; both come to the same figures.
+Events are taken one by one, in the order in which they happen, by the launcher that writes them to the log;
+:mod:`launcher.agent.shared_history` says why, and how the exporter comes to know of them.
 """
 
 from __future__ import annotations
@@ -10,32 +10,47 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from launcher.metrics.durations import Durations, Histogram
+from launcher.agent.durations import Durations, Histogram
 from launcher.records.verdicts import SPARED, was_taken_back
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["CAUSES", "History", "Told"]
+__all__ = ["BOUNDS", "CAUSES", "HEARD", "History", "Told"]
 
 CAUSES = ("hang", "failure", "lost_node", "cut_off", "request", "membership", "unknown")
 
-_CUT_OFF = "cut_off"
+HEARD = frozenset(
+    {
+        *("began", "run_folder_moved", *SPARED, "monitor_replaced", "monitor_lost", "monitor_back", "fenced"),
+        *("rendezvous", "started", "seen", "stopped", "hang", "failure", "job_incident", "phases"),
+    }
+)
+"""The events that tell anything here."""
+
+_CUT_OFF, _MEMBERSHIP = "cut_off", "membership"
 _OF_STORIES = {"hang": "hang", "failure": "failure", "lost": "lost_node", "request": "request"}
 """From the kind of what all nodes have found."""
 _LONGEST_WAIT_NS = 5 * NS_PER_SECOND
 """For what all nodes have found: as long as a launcher waits until it tells what it has seen alone."""
 _LONGEST_WAIT_OF_A_NODE_NS = NS_PER_SECOND // 100
 """So much more for each node."""
+_BOUND = 1 << 63
+"""Of the whole numbers in events: of larger ones no sum can be a float."""
 _NO_WAIT = 1 << 63
 """A time at which no story is on its way any more."""
 _GENERATIONS_KEPT = 8
 _SPARED_KEPT = 256
 """Of one generation: a verdict is taken back right after it was told, on as many ranks as a node has."""
+_INCIDENTS_KEPT = 64
+"""Of one generation, the first ones, of those that stand; the first one tells its cause."""
 
 _SECONDS = tuple(step * 10.0**power for power in range(-3, 4) for step in (1, 2, 5))
 """1 ms to 5,000 s."""
-_BOUNDS_OF_DETECTION = tuple(bound for bound in _SECONDS if bound <= 10)
-_BOUNDS_OF_RESTARTS = tuple(bound for bound in _SECONDS if 0.01 <= bound <= 500)
-_BOUNDS_OF_RECOVERIES = tuple(bound for bound in _SECONDS if 0.1 <= bound <= 5000)
+BOUNDS = {
+    "detections": tuple(bound for bound in _SECONDS if bound <= 10),
+    "restart_times": tuple(bound for bound in _SECONDS if 0.01 <= bound <= 500),
+    "recoveries": tuple(bound for bound in _SECONDS if 0.1 <= bound <= 5000),
+}
+"""Of the histograms in :class:`Told`, by field, in seconds."""
 
 
 class Told(NamedTuple):
@@ -55,6 +70,9 @@ class Told(NamedTuple):
     monitors_replaced: int
     over: int
     """The newest generation that has ended; -1 before the first."""
+    awaited: tuple[tuple[int, str], ...] = ()
+    """Restarts that are not in :attr:`restarts`, since other nodes may still tell their cause: until when
+    (``CLOCK_MONOTONIC``), and by which cause to count each from then on."""
 
 
 class _Generation:
@@ -93,9 +111,9 @@ class History:
         self._over = -1
         self._run_folder: str | None = None
         self._restarts: Counter[str] = Counter()
-        self._detections = Durations(_BOUNDS_OF_DETECTION)
-        self._restart_times = Durations(_BOUNDS_OF_RESTARTS)
-        self._recoveries = Durations(_BOUNDS_OF_RECOVERIES)
+        self._detections = Durations(BOUNDS["detections"])
+        self._restart_times = Durations(BOUNDS["restart_times"])
+        self._recoveries = Durations(BOUNDS["recoveries"])
         self._near_misses = self._fenced = self._replaced = 0
         self._is_monitored = True
 
@@ -106,6 +124,8 @@ class History:
             event: A line of the event log; ``event`` is text, ``t_ns`` a whole number.
         """
         name = event["event"]
+        if name not in HEARD:
+            return
         if name in ("began", "run_folder_moved"):
             folder = event.get("run_folder")
             self._run_folder = folder if isinstance(folder, str) else self._run_folder
@@ -128,8 +148,7 @@ class History:
         Args:
             now_ns: ``CLOCK_MONOTONIC``; a restart whose cause is not known yet is counted some seconds later.
         """
-        for number in list(self._generations):
-            self._count_restart(self._generations[number], now_ns)
+        self.settle(now_ns)
         return Told(
             run_folder=self._run_folder,
             generation=self._current,
@@ -142,7 +161,23 @@ class History:
             is_monitored=self._is_monitored,
             monitors_replaced=self._replaced,
             over=self._over,
+            awaited=tuple(
+                (_wait_end_ns(each), each.own_cause or _MEMBERSHIP)
+                for each in self._generations.values()
+                if each.succeeded_ns is not None
+            ),
         )
+
+    def settle(self, now_ns: int) -> None:
+        """Count the restarts whose cause is known, or has been awaited for long enough.
+
+        Called before an event is taken, so that one that comes later does not change what was counted.
+
+        Args:
+            now_ns: ``CLOCK_MONOTONIC``.
+        """
+        for generation in self._generations.values():
+            self._count_restart(generation, now_ns)
 
     def _take_of_generation(self, name: str, number: int, event: Mapping[str, Any]) -> None:
         generation = self._generation(number)
@@ -155,7 +190,8 @@ class History:
         elif name == "stopped":
             self._over = max(self._over, number)
         elif name in ("hang", "failure"):
-            generation.incidents.append(event)
+            if len(generation.incidents) < _INCIDENTS_KEPT:
+                generation.incidents.append(event)
             generation.drop_what_was_taken_back()
             deadline_ns, seen_ns = _whole(event, "deadline_ns"), _whole(event, "seen_ns")
             if name == "hang" and deadline_ns is not None and seen_ns is not None:
@@ -194,9 +230,9 @@ class History:
         if generation.was_cut_off:  # the others have found only that this node was lost
             cause = _CUT_OFF
         elif generation.nodes > 1 and generation.story is None:  # the story may be on its way
-            if now_ns - generation.succeeded_ns < _LONGEST_WAIT_NS + generation.nodes * _LONGEST_WAIT_OF_A_NODE_NS:
+            if now_ns < _wait_end_ns(generation):
                 return
-            cause = cause or "membership"
+            cause = cause or _MEMBERSHIP
         self._restarts[cause or "unknown"] += 1
         generation.succeeded_ns = None
 
@@ -207,6 +243,12 @@ class History:
                 oldest = self._generations.pop(min(self._generations))
                 self._count_restart(oldest, _NO_WAIT)
         return self._generations[number]
+
+
+def _wait_end_ns(generation: _Generation) -> int:
+    """Return until when all nodes may tell why a generation was over."""
+    assert generation.succeeded_ns is not None
+    return generation.succeeded_ns + _LONGEST_WAIT_NS + generation.nodes * _LONGEST_WAIT_OF_A_NODE_NS
 
 
 def _first_signs(ranks: object) -> list[int] | None:
@@ -220,4 +262,4 @@ def _first_signs(ranks: object) -> list[int] | None:
 
 def _whole(fields: Mapping[str, Any], key: str) -> int | None:
     value = fields.get(key)
-    return value if type(value) is int else None
+    return value if type(value) is int and -_BOUND <= value < _BOUND else None

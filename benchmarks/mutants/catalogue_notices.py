@@ -88,15 +88,29 @@ MUTANTS_OF_NOTICES = (
     _mutant(
         "redirects are followed",
         "launcher/notices/post",
-        "        _NoRedirects(),\n",
-        "        urllib.request.HTTPRedirectHandler(),\n",
+        "        urllib.request.HTTPErrorProcessor(),\n",
+        "        urllib.request.HTTPErrorProcessor(),\n        urllib.request.HTTPRedirectHandler(),\n",
         _POST,
     ),
     _mutant(
         "messages show the path of a webhook",
         "launcher/notices/target",
-        '            return f"{parts.scheme}://{host}"\n',
-        "            return self.url\n",
+        "        return shown(self.url) if self.url",
+        "        return self.url if self.url",
+        _POST,
+    ),
+    _mutant(
+        "a redirect is told with its path",
+        "launcher/notices/post",
+        "    return redacted_url(location)\n",
+        "    return location\n",
+        _POST,
+    ),
+    _mutant(
+        "a server's answer is told with the path that it repeats",
+        "launcher/notices/post",
+        '            text = text.replace(secret, "***")\n',
+        "            pass\n",
         _POST,
     ),
     _mutant(

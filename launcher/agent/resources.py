@@ -29,6 +29,7 @@ from launcher.agent.signals import SignalInbox
 from launcher.command_line.options import LaunchJob
 from launcher.incidents.machine import MachineEvidence
 from launcher.nodes.fence import LeaseWord
+from launcher.notices.target import arguments_shown
 from launcher.processes.background import Background, NotDoneError
 from launcher.processes.handles import is_subreaper
 from launcher.processes.leftovers import Orphans
@@ -47,6 +48,7 @@ from launcher.workers.tee import finish_copies
 from launcher.workers.warm_pool import WarmPool
 from launcher.workers.warm_starter import WarmStarter
 from launcher.workers.zygote_handle import ZygoteHandle
+from resilience_core.config.notice_values import shown
 from resilience_core.config.schema import FaultToleranceConfig
 
 __all__ = ["AgentResources", "open_resources", "preload"]
@@ -220,8 +222,8 @@ def open_resources(
             launcher=os.getpid(),
             max_restarts=launch_config.max_restarts,
             process_began_ns=own_start_ns(),
-            arguments=job.argv,
-            configuration=json.loads(job.config.to_json()),
+            arguments=arguments_shown(job.argv),
+            configuration=_configuration_shown(job.config),
         )
         exporter = None
         if listener is not None and history is not None:
@@ -267,6 +269,12 @@ def _hooks(history: SharedHistory | None, stem: str) -> dict[str, Any]:
         return {}
     on_lost = functools.partial(history.note_lost, stem)
     return {"on_lost": on_lost, "on_line": history.heard} if stem == EVENTS else {"on_lost": on_lost}
+
+
+def _configuration_shown(config: FaultToleranceConfig) -> dict[str, Any]:
+    """Return the configuration as it is written to the log folder: of whom to tell events no secret."""
+    plain: dict[str, Any] = json.loads(config.to_json())
+    return plain if config.on_event is None else {**plain, "on_event": shown(config.on_event)}
 
 
 def _figures_log(log_folder: str, disk: Background, history: SharedHistory | None) -> EventLog | None:

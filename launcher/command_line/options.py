@@ -24,6 +24,7 @@ from launcher.workers.programs import problem_with
 from resilience_core import __version__
 from resilience_core.config import cli_options as config_options
 from resilience_core.config.nodes import NodeSettings
+from resilience_core.config.notice_values import quoted
 from resilience_core.config.schema import FaultToleranceConfig
 from resilience_core.errors import ConfigError
 from resilience_core.suggestions import suggestion
@@ -227,7 +228,7 @@ def _check_event_log(name: str) -> None:
 
 def _check_on_event(text: str | None) -> None:
     if text is not None and (problem := problem_with_target(parse_target(text))) is not None:
-        raise ConfigError(f"--ft-on-event {text!r}: {problem}")
+        raise ConfigError(f"--ft-on-event {quoted(text)}: {problem}")
 
 
 def _check_script(arguments: Any) -> None:

@@ -29,6 +29,7 @@ from typing import Any
 
 from launcher.notices.call import Call, CannotCallError
 from launcher.notices.target import parse_target
+from resilience_core.redaction import redacted
 from resilience_core.system import prctl
 from resilience_core.system.proc import set_session_priority
 
@@ -161,7 +162,8 @@ class _Caller:
         if kind in self._said:
             return
         self._said.add(kind)
-        self._send(f"--ft-on-event {self._target}: {text} (said once)".encode(errors="replace"))
+        # What a server answers, or a command has written, may repeat the URL.
+        self._send(f"--ft-on-event {self._target}: {redacted(text)} (said once)".encode(errors="replace"))
 
     def _send(self, raw: bytes) -> None:
         with contextlib.suppress(OSError):

@@ -8,28 +8,27 @@ from __future__ import annotations
 
 import http.client
 import urllib.error
+import urllib.parse
 import urllib.request
-from typing import Any
+
+from resilience_core.redaction import redacted, redacted_url
 
 __all__ = ["opener", "post"]
 
 _AGENT = "torch-resilience"
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *arguments: Any, **known: Any) -> None:
-        """Follow none: the answer then counts as an error."""
+_SHORT = 3
+"""A path of so few characters is no secret, and may be a part of any word."""
+_FIX = "give the URL that it redirects to, as 'curl -sI -X POST URL' shows it"
 
 
 def opener() -> urllib.request.OpenerDirector:
-    """Return what speaks HTTP and HTTPS alone."""
+    """Return what speaks HTTP and HTTPS alone. To it a redirect is an error, as nothing of it handles one."""
     made = urllib.request.OpenerDirector()
     handlers: list[urllib.request.BaseHandler] = [
         urllib.request.ProxyHandler(),
         urllib.request.HTTPHandler(),
         urllib.request.HTTPDefaultErrorHandler(),
         urllib.request.HTTPErrorProcessor(),
-        _NoRedirects(),
     ]
     if hasattr(urllib.request, "HTTPSHandler"):  # not in a Python that was built without OpenSSL
         handlers.append(urllib.request.HTTPSHandler())
@@ -49,7 +48,7 @@ def post(url: str, document: bytes, event: str, timeout_seconds: float) -> str |
         timeout_seconds: For each wait; the caller bounds the whole.
 
     Returns:
-        What went wrong, in one line; None where the server has answered with 200 to 299.
+        What went wrong, in one line, without the path of a URL; None where the server has answered with 200 to 299.
     """
     headers = {"Content-Type": "application/json", "User-Agent": _AGENT, "X-FT-Event": event}
     request = urllib.request.Request(url, data=document, headers=headers, method="POST")
@@ -59,10 +58,29 @@ def post(url: str, document: bytes, event: str, timeout_seconds: float) -> str |
     except urllib.error.HTTPError as error:
         with error:
             if 300 <= error.code < 400:
-                where = error.headers.get("Location") or "nowhere"
-                return f"the server redirects ({error.code}) to {where}, which is not followed; give that URL"
-            return f"the server answers {error.code} {error.reason}"
+                return f"the server redirects ({error.code}) to {_where_to(url, error)}, which is not followed; {_FIX}"
+            return f"the server answers {error.code} {_without_path(error.reason, url)}"
     except urllib.error.URLError as error:
-        return f"no answer: {error.reason}"
+        return f"no answer: {_without_path(error.reason, url)}"
     except (OSError, http.client.HTTPException, ValueError) as error:
-        return f"no answer: {type(error).__name__}: {error}"
+        return f"no answer: {type(error).__name__}: {_without_path(error, url)}"
+
+
+def _without_path(said: object, url: str) -> str:
+    """Return what a server or the library has said; they may repeat path and query without the host."""
+    text, parts = redacted(str(said)), urllib.parse.urlsplit(url)
+    for secret in (urllib.parse.urlunsplit(("", "", parts.path, parts.query, "")), parts.path, parts.query):
+        if len(secret) > _SHORT:
+            text = text.replace(secret, "***")
+    return text
+
+
+def _where_to(url: str, error: urllib.error.HTTPError) -> str:
+    location = error.headers.get("Location")
+    if not location:
+        return "nowhere"
+    try:
+        location = urllib.parse.urljoin(url, location)
+    except ValueError:
+        return "something that is no URL"
+    return redacted_url(location)

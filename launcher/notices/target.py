@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
-import urllib.parse
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from resilience_core.config.notice_values import scheme_of
+from resilience_core.config.notice_values import program_shown, scheme_of, shown
 
-__all__ = ["Target", "parse_target", "problem_with_target"]
+__all__ = ["Target", "arguments_shown", "parse_target", "problem_with_target"]
 
-_LONGEST_SHOWN = 80
+_OPTION = re.compile(r"--ft[-_](?:param[-_])?on[-_]event(?P<value>=.*)?", re.DOTALL)
 
 
 class Target(NamedTuple):
@@ -23,13 +24,8 @@ class Target(NamedTuple):
     url: str = ""
 
     def __str__(self) -> str:
-        """Return what messages call it. The path of a URL is left out: that of a webhook is most often a secret."""
-        if self.url:
-            parts = urllib.parse.urlsplit(self.url)
-            host = parts.netloc.rpartition("@")[2]
-            return f"{parts.scheme}://{host}"
-        text = shlex.join(self.command)
-        return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
+        """Return what messages call it: see :func:`.shown`."""
+        return shown(self.url) if self.url else program_shown(self.command[0]) + " ..." * (len(self.command) > 1)
 
 
 def parse_target(text: str) -> Target:
@@ -37,6 +33,22 @@ def parse_target(text: str) -> Target:
     if scheme_of(text) is not None:
         return Target(url=text)
     return Target(command=tuple(shlex.split(text)))
+
+
+def arguments_shown(arguments: Iterable[str]) -> list[str]:
+    """Return the launcher's command line as it is written: of each ``--ft-on-event`` only who is called."""
+    kept: list[str] = []
+    is_value = False
+    for argument in arguments:
+        option = _OPTION.fullmatch(argument)
+        if is_value:
+            kept.append(shown(argument))
+        elif option is not None and option["value"]:
+            kept.append(f"{argument.partition('=')[0]}={shown(option['value'][1:])}")
+        else:
+            kept.append(argument)
+        is_value = option is not None and not option["value"] and not is_value
+    return kept
 
 
 def problem_with_target(target: Target) -> str | None:
@@ -48,17 +60,18 @@ def problem_with_target(target: Target) -> str | None:
     if target.url:
         return None
     program = target.command[0]
+    name = program_shown(program)
     if shutil.which(program) is not None:
         return None
     if os.path.dirname(program):
         if not os.path.exists(program):
-            return f"{program} does not exist; correct the path, which is relative to {os.getcwd()}"
+            return f"{name} does not exist; correct the path, which is relative to {os.getcwd()}"
         if os.path.isdir(program):
-            return f"{program} is a folder; name a program"
-        return f"{program} cannot be executed; chmod +x {program}"
+            return f"{name} is a folder; name a program"
+        return f"{name} cannot be executed; chmod +x {name}"
     if os.path.isfile(program):
-        return f"there is no command {program!r} in PATH; for the file in this folder write ./{program}"
+        return f"there is no command {name!r} in PATH; for the file in this folder write ./{name}"
     return (
-        f"there is no command {program!r} in PATH; give its path. No shell is run: what only a shell knows is written "
+        f"there is no command {name!r} in PATH; give its path. No shell is run: what only a shell knows is written "
         "as sh -c '...'"
     )

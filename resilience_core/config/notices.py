@@ -23,6 +23,7 @@ class NoticeSettings:
             "Called with one JSON document for each failure, restart, near miss, loss of protection, and for the end "
             "of the job. A command gets it on standard input; it is split into words as by a shell, but no shell runs "
             "it. A URL (http, https) gets it as a POST. Nothing waits for it.",
+            values.quoted,
         ),
     )
     on_event_timeout: float = attrs.field(

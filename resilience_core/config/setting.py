@@ -8,7 +8,6 @@ the field and the value.
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -16,6 +15,7 @@ import attrs
 
 from resilience_core.config.nvrx_keys import why_ignored
 from resilience_core.errors import ConfigError
+from resilience_core.redaction import redacted
 from resilience_core.suggestions import nearest
 
 __all__ = [
@@ -29,8 +29,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-_CREDENTIALS = re.compile(r"(?<=://)[^/?#]*@")
-_QUERY = re.compile(r"(://[^?\s]*)\?[^'\"\s]*")
 
 
 @attrs.frozen
@@ -43,6 +41,7 @@ class Setting:
         metavar: Its unit or form.
         meaning: One or two sentences.
         convert: Raw value to checked value; raises ``ValueError`` with the fix.
+        shown: Raw value to what an error shows of it.
     """
 
     name: str
@@ -50,11 +49,12 @@ class Setting:
     metavar: str
     meaning: str
     convert: Callable[[Any], Any] = attrs.field(repr=False)
+    shown: Callable[[Any], str] = attrs.field(default=repr, repr=False)
 
 
-def described(metavar: str, meaning: str) -> dict[str, Any]:
-    """Return the ``metadata`` of a field: its unit or form, and one or two sentences."""
-    return {"metavar": metavar, "meaning": meaning}
+def described(metavar: str, meaning: str, shown: Callable[[Any], str] = repr) -> dict[str, Any]:
+    """Return the ``metadata`` of a field: its unit or form, one or two sentences, and what errors show of a value."""
+    return {"metavar": metavar, "meaning": meaning, "shown": shown}
 
 
 def name_in_errors(cls: type, fields: list[attrs.Attribute[Any]]) -> list[attrs.Attribute[Any]]:
@@ -91,12 +91,7 @@ def convert(setting: Setting, value: Any, label: str) -> Any:
     try:
         return setting.convert(value)
     except ValueError as error:
-        raise ConfigError(f"{label} is {_shown(value)}: {error}") from None
-
-
-def _shown(value: Any) -> str:
-    """Return a value as an error shows it: without the user, the password and the query of a URL."""
-    return _QUERY.sub(r"\1?***", _CREDENTIALS.sub("***@", repr(value)))
+        raise ConfigError(f"{label} is {redacted(setting.shown(value))}: {error}") from None
 
 
 def unknown_key(key: str, place: str, known: Iterable[str]) -> ConfigError:

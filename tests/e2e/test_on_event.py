@@ -141,6 +141,9 @@ def test_a_server_that_fails_is_said_once_without_its_path(
     assert len(said) == 1
     assert "the server answers 503 Service Unavailable" in said[0]
     assert "SECRET" not in job.stderr
+    written = (job.log_folder / "events.jsonl").read_text()
+    assert "/***" in written
+    assert "SECRET" not in written
 
 
 @pytest.mark.parametrize("membership", ["elastic", pytest.param("torch", marks=pytest.mark.long)])
@@ -174,5 +177,5 @@ def test_of_two_nodes_one_tells_each_event(
 def test_what_cannot_be_called_is_refused_before_anything_is_started(launch: Any) -> None:
     job = launch("loop.py", on_event="no-such-command --now")
     assert job.wait() == 2
-    assert "error: --ft-on-event 'no-such-command --now': there is no command 'no-such-command' in PATH" in job.stderr
+    assert "error: --ft-on-event 'no-such-command ...': there is no command 'no-such-command' in PATH" in job.stderr
     assert not job.logs.exists()

@@ -324,7 +324,7 @@ def test_a_command_that_fails_is_said_once_with_its_code_and_last_line(told: Tol
     told.tell(handle, 1, 2)
     handle.close()
     (problem,) = told.problems
-    assert problem.startswith(f"--ft-on-event {sys.executable} -S ")
+    assert problem.startswith(f"--ft-on-event {sys.executable} ...: ")
     assert problem.endswith("has ended with 3; its last line on standard error: two (event 'incident') (said once)")
 
 
@@ -526,3 +526,12 @@ def test_it_tells_what_waits_and_ends_when_the_launcher_is_killed(told: Told, is
     assert select.select([pidfd], [], [], PATIENCE)[0]
     os.close(pidfd)
     assert len(told.lines(1)) == 1
+
+
+def test_a_url_that_a_command_has_written_is_told_without_its_path(told: Told) -> None:
+    handle = told.start("import sys; sys.exit('curl: no answer of http://bot:SECRET@host/SECRET?token=SECRET, 7')")
+    told.tell(handle, 1)
+    handle.close()
+    (problem,) = told.problems
+    assert "its last line on standard error: curl: no answer of http://host/***, 7 (event" in problem
+    assert "SECRET" not in problem

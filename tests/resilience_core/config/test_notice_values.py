@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from resilience_core.config.notice_values import scheme_of
+from resilience_core.config.notice_values import quoted, scheme_of, shown
 from resilience_core.config.schema import FaultToleranceConfig
 from resilience_core.errors import ConfigError
 
@@ -46,11 +46,17 @@ def test_null_tells_nobody(value: str | None) -> None:
         ("http:///path", "no host"),
         ("http://host:port/", "no URL"),
         ("http://host:99999/", "no URL"),
-        ("https://user:secret@host/", "is 'https://***@host/': the URL has a user or a password"),
-        ("https://user:se@cret@h ost/", "is 'https://***@h ost/': the URL has a user or a password"),
+        ("https://user:secret@host/", "is 'https://host/***': the URL has a user or a password"),
+        ("https://user:se@cret@h ost/", "is 'https://***': the URL has a user or a password"),
         ("http://host/a b", "%20"),
-        ("https://host:99999/x?token=secret", "is 'https://host:99999/x?***': no URL"),
-        (["https://user:secret@host/"], "is ['https://***@host/']: give a command"),
+        ("https://host:99999/x?token=secret", "is 'https://host:99999/***': no URL"),
+        ("http://[::1/services/secret", "is 'http://[::1/***': no URL"),
+        ("http://bot:secret/path", "is 'http://***': no URL"),
+        ("http://host/a secret", "is 'http://host/***': a URL holds no blanks"),
+        ("curl -H 'Authorization: secret", "is 'curl ...': cannot be split"),
+        (["https://user:secret@host/"], "is [https://host/***]: give a command"),
+        (["curl", "-H", "Authorization: secret"], "is [curl, ...]: give a command"),
+        ({"secret": "secret"}, "is dict: give a command"),
         ("http://host/\N{LATIN SMALL LETTER E WITH ACUTE}", "%20"),
     ],
 )
@@ -76,3 +82,21 @@ def test_a_time_limit_that_is_no_number_is_refused(seconds: object, fix: str) ->
 def test_a_command_with_a_colon_is_no_url() -> None:
     assert scheme_of("mail:er x") is None
     assert scheme_of("Http://h") == "http"
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("./tell.sh", "./tell.sh"),
+        ("curl -H 'Authorization: SECRET' http://host/SECRET", "curl ..."),
+        ("TOKEN=SECRET curl http://host", "TOKEN=*** ..."),
+        ("'/opt/a b/tell' x", "/opt/a b/tell ..."),
+        ("https://host/services/SECRET", "https://host/***"),
+        ("x" * 200, "x" * 77 + "..."),
+        (None, "None"),
+        (7, "7"),
+    ],
+)
+def test_of_whom_to_call_the_program_or_the_host_is_shown(value: object, told: str) -> None:
+    assert shown(value) == told
+    assert quoted(value) == (f"'{told}'" if isinstance(value, str) else told)

@@ -9,6 +9,7 @@ from collections.abc import Collection
 from typing import cast
 
 from torch.distributed import DistError
+from torch.distributed import run as torchrun
 from torch.distributed.elastic import events as torch_events
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
 from torch.distributed.elastic.multiprocessing import SignalException
@@ -29,7 +30,7 @@ from launcher.command_line.options import LaunchJob
 from launcher.processes.background import Background, NotDoneError
 from launcher.processes.exit_codes import FAILED, SUCCEEDED, by_signal
 from launcher.processes.proc import descriptors
-from launcher.processes.shortages import explained, too_few_descriptors
+from launcher.processes.shortages import explained, needed_descriptors, too_few_descriptors
 from launcher.processes.working_folder import completed
 from launcher.records import console, latest
 from launcher.records.console import CRITICAL, ERROR, INFO, WARNING, announce
@@ -64,7 +65,9 @@ def run(job: LaunchJob, zygote: ZygoteHandle | None = None, settings: ImportSett
         ResilienceError: It could not be started.
     """
     workers = local_world_size(job.arguments.nproc_per_node)
-    if (problem := too_few_descriptors(workers, len(descriptors()) - 1)) is not None:
+    nodes = 1 if job.is_local else torchrun.parse_min_max_nnodes(job.arguments.nnodes)[1]
+    needed = needed_descriptors(workers, nodes, are_copied=str(job.arguments.tee) != "0")
+    if (problem := too_few_descriptors(needed, len(descriptors()) - 1)) is not None:
         raise ConfigError(problem)
     console.start()
     take_over_logging(job.config.log_level)

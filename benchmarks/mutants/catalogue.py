@@ -794,8 +794,22 @@ MUTANTS = (
     Mutant(
         "the log folder of a run that goes on is removed",
         "launcher/records/retention.py",
-        "    return written if 0 < len(began) <= sum(isinstance(event, Ended) for event in events) else None\n",
+        "    return written if began and all(_has_ended(file, events) for file, events in files) else None\n",
         "    return written if began else None\n",
+        ("tests/launcher/records/test_retention.py",),
+    ),
+    Mutant(
+        "the log folder of a run on another machine is removed",
+        "launcher/records/retention.py",
+        "    is_here = file.boot == boot_id() and file.node == os.uname().nodename\n",
+        "    is_here = True\n",
+        ("tests/launcher/records/test_retention.py",),
+    ),
+    Mutant(
+        "the log folder of a run in another container is removed",
+        "launcher/records/retention.py",
+        "launcher.pid_namespace != pid_namespace()",
+        "False",
         ("tests/launcher/records/test_retention.py",),
     ),
     Mutant(

@@ -29,6 +29,7 @@ __all__ = [
     "link_to_working_folder",
     "memory_map",
     "open_files",
+    "pid_namespace",
     "own_start_ns",
     "process_name",
     "process_status",
@@ -262,15 +263,16 @@ def session_members(sessions: Collection[int]) -> list[int]:
     return [pid for pid, look in looks if look is not None and look.session in sessions and not look.has_ended]
 
 
-def in_first_pid_namespace() -> bool:
-    """Return whether processes have the numbers here by which the kernel itself calls them, as outside of containers.
+def pid_namespace() -> int | None:
+    """Return what identifies, on this machine, the namespace in which this process has its pid; None where unknown."""
+    with contextlib.suppress(OSError):
+        return os.stat("/proc/self/ns/pid").st_ino
+    return None
 
-    The number of the first namespace is fixed: ``PROC_PID_INIT_INO`` in ``linux/proc_ns.h``.
-    """
-    try:
-        return os.readlink("/proc/self/ns/pid") == "pid:[4026531836]"
-    except OSError:
-        return False
+
+def in_first_pid_namespace() -> bool:
+    """Return whether processes have the numbers here by which the kernel itself calls them, as outside containers."""
+    return pid_namespace() == 4026531836  # PROC_PID_INIT_INO in linux/proc_ns.h
 
 
 def boot_id() -> str | None:

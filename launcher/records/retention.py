@@ -2,8 +2,14 @@
 
 Careful on purpose: a folder goes only if it is one of ours (its ``events.jsonl`` says so), holds nothing that we do not
 write, has the name that it was made with, lies directly in the folder of log folders, and every launcher that began in
-it has said that it ended. One whose launcher was killed is kept; so is a copy, one that was renamed, and one in which
-somebody has put something.
+it has said that it ended, or is known to have been killed. A copy is kept, and so is one that was renamed, and one in
+which somebody has put something.
+
+That a launcher was killed is known where it ran on this machine since its last start (the boot id and the name of the
+node) and in this PID namespace: its pid is free then. Of another machine that shares the file system, before a restart
+of this one, and in another container nothing is known of a pid, so such a folder is kept. A lock on a file of the log
+folder would tell it of other containers, too; but some file systems have no locks, others lose them, and a running job
+must not be removed because of that.
 """
 
 from __future__ import annotations
@@ -13,10 +19,13 @@ import re
 import shutil
 import stat
 import threading
+import time
 
+from launcher.processes.proc import boot_id, pid_namespace
 from launcher.records.console import INFO, announce
-from launcher.records.event_files import event_files
-from launcher.records.run_events import Began, Ended, typed_events
+from launcher.records.event_files import EventFile, event_files
+from launcher.records.run_events import Began, Ended, RunEvent, typed_events_by_file
+from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["prune", "prune_in_background"]
 
@@ -24,6 +33,10 @@ _OURS = re.compile(
     r"(events|figures)(-.*)?\.jsonl|incidents|job_incidents|elsewhere|near_misses|workers|\.?nodes\.json(\.\w+)?"
 )
 """Of what we write, the names in a log folder (``docs/log-folder.md``)."""
+
+
+_SECONDS_AFTER_A_KILL = 60.0
+"""How long after its last event a run whose launcher was killed stays: its ranks are still ended, and write."""
 
 
 def prune_in_background(log_folder: str, keep: int) -> threading.Thread:
@@ -68,13 +81,39 @@ def _ended_at(path: str) -> int | None:
         if not all(map(_OURS.fullmatch, os.listdir(path))):
             return None
         written = max(os.stat(file).st_mtime_ns for file in event_files(path))
-        events = typed_events(path)
+        files = typed_events_by_file(path)
     except (OSError, ValueError, TypeError):  # not ours, damaged, or of an unknown version
         return None
-    began = [event for event in events if isinstance(event, Began)]
+    began = [event for _, events in files for event in events if isinstance(event, Began)]
     if any(event.run not in (None, os.path.basename(path)) for event in began):  # None: of an earlier release
         return None
-    return written if 0 < len(began) <= sum(isinstance(event, Ended) for event in events) else None
+    return written if began and all(_has_ended(file, events) for file, events in files) else None
+
+
+def _has_ended(file: EventFile, events: list[RunEvent]) -> bool:
+    """Return whether every launcher that began in a file has said that it ended, or is known to be gone."""
+    began = [event for event in events if isinstance(event, Began)]
+    ends = sum(isinstance(event, Ended) for event in events)
+    if ends and len(began) <= ends:
+        return True
+    is_here = file.boot == boot_id() and file.node == os.uname().nodename
+    quiet_seconds = (time.monotonic_ns() - events[-1].t_ns) / NS_PER_SECOND
+    return bool(began) and is_here and quiet_seconds >= _SECONDS_AFTER_A_KILL and all(map(_is_gone, began))
+
+
+def _is_gone(launcher: Began) -> bool:
+    """Return whether no process has the pid of a launcher that ran on this machine since its last start."""
+    if launcher.launcher is None or launcher.launcher <= 0:
+        return False
+    if launcher.pid_namespace is None or launcher.pid_namespace != pid_namespace():
+        return False
+    try:
+        os.kill(launcher.launcher, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # it is another user's
+        return False
+    return False
 
 
 def _prune_and_tell(log_folder: str, keep: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from launcher.records.event_files import read_events
+from launcher.records.event_files import EventFile, event_files, read_event_file, read_events
 
 __all__ = [
     "STOPPED_ON_PURPOSE",
@@ -21,6 +21,7 @@ __all__ = [
     "RunEvent",
     "StoppedOnPurpose",
     "typed_events",
+    "typed_events_by_file",
 ]
 
 
@@ -36,6 +37,8 @@ class Began(NamedTuple):
     """Its pid."""
     run: str | None
     """The name of the run's log folder."""
+    pid_namespace: int | None = None
+    """In which the pid is meant."""
 
 
 class Ended(NamedTuple):
@@ -83,12 +86,25 @@ def typed_events(log_folder: str) -> list[RunEvent]:
     return [_typed(event) for event in read_events(log_folder)]
 
 
+def typed_events_by_file(log_folder: str) -> list[tuple[EventFile, list[RunEvent]]]:
+    """Return the events of each file, which one launcher has written, in the order in which they were written.
+
+    Raises:
+        OSError: As for :func:`read_events`.
+        UnknownVersionError: As there.
+    """
+    files = [file for path in event_files(log_folder) if (file := read_event_file(path)) is not None]
+    return [(file, [_typed(event) for event in file.events]) for file in files]
+
+
 def _typed(event: dict[str, Any]) -> RunEvent:
     at_ns = _whole(event, "t_ns") or 0
     name = event.get("event")
     if name == "began":
         run = event.get("run")
-        return Began(at_ns, _whole(event, "launcher"), run if isinstance(run, str) else None)
+        return Began(
+            at_ns, _whole(event, "launcher"), run if isinstance(run, str) else None, _whole(event, "pid_namespace")
+        )
     if name == "ended":
         return Ended(
             at_ns,

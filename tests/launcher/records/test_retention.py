@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from launcher.processes.proc import boot_id, pid_namespace
 from launcher.records.retention import prune, prune_in_background
 
 
@@ -62,6 +66,59 @@ def test_what_is_not_surely_an_ended_run_of_ours_stays(logs: Path, tmp_path: Pat
         ["running", "two nodes, one running", "resumed", "foreign", "damaged", "newer release", "file", "link", "ours"]
     )
     assert (elsewhere / "events.jsonl").exists()
+
+
+def killed(folder: Path, **facts: Any) -> None:
+    """Write what a launcher on this machine has, which was killed two minutes ago."""
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    began = {"event": "began", "t_ns": time.monotonic_ns() - 120 * 10**9, "launcher": ended.pid}
+    began |= {"boot": boot_id(), "node": os.uname().nodename, "pid_namespace": pid_namespace()}
+    folder.mkdir(exist_ok=True)
+    (folder / f"events-{len(os.listdir(folder))}.jsonl").write_text(json.dumps({**began, **facts}) + "\n")
+
+
+def test_a_run_whose_launcher_was_killed_on_this_machine_goes(logs: Path) -> None:
+    killed(run(logs / "killed", ["began", "ended"], second=1))
+    prune(str(logs / "ours"), 1)
+    assert left(logs) == ["ours"]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"boot": "of another machine, or before a restart"},
+        {"node": "a container of another name"},
+        {"pid_namespace": 1},
+        {"pid_namespace": None},
+        {"launcher": os.getpid()},
+        {"launcher": 1},
+        {"launcher": None},
+        {"launcher": -1},
+        {"launcher": 0},
+        {"t_ns": time.monotonic_ns()},
+        {"t_ns": 1 << 62},
+        {"run": "renamed"},
+    ],
+)
+def test_a_run_that_may_go_on_stays(logs: Path, facts: dict[str, Any]) -> None:
+    killed(run(logs / "killed", ["began", "ended"], second=1), **facts)
+    prune(str(logs / "ours"), 1)
+    assert left(logs) == ["killed", "ours"]
+
+
+def test_of_two_nodes_both_have_to_be_gone(logs: Path) -> None:
+    killed(run(logs / "killed", ["began", "ended"], second=1))
+    killed(logs / "killed", boot="another machine")
+    prune(str(logs / "ours"), 1)
+    assert left(logs) == ["killed", "ours"]
+
+
+def test_a_file_whose_first_lines_are_lost_may_be_of_a_run_that_goes_on(logs: Path) -> None:
+    """A file of events that somebody has removed is made anew."""
+    (logs / "old0" / "events-node-7.jsonl").write_text(json.dumps({"event": "started", "t_ns": 1}) + "\n")
+    prune(str(logs / "ours"), 1)
+    assert left(logs) == ["old0", "ours"]
 
 
 @pytest.mark.parametrize("name", ["thesis.txt", "checkpoint.pt", ".hidden", "eventsX", "workers.old"])

@@ -808,7 +808,7 @@ MUTANTS = (
     Mutant(
         "the log folder of a run in another container is removed",
         "launcher/records/retention.py",
-        "launcher.pid_namespace != pid_namespace()",
+        "launcher.pid_namespace != own_pid_namespace()",
         "False",
         ("tests/launcher/records/test_retention.py",),
     ),

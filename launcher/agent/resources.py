@@ -33,7 +33,7 @@ from launcher.notices.target import arguments_shown
 from launcher.processes.background import Background, NotDoneError
 from launcher.processes.handles import is_subreaper
 from launcher.processes.leftovers import Orphans
-from launcher.processes.proc import own_start_ns, pid_namespace
+from launcher.processes.proc import own_start_ns
 from launcher.processes.working_folder import completed
 from launcher.records import console, latest
 from launcher.records.console import announce, announcer
@@ -50,6 +50,7 @@ from launcher.workers.warm_starter import WarmStarter
 from launcher.workers.zygote_handle import ZygoteHandle
 from resilience_core.config.notice_values import shown
 from resilience_core.config.schema import FaultToleranceConfig
+from resilience_core.system.proc import own_pid_namespace
 
 __all__ = ["AgentResources", "open_resources", "preload"]
 
@@ -221,7 +222,7 @@ def open_resources(
             monitor=monitor.pid,
             launcher=os.getpid(),
             max_restarts=launch_config.max_restarts,
-            pid_namespace=pid_namespace(),
+            pid_namespace=own_pid_namespace(),
             process_began_ns=own_start_ns(),
             arguments=arguments_shown(job.argv),
             configuration=_configuration_shown(job.config),

@@ -17,6 +17,8 @@ from torch.distributed.elastic.events import handlers
 
 from launcher.command_line.addresses import check_addresses
 from launcher.command_line.option_values import check_values, problem_with_script, unknown_rendezvous_keys
+from launcher.health.check import Context
+from launcher.health.settings import HealthSettings, choose
 from launcher.notices.target import parse_target, problem_with_target
 from launcher.processes.exit_codes import EXPLANATION
 from launcher.records.console import State, state
@@ -133,6 +135,9 @@ def _without_effect(job: LaunchJob) -> list[str]:
     names = [name for name in names if name.startswith("health_" if job.is_local else _OF_NODES)]
     if not names:
         return []
+    if job.is_local and job.config.health_checks:  # a mistake would be found where nodes are added
+        known = tuple(check for check in job.config.health_checks if check != "nvml")  # installed where it is needed
+        choose(HealthSettings.of(job.config)._replace(checks=known or None), Context())
     rendezvous = "--ft-membership torch" if job.config.membership else f"--rdzv-backend {job.arguments.rdzv_backend}"
     why = "in a job on one node" if job.is_local else f"with torch's rendezvous ({rendezvous})"
     given = ", ".join(f"--ft-{name.replace('_', '-')}" for name in names)

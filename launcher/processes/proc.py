@@ -12,7 +12,14 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from resilience_core.system.clock import NS_PER_SECOND
-from resilience_core.system.proc import ENDED_STATES, STOPPED_STATES, process_start_time, read_proc, stat_fields
+from resilience_core.system.proc import (
+    ENDED_STATES,
+    STOPPED_STATES,
+    own_pid_namespace,
+    process_start_time,
+    read_proc,
+    stat_fields,
+)
 
 __all__ = [
     "ProcessStatus",
@@ -29,7 +36,6 @@ __all__ = [
     "link_to_working_folder",
     "memory_map",
     "open_files",
-    "pid_namespace",
     "own_start_ns",
     "process_name",
     "process_status",
@@ -263,16 +269,9 @@ def session_members(sessions: Collection[int]) -> list[int]:
     return [pid for pid, look in looks if look is not None and look.session in sessions and not look.has_ended]
 
 
-def pid_namespace() -> int | None:
-    """Return what identifies, on this machine, the namespace in which this process has its pid; None where unknown."""
-    with contextlib.suppress(OSError):
-        return os.stat("/proc/self/ns/pid").st_ino
-    return None
-
-
 def in_first_pid_namespace() -> bool:
     """Return whether processes have the numbers here by which the kernel itself calls them, as outside containers."""
-    return pid_namespace() == 4026531836  # PROC_PID_INIT_INO in linux/proc_ns.h
+    return own_pid_namespace() == 4026531836  # PROC_PID_INIT_INO in linux/proc_ns.h
 
 
 def boot_id() -> str | None:

@@ -21,11 +21,12 @@ import stat
 import threading
 import time
 
-from launcher.processes.proc import boot_id, pid_namespace
+from launcher.processes.proc import boot_id
 from launcher.records.console import INFO, announce
 from launcher.records.event_files import EventFile, event_files
 from launcher.records.run_events import Began, Ended, RunEvent, typed_events_by_file
 from resilience_core.system.clock import NS_PER_SECOND
+from resilience_core.system.proc import own_pid_namespace
 
 __all__ = ["prune", "prune_in_background"]
 
@@ -105,7 +106,7 @@ def _is_gone(launcher: Began) -> bool:
     """Return whether no process has the pid of a launcher that ran on this machine since its last start."""
     if launcher.launcher is None or launcher.launcher <= 0:
         return False
-    if launcher.pid_namespace is None or launcher.pid_namespace != pid_namespace():
+    if not launcher.pid_namespace or launcher.pid_namespace != own_pid_namespace():
         return False
     try:
         os.kill(launcher.launcher, 0)

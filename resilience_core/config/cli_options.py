@@ -218,7 +218,9 @@ class _Refuse(argparse.Action):
             raise ConfigError(f"option {written} is abbreviated; '{parser.prog} --help' lists all")
         if completions:
             raise ConfigError(f"option {written} is abbreviated; write it out: {', '.join(completions)}")
-        hint = suggestion(written, known) or f"; '{parser.prog} --help' lists all"
+        # Of the many spellings the documented one, unless underscores were written.
+        alike = known if "_" in written else [option for option in known if "_" not in option]
+        hint = suggestion(written, alike) or f"; '{parser.prog} --help' lists all"
         raise ConfigError(f"unknown option {written}{hint}")
 
 

@@ -98,7 +98,7 @@ def duration(value: float | str, least: float = 0, most: float = _LONGEST_SECOND
 
 def factor(value: float | str) -> float:
     """Read a multiple, 1 or more: below 1 every healthy step would be overdue."""
-    ratio = _number(value, "give a number of 1 or more, for example 5")
+    ratio = _number(value, "give a number of 1 or more, for example 5", unit="")
     if ratio < 1:
         raise ValueError("must be 1 or more: a smaller factor condemns steps that are no slower than usual")
     if ratio > _LONGEST_SECONDS:
@@ -124,7 +124,7 @@ def optional_count(value: float | str | None) -> int | None:
 
 
 def _count(value: float | str, at_least: int, at_most: int = _HIGHEST_COUNT) -> int:
-    number = _number(value, f"give a whole number of {at_least} or more")
+    number = _number(value, f"give a whole number of {at_least} or more", unit="")
     if number != int(number) or number < at_least:
         raise ValueError(f"must be a whole number of {at_least} or more")
     if number > at_most:
@@ -161,7 +161,7 @@ def termination_signal(value: float | str) -> signal.Signals:
             wanted = word if word.startswith("SIG") else f"SIG{word}"
             raise ValueError(f"not a signal of this system{nearest(wanted, names)}")
     else:
-        number = _number(value, "give a signal by name or number, for example SIGKILL")
+        number = _number(value, "give a signal by name or number, for example SIGKILL", unit="")
         try:
             found = signal.Signals(number)  # type: ignore[arg-type]  # 9.0 is 9, and 9.5 is refused
         except ValueError:
@@ -279,21 +279,20 @@ def _pairs(text: str) -> dict[str, str]:
     return pairs
 
 
-def _number(value: object, fix: str) -> float:
+def _number(value: object, fix: str, unit: str = "seconds") -> float:
     # A bool is an int to Python, but nobody means one second by `true`.
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ValueError(fix)
-    if isinstance(value, str) and "_" in value:  # Python would take 1_0 for 10
-        raise ValueError(fix)
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)) or (isinstance(value, str) and "_" in value):
+        raise ValueError(fix)  # with 1_0, which Python would take for 10
     try:
         number = float(value)
     except OverflowError:
         raise ValueError(f"too large; {fix}") from None
     except ValueError:
-        with_unit = _WITH_UNIT.fullmatch(value) if isinstance(value, str) else None
+        with_unit = _WITH_UNIT.fullmatch(str(value))
         if with_unit and with_unit[2].lower() in _UNITS:
-            plain = float(with_unit[1]) * _UNITS[with_unit[2].lower()]
-            raise ValueError(f"no unit is written, seconds are meant: {plain:g}") from None
+            plain = f"{float(with_unit[1]) * _UNITS[with_unit[2].lower()]:g}"
+            meant = f"{unit} are meant: {plain}" if unit else f"a plain number is meant; {fix}"
+            raise ValueError(f"no unit is written, {meant}") from None
         raise ValueError(fix) from None
     if not math.isfinite(number):
         raise ValueError(fix)

@@ -306,9 +306,28 @@ def test_launchers_of_several_nodes_agree_by_themselves_unless_torchs_rendezvous
 
 
 @pytest.mark.parametrize(
+    ("check", "said"),
+    [
+        ("paths:/data=10Q", "has 'paths:/data=10Q': "),
+        ("paths:/data=foo", "has 'paths:/data=foo': "),
+        ("paths:data", "give an absolute path"),
+        ("foo", "there is no such check"),
+        ("nvml,shm:1G:2G", "has 'shm:1G:2G': "),
+        ("nvml:0", "takes nothing after a colon"),
+    ],
+)
+def test_a_health_check_that_is_none_is_refused_on_one_node_too(script: Path, check: str, said: str) -> None:
+    with pytest.raises(ConfigError, match="health_checks") as caught:
+        parse(["--ft-health-checks", check, str(script)])
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--ft-node-lease", "3", "--ft-membership", "fixed"], None),
+        (["--ft-health-checks", "nvml"], "--ft-health-checks has no effect in a job on one node"),
+        (["--ft-health-checks", "none"], "--ft-health-checks has no effect in a job on one node"),
         (["--ft-health-check", "true"], "--ft-health-check has no effect in a job on one node"),
         (
             ["--ft-health-check", "true", "--ft-health-checks", "paths"],

@@ -35,6 +35,8 @@ BAD = [
     ("health_check", "a\0b", "holds no null character"),
     ("health_check_interval", "0.5", "must be 1 to 86400 seconds; write null to check before joining only"),
     ("health_check_interval", "60s", "no unit is written, seconds are meant: 60"),
+    ("safety_factor", "60s", "no unit is written, a plain number is meant; give a number of 1 or more, for example 5"),
+    ("keep_runs", "2d", "no unit is written, a plain number is meant; give a whole number of 1 or more"),
     ("health_check_interval", "soon", "give seconds as a number"),
     ("health_check_timeout", "0", "must be 0.1 to 3600 seconds"),
     ("health_check_timeout", "null", "give seconds as a number"),

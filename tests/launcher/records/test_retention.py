@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from launcher.processes.proc import boot_id, pid_namespace
+from launcher.processes.proc import boot_id
 from launcher.records.retention import prune, prune_in_background
+from resilience_core.system.proc import own_pid_namespace
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def killed(folder: Path, **facts: Any) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
     began = {"event": "began", "t_ns": time.monotonic_ns() - 120 * 10**9, "launcher": ended.pid}
-    began |= {"boot": boot_id(), "node": os.uname().nodename, "pid_namespace": pid_namespace()}
+    began |= {"boot": boot_id(), "node": os.uname().nodename, "pid_namespace": own_pid_namespace()}
     folder.mkdir(exist_ok=True)
     (folder / f"events-{len(os.listdir(folder))}.jsonl").write_text(json.dumps({**began, **facts}) + "\n")
 
@@ -91,6 +92,7 @@ def test_a_run_whose_launcher_was_killed_on_this_machine_goes(logs: Path) -> Non
         {"node": "a container of another name"},
         {"pid_namespace": 1},
         {"pid_namespace": None},
+        {"pid_namespace": 0},
         {"launcher": os.getpid()},
         {"launcher": 1},
         {"launcher": None},

@@ -132,6 +132,7 @@ def test_a_value_that_cannot_be_used_names_the_option_as_it_was_spelt(argv: list
     ("option", "message"),
     [
         ("--ft-rank-hearbeat-timeout", r"unknown option .*; did you mean '--ft-rank-heartbeat-timeout'"),
+        ("--ft-hearbeat", r"unknown option .*; did you mean '--ft-rank-heartbeat-timeout'"),
         ("--ft-param-rank_hearbeat_timeout", r"unknown .*did you mean '--ft-param-rank_heartbeat_timeout'"),
         ("--ft_safety_facto", r"unknown option --ft_safety_facto; did you mean '--ft_safety_factor'"),
         ("--ft-zzzzzzzzzzzzzzz", r"unknown option --ft-zzzzzzzzzzzzzzz; .*--help' lists all"),

@@ -799,6 +799,13 @@ MUTANTS = (
         ("tests/launcher/records/test_retention.py",),
     ),
     Mutant(
+        "the check of descriptors forgets what workers hold while they are restarted",
+        "launcher/processes/shortages.py",
+        "_DESCRIPTORS_PER_WORKER = 10\n",
+        "_DESCRIPTORS_PER_WORKER = 4\n",
+        ("tests/launcher/processes/test_shortages.py",),
+    ),
+    Mutant(
         "the log folder of a run on another machine is removed",
         "launcher/records/retention.py",
         "    is_here = file.boot == boot_id() and file.node == os.uname().nodename\n",

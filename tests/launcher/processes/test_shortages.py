@@ -187,3 +187,31 @@ def test_a_launcher_with_few_descriptors_ends_with_one_clear_line(tmp_path: Path
     assert needed > 80
     assert f"may open 24 files; allow more before the start: ulimit -n {needed} (an administrator has to" in line
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
+
+
+@pytest.mark.e2e
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("workers", "options"), [(1, ""), (2, "--tee 3 --ft-metrics-port 0 --ft-on-event cat"), (8, "")]
+)
+def test_the_lowest_limit_that_is_accepted_is_enough_for_a_failure_and_a_hang(
+    tmp_path: Path, workers: int, options: str
+) -> None:
+    loop = Path(__file__).parents[2] / "e2e" / "scripts" / "loop.py"
+    faults = f"exit:rank=0,step=3,generation=0;hang:rank={workers - 1},step=3,generation=1"
+    command = (
+        f"{sys.executable} -m launcher --nproc-per-node {workers} --max-restarts 2 {options} "
+        f"--ft-rank-section-timeouts setup:60,step:2,checkpointing:60 {loop} --until-stopped"
+    )
+
+    def started_with(limit: int) -> subprocess.CompletedProcess[str]:
+        limited = ["bash", "-c", f"ulimit -n {limit}; exec {command}"]
+        environment = {**os.environ, "FT_SIMULATED_FAULTS": faults}
+        return subprocess.run(limited, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+
+    refused = started_with(24)
+    assert refused.returncode == 2, refused.stderr
+    ended = started_with(int(refused.stderr.partition("the job needs ")[2].split()[0]))
+    assert ended.returncode == 0, ended.stderr
+    assert "Too many open files" not in ended.stderr
+    assert "generation 2 started" in ended.stderr

@@ -98,13 +98,18 @@ def test_a_run_whose_launcher_was_killed_on_this_machine_goes(logs: Path) -> Non
         {"launcher": None},
         {"launcher": -1},
         {"launcher": 0},
-        {"t_ns": time.monotonic_ns()},
         {"t_ns": 1 << 62},
         {"run": "renamed"},
     ],
 )
 def test_a_run_that_may_go_on_stays(logs: Path, facts: dict[str, Any]) -> None:
     killed(run(logs / "killed", ["began", "ended"], second=1), **facts)
+    prune(str(logs / "ours"), 1)
+    assert left(logs) == ["killed", "ours"]
+
+
+def test_a_run_whose_launcher_was_killed_just_now_stays_for_a_minute(logs: Path) -> None:
+    killed(run(logs / "killed", ["began", "ended"], second=1), t_ns=time.monotonic_ns())
     prune(str(logs / "ours"), 1)
     assert left(logs) == ["killed", "ours"]
 

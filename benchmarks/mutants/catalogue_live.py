@@ -78,6 +78,20 @@ MUTANTS_OF_LIVE_RUNS = (
         (f"{_LIVE}/test_rates.py",),
     ),
     Mutant(
+        "ft_top takes its first look for the end of a step",
+        "launcher/live/rates.py",
+        "if before < 0 or iteration == before:",
+        "if iteration == before:",
+        (f"{_LIVE}/test_rates.py",),
+    ),
+    Mutant(
+        "ft_top takes a sign of progress within a step for its end",
+        "launcher/live/rank_cells.py",
+        "return opened or view.last_sign_ns or None",
+        "return view.last_sign_ns or None",
+        (f"{_LIVE}/test_rank_cells.py",),
+    ),
+    Mutant(
         "ft_top reads half of a line",
         "launcher/records/tail.py",
         '(self._rest + raw).split(b"\\n")',

@@ -21,6 +21,7 @@ from resilience_core.system.proc import own_pid_namespace
 __all__ = ["CellsLook", "RankCells"]
 
 _LARGEST_RANK = 1 << 31
+_STEP = "step"
 _CELL_NAME = re.compile(r"(\d{1,9})-(\d{1,9})", re.ASCII)
 
 
@@ -139,6 +140,7 @@ class _Rank:
         self._local_rank = local_rank
         self._rank: int | None = None
         self._rate = Rate()
+        self._noted_ns = 0
 
     def look(self, now_ns: int, namespace: int) -> RankLook:
         reading = self.reader.look(now_ns)
@@ -148,9 +150,12 @@ class _Rank:
             self._rank = view.rank if 0 <= view.rank <= _LARGEST_RANK else None
             process, has_ended = _process_of(view, namespace)
             steps = self.reader.steps()
-            self._rate.note(now_ns, view.iteration if steps is None else steps.done)
+            ended_ns = _ended_ns(view)
+            # When it was seen may be a whole interval after that.
+            self._noted_ns = min(max(self._noted_ns, ended_ns or now_ns), now_ns)
+            self._rate.note(self._noted_ns, view.iteration if steps is None else steps.done)
             if view.state == WATCHED:
-                rate = self._rate.per_second(now_ns) or _average(steps, view.last_sign_ns or None)
+                rate = self._rate.per_second(now_ns) or _average(steps, ended_ns)
         return RankLook(
             local_rank=self._local_rank,
             generation=self._generation,
@@ -167,9 +172,15 @@ class _Rank:
         )
 
 
+def _ended_ns(view: CellView) -> int | None:
+    """Return when a rank's last step had ended, as near as its cell tells: when the next one has begun, if it has."""
+    opened = max((section.opened_ns for section in view.sections if section.name == _STEP), default=0)
+    return opened or view.last_sign_ns or None
+
+
 def _average(steps: Steps | None, until_ns: int | None) -> float | None:
-    """Return steps per second since the first one, for a first look; None where no step has ended."""
-    if steps is None or until_ns is None or until_ns <= steps.first_step_ns or steps.done < steps.first_iteration:
+    """Return steps per second since the first one, for a first look; None where fewer than two have ended."""
+    if steps is None or until_ns is None or until_ns <= steps.first_step_ns or steps.done <= steps.first_iteration:
         return None
     return (steps.done - steps.first_iteration + 1) / (until_ns - steps.first_step_ns) * NS_PER_SECOND
 

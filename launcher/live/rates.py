@@ -9,7 +9,7 @@ from resilience_core.system.clock import NS_PER_SECOND
 __all__ = ["Rate"]
 
 _WINDOW_NS = 10 * NS_PER_SECOND
-"""The rate is that of so long; of slow steps, that of the last two."""
+"""The rate is that of so long; of slow steps, that of the last few."""
 
 
 class Rate:
@@ -17,18 +17,24 @@ class Rate:
 
     def __init__(self) -> None:
         self._changes: deque[tuple[int, int]] = deque()
+        self._iteration = -1
 
     def note(self, now_ns: int, iteration: int) -> None:
         """Note the iteration that a rank is in.
+
+        The first one that is seen, and the first one of those that begin anew, is no change: since when the rank was in
+        it is not known.
 
         Args:
             now_ns: ``CLOCK_MONOTONIC``; not earlier than at the last call.
             iteration: Negative for unknown. One that is lower than before begins anew.
         """
-        changes = self._changes
-        if iteration < 0 or (changes and iteration < changes[-1][1]):
+        changes, before = self._changes, self._iteration
+        self._iteration = max(iteration, -1)
+        if iteration < before:
             changes.clear()
-        if iteration < 0 or (changes and iteration == changes[-1][1]):
+            return
+        if before < 0 or iteration == before:
             return
         changes.append((now_ns, iteration))
         while len(changes) > 3 and changes[1][0] <= now_ns - _WINDOW_NS:

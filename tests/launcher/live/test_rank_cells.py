@@ -207,6 +207,30 @@ def test_steps_in_a_second_come_from_the_figures_at_the_first_look(make_run: Mak
     cells.close()
 
 
+def test_steps_in_a_second_are_no_more_than_were_seen_to_end(make_run: MakeRun) -> None:
+    run = make_run()
+    run.start([0])
+    rank, figures, now_ns = run.ranks[0], run.ranks[0].figures, time.monotonic_ns()
+    figures[FIRST_ITERATION], figures[DONE], figures[FIRST_STEP] = 0, 0, now_ns - 5 * NS_PER_SECOND
+    rank.open("step", limit=10, age=4.5, iteration=1)
+    cells = RankCells(run.folder.path)
+    assert cells.look().ranks[0].steps_per_second is None  # one step alone has ended
+    rank.close("step")
+
+    figures[DONE] = 8
+    rank.open("step", limit=10, age=0.5, iteration=9)
+    rank.open("forward", limit=10, iteration=9)  # a sign of progress within a step is not its end
+    first = cells.look().ranks[0].steps_per_second
+    figures[DONE] = 9
+    rank.close("step")
+    rank.open("step", limit=10, iteration=10)
+    second = cells.look().ranks[0].steps_per_second
+
+    # Looks that soon after each other, as before and after the begin of a screen, tell nothing by themselves.
+    assert (first, second) == (pytest.approx(2, rel=0.05), pytest.approx(2, rel=0.05))
+    cells.close()
+
+
 def test_damaged_figures_are_none(make_run: MakeRun) -> None:
     run = make_run()
     run.start([0])

@@ -30,9 +30,17 @@ def test_slow_steps_are_told_from_the_last_changes() -> None:
     assert at(rate, 199) == pytest.approx(1 / 30)
 
 
-def test_it_is_unknown_until_an_iteration_has_changed() -> None:
+def test_it_is_unknown_until_an_iteration_has_changed_twice() -> None:
     assert at(seen(), 0) is None
     assert at(seen((0, 4), (5, 4)), 5) is None
+    assert at(seen((0, 4), (5, 5), (6, 5)), 6) is None
+    assert at(seen((0, 4), (5, 5), (6, 7)), 6) == pytest.approx(2)
+
+
+def test_the_first_look_is_no_change() -> None:
+    rate = seen((0.45, 9), (0.5, 10), (1.5, 12), (2.5, 14))  # two steps in a second, one of which ends after a look
+    assert at(rate, 2.5) == pytest.approx(2)
+    assert at(seen((0.45, 9), (0.5, 10)), 0.5) is None
 
 
 def test_a_change_of_pace_is_seen_within_the_window() -> None:
@@ -51,7 +59,9 @@ def test_a_rank_that_is_silent_becomes_slower() -> None:
 def test_a_lower_or_an_unknown_iteration_begins_anew() -> None:
     assert at(seen((0, 10), (1, 11), (2, 3)), 2) is None
     assert at(seen((0, 10), (1, 11), (2, -1)), 2) is None
-    assert at(seen((0, 10), (1, 11), (2, 3), (3, 5)), 3) == pytest.approx(2)
+    assert at(seen((0, 10), (1, 11), (2, 3), (3, 5)), 3) is None
+    assert at(seen((0, 10), (1, 11), (2, 3), (3, 5), (4, 7)), 4) == pytest.approx(2)
+    assert at(seen((0, 10), (1, 11), (2, -1), (3, 50), (4, 52)), 4) is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.integers(-5, 2**62))))

@@ -62,8 +62,10 @@ def test_any_part_of_an_answer_is_no_exception(lines: list[str], rest: str) -> N
 
 def test_rows() -> None:
     rates: dict[str, Rate] = {}
-    rows_of(samples(TEXT.replace("} 41.0", "} 31.0")), rates, 0)
-    first, second = rows_of(samples(TEXT), rates, 5 * NS_PER_SECOND)
+    rows_of(samples(TEXT.replace("} 41.0", "} 11.0")), rates, 0)
+    early, _ = rows_of(samples(TEXT.replace("} 41.0", "} 31.0")), rates, 1 * NS_PER_SECOND)
+    assert early.steps_per_second is None  # one change was seen, and not since when the rank was in that iteration
+    first, second = rows_of(samples(TEXT), rates, 6 * NS_PER_SECOND)
     assert first == Row(
         rank=8, local_rank=0, node="far", generation=2, activity="step > forward", remark=None, iteration=41, age=2.0,
         left=8.0, used=pytest.approx(0.2), steps_per_second=pytest.approx(2.0), restarts=2, caused=None,

@@ -412,4 +412,11 @@ MUTANTS_OF_REPORTS = (
         "    lost: list[int] = []",
         _GAPS,
     ),
+    Mutant(
+        "a report shows counts as exact that rest on an incident which is not there",
+        "launcher/reports/story.py",
+        "is_done_about=bool(behind) or any(member.lacks_incident for member in members)",
+        "is_done_about=bool(behind)",
+        _GAPS,
+    ),
 )

@@ -137,7 +137,7 @@ def _during(member: Member, life: RankLife | None, loss: Loss, local_rank: int, 
         return
     lost_ns, is_about = lost_from_ns(loss, member, life)
     # Before the last line that is left, too, ranks may have stood still: the line after it would tell of that.
-    is_about |= loss.is_about or member.cut_ns is not None
+    is_about |= loss.is_about or member.cut_ns is not None or member.lacks_incident
     lost_ns = told_ns if lost_ns is None else min(max(lost_ns, first_ns), told_ns)
     before_ns, _ = life.checkpointing_ns(first_ns)  # its first lines may be missing
     least_ns, most_ns = life.checkpointing_ns(lost_ns)
@@ -183,7 +183,7 @@ def _after(
     if left_ns is not None:
         yield None, "idle", member.stopped_ns - min(max(left_ns, member.own.started_ns), sign_ns), False
     elif member.seen_ns is not None:
-        yield None, "detection", member.seen_ns - sign_ns, member.is_seen_about
+        yield None, "detection", member.seen_ns - sign_ns, member.is_seen_about or member.lacks_incident
         key = "unknown" if member.is_end_missing else "stop"
         yield None, key, member.stopped_ns - member.seen_ns, member.is_seen_about
     elif member.is_end_missing:

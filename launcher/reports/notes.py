@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import os
 from collections.abc import Iterator, Sequence
 
 from launcher.reports.completeness import failures_told
@@ -35,6 +36,7 @@ def refuse_other_jobs(story: Story) -> None:
 def notes(story: Story, found: Sequence[Loss]) -> Iterator[str]:
     """Yield what a reader has to know to trust the figures no further than they go."""
     yield from _of_launches(story)
+    yield from _of_incidents(story)
     yield from _of_figures(story)
     yield from _of_losses(story, found)
 
@@ -99,6 +101,21 @@ def _of_missing(story: Story) -> Iterator[str]:
     for run in range(len(story.runs)):
         if (told := failures_told(story, run)) and told[0] > told[1]:
             yield f"the launcher counted {told[0]} failure(s), and {told[1]} are known here: events are missing"
+
+
+def _of_incidents(story: Story) -> Iterator[str]:
+    lacking: dict[int, list[int]] = collections.defaultdict(list)
+    for generation, member in story.members:
+        if member.lacks_incident:
+            lacking[member.launch].append(generation.number)
+    for number, generations in lacking.items():
+        launch = story.launches[number]
+        yield (
+            f"the launcher of {story.node_of[number]} (pid {launch.pid}) tells of incidents in generation(s) "
+            f"{rank_list(generations)} that are not in {os.path.join(launch.folder, 'incidents')}, or cannot be read: "
+            "when ranks gave their last sign of progress, and whether their last step was done, is taken from figures "
+            "alone, so lost work, detection and the counts are about right only"
+        )
 
 
 def _of_figures(story: Story) -> Iterator[str]:

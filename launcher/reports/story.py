@@ -47,6 +47,8 @@ class Member(NamedTuple):
     """Ranks that had ended well before the others were ended."""
     looked_at: frozenset[int]
     """Ranks of which the incident tells whether they had."""
+    lacks_incident: bool
+    """Its events tell of an incident that is not here, or cannot be read."""
 
     def done(self, rank: int) -> int | None:
         """Return the last iteration that a rank has done; a step that an exception has ended does not count."""
@@ -81,7 +83,8 @@ class JobGeneration(NamedTuple):
     world_size: int
     """How many ranks it has on the nodes that are known."""
     is_done_about: bool
-    """A rank was behind the others, and nothing tells whether it had ended well."""
+    """A rank was behind the others, and nothing tells whether it had ended well; or the incident is missing, which
+    tells whether an exception has ended the last step."""
 
     @property
     def is_stopped_on_purpose(self) -> bool:
@@ -195,7 +198,7 @@ def _generation(run: int, number: int, members: Sequence[Member], has_failed: bo
         lowest_iteration=min(_known(life.lowest_iteration for life in lives), default=None),
         resumed_from=max(_known(life.resumed_from for life in lives), default=None),
         world_size=sum(len(member.own.local_ranks) for member in members),
-        is_done_about=bool(behind),
+        is_done_about=bool(behind) or any(member.lacks_incident for member in members),
     )
 
 
@@ -242,6 +245,7 @@ def _member(
         },
         left=frozenset(rank.rank for rank in looked_at if _had_ended_well(rank, seen_ns)),
         looked_at=frozenset(rank.rank for rank in looked_at),
+        lacks_incident=incident is None and bool(own.incident_folder or own.culprits),
     )
 
 

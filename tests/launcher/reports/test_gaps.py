@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -559,3 +560,27 @@ def test_where_a_node_has_left_its_figures_alone_and_another_its_events_alone_st
     (run.folders[1] / "figures.jsonl").unlink()
     ledger = reported(run).ledger
     assert (ledger.steps, ledger.repeated, ledger.is_count_about) == (40, 7, True)
+
+
+@pytest.mark.parametrize("how", ["gone", "cut", "another generation"])
+def test_what_rests_on_an_incident_that_cannot_be_read_is_marked(tmp_path: Path, how: str) -> None:
+    run = invent_run(tmp_path, failures=[Failure(17, 1)])
+    whole = reported(run)
+    folder = run.folders[0] / "incidents" / "0001"
+    if how == "gone":
+        shutil.rmtree(folder.parent)
+    else:
+        text = (folder / "incident.json").read_text()
+        (folder / "incident.json").write_text(
+            text[:100] if how == "cut" else text.replace('"generation": 0', '"generation": 7')
+        )
+    report = reported(run)
+    text = "\n".join(text_of(report, 200))
+    assert (whole.ledger.is_count_about, report.ledger.is_count_about) == (False, True)
+    assert re.search(r"; ~\d+ steps kept, ~\d+ done again", text)
+    about = {entry.category.key for entry in report.ledger.entries if entry.is_about}
+    assert about == {"productive", "checkpointing", "lost_work", "detection"}
+    (note,) = [note for note in report.notes if "about right only" in note]
+    assert f"tells of incidents in generation(s) 0 that are not in {folder.parent}" in note
+    assert "<dd>~" in page(report)
+    assert not any("tells of incidents" in note for note in whole.notes)

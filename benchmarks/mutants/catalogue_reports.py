@@ -11,6 +11,7 @@ _STORY = ("tests/launcher/reports/test_story.py",)
 _LIMITS = ("tests/launcher/reports/test_limits.py",)
 _RECOMMEND = ("tests/launcher/reports/test_recommend.py",)
 _GAPS = ("tests/launcher/reports/test_gaps.py",)
+_NODES = ("tests/launcher/reports/test_lost_nodes.py",)
 _COMMAND = ("tests/launcher/reports/test_command.py",)
 _MISSING = ("tests/launcher/reports/test_missing_events.py",)
 _CUTS = "launcher/reports/ledger.py"
@@ -418,5 +419,26 @@ MUTANTS_OF_REPORTS = (
         "is_done_about=bool(behind) or any(member.lacks_incident for member in members)",
         "is_done_about=bool(behind)",
         _GAPS,
+    ),
+    Mutant(
+        "a page marks a healthy node that has the number of a lost one's rank",
+        "launcher/reports/page_rows.py",
+        'rank.rank == suspect.rank and suspect.node in ("", rank.node)',
+        "rank.rank == suspect.rank",
+        _NODES,
+    ),
+    Mutant(
+        "a page marks rows of a lost node's host that had gone on",
+        "launcher/reports/incident_nodes.py",
+        "if m.launch not in later and not any(rank in heard for rank in m.lives)",
+        "",
+        _NODES,
+    ),
+    Mutant(
+        "a launcher that waits in vain makes a run longer",
+        "launcher/reports/runs.py",
+        "[number for number in run if launches[number].generations] or list(run)",
+        "list(run)",
+        _NODES,
     ),
 )

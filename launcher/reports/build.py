@@ -20,6 +20,7 @@ from launcher.reports.lost_work import Loss, losses
 from launcher.reports.model import Generation, Incident, Node, Report, Run
 from launcher.reports.rank_lives import read_lives
 from launcher.reports.recommend import recommendations
+from launcher.reports.runs import taking_part
 from launcher.reports.slow_ranks import find_logs, slow_ranks
 from launcher.reports.story import JobGeneration, Story, end_ns, put_together
 from launcher.reports.timeline import least_seconds, timeline
@@ -57,12 +58,12 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
     found = losses(story)
     accounts = account(story, found)
     troubles = incidents(story, evidence, accounts)
-    seconds = max(story.at(number, end_ns(launch)) for number, launch in enumerate(launches))
+    seconds = story.seconds
     costs, rows = ledger(story, accounts), limits(story)
     runs = tuple(_run(story, number) for number in range(len(story.runs)))
     logs = [*straggler_logs, *(path for folder in folders for path in find_logs(folder))]
     notes += remarks.notes(story, found)
-    first = launches[0]
+    first = next(launch for number, launch in enumerate(launches) if story.takes_part(number))
     return Report(
         title=runs[0].name if len(runs) == 1 else f"{runs[0].name} and {len(runs) - 1} more",
         made_at=datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -96,18 +97,18 @@ def _iso(epoch: float) -> str:
 
 def _run(story: Story, number: int) -> Run:
     indices = story.runs[number]
+    own = taking_part(story.launches, indices)
     launches = [story.launches[index] for index in indices]
     generations = [each for each in story.generations if each.run == number]
-    ends = [
-        story.at(index, launch.ended_ns) for index, launch in zip(indices, launches, strict=True) if launch.ended_ns
-    ]
+    ends = [story.at(index, ended_ns) for index in own if (ended_ns := story.launches[index].ended_ns) is not None]
+    is_running = any(launch.is_running for launch in launches)
     silent = [index for index in indices if not (story.launches[index].ended_ns or story.launches[index].is_running)]
     lost = silent if len(silent) < len(indices) else []  # nobody was lost where nobody has gone on
     worst = max(
         (story.launches[index] for index in indices if index not in lost),
         key=lambda launch: (launch.exit_code or 0, launch.outcome not in (None, "succeeded")),
     )
-    nodes = len({story.node_of[index] for index in indices})
+    nodes = len({story.node_of[index] for index in own})
     expected = max((member.own.nodes or 0 for each in generations for member in each.members), default=0)
     is_about = nodes < expected or number in story.runs_about
     # Generations are numbered from 0 through a run, so the number of one tells of those before it.
@@ -115,18 +116,18 @@ def _run(story: Story, number: int) -> Run:
     return Run(
         name=os.path.basename(launches[0].folder),
         folders=tuple(dict.fromkeys(launch.folder for launch in launches)),
-        began=story.at(indices[0], launches[0].began_ns),
-        ended=max(ends) if ends and len(ends) == len(launches) - len(lost) else None,
-        last_seen=max(story.at(index, end_ns(launch)) for index, launch in zip(indices, launches, strict=True)),
-        is_running=any(launch.is_running for launch in launches),
+        began=story.at(own[0], story.launches[own[0]].began_ns),
+        ended=max(ends) if ends and len(ends) == len({*own} - {*lost}) and not is_running else None,
+        last_seen=max(story.at(index, end_ns(story.launches[index])) for index in own),
+        is_running=is_running,
         outcome=worst.outcome,
         exit_code=worst.exit_code,
         why=next((launch.why for launch in launches if launch.why is not None), None),
         world_size=_world_size(generations, is_whole=not is_about),
         nodes=max(nodes, expected),
         restarts=max(len(generations) - 1, highest if is_about else 0),
-        began_at=_iso(launches[0].at(launches[0].began_ns)),
-        nodes_lost=len({story.node_of[index] for index in lost if not may_have_gone_on(story, index)}),
+        began_at=_iso(story.epoch + story.at(own[0], story.launches[own[0]].began_ns)),
+        nodes_lost=len({story.node_of[n] for n in lost if n in own and not may_have_gone_on(story, n)}),
         is_about=is_about,
     )
 

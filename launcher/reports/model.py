@@ -178,12 +178,15 @@ class Span(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """One rank's way through time. Its spans do not overlap, are in order, and leave no gap."""
+    """One rank's way through time on one node. Its spans do not overlap, are in order, and leave no gap.
+
+    Where ranks are numbered anew, as after the loss of a node, a rank has one of these for each node that it was on.
+    """
 
     rank: int
     node: str
-    """Where it ran last."""
     local_rank: int | None
+    """Which it was there last."""
     spans: tuple[Span, ...]
 
 
@@ -199,14 +202,18 @@ class Report(NamedTuple):
     began_epoch: float
     """Seconds since 1970 of the story's begin, by the first node's wall clock."""
     seconds: float
-    """From the story's begin to its end, or to its last line while it is going on."""
+    """From the story's begin to its end, or to its last line while it is going on, by the wall clock: the length of the
+    timeline. Launchers that have started no rank in a run in which others have make it no longer. On several nodes
+    :attr:`Ledger.wall_seconds` may be a second less, since launchers do not begin and end at the same moment, or differ
+    by more where the wall clocks do."""
     is_running: bool
     runs: tuple[Run, ...]
     nodes: tuple[Node, ...]
     generations: tuple[Generation, ...]
     """Of all runs, in the order of time."""
     ranks: tuple[Rank, ...]
-    """By number; their spans are aggregated so that there are at most some 20,000 in all."""
+    """By node, in the order of the ranks that each had first, then by number; their spans are aggregated so that there
+    are at most some 20,000 in all."""
     incidents: tuple[Incident, ...]
     near_misses: tuple[NearMiss, ...]
     limits: tuple[Limit, ...]

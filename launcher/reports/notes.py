@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 
 from launcher.reports.completeness import failures_told
 from launcher.reports.folders import NoRunError
-from launcher.reports.formats import rank_list
+from launcher.reports.formats import duration, rank_list
 from launcher.reports.lost_work import Kept, Loss
-from launcher.reports.story import JobGeneration, Story
+from launcher.reports.story import JobGeneration, Story, end_ns
+from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["notes", "refuse_other_jobs"]
 
@@ -68,7 +69,9 @@ def _of_launches(story: Story) -> Iterator[str]:
         if launch.lacks_last:
             yield f"{who} ended in generation {launch.last_generation}, and nothing else is left of that"
         if not launch.generations:
-            yield f"{who} has started no rank, and takes no part in the ledger"
+            took = duration((end_ns(launch) - launch.began_ns) / NS_PER_SECOND)
+            nor = "" if story.takes_part(number) else ", nor of how long the run took"
+            yield f"{who} has started no rank: its {took} are no part of the ledger{nor}"
         if launch.went_back:
             yield (
                 f"{who}: iterations were not counted on through the run, so it is not known what was done again; lost "

@@ -79,9 +79,10 @@ def _state(report: Report) -> Markup:
 
 def _facts(report: Report) -> list[tuple[str, str]]:
     last = report.runs[-1] if report.runs else None
+    mean = ", mean of the ranks" if duration(report.seconds) != duration(wall_seconds(report)) else ""
     facts = [
         ("job", size_of(report)),
-        ("lasts until now" if report.is_running else "lasted", duration(wall_seconds(report))),
+        (f"{'lasts until now' if report.is_running else 'lasted'}{mean}", duration(wall_seconds(report))),
         ("began", clock(report.began_at, report.began_epoch, 0.0)),
         ("restarts", restarts_of(report).partition(" ")[0]),
         ("incidents", f"{'~' if any(run.is_about for run in report.runs) else ''}{count(len(report.incidents))}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -9,7 +10,7 @@ from launcher.reports.formats import duration, limit_of
 from launcher.reports.model import Incident, Report
 from launcher.reports.page_axis import spread
 from launcher.reports.page_markup import Markup, Part, element
-from launcher.reports.page_rows import Row
+from launcher.reports.page_rows import Row, is_culprit
 from launcher.reports.page_words import blamed, text_width, what_happened
 
 __all__ = ["LANE", "Label", "at", "incident_marks", "lanes_of", "near_miss_marks", "top_strip"]
@@ -85,12 +86,14 @@ def incident_marks(
     labels: Sequence[Label], row: Row, top: int, height: int, seconds: float, width: int
 ) -> list[Markup]:
     """Return the marks of a row: a diamond on its bar at each incident, a label above it, how long it was silent."""
-    own_ranks = {rank.rank for rank in row.ranks}
+    own = collections.defaultdict(list)
+    for rank in row.ranks:
+        own[rank.rank].append(rank)
     leaders, marks = [], []
     for label in labels:
         incident = label.incident
         middle = top + height / 2
-        suspects = [suspect for suspect in incident.culprits if suspect.rank in own_ranks]
+        suspects = [s for s in incident.culprits if any(is_culprit(rank, s) for rank in own.get(s.rank, ()))]
         silent = max((s.open_seconds or 0.0 for s in suspects), default=0.0) if incident.kind == "hang" else 0.0
         wide = min(silent / seconds * width, label.x)
         outline = None
@@ -127,11 +130,11 @@ def at(x: float) -> dict[str, str | float | bool | None]:
 
 def near_miss_marks(report: Report, rows: Sequence[tuple[Row, int, int]], width: int) -> list[Markup]:
     """Return a hollow diamond for each near miss, in the row that holds its rank."""
-    by_rank = {rank.rank: (top, height) for row, top, height in rows for rank in row.ranks}
+    places = {(rank.rank, rank.node): (top, height) for row, top, height in rows for rank in row.ranks}
     marks = []
     for miss in report.near_misses[:_MOST_NEAR_MISSES]:
-        if miss.rank in by_rank:
-            top, height = by_rank[miss.rank]
+        if (place := places.get((miss.rank, miss.node))) is not None:
+            top, height = place
             x, middle = miss.at / report.seconds * width, top + height / 2
             limit = f"limit {limit_of(miss.limit_seconds)} missed by {duration(miss.late_seconds)}"
             title = element("title", f"near miss of rank {miss.rank} after {duration(miss.at)}: {miss.kind}, {limit}")

@@ -10,10 +10,10 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from launcher.reports.model import SECTION, Incident, Rank, Report
+from launcher.reports.model import SECTION, Incident, Rank, Report, Suspect
 from launcher.reports.page_colours import Palette
 
-__all__ = ["Row", "folded"]
+__all__ = ["Row", "folded", "is_culprit"]
 
 _SHOWN_EACH = 16
 """Up to so many ranks have a row each."""
@@ -42,23 +42,23 @@ class Row(NamedTuple):
 
 
 def folded(report: Report, palette: Palette) -> list[Row]:
-    """Return the rows of a timeline, by the number of the rank."""
+    """Return the rows of a timeline, in the order of the ranks."""
     ranks = report.ranks
-    marks = _incidents_by_rank(report)
+    marks = dict(enumerate(_incidents_of_each(report)))
     samples = [_sampled(rank, report.seconds, palette) for rank in ranks]
     keeps_nodes_apart = len({rank.node for rank in ranks}) <= _MOST_NODES_APART
     bands: list[list[int]] = []
     for index, rank in enumerate(ranks):
         before = ranks[index - 1]
-        if index and marks.get(rank.rank) == marks.get(before.rank):
+        if index and marks[index] == marks[index - 1]:
             is_same_place = rank.node == before.node or not keeps_nodes_apart
             may_fold = len(ranks) > _SHOWN_EACH and is_same_place
-            if rank.rank in marks or (may_fold and _difference(samples[bands[-1][0]], samples[index]) <= _ALIKE):
+            if marks[index] or (may_fold and _difference(samples[bands[-1][0]], samples[index]) <= _ALIKE):
                 bands[-1].append(index)
                 continue
         bands.append([index])
     rows: list[list[int]] = []
-    for is_own, group in itertools.groupby(bands, lambda band: ranks[band[0]].rank in marks):
+    for is_own, group in itertools.groupby(bands, lambda band: bool(marks[band[0]])):
         stretch = list(group)
         share = max(1, _MOST_BANDS * sum(map(len, stretch)) // len(ranks))
         rows += stretch if is_own else _merged(stretch, samples, share)
@@ -66,23 +66,37 @@ def folded(report: Report, palette: Palette) -> list[Row]:
     return [
         Row(
             tuple(ranks[index] for index in band),
-            tuple(numbers[number] for number in marks.get(ranks[band[0]].rank, ())),
+            tuple(numbers[number] for number in marks[band[0]]),
         )
         for band in rows
     ]
 
 
-def _incidents_by_rank(report: Report) -> dict[int, tuple[int, ...]]:
-    """Return the numbers of the incidents of which a rank is to blame, or the node that it was on as a whole."""
-    on_node = {node.name: node.ranks for node in report.nodes}
-    marks: dict[int, tuple[int, ...]] = {}
+def is_culprit(rank: Rank, suspect: Suspect) -> bool:
+    """Return whether a row's rank is one that is to blame: another node may have had that number at another time."""
+    return rank.rank == suspect.rank and suspect.node in ("", rank.node)
+
+
+def _incidents_of_each(report: Report) -> list[tuple[int, ...]]:
+    """Return for each rank the numbers of the incidents of which it is to blame, or the node that it was on as a whole.
+
+    A node is marked with the ranks that it had in the generation which that has ended.
+    """
+    ranks, marks = report.ranks, [list[int]() for _ in report.ranks]
+    indices: dict[int, list[int]] = {}
+    on_node: dict[str, list[int]] = {}
+    for index, rank in enumerate(ranks):
+        indices.setdefault(rank.rank, []).append(index)
+        on_node.setdefault(rank.node, []).append(index)
+    numbers = {(each.run, each.number): index for index, each in enumerate(report.generations)}
     for incident in report.incidents:
-        ranks = [suspect.rank for suspect in incident.culprits]
-        for node in () if ranks else incident.nodes_to_blame:
-            ranks += on_node.get(node, ())
-        for rank in set(ranks):
-            marks[rank] = (*marks.get(rank, ()), incident.number)
-    return marks
+        generation = numbers.get((incident.run, incident.generation))
+        found = {i for s in incident.culprits for i in indices.get(s.rank, ()) if is_culprit(ranks[i], s)}
+        for node in () if incident.culprits else incident.nodes_to_blame:
+            found |= {i for i in on_node.get(node, ()) if any(s.generation == generation for s in ranks[i].spans)}
+        for index in found:
+            marks[index].append(incident.number)
+    return [tuple(each) for each in marks]
 
 
 def _sampled(rank: Rank, seconds: float, palette: Palette) -> bytes:

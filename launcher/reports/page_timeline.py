@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from launcher.reports.formats import axis_time, clock, count, duration
-from launcher.reports.model import Report
+from launcher.reports.model import Report, wall_seconds
 from launcher.reports.page_axis import spread, ticks
 from launcher.reports.page_bands import coarser, paths, runs_of
 from launcher.reports.page_colours import Palette, palette_of
@@ -251,11 +251,13 @@ def _clocks(report: Report) -> Markup:
     first = clock(report.began_at, report.began_epoch, 0.0)
     last = clock(report.began_at, report.began_epoch, report.seconds)
     goes_on = ", and it still goes on" if report.is_running else ""
+    is_mean = duration(report.seconds) != duration(wall_seconds(report))
+    took = f", {duration(report.seconds)} from the first launcher's begin to the last one's end" if is_mean else ""
     step = report.seconds / WIDTH
     times = [duration(step * (x + 0.5)) for x in range(WIDTH)]
     text = Markup(json.dumps(times, ensure_ascii=True).replace("<", "\\u003c"))
     return element(
         "div",
-        element("p", f"From {first} to {last}{goes_on}.", class_="said soft", id="said"),
+        element("p", f"From {first} to {last}{took}{goes_on}.", class_="said soft", id="said"),
         element("script", text, type="application/json", id="times"),
     )

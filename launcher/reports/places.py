@@ -96,7 +96,7 @@ def unaccounted(story: Story, entries: Iterable[Entry]) -> Iterator[Entry]:
     spent_ns: dict[Place, int] = collections.defaultdict(int)
     for entry in entries:
         spent_ns[entry.place] += entry.ns
-    length_ns = int(max(story.at(n, end_ns(launch)) for n, launch in enumerate(story.launches)) * NS_PER_SECOND)
+    length_ns = int(story.seconds * NS_PER_SECOND)
     for place, ns in spent_ns.items():
         if ns < length_ns:
             yield Entry(place, None, None, "unknown", length_ns - ns, is_about=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from launcher.reports.launches import Launch
 
-__all__ = ["end_ns", "node_names", "runs_of"]
+__all__ = ["end_ns", "node_names", "runs_of", "taking_part"]
 
 
 def runs_of(launches: Sequence[Launch]) -> list[list[int]]:
@@ -65,3 +65,11 @@ def node_names(launches: Sequence[Launch]) -> dict[int, str]:
 def end_ns(launch: Launch) -> int:
     """Return when a launch has ended, or the last time that anything of it is known."""
     return launch.ended_ns if launch.ended_ns is not None else launch.last_ns
+
+
+def taking_part(launches: Sequence[Launch], run: Sequence[int]) -> list[int]:
+    """Return the launches of a run that have started ranks; all where none has.
+
+    A launcher that waits for a place in vain makes a run no longer, whether it began before others or ended after them.
+    """
+    return [number for number in run if launches[number].generations] or list(run)

@@ -6,14 +6,12 @@ import collections
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcher.incidents.incident import Incident
-from launcher.incidents.rank_report import RankReport
 from launcher.reports.evidence import Evidence, ends_a_step
+from launcher.reports.last_signs import had_ended_well, last_sign_ns
 from launcher.reports.launches import Launch
 from launcher.reports.node_generations import NodeGeneration
 from launcher.reports.rank_lives import RankLife
-from launcher.reports.runs import end_ns, node_names, runs_of
-from resilience_core.system.clock import NS_PER_SECOND
+from launcher.reports.runs import end_ns, node_names, runs_of, taking_part
 
 __all__ = ["JobGeneration", "Member", "Story", "end_ns", "put_together"]
 
@@ -130,6 +128,15 @@ class Story(NamedTuple):
         return self.launches[launch].at(t_ns) - self.epoch
 
     @property
+    def seconds(self) -> float:
+        """How long it took, by the wall clock."""
+        return max(self.at(n, end_ns(launch)) for n, launch in enumerate(self.launches) if self.takes_part(n))
+
+    def takes_part(self, number: int) -> bool:
+        """Return whether a launch counts for when its run began and ended: it has started ranks, or none there has."""
+        return number in taking_part(self.launches, self.runs[self.run_of[number]])
+
+    @property
     def has_steps(self) -> bool:
         """Whether a rank has told of training steps."""
         return any(life.first_step_ns is not None for ranks in self.lives.values() for life in ranks.values())
@@ -167,7 +174,7 @@ def put_together(
         node_of=node_names(launches),
         generations=tuple(generations),
         lives=lives,
-        epoch=min(launch.at(launch.began_ns) for launch in launches),
+        epoch=min(launches[n].at(launches[n].began_ns) for run in runs for n in taking_part(launches, run)),
     )
 
 
@@ -229,7 +236,7 @@ def _member(
         launch=index,
         own=own,
         lives=ranks,
-        last_sign_ns=_last_sign_ns(own, ranks, cut_ns, incident, seen_ns if seen_ns is not None else stopped_ns),
+        last_sign_ns=last_sign_ns(own, ranks, cut_ns, incident, seen_ns if seen_ns is not None else stopped_ns),
         seen_ns=seen_ns,
         is_seen_about=is_told,
         cut_ns=cut_ns,
@@ -243,36 +250,10 @@ def _member(
             for rank in looked_at
             if rank.error is not None and ends_a_step(rank.error, ranks.get(rank.rank))
         },
-        left=frozenset(rank.rank for rank in looked_at if _had_ended_well(rank, seen_ns)),
+        left=frozenset(rank.rank for rank in looked_at if had_ended_well(rank, seen_ns)),
         looked_at=frozenset(rank.rank for rank in looked_at),
         lacks_incident=incident is None and bool(own.incident_folder or own.culprits),
     )
-
-
-def _had_ended_well(rank: RankReport, seen_ns: int | None) -> bool:
-    """Return whether a rank had done its part when its peers failed; it may also end with 0 since it was asked to."""
-    if (known := rank.evidence) is None:  # as in incidents of earlier releases
-        return rank.exit_code == 0 and not rank.is_culprit
-    return known.has_left and not rank.is_culprit and (seen_ns is None or known.ended_ns < seen_ns)
-
-
-def _last_sign_ns(
-    own: NodeGeneration, ranks: Mapping[int, RankLife], cut_ns: int | None, incident: Incident | None, until_ns: int
-) -> int | None:
-    """Return the last sign of progress of a node's ranks: by what was seen of each rank then, or by its figures.
-
-    Where figures are missing, ranks may have gone on after the last of them, and after their first signs of life.
-    """
-    signs: list[int] = [sign for life in ranks.values() if (sign := life.last_sign_ns(until_ns)) is not None]
-    if incident is not None:
-        ages = [rank.open_seconds for rank in incident.ranks if rank.open_seconds is not None]
-        seen = [incident.seen_ns - int(age * NS_PER_SECOND) for age in ages]
-        signs += [sign for sign in seen if own.started_ns <= sign <= until_ns]
-    if cut_ns is not None:
-        signs = [sign for sign in signs if sign > cut_ns]
-    elif not signs and ranks:
-        signs = [sign for sign in own.first_sign_ns.values() if sign <= until_ns]
-    return max(signs, default=None)
 
 
 def _with_seen(members: list[Member]) -> list[Member]:

@@ -40,27 +40,36 @@ class _Piece(NamedTuple):
 
 
 def timeline(story: Story, seconds: float) -> tuple[Rank, ...]:
-    """Return every rank's spans; of a rank whose number is known nowhere, there is none.
+    """Return every rank's spans on each of its nodes; of a rank whose number is known nowhere, there is none.
+
+    Nodes are in the order of the ranks that they had first: where one was lost, those of the others are numbered anew.
 
     Args:
         story: What was read.
         seconds: Until when, since the story's begin.
     """
-    pieces: dict[int, list[_Piece]] = collections.defaultdict(list)
-    places: dict[int, tuple[str, int | None]] = {}
+    pieces: dict[tuple[int, str], list[_Piece]] = collections.defaultdict(list)
+    local_ranks: dict[tuple[int, str], int] = {}
+    first_of: dict[str, int] = {}
     for index, generation in enumerate(story.generations):
         for member in generation.members:
+            node = story.node_of[member.launch]
             is_running = story.launches[member.launch].is_running and generation.is_last
             by_local = {life.local_rank: life for life in member.lives.values()}
+            ranks: list[int] = []
             for local_rank in member.own.local_ranks:
                 life = by_local.get(local_rank)
                 if life is None and len(generation.members) > 1:
                     continue  # which rank that was is not known
-                rank = life.rank if life is not None else local_rank
-                places[rank] = story.node_of[member.launch], local_rank
-                pieces[rank] += _pieces(story, index, member, life, is_running=is_running)
+                ranks.append(life.rank if life is not None else local_rank)
+                local_ranks[ranks[-1], node] = local_rank
+                pieces[ranks[-1], node] += _pieces(story, index, member, life, is_running=is_running)
+            if ranks:
+                first_of.setdefault(node, min(ranks))
+    order = {node: number for number, node in enumerate(first_of)}
+    places = sorted(pieces, key=lambda place: (first_of[place[1]], order[place[1]], place[0]))
     return tuple(
-        Rank(rank, *places[rank], spans=tuple(_without_gaps(sorted(pieces[rank]), seconds))) for rank in sorted(pieces)
+        Rank(*place, local_ranks[place], spans=tuple(_without_gaps(sorted(pieces[place]), seconds))) for place in places
     )
 
 

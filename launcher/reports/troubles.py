@@ -13,6 +13,7 @@ from launcher.incidents.rank_phrases import headline, telling_threads
 from launcher.incidents.rank_report import RankReport
 from launcher.reports.evidence import Evidence
 from launcher.reports.found_generations import epoch_of
+from launcher.reports.incident_nodes import lost_nodes, node_of_rank, with_names
 from launcher.reports.ledger import Accounts, cost_of_failure
 from launcher.reports.model import FoldedStack, Incident, NearMiss, Suspect
 from launcher.reports.story import JobGeneration, Member, Story
@@ -99,18 +100,27 @@ def _incident(story: Story, generation: JobGeneration, found: _Found) -> Inciden
     several = len({member.launch for member in generation.members}) > 1
     if found.story is not None:
         pairs = [(culprit.node, culprit.rank) for culprit in found.story.culprits]
+        hosts = found.story.nodes_to_blame
     else:
-        pairs = [(seen.node, rank) for seen in own for rank in seen.culprits]
+        pairs, hosts = [(seen.node, rank) for seen in own for rank in seen.culprits], ()
     by_heartbeats = any(rank.cause == "heartbeat" for seen in own for rank in seen.condemned)
     is_likely = why.startswith("likely: ")
     culprits = tuple(
-        _suspect(node, rank, kind, is_likely=is_likely, by_heartbeats=by_heartbeats, several=several)
-        for node, rank in pairs
+        _suspect(
+            node_of_rank(story, generation, host, rank.rank),
+            rank,
+            kind,
+            is_likely=is_likely,
+            by_heartbeats=by_heartbeats,
+            several=several,
+        )
+        for host, rank in pairs
     )
     if not own and found.story is None and (told := tuple(_named(story, generation))):
         culprits, why = told, f"named by the launcher; {_NOTHING_LEFT} but that"
     named = {culprit.rank for culprit in culprits}
     reports = {rank.rank: rank for seen in found.seen_by for rank in seen.ranks}
+    lost = lost_nodes(story, generation, hosts, reports)
     late = [(s.seen_ns - s.deadline_ns) / NS_PER_SECOND for s in own if s.deadline_ns and s.seen_ns >= s.deadline_ns]
     return Incident(
         number=0,
@@ -119,10 +129,10 @@ def _incident(story: Story, generation: JobGeneration, found: _Found) -> Inciden
         run=generation.run,
         generation=generation.number,
         kind=kind,
-        why=why or _NOTHING_LEFT,
+        why=with_names(why, hosts, lost) or _NOTHING_LEFT,
         is_likely=is_likely,
         culprits=culprits,
-        nodes_to_blame=found.story.nodes_to_blame if found.story is not None else (),
+        nodes_to_blame=lost,
         victims=tuple(sorted(rank for rank in reports if rank not in named)),
         stacks=tuple(_folded(reports.values(), named)),
         machine=tuple(dict.fromkeys(line for seen in found.seen_by for line in seen.machine)),

@@ -1,0 +1,185 @@
+"""What a report shows of a node that was lost, or got no place: its row, its name, and its time."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from launcher.reports.as_json import as_json
+from launcher.reports.build import make_report
+from launcher.reports.formats import duration
+from launcher.reports.incident_nodes import with_names
+from launcher.reports.model import Report
+from launcher.reports.page import page
+from launcher.reports.page_colours import palette_of
+from launcher.reports.page_rows import folded
+from launcher.reports.terminal import lines as text_of
+from tests.launcher.reports.invented_runs import EPOCH, Failure, InventedRun, invent_run
+
+NODES = ("node0", "node1", "node2")
+
+
+def with_lost_nodes(parent: Path, lost: Sequence[int] = (1,), hosts: Sequence[str] = NODES) -> InventedRun:
+    """Return a run of three nodes with a rank each; the lost ones are killed, and the others go on, numbered anew."""
+    run = invent_run(parent, ranks=3, nodes=3, failures=[Failure(17, 1)], steps=30, own_folders=True)
+    seen = run.lives[0].seen
+    assert seen is not None
+    for number, folder in enumerate(run.folders):
+        shutil.rmtree(folder / "elsewhere", ignore_errors=True)
+        shutil.rmtree(folder / "incidents", ignore_errors=True)
+        until_ns = (5_000 + 1000 * number + seen - 0.5) * 1e9
+        left = [each for each in range(3) if each not in lost]
+        for path in folder.glob("*.jsonl"):
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            if number in lost:
+                lines = [line for line in lines if line["t_ns"] < until_ns]
+            for line in lines if number not in lost else ():
+                if line.get("generation") == 1 and line["event"] == "figures":
+                    (facts,) = line["ranks"].values()
+                    line["ranks"] = {str(left.index(number)): facts}
+                if line.get("generation") == 1 and line["event"] == "rendezvous":
+                    line["nodes"] = len(left)
+                if line["event"] == "job_incident":
+                    line |= {"kind": "lost", "culprits": [], "nodes": [hosts[1]]}
+            path.write_text("".join(json.dumps(line | named(line, hosts)) + "\n" for line in lines))
+    path = run.folders[0] / "job_incidents" / "0001" / "incident.json"
+    told = json.loads(path.read_text())
+    heard = [each | named(each, hosts) for each in told["nodes"] if NODES.index(each["node"]) not in lost]
+    told |= {"kind": "lost", "culprits": [], "nodes_to_blame": [hosts[1]], "lost": [hosts[1]], "nodes": heard}
+    told["why"] = f"node {hosts[1]} is lost (the launcher of node {hosts[1]} was killed)"
+    path.write_text(json.dumps(told))
+    return run
+
+
+def named(facts: dict[str, object], hosts: Sequence[str]) -> dict[str, str]:
+    return {"node": hosts[NODES.index(str(facts["node"]))]} if "node" in facts else {}
+
+
+def reported(run: InventedRun) -> Report:
+    return make_report([str(folder) for folder in run.folders])
+
+
+def marked(report: Report) -> list[list[tuple[int, str]]]:
+    rows = folded(report, palette_of(report))
+    return [[(rank.rank, rank.node) for rank in row.ranks] for row in rows if row.incidents]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "names"),
+    [(NODES, NODES), (("vm", "vm", "vm"), ("vm", "vm (2)", "vm (3)")), (("a", "b", "a"), ("a", "b", "a (2)"))],
+)
+def test_a_lost_node_is_marked_in_its_own_row(tmp_path: Path, hosts: Sequence[str], names: Sequence[str]) -> None:
+    report = reported(with_lost_nodes(tmp_path, hosts=hosts))
+    one, two, three = names
+    assert [(rank.rank, rank.node) for rank in report.ranks] == [(0, one), (1, two), (1, three), (2, three)]
+    assert {(row.rank, row.node) for row in report.ledger.by_rank} == {(0, one), (1, two), (1, three)}
+    (incident,) = report.incidents
+    assert (incident.kind, incident.nodes_to_blame, incident.victims) == ("lost", (two,), (0, 2))
+    assert incident.why == f"node {two} is lost (the launcher of node {two} was killed)"
+    assert marked(report) == [[(1, two)]]
+    assert f": node {two}" in " ".join(text_of(report, 200))
+    assert f"#1 {two}: lost" in page(report)
+    assert json.loads(as_json(report))["incidents"][0]["nodes_to_blame"] == [two]
+
+
+def test_where_it_cannot_be_told_which_node_of_a_host_was_lost_no_row_is_marked(tmp_path: Path) -> None:
+    report = reported(with_lost_nodes(tmp_path, lost=(1, 2), hosts=("vm", "vm", "vm")))
+    (incident,) = report.incidents
+    assert incident.nodes_to_blame == ("one of vm (2), vm (3)",)
+    assert incident.why.startswith("node vm is lost")
+    assert marked(report) == []
+    assert 'id="mark-1"' in page(report)
+
+
+def test_a_culprit_has_the_name_and_the_row_of_its_node(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, ranks=3, nodes=3, failures=[Failure(17, 1, "hang", 31.0)], steps=30, own_folders=True)
+    for folder in run.folders:
+        shutil.rmtree(folder / "elsewhere", ignore_errors=True)
+        for path in (*folder.rglob("*.jsonl"), *folder.rglob("*.json")):
+            text = path.read_text()
+            for name in NODES:
+                text = text.replace(f'"{name}"', '"vm"')
+            path.write_text(text)
+    report = reported(run)
+    (culprit,) = report.incidents[0].culprits
+    assert (culprit.rank, culprit.node) == (1, "vm (2)")
+    assert "vm (2)" in culprit.headline
+    assert marked(report) == [[(1, "vm (2)")]]
+
+
+def test_a_rank_of_that_number_on_another_node_is_not_marked(tmp_path: Path) -> None:
+    report = reported(with_lost_nodes(tmp_path))
+    lost = report.incidents[0]
+    culprits = make_report([str(invent_run(tmp_path / "other", failures=1).folders[0])]).incidents[0].culprits
+    suspects = [(1, "node2", [(1, "node2")]), (1, "node7", []), (2, "", [(2, "node2")])]
+    for rank, node, expected in suspects:
+        suspect = culprits[0]._replace(rank=rank, node=node)
+        incident = lost._replace(kind="hang", nodes_to_blame=(), culprits=(suspect,))
+        found = marked(report._replace(incidents=(incident,)))
+        assert [place for row in found for place in row] == expected
+    blamed = lost._replace(nodes_to_blame=("node2",))  # its rank had another number in that generation than in the next
+    assert marked(report._replace(incidents=(blamed,))) == [[(2, "node2")]]
+
+
+def test_only_names_of_nodes_are_put_into_a_text() -> None:
+    said = "node vm is lost; node vm-1, node vm.local, node vm (3) and vm are not"
+    assert with_names(said, ["vm"], ["vm (2)"]) == said.replace("node vm is", "node vm (2) is")
+    assert with_names(said, ["vm", "vm"], ["vm (2)", "vm (3)"]) == said
+    assert with_names(said, ["vm"], []) == said
+
+
+@pytest.mark.parametrize(("began", "ended"), [(-40.0, -30.0), (-40.0, 10.0), (5.0, 2000.0), (45.0, 46.0)])
+def test_a_launcher_that_got_no_rank_makes_a_run_no_longer(tmp_path: Path, began: float, ended: float) -> None:
+    run = invent_run(tmp_path, failures=[Failure(17, 1)], steps=30)
+    before = reported(run)
+    path = run.folders[0] / "events.jsonl"
+    first = json.loads(path.read_text().splitlines()[0])
+    lines = [
+        {**first, "launcher": 999, "t_ns": first["t_ns"] + round(began * 1e9), "time": at(began)},
+        {"event": "warning", "t_ns": first["t_ns"] + round(ended * 1e9), "time": at(ended)},
+    ]
+    (run.folders[0] / "events-node0-999.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report = reported(run)
+    if began == -40.0 and ended == -30.0:  # a run of its own, in which nothing was started
+        assert (len(report.runs), report.seconds) == (2, pytest.approx(before.seconds + 40.0))
+        assert any(
+            "(pid 999) has started no rank: its 10.0 s are no part of the ledger" in note for note in report.notes
+        )
+        return
+    assert (report.seconds, report.began_at, report.began_epoch) == (
+        before.seconds,
+        before.began_at,
+        before.began_epoch,
+    )
+    assert report.runs == before.runs
+    assert report.ledger.entries == before.ledger.entries
+    assert report.seconds == pytest.approx(report.ledger.wall_seconds, abs=1e-6)
+    assert any("are no part of the ledger, nor of how long the run took" in note for note in report.notes)
+    assert {rank.spans[-1].end for rank in report.ranks} == {report.seconds}
+
+
+def at(seconds: float) -> str:
+    moment = datetime.fromtimestamp(EPOCH, timezone.utc) + timedelta(seconds=seconds)
+    return moment.isoformat(timespec="milliseconds")
+
+
+def test_a_page_says_which_length_is_which(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, ranks=2, nodes=2, failures=0, steps=10, own_folders=True)
+    shown = page(reported(run))
+    assert "<dt>lasted</dt>" in shown
+    assert "first launcher" not in shown
+    path = run.folders[1] / "events.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[0]["t_ns"] += 800_000_000
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report = reported(run)
+    assert report.seconds == pytest.approx(run.seconds, abs=1e-3)
+    assert report.ledger.wall_seconds == pytest.approx(run.seconds - 0.4, abs=1e-3)
+    shown = page(report)
+    assert f"<dt>lasted, mean of the ranks</dt><dd>{duration(run.seconds - 0.4)}" in shown
+    assert f", {duration(run.seconds)} from the first launcher&#x27;s begin to the last one&#x27;s end." in shown

@@ -11,6 +11,7 @@ _STORY = ("tests/launcher/reports/test_story.py",)
 _LIMITS = ("tests/launcher/reports/test_limits.py",)
 _RECOMMEND = ("tests/launcher/reports/test_recommend.py",)
 _GAPS = ("tests/launcher/reports/test_gaps.py",)
+_CHAINS = ("tests/launcher/reports/test_chains.py",)
 _NODES = ("tests/launcher/reports/test_lost_nodes.py",)
 _COMMAND = ("tests/launcher/reports/test_command.py",)
 _MISSING = ("tests/launcher/reports/test_missing_events.py",)
@@ -234,7 +235,7 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report shows a ledger as exact from which figures are missing",
         "launcher/reports/ledger.py",
-        "if story.runs_about else set()",
+        "if story.runs_about or story.lacks else set()",
         "if False else set()",
         ("tests/launcher/reports/test_missing_events.py",),
     ),
@@ -440,5 +441,33 @@ MUTANTS_OF_REPORTS = (
         "[number for number in run if launches[number].generations] or list(run)",
         "list(run)",
         _NODES,
+    ),
+    Mutant(
+        "a report leaves out a run that cannot be read, and does not say so",
+        "launcher/reports/build.py",
+        "unread = [each for folder in folders for each in unread_launchers(folder)]",
+        "unread: list[object] = []",
+        _CHAINS,
+    ),
+    Mutant(
+        "a report does not miss a run by its steps",
+        "launcher/reports/chains.py",
+        "begin > reached + 1",
+        "begin < 0",
+        _CHAINS,
+    ),
+    Mutant(
+        "a report takes what a killed launcher did unseen for another run",
+        "launcher/reports/chains.py",
+        "return known + math.ceil(unseen)",
+        "return known",
+        _CHAINS,
+    ),
+    Mutant(
+        "a report calls the time of a missing run that between runs",
+        "launcher/reports/places.py",
+        "other.is_begun_known and story.lacks.isdisjoint(runs)",
+        "other.is_begun_known",
+        _CHAINS,
     ),
 )

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 
 from launcher.reports import notes as remarks
 from launcher.reports.absences import may_have_gone_on
+from launcher.reports.chains import MissingRun, chain_of, unread_nodes
 from launcher.reports.completeness import with_gaps
 from launcher.reports.evidence import read_evidence
 from launcher.reports.folders import NoRunError
@@ -25,6 +26,7 @@ from launcher.reports.slow_ranks import find_logs, slow_ranks
 from launcher.reports.story import JobGeneration, Story, end_ns, put_together
 from launcher.reports.timeline import least_seconds, timeline
 from launcher.reports.troubles import incidents, last_of, near_misses, seen_at
+from launcher.reports.unread import unread_launchers
 
 __all__ = ["make_report"]
 
@@ -43,8 +45,10 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
     notes: list[str] = []
     launches = [launch for folder in folders for launch in read_launches(folder, notes)]
     launches.sort(key=lambda launch: launch.at(launch.began_ns))
+    unread = [each for folder in folders for each in unread_launchers(folder)]
     if not launches:
-        raise NoRunError("; ".join(notes) or f"no events can be read in {', '.join(folders)}")
+        whys = f" ({'; '.join(each.why for each in unread)})" if unread else ""
+        raise NoRunError("; ".join(notes) or f"no events can be read in {', '.join(folders)}{whys}")
     lives = read_lives(launches, _least_seconds(launches), notes)
     last_ns: dict[int, int] = {}
     for (number, _), ranks in lives.items():
@@ -54,24 +58,27 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
     evidence = read_evidence(folders, notes)
     launches = with_found(launches, lives, evidence, notes)
     story = with_gaps(put_together(launches, lives, evidence))
+    missing = chain_of(story, unread, folders)
+    story = story._replace(lacks=frozenset(each.before for each in missing))
     remarks.refuse_other_jobs(story)
     found = losses(story)
     accounts = account(story, found)
     troubles = incidents(story, evidence, accounts)
     seconds = story.seconds
     costs, rows = ledger(story, accounts), limits(story)
-    runs = tuple(_run(story, number) for number in range(len(story.runs)))
+    runs = [_run(story, number) for number in range(len(story.runs))]
     logs = [*straggler_logs, *(path for folder in folders for path in find_logs(folder))]
+    notes = [*map(remarks.of_a_missing_run, missing), *unread_nodes(story, unread), *notes]
     notes += remarks.notes(story, found)
     first = next(launch for number, launch in enumerate(launches) if story.takes_part(number))
-    return Report(
-        title=runs[0].name if len(runs) == 1 else f"{runs[0].name} and {len(runs) - 1} more",
+    report = Report(
+        title="",
         made_at=datetime.now().astimezone().isoformat(timespec="seconds"),
         began_at=_iso(first.at(first.began_ns)),
         began_epoch=story.epoch,
         seconds=seconds,
         is_running=any(run.is_running for run in runs),
-        runs=runs,
+        runs=tuple(runs),
         nodes=_nodes(story),
         generations=_generations(story, found, troubles),
         ranks=timeline(story, seconds),
@@ -82,6 +89,41 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
         ledger=costs,
         recommendations=recommendations(story, costs, rows),
         notes=tuple(dict.fromkeys(notes)),
+        lacks_runs=bool(missing),
+    )
+    return _with_runs(report, _in_their_places(runs, missing))
+
+
+def _in_their_places(runs: Sequence[Run], missing: Sequence[MissingRun]) -> list[tuple[int | None, Run]]:
+    """Return all runs that were named, also those of which nothing can be read; known ones with their index."""
+    placed: list[tuple[int | None, Run]] = []
+    for number in range(len(runs) + 1):
+        placed += [
+            (None, _unread_run(each.folder)) for each in missing if each.before == number and each.folder is not None
+        ]
+        placed += [(number, runs[number])] if number < len(runs) else []
+    return placed
+
+
+def _unread_run(folder: str) -> Run:
+    return Run(
+        *(os.path.basename(folder), (folder,), None, None, None, False, None, None, None, None, 0, 0, None),
+        is_about=True,
+        is_unread=True,
+    )
+
+
+def _with_runs(report: Report, placed: Sequence[tuple[int | None, Run]]) -> Report:
+    """Return a report with these runs, and all that names one by its index."""
+    runs = tuple(run for _, run in placed)
+    now_at = {before: index for index, (before, _) in enumerate(placed) if before is not None}
+    return report._replace(
+        title=runs[0].name if len(runs) == 1 else f"{runs[0].name} and {len(runs) - 1} more",
+        runs=runs,
+        nodes=tuple(each._replace(runs=tuple(now_at[run] for run in each.runs)) for each in report.nodes),
+        generations=tuple(each._replace(run=now_at[each.run]) for each in report.generations),
+        incidents=tuple(each._replace(run=now_at[each.run]) for each in report.incidents),
+        near_misses=tuple(each._replace(run=now_at[each.run]) for each in report.near_misses),
     )
 
 

@@ -205,7 +205,7 @@ def ledger(story: Story, accounts: Accounts) -> Ledger:
     by_place: dict[Place, dict[str, int]] = collections.defaultdict(lambda: collections.defaultdict(int))
     ranks: dict[Place, int] = {}
     # Where lines are missing, what is left may be taken for something else than it was.
-    about = {category.key for category in CATEGORIES} if story.runs_about else set()
+    about = {category.key for category in CATEGORIES} if story.runs_about or story.lacks else set()
     for entry in accounts.entries:
         by_place[entry.place][entry.key] += entry.ns
         if entry.rank is not None:

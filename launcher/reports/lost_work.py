@@ -68,7 +68,7 @@ def losses(story: Story) -> list[Loss]:
         is_counted = not _is_uncounted(story, generation)
         repeated = _repeated(story, generation, later)
         loss = _loss(story, generation, later)
-        is_about = loss.is_final and (generation.is_silent or generation.is_partial)
+        is_about = loss.is_final and bool(generation.is_silent or generation.is_partial or story.lacks)
         found.append(
             loss._replace(repeated=repeated, is_counted=is_counted, is_cut=generation.is_cut, is_about=is_about)
         )
@@ -192,7 +192,7 @@ def _repeated(story: Story, generation: JobGeneration, later: Sequence[JobGenera
 
 def is_count_about(story: Story) -> bool:
     """Return whether ranks may have done other iterations than those that are counted."""
-    return bool(story.runs_about) or any(
+    return bool(story.runs_about or story.lacks) or any(
         generation.is_partial or generation.is_silent or generation.is_done_about for generation in story.generations
     )
 

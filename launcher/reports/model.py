@@ -79,10 +79,11 @@ class Run(NamedTuple):
     """Of its folder."""
     folders: tuple[str, ...]
     """Log folders, one or one of each node."""
-    began: float
+    began: float | None
+    """None where nothing of it can be read (:attr:`is_unread`); so are the other times."""
     ended: float | None
     """None while it is going on, and where nobody has said that it ended (:attr:`is_running` tells which)."""
-    last_seen: float
+    last_seen: float | None
     """When the last line was written."""
     is_running: bool
     """No end was written, and a launcher of it lives, or lines are still being written."""
@@ -97,12 +98,20 @@ class Run(NamedTuple):
     nodes: int
     restarts: int
     """How many generations followed another one."""
-    began_at: str
+    began_at: str | None
     """Wall clock, ISO 8601 with the time zone."""
     nodes_lost: int = 0
     """On how many of its nodes the launcher has ended without a word, while others went on."""
     is_about: bool = False
     """Events of it are missing, or those of a node: its ranks, nodes and restarts are what the rest tells."""
+    is_unread: bool = False
+    """Its folder was named, and nothing in it can be read. It stands where it began, or last if that is not known."""
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took, or until its last line; None where that is not known."""
+        end = self.ended if self.ended is not None else self.last_seen
+        return None if self.began is None or end is None else end - self.began
 
 
 class Node(NamedTuple):
@@ -224,9 +233,17 @@ class Report(NamedTuple):
     recommendations: tuple[Recommendation, ...]
     notes: tuple[str, ...]
     """What could not be read, and what that means for the figures."""
+    lacks_runs: bool = False
+    """A run of the training is missing: its folder was not named, or nothing in it can be read. All counts are about
+    right only."""
+
+    @property
+    def is_about(self) -> bool:
+        """Whether there may have been more ranks, nodes, restarts and incidents than are known."""
+        return self.lacks_runs or any(run.is_about for run in self.runs)
 
 
 def wall_seconds(report: Report) -> float:
     """Return how long a story took; of one run, what the rows of its ledger add up to."""
-    is_one = len(report.runs) == 1 and bool(report.ledger.entries)
+    is_one = sum(not run.is_unread for run in report.runs) == 1 and bool(report.ledger.entries)
     return report.ledger.wall_seconds if is_one else report.seconds

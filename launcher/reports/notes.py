@@ -6,6 +6,7 @@ import collections
 import os
 from collections.abc import Iterator, Sequence
 
+from launcher.reports.chains import MissingRun
 from launcher.reports.completeness import failures_told
 from launcher.reports.folders import NoRunError
 from launcher.reports.formats import duration, rank_list
@@ -13,7 +14,7 @@ from launcher.reports.lost_work import Kept, Loss
 from launcher.reports.story import JobGeneration, Story, end_ns
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["notes", "refuse_other_jobs"]
+__all__ = ["notes", "of_a_missing_run", "refuse_other_jobs"]
 
 
 def refuse_other_jobs(story: Story) -> None:
@@ -32,6 +33,11 @@ def refuse_other_jobs(story: Story) -> None:
                         f"{seen[rank]} and {folder} are of two jobs that ran at the same time: rank {rank} of "
                         f"generation {generation.number} ran in both; report on one of them"
                     )
+
+
+def of_a_missing_run(missing: MissingRun) -> str:
+    """Say whence it is known that a run is missing, and what that means for the figures."""
+    return f"{missing.why}; the counts and the ledger are about right only"
 
 
 def notes(story: Story, found: Sequence[Loss]) -> Iterator[str]:
@@ -160,7 +166,7 @@ def _of_losses(story: Story, found: Sequence[Loss]) -> Iterator[str]:
             yield f"nothing has gone on from generation {generation.number}, and no save was noted: it may be lost"
         else:
             since = f"the save of iteration {loss.iteration}" if loss.kept is Kept.SAVE else "its begin"
-            why = _why_about(generation)
+            why = _why_about(story, generation)
             about = f", which is about right only: {why}" if loss.is_about else ""
             here = " in these folders" if loss.is_about else ""
             yield (
@@ -169,13 +175,15 @@ def _of_losses(story: Story, found: Sequence[Loss]) -> Iterator[str]:
             )
 
 
-def _why_about(generation: JobGeneration) -> str:
+def _why_about(story: Story, generation: JobGeneration) -> str:
     """Return why it is not known what was lost of a generation that nothing here has gone on from."""
     why = []
     if generation.is_silent:
         why.append("its last lines are missing, and a later save may be in them")
     if generation.is_partial:
         why.append("other nodes, whose folders are not here, may have gone on")
+    if story.lacks:
+        why.append("a run that is missing may have gone on")
     return "; ".join(why)
 
 

@@ -12,7 +12,7 @@ import hashlib
 import importlib.resources
 from collections.abc import Callable
 
-from launcher.reports.formats import clock, count, duration
+from launcher.reports.formats import UNKNOWN, clock, count, duration
 from launcher.reports.model import Report, Run, wall_seconds
 from launcher.reports.page_incidents import headline, incidents
 from launcher.reports.page_markup import Markup, Part, element, plain
@@ -72,6 +72,8 @@ def _state(report: Report) -> Markup:
     if report.is_running:
         return element("span", "still running", class_="badge running")
     last = report.runs[-1] if report.runs else None
+    if last is not None and last.is_unread:
+        return element("span", outcome(last), class_="badge close")
     if last is None or last.outcome is None:
         return element("span", "no end was written", class_="badge close")
     return element("span", outcome(last), class_="badge good" if last.exit_code == 0 else "badge culprit")
@@ -85,7 +87,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         (f"{'lasts until now' if report.is_running else 'lasted'}{mean}", duration(wall_seconds(report))),
         ("began", clock(report.began_at, report.began_epoch, 0.0)),
         ("restarts", restarts_of(report).partition(" ")[0]),
-        ("incidents", f"{'~' if any(run.is_about for run in report.runs) else ''}{count(len(report.incidents))}"),
+        ("incidents", f"{'~' if report.is_about else ''}{count(len(report.incidents))}"),
     ]
     if report.near_misses:
         facts.append(("near misses", count(len(report.near_misses))))
@@ -111,10 +113,10 @@ def _runs(runs: tuple[Run, ...]) -> Markup:
     rows = [
         (
             run.name,
-            run.began_at.replace("T", " ")[:19],
-            duration((run.ended if run.ended is not None else run.last_seen) - run.began),
-            f"{about}{count(run.world_size)} on {about}{count(run.nodes)}",
-            f"{about}{count(run.restarts)}",
+            UNKNOWN if run.began_at is None else run.began_at.replace("T", " ")[:19],
+            duration(run.seconds),
+            UNKNOWN if run.is_unread else f"{about}{count(run.world_size)} on {about}{count(run.nodes)}",
+            UNKNOWN if run.is_unread else f"{about}{count(run.restarts)}",
             outcome(run),
             run.why or "",
         )

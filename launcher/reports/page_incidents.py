@@ -8,6 +8,7 @@ from launcher.reports.formats import count, duration
 from launcher.reports.model import FoldedStack, Incident, Report, Suspect
 from launcher.reports.page_markup import Markup, Part, element
 from launcher.reports.page_words import blamed, ranks_phrase, some, what_happened
+from launcher.reports.phrases import cost_of
 
 __all__ = ["headline", "incidents"]
 
@@ -81,7 +82,7 @@ def _facts(incident: Incident, report: Report) -> Markup:
         ("in", f"{generation} of {report.runs[incident.run].name}" if several else generation),
         ("iteration", _iterations(incident.culprits)),
         ("past the limit", duration(incident.late_seconds) if incident.late_seconds is not None else None),
-        ("cost each rank", duration(incident.cost_seconds) if incident.cost_seconds is not None else None),
+        ("cost each rank", cost_of(report, incident)),
         ("done again", _repeated(incident.repeated, is_about=report.ledger.is_count_about)),
         ("action", incident.action or None),
         ("victims", ranks_phrase(incident.victims) if incident.victims else None),

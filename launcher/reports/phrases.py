@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from launcher.reports.formats import count, job_size, nodes_lost, restarts
-from launcher.reports.model import Limit, Report, Run
+from launcher.reports.formats import count, duration, job_size, nodes_lost, restarts
+from launcher.reports.model import Incident, Limit, Report, Run
 
-__all__ = ["observed", "outcome", "restarts_of", "size_of"]
+__all__ = ["cost_of", "observed", "outcome", "restarts_of", "size_of"]
+
+_OF_COSTS = ("lost_work", "detection", "stop", "rendezvous", "waiting", "start")
 
 
 def observed(limit: Limit) -> str:
@@ -15,6 +17,8 @@ def observed(limit: Limit) -> str:
 
 def outcome(run: Run) -> str:
     """Return how a run has ended, or that it goes on."""
+    if run.is_unread:
+        return "how it ended is not known"
     lost = f", {nodes_lost(run.nodes_lost)}" if run.nodes_lost else ""
     if run.is_running:
         return f"still running{lost}"
@@ -23,17 +27,21 @@ def outcome(run: Run) -> str:
     return f"{run.outcome}{f' (exit code {run.exit_code})' if run.exit_code is not None else ''}{lost}"
 
 
+def cost_of(report: Report, incident: Incident) -> str | None:
+    """Return what an incident has cost each rank; None where that is not known."""
+    if incident.cost_seconds is None:
+        return None
+    about = report.lacks_runs or any(e.is_about for e in report.ledger.entries if e.category.key in _OF_COSTS)
+    return f"{'~' if about else ''}{duration(incident.cost_seconds)}"
+
+
 def size_of(report: Report) -> str:
     """Return how many ranks ran on how many nodes; of several runs, the most."""
     known = [run.world_size for run in report.runs if run.world_size is not None]
     nodes = max((run.nodes for run in report.runs), default=0)
-    return job_size(max(known, default=None if report.runs else 0), nodes, is_about=_is_about(report))
+    return job_size(max(known, default=None if report.runs else 0), nodes, is_about=report.is_about)
 
 
 def restarts_of(report: Report) -> str:
     """Return how many restarts all runs had."""
-    return restarts(sum(run.restarts for run in report.runs), is_about=_is_about(report))
-
-
-def _is_about(report: Report) -> bool:
-    return any(run.is_about for run in report.runs)
+    return restarts(sum(run.restarts for run in report.runs), is_about=report.is_about)

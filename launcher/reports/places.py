@@ -71,7 +71,9 @@ def between_launches(story: Story) -> Iterator[Entry]:
                 gap_ns = other.began_ns - end_ns(one)
             else:
                 gap_ns = int((other.at(other.began_ns) - one.at(end_ns(one))) * NS_PER_SECOND)
-            key = "between_runs" if other.is_begun_known else "unknown"  # its first lines are missing
+            runs = range(story.run_of[former] + 1, story.run_of[later] + 1)
+            is_known = other.is_begun_known and story.lacks.isdisjoint(runs)
+            key = "between_runs" if is_known else "unknown"  # its first lines are missing, or a run before it
             before, after = set().union(*ranks[:index]), set().union(*ranks[index:])
             for local in sorted(before | after):
                 is_between = local in before and local in after

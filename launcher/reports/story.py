@@ -122,6 +122,8 @@ class Story(NamedTuple):
     """The runs and numbers of generations of which nothing is left."""
     runs_about: frozenset[int] = frozenset()
     """The runs in which more may have been than is known: lines of their events are missing."""
+    lacks: frozenset[int] = frozenset()
+    """Before which runs another one is missing; their number stands for one at the end."""
 
     def at(self, launch: int, t_ns: int) -> float:
         """Return seconds since the story's begin of a time on a launch's clock."""

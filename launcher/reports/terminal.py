@@ -17,7 +17,7 @@ from launcher.reports.formats import (
     signed_share,
 )
 from launcher.reports.model import Incident, Ledger, LedgerEntry, Report, Suspect, wall_seconds
-from launcher.reports.phrases import observed, outcome, restarts_of, size_of
+from launcher.reports.phrases import cost_of, observed, outcome, restarts_of, size_of
 
 __all__ = ["lines"]
 
@@ -66,7 +66,8 @@ def _head(report: Report) -> Iterator[str]:
     yield f"  {clock(report.began_at, report.began_epoch, 0.0)}, {duration(wall_seconds(report))}{steps}"
     if len(report.runs) > 1:
         for run in report.runs:
-            yield f"  {run.name}: {duration(run.last_seen - run.began)}, {outcome(run)}"
+            told = "nothing of it can be read" if run.is_unread else duration(run.seconds)
+            yield f"  {run.name}: {told}, {outcome(run)}"
 
 
 def _steps(costs: Ledger) -> str:
@@ -111,10 +112,10 @@ def _incidents(report: Report, width: int) -> Iterator[str]:
         return
     yield ""
     left = len(found) - _MOST_INCIDENTS
-    about = "~" if any(run.is_about for run in report.runs) else ""
+    about = "~" if report.is_about else ""
     yield f"INCIDENTS {about}{len(found)}" + (f", the last {_MOST_INCIDENTS} of them" if left > 0 else "")
     for incident in found[max(left, 0) :]:
-        cost = f", cost {duration(incident.cost_seconds)}" if incident.cost_seconds is not None else ""
+        cost = f", cost {told}" if (told := cost_of(report, incident)) is not None else ""
         said = f"{incident.number}. {duration(incident.at)} {incident.kind}{cost}: {_who(incident)}"
         yield from _wrapped(said, width, "  ", "     ", most=3)
         yield from _wrapped(f"why: {incident.why}", width, "     ", "     ", most=2)

@@ -270,9 +270,7 @@ def test_what_is_left_of_the_wall_time_of_a_machine_is_unknown_where_lines_are_m
         SimpleNamespace(boot=boot, file="events.jsonl", ended_ns=end, last_ns=end)
         for boot, end in zip(boots, (5, 7), strict=True)
     ]
-    story: Any = SimpleNamespace(
-        launches=launches, runs_about={0} if is_about else set(), at=lambda n, t_ns: float(t_ns)
-    )
+    story: Any = SimpleNamespace(launches=launches, runs_about={0} if is_about else set(), seconds=7.0)
     spent = [Entry(("node", 0), 0, 0, "start", 2_000_000_000), Entry(("node", 0), 0, 0, "productive", 4_500_000_000)]
     left = list(unaccounted(story, spent))
     assert [(entry.place, entry.key, entry.ns, entry.is_about) for entry in left] == [

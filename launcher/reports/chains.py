@@ -1,0 +1,184 @@
+"""Runs of a training that are missing from its story: nothing of them can be read, or their folders were not named.
+
+A run goes on from what one before it has done. Where it begins beyond all that is known to have been done, or from a
+state that none has noted as a save, there was another one in between.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from launcher.records.event_files import EVENTS, event_files
+from launcher.records.figures_log import FIGURES
+from launcher.reports.story import JobGeneration, Story
+from launcher.reports.unread import Unread
+from resilience_core.system.clock import NS_PER_SECOND
+
+__all__ = ["MissingRun", "chain_of", "unread_nodes"]
+
+_NUMBERED = re.compile(r"(.*?)(\d{1,18})", re.ASCII | re.DOTALL)
+_MOST_BESIDE = 5
+
+
+class MissingRun(NamedTuple):
+    """A run of which nothing is in the report."""
+
+    before: int
+    """The index of the first known run that began after it; their number where none is known to have."""
+    folder: str | None
+    """Its log folder, where that was named."""
+    why: str
+    """Whence it is known, as a sentence."""
+
+
+def unread_nodes(story: Story, unread: Sequence[Unread]) -> list[str]:
+    """Return what is to be said of the nodes of known runs of which nothing can be read."""
+    return [
+        f"{each.folder}: nothing of one of the nodes can be read ({each.why})"
+        for each in unread
+        if _is_of_a_known_run(story, each)
+    ]
+
+
+def chain_of(story: Story, unread: Sequence[Unread], folders: Sequence[str]) -> tuple[MissingRun, ...]:
+    """Return the runs that are missing from a story, in the order of time as far as that is known.
+
+    Args:
+        story: What was read.
+        unread: The launchers of which nothing could be read.
+        folders: All log folders that were named.
+    """
+    missing = [_missing(story, each) for each in unread if not _is_of_a_known_run(story, each)]
+    told = {each.before for each in missing}
+    missing += [gap for gap in _gaps(story, folders) if gap.before not in told]
+    return tuple(sorted(missing, key=lambda each: each.before))
+
+
+def _is_of_a_known_run(story: Story, unread: Unread) -> bool:
+    """Return whether a launcher is one of the nodes that a known run is known to lack, by the name of the run."""
+    name = os.path.basename(unread.folder)
+    return any(
+        generation.is_partial and os.path.basename(story.launches[member.launch].folder) == name
+        for generation, member in story.members
+    )
+
+
+def _missing(story: Story, unread: Unread) -> MissingRun:
+    runs = range(len(story.runs))
+    before = next((run for run in runs if _is_before(story, unread, run)), len(runs))
+    end = "" if before < len(runs) else ", nor how the training ended"
+    what = "the run" if unread.is_alone else "one of the launchers"
+    why = f"{unread.folder}: nothing of {what} in it can be read ({unread.why}), so it is not known what it did{end}"
+    return MissingRun(before, unread.folder, why)
+
+
+def _is_before(story: Story, unread: Unread, run: int) -> bool:
+    """Return whether a launcher is known to have ended before a run: by the number in its name, or by its files."""
+    first = story.launches[story.runs[run][0]]
+    own, other = _numbered(unread.folder), _numbered(first.folder)
+    if own is not None and other is not None and own[0] == other[0] and own != other:
+        return own[1] < other[1]
+    return unread.changed_epoch < first.at(first.began_ns)
+
+
+def _numbered(folder: str) -> tuple[str, int] | None:
+    """Return the name of a folder in two parts, of which the second is a number."""
+    match = _NUMBERED.fullmatch(os.path.basename(folder))
+    return (match[1], int(match[2])) if match is not None else None
+
+
+# ---- runs that were not named ----------------------------------------------------------------------------
+
+
+def _gaps(story: Story, folders: Sequence[str]) -> Iterator[MissingRun]:
+    for run in range(1, len(story.runs)):
+        beside = _beside(story, run, folders)
+        why = _why_one_is_missing(story, run)
+        which = f" (beside them, and not named: {beside})" if beside else ""
+        if why is not None:
+            yield MissingRun(run, None, f"{why}: a run between them is missing; name its log folder, too{which}")
+        elif beside:
+            one, other = _name(story, run - 1), _name(story, run)
+            why = f"between {one} and {other} there are runs that were not named, and may be of this training: {beside}"
+            yield MissingRun(run, None, why)
+
+
+def _why_one_is_missing(story: Story, run: int) -> str | None:
+    """Return what tells that there was another run before one; None where nothing does."""
+    earlier = [each for each in story.generations if each.run < run]
+    begun = (each for each in story.generations if each.run == run)
+    first = next((each for each in begun if each.first_iteration is not None or each.resumed_from is not None), None)
+    # Whoever counts anew, or has lost lines, may have come to any iteration.
+    if first is None or not earlier or any(launch.went_back for launch in story.launches) or _is_vague(earlier):
+        return None
+    name, resumed = _name(story, run), first.resumed_from
+    begin = first.first_iteration if first.first_iteration is not None else resumed
+    reached = max(map(_reached, earlier))
+    if begin is not None and begin > reached + 1:
+        return f"{name} began with iteration {begin}, and those before it are known to have come to {reached}"
+    saves = {save for each in earlier for save in _saves(each)}
+    is_told = resumed is None or any(resumed + shift in saves for shift in (-1, 0, 1))
+    if saves and not is_told and not any(each.is_silent for each in earlier):
+        return f"{name} went on from the state of iteration {resumed}, which none before it has noted as a save"
+    return None
+
+
+def _is_vague(generations: Iterable[JobGeneration]) -> bool:
+    """Return whether generations may have done more than is known of them."""
+    return any(
+        each.is_cut or each.is_partial or not all(member.lives for member in each.members) for each in generations
+    )
+
+
+def _saves(generation: JobGeneration) -> Iterator[int]:
+    return (save for member in generation.members for life in member.lives.values() for save in life.saves)
+
+
+def _reached(generation: JobGeneration) -> int:
+    """Return to which iteration a generation may have come; after its last line, too, where its launcher was killed."""
+    known = max([generation.iteration or 0, generation.done or 0, *_saves(generation)])
+    lives = [life for member in generation.members if member.is_silent for life in member.lives.values()]
+    unseen = 0.0
+    for life in lives:
+        if life.first_step_ns is not None and life.first_iteration is not None and life.iteration is not None:
+            age_ns = max(life.last_ns - life.first_step_ns, 1)
+            # A line is due each second, or in a thousandth of the age of a run.
+            late_ns = max(3 * NS_PER_SECOND, 3 * age_ns // 1000)
+            unseen = max(unseen, (life.iteration - life.first_iteration + 1) * late_ns / age_ns)
+    return known + math.ceil(unseen)
+
+
+def _name(story: Story, run: int) -> str:
+    return os.path.basename(story.launches[story.runs[run][0]].folder)
+
+
+def _beside(story: Story, run: int, folders: Sequence[str]) -> str:
+    """Return the names of log folders between those of a run and the one before, by number, that are not named."""
+    one, other = (story.launches[story.runs[each][0]].folder for each in (run - 1, run))
+    first, last = _numbered(one), _numbered(other)
+    if first is None or last is None or first[0] != last[0] or os.path.dirname(one) != os.path.dirname(other):
+        return ""
+    parent, found = os.path.dirname(one), list[tuple[int, str]]()
+    try:
+        names = os.listdir(parent)
+    except OSError:
+        return ""
+    for name in names:
+        own, path = _numbered(name), os.path.join(parent, name)
+        if own is None or own[0] != first[0] or not first[1] < own[1] < last[1] or path in folders:
+            continue
+        if _is_run(path):
+            found.append((own[1], name))
+    shown = [name for _, name in sorted(found)]
+    return ", ".join(shown[:_MOST_BESIDE]) + (f" and {left} more" if (left := len(shown) - _MOST_BESIDE) > 0 else "")
+
+
+def _is_run(path: str) -> bool:
+    try:
+        return not os.path.islink(path) and any(event_files(path, stem) for stem in (EVENTS, FIGURES))
+    except OSError:
+        return False

@@ -1,0 +1,91 @@
+"""Launchers of which nothing can be read: their files are empty, cut within the first line, or damaged throughout."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from launcher.records.event_files import EVENTS, FORMAT_VERSION, event_files, event_of
+from launcher.records.figures_log import FIGURES
+from launcher.records.format_versions import UnknownVersionError, check_version
+from resilience_core.system.plain_files import only_plain
+
+__all__ = ["Unread", "unread_launchers"]
+
+_HEAD = 1 << 16
+"""How much of a file without a whole line is looked at."""
+
+
+class Unread(NamedTuple):
+    """A launcher whose files are there, and tell nothing."""
+
+    folder: str
+    """The log folder."""
+    why: str
+    """What is wrong with each of its files."""
+    changed_epoch: float
+    """When one of them was written last, by the file system; copies may have that of the copy."""
+    is_alone: bool
+    """No other launcher has left anything that can be read in this folder."""
+
+
+def unread_launchers(folder: str) -> list[Unread]:
+    """Return the launchers of a log folder of which nothing can be read.
+
+    Args:
+        folder: The log folder.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    files: dict[str, dict[str, str | None]] = {}
+    for stem in (EVENTS, FIGURES):
+        for path in event_files(folder, stem):
+            if os.path.isfile(path):
+                own = files.setdefault(os.path.basename(path).removeprefix(stem), {})
+                own[path] = _why_unread(path)
+    found = []
+    for own in files.values():
+        whys = [f"{os.path.basename(path)} {why}" for path, why in own.items() if why is not None]
+        if len(whys) == len(own):
+            found.append(Unread(folder, " and ".join(whys), max(map(_changed, own)), len(files) == 1))
+    if found and len(found) == len(files):  # as of several nodes of one run
+        return [found[0]._replace(why=", ".join(each.why for each in found), is_alone=True)]
+    return found
+
+
+def _changed(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return float("inf")
+
+
+def _why_unread(path: str) -> str | None:
+    """Return what is wrong with a file of which no line can be read; None where one can."""
+    try:
+        with open(path, "rb", opener=only_plain) as file:
+            for event in _events(file):
+                check_version(path, event.get("version", 1), FORMAT_VERSION)
+                return None
+            file.seek(0)
+            head = file.read(_HEAD)
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+    except UnknownVersionError:
+        return "was written by another release"
+    if not head:
+        return "is empty"
+    if not head.strip(b"\0"):
+        return "holds zero bytes alone"
+    return "holds no line that can be read" if b"\n" in head else "ends within its first line"
+
+
+def _events(lines: Iterator[bytes]) -> Iterator[dict[str, object]]:
+    for line in lines:
+        if line.endswith(b"\n"):
+            try:
+                yield event_of(line.decode(errors="replace"))
+            except ValueError:
+                continue

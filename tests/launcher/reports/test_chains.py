@@ -1,0 +1,258 @@
+"""Reports of several runs of one training, of which one cannot be read or was not named: nothing is shown as exact."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from launcher.reports.as_json import as_json
+from launcher.reports.build import make_report
+from launcher.reports.folders import NoRunError
+from launcher.reports.model import Report
+from launcher.reports.page import page
+from launcher.reports.terminal import lines as text_of
+from tests.launcher.reports.invented_runs import EPOCH, Failure, InventedRun, invent_run, invent_runs
+
+COUNTS = re.compile(r"(\S+) ranks on (\S+) nodes?, (.*), (\S+) restarts?$", re.MULTILINE)
+STEPS = re.compile(r"; (\S+) steps kept, (\S+) done again")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:40])
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def zeroed(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def garbled(path: Path) -> None:
+    path.write_text("no line\n" * 3)
+
+
+def of_another_release(path: Path) -> None:
+    path.write_text(path.read_text().replace('"version": 1', '"version": 99'))
+
+
+def damage(run: InventedRun, how: Callable[[Path], None]) -> None:
+    for path in run.folders[0].glob("*.jsonl"):
+        how(path)
+
+
+def reported(*runs: InventedRun) -> Report:
+    report = make_report([str(folder) for run in runs for folder in run.folders])
+    assert sum(entry.seconds for entry in report.ledger.entries) == pytest.approx(report.ledger.wall_seconds)
+    return report
+
+
+def text(report: Report) -> str:
+    return "\n".join(text_of(report, 1000))
+
+
+def assert_nothing_is_exact(report: Report) -> None:
+    assert report.lacks_runs
+    assert all(entry.is_about for entry in report.ledger.entries)
+    shown = text(report)
+    for pattern in (COUNTS, STEPS):
+        found = pattern.search(shown)
+        assert found is not None
+        assert all(each.startswith("~") for each in found.groups() if each[-1].isdigit()), found[0]
+    assert re.search(r"^INCIDENTS ~\d", shown, re.MULTILINE)
+    assert all(f"cost {cost}".startswith("cost ~") for cost in re.findall(r"cost (\S+)", shown))
+    assert json.loads(as_json(report))["lacks_runs"] is True
+
+
+def assert_all_is_exact(report: Report) -> None:
+    assert not report.lacks_runs
+    assert "~" not in text(report)
+    assert not report.notes
+
+
+def test_a_whole_chain_is_exact(tmp_path: Path) -> None:
+    report = reported(*invent_runs(tmp_path, 3))
+    assert_all_is_exact(report)
+    assert [run.is_unread for run in report.runs] == [False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        (cut, "events.jsonl ends within its first line"),
+        (emptied, "events.jsonl is empty and figures.jsonl is empty"),
+        (zeroed, "events.jsonl holds zero bytes alone"),
+        (garbled, "events.jsonl holds no line that can be read"),
+        (of_another_release, "events.jsonl was written by another release"),
+    ],
+)
+def test_of_a_last_run_that_cannot_be_read_the_end_is_not_known(
+    tmp_path: Path, how: Callable[[Path], None], why: str
+) -> None:
+    runs = invent_runs(tmp_path, 3)
+    damage(runs[2], how)
+    report = reported(*runs)
+    assert_nothing_is_exact(report)
+    assert report.title == "run-0 and 2 more"
+    assert [(run.name, run.outcome, run.is_unread) for run in report.runs] == [
+        *(("run-0", "failed", False), ("run-1", "failed", False), ("run-2", None, True))
+    ]
+    assert (report.runs[2].began, report.runs[2].seconds, report.runs[2].world_size) == (None, None, None)
+    shown = text(report)
+    found = COUNTS.search(shown)
+    assert found is not None
+    assert found[3] == "how it ended is not known"
+    assert "  run-2: nothing of it can be read, how it ended is not known" in shown
+    note = next(note for note in report.notes if note.startswith(f"{runs[2].folders[0]}: nothing of the run in it"))
+    assert why in note
+    assert "nor how the training ended" in note
+    shown = page(report)
+    assert '<h1>run-0 and 2 more <span class="badge close">how it ended is not known</span>' in shown
+    assert '<th scope="row">run-2</th><td>unknown</td><td class="number">unknown</td><td>unknown</td>' in shown
+    with pytest.raises(NoRunError, match=r"no events can be read|left out"):
+        make_report([str(runs[2].folders[0])])
+
+
+@pytest.mark.parametrize("is_numbered", [True, False])
+def test_a_run_in_the_middle_that_cannot_be_read_is_in_its_place(tmp_path: Path, is_numbered: bool) -> None:
+    runs = invent_runs(tmp_path, 3)
+    damage(runs[1], emptied)
+    folders = [run.folders[0] for run in runs]
+    for path in folders[1].glob("*.jsonl"):
+        os.utime(path, (EPOCH + runs[0].seconds + 40.0,) * 2)
+    if not is_numbered:
+        folders[1] = folders[1].rename(tmp_path / "retried")
+    report = make_report([str(folder) for folder in folders])
+    assert_nothing_is_exact(report)
+    assert [run.is_unread for run in report.runs] == [False, True, False]
+    assert report.runs[-1].outcome == "succeeded"
+    assert ", succeeded (exit code 0), " in text(report)
+    assert {generation.run for generation in report.generations} == {0, 2}
+    assert {incident.run for incident in report.incidents} == {0, 2}
+    assert report.nodes[0].runs == (0, 2)
+    keys = {entry.category.key for entry in report.ledger.entries}
+    assert "between_runs" not in keys
+    assert "unknown" in keys
+    assert f'<th scope="row">{folders[1].name}</th><td>unknown</td>' in page(report)
+
+
+def test_a_first_run_that_cannot_be_read_comes_first(tmp_path: Path) -> None:
+    runs = invent_runs(tmp_path, 3)
+    damage(runs[0], zeroed)
+    report = reported(*runs)
+    assert_nothing_is_exact(report)
+    assert [run.is_unread for run in report.runs] == [True, False, False]
+    assert {generation.run for generation in report.generations} == {1, 2}
+    assert "between_runs" in {entry.category.key for entry in report.ledger.entries}
+
+
+def test_where_nothing_tells_when_a_run_was_the_end_is_not_known(tmp_path: Path) -> None:
+    runs = invent_runs(tmp_path, 3)
+    damage(runs[1], emptied)  # now, which is after all others
+    folder = runs[1].folders[0].rename(tmp_path / "retried")
+    report = make_report([str(runs[0].folders[0]), str(folder), str(runs[2].folders[0])])
+    assert [run.is_unread for run in report.runs] == [False, False, True]
+    assert "how it ended is not known" in text(report)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_run_that_was_not_named_is_missed_by_its_steps(tmp_path: Path, is_there: bool) -> None:
+    runs = invent_runs(tmp_path, 3)
+    if not is_there:
+        runs[1].folders[0].rename(tmp_path / "elsewhere")
+    report = reported(runs[0], runs[2])
+    assert_nothing_is_exact(report)
+    (note, *_) = report.notes
+    assert note.startswith("run-2 began with iteration 60, and those before it are known to have come to 33: a run")
+    assert ("(beside them, and not named: run-1)" in note) == is_there
+    assert [run.outcome for run in report.runs] == ["failed", "succeeded"]
+    assert "between_runs" not in {entry.category.key for entry in report.ledger.entries}
+
+
+def chained(parent: Path, resumed: Sequence[int | None], failed: Sequence[int]) -> list[InventedRun]:
+    """Return runs ``t-0``, ``t-1`` ... that each begin with a save and fail in an iteration; the last one ends."""
+    runs: list[InventedRun] = []
+    epoch, boot = EPOCH, 5_000.0
+    for number, (first, end) in enumerate(zip(resumed, failed, strict=True)):
+        is_last = number == len(failed) - 1
+        runs.append(
+            invent_run(
+                parent,
+                f"t-{number}",
+                failures=[] if is_last else [Failure(end, 0)],
+                steps=end if is_last else end + 1,
+                resumed_from=first,
+                ends_with="succeeded" if is_last else "failed",
+                goes_on=not is_last,
+                began_epoch=epoch,
+                boot_seconds=boot,
+            )
+        )
+        epoch, boot = epoch + runs[-1].seconds + 30.0, boot + runs[-1].seconds + 30.0
+    return runs
+
+
+def test_a_run_that_lies_between_those_that_were_named_may_be_missing(tmp_path: Path) -> None:
+    runs = chained(tmp_path, [None, 10, 10], [17, 18, 25])
+    assert_all_is_exact(reported(*runs))
+    report = reported(runs[0], runs[2])
+    assert_nothing_is_exact(report)
+    assert "between t-0 and t-2 there are runs that were not named, and may be of this training: t-1" in report.notes[0]
+    runs[1].folders[0].rename(tmp_path / "other-1")
+    assert_all_is_exact(reported(runs[0], runs[2]))  # nothing tells of it
+
+
+def test_a_state_that_no_run_has_noted_as_a_save_is_that_of_another(tmp_path: Path) -> None:
+    runs = chained(tmp_path, [None, 15], [17, 25])
+    report = reported(*runs)
+    assert_nothing_is_exact(report)
+    assert report.notes[0].startswith("t-1 went on from the state of iteration 15, which none before it has noted")
+    assert_all_is_exact(reported(*chained(tmp_path / "noted", [None, 10], [17, 25])))
+
+
+def test_what_a_killed_launcher_may_have_done_after_its_last_line_is_no_gap(tmp_path: Path) -> None:
+    for begin, is_missing in ((21, False), (60, True)):
+        runs = chained(tmp_path / str(begin), [None, begin], [19, begin + 5])
+        for name in ("events.jsonl", "figures.jsonl"):  # its last lines are missing, as of a machine that has failed
+            path = runs[0].folders[0] / name
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            until_ns = (5_000 + (runs[0].lives[0].seen or 0.0) - 0.5) * 1e9
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines if line["t_ns"] < until_ns))
+        report = reported(*runs)
+        assert report.lacks_runs == is_missing
+        assert report.ledger.is_count_about
+
+
+def test_a_launcher_of_a_known_folder_that_cannot_be_read_is_one_more_run(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=[Failure(17, 1)], steps=30)
+    for stem in ("events", "figures"):
+        (run.folders[0] / f"{stem}-node0-422.jsonl").touch()
+    report = reported(run)
+    assert_nothing_is_exact(report)
+    assert [each.is_unread for each in report.runs] == [False, True]
+    assert "nothing of one of the launchers in it can be read (events-node0-422.jsonl is empty and" in report.notes[0]
+    (run.folders[0] / "figures-node0-422.jsonl").unlink()
+    (run.folders[0] / "events-node0-422.jsonl").unlink()
+    assert not reported(run).lacks_runs
+
+
+@pytest.mark.parametrize("own_folders", [False, True])
+def test_a_node_that_cannot_be_read_is_no_run(tmp_path: Path, own_folders: bool) -> None:
+    run = invent_run(tmp_path, ranks=4, nodes=2, failures=[Failure(17, 1)], steps=30, own_folders=own_folders)
+    folders = [*run.folders]
+    if own_folders:  # of one name, as with an --rdzv-id
+        for number, folder in enumerate(folders):
+            (tmp_path / f"n{number}").mkdir()
+            folders[number] = folder.rename(tmp_path / f"n{number}" / "digits")
+    for path in folders[1].glob("*.jsonl") if own_folders else folders[0].glob("*node1*.jsonl"):
+        emptied(path)
+    report = make_report([str(folder) for folder in folders])
+    assert f"{folders[-1]}: nothing of one of the nodes can be read (" in report.notes[0]
+    assert [each.is_unread for each in report.runs] == [False]
+    assert (report.runs[0].outcome, report.is_about, report.ledger.is_count_about) == ("succeeded", True, True)

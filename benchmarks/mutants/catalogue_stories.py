@@ -102,14 +102,14 @@ MUTANTS_OF_STORIES = (
     ),
     _mutant(
         "what a group of exceptions holds does not count",
-        "incidents/rules_of_exits",
+        "incidents/error_kinds",
         '_CAUSE = re.compile(r"^(?: +\\| )?',
         '_CAUSE = re.compile(r"^',
         _HANGS,
     ),
     _mutant(
         "a wait within torch.distributed is one for a disk",
-        "incidents/rules_of_exits",
+        "incidents/error_kinds",
         "    return _ends_a_wait(error) and not _is_of_communication(error)\n",
         "    return _ends_a_wait(error)\n",
         _ATTRIBUTION,
@@ -411,7 +411,7 @@ MUTANTS_OF_STORIES = (
     _mutant(
         "a crash is told beside a kill",
         "incidents/job_attribution",
-        "named = _killed_first(sure) or named",
+        "named = _died_first(sure) or named",
         "pass",
         _ATTRIBUTION,
     ),
@@ -635,15 +635,15 @@ MUTANTS_OF_STORIES = (
     _mutant(
         "an exception is a fact though a rank of another node is stopped",
         "incidents/job_attribution",
-        'if e.state == "T" and e.exit_code is None]:\n',
-        "if False]:\n",
+        "        named = _stopped_beside(named, sure, accounts) or named\n",
+        "",
         _ATTRIBUTION,
     ),
     _mutant(
         "one that has ended counts as stopped",
-        "incidents/job_attribution",
-        'if e.state == "T" and e.exit_code is None]:\n',
-        'if e.state == "T"]:\n',
+        "incidents/rules_of_hangs",
+        'return e.state == "T" and e.exit_code is None',
+        'return e.state == "T"',
         _ATTRIBUTION,
     ),
 )

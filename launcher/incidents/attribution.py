@@ -26,6 +26,7 @@ from launcher.incidents.rules_of_hangs import (
     is_behind,
     is_busy_alone,
     is_overdue_alone,
+    is_stopped,
     not_begun,
     outside_collectives,
     stands_apart,
@@ -53,7 +54,7 @@ def attribute(group: Group, *, has_others: bool = False) -> Attribution:
         known = attribute(calm, has_others=has_others)
         return known._replace(why=f"{known.why}; {len(upset)} ranks failed or ended{AFTER_ASKING}")
     if (blame := died_or_raised(group, has_others)) is not None:
-        return blame
+        return _stopped_beside(blame, group) or blame
     for rule in (cannot_run, hangs_in_kernel, left_early):
         if (blame := rule(group)) is not None:
             return blame
@@ -80,6 +81,19 @@ def attribute(group: Group, *, has_others: bool = False) -> Attribution:
 
 def _how_it_failed(e: Evidence) -> tuple[str, str] | int | None:
     return e.error[:2] if e.error is not None and not e.has_lost_a_thread else e.exit_code
+
+
+def _stopped_beside(blame: Attribution, group: Group) -> Attribution | None:
+    """Name ranks that are stopped where others raised or exited, which may have given them up; nobody dies of that."""
+    named = [e for e in group if e.local_rank in blame.local_ranks]
+    stopped = [e for e in group if is_stopped(e)]
+    if not stopped or any(e.fatal_signal is not None or e.asking_signal is not None for e in named):
+        return None
+    why = blame.why.removeprefix("likely: ").partition(";")[0]
+    who = "another rank" if len(named) == 1 else "others"
+    return Attribution(
+        ranks_of(stopped), f"likely: the process is stopped (SIGSTOP); not certain, since {who} failed: {why}"
+    )
 
 
 def _lost_a_thread(group: Group) -> Attribution | None:

@@ -12,11 +12,12 @@ import signal
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from launcher.incidents.attributed import PERHAPS_FOR_ANOTHER, SEVERAL_RAISED_IT, Attribution, hedged
+from launcher.incidents.attributed import PERHAPS_FOR_ANOTHER, SEVERAL_RAISED_IT, Attribution, hedged, ranks_of
 from launcher.incidents.attribution import attribute
+from launcher.incidents.error_kinds import gave_up
 from launcher.incidents.node_accounts import Failures, NodeAccount, failure_of_its_own, named_by
-from launcher.incidents.rules_of_exits import BEFORE, NOT_ENDED, gave_up, left_early
-from launcher.incidents.rules_of_hangs import cannot_run, outside_collectives
+from launcher.incidents.rules_of_exits import BEFORE, NOT_ENDED, left_early
+from launcher.incidents.rules_of_hangs import cannot_run, is_stopped, outside_collectives
 from launcher.processes.evidence import Evidence
 
 __all__ = ["JobAttribution", "attribute_job"]
@@ -62,14 +63,12 @@ def attribute_job(
         return stuck._replace(why=f"{_as_likely(stuck.why)}; not certain, since {_each(own)}") if own else stuck
     if sure:
         named = _first_of([each for each in first if each in sure or _may_be_first(each, sure)])
-        named = _killed_first(sure) or named
+        named = _died_first(sure) or named
         if gone := [each for each in first if each not in sure and _has_exited(each)]:
             named = _beside_exits(named, sure, gone)
         if any(account.incident.kind == "hang" for account in accounts):
             named = named._replace(why=_as_likely(named.why))  # it may have failed because of whoever hangs
-        if stopped := [e.local_rank for a in accounts for e in a.evidence() if e.state == "T" and e.exit_code is None]:
-            beside = f"rank {', '.join(map(str, stopped))} is stopped (SIGSTOP)"
-            named = named._replace(why=f"{_as_likely(named.why)}; not certain, since {beside}")
+        named = _stopped_beside(named, sure, accounts) or named
         if silent and all(account.was_told for account, _ in sure):
             named = named._replace(why=f"{_as_likely(named.why)}; not certain, since {_unheard(silent)}")
         return named._replace(why=_beside_lost(named.why, lost)) if lost else named
@@ -196,15 +195,16 @@ def _has_exited(doubtful: tuple[NodeAccount, Attribution]) -> bool:
 
 
 def _beside_exits(named: JobAttribution, sure: Failures, gone: Failures) -> JobAttribution:
-    """Return an attribution to ranks that have crashed as likely: one that has exited elsewhere may have been first.
+    """Return an attribution to ranks that have crashed or raised as likely: one that has exited may have been first.
 
-    Ranks crash in what they take down once they have lost a peer, which is rare, and theirs have surely done so where
-    one on its node has crashed after it, and in the same way.
+    A script may raise anything when it has lost a peer, and crash in what it takes down; it has surely crashed for that
+    where one on the node of the peer has crashed after it, and in the same way. Nobody is killed for that.
     """
-    crashes = {e.exit_code for each in sure for e in named_by(*each) if _has_crashed(e)}
-    if not crashes or any(not _has_crashed(e) for each in sure for e in named_by(*each)):
+    ends = [e for each in sure for e in named_by(*each)]
+    if any(_was_killed(e) or e.asking_signal is not None for e in ends):
         return named
-    for account, how in gone:
+    crashes = {e.exit_code for e in ends if _has_crashed(e)}
+    for account, how in gone if len(crashes) == 1 and all(map(_has_crashed, ends)) else ():
         after = {e.exit_code for e in account.evidence() if e.local_rank not in how.local_ranks and _has_crashed(e)}
         if crashes <= after:
             return JobAttribution(how.local_ranks, (), f"{_as_likely(how.why)}; not certain, since {_each(sure)}")
@@ -215,14 +215,35 @@ def _has_crashed(e: Evidence) -> bool:
     return e.fatal_signal not in (None, signal.SIGKILL)
 
 
-def _killed_first(sure: Failures) -> JobAttribution | None:
-    """Name ranks that were killed before those that have crashed: nobody is killed for what another rank does."""
-    killed = [each for each in sure if all(e.exit_code == -signal.SIGKILL for e in named_by(*each))]
-    crashed = [each for each in sure if each not in killed]
-    if not killed or not crashed or any(not _has_crashed(e) for each in crashed for e in named_by(*each)):
+def _stopped_beside(named: JobAttribution, sure: Failures, accounts: Sequence[NodeAccount]) -> JobAttribution | None:
+    """Name ranks that are stopped where others raised or exited, which may have given them up; nobody dies of that."""
+    stopped = [e for account in accounts for e in account.evidence() if is_stopped(e)]
+    if not stopped:
         return None
-    named = _first_of(killed)
-    return named._replace(why=f"{_as_likely(named.why)}; not certain, since {_each(crashed)}")
+    if any(e.fatal_signal is not None or e.asking_signal is not None for each in sure for e in named_by(*each)):
+        beside = f"rank {', '.join(str(e.local_rank) for e in stopped)} is stopped (SIGSTOP)"
+        return named._replace(why=f"{_as_likely(named.why)}; not certain, since {beside}")
+    why = f"likely: the process is stopped (SIGSTOP); not certain, since {_each(sure)}"
+    return JobAttribution(ranks_of(stopped), (), why)
+
+
+def _died_first(sure: Failures) -> JobAttribution | None:
+    """Name ranks that were killed before those that have crashed, and both before those that have failed otherwise.
+
+    Nobody is killed for what another rank does, and few crash for that; what a script raises when it has lost a peer is
+    anything.
+    """
+    for has_died_so in (_was_killed, _has_crashed):
+        died = [each for each in sure if all(map(has_died_so, named_by(*each)))]
+        others = [each for each in sure if each not in died]
+        if died and others:
+            named = _first_of(died)
+            return named._replace(why=f"{_as_likely(named.why)}; not certain, since {_each(others)}")
+    return None
+
+
+def _was_killed(e: Evidence) -> bool:
+    return e.exit_code == -signal.SIGKILL
 
 
 def _lost_phrase(lost: Sequence[str], why: str, own: Failures, accounts: Sequence[NodeAccount]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import signal
 
 from launcher.incidents.attributed import (
@@ -18,10 +17,10 @@ from launcher.incidents.attributed import (
     has_subgroups,
     ranks_of,
 )
+from launcher.incidents.error_kinds import may_be_of_another
 from launcher.processes.evidence import Evidence
-from resilience_core.protocol.error_record import ErrorRecord
 
-__all__ = ["BEFORE", "NOT_ENDED", "died_or_raised", "gave_up", "left_early"]
+__all__ = ["BEFORE", "NOT_ENDED", "died_or_raised", "left_early"]
 
 _OF_A_SHELL = 128
 """A shell ends with this plus the number of the signal that has ended its command."""
@@ -29,33 +28,8 @@ BEFORE = " before any other failure was seen"
 NOT_ENDED = ", and has not ended yet"
 
 
-# What torch raises while ranks communicate tells of another rank more often than not: the one that checks raises it.
-_OF_COMMUNICATION = re.compile(r"torch/(distributed|nn/parallel)/")
-
-
-_FRAME = re.compile(r'^(?: +\| )?  File "([^"]*)", line \d+, in ', re.MULTILINE)
-
-
-_GIVES_UP = {
-    "BrokenPipeError",
-    "ConnectionAbortedError",
-    "ConnectionError",
-    "ConnectionRefusedError",
-    "ConnectionResetError",
-    "EOFError",
-    "TimeoutError",
-    "_queue.Empty",
-    "concurrent.futures._base.TimeoutError",  # Python 3.10
-    "asyncio.exceptions.TimeoutError",
-    "http.client.IncompleteRead",
-    "http.client.RemoteDisconnected",
-    "multiprocessing.context.TimeoutError",
-    "subprocess.TimeoutExpired",
-    "urllib.error.URLError",
-}
-
-
-_CAUSE = re.compile(r"^(?: +\| )?([\w.]+)(?::|$)", re.MULTILINE)
+_AT_ONCE_NS = 20_000_000
+"""How soon after an exception the end of a rank that had caused it is noticed, unless the machine is busy."""
 
 
 def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
@@ -77,8 +51,46 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
             return _of_exits([*exited, *deaths], group, has_others)
         return _of_deaths(first, deaths)
     if raised:
-        return _of_exceptions(raised, group, has_others)
+        if gone := _gone_in_the_midst(group, raised):
+            why = f"ended with 0 in section '{gone[0].open_sections[-1]}'"
+            return _doubted(Attribution(ranks_of(gone), why), f"another rank raised {_kinds(raised)}")
+        found = _of_exceptions(raised, group, has_others)
+        if not exited or not _may_be_before(exited[0], raised):
+            return found
+        if exited[0].ended_ns < _when_raised(raised[0]) + _AT_ONCE_NS:
+            found = _of_exits(exited, group, has_others)
+            return _doubted(found, f"another rank raised {_kinds(raised)}")
+        return _doubted(found, "another rank has ended without an exception on record")
     return _of_exits(exited, group, has_others) if exited else None
+
+
+def _may_be_before(exited: Evidence, raised: Group) -> bool:
+    """Return whether a rank may have exited before others raised: its end was noticed before, or soon after that.
+
+    What they raise may be how a script gives up that has lost its peer. Nobody loses one that has raised before that
+    one takes down its process group, which is some time after, or has ended.
+    """
+    if not exited.ended_ns or any(0 < e.ended_ns < exited.ended_ns for e in raised):
+        return False
+    return exited.ended_ns - NOTICED_LATE_NS < _when_raised(raised[0])
+
+
+def _gone_in_the_midst(group: Group, raised: Group) -> list[Evidence]:
+    """Return who has ended with 0 in a section, which nobody does properly, when others raised."""
+    end_ns = _when_raised(raised[0]) + NOTICED_LATE_NS
+    return [e for e in group if e.exit_code == 0 and 0 < e.ended_ns < end_ns and e.open_sections and e.is_monitored]
+
+
+def _doubted(found: Attribution, why: str) -> Attribution:
+    """Return an attribution as likely, for one more reason where it is so already."""
+    so_far, _, reason = found.why.removeprefix("likely: ").partition("; not certain, since ")
+    so_far = so_far.replace(BEFORE, "")
+    reason = "" if PERHAPS_FOR_ANOTHER.endswith(reason) else reason  # that is what is told now
+    return found._replace(why=f"likely: {so_far}; not certain, since {f'{reason}, and ' if reason else ''}{why}")
+
+
+def _kinds(raised: Group) -> str:
+    return " and ".join(sorted({e.error.type for e in raised if e.error is not None}))
 
 
 def _exited_by_themselves(group: Group, deaths: Group) -> list[Evidence]:
@@ -131,9 +143,9 @@ def _of_exceptions(raised: Group, group: Group, has_others: bool) -> Attribution
     same = [e for e in raised if e.error is not None and e.error[:2] == first.error[:2]]
     why = AFTER_ASKING if all(e.may_be_upset for e in same) else ""
     peers = [e for e in group if e is not first]
-    likely = "likely: " if (peers or has_others) and _may_be_of_another(first.error) else ""
+    likely = "likely: " if (peers or has_others) and may_be_of_another(first.error) else ""
     why += PERHAPS_FOR_ANOTHER if likely else ""
-    if len(same) > 1 and has_others and not likely:
+    if len(same) > 1 and (has_others or len(same) < len(group)) and not likely:
         likely, why = "likely: ", why + SEVERAL_RAISED_IT
     if len(same) > 1:
         return Attribution(ranks_of(same), f"{likely}{len(same)} ranks raised the same {first.error.type}{why}")
@@ -171,26 +183,6 @@ def _of_exits(ended: Group, group: Group, has_others: bool) -> Attribution:
         likely = "likely: "
         why += f"; not certain, since a shell around it ends so where {behind} has ended the training"
     return Attribution((first.local_rank,), f"{likely}ended {others}, without an exception on record{why}")
-
-
-def _may_be_of_another(error: ErrorRecord) -> bool:
-    """Return whether a rank also raises it for what another one does, such as a wait that ended."""
-    return _is_of_communication(error) or _ends_a_wait(error)
-
-
-def gave_up(error: ErrorRecord) -> bool:
-    """Return whether a wait has ended with it that need not have been one for another rank: for a disk or a server."""
-    return _ends_a_wait(error) and not _is_of_communication(error)
-
-
-def _is_of_communication(error: ErrorRecord) -> bool:
-    frames = _FRAME.findall(error.traceback)
-    in_communication = bool(frames) and _OF_COMMUNICATION.search(frames[-1]) is not None
-    return in_communication or error.type.startswith("torch.distributed.")
-
-
-def _ends_a_wait(error: ErrorRecord) -> bool:
-    return error.type in _GIVES_UP or not _GIVES_UP.isdisjoint(_CAUSE.findall(error.traceback))
 
 
 def _failed_by(e: Evidence, time_ns: int) -> bool:

@@ -14,6 +14,7 @@ from launcher.incidents.attributed import (
     ranks_of,
     times_phrase,
 )
+from launcher.processes.evidence import Evidence
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "is_behind",
     "is_busy_alone",
     "is_overdue_alone",
+    "is_stopped",
     "not_begun",
     "outside_collectives",
     "stands_apart",
@@ -48,6 +50,11 @@ def cannot_run(group: Group) -> Attribution | None:
     if doubt:
         return Attribution(ranks_of(stopped), f"likely: the process is {by}; not certain, since {doubt}")
     return Attribution(ranks_of(stopped), f"the process is {by}")
+
+
+def is_stopped(e: Evidence) -> bool:
+    """Return whether a rank lives and is stopped by a signal, for longer than any tracer that takes its stack."""
+    return e.state == "T" and e.exit_code is None
 
 
 def hangs_in_kernel(group: Group) -> Attribution | None:

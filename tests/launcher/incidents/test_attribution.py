@@ -170,6 +170,73 @@ def test_who_crashes_after_another_has_ended_is_a_victim(
         assert re.search(f"^{why}", blame.why), blame.why
 
 
+AT = OWN.at_ns
+RAISED = {"error": OWN}
+
+
+@pytest.mark.parametrize(
+    ("gone", "raised", "is_gone_named", "why"),
+    [
+        # Whoever loses a peer raises at once, a moment before the end of the peer is noticed.
+        (
+            {"exit_code": 9, "ended_ns": AT + S // 500},
+            RAISED,
+            True,
+            "likely: ended .*, since another rank raised Value",
+        ),
+        ({"exit_code": 9, "ended_ns": AT - S}, RAISED, True, "likely: ended .*another rank raised ValueError"),
+        ({"exit_code": -6, "ended_ns": AT - S // 500}, RAISED, True, "likely: ended .*another rank raised ValueError"),
+        (
+            {"exit_code": 9, "ended_ns": AT + S // 20},
+            RAISED,
+            False,
+            "likely: raised ValueError.* another rank has ended",
+        ),
+        (
+            {"exit_code": 9, "ended_ns": AT + S},
+            RAISED,
+            False,
+            "raised ValueError before any other failure was seen, and",
+        ),
+        (
+            {"exit_code": 9, "ended_ns": AT + S // 500},
+            {**RAISED, "exit_code": 1, "ended_ns": AT + 1},
+            False,
+            "raised ValueError before any other failure was seen$",
+        ),
+        (
+            {"exit_code": 0, "has_left": True, "ended_ns": AT + S // 500, "open_sections": ("step",)},
+            RAISED,
+            True,
+            "likely: ended with 0 in section 'step'; not certain, since another rank raised ValueError$",
+        ),
+        ({"exit_code": 0, "has_left": True, "ended_ns": AT}, RAISED, False, "raised ValueError before any other"),
+        (
+            {"state": "T"},
+            RAISED,
+            True,
+            "likely: the process is stopped .SIGSTOP.; not certain, since another .* raised",
+        ),
+        ({"state": "T"}, {"exit_code": 5, "ended_ns": S}, True, "likely: the process is stopped .* ended by itself"),
+        ({"state": "T"}, {"exit_code": -9, "ended_ns": S}, False, "killed by SIGKILL$"),
+    ],
+)
+def test_what_a_rank_raises_may_be_how_it_gives_up_one_that_has_ended_or_is_stopped(
+    gone: dict[str, Any], raised: dict[str, Any], is_gone_named: bool, why: str
+) -> None:
+    for group in ([rank(0, **gone), rank(1, **raised)], [rank(1, **raised), rank(0, **gone), rank(2)]):
+        blame = attribute(group)
+        assert blame.local_ranks == (0 if is_gone_named else 1,), blame
+        assert re.search(f"^{why}", blame.why), blame.why
+
+
+def test_what_several_raise_is_likely_while_another_rank_lives() -> None:
+    several = [rank(n, error=OWN._replace(at_ns=OWN.at_ns + n), exit_code=1) for n in range(3)]
+    blame = attribute([*several, rank(3)])
+    assert blame.local_ranks == (0, 1, 2)
+    assert blame.why.startswith("likely: 3 ranks raised the same ValueError; not certain, since what several ranks")
+
+
 def test_an_exception_long_before_the_last_end_is_before_a_death_that_is_still_to_be_noticed() -> None:
     """Who lost that rank crashes in what it takes down."""
     raised = rank(0, error=OWN, exit_code=1, ended_ns=OWN.at_ns + S)
@@ -358,9 +425,8 @@ def test_who_raised_last_is_not_said_to_have_raised_before_the_others() -> None:
     """A peer may lose the connection to a rank that shuts its group down and raises afterwards."""
     later = LOST_A_PEER._replace(at_ns=OWN.at_ns + 1)
     assert "before any other" in attribute([rank(0, error=OWN), rank(1, error=later)]).why
-    for other in (rank(1, error=LOST_A_PEER._replace(at_ns=OWN.at_ns - S)), rank(1, exit_code=3, ended_ns=S)):
-        blame = attribute([rank(0, error=OWN, exit_code=1), other])
-        assert blame == ((0,), "raised ValueError")
+    blame = attribute([rank(0, error=OWN, exit_code=1), rank(1, error=LOST_A_PEER._replace(at_ns=OWN.at_ns - S))])
+    assert blame == ((0,), "raised ValueError")
 
 
 @pytest.mark.parametrize(("asked_ns", "is_told"), [(0, False), (OWN.at_ns - 1, True), (OWN.at_ns + 1, False)])

@@ -198,6 +198,23 @@ def test_who_was_killed_is_named_before_who_has_crashed_on_another_node() -> Non
     assert found.why == "likely: killed by SIGKILL; not certain, since rank 0 on node a: killed by SIGSEGV"
 
 
+def test_an_exception_is_no_fact_where_a_rank_of_another_node_has_exited_by_itself() -> None:
+    """It may be how its script gives up a peer that it has lost."""
+    gone = account("b", (2, {"exit_code": 9, "ended_ns": 60}), (3, {}), kind="failure")
+    found = attribute_job([account("a", (0, {"error": OWN, "exit_code": 1, "ended_ns": 60}), (1, {})), gone])
+    assert found.ranks == (0,)
+    assert found.why.startswith("likely: raised ValueError")
+    assert "; not certain, since rank 2 on node b: ended by itself, without an exception on record" in found.why
+
+
+@pytest.mark.parametrize(("code", "how"), [(-9, "SIGKILL"), (-11, "SIGSEGV")])
+def test_who_has_died_is_named_before_who_raised_on_another_node(code: int, how: str) -> None:
+    died = account("b", (2, {}), (3, {"exit_code": code, "ended_ns": 60}), kind="failure")
+    found = attribute_job([account("a", (0, {"error": OWN}), (1, {}), kind="failure"), died])
+    assert found.ranks == (3,)
+    assert found.why.startswith(f"likely: killed by {how}; not certain, since rank 0 on node a: raised ValueError")
+
+
 def test_a_rank_that_was_getting_on_holds_nobody_up() -> None:
     """A job whose ranks have nothing to do with each other: one exits, and the other is in its next step."""
     gone = account("a", (0, {"exit_code": 1, "ended_ns": 60}), kind="failure")
@@ -256,7 +273,8 @@ def test_the_same_exception_on_two_nodes_is_one_whether_or_not_the_process_has_e
 
 def test_of_two_failures_that_nothing_orders_both_are_told_as_likely() -> None:
     one = {"error": OWN._replace(type="KeyError"), "exit_code": 1, "ended_ns": 9}
-    found = attribute_job([account("a", (0, {"exit_code": -11, "ended_ns": 1})), account("b", (2, one))])
+    other = {"error": OWN, "exit_code": 1, "ended_ns": 1}
+    found = attribute_job([account("a", (0, other)), account("b", (2, one))])
     assert found.ranks == (0, 2)
     assert found.why.startswith("likely: 2 nodes failed by themselves, and it cannot be told which came first (node a:")
 
@@ -586,11 +604,15 @@ def test_who_exits_and_lets_its_peers_end_with_0_is_told_as_that() -> None:
     assert found.why.startswith("likely: ended by itself, without an exception on record")
 
 
-def test_an_exception_beside_a_rank_that_is_stopped_on_another_node_is_likely() -> None:
+def test_a_rank_that_is_stopped_is_named_before_one_that_raised_on_another_node() -> None:
+    """It may have given up the stopped one."""
     raised = account("a", (0, {"error": OWN, "exit_code": 1}), (1, WAITS), kind="failure")
     found = attribute_job([raised, account("b", (2, {"state": "T"}), (3, WAITS), was_told=True)])
+    assert found.ranks == (2,)
+    assert found.why.startswith("likely: the process is stopped (SIGSTOP); not certain, since rank 0 on node a: raised")
+    killed = account("a", (0, {"exit_code": -9, "ended_ns": 60}), (1, WAITS), kind="failure")
+    found = attribute_job([killed, account("b", (2, {"state": "T"}), (3, WAITS), was_told=True)])
     assert found.ranks == (0,)
-    assert found.why.startswith("likely: raised ValueError")
-    assert found.why.endswith("; not certain, since rank 2 is stopped (SIGSTOP)")
+    assert found.why == "likely: killed by SIGKILL; not certain, since rank 2 is stopped (SIGSTOP)"
     ended = {"state": "T", "exit_code": 1, "error": LOST_A_PEER}
     assert attribute_job([raised, account("b", (2, ended), was_told=True)]).why.startswith("raised ValueError")

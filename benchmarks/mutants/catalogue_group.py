@@ -1032,6 +1032,20 @@ MUTANTS_OF_THE_GROUP = (
         ("tests/launcher/workers/test_tee.py",),
     ),
     Mutant(
+        "long lines of several ranks are written at the same time",
+        "launcher/workers/tee.py",
+        "with self._waiting(), self._turn:",
+        "with self._waiting():",
+        ("tests/launcher/workers/test_tee.py",),
+    ),
+    Mutant(
+        "what a pipe without a buffer does not take is lost",
+        "launcher/workers/tee.py",
+        "left = left[binary.write(left) or 0 :]",
+        "left = left[:0] if binary.write(left[:70000]) else left",
+        ("tests/launcher/workers/test_tee.py",),
+    ),
+    Mutant(
         "an error of a copy that was left is not told",
         "launcher/workers/tee.py",
         "    _left[:] = still\n    _tell_failures(over)\n",

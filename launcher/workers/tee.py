@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import logging
 import os
 import re
 import select
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -28,8 +28,6 @@ from torch.distributed.elastic.multiprocessing.tail_log import TailLog
 from launcher.records.console import announce
 
 __all__ = ["ByteTail", "finish_copies", "keep_bytes"]
-
-logger = logging.getLogger(__name__)
 
 _CHUNK = 1 << 16
 _LINE = 1 << 20
@@ -58,11 +56,26 @@ def keep_bytes(context: object) -> None:
                 each.__class__ = ByteTail
 
 
+_turns: dict[object, threading.Lock] = {}
+"""By what is written to: a pipe takes 64 KiB, and then whatever comes, so a longer line would be mixed with others."""
+
+
+def _turn(stream: TextIO) -> threading.Lock:
+    """Return what one writer at a time holds; one pipe may be both standard output and standard error."""
+    try:
+        status = os.fstat(stream.fileno())
+        target: object = (status.st_dev, status.st_ino)
+    except (AttributeError, OSError, ValueError):  # no file: a notebook's, or closed
+        target = id(stream)
+    return _turns.setdefault(target, threading.Lock())
+
+
 class _Writer:
     """Writes to a stream, and knows since when it does."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
+        self._turn = _turn(stream)
         self._since: float | None = None
         self.count = 0
         """How many writes are done."""
@@ -74,12 +87,14 @@ class _Writer:
         return since is not None and time.monotonic() - since >= _BLOCKED_SECONDS
 
     def write(self, raw: bytes) -> None:
-        with self._waiting():
+        with self._waiting(), self._turn:
             binary = getattr(self.stream, "buffer", None)
             if binary is None:  # a notebook's
                 self.stream.write(raw.decode(errors="replace"))
             else:
-                binary.write(raw)
+                left = memoryview(raw)
+                while left:  # without a buffer (PYTHONUNBUFFERED) it may take a part
+                    left = left[binary.write(left) or 0 :]
                 binary.flush()
         self.count += 1
 
@@ -142,8 +157,10 @@ def _still_left() -> list[_Copying]:
 
 def _tell_failures(copies: Sequence[_Copying]) -> None:
     for each in copies:
-        if each.is_over and (error := each.future.exception()) is not None:
-            logger.error("the output of a rank cannot be copied any more (--tee): %s", error)
+        if each.is_over and (error := each.future.exception()) is not None and "failed" not in _said:
+            _said.add("failed")
+            what = f"the output of ranks cannot be copied any more (--tee): {error}"
+            announce(f"{what}; it is whole in the log folder, below workers/ (said once)", event="tee")
 
 
 class ByteTail(TailLog):

@@ -234,13 +234,52 @@ def test_the_end_does_not_wait_for_a_reader_for_ever(
 
 
 @pytest.mark.parametrize("longest_stop_seconds", [30.0, -1.0])
-def test_a_copy_that_fails_is_said_also_where_nobody_waited_for_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, longest_stop_seconds: float
+def test_copies_that_fail_are_said_once_also_where_nobody_waited_for_them(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, longest_stop_seconds: float
 ) -> None:
     monkeypatch.setattr(tee, "_LONGEST_STOP_SECONDS", longest_stop_seconds)
-    (tmp_path / "stdout.log").write_bytes(b"line\n")
+    monkeypatch.setattr(tee, "_said", {"left"})
+    for name in ("0", "1"):
+        (tmp_path / name).write_bytes(b"line\n")
     with open("/dev/full", "w") as full:
-        end(tail_of(tmp_path / "stdout.log", full).start())
+        for name in ("0", "1"):
+            end(tail_of(tmp_path / name, full).start())
         os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # what it has kept goes there
-    assert "the output of a rank cannot be copied any more (--tee): " in caplog.text
-    assert "No space left on device" in caplog.text
+    said = capfd.readouterr().err
+    assert (
+        said.count("the output of ranks cannot be copied any more (--tee): [Errno 28] No space left on device; ") == 1
+    )
+    assert said.count("--tee") == 1
+
+
+# ---- one pipe for several ranks ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("buffering", [-1, 0])
+def test_long_lines_of_several_ranks_do_not_mix_in_a_pipe(tmp_path: Path, buffering: int) -> None:
+    """Which takes 64 KiB at once. Without a buffer Python leaves what is more to the kernel."""
+    read_end, write_end = os.pipe()
+    streams = [io.TextIOWrapper(open(os.dup(write_end), "wb", buffering), write_through=True) for _ in "12"]  # noqa: SIM115
+    os.close(write_end)
+    lines = {str(n): bytes([65 + n]) * 200_000 + b"\n" for n in range(4)}
+    tails = []
+    for n, (name, line) in enumerate(lines.items()):
+        (tmp_path / name).write_bytes(20 * line)
+        tails.append(tail_of(tmp_path / name, streams[n % 2]).start())
+    got = bytearray()
+
+    def read() -> None:
+        while chunk := os.read(read_end, 1 << 16):
+            got.extend(chunk)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for tail in tails:
+        end(tail)
+    for stream in streams:
+        stream.close()
+    reader.join(60)
+    os.close(read_end)
+    assert sorted(bytes(got).splitlines()) == sorted(
+        b"[default0]:" + line[:-1] for line in lines.values() for _ in "x" * 20
+    )

@@ -319,8 +319,8 @@ MUTANTS_OF_HEALTH = (
     _mutant(
         "the log folder is forgotten",
         "settings",
-        "dict.fromkeys([*own, *arguments])",
-        "dict.fromkeys(arguments)",
+        "[*own, *(_folder(each, seconds) for",
+        "[*(_folder(each, seconds) for",
         "health_settings",
     ),
     _mutant("a size of a path is forgotten", "settings", "path, seconds, least)", "path, seconds)", "health_settings"),
@@ -358,5 +358,12 @@ MUTANTS_OF_HEALTH = (
         "        if self.watch.is_busy:  # else",
         "        if False:  # else",
         "runner",
+    ),
+    Mutant(
+        "a part of the log folder's path is taken for a size",
+        "launcher/health/settings.py",
+        'else [FolderCheck(f"paths:{context.log_dir}", context.log_dir, seconds)]',
+        "else [_folder(context.log_dir, seconds)]",
+        ("tests/launcher/health/test_health_settings.py",),
     ),
 )

@@ -133,8 +133,9 @@ def _arguments(items: tuple[str, ...]) -> dict[str, list[str]]:
 def _built_in(name: str, arguments: list[str], settings: HealthSettings, context: Context) -> list[Check]:
     seconds = settings.timeout_seconds
     if name == "paths":
-        own = [] if context.log_dir is None else [context.log_dir]
-        return [_folder(each, seconds) for each in dict.fromkeys([*own, *arguments])]
+        # The log folder's path is no setting, so that nothing in it is a size: the id of a job may be 'lr=0.1'.
+        own = [] if context.log_dir is None else [FolderCheck(f"paths:{context.log_dir}", context.log_dir, seconds)]
+        return [*own, *(_folder(each, seconds) for each in dict.fromkeys(arguments) if each != context.log_dir)]
     if name == "shm":
         return [shared_memory_check(context.machine.dev, seconds, _least(name, arguments, LEAST_SHM_BYTES))]
     if name == "memory":

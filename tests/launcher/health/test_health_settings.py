@@ -166,6 +166,22 @@ def test_every_folder_is_a_check_of_its_own_with_its_own_size(tmp_path: Path):
     assert "999999 TiB must be" in answer
 
 
+@pytest.mark.parametrize("name", ["lr=0.1", "lr=3", "bs=64_v2", "a,b", "a:b=1G", "= ,:='\"%\\n"])
+def test_nothing_in_the_path_of_the_log_folder_is_taken_for_a_size(name: str, tmp_path: Path):
+    folder = tmp_path / name
+    folder.mkdir()
+    (check, _), *_ = choose(HealthSettings(), Context(str(folder))).checks
+    assert (check.name, check.check(Context())) == (f"paths:{folder}", None)
+
+
+def test_a_folder_whose_name_has_an_equals_sign_is_named_with_a_slash_or_a_size(tmp_path: Path):
+    folder = tmp_path / "lr=3"
+    folder.mkdir()
+    for item in (f"paths:{folder}/", f"paths:{folder}=1K"):
+        (check, _), *_ = choose(HealthSettings((item,)), Context()).checks
+        assert check.check(Context()) is None
+
+
 @pytest.mark.parametrize("name", ["shm", "memory"])
 def test_a_size_is_taken(name: str):
     (check, _), *_ = choose(HealthSettings((f"{name}:1000T",)), Context()).checks

@@ -646,4 +646,18 @@ MUTANTS_OF_STORIES = (
         'return e.state == "T"',
         _ATTRIBUTION,
     ),
+    Mutant(
+        "a job that ends while a node asks whether another one has failed has not failed",
+        "launcher/agent/plane_rendezvous.py",
+        "(view.exit_code or self._is_over(view))",
+        "(view.exit_code or self.num_nodes_waiting())",
+        ("tests/launcher/agent/test_plane_rendezvous.py",),
+    ),
+    Mutant(
+        "a node that learns of the end of the job alone tells no story",
+        "launcher/agent/incident_log.py",
+        "if generation >= 0:",
+        "if False:",
+        ("tests/launcher/agent/test_job_stories.py",),
+    ),
 )

@@ -96,6 +96,8 @@ class IncidentLog:
 
     def tell_ended_elsewhere(self, generation: int, said: str) -> None:
         """Tell people that the job has ended as another node says, and how this node's last generation had failed."""
+        if generation >= 0:
+            self._stories.over(generation)  # it may have failed on another node after this one had begun to end it
         story = self._stories.story_of(generation, _LONGEST_WAIT_FOR_A_STORY_SECONDS)
         self._tell_end(generation, said, story or self.of_generation(generation))
 

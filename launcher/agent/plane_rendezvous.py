@@ -90,8 +90,7 @@ class PlaneRendezvous(RendezvousHandler):
         self._health, self._finding, self._on_end = health, "", on_end
         self._tells_saves, self._tend = tells_saves, tend
         self._is_started = self._is_cut_off = self._is_told_alone = False
-        self._alone_since: float | None = None
-        """Since when a node whose ranks have ended has had no lease."""
+        self._alone_since: float | None = None  # since when a node whose ranks have ended has had no lease
         self._last = Status(Doing.IDLE, -1)
         self.generation, self.failures = -1, 0
         self.place: tuple[int, int] | None = None
@@ -198,14 +197,15 @@ class PlaneRendezvous(RendezvousHandler):
 
     def num_nodes_waiting(self) -> int:
         """Return 1 where the generation that this node runs is over."""
-        view = self._plane.take_view()
-        is_over = view is not None and (view.phase == Phase.STOPPING or view.generation > self.generation)
-        return int(self._is_cut_off or is_over)
+        return int(self._is_cut_off or self._is_over(self._plane.take_view()))
+
+    def _is_over(self, view: View | None) -> bool:
+        return view is not None and (view.phase == Phase.STOPPING or view.generation > self.generation)
 
     def failed_elsewhere(self) -> bool:
         """See :class:`.GenerationRendezvous`; the job may have ended with that failure."""
-        view = self._plane.take_view()
-        return self._is_cut_off or bool(view and not view.may_save and (view.exit_code or self.num_nodes_waiting()))
+        view = self._plane.take_view()  # once: the end of the job may follow that of a generation at any moment
+        return self._is_cut_off or bool(view and not view.may_save and (view.exit_code or self._is_over(view)))
 
     def told_of_failure_ns(self) -> int:
         """See :class:`.GenerationRendezvous`."""

@@ -131,6 +131,9 @@ def test_each_end_has_its_exit_code(
 class Stories:
     """Has the story of generation 3."""
 
+    def over(self, generation: int) -> None:
+        """Note nothing."""
+
     def story_of(self, generation: int, seconds: float) -> JobIncident | None:
         rank = RankReport(5, 1, 9, cause="exit", exit_code=1)
         culprit = Culprit("node2", rank)

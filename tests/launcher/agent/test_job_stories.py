@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from launcher.agent import job_stories, story_teller
+from launcher.agent import incident_log, job_stories, story_teller
+from launcher.agent.incident_log import IncidentLog
 from launcher.agent.job_stories import JobStories
 from launcher.agent.notices import Notices
 from launcher.incidents.accounts import account_text, parse_account
@@ -404,6 +405,24 @@ def test_a_node_that_has_seen_nothing_itself_says_nothing_where_no_story_comes(m
     made.look()
     made.stories.heard(Heard(3, Word.SILENCE))
     assert made.said == []
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_node_that_learns_of_the_end_alone_tells_the_story_too(
+    made: Made, monkeypatch: pytest.MonkeyPatch, is_before: bool
+) -> None:
+    """It was ending its ranks for a change of the nodes when one of another node failed."""
+    monkeypatch.setattr(incident_log, "announce", made._hear)
+    told = threading.Timer(0.05, lambda: made.stories.heard(Heard(3, Word.STORY, made.story())))
+    told.start()
+    if is_before:
+        told.join()
+    IncidentLog(made.resources, made.stories).tell_ended_elsewhere(3, "the job has ended: no restart is left")
+    told.join()
+    story, end = made.said
+    assert story[0].startswith("rank 1 on node b (pid 101) was killed by SIGSEGV")
+    assert (end[0], end[1].strip()) == ("the job has ended: no restart is left", story[0])
+    assert [name for name, _ in made.events] == ["job_incident"]
 
 
 def test_a_verdict_that_was_withdrawn_is_no_failure(made: Made) -> None:

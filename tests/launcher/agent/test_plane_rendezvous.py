@@ -222,6 +222,17 @@ def test_a_generation_is_over_when_the_nodes_agree_so(plane: FakePlane, view: Vi
     assert rendezvous.told_of_failure_ns() == (17 if failed or view.exit_code else 0)
 
 
+@pytest.mark.parametrize("may_save", [False, True])
+def test_a_job_that_ends_while_it_is_asked_has_failed_elsewhere_all_the_same(plane: FakePlane, may_save: bool) -> None:
+    """The generation is over first, and a moment later the job, as no restart is left."""
+    rendezvous = rendezvous_of(plane)
+    rendezvous.next_rendezvous()
+    over = BASE._replace(phase=Phase.STOPPING, may_save=may_save)
+    plane.views = [over, over._replace(phase=Phase.ENDED, exit_code=1)]
+
+    assert rendezvous.failed_elsewhere() is not may_save
+
+
 def test_a_node_that_was_cut_off_starts_over_and_blames_no_rank(plane: FakePlane) -> None:
     rendezvous = rendezvous_of(plane)
     rendezvous.next_rendezvous()

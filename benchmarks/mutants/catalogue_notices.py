@@ -102,12 +102,12 @@ MUTANTS_OF_NOTICES = (
     _mutant(
         "a redirect is told with its path",
         "launcher/notices/post",
-        "    return redacted_url(location)\n",
-        "    return location\n",
+        "    return redacted_url(urllib.parse.urlunsplit(parts))\n",
+        "    return urllib.parse.urlunsplit(parts)\n",
         _POST,
     ),
     _mutant(
-        "a server's answer is told with the path that it repeats",
+        "a refusal of the library is told with the path that it repeats",
         "launcher/notices/post",
         '            text = text.replace(secret, "***")\n',
         "            pass\n",
@@ -248,5 +248,19 @@ MUTANTS_OF_NOTICES = (
         "    resource = Resource.create()\n",
         "    resource = Resource.create({SERVICE_NAME: _NO_NAME})\n",
         ("tests/resilience_core/test_span_export.py",),
+    ),
+    _mutant(
+        "a server's own words are told",
+        "launcher/notices/post",
+        "{_status(error.code)}",
+        "{error.code} {error.reason}",
+        _POST,
+    ),
+    _mutant(
+        "a URL without its slashes is taken for a command",
+        "resilience_core/config/notice_values",
+        "    if (mistyped := _MISTYPED_URL.match(words[0])) is not None:\n",
+        "    if (mistyped := None) is not None:\n",
+        ("tests/resilience_core/config/test_notice_values.py",),
     ),
 )

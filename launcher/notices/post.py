@@ -6,11 +6,13 @@ document may hold what must not leave TLS. The proxies of the environment (``htt
 
 from __future__ import annotations
 
+import http
 import http.client
 import urllib.error
 import urllib.parse
 import urllib.request
 
+from resilience_core.config.notice_values import SCHEMES
 from resilience_core.redaction import redacted, redacted_url
 
 __all__ = ["opener", "post"]
@@ -59,15 +61,27 @@ def post(url: str, document: bytes, event: str, timeout_seconds: float) -> str |
         with error:
             if 300 <= error.code < 400:
                 return f"the server redirects ({error.code}) to {_where_to(url, error)}, which is not followed; {_FIX}"
-            return f"the server answers {error.code} {_without_path(error.reason, url)}"
+            return f"the server answers {_status(error.code)}"
+    except http.client.RemoteDisconnected:
+        return "no answer: the server has closed the connection without one"
+    except http.client.BadStatusLine:  # its text is what the server has said
+        return "no answer: what the server has sent is no HTTP"
     except urllib.error.URLError as error:
         return f"no answer: {_without_path(error.reason, url)}"
     except (OSError, http.client.HTTPException, ValueError) as error:
         return f"no answer: {type(error).__name__}: {_without_path(error, url)}"
 
 
+def _status(code: int) -> str:
+    """Return a code with its standard phrase: a server's own words may repeat a part of the path or of the query."""
+    try:
+        return f"{code} {http.HTTPStatus(code).phrase}"
+    except ValueError:
+        return str(code)
+
+
 def _without_path(said: object, url: str) -> str:
-    """Return what a server or the library has said; they may repeat path and query without the host."""
+    """Return what the library has said; it may repeat path and query without the host."""
     text, parts = redacted(str(said)), urllib.parse.urlsplit(url)
     for secret in (urllib.parse.urlunsplit(("", "", parts.path, parts.query, "")), parts.path, parts.query):
         if len(secret) > _SHORT:
@@ -80,7 +94,13 @@ def _where_to(url: str, error: urllib.error.HTTPError) -> str:
     if not location:
         return "nowhere"
     try:
-        location = urllib.parse.urljoin(url, location)
+        parts = urllib.parse.urlsplit(urllib.parse.urljoin(url, location))
+        host = parts.hostname
     except ValueError:
+        host = None
+    if not host or parts.scheme not in SCHEMES:
         return "something that is no URL"
-    return redacted_url(location)
+    own = urllib.parse.urlsplit(url)
+    if host != own.hostname and host in urllib.parse.unquote(f"{own.path}?{own.query}").lower():
+        return "a part of its own path"  # as from //a/b, which some servers send to the host a
+    return redacted_url(urllib.parse.urlunsplit(parts))

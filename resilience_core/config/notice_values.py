@@ -15,6 +15,8 @@ __all__ = ["SCHEMES", "on_event", "program_shown", "quoted", "scheme_of", "shown
 SCHEMES = ("http", "https")
 _NOTHING = frozenset({"null", "none", "~"})
 _SCHEME = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+_MISTYPED_URL = re.compile(r"https?[:/](?!//)", re.IGNORECASE)
+"""What begins a URL that lacks a colon or a slash; ``./http/notify`` is a command in a folder of that name."""
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=.*", re.DOTALL)
 _LONGEST_SHOWN = 80
 _HELP = "give a command, for example 'python3 notify.py', or a URL, http://HOST/PATH or https://HOST/PATH"
@@ -49,6 +51,8 @@ def quoted(value: Any) -> str:
 
 def program_shown(program: str) -> str:
     """Return the first word of a command as messages show it; a variable that is set there keeps its value."""
+    if (mistyped := _MISTYPED_URL.match(program)) is not None:
+        return f"{mistyped[0]}***"
     text = _ASSIGNMENT.sub(r"\1=***", redacted(program))
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
 
@@ -92,6 +96,8 @@ def _check_command(text: str) -> None:
         raise ValueError(f"cannot be split into words ({error}): close each quotation mark") from None
     if not words or not words[0]:
         raise ValueError(_HELP)
+    if (mistyped := _MISTYPED_URL.match(words[0])) is not None:
+        raise ValueError(f"no URL, and no command: write {mistyped[0][:-1].lower()}://HOST/PATH")
 
 
 def _check_url(text: str) -> None:

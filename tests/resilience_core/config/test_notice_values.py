@@ -18,6 +18,8 @@ from resilience_core.errors import ConfigError
         "http://127.0.0.1:8080/hook",
         "HTTPS://hooks.example.org/services/T0/B0?x=1",
         "http://[::1]:9/",
+        "./http/notify",
+        "https.sh",
     ],
 )
 def test_a_command_or_a_url_is_kept_as_it_is(value: str) -> None:
@@ -53,6 +55,13 @@ def test_null_tells_nobody(value: str | None) -> None:
         ("http://[::1/services/secret", "is 'http://[::1/***': no URL"),
         ("http://bot:secret/path", "is 'http://***': no URL"),
         ("http://host/a secret", "is 'http://host/***': a URL holds no blanks"),
+        ("https:/hooks.x/secret", "is 'https:***': no URL, and no command: write https://HOST/PATH"),
+        ("HTTP:secret", "is 'HTTP:***': no URL, and no command: write http://HOST/PATH"),
+        ("https//hooks.x/secret", "is 'https/***': no URL, and no command: write https://HOST/PATH"),
+        ("https:///hooks.x/secret", "is 'https:///***': the URL has no host"),
+        ("http/hooks.x/secret a b", "is 'http/*** ...': no URL"),
+        ("'https:/hooks.x/secret' a", "is 'https:*** ...': no URL"),
+        ("https:/hooks.x/secret 'a", "is 'https:*** ...': cannot be split"),
         ("curl -H 'Authorization: secret", "is 'curl ...': cannot be split"),
         (["https://user:secret@host/"], "is [https://host/***]: give a command"),
         (["curl", "-H", "Authorization: secret"], "is [curl, ...]: give a command"),

@@ -660,4 +660,18 @@ MUTANTS_OF_STORIES = (
         "if False:",
         ("tests/launcher/agent/test_job_stories.py",),
     ),
+    Mutant(
+        "one that cleans up after its exception is told of without its line",
+        "launcher/monitor/hang_incident.py",
+        'own_line_of(error.traceback) if is_told else ""',
+        '""',
+        ("tests/launcher/incidents/test_incident.py",),
+    ),
+    Mutant(
+        "one that cleans up after its exception is told of without its section",
+        "launcher/incidents/rank_phrases.py",
+        "return error.section or rank.section if error is not None else rank.section",
+        "return rank.section",
+        ("tests/launcher/incidents/test_incident.py",),
+    ),
 )

@@ -28,6 +28,7 @@ __all__ = [
     "of_the_worker",
     "own_frame",
     "own_frame_in",
+    "own_line_of",
     "same_with_native",
     "thread_name",
 ]
@@ -107,8 +108,16 @@ def own_frame(threads: tuple[Thread, ...]) -> Frame | None:
 
 def own_frame_in(traceback: str) -> Frame | None:
     """Return the innermost line of the user's own code in the text of a traceback."""
-    found = (frame_of(m["function"], m["path"], int(m["line"])) for m in reversed([*_IN_TRACEBACK.finditer(traceback)]))
-    return next((frame for frame in found if frame.package == ""), None)
+    match = _IN_TRACEBACK.match(own_line_of(traceback))
+    return frame_of(match["function"], match["path"], int(match["line"])) if match is not None else None
+
+
+def own_line_of(traceback: str) -> str:
+    """Return the line of a traceback's text that :func:`own_frame_in` reads; nothing where there is none."""
+    for m in reversed([*_IN_TRACEBACK.finditer(traceback)]):
+        if frame_of(m["function"], m["path"], int(m["line"])).package == "":
+            return f"{m[0]}\n"
+    return ""
 
 
 def innermost_frame(threads: Sequence[Thread]) -> Frame | None:

@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 
 from launcher.incidents.phrases import no_stack_phrase
 from launcher.incidents.rank_phrases import (
+    blamed_section,
     comms_line,
     full_stack,
     headline,
     kernel_line,
     limit_advice,
+    raised_at,
     short_stack,
     telling_threads,
     time_left,
@@ -84,7 +86,7 @@ class Incident(NamedTuple):
     @property
     def is_in_a_step(self) -> bool:
         """Return whether a culprit has failed inside a section other than those that begin and save a run."""
-        return any(rank.section not in _NOT_OF_A_STEP for rank in self.culprits)
+        return any(blamed_section(rank) not in _NOT_OF_A_STEP for rank in self.culprits)
 
     @property
     def condemned(self) -> tuple[RankReport, ...]:
@@ -164,8 +166,7 @@ class Incident(NamedTuple):
                 lines += [f"  child   {child}" for child in suspects[:MOST_CHILDREN]]
             if (comms := comms_line(rank)) is not None:
                 lines.append(f"  comms   {comms}")
-            if rank.message:
-                lines.append(f"  error   {rank.message}")
+            lines += [f"  error   {rank.message}{raised_at(rank)}"] if rank.message else []
         lines += [f"  overdue {self._headline(rank)}{waits_phrase(rank)}" for rank in self.overdue]
         lines.append(f"  why     {self.why}")
         lines += [f"  machine {line}" for line in self.machine[-MOST_OF_MACHINE:]]
@@ -181,7 +182,7 @@ class Incident(NamedTuple):
     def headlines(self) -> list[str]:
         """Return one line for each culprit (for each failed rank without one), with its error."""
         lines = [
-            f"{self._headline(rank)}{f': {rank.message}' if rank.message else ''}"
+            f"{self._headline(rank)}{f': {rank.message}' if rank.message else ''}{raised_at(rank)}"
             for rank in self.speakers[:MOST_STACKS]
         ]
         left = len(self.speakers) - MOST_STACKS

@@ -17,7 +17,7 @@ from launcher.incidents.frames import Frame, own_frame, own_frame_in
 from launcher.incidents.incident import ELSEWHERE, MOST_STACKS, Incident, one_line_each, write_files
 from launcher.incidents.job_attribution import attribute_job
 from launcher.incidents.node_accounts import NodeAccount
-from launcher.incidents.rank_phrases import full_stack, headline, where
+from launcher.incidents.rank_phrases import full_stack, headline, raised_place, where
 from launcher.incidents.rank_report import RankReport, report_from_json, report_to_json
 from launcher.processes.plain_types import check_types
 from launcher.records.format_versions import check_version
@@ -244,8 +244,8 @@ def _has_failed(culprits: Sequence[Culprit]) -> bool:
 
 
 def own_place(rank: RankReport) -> Frame | None:
-    """Return the line of the user's own code at which a rank stands, or raised."""
-    if (frame := own_frame(rank.stack)) is not None:
+    """Return the line of the user's own code at which a rank raised, where that is why it ends, or stands."""
+    if (frame := raised_place(rank) or own_frame(rank.stack)) is not None:
         return frame
     return own_frame_in(rank.error.traceback) if rank.error is not None else None
 

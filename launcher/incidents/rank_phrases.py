@@ -5,20 +5,24 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator, Sequence
 
-from launcher.incidents.frames import Thread, main_thread, same_with_native
+from launcher.incidents.frames import Frame, Thread, main_thread, own_frame_in, same_with_native
 from launcher.incidents.group_numbers import groups_phrase
 from launcher.incidents.phrases import exit_phrase, kernel_phrase, shortened
 from launcher.incidents.rank_report import RankReport
 from resilience_core.protocol.cell_layout import MAX_SECTIONS, SHARED_SECTION
+from resilience_core.protocol.error_record import ErrorRecord
 from resilience_core.protocol.limit_kinds import option_for, section_kind
 from resilience_core.system.proc import ENDED_STATES
 
 __all__ = [
+    "blamed_section",
     "comms_line",
     "full_stack",
     "headline",
     "kernel_line",
     "limit_advice",
+    "raised_at",
+    "raised_place",
     "short_stack",
     "telling_threads",
     "time_left",
@@ -46,8 +50,8 @@ def headline(rank: RankReport, kind: str, *, is_likely: bool, by_heartbeats: boo
     if rank.exit_code is not None:
         return f"{who} {_ending(rank)}{_at(rank)}{_in_section(rank)}"
     if rank.cause is None or rank.open_seconds is None or rank.limit_seconds is None:
-        if rank.error is not None and rank.error.thread is None:
-            raised = f"raised {rank.error.type}, and has not ended yet"
+        if (error := _raised(rank)) is not None:
+            raised = f"raised {error.type}, and has not ended yet"
             return f"{who} {raised}{_at(rank)}{_in_section(rank)}"
         likely = "likely " if is_likely else ""
         return f"{who} {likely}holds the others up{_at(rank)}{_place(rank, by_heartbeats)}"
@@ -166,7 +170,34 @@ def time_left(rank: RankReport) -> float:
 
 
 def _in_section(rank: RankReport) -> str:
-    return f", in section '{rank.section}'" if rank.section else ""
+    return f", in section '{section}'" if (section := blamed_section(rank)) else ""
+
+
+def _is_overdue(rank: RankReport) -> bool:
+    return rank.cause is not None and rank.open_seconds is not None and rank.limit_seconds is not None
+
+
+def _raised(rank: RankReport) -> ErrorRecord | None:
+    """Return the exception with which a rank is on its way out; None where it has ended, is overdue or raised none."""
+    is_leaving = rank.exit_code is None and not _is_overdue(rank)
+    return rank.error if is_leaving and rank.error is not None and rank.error.thread is None else None
+
+
+def blamed_section(rank: RankReport) -> str | None:
+    """Return the section to name a rank with: that in which it raised, where it cleans up outside of it since."""
+    error = _raised(rank)
+    return error.section or rank.section if error is not None else rank.section
+
+
+def raised_place(rank: RankReport) -> Frame | None:
+    """Return the line of the user's own code at which a rank raised that has not ended yet; None where none did."""
+    error = _raised(rank)
+    return own_frame_in(error.traceback) if error is not None else None
+
+
+def raised_at(rank: RankReport) -> str:
+    """Return :func:`raised_place` behind a semicolon; nothing where there is none."""
+    return f"; at {place}" if (place := raised_place(rank)) is not None else ""
 
 
 def _at(rank: RankReport) -> str:

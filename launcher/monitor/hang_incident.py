@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from launcher.incidents.attribution import attribute
 from launcher.incidents.children import families_of, most_telling
-from launcher.incidents.frames import Thread, main_thread
+from launcher.incidents.frames import Thread, main_thread, own_line_of
 from launcher.incidents.group_numbers import ask
 from launcher.incidents.incident import ELSEWHERE, MOST_CHILDREN, MOST_STACKS, Incident
 from launcher.incidents.rank_phrases import telling_threads
@@ -34,6 +34,7 @@ from launcher.monitor.rank_monitor import RankMonitor
 from launcher.monitor.verdict import SECTION, HangVerdict
 from launcher.processes.evidence import ProcessLook, kernel_wait, look_at
 from launcher.processes.kernel_places import SystemCallReader
+from resilience_core.protocol.error_record import ErrorRecord
 from resilience_core.protocol.group_numbers import GroupNumbers
 from resilience_core.protocol.limit_kinds import LEARNED
 from resilience_core.system.clock import NS_PER_SECOND
@@ -278,9 +279,16 @@ def trimmed(incident: Incident) -> Incident:
             native=(),
             stack=() if thread is None else (*others, thread._replace(frames=tuple(frames))),
             children=tuple(child.without_most() for child in children[:MOST_CHILDREN]),
-            error=rank.error._replace(traceback="") if rank.error is not None else None,
+            error=_with_line_alone(rank.error, is_told=rank.local_rank in told),
             stdout_tail=(),
             stderr_tail=(),
         )
 
     return incident._replace(ranks=tuple(trim(rank) for rank in incident.ranks))
+
+
+def _with_line_alone(error: ErrorRecord | None, *, is_told: bool) -> ErrorRecord | None:
+    """Return an exception with the innermost line of the user's own code as its traceback, or with none."""
+    if error is None:
+        return None
+    return error._replace(traceback=own_line_of(error.traceback) if is_told else "")

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from launcher.incidents.incident import Incident
 from launcher.incidents.job_incident import Culprit, JobIncident, own_place
+from launcher.incidents.rank_phrases import blamed_section
 
 __all__ = ["EVENTS", "VERSION", "BlamedRank", "Notice", "encoded", "of_incident", "of_story"]
 
@@ -144,7 +145,7 @@ def _blamed(culprits: Sequence[Culprit]) -> tuple[BlamedRank, ...]:
         BlamedRank(
             rank=each.rank.rank,
             node=each.node,
-            section=each.rank.section,
+            section=blamed_section(each.rank),
             iteration=each.rank.iteration,
             line=str(place) if (place := own_place(each.rank)) is not None else None,
             message=each.rank.message,

@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from launcher.incidents.frames import Thread, main_thread, own_frame, own_frame_in
+from launcher.incidents.frames import Thread, main_thread
 from launcher.incidents.incident import Incident as Seen
-from launcher.incidents.job_incident import JobIncident
-from launcher.incidents.rank_phrases import headline, telling_threads
+from launcher.incidents.job_incident import JobIncident, own_place
+from launcher.incidents.rank_phrases import blamed_section, headline, telling_threads
 from launcher.incidents.rank_report import RankReport
 from launcher.reports.evidence import Evidence
 from launcher.reports.found_generations import epoch_of
@@ -154,9 +154,7 @@ def _report(folder: str | None) -> str | None:
 
 
 def _suspect(node: str, rank: RankReport, kind: str, *, is_likely: bool, by_heartbeats: bool, several: bool) -> Suspect:
-    frame = own_frame(rank.stack)
-    if frame is None and rank.error is not None:
-        frame = own_frame_in(rank.error.traceback)
+    frame = own_place(rank)
     thread = main_thread(rank.stack)
     said = headline(
         rank, kind, is_likely=is_likely, by_heartbeats=by_heartbeats, node=node if several and node else None
@@ -165,7 +163,7 @@ def _suspect(node: str, rank: RankReport, kind: str, *, is_likely: bool, by_hear
         rank=rank.rank,
         node=node,
         local_rank=rank.local_rank,
-        section=rank.section,
+        section=blamed_section(rank),
         iteration=rank.iteration,
         line=str(frame) if frame is not None else None,
         headline=said,

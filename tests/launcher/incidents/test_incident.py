@@ -15,8 +15,12 @@ from launcher.incidents.children import Child
 from launcher.incidents.frames import Frame, Thread
 from launcher.incidents.incident import Incident
 from launcher.incidents.incident_files import DamagedIncidentError, read_incident, read_incidents
+from launcher.incidents.job_incident import own_place
 from launcher.incidents.phrases import SHORT_STACK, kernel_phrase, shortened
+from launcher.incidents.rank_phrases import blamed_section, raised_at
 from launcher.incidents.rank_report import RankReport
+from launcher.monitor.hang_incident import trimmed
+from launcher.notices.notice import of_incident
 from launcher.processes.evidence import Evidence
 from launcher.records.format_versions import UnknownVersionError
 from resilience_core.protocol.cell_layout import SHARED_SECTION
@@ -261,6 +265,53 @@ def test_of_one_that_has_raised_and_not_ended_yet_it_is_said_that_it_has() -> No
     said = "rank 1 (pid 17) raised ValueError, and has not ended yet, iteration 12"
     assert incident.summary()[:2] == [said, "  error   ValueError: bad argument"]
     assert incident.headlines()[0] == f"{said}: ValueError: bad argument"
+
+
+RAISED = """Traceback (most recent call last):
+  File "/w/train.py", line 40, in main
+    step()
+  File "/w/train.py", line 13, in step
+    torch.stack(rows)
+  File "/v/lib/python3.11/site-packages/torch/functional.py", line 7, in stack
+    raise ValueError("bad argument")
+ValueError: bad argument
+"""
+
+
+def test_of_one_that_raised_and_cleans_up_outside_of_the_section_that_section_and_the_line_are_told() -> None:
+    """It has left the section since, and its stack shows the clean-up, or nothing."""
+    error = ErrorRecord("ValueError", "bad argument", RAISED, section="step", iteration=12)
+    raised = SLOW._replace(error=error, message=error.first_line(), section=None, unmonitored="has shut down")
+    incident = Incident("hang", 0, "raised ValueError before any other", "SIGKILL to rank 0", (WAITING, raised))
+    head, *_, said = incident.summary()[:4]
+    assert head == "rank 1 (pid 17) raised ValueError, and has not ended yet, iteration 12, in section 'step'"
+    assert said == "  error   ValueError: bad argument; at step (/w/train.py:13)"
+    assert incident.headlines()[0] == f"{head}: ValueError: bad argument; at step (/w/train.py:13)"
+    assert str(own_place(raised)) == "step (/w/train.py:13)"
+    assert incident.is_in_a_step
+    for each in (incident, trimmed(incident)):  # a message to the launcher has no traceback
+        (told,) = of_incident(each, 0).culprits
+        assert (told.section, told.line) == ("step", "step (/w/train.py:13)")
+    assert trimmed(incident).ranks[1].error == error._replace(traceback=RAISED.splitlines()[3] + "\n")
+    of_torch = error._replace(traceback="\n".join([RAISED.splitlines()[0], *RAISED.splitlines()[5:]]))
+    alone = trimmed(incident._replace(ranks=(WAITING, raised._replace(error=of_torch))))
+    assert alone.ranks[1].error == error._replace(traceback="")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cause": "section", "limit_seconds": 60.0},
+        {"error": ErrorRecord("ValueError", "x", RAISED, section="setup", thread="loader")},
+        {"error": None},
+    ],
+)
+def test_one_that_hangs_is_told_of_where_it_stands(changes: dict[str, Any]) -> None:
+    """Whatever it has raised, or one of its threads, before."""
+    error = ErrorRecord("ValueError", "bad argument", RAISED, section="setup")
+    rank = SLOW._replace(**{"error": error, **changes})
+    assert (blamed_section(rank), raised_at(rank)) == ("step", "")
+    assert str(own_place(rank)) == "read (data.py:7)"
 
 
 def test_where_another_is_to_blame_it_is_said_whose_limit_has_passed_and_where_it_comes_from() -> None:

@@ -154,8 +154,8 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "whoever has raised an exception and is still ending is said to hold the others up",
         "launcher/incidents/rank_phrases.py",
-        "        if rank.error is not None and rank.error.thread is None:\n            raised =",
-        "        if False:\n            raised =",
+        "        if (error := _raised(rank)) is not None:\n            raised =",
+        "        if (error := None) is not None:\n            raised =",
         ("tests/launcher/incidents/test_incident.py",),
     ),
     Mutant(

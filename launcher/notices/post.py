@@ -97,7 +97,7 @@ def _where_to(url: str, error: urllib.error.HTTPError) -> str:
         parts = urllib.parse.urlsplit(urllib.parse.urljoin(url, location))
         host = parts.hostname
     except ValueError:
-        host = None
+        return "something that is no URL"
     if not host or parts.scheme not in SCHEMES:
         return "something that is no URL"
     own = urllib.parse.urlsplit(url)

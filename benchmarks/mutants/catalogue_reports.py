@@ -470,4 +470,18 @@ MUTANTS_OF_REPORTS = (
         "other.is_begun_known",
         _CHAINS,
     ),
+    Mutant(
+        "a report recommends a limit where none is known of yet",
+        "launcher/reports/limits.py",
+        "is_known=is_told or bool(in_force) or section_name(kind) is None,",
+        "is_known=True,",
+        _LIMITS,
+    ),
+    Mutant(
+        "a report knows no configured limit of a section before a rank tells of it",
+        "launcher/reports/limits.py",
+        "        if name in untold",
+        "        if False",
+        _LIMITS,
+    ),
 )

@@ -85,6 +85,8 @@ class Launch(NamedTuple):
     """Of its configuration; so is the next."""
     thin_evidence_floor: float
     """Seconds."""
+    section_limits: Mapping[str, float]
+    """Of its configuration, too, in seconds: a rank tells of a limit only after it has opened the section."""
     generations: tuple[NodeGeneration, ...]
     spared: tuple[Spared, ...]
     told_incidents: frozenset[str]
@@ -206,6 +208,7 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]], damaged_
         damaged_lines=damaged_lines,
         safety_factor=factor if isinstance(factor, float) and 1 <= factor < _LARGEST_FACTOR else SAFETY_FACTOR,
         thin_evidence_floor=floor if floor is not None and floor >= 0 else THIN_EVIDENCE_FLOOR,
+        section_limits=_section_limits(configured.get("rank_section_timeouts")),
         generations=tuple(generations_unstarted(named, lines)) + tuple(generations_of(named)),
         spared=tuple(_spared(named["near_miss"])),
         told_incidents=frozenset(os.path.basename(str(e["folder"])) for e in events if e.get("folder")),
@@ -214,6 +217,12 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]], damaged_
         failures=ended["failures"] if type(ended.get("failures")) is int else None,
         file=file.path,
     )
+
+
+def _section_limits(configured: object) -> dict[str, float]:
+    """Return the limits of sections that a launcher was configured with; null stands for none."""
+    rows = configured.items() if isinstance(configured, dict) else ()
+    return {str(name): seconds for name, limit in rows if (seconds := seconds_or_none(limit)) is not None}
 
 
 def _figures_of(folder: str, file: EventFile) -> list[dict[str, Any]]:

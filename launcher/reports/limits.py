@@ -7,11 +7,19 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from launcher.records.figures_log import LimitInForce
+from launcher.reports.launches import Launch
 from launcher.reports.model import Limit
 from launcher.reports.rank_lives import RankLife
 from launcher.reports.story import Member, Story
 from resilience_core.protocol.figures import SectionFigures
-from resilience_core.protocol.limit_kinds import HEARTBEAT, OUT_OF_SECTION, option_for, section_kind, section_name
+from resilience_core.protocol.limit_kinds import (
+    CONFIGURED,
+    HEARTBEAT,
+    OUT_OF_SECTION,
+    option_for,
+    section_kind,
+    section_name,
+)
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["limits"]
@@ -31,9 +39,12 @@ def limits(story: Story) -> tuple[Limit, ...]:
     seen: dict[str, _Seen] = collections.defaultdict(_Seen)
     buckets: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
     in_force: dict[str, dict[int, LimitInForce]] = collections.defaultdict(dict)
+    told_of = set[str]()
     for _, member in story.members:
         for rank, life in member.lives.items():
-            for kind, limit in life.limits.items():
+            # The sections of the last full line are those whose limits that line tells.
+            told_of.update(map(section_kind, life.durations))
+            for kind, limit in (_configured(story.launches[member.launch], life) | dict(life.limits)).items():
                 if _is_limit(limit.seconds):
                     in_force[kind][rank] = limit
             for name, section in _ended_by_themselves(member, life).items():
@@ -45,8 +56,24 @@ def limits(story: Story) -> tuple[Limit, ...]:
                     seen[kind] = _with(seen[kind], rank, longest_ns, 1, 0)
     missed = collections.Counter(miss.kind for launch in story.launches for miss in launch.spared if miss.was_late)
     kinds = {kind for kind in (*seen, *in_force) if seen[kind].samples or section_name(kind)} | set(missed)
-    rows = [_row(kind, seen[kind], in_force[kind], buckets[kind], missed[kind]) for kind in sorted(kinds)]
+    rows = [
+        _row(kind, seen[kind], in_force[kind], buckets[kind], missed[kind], is_told=kind in told_of)
+        for kind in sorted(kinds)
+    ]
     return tuple(sorted(rows, key=lambda row: (row.room is None, row.room if row.room is not None else 0.0)))
+
+
+def _configured(launch: Launch, life: RankLife) -> dict[str, LimitInForce]:
+    """Return the configured limits of sections that a rank has opened, and of which no full line tells yet.
+
+    A learned limit that is longer may be in force; the next full line tells of it.
+    """
+    untold = life.sections.keys() - life.durations.keys()
+    return {
+        section_kind(name): LimitInForce(seconds, CONFIGURED)
+        for name, seconds in launch.section_limits.items()
+        if name in untold
+    }
 
 
 def _is_limit(seconds: float) -> bool:
@@ -87,7 +114,13 @@ def _may_be_let_go(member: Member, life: RankLife) -> bool:
 
 
 def _row(
-    kind: str, seen: _Seen, in_force: Mapping[int, LimitInForce], buckets: Mapping[int, int], missed: int
+    kind: str,
+    seen: _Seen,
+    in_force: Mapping[int, LimitInForce],
+    buckets: Mapping[int, int],
+    missed: int,
+    *,
+    is_told: bool,
 ) -> Limit:
     least = min((limit.seconds for limit in in_force.values()), default=None)
     longest = seen.longest_ns / NS_PER_SECOND if seen.samples else None
@@ -104,6 +137,7 @@ def _row(
         near_misses=missed,
         samples=seen.samples,
         option=option_for(kind),
+        is_known=is_told or bool(in_force) or section_name(kind) is None,
     )
 
 

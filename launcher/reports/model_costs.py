@@ -79,6 +79,9 @@ class Limit(NamedTuple):
     alone is known, and these are counted."""
     option: str
     """The command-line option that sets it."""
+    is_known: bool = True
+    """Whether it is known which limit is in force, or that none is: a rank that has opened a section for the first time
+    tells of its limit some lines later."""
 
     @property
     def are_maxima(self) -> bool:

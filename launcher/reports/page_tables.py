@@ -196,6 +196,8 @@ def _limit_bar(limit: Limit) -> Markup:
 
 
 def _limit_seconds(limit: Limit) -> str:
+    if not limit.is_known:
+        return "not known"
     least, most = limit_of(limit.seconds), limit_of(limit.seconds_most)
     return least if limit.seconds_most is None or least == most else f"{least} to {most}"
 

@@ -250,7 +250,8 @@ def _limits(limits: Sequence[Limit], factor: float, floor: float, ran_seconds: f
 def _what_to_do(limit: Limit, value: float) -> str | None:
     """Return one sentence or two about a limit that should be another one; None where it may stay."""
     if limit.seconds is None:
-        return f"Set a limit for {limit.kind}, which has none: {value:g} s." if section_name(limit.kind) else None
+        has_none = limit.is_known and section_name(limit.kind) is not None
+        return f"Set a limit for {limit.kind}, which has none: {value:g} s." if has_none else None
     change = f"the limit of {limit.kind} from {limit.seconds:g} s ({limit.source}) to {value:g} s"
     if limit.is_close:
         close = f", and {limit.close_calls} took 80 % of it or more" if limit.close_calls else ""

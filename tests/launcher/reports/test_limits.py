@@ -10,6 +10,7 @@ import pytest
 
 from launcher.reports.build import make_report
 from launcher.reports.model import Limit
+from launcher.reports.page import page
 from launcher.reports.phrases import observed
 from tests.launcher.reports.invented_runs import Failure, InventedRun, invent_run
 
@@ -78,3 +79,57 @@ def test_where_only_the_longest_of_each_rank_is_known_that_is_said(tmp_path: Pat
     of_steps, between = limit(run, "section step"), limit(run, "out of section")
     assert observed(of_steps) == f"{of_steps.samples:,}"
     assert observed(between) == f"{between.samples} maxima"
+
+
+def test_a_configured_limit_is_known_before_a_rank_tells_of_it(tmp_path: Path) -> None:
+    """Ranks tell of the limits of sections that they have opened, and only in full lines."""
+    run = invent_run(tmp_path, failures=0, steps=20, is_going_on=True)
+    without_later_full_lines(run.folders[0])
+
+    found = limit(run, "section checkpointing")
+    assert (found.seconds, found.source) == (60.0, "configured")
+    assert found.room is not None
+    assert not recommended_limits(run)
+
+
+def test_where_it_is_not_known_whether_there_is_a_limit_none_is_recommended(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=0, steps=20, is_going_on=True)
+    events = run.folders[0] / "events.jsonl"
+    without_later_full_lines(run.folders[0])
+    began, *rest = lines_of(events)
+    del began["configuration"]["rank_section_timeouts"]["checkpointing"]
+    events.write_text("".join(json.dumps(line) + "\n" for line in [began, *rest]))
+
+    found = limit(run, "section checkpointing")
+    assert (found.seconds, found.is_known) == (None, False)
+    assert not recommended_limits(run)
+    assert "limit not known" in page(make_report([str(run.folders[0])]))
+
+
+def test_a_limit_is_recommended_where_a_full_line_tells_of_none(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=0, steps=20)
+    figures = run.folders[0] / "figures.jsonl"
+    lines = lines_of(figures)
+    for line in lines:
+        for rank in line["ranks"].values():
+            rank.get("limits", {}).pop("section checkpointing", None)
+    figures.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    assert limit(run, "section checkpointing").is_known
+    assert ["Set a limit for section checkpointing" in text for text in recommended_limits(run)] == [True]
+
+
+def without_later_full_lines(folder: Path) -> None:
+    """Let a run's figures be those of its first minute: no full line since its first save."""
+    lines = lines_of(folder / "figures.jsonl")
+    save = next(n for n, line in enumerate(lines) if "checkpointing" in line["ranks"]["0"]["sections"])
+    assert not lines[save]["is_full"]
+    for line in lines[:save]:
+        for rank in line["ranks"].values():
+            rank.get("limits", {}).pop("section checkpointing", None)
+    (folder / "figures.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines[: save + 1]))
+
+
+def recommended_limits(run: InventedRun) -> list[str]:
+    found = make_report([str(folder) for folder in run.folders]).recommendations
+    return [each.text for each in found if each.about == "limit" and "checkpointing" in each.text]

@@ -169,6 +169,13 @@ MUTANTS_OF_LIVE_RUNS = (
         (f"{_PTY}::test_a_change_of_the_window_is_followed",),
     ),
     Mutant(
+        "ft_top shows the pace from before a hang at its first look",
+        "launcher/live/rank_cells.py",
+        "max(ended_ns, now_ns - step_ns) - steps.first_step_ns",
+        "ended_ns - steps.first_step_ns",
+        ("tests/launcher/live/test_rank_cells.py",),
+    ),
+    Mutant(
         "ft_top puts late ranks last",
         "launcher/top/rows.py",
         "return (not row.is_late, not row.is_bad, -used,",

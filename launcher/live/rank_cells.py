@@ -155,7 +155,7 @@ class _Rank:
             self._noted_ns = min(max(self._noted_ns, ended_ns or now_ns), now_ns)
             self._rate.note(self._noted_ns, view.iteration if steps is None else steps.done)
             if view.state == WATCHED:
-                rate = self._rate.per_second(now_ns) or _average(steps, ended_ns)
+                rate = self._rate.per_second(now_ns) or _average(steps, ended_ns, now_ns)
         return RankLook(
             local_rank=self._local_rank,
             generation=self._generation,
@@ -178,11 +178,21 @@ def _ended_ns(view: CellView) -> int | None:
     return opened or view.last_sign_ns or None
 
 
-def _average(steps: Steps | None, until_ns: int | None) -> float | None:
-    """Return steps per second since the first one, for a first look; None where fewer than two have ended."""
-    if steps is None or until_ns is None or until_ns <= steps.first_step_ns or steps.done <= steps.first_iteration:
+def _average(steps: Steps | None, ended_ns: int | None, now_ns: int) -> float | None:
+    """Return steps per second since the first one, for a first look; None where fewer than two have ended.
+
+    As for :class:`launcher.live.rates.Rate`, one in which no step has ended for longer than a step takes is slower.
+
+    Args:
+        steps: What the figures tell.
+        ended_ns: When the last one had ended.
+        now_ns: When the look is taken.
+    """
+    if steps is None or ended_ns is None or ended_ns <= steps.first_step_ns or steps.done <= steps.first_iteration:
         return None
-    return (steps.done - steps.first_iteration + 1) / (until_ns - steps.first_step_ns) * NS_PER_SECOND
+    done = steps.done - steps.first_iteration + 1
+    step_ns = (ended_ns - steps.first_step_ns) / done
+    return done / (max(ended_ns, now_ns - step_ns) - steps.first_step_ns) * NS_PER_SECOND
 
 
 def _process_of(view: CellView, namespace: int) -> tuple[ProcessUsage | None, bool]:

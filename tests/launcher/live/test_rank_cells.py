@@ -231,6 +231,20 @@ def test_steps_in_a_second_are_no_more_than_were_seen_to_end(make_run: MakeRun) 
     cells.close()
 
 
+def test_a_rank_that_hangs_at_the_first_look_is_slow(make_run: MakeRun) -> None:
+    run = make_run()
+    run.start([0])
+    rank, figures, now_ns = run.ranks[0], run.ranks[0].figures, time.monotonic_ns()
+    figures[FIRST_ITERATION], figures[DONE], figures[FIRST_STEP] = 0, 59, now_ns - 26 * NS_PER_SECOND
+    rank.open("step", limit=60, age=20, iteration=60)  # 60 steps in 6 s, and none in the 20 s since
+    cells = RankCells(run.folder.path)
+
+    looks = [cells.look().ranks[0].steps_per_second for _ in range(3)]
+
+    assert looks == [pytest.approx(60 / 25.9, rel=0.02)] * 3
+    cells.close()
+
+
 def test_damaged_figures_are_none(make_run: MakeRun) -> None:
     run = make_run()
     run.start([0])

@@ -484,4 +484,11 @@ MUTANTS_OF_REPORTS = (
         "        if False",
         _LIMITS,
     ),
+    Mutant(
+        "a report counts what a newcomer had waited as a cost of the failure that lets it in",
+        _CUTS,
+        "for place, seconds in starts.items() if place in own]",
+        "for place, seconds in starts.items()]",
+        _NODES,
+    ),
 )

@@ -30,8 +30,8 @@ class Accounts(NamedTuple):
     entries: tuple[Entry, ...]
     losses: tuple[Loss, ...]
 
-    by_generation: Mapping[int, Mapping[str, float]]
-    """Seconds by category that are due to a generation, as an average over its ranks."""
+    by_generation: Mapping[int, Mapping[Place, Mapping[str, float]]]
+    """Seconds by category that are due to a generation, for each place in which it had a rank."""
 
 
 def account(story: Story, found: Sequence[Loss]) -> Accounts:
@@ -48,16 +48,13 @@ def account(story: Story, found: Sequence[Loss]) -> Accounts:
     return Accounts(tuple(entries), tuple(found), _by_generation(entries))
 
 
-def _by_generation(entries: Sequence[Entry]) -> dict[int, dict[str, float]]:
-    total: dict[int, dict[str, float]] = collections.defaultdict(lambda: collections.defaultdict(float))
-    places: dict[int, set[Place]] = collections.defaultdict(set)
+def _by_generation(entries: Sequence[Entry]) -> dict[int, dict[Place, dict[str, float]]]:
+    spent: dict[int, dict[Place, dict[str, float]]] = collections.defaultdict(dict)
     for entry in entries:
         if entry.generation is not None:
-            total[entry.generation][entry.key] += entry.ns / NS_PER_SECOND
-            places[entry.generation].add(entry.place)
-    return {
-        index: {key: seconds / len(places[index]) for key, seconds in spent.items()} for index, spent in total.items()
-    }
+            own = spent[entry.generation].setdefault(entry.place, collections.defaultdict(float))
+            own[entry.key] += entry.ns / NS_PER_SECOND
+    return spent
 
 
 def _of_launch(story: Story, number: int, found: Sequence[Loss], *, has_steps: bool) -> Iterator[Entry]:
@@ -250,6 +247,9 @@ def _step_seconds(productive_ns: Sequence[int], steps: int | None) -> float | No
 def cost_of_failure(accounts: Accounts, index: int, successor: int | None) -> float | None:
     """Return what the end of a generation cost each of its ranks, in seconds: until the next one took its first step.
 
+    What the next one's ranks in other places spent before that is none of it: their nodes may have waited since long
+    before the failure.
+
     Args:
         accounts: Of all places.
         index: Of the generation.
@@ -262,5 +262,10 @@ def cost_of_failure(accounts: Accounts, index: int, successor: int | None) -> fl
     if loss.is_cut or loss.kept in (Kept.PART, Kept.UNKNOWN):
         return None
     own = accounts.by_generation.get(index, {})
-    start = accounts.by_generation.get(successor, {}).get("start", 0.0) if successor is not None else 0.0
-    return sum(own.get(key, 0.0) for key in _OF_A_FAILURE) + start
+    after = accounts.by_generation.get(successor, {}) if successor is not None else {}
+    starts = {place: spent.get("start", 0.0) for place, spent in after.items()}
+    common = [seconds for place, seconds in starts.items() if place in own]
+    # Where all places are others, the one whose launcher began last has waited least.
+    start = statistics.fmean(common) if common else min(starts.values(), default=0.0)
+    spent = [sum(each.get(key, 0.0) for key in _OF_A_FAILURE) for each in own.values()]
+    return (statistics.fmean(spent) if spent else 0.0) + start

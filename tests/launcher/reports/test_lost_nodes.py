@@ -14,6 +14,8 @@ from launcher.reports.as_json import as_json
 from launcher.reports.build import make_report
 from launcher.reports.formats import duration
 from launcher.reports.incident_nodes import with_names
+from launcher.reports.ledger import Accounts, cost_of_failure
+from launcher.reports.lost_work import Kept, Loss
 from launcher.reports.model import Report
 from launcher.reports.page import page
 from launcher.reports.page_colours import palette_of
@@ -85,6 +87,38 @@ def test_a_lost_node_is_marked_in_its_own_row(tmp_path: Path, hosts: Sequence[st
     assert f": node {two}" in " ".join(text_of(report, 200))
     assert f"#1 {two}: lost" in page(report)
     assert json.loads(as_json(report))["incidents"][0]["nodes_to_blame"] == [two]
+
+
+@pytest.mark.parametrize("newcomers", [(2,), (1, 2)])
+def test_an_incident_costs_nothing_that_a_newcomer_had_waited_before_it(
+    tmp_path: Path, newcomers: Sequence[int]
+) -> None:
+    run = invent_run(tmp_path, ranks=3, nodes=3, failures=[Failure(17, 0)], steps=30, own_folders=True)
+    (whole,) = reported(run).incidents
+    for number in newcomers:
+        without_the_first_generation(run.folders[number])
+
+    (incident,) = reported(run).incidents
+
+    assert whole.cost_seconds is not None
+    assert incident.cost_seconds == pytest.approx(whole.cost_seconds, abs=0.01)
+
+
+def test_where_all_places_are_others_the_one_counts_that_has_waited_least() -> None:
+    lost, one, other = ("a", 0), ("b", 0), ("c", 0)
+    spent = {0: {lost: {"detection": 2.0, "start": 50.0}}, 1: {one: {"start": 9.0}, other: {"start": 4.0}}}
+    assert cost_of_failure(Accounts((), (Loss(Kept.ALL), Loss(Kept.ALL)), spent), 0, 1) == 6.0
+
+
+def without_the_first_generation(folder: Path) -> None:
+    """Let a node be one that has waited since its launcher's begin, for the second generation."""
+    for path in folder.glob("*.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        first = {"version": 1, "node": lines[0]["node"], "boot": lines[0]["boot"], "launcher": lines[0]["launcher"]}
+        kept = [line for line in lines if line.get("generation") != 0]
+        kept[0] = {**kept[0], **first}
+        path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    shutil.rmtree(folder / "elsewhere", ignore_errors=True)
 
 
 def test_where_it_cannot_be_told_which_node_of_a_host_was_lost_no_row_is_marked(tmp_path: Path) -> None:

@@ -491,4 +491,11 @@ MUTANTS_OF_REPORTS = (
         "for place, seconds in starts.items()]",
         _NODES,
     ),
+    Mutant(
+        "a report takes a run whose events are missing for one that still runs",
+        "launcher/reports/launches.py",
+        "return self.is_running and not self.has_events",
+        "return False",
+        _CHAINS,
+    ),
 )

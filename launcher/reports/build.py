@@ -143,7 +143,8 @@ def _run(story: Story, number: int) -> Run:
     launches = [story.launches[index] for index in indices]
     generations = [each for each in story.generations if each.run == number]
     ends = [story.at(index, ended_ns) for index in own if (ended_ns := story.launches[index].ended_ns) is not None]
-    is_running = any(launch.is_running for launch in launches)
+    is_running = any(launch.is_running and not launch.is_guessed for launch in launches)
+    may_run = any(launch.is_guessed for launch in launches) and not is_running
     silent = [index for index in indices if not (story.launches[index].ended_ns or story.launches[index].is_running)]
     lost = silent if len(silent) < len(indices) else []  # nobody was lost where nobody has gone on
     worst = max(
@@ -159,7 +160,7 @@ def _run(story: Story, number: int) -> Run:
         name=os.path.basename(launches[0].folder),
         folders=tuple(dict.fromkeys(launch.folder for launch in launches)),
         began=story.at(own[0], story.launches[own[0]].began_ns),
-        ended=max(ends) if ends and len(ends) == len({*own} - {*lost}) and not is_running else None,
+        ended=max(ends) if ends and len(ends) == len({*own} - {*lost}) and not (is_running or may_run) else None,
         last_seen=max(story.at(index, end_ns(story.launches[index])) for index in own),
         is_running=is_running,
         outcome=worst.outcome,
@@ -171,6 +172,7 @@ def _run(story: Story, number: int) -> Run:
         began_at=_iso(story.epoch + story.at(own[0], story.launches[own[0]].began_ns)),
         nodes_lost=len({story.node_of[n] for n in lost if n in own and not may_have_gone_on(story, n)}),
         is_about=is_about,
+        may_run=may_run,
     )
 
 

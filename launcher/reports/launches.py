@@ -105,6 +105,11 @@ class Launch(NamedTuple):
         return not os.path.basename(self.file).startswith(FIGURES)
 
     @property
+    def is_guessed(self) -> bool:
+        """Whether it may have ended long ago: its last line is young, and its events, which would tell, are missing."""
+        return self.is_running and not self.has_events
+
+    @property
     def is_whole(self) -> bool:
         """Whether all that it has written of itself is here, as far as the rest tells."""
         has_gaps = self.lacks_last or not all(each.is_start_known for each in self.generations)

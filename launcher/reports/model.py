@@ -106,6 +106,8 @@ class Run(NamedTuple):
     """Events of it are missing, or those of a node: its ranks, nodes and restarts are what the rest tells."""
     is_unread: bool = False
     """Its folder was named, and nothing in it can be read. It stands where it began, or last if that is not known."""
+    may_run: bool = False
+    """Its last line is young, and the events of a launcher are missing: it is not known whether it still runs."""
 
     @property
     def seconds(self) -> float | None:

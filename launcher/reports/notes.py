@@ -51,7 +51,12 @@ def notes(story: Story, found: Sequence[Loss]) -> Iterator[str]:
 def _of_launches(story: Story) -> Iterator[str]:
     for number, launch in enumerate(story.launches):
         who = f"the launcher of {story.node_of[number]} (pid {launch.pid})"
-        if launch.is_running:
+        if launch.is_guessed:
+            yield (
+                f"{who}: the file of its events is missing, so it is not known whether it has ended or still runs: the "
+                "figures are those of its last line, which is recent"
+            )
+        elif launch.is_running:
             yield f"{who} is still running: the figures are those of its last line"
         elif not launch.has_events:
             yield f"{who}: the file of its events is missing, so it is not known whether and how it has ended"

@@ -72,10 +72,8 @@ def _state(report: Report) -> Markup:
     if report.is_running:
         return element("span", "still running", class_="badge running")
     last = report.runs[-1] if report.runs else None
-    if last is not None and last.is_unread:
-        return element("span", outcome(last), class_="badge close")
-    if last is None or last.outcome is None:
-        return element("span", "no end was written", class_="badge close")
+    if last is None or last.is_unread or last.outcome is None:
+        return element("span", "no end was written" if last is None else outcome(last), class_="badge close")
     return element("span", outcome(last), class_="badge good" if last.exit_code == 0 else "badge culprit")
 
 

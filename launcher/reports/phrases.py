@@ -22,6 +22,8 @@ def outcome(run: Run) -> str:
     lost = f", {nodes_lost(run.nodes_lost)}" if run.nodes_lost else ""
     if run.is_running:
         return f"still running{lost}"
+    if run.outcome is None and run.may_run:
+        return f"not known whether it still runs{lost}"
     if run.outcome is None:
         return f"no end was written{lost}"
     return f"{run.outcome}{f' (exit code {run.exit_code})' if run.exit_code is not None else ''}{lost}"

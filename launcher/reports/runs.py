@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from launcher.reports.launches import Launch
 
-__all__ = ["end_ns", "node_names", "runs_of", "taking_part"]
+__all__ = ["end_ns", "ended_before_others", "node_names", "runs_of", "taking_part"]
 
 
 def runs_of(launches: Sequence[Launch]) -> list[list[int]]:
@@ -31,7 +31,7 @@ def _begins_anew(launch: Launch, run: Sequence[Launch]) -> bool:
     first = min((generation.number for generation in launch.generations), default=None)
     return first is not None and any(
         (other.node, other.boot) == (launch.node, launch.boot)
-        and not other.is_running
+        and (not other.is_running or other.is_guessed)
         and (other.ended_ns or other.last_ns) <= launch.began_ns
         and max((generation.number for generation in other.generations), default=-1) >= first
         for other in run
@@ -39,7 +39,15 @@ def _begins_anew(launch: Launch, run: Sequence[Launch]) -> bool:
 
 
 def _ended_at(launch: Launch) -> float:
-    return float("inf") if launch.is_running else launch.at(launch.ended_ns or launch.last_ns)
+    """Return when a launch has ended; its last line counts where it only seems to run."""
+    is_running = launch.is_running and not launch.is_guessed
+    return float("inf") if is_running else launch.at(launch.ended_ns or launch.last_ns)
+
+
+def ended_before_others(launches: Sequence[Launch], runs: Sequence[Sequence[int]]) -> list[Launch]:
+    """Return launches of which those have ended that only seemed to run, and that a later run has followed."""
+    over = {number for run in runs[:-1] for number in run if launches[number].is_guessed}
+    return [launch._replace(is_running=launch.is_running and n not in over) for n, launch in enumerate(launches)]
 
 
 def node_names(launches: Sequence[Launch]) -> dict[int, str]:
@@ -47,11 +55,7 @@ def node_names(launches: Sequence[Launch]) -> dict[int, str]:
     names: dict[int, str] = {}
     places: dict[str, list[list[int]]] = collections.defaultdict(list)
     for number, launch in enumerate(launches):
-        free = (
-            place
-            for place in places[launch.node]
-            if not launches[place[-1]].is_running and _ended_at(launches[place[-1]]) <= launch.at(launch.began_ns)
-        )
+        free = (place for place in places[launch.node] if _ended_at(launches[place[-1]]) <= launch.at(launch.began_ns))
         place = next(free, None)
         if place is None:
             place = []

@@ -11,7 +11,7 @@ from launcher.reports.last_signs import had_ended_well, last_sign_ns
 from launcher.reports.launches import Launch
 from launcher.reports.node_generations import NodeGeneration
 from launcher.reports.rank_lives import RankLife
-from launcher.reports.runs import end_ns, node_names, runs_of, taking_part
+from launcher.reports.runs import end_ns, ended_before_others, node_names, runs_of, taking_part
 
 __all__ = ["JobGeneration", "Member", "Story", "end_ns", "put_together"]
 
@@ -154,6 +154,7 @@ def put_together(
 ) -> Story:
     """Return the story of launches, which are in the order of their begins."""
     runs = runs_of(launches)
+    launches = ended_before_others(launches, runs)
     generations = []
     for run, numbers in enumerate(runs):
         by_number: dict[int, list[int]] = collections.defaultdict(list)

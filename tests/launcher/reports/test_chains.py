@@ -256,3 +256,25 @@ def test_a_node_that_cannot_be_read_is_no_run(tmp_path: Path, own_folders: bool)
     assert f"{folders[-1]}: nothing of one of the nodes can be read (" in report.notes[0]
     assert [each.is_unread for each in report.runs] == [False]
     assert (report.runs[0].outcome, report.is_about, report.ledger.is_count_about) == ("succeeded", True, True)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("how", [emptied, zeroed, Path.unlink])
+def test_a_run_whose_events_alone_are_missing_is_no_other_job_while_its_last_line_is_young(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, how: Callable[[Path], None]
+) -> None:
+    runs = invent_runs(tmp_path, 3)
+    how(runs[number].folders[0] / "events.jsonl")
+    late = reported(*runs)
+    monkeypatch.setattr("launcher.reports.launches.time.time", lambda: runs[2].began_epoch + runs[2].seconds)
+    monkeypatch.setattr("launcher.reports.launches._STILL_WRITES_SECONDS", 1e6)
+
+    early = reported(*runs)
+
+    assert [run.is_running for run in early.runs] == [False] * 3
+    assert [run.may_run for run in early.runs] == [False, False, number == 2]
+    assert [run.began for run in early.runs] == [run.began for run in late.runs]
+    assert "still running" not in text(early) + page(early)
+    assert ("not known whether it still runs" in text(early)) == (number == 2)
+    if number < 2:  # the next one tells that it is over
+        assert (text(early), early.notes) == (text(late), late.notes)

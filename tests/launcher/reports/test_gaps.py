@@ -465,15 +465,17 @@ def test_where_the_figures_alone_are_left_they_are_reported(tmp_path: Path, is_t
     assert found_seconds["checkpointing"] == pytest.approx(run.truth.seconds["checkpointing"], abs=1e-3)
 
 
-def test_a_run_whose_figures_alone_are_left_goes_on_while_they_are_written(
+def test_a_run_whose_figures_alone_are_left_may_go_on_while_they_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = invent_run(tmp_path, failures=0, is_going_on=True)
     (run.folders[0] / "events.jsonl").unlink()
     monkeypatch.setattr("launcher.reports.launches.time.time", lambda: EPOCH + run.seconds)
     report = reported(run)
-    assert report.is_running
-    assert "still running" in " ".join(report.notes)
+    assert (report.is_running, report.runs[0].may_run, report.runs[0].ended) == (False, True, None)
+    assert "still running" not in page(report) + "".join([*text_of(report), *report.notes])
+    assert "not known whether it has ended or still runs" in " ".join(report.notes)
+    assert all("not known whether it still runs" in shown for shown in (page(report), "\n".join(text_of(report))))
 
 
 def test_a_node_whose_events_are_missing_is_not_called_lost(tmp_path: Path) -> None:

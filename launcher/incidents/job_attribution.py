@@ -20,7 +20,7 @@ from launcher.incidents.rules_of_exits import BEFORE, NOT_ENDED, left_early
 from launcher.incidents.rules_of_hangs import cannot_run, is_stopped, outside_collectives
 from launcher.processes.evidence import Evidence
 
-__all__ = ["JobAttribution", "attribute_job"]
+__all__ = ["JobAttribution", "attribute_job", "nobody_named"]
 
 _LIKELY = "likely: "
 _COUNT = re.compile(r"^\d+ ranks raised the same ")
@@ -135,7 +135,13 @@ def _of_a_hang(accounts: Sequence[NodeAccount], silent: Sequence[str], *, has_fa
             known = known or _doubted(rule(everybody), "it may have lost a peer as the others have")
         if known is None and not has_failures:
             known = attribute(seen, has_others=has_others)
-    return JobAttribution(known.local_ranks, (), known.why) if known is not None else JobAttribution((), (), "")
+    return JobAttribution(known.local_ranks, (), known.why) if known is not None else nobody_named(silent)
+
+
+def nobody_named(silent: Sequence[str]) -> JobAttribution:
+    """Return that no rule speaks, and why: what the nodes that were heard have seen came of something else."""
+    why = "no rank that was heard of is known to have failed by itself"
+    return JobAttribution((), (), f"{why}, and {_unheard(silent)}" if silent else why)
 
 
 def _doubted(found: Attribution | None, why: str) -> Attribution | None:

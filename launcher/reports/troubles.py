@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from launcher.incidents.frames import Thread, main_thread
 from launcher.incidents.incident import Incident as Seen
+from launcher.incidents.job_attribution import nobody_named
 from launcher.incidents.job_incident import JobIncident, own_place
 from launcher.incidents.rank_phrases import blamed_section, headline, telling_threads
 from launcher.incidents.rank_report import RankReport
@@ -97,6 +98,8 @@ def _incident(story: Story, generation: JobGeneration, found: _Found) -> Inciden
         found.story.kind if found.story is not None else first.kind if first is not None else (kinds or ["failure"])[0]
     )
     why = found.story.why if found.story is not None else first.why if first is not None else ""
+    if not why and found.story is not None:  # as earlier releases have written
+        why = nobody_named(found.story.silent).why
     several = len({member.launch for member in generation.members}) > 1
     if found.story is not None:
         pairs = [(culprit.node, culprit.rank) for culprit in found.story.culprits]

@@ -394,7 +394,8 @@ def test_the_one_node_that_does_not_answer_is_the_likely_cause_where_all_others_
 
 def test_where_a_node_is_silent_and_a_rank_elsewhere_may_be_the_cause_no_node_is_named() -> None:
     found = attribute_job([account("a", (0, LOST), (1, {"waits": None}), kind="failure")], silent=["c"])
-    assert found.ranks == found.nodes == ()
+    nobody = "no rank that was heard of is known to have failed by itself, and node c has not answered"
+    assert found == JobAttribution((), (), nobody)
 
 
 @pytest.mark.parametrize("known", [OUTSIDE, {"waits": False, "has_left": True, "is_monitored": False}])

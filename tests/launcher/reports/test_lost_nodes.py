@@ -89,6 +89,15 @@ def test_a_lost_node_is_marked_in_its_own_row(tmp_path: Path, hosts: Sequence[st
     assert json.loads(as_json(report))["incidents"][0]["nodes_to_blame"] == [two]
 
 
+def test_an_incident_that_was_written_without_a_reason_says_who_was_not_heard(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, ranks=2, nodes=2, failures=[Failure(17, 1)], steps=30)
+    path = run.folders[0] / "job_incidents" / "0001" / "incident.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"why": "", "culprits": [], "silent": ["node1"]}))
+    (incident,) = reported(run).incidents
+    assert incident.culprits == ()
+    assert incident.why.startswith("no rank that was heard of is known to have failed by itself, and node node1 has")
+
+
 @pytest.mark.parametrize("newcomers", [(2,), (1, 2)])
 def test_an_incident_costs_nothing_that_a_newcomer_had_waited_before_it(
     tmp_path: Path, newcomers: Sequence[int]

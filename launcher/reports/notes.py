@@ -11,6 +11,7 @@ from launcher.reports.completeness import failures_told
 from launcher.reports.folders import NoRunError
 from launcher.reports.formats import duration, rank_list
 from launcher.reports.lost_work import Kept, Loss
+from launcher.reports.places import Entry
 from launcher.reports.story import JobGeneration, Story, end_ns
 from resilience_core.system.clock import NS_PER_SECOND
 
@@ -40,12 +41,19 @@ def of_a_missing_run(missing: MissingRun) -> str:
     return f"{missing.why}; the counts and the ledger are about right only"
 
 
-def notes(story: Story, found: Sequence[Loss]) -> Iterator[str]:
-    """Yield what a reader has to know to trust the figures no further than they go."""
+def notes(story: Story, found: Sequence[Loss], entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield what a reader has to know to trust the figures no further than they go.
+
+    Args:
+        story: What was read.
+        found: What became of the work of each generation.
+        entries: Into which the time of all places was cut.
+    """
     yield from _of_launches(story)
     yield from _of_incidents(story)
     yield from _of_figures(story)
     yield from _of_losses(story, found)
+    yield from _of_estimates(story, found, entries)
 
 
 def _of_launches(story: Story) -> Iterator[str]:
@@ -178,6 +186,39 @@ def _of_losses(story: Story, found: Sequence[Loss]) -> Iterator[str]:
                 f"nothing{here} has gone on from generation {generation.number}: what it did since {since} counts as "
                 f"lost{about}"
             )
+
+
+def _of_estimates(story: Story, found: Sequence[Loss], entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield why figures of generations are estimates of which nothing is missing."""
+    split = {each.generation for each in entries if each.is_about and each.key in ("productive", "checkpointing")}
+    taken_over = {each.generation for each in entries if each.is_about and each.key in ("detection", "stop")}
+    pairs = [*enumerate(zip(story.generations, found, strict=True))]
+    between = [each.number for index, (each, loss) in pairs if index in split and not _is_split_explained(each, loss)]
+    if between:
+        yield (
+            f"generation(s) {rank_list(between)}: a rank has noted no save of the state that was resumed from, as one "
+            "that is slower than others, or was in a save when it ended: how much of its time until then was "
+            "checkpointing lies between what the lines before and after that tell, so checkpointing and productive are "
+            "about right only"
+        )
+    unseen = [
+        each.number
+        for index, (each, _) in pairs
+        if index in taken_over and not any(member.lacks_incident for member in each.members)
+    ]
+    if unseen:
+        yield (
+            f"generation(s) {rank_list(unseen)}: when the failure was seen is not noted on every node, so detection "
+            "and stop are about right only: there it counts as seen as long after the last sign of progress as on the "
+            "node that has failed"
+        )
+
+
+def _is_split_explained(generation: JobGeneration, loss: Loss) -> bool:
+    """Return whether another note says why what was productive, and what checkpointing, is an estimate."""
+    lacks = any(member.cut_ns is not None or member.lacks_incident for member in generation.members)
+    is_unknown = any(life.is_saving_unknown for member in generation.members for life in member.lives.values())
+    return lacks or is_unknown or loss.is_about or loss.kept is Kept.ITERATION
 
 
 def _why_about(story: Story, generation: JobGeneration) -> str:

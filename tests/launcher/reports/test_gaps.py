@@ -586,3 +586,30 @@ def test_what_rests_on_an_incident_that_cannot_be_read_is_marked(tmp_path: Path,
     assert f"tells of incidents in generation(s) 0 that are not in {folder.parent}" in note
     assert "<dd>~" in page(report)
     assert not any("tells of incidents" in note for note in whole.notes)
+
+
+def test_a_rank_without_a_save_of_the_state_that_was_resumed_from_makes_an_estimate_and_a_note(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=[Failure(17, 1)], steps=40)
+    assert not reported(run).notes
+    path = run.folders[0] / "figures.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        if "saves" in line["ranks"]["1"] and line["generation"] == 0:
+            line["ranks"]["1"]["saves"] = []
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    report = reported(run)
+
+    assert {entry.category.key for entry in report.ledger.entries if entry.is_about} == {"checkpointing", "productive"}
+    (note,) = report.notes
+    assert note.startswith("generation(s) 0: a rank has noted no save of the state that was resumed from")
+
+
+def test_where_a_node_has_not_noted_when_a_failure_was_seen_a_note_says_so(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, ranks=2, nodes=2, failures=[Failure(17, 1)], steps=40, own_folders=True)
+    shutil.rmtree(run.folders[0] / "elsewhere")
+
+    report = reported(run)
+
+    assert "detection" in {entry.category.key for entry in report.ledger.entries if entry.is_about}
+    assert any(note.startswith("generation(s) 0: when the failure was seen is not noted") for note in report.notes)

@@ -15,6 +15,8 @@ __all__ = ["NoRunError", "run_folders"]
 _MOST_NAMES = 10
 _OF_RUNS = (EVENTS, FIGURES)
 """Files by which a run is known; those of events are gone for a moment where somebody has removed them."""
+_LEFT_OVERS = ("incidents", "elsewhere", "job_incidents", "workers", "nodes.json")
+"""What else lies in the log folder of a run; where these are left alone, nothing tells what it did."""
 
 
 class NoRunError(ResilienceError):
@@ -24,18 +26,19 @@ class NoRunError(ResilienceError):
 def run_folders(paths: Sequence[str]) -> list[str]:
     """Return the log folders of runs that are meant by some paths, each once.
 
-    A path may be a run's log folder, or the folder of log folders (``ft_logs``), which stands for its newest run.
+    A path may be a run's log folder, or the folder of log folders (``ft_logs``), which stands for its newest run. Beside
+    others, one may be that of a run or a node of which only incidents are left.
 
     Raises:
         NoRunError: A path leads to no run, or it is not clear to which.
     """
     found: dict[str, None] = {}
     for path in paths:
-        found[os.path.realpath(_run_folder(path))] = None
+        found[os.path.realpath(_run_folder(path, is_alone=len(paths) == 1))] = None
     return list(found)
 
 
-def _run_folder(path: str) -> str:
+def _run_folder(path: str, *, is_alone: bool) -> str:
     if not os.path.isdir(path):
         there = "is no folder" if os.path.lexists(path) else "is not there"
         raise NoRunError(f"{path} {there}; name the log folder of a run, such as ft_logs/latest")
@@ -50,6 +53,8 @@ def _run_folder(path: str) -> str:
         return newest
     if len(runs) == 1:
         return os.path.join(path, runs[0])
+    if not runs and not is_alone and any(os.path.lexists(os.path.join(path, name)) for name in _LEFT_OVERS):
+        return path
     if not runs:
         raise NoRunError(
             f"{path} holds no run: there is neither events.jsonl nor figures.jsonl in it, nor in a folder below it"

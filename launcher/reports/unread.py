@@ -1,4 +1,6 @@
-"""Launchers of which nothing can be read: their files are empty, cut within the first line, or damaged throughout."""
+"""Launchers of which nothing can be read: their files are missing, empty, cut within the first line, or
+damaged throughout.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _HEAD = 1 << 16
 
 
 class Unread(NamedTuple):
-    """A launcher whose files are there, and tell nothing."""
+    """A launcher whose files tell nothing, or are missing."""
 
     folder: str
     """The log folder."""
@@ -45,6 +47,9 @@ def unread_launchers(folder: str) -> list[Unread]:
             if os.path.isfile(path):
                 own = files.setdefault(os.path.basename(path).removeprefix(stem), {})
                 own[path] = _why_unread(path)
+    if not files:
+        why = f"there is neither {EVENTS}.jsonl nor {FIGURES}.jsonl in it"
+        return [Unread(folder, why, _changed(folder), is_alone=True)]
     found = []
     for own in files.values():
         whys = [f"{os.path.basename(path)} {why}" for path, why in own.items() if why is not None]

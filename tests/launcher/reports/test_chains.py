@@ -12,7 +12,7 @@ import pytest
 
 from launcher.reports.as_json import as_json
 from launcher.reports.build import make_report
-from launcher.reports.folders import NoRunError
+from launcher.reports.folders import NoRunError, run_folders
 from launcher.reports.model import Report
 from launcher.reports.page import page
 from launcher.reports.terminal import lines as text_of
@@ -278,3 +278,24 @@ def test_a_run_whose_events_alone_are_missing_is_no_other_job_while_its_last_lin
     assert ("not known whether it still runs" in text(early)) == (number == 2)
     if number < 2:  # the next one tells that it is over
         assert (text(early), early.notes) == (text(late), late.notes)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_node_of_which_incidents_alone_are_left_is_noted_beside_others(tmp_path: Path, number: int) -> None:
+    run = invent_run(tmp_path, nodes=2, failures=[Failure(17, 1)], steps=30, own_folders=True)
+    folder = run.folders[number].rename(tmp_path / "of-a-node" if number else run.folders[number])
+    for path in folder.glob("*.jsonl"):
+        path.unlink()
+    folders = run_folders([str(folder), str(run.folders[1 - number])])
+
+    report = make_report(folders)
+
+    assert any(f"{folder}: nothing of" in note and "neither events.jsonl nor" in note for note in report.notes)
+    assert report.is_about
+    with pytest.raises(NoRunError, match="holds no run"):
+        run_folders([str(folder)])
+    with pytest.raises(NoRunError, match="no events can be read"):
+        make_report([str(folder)])
+    (tmp_path / "other").mkdir()
+    with pytest.raises(NoRunError, match="holds no run"):  # nothing tells that it is the log folder of a run
+        run_folders([str(tmp_path / "other"), str(run.folders[1 - number])])

@@ -83,10 +83,14 @@ def _read(folder: str | os.PathLike[str], parse: Callable[[Any], T], name: str =
         raw = file.read(_MOST_BYTES + 1)
     if len(raw) > _MOST_BYTES:
         raise DamagedIncidentError(f"it is damaged (longer than {_MOST_BYTES >> 20} MiB, which no incident is)")
+    if not raw.strip(b"\0"):
+        raise DamagedIncidentError(f"it is damaged ({'it holds zero bytes alone' if raw else 'it is empty'})")
     try:
-        return parse(json.loads(raw))
+        return parse(json.loads(raw.decode()))
     except UnknownVersionError:
         raise
+    except UnicodeError as error:
+        raise DamagedIncidentError("it is damaged (it is no text in UTF-8)") from error
     except _DAMAGE as error:
         why = str(error).splitlines()[0] if str(error) else "no reason given"
         raise DamagedIncidentError(f"it is damaged ({type(error).__name__}: {why})") from error

@@ -26,8 +26,8 @@ class NoRunError(ResilienceError):
 def run_folders(paths: Sequence[str]) -> list[str]:
     """Return the log folders of runs that are meant by some paths, each once.
 
-    A path may be a run's log folder, or the folder of log folders (``ft_logs``), which stands for its newest run. Beside
-    others, one may be that of a run or a node of which only incidents are left.
+    A path may be a run's log folder, or the folder of log folders (``ft_logs``), which stands for its newest run.
+    Beside others, one may be that of a run or a node of which only incidents are left.
 
     Raises:
         NoRunError: A path leads to no run, or it is not clear to which.

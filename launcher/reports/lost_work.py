@@ -68,6 +68,8 @@ def losses(story: Story) -> list[Loss]:
         is_counted = not _is_uncounted(story, generation)
         repeated = _repeated(story, generation, later)
         loss = _loss(story, generation, later)
+        if loss.is_final and not is_counted:
+            repeated = None  # nothing tells whether there is anything to be done again
         is_about = loss.is_final and bool(generation.is_silent or generation.is_partial or story.lacks)
         found.append(
             loss._replace(repeated=repeated, is_counted=is_counted, is_cut=generation.is_cut, is_about=is_about)

@@ -120,8 +120,8 @@ def _entry(entry: LedgerEntry) -> Markup:
         "tr",
         element("th", swatch, entry.category.name, scope="row"),
         element("td", about, seconds(entry.seconds), class_="number"),
-        element("td", share(entry.share), class_="number"),
-        element("td", duration(entry.rank_seconds), class_="number"),
+        element("td", about, share(entry.share), class_="number"),
+        element("td", about, duration(entry.rank_seconds), class_="number"),
         element("td", entry.category.meaning, class_="soft"),
     )
 

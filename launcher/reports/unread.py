@@ -1,6 +1,4 @@
-"""Launchers of which nothing can be read: their files are missing, empty, cut within the first line, or
-damaged throughout.
-"""
+"""Launchers of which nothing can be read: files are missing, empty, cut within the first line, or damaged."""
 
 from __future__ import annotations
 

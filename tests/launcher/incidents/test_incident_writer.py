@@ -129,7 +129,7 @@ def test_what_finds_no_room_behind_a_file_system_that_hangs_is_said(
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda plain: "", "JSONDecodeError"),
+        (lambda plain: "", "it is empty"),
         (lambda plain: "[]", "AttributeError"),
         (lambda plain: "[" * 100_000, "RecursionError"),
         (lambda plain: json.dumps({**plain, "seen_ns": "x"}), "TypeError: seen_ns is 'x'"),
@@ -146,6 +146,8 @@ def test_what_finds_no_room_behind_a_file_system_that_hangs_is_said(
         (lambda plain: json.dumps({**plain, "ranks": None}), "TypeError"),
         (lambda plain: json.dumps({**plain, "ranks": [{}]}), "TypeError"),
         (lambda plain: json.dumps({**plain, "more": 1}), "TypeError"),
+        (lambda plain: "\0" * 900, "it holds zero bytes alone"),
+        (lambda plain: "\udcff{}", "it is no text in UTF-8"),
     ],
 )
 def test_a_damaged_incident_is_named_and_left_out(
@@ -156,7 +158,7 @@ def test_a_damaged_incident_is_named_and_left_out(
     INCIDENT._replace(ranks=ranks).write(f"{tmp_path}/incidents")
     assert damaged is not None
     path = Path(damaged) / "incident.json"
-    path.write_text(damage(json.loads(path.read_text())))
+    path.write_bytes(damage(json.loads(path.read_text())).encode(errors="surrogateescape"))
     with pytest.raises(DamagedIncidentError, match=f"it is damaged .{told}"):
         read_incident(damaged)
     assert len(list(read_incidents(str(tmp_path)))) == 1

@@ -151,6 +151,14 @@ def test_a_job_without_steps_that_never_failed_has_nothing_done_again(tmp_path: 
     assert "; steps kept: not known, 0 done again" in "\n".join(text_of(report))
 
 
+def test_a_last_failure_without_steps_has_no_count_of_what_is_done_again(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=[Failure(7, 1), Failure(17, 0)], steps=30, ends_with="failed", has_saves=False)
+    without_steps(run)
+    report = reported(run)
+    assert [incident.repeated for incident in report.incidents] == [None, None]
+    assert [generation.repeated for generation in report.generations] == [None, None]
+
+
 def test_a_line_that_tells_of_a_step_but_not_when_the_first_one_began_makes_no_start(tmp_path: Path) -> None:
     run = invent_run(tmp_path, failures=[Failure(17, 1)], steps=30)
 

@@ -146,7 +146,8 @@ def test_shows_the_figures_of_the_model() -> None:
     text = Read(page(report)).text()
     for entry in report.ledger.entries:
         about = "~" if entry.is_about else ""
-        expected = f"{entry.category.name} {about}{seconds(entry.seconds)} {share(entry.share)}"
+        figures = (seconds(entry.seconds), share(entry.share), duration(entry.rank_seconds))
+        expected = " ".join([entry.category.name, *(about + figure for figure in figures)])
         assert expected in text
     assert f"wall time {seconds(report.ledger.wall_seconds)} 100.0 %" in text
     for limit in report.limits:

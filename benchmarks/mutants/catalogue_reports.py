@@ -498,4 +498,25 @@ MUTANTS_OF_REPORTS = (
         "return False",
         _CHAINS,
     ),
+    Mutant(
+        "a report gives no reason for an estimate of how long saves took",
+        "launcher/reports/notes.py",
+        "if index in split and not _is_split_explained(each, loss)]",
+        "if False]",
+        _GAPS,
+    ),
+    Mutant(
+        "a report refuses all folders where one has incidents alone",
+        "launcher/reports/folders.py",
+        "if not runs and not is_alone and any(",
+        "if False and any(",
+        _CHAINS,
+    ),
+    Mutant(
+        "an incident of which nobody is named has no reason",
+        "launcher/incidents/job_attribution.py",
+        "if known is not None else nobody_named(silent)",
+        'if known is not None else JobAttribution((), (), "")',
+        ("tests/launcher/incidents/test_job_attribution.py",),
+    ),
 )

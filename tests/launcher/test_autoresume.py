@@ -144,7 +144,7 @@ def test_what_is_damaged_in_a_log_folder_is_said_and_ends_nothing(runner: Runner
     assert "Traceback" not in said
     assert "last iteration 3" in said
     assert said.count("ft_logs/damaged/events.jsonl: a damaged line is left out, its t_ns is None") == 1
-    assert said.count("ft_logs/2/incidents/0001 is left out: it is damaged (JSONDecodeError") == 1
+    assert said.count("ft_logs/2/incidents/0001 is left out: it is damaged (it is empty)") == 1
 
 
 def test_a_run_of_an_unknown_version_is_said_once(runner: Runner) -> None:

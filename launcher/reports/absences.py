@@ -24,8 +24,10 @@ _LEAST_NS = NS_PER_SECOND
 _ABSENT, _UNKNOWN = "absent", "unknown"
 
 
-def absences(story: Story) -> Iterator[tuple[str, str, int]]:
-    """Yield nodes that took no part in their run for a while, the category of that time, and nanoseconds.
+def absences(story: Story) -> Iterator[tuple[str, str, int, bool]]:
+    """Yield nodes that took no part in their run for a while, the category of that time, nanoseconds, and ``is_about``.
+
+    That is said of a node whose launcher was lost: it has gone on after its last line, nobody knows for how long.
 
     The category is that of unknown time where the node may have taken part. The time between two launchers of one node
     is not among it.
@@ -43,14 +45,15 @@ def absences(story: Story) -> Iterator[tuple[str, str, int]]:
             first, last = own[0], own[-1]
             if first in begins and begins[first] - min(begins.values()) >= _LEAST_NS:
                 is_known = story.launches[first].is_begun_known
-                yield node, _ABSENT if is_known else _UNKNOWN, begins[first] - min(begins.values())
+                yield node, _ABSENT if is_known else _UNKNOWN, begins[first] - min(begins.values()), False
             has_gone = last in ends and not story.launches[last].is_running
             if has_gone and max(ends.values()) - ends[last] >= _LEAST_NS:
-                yield node, _UNKNOWN if may_have_gone_on(story, last) else _ABSENT, max(ends.values()) - ends[last]
+                key = _UNKNOWN if may_have_gone_on(story, last) else _ABSENT
+                yield node, key, max(ends.values()) - ends[last], story.launches[last].ended_ns is None
     yield from _in_other_runs(story, of_node)
 
 
-def _in_other_runs(story: Story, of_node: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, str, int]]:
+def _in_other_runs(story: Story, of_node: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, str, int, bool]]:
     """Yield the time of the runs before the first one and after the last one in which a node took part.
 
     Runs follow one another on the wall clock, as in the head of the report.
@@ -66,7 +69,7 @@ def _in_other_runs(story: Story, of_node: Mapping[str, Sequence[int]]) -> Iterat
         first, last = story.run_of[own[0]], story.run_of[own[-1]]
         for seconds in (begins[first] - min(begins.values()), max(ends.values()) - ends[last]):
             if seconds * NS_PER_SECOND >= _LEAST_NS:
-                yield story.node_of[own[0]], _ABSENT, round(seconds * NS_PER_SECOND)
+                yield story.node_of[own[0]], _ABSENT, round(seconds * NS_PER_SECOND), False
 
 
 def may_have_gone_on(story: Story, number: int) -> bool:

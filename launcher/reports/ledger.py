@@ -83,7 +83,8 @@ def _of_launch(story: Story, number: int, found: Sequence[Loss], *, has_steps: b
             until_ns, left_ns = last_ns if is_last else None, _left_ns(member, life)
             cuts += _after(member, until_ns, left_ns, is_running=launch.is_running, is_last_known=not launch.lacks_last)
             for due_to, key, ns, is_about in cuts:
-                if ns > 0:
+                # Where lines are missing, what is nothing here may have been something.
+                if ns > 0 or (is_about and member.is_open_ended):
                     yield Entry(place, rank, index if due_to is None else due_to, key, ns, is_about)
         before = index, member
 
@@ -124,17 +125,20 @@ def _during(member: Member, life: RankLife | None, loss: Loss, local_rank: int, 
     if first_ns is None and life is not None and life.iteration is not None:
         # It has begun a step, and the line that says when is missing.
         yield None, "unknown", sign_ns - started_ns, False
+        yield from _untold(member)
         return
     # Of what came after the last figures it is known only that there was something.
     told_ns = sign_ns if member.cut_ns is None else min(max(member.cut_ns, started_ns), sign_ns)
     first_ns = told_ns if first_ns is None else min(max(first_ns, started_ns), told_ns)
-    yield None, "start", first_ns - started_ns, not member.own.is_start_known
+    is_first_about = member.is_open_ended and (life is None or life.first_step_ns is None)
+    yield None, "start", first_ns - started_ns, is_first_about or not member.own.is_start_known
     if life is None or loss.kept is Kept.PART:
         yield None, "unknown", sign_ns - first_ns, False
+        yield from _untold(member)
         return
     lost_ns, is_about = lost_from_ns(loss, member, life)
     # Before the last line that is left, too, ranks may have stood still: the line after it would tell of that.
-    is_about |= loss.is_about or member.cut_ns is not None or member.lacks_incident
+    is_about |= loss.is_about or member.is_open_ended or member.lacks_incident
     lost_ns = told_ns if lost_ns is None else min(max(lost_ns, first_ns), told_ns)
     before_ns, _ = life.checkpointing_ns(first_ns)  # its first lines may be missing
     least_ns, most_ns = life.checkpointing_ns(lost_ns)
@@ -144,6 +148,12 @@ def _during(member: Member, life: RankLife | None, loss: Loss, local_rank: int, 
     yield None, "productive", lost_ns - first_ns - saving_ns, is_split_about
     yield None, "lost_work", told_ns - lost_ns, is_about or loss.kept is Kept.ITERATION
     yield None, "unknown", sign_ns - told_ns, False
+
+
+def _untold(member: Member) -> Iterator[Cut]:
+    """Mark what the unknown time of a rank may have been: lines that would tell are missing."""
+    for key in ("checkpointing", "productive", "lost_work") if member.is_open_ended else ():
+        yield None, key, 0, True
 
 
 def last_sign_ns(member: Member) -> int:
@@ -175,21 +185,22 @@ def _after(
     member: Member, last_ns: int | None, left_ns: int | None, *, is_running: bool, is_last_known: bool
 ) -> Iterator[Cut]:
     """Cut the time from the last sign of progress to the end of the ranks, or of the launch after its last ones."""
-    sign_ns = last_sign_ns(member)
+    sign_ns, is_about = last_sign_ns(member), member.is_open_ended
     goes_on = is_running and last_ns is not None and member.own.finished_ns is None
     if left_ns is not None:
-        yield None, "idle", member.stopped_ns - min(max(left_ns, member.own.started_ns), sign_ns), False
+        yield None, "idle", member.stopped_ns - min(max(left_ns, member.own.started_ns), sign_ns), is_about
     elif member.seen_ns is not None:
-        yield None, "detection", member.seen_ns - sign_ns, member.is_seen_about or member.lacks_incident
+        is_sign_about = is_about or member.is_seen_about or member.lacks_incident
+        yield None, "detection", member.seen_ns - sign_ns, is_sign_about
         key = "unknown" if member.is_end_missing else "stop"
         yield None, key, member.stopped_ns - member.seen_ns, member.is_seen_about
     elif member.is_end_missing:
         finished_ns = min(max(member.own.finished_ns or sign_ns, sign_ns), member.stopped_ns)
-        yield None, "idle", finished_ns - sign_ns, False
+        yield None, "idle", finished_ns - sign_ns, is_about
         yield None, "unknown", member.stopped_ns - finished_ns, False
     else:
         key = "stop" if last_ns is None and member.own.finished_ns is None else "unknown" if goes_on else "idle"
-        yield None, key, member.stopped_ns - sign_ns, False
+        yield None, key, member.stopped_ns - sign_ns, is_about
     if last_ns is not None:
         yield None, "idle" if is_last_known else "unknown", last_ns - member.stopped_ns, False
 

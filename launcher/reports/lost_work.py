@@ -18,7 +18,16 @@ from typing import NamedTuple
 from launcher.reports.rank_lives import RankLife
 from launcher.reports.story import JobGeneration, Member, Story
 
-__all__ = ["Kept", "Loss", "is_count_about", "kept_steps", "losses", "lost_from_ns", "total_repeated"]
+__all__ = [
+    "Kept",
+    "Loss",
+    "hides_its_begin",
+    "is_count_about",
+    "kept_steps",
+    "losses",
+    "lost_from_ns",
+    "total_repeated",
+]
 
 Interval = tuple[int, int]
 """First and last iteration."""
@@ -50,7 +59,8 @@ class Loss(NamedTuple):
     is_cut: bool = False
     """Its last figures are missing: it may have done more than they tell."""
     is_about: bool = False
-    """Nothing has gone on from it as far as is known: its last lines, or other nodes' folders, are missing."""
+    """Nothing has gone on from it as far as is known: its last lines, or other nodes' folders, are missing; or a later
+    generation may have gone on from another state than those that tell of theirs."""
 
 
 def losses(story: Story) -> list[Loss]:
@@ -70,7 +80,8 @@ def losses(story: Story) -> list[Loss]:
         loss = _loss(story, generation, later)
         if loss.is_final and not is_counted:
             repeated = None  # nothing tells whether there is anything to be done again
-        is_about = loss.is_final and bool(generation.is_silent or generation.is_partial or story.lacks)
+        is_end_about = generation.is_open_ended or generation.is_partial or bool(story.lacks)
+        is_about = (loss.is_final and is_end_about) or any(map(hides_its_begin, later))
         found.append(
             loss._replace(repeated=repeated, is_counted=is_counted, is_cut=generation.is_cut, is_about=is_about)
         )
@@ -94,7 +105,7 @@ def _loss(story: Story, generation: JobGeneration, later: Sequence[JobGeneration
         return Loss(Kept.ALL)
     successors = [(begin, each) for each in later if (begin := _begin(each)) is not None]
     if not successors:
-        has_gone_on = any(_is_uncounted(story, each) for each in later)
+        has_gone_on = any(_is_uncounted(story, each) or hides_its_begin(each) for each in later)
         return Loss(Kept.UNKNOWN) if has_gone_on else _final(story, generation, first)
     again, resumed = min(successors, key=lambda pair: pair[0])
     if first is not None and again <= first:
@@ -107,6 +118,16 @@ def _loss(story: Story, generation: JobGeneration, later: Sequence[JobGeneration
     if not is_uncounted:
         return Loss(Kept.ITERATION, again - 1)
     return Loss(Kept.PART if generation.iteration is not None and again < generation.iteration else Kept.UNKNOWN)
+
+
+def hides_its_begin(generation: JobGeneration) -> bool:
+    """Return whether a generation may have begun a step, and the lines that would tell with which are missing."""
+    return generation.first_iteration is None and generation.is_open_ended
+
+
+def _is_untold(generation: JobGeneration) -> bool:
+    """Return whether nothing at all tells what a generation has done."""
+    return generation.is_open_ended and not any(member.lives for member in generation.members)
 
 
 def _begin(generation: JobGeneration) -> int | None:
@@ -183,7 +204,7 @@ def _repeated(story: Story, generation: JobGeneration, later: Sequence[JobGenera
         return None
     if later and any(_is_uncounted(story, each) for each in (generation, *later)):
         return None
-    if (later and generation.is_cut) or _is_one_missing(story, generation):
+    if (later and generation.is_cut) or any(map(_is_untold, later)) or _is_one_missing(story, generation):
         return None
     if (own := _interval(generation)) is None:
         return 0

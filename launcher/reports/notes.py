@@ -10,7 +10,7 @@ from launcher.reports.chains import MissingRun
 from launcher.reports.completeness import failures_told
 from launcher.reports.folders import NoRunError
 from launcher.reports.formats import duration, rank_list
-from launcher.reports.lost_work import Kept, Loss
+from launcher.reports.lost_work import Kept, Loss, hides_its_begin
 from launcher.reports.places import Entry
 from launcher.reports.story import JobGeneration, Story, end_ns
 from resilience_core.system.clock import NS_PER_SECOND
@@ -69,7 +69,10 @@ def _of_launches(story: Story) -> Iterator[str]:
         elif not launch.has_events:
             yield f"{who}: the file of its events is missing, so it is not known whether and how it has ended"
         elif launch.ended_ns is None:
-            yield f"{who} has not said that it ended, as when it is killed: its time ends with its last line"
+            yield (
+                f"{who} has not said that it ended, as when it is killed: its time ends with its last line, so what "
+                "its ranks kept, lost and did last, and for how long it was in the job, is about right only"
+            )
         if not launch.is_begun_known:
             yield (
                 f"{who}: its first events are missing, as where the files of a run that goes on are removed; it begins "
@@ -170,7 +173,13 @@ def _of_losses(story: Story, found: Sequence[Loss]) -> Iterator[str]:
     if cut := [generation.number for generation in story.generations if generation.is_cut]:
         yield (
             f"generation(s) {rank_list(cut)}: the last lines of figures are missing, so the time after those that are "
-            "there is 'unknown', and so is how many iterations were kept and done again"
+            "there is 'unknown', and so is how many iterations were kept and done again; what they kept, lost and did "
+            "last is about right only"
+        )
+    if hidden := [generation.number for generation in story.generations[1:] if hides_its_begin(generation)]:
+        yield (
+            f"generation(s) {rank_list(hidden)}: the lines that tell with which step they began are missing, "
+            "so what was lost of those before them is not known, and may be part of what is called productive"
         )
     for generation, loss in zip(story.generations, found, strict=True):
         if not loss.is_final:
@@ -224,7 +233,7 @@ def _is_split_explained(generation: JobGeneration, loss: Loss) -> bool:
 def _why_about(story: Story, generation: JobGeneration) -> str:
     """Return why it is not known what was lost of a generation that nothing here has gone on from."""
     why = []
-    if generation.is_silent:
+    if generation.is_open_ended:
         why.append("its last lines are missing, and a later save may be in them")
     if generation.is_partial:
         why.append("other nodes, whose folders are not here, may have gone on")

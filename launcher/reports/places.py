@@ -77,14 +77,15 @@ def between_launches(story: Story) -> Iterator[Entry]:
             before, after = set().union(*ranks[:index]), set().union(*ranks[index:])
             for local in sorted(before | after):
                 is_between = local in before and local in after
-                yield Entry((node, local), None, None, key if is_between else "absent", max(0, gap_ns))
+                is_about = one.ended_ns is None  # its time ends with its last line
+                yield Entry((node, local), None, None, key if is_between else "absent", max(0, gap_ns), is_about)
 
 
 def absent(story: Story) -> Iterator[Entry]:
     """Tell of places whose node took no part for a while, so that all add up to the wall time of the job."""
-    for node, key, ns in absences(story):
+    for node, key, ns, is_about in absences(story):
         for local in sorted(_locals_of(story, node)):
-            yield Entry((node, local), None, None, key, ns)
+            yield Entry((node, local), None, None, key, ns, is_about)
 
 
 def unaccounted(story: Story, entries: Iterable[Entry]) -> Iterator[Entry]:

@@ -48,6 +48,12 @@ class Member(NamedTuple):
     lacks_incident: bool
     """Its events tell of an incident that is not here, or cannot be read."""
 
+    @property
+    def is_open_ended(self) -> bool:
+        """Whether its last figures are missing: its ranks may have done more than they tell, and for longer."""
+        has_ended = self.has_stopped or self.is_end_missing or self.is_silent
+        return self.cut_ns is not None or self.is_silent or (has_ended and not self.lives)
+
     def done(self, rank: int) -> int | None:
         """Return the last iteration that a rank has done; a step that an exception has ended does not count."""
         done = self.lives[rank].done
@@ -98,6 +104,11 @@ class JobGeneration(NamedTuple):
     def is_silent(self) -> bool:
         """Whether a launcher has ended without a word in it."""
         return any(member.is_silent for member in self.members)
+
+    @property
+    def is_open_ended(self) -> bool:
+        """Whether the last figures of a node are missing, for what reason ever."""
+        return any(member.is_open_ended for member in self.members)
 
     @property
     def is_cut(self) -> bool:
@@ -233,7 +244,8 @@ def _member(
         seen_ns = max(seen_ns, own.started_ns)  # where the first lines are missing, that is the first one left
     ranks = lives.get((index, number), {})
     cut_ns: int | None = None
-    if (own.stopped_ns is not None or later) and not any(life.is_over for life in ranks.values()):
+    has_ended = own.stopped_ns is not None or bool(later) or launch.ended_ns is not None
+    if has_ended and not any(life.is_over for life in ranks.values()):
         cut_ns = max((life.last_ns for life in ranks.values()), default=None)
     return Member(
         launch=index,

@@ -87,7 +87,7 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report counts saves that were lost as checkpointing",
         _CUTS,
-        "least_ns, most_ns = life.checkpointing_ns(lost_ns)",
+        "least_ns, most_ns = life.checkpointing_ns(lost_ns, member.waited.get(life.rank))",
         "least_ns, most_ns = life.checkpointing_ns(sign_ns)",
         _LEDGER,
     ),

@@ -141,7 +141,7 @@ def _during(member: Member, life: RankLife | None, loss: Loss, local_rank: int, 
     is_about |= loss.is_about or member.is_open_ended or member.lacks_incident
     lost_ns = told_ns if lost_ns is None else min(max(lost_ns, first_ns), told_ns)
     before_ns, _ = life.checkpointing_ns(first_ns)  # its first lines may be missing
-    least_ns, most_ns = life.checkpointing_ns(lost_ns)
+    least_ns, most_ns = life.checkpointing_ns(lost_ns, member.waited.get(life.rank))
     saving_ns = max(0, min((least_ns + most_ns) // 2 - before_ns, lost_ns - first_ns))
     is_split_about = is_about or most_ns > least_ns or life.is_saving_unknown
     yield None, "checkpointing", saving_ns, is_split_about
@@ -201,6 +201,7 @@ def _after(
     else:
         key = "stop" if last_ns is None and member.own.finished_ns is None else "unknown" if goes_on else "idle"
         yield None, key, member.stopped_ns - sign_ns, is_about
+        yield None, "detection", 0, is_about and member.own.finished_ns is None  # it may have waited for another
     if last_ns is not None:
         yield None, "idle" if is_last_known else "unknown", last_ns - member.stopped_ns, False
 

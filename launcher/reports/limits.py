@@ -94,7 +94,8 @@ def _ended_by_themselves(member: Member, life: RankLife) -> Mapping[str, Section
     """
     if member.seen_ns is None or member.last_sign_ns is None or not life.is_over or not _may_be_let_go(member, life):
         return life.sections
-    still_ns = member.seen_ns - member.last_sign_ns
+    signs = (other.last_sign_ns(member.seen_ns) for other in member.lives.values())
+    still_ns = member.seen_ns - max(member.last_sign_ns, *(sign for sign in signs if sign is not None), 0)
     return {
         name: life.sections_before[name]
         if name in life.sections_before and section.longest_ns > max(still_ns, life.sections_before[name].longest_ns)

@@ -59,8 +59,7 @@ class Loss(NamedTuple):
     is_cut: bool = False
     """Its last figures are missing: it may have done more than they tell."""
     is_about: bool = False
-    """Nothing has gone on from it as far as is known: its last lines, or other nodes' folders, are missing; or a later
-    generation may have gone on from another state than those that tell of theirs."""
+    """Nothing has gone on from it as far as is known: its last lines, or other nodes' folders, are missing."""
 
 
 def losses(story: Story) -> list[Loss]:
@@ -81,7 +80,7 @@ def losses(story: Story) -> list[Loss]:
         if loss.is_final and not is_counted:
             repeated = None  # nothing tells whether there is anything to be done again
         is_end_about = generation.is_open_ended or generation.is_partial or bool(story.lacks)
-        is_about = (loss.is_final and is_end_about) or any(map(hides_its_begin, later))
+        is_about = loss.is_final and is_end_about
         found.append(
             loss._replace(repeated=repeated, is_counted=is_counted, is_cut=generation.is_cut, is_about=is_about)
         )

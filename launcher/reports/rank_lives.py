@@ -59,6 +59,11 @@ class RankLife:
         """As of the last full line."""
         self.sections_before: dict[str, SectionFigures] = {}
         """As of the line before the last one of the generation."""
+        self.open_since: dict[str, tuple[int, int]] = {}
+        """When a section was opened that a line has shown open, and how often it had been closed until then."""
+        self.grew: dict[str, tuple[int, int]] = {}
+        """When the line before that was written in which a section's longest duration grew last, and how often the
+        section had been closed by the line in which it grew."""
         self.beside_ns = 0
         """How long saves were under way while steps went on."""
         self.limits: Mapping[str, LimitInForce] = {}
@@ -91,7 +96,13 @@ class RankLife:
             if self.lowest_iteration is None or known.iteration < self.lowest_iteration:
                 self.lowest_iteration = known.iteration
         self.done = known.done if known.done is not None else self.done
+        for name, each in known.sections.items():
+            former = self.sections.get(name)
+            if former is not None and each.longest_ns > former.longest_ns:
+                self.grew[name] = self.last_ns, each.closed
         self.sections.update({name: each._replace(durations={}) for name, each in known.sections.items()})
+        for name, since_ns in known.open.items():
+            self.open_since[name] = since_ns, self.sections[name].closed if name in self.sections else 0
         self.beside_ns = known.beside_ns
         self.saves.update({save.iteration: save for save in known.saves})
         self.last_ns, self.is_over = line.t_ns, line.is_last
@@ -134,17 +145,30 @@ class RankLife:
         """Return the last sign of progress that is known until then; later ones come from how it was ended."""
         return max((sign for sign in self.signs_ns if sign <= until_ns), default=None)
 
-    def checkpointing_ns(self, until_ns: int) -> tuple[int, int]:
+    def last_opened_ns(self, section: str, closed_ns: int) -> int | None:
+        """Return when a section was opened that was closed last then; None where that is not known.
+
+        A line has shown it open, or it took longer than any before, which lines tell of.
+        """
+        times = self.sections[section].closed if section in self.sections else 0
+        since_ns, before = self.open_since.get(section, (0, -1))
+        if before + 1 == times:
+            return since_ns
+        line_ns, grown = self.grew.get(section, (0, -1))
+        return max(closed_ns - self.sections[section].longest_ns, line_ns) if grown == times else None
+
+    def checkpointing_ns(self, until_ns: int, waited_ns: int | None = None) -> tuple[int, int]:
         """Return how long saves had held up the steps in all until then: at least, and at most.
 
         It is known when a save is noted and when a line is written. All saves of which the last line of a generation
-        tells were over by the last sign of progress, since to close a section is such a sign.
+        tells were over by the last sign of progress, since to close a section is such a sign; or, where the rank waited
+        for one that had failed from ``waited_ns`` on, by then.
         """
         known = [(save.t_ns, save.checkpointing_ns) for save in self.saves.values()]
         known += [(sample.t_ns, sample.saving_ns) for sample in self.samples]
         over = [(s.last_sign_ns, s.saving_ns) for s in self.samples if s.last_sign_ns is not None]
         least_ns = max((spent_ns for t_ns, spent_ns in (*known, *over) if t_ns <= until_ns), default=0)
-        if until_ns >= self.last_ns:
+        if until_ns >= min(self.last_ns, waited_ns if waited_ns is not None else self.last_ns):
             least_ns = max(least_ns, self.saving_ns)
         most_ns = min((spent_ns for t_ns, spent_ns in known if t_ns >= until_ns), default=self.saving_ns)
         return least_ns, max(least_ns, most_ns)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.reports.evidence import Evidence, ends_a_step
-from launcher.reports.last_signs import had_ended_well, last_sign_ns
+from launcher.reports.last_signs import had_ended_well, last_sign_ns, waits
 from launcher.reports.launches import Launch
 from launcher.reports.node_generations import NodeGeneration
 from launcher.reports.rank_lives import RankLife
@@ -26,6 +26,8 @@ class Member(NamedTuple):
     """By rank; empty where no figures were written."""
     last_sign_ns: int | None
     """The last sign of progress of its ranks; None where none is known."""
+    waited: Mapping[int, int]
+    """Ranks that waited for one that had failed, and since when, where that is known."""
     seen_ns: int | None
     """When the failure was known here; None without one."""
     is_seen_about: bool
@@ -243,6 +245,8 @@ def _member(
     if seen_ns is not None:
         seen_ns = max(seen_ns, own.started_ns)  # where the first lines are missing, that is the first one left
     ranks = lives.get((index, number), {})
+    sign_until_ns = seen_ns if seen_ns is not None else stopped_ns
+    waited = waits(ranks, incident, sign_until_ns)
     cut_ns: int | None = None
     has_ended = own.stopped_ns is not None or bool(later) or launch.ended_ns is not None
     if has_ended and not any(life.is_over for life in ranks.values()):
@@ -251,7 +255,8 @@ def _member(
         launch=index,
         own=own,
         lives=ranks,
-        last_sign_ns=last_sign_ns(own, ranks, cut_ns, incident, seen_ns if seen_ns is not None else stopped_ns),
+        last_sign_ns=last_sign_ns(own, ranks, cut_ns, incident, sign_until_ns, waited),
+        waited=waited,
         seen_ns=seen_ns,
         is_seen_about=is_told,
         cut_ns=cut_ns,

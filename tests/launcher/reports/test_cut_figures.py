@@ -127,3 +127,15 @@ def test_the_time_between_runs_is_about_right_only_where_the_first_launcher_was_
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     rows = rows_of(reported(*runs))
     assert rows["between_runs"][1]
+
+
+def test_idle_time_is_about_right_only_where_neither_figures_nor_an_event_tell_of_the_end(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=0, steps=30)
+    events, figures = (run.folders[0] / f"{name}.jsonl" for name in ("events", "figures"))
+    told = [line for line in events.read_text().splitlines(keepends=True) if '"stopped"' not in line]
+    events.write_text("".join(told))
+    figures.write_text("".join(figures.read_text().splitlines(keepends=True)[:5]))
+    rows = rows_of(reported(run))
+    assert rows["productive"][1]
+    assert rows.get("idle", (0.0, True))[1]
+    assert rows["unknown"][0] > 0

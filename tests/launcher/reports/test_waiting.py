@@ -1,0 +1,118 @@
+"""Time in which ranks waited for one that had failed: it is detection, not work, whatever closed their sections."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.processes.evidence import Evidence, evidence_to_json
+from launcher.reports.build import make_report
+from launcher.reports.model import Report
+from resilience_core.protocol.error_record import ErrorRecord
+from tests.launcher.reports.invented_runs import Failure, InventedRun, invent_run
+
+VICTIM = 0
+
+
+def let_go(run: InventedRun, *, is_consequence: bool = True) -> None:
+    """Let the step of the victim, which is open when its peer has failed, end by an exception just before that is seen.
+
+    The peer was killed at the begin of the step.
+    """
+    life = run.lives[0]
+    assert life.open is not None
+    assert life.seen is not None
+    began = json.loads((run.folders[0] / "events.jsonl").read_text().splitlines()[0])["t_ns"]
+    closed_ns = began + round((life.seen - 0.01) * 1e9)
+    took_ns = closed_ns - began - round(life.open[1] * 1e9)
+    for path in {path for folder in run.folders for path in folder.glob("figures*.jsonl")}:
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            known = line["ranks"].get(str(VICTIM))
+            if known is not None and line["generation"] == 0 and line["is_last"]:
+                step = known["sections"]["step"]
+                step |= {"closed": step["closed"] + 1, "took_ns": step["took_ns"] + took_ns}
+                step["longest_ns"] = max(step["longest_ns"], took_ns)
+                known |= {"open": {}, "done": life.open[2], "last_sign_ns": closed_ns}
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    error = ErrorRecord(
+        *("RuntimeError", "Connection closed by peer", "", "step", life.open[2], closed_ns - 1_000_000, closed_ns),
+        is_consequence=is_consequence,
+        is_step_done=False,
+    )
+    evidence = Evidence(local_rank=0, iteration=life.open[2], has_left=True, last_sign_ns=closed_ns)
+    for folder in run.folders:
+        for path in (*folder.glob("incidents/*/incident.json"), *folder.glob("elsewhere/*/incident.json")):
+            document: dict[str, Any] = json.loads(path.read_text())
+            for rank in document["ranks"]:
+                if rank["rank"] == VICTIM and document["generation"] == 0:
+                    rank |= {"error": error._asdict(), "evidence": evidence_to_json(evidence), "open_seconds": 0.01}
+            path.write_text(json.dumps(document))
+
+
+def without_lines_of_the_wait(run: InventedRun) -> None:
+    path, life = run.folders[0] / "figures.jsonl", run.lives[0]
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert life.open is not None
+    opened_ns = json.loads((run.folders[0] / "events.jsonl").read_text().splitlines()[0])["t_ns"] + life.open[1] * 1e9
+    kept = [line for line in lines if line["generation"] > 0 or line["is_last"] or line["t_ns"] < opened_ns]
+    path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+
+
+def seconds(report: Report) -> dict[str, float]:
+    return {entry.category.key: entry.seconds for entry in report.ledger.entries}
+
+
+def about(report: Report) -> set[str]:
+    return {entry.category.key for entry in report.ledger.entries if entry.is_about}
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize(
+    ("has_line", "waited"), [(True, 1.5), (False, 9.0)], ids=["a line meanwhile", "longer than any before"]
+)
+def test_to_wait_for_a_peer_that_has_failed_is_detection_and_no_work(
+    tmp_path: Path, nodes: int, has_line: bool, waited: float
+) -> None:
+    failures = [Failure(17, 1, "failure", waited)]
+    run = invent_run(tmp_path, nodes=nodes, own_folders=nodes > 1, failures=failures, steps=40, lines=200)
+    if not has_line:
+        without_lines_of_the_wait(run)
+    truth = make_report([str(folder) for folder in run.folders])
+    let_go(run)
+    report = make_report([str(folder) for folder in run.folders])
+    for key in ("productive", "checkpointing", "lost_work", "detection", "stop", "idle"):
+        assert seconds(report)[key] == pytest.approx(run.truth.seconds[key], abs=0.06), key
+    assert seconds(report)["detection"] >= waited
+    assert about(report) == about(truth) == ({"detection", "stop"} if nodes > 1 else set())
+    assert (report.ledger.steps, report.ledger.repeated) == (truth.ledger.steps, truth.ledger.repeated) == (40, 7)
+    if nodes > 1:  # which rank has let it go is not known: it is no step that ended by itself
+        (step,) = (limit for limit in report.limits if limit.kind == "section step")
+        assert step.longest == pytest.approx(2.0)
+
+
+def test_a_step_that_is_left_by_an_exception_of_its_own_was_work(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=[Failure(17, 1, "failure", 9.0)], steps=40, lines=200)
+    let_go(run, is_consequence=False)
+    report = make_report([str(folder) for folder in run.folders])
+    assert seconds(report)["lost_work"] == pytest.approx(run.truth.seconds["lost_work"] + 9.0, abs=0.06)
+
+
+def test_where_nothing_tells_when_the_wait_began_it_counts_to_its_end(tmp_path: Path) -> None:
+    """It was shorter than other steps, and no line was written meanwhile."""
+    run = invent_run(tmp_path, failures=[Failure(17, 1, "failure", 1.5)], steps=40, lines=2)
+    let_go(run)
+    report = make_report([str(folder) for folder in run.folders])
+    assert seconds(report)["lost_work"] == pytest.approx(run.truth.seconds["lost_work"] + 1.5, abs=0.06)
+
+
+def test_a_wait_that_no_step_is_open_for_any_more_is_told_from_the_steps_before(tmp_path: Path) -> None:
+    """A line has shown a step open that ended well: it is not the one in which the rank has waited."""
+    run = invent_run(tmp_path, failures=[Failure(17, 1, "failure", 1.5)], steps=40, lines=200)
+    without_lines_of_the_wait(run)
+    let_go(run)
+    report = make_report([str(folder) for folder in run.folders])
+    assert seconds(report)["lost_work"] == pytest.approx(run.truth.seconds["lost_work"] + 1.5, abs=0.06)

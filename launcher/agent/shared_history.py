@@ -11,10 +11,10 @@ or hang, and a file may be removed or cut off. Two ways were sketched:
   about six in a restart, writes all counts anew, less than 1 KiB. The size never grows, an exporter that is started
   again finds all that the one before it knew, and nothing of the log is read for it.
 
-The second way was chosen. An event costs the launcher some 30 us, on top of its line in the log, and only where metrics
-are served. The memory has no name (``memfd_create``), so nobody can remove it, and all of it is allotted when it is
-made, so a full /dev/shm does not matter. Nothing waits for a reader: there are two places, which are written in turn,
-each with a checksum, and a reader takes the newer one that is whole.
+The second way was chosen. An event costs the launcher one write to memory, on top of its line in the log, and only
+where metrics are served. The memory has no name (``memfd_create``), so nobody can remove it, and all of it is allotted
+when it is made, so a full /dev/shm does not matter. Nothing waits for a reader: there are two places, which are written
+in turn, each with a checksum, and a reader takes the newer one that is whole.
 
 How many lines a log lacks stands in front of them, in a word for each log.
 """
@@ -53,7 +53,7 @@ _PLACES = 2
 _SIZE = _FIRST_PLACE + _PLACES * _PLACE_BYTES
 _TRIES = 10
 _PAUSE_SECONDS = 0.001
-"""The launcher has written both places while one was read: it takes 20 us for one."""
+"""The launcher has written both places while one was read."""
 _LATER_NS = NS_PER_SECOND
 """So much later than the launcher a reader counts a restart whose cause is awaited: a cause that the launcher has heard
 at the last moment is there by then, and nothing that was counted is counted otherwise afterwards."""

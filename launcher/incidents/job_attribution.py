@@ -8,7 +8,6 @@ wherever it is, and where none of the rules speaks, nobody is named.
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -207,18 +206,14 @@ def _beside_exits(named: JobAttribution, sure: Failures, gone: Failures) -> JobA
     where one on the node of the peer has crashed after it, and in the same way. Nobody is killed for that.
     """
     ends = [e for each in sure for e in named_by(*each)]
-    if any(_was_killed(e) or e.asking_signal is not None for e in ends):
+    if any(e.was_killed or e.asking_signal is not None for e in ends):
         return named
-    crashes = {e.exit_code for e in ends if _has_crashed(e)}
-    for account, how in gone if len(crashes) == 1 and all(map(_has_crashed, ends)) else ():
-        after = {e.exit_code for e in account.evidence() if e.local_rank not in how.local_ranks and _has_crashed(e)}
+    crashes = {e.exit_code for e in ends if e.has_crashed}
+    for account, how in gone if len(crashes) == 1 and all(e.has_crashed for e in ends) else ():
+        after = {e.exit_code for e in account.evidence() if e.local_rank not in how.local_ranks and e.has_crashed}
         if crashes <= after:
             return JobAttribution(how.local_ranks, (), f"{_as_likely(how.why)}; not certain, since {_each(sure)}")
     return named._replace(why=f"{_as_likely(named.why)}; not certain, since {_each(gone)}")
-
-
-def _has_crashed(e: Evidence) -> bool:
-    return e.fatal_signal not in (None, signal.SIGKILL)
 
 
 def _stopped_beside(named: JobAttribution, sure: Failures, accounts: Sequence[NodeAccount]) -> JobAttribution | None:
@@ -239,17 +234,14 @@ def _died_first(sure: Failures) -> JobAttribution | None:
     Nobody is killed for what another rank does, and few crash for that; what a script raises when it has lost a peer is
     anything.
     """
-    for has_died_so in (_was_killed, _has_crashed):
-        died = [each for each in sure if all(map(has_died_so, named_by(*each)))]
+    killed = [each for each in sure if all(e.was_killed for e in named_by(*each))]
+    crashed = [each for each in sure if all(e.has_crashed for e in named_by(*each))]
+    for died in (killed, crashed):
         others = [each for each in sure if each not in died]
         if died and others:
             named = _first_of(died)
             return named._replace(why=f"{_as_likely(named.why)}; not certain, since {_each(others)}")
     return None
-
-
-def _was_killed(e: Evidence) -> bool:
-    return e.exit_code == -signal.SIGKILL
 
 
 def _lost_phrase(lost: Sequence[str], why: str, own: Failures, accounts: Sequence[NodeAccount]) -> str:

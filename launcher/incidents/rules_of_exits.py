@@ -43,7 +43,7 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
     raised = sorted((e for e in group if e.has_raised), key=_when_raised)
     exited = _exited_by_themselves(group, deaths)
     if deaths:
-        kills = [e for e in deaths if _was_killed(e) and _is_close(deaths[0], e)]
+        kills = [e for e in deaths if e.was_killed and _is_close(deaths[0], e)]
         first = kills[0] if kills else deaths[0]
         if raised and _when_raised(raised[0]) < _latest(first, group) - NOTICED_LATE_NS:
             return _of_exceptions(raised, group, has_others)
@@ -101,10 +101,6 @@ def _exited_by_themselves(group: Group, deaths: Group) -> list[Evidence]:
     return sorted(exited, key=_when_noticed)
 
 
-def _was_killed(e: Evidence) -> bool:
-    return e.exit_code == -signal.SIGKILL
-
-
 def _is_close(first: Evidence, second: Evidence) -> bool:
     """Return whether the second may have ended before the first, whose end was noticed earlier or not yet."""
     return not first.ended_ns or second.ended_ns - first.ended_ns < NOTICED_LATE_NS
@@ -114,7 +110,7 @@ def _is_before(exited: Evidence, death: Evidence) -> bool:
     """Return whether a rank had exited before another one died."""
     if not exited.ended_ns:
         return False
-    if _was_killed(death):  # for nothing that another rank does
+    if death.was_killed:  # for nothing that another rank does
         return exited.ended_ns < death.ended_ns - NOTICED_LATE_NS
     return not death.ended_ns or exited.ended_ns < death.ended_ns
 
@@ -128,9 +124,9 @@ def _of_deaths(first: Evidence, deaths: Group) -> Attribution:
     assert first.fatal_signal is not None
     name = first.fatal_signal.name
     why = f"killed by {name}" if first.ended_ns else f"is ending after {name}"
-    if _was_killed(first):
+    if first.was_killed:
         # What kills from outside (out of memory, an administrator) may strike several at once.
-        return Attribution(ranks_of([e for e in deaths if _was_killed(e)]), why)
+        return Attribution(ranks_of([e for e in deaths if e.was_killed]), why)
     why = f"is dumping core after {name}" if first.is_dumping_core else why
     if any(e is not first and _is_close(first, e) for e in deaths):
         why = f"likely: {why}; not certain, since another rank has died with it"

@@ -214,6 +214,16 @@ class Evidence(NamedTuple):
         return self.exit_code is not None and self.exit_code >= 0
 
     @property
+    def was_killed(self) -> bool:
+        """It died of SIGKILL, or is dying of it."""
+        return self.exit_code == -signal.SIGKILL
+
+    @property
+    def has_crashed(self) -> bool:
+        """It died of another fatal signal, or is dying of it."""
+        return self.fatal_signal is not None and not self.was_killed
+
+    @property
     def asking_signal(self) -> signal.Signals | None:
         """The signal that it was asked to end with, and died of."""
         asks = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

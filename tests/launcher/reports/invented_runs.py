@@ -23,7 +23,7 @@ from launcher.incidents.job_incident import Culprit, JobIncident
 from launcher.incidents.rank_report import RankReport
 from resilience_core.protocol.error_record import ErrorRecord
 
-__all__ = ["Failure", "InventedRun", "Truth", "invent_failures", "invent_run", "invent_runs"]
+__all__ = ["Failure", "InventedRun", "Truth", "invent_failing_nodes", "invent_failures", "invent_run", "invent_runs"]
 
 EPOCH = 1_790_000_000.0
 """Seconds since 1970 at which the first run begins."""
@@ -327,6 +327,14 @@ def invent_run(
         _write_job_incident(incidents, folders[0] / "job_incidents" / f"{number + 1:04d}")
     return InventedRun(
         tuple(dict.fromkeys(folders)), truth_of(lives, ended, goes_on=goes_on), tuple(lives), began_epoch, ended
+    )
+
+
+def invent_failing_nodes(folder: Path, *, own_folders: bool) -> InventedRun:
+    """Write the log of a job on two nodes that fails, hangs and fails again."""
+    failures = (Failure(3, 1), Failure(8, 3, "hang", 31.0), Failure(12, 2))
+    return invent_run(
+        folder, ranks=4, nodes=2, own_folders=own_folders, failures=failures, steps=16, save_every=5, lines=20
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from launcher.reports.build import make_report
 from launcher.reports.model import Report
 from launcher.reports.phrases import cost_of
-from tests.launcher.reports.invented_runs import Failure, InventedRun, invent_run, invent_runs
+from tests.launcher.reports.invented_runs import Failure, InventedRun, invent_failing_nodes, invent_run, invent_runs
 from tests.launcher.reports.test_lost_nodes import with_lost_nodes
 
 FAILURES = (Failure(3, 1), Failure(8, 0, "hang", 31.0), Failure(12, 1))
@@ -74,10 +74,7 @@ def test_where_figures_end_early_nothing_that_is_shown_as_exact_is_wrong(tmp_pat
 def test_where_figures_of_one_node_end_early_nothing_that_is_shown_as_exact_is_wrong(
     tmp_path: Path, own_folders: bool
 ) -> None:
-    failures = (Failure(3, 1), Failure(8, 3, "hang", 31.0), Failure(12, 2))
-    run = invent_run(
-        tmp_path, ranks=4, nodes=2, own_folders=own_folders, failures=failures, steps=16, save_every=5, lines=20
-    )
+    run = invent_failing_nodes(tmp_path, own_folders=own_folders)
     truth = reported(run)
     paths = sorted({path for folder in run.folders for path in folder.glob("figures*.jsonl")})
     assert len(paths) == 2

@@ -17,7 +17,7 @@ from launcher.reports.model import Report, wall_seconds
 from launcher.reports.page import page
 from launcher.reports.places import Entry, unaccounted
 from launcher.reports.terminal import lines as text_of
-from tests.launcher.reports.invented_runs import Failure, InventedRun, invent_run
+from tests.launcher.reports.invented_runs import Failure, InventedRun, invent_failing_nodes, invent_run
 
 FAILURES = (Failure(3, 1), Failure(8, 0, "hang", 31.0), Failure(12, 1))
 ROW = re.compile(r"  (productive|checkpointing|lost work|start|detection|stop|rendezvous|waiting)  ")
@@ -101,10 +101,7 @@ def test_without_any_one_event_and_without_incidents_no_figure_that_is_shown_as_
 def test_of_two_nodes_without_any_one_event_no_figure_that_is_shown_as_exact_is_wrong(
     tmp_path: Path, own_folders: bool
 ) -> None:
-    failures = (Failure(3, 1), Failure(8, 3, "hang", 31.0), Failure(12, 2))
-    run = invent_run(
-        tmp_path, ranks=4, nodes=2, own_folders=own_folders, failures=failures, steps=16, save_every=5, lines=20
-    )
+    run = invent_failing_nodes(tmp_path, own_folders=own_folders)
     truth = reported(run)
     for path in (path for folder in run.folders for path in sorted(folder.glob("events*.jsonl"))):
         lines = path.read_text().splitlines(keepends=True)

@@ -15,6 +15,7 @@ _CHAINS = ("tests/launcher/reports/test_chains.py",)
 _NODES = ("tests/launcher/reports/test_lost_nodes.py",)
 _COMMAND = ("tests/launcher/reports/test_command.py",)
 _MISSING = ("tests/launcher/reports/test_missing_events.py",)
+_CUT_FIGURES = ("tests/launcher/reports/test_cut_figures.py",)
 _CUTS = "launcher/reports/ledger.py"
 _FOUND = "launcher/reports/found_generations.py"
 _LOST = "launcher/reports/lost_work.py"
@@ -490,6 +491,13 @@ MUTANTS_OF_REPORTS = (
         "for place, seconds in starts.items() if place in own]",
         "for place, seconds in starts.items()]",
         _NODES,
+    ),
+    Mutant(
+        "what a failure cost has no mark in JSON where it rests on something that is missing",
+        "launcher/reports/troubles.py",
+        "is_cost_about=is_cost_about and cost is not None",
+        "is_cost_about=False",
+        _CUT_FIGURES,
     ),
     Mutant(
         "a report takes a run whose events are missing for one that still runs",

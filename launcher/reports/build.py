@@ -15,7 +15,7 @@ from launcher.reports.evidence import read_evidence
 from launcher.reports.folders import NoRunError
 from launcher.reports.found_generations import with_found
 from launcher.reports.launches import Launch, read_launches, with_last_lines
-from launcher.reports.ledger import account, ledger
+from launcher.reports.ledger import account, is_failure_about, ledger
 from launcher.reports.limits import limits
 from launcher.reports.lost_work import Loss, losses
 from launcher.reports.model import Generation, Incident, Node, Report, Run
@@ -63,9 +63,9 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
     remarks.refuse_other_jobs(story)
     found = losses(story)
     accounts = account(story, found)
-    troubles = incidents(story, evidence, accounts)
     seconds = story.seconds
     costs, rows = ledger(story, accounts), limits(story)
+    troubles = incidents(story, evidence, accounts, is_cost_about=bool(missing) or is_failure_about(costs))
     runs = [_run(story, number) for number in range(len(story.runs))]
     logs = [*straggler_logs, *(path for folder in folders for path in find_logs(folder))]
     notes = [*map(remarks.of_a_missing_run, missing), *unread_nodes(story, unread), *notes]

@@ -19,7 +19,7 @@ from launcher.reports.rank_lives import RankLife
 from launcher.reports.story import JobGeneration, Member, Story, end_ns
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["Accounts", "account", "cost_of_failure", "last_sign_ns", "ledger"]
+__all__ = ["Accounts", "account", "cost_of_failure", "is_failure_about", "last_sign_ns", "ledger"]
 
 _OF_A_FAILURE = ("lost_work", "detection", "stop", "rendezvous", "waiting")
 
@@ -254,6 +254,11 @@ def _step_seconds(productive_ns: Sequence[int], steps: int | None) -> float | No
     if not steps or not any(productive_ns):
         return None
     return statistics.median(productive_ns) / NS_PER_SECOND / steps
+
+
+def is_failure_about(costs: Ledger) -> bool:
+    """Return whether a row that costs of failures are summed from is about right only."""
+    return any(entry.is_about for entry in costs.entries if entry.category.key in (*_OF_A_FAILURE, "start"))
 
 
 def cost_of_failure(accounts: Accounts, index: int, successor: int | None) -> float | None:

@@ -78,6 +78,8 @@ class Incident(NamedTuple):
     """From the passed limit to when it was seen (a duration); None for a failure."""
     cost_seconds: float | None
     """What it cost each rank on average: lost work, detection, stop, rendezvous, waiting and start (a duration)."""
+    is_cost_about: bool
+    """The cost rests on something that is missing: a row of the ledger that it is summed from is about right only."""
     repeated: int | None
     """How many iterations had to be done again for it."""
 

@@ -82,7 +82,7 @@ def _facts(incident: Incident, report: Report) -> Markup:
         ("in", f"{generation} of {report.runs[incident.run].name}" if several else generation),
         ("iteration", _iterations(incident.culprits)),
         ("past the limit", duration(incident.late_seconds) if incident.late_seconds is not None else None),
-        ("cost each rank", cost_of(report, incident)),
+        ("cost each rank", cost_of(incident)),
         ("done again", _repeated(incident.repeated, is_about=report.ledger.is_count_about)),
         ("action", incident.action or None),
         ("victims", ranks_phrase(incident.victims) if incident.victims else None),

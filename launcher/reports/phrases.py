@@ -7,8 +7,6 @@ from launcher.reports.model import Incident, Limit, Report, Run
 
 __all__ = ["cost_of", "observed", "outcome", "restarts_of", "size_of"]
 
-_OF_COSTS = ("lost_work", "detection", "stop", "rendezvous", "waiting", "start")
-
 
 def observed(limit: Limit) -> str:
     """Return from how many durations the longest is."""
@@ -29,12 +27,11 @@ def outcome(run: Run) -> str:
     return f"{run.outcome}{f' (exit code {run.exit_code})' if run.exit_code is not None else ''}{lost}"
 
 
-def cost_of(report: Report, incident: Incident) -> str | None:
+def cost_of(incident: Incident) -> str | None:
     """Return what an incident has cost each rank; None where that is not known."""
     if incident.cost_seconds is None:
         return None
-    about = report.lacks_runs or any(e.is_about for e in report.ledger.entries if e.category.key in _OF_COSTS)
-    return f"{'~' if about else ''}{duration(incident.cost_seconds)}"
+    return f"{'~' if incident.is_cost_about else ''}{duration(incident.cost_seconds)}"
 
 
 def size_of(report: Report) -> str:

@@ -115,7 +115,7 @@ def _incidents(report: Report, width: int) -> Iterator[str]:
     about = "~" if report.is_about else ""
     yield f"INCIDENTS {about}{len(found)}" + (f", the last {_MOST_INCIDENTS} of them" if left > 0 else "")
     for incident in found[max(left, 0) :]:
-        cost = f", cost {told}" if (told := cost_of(report, incident)) is not None else ""
+        cost = f", cost {told}" if (told := cost_of(incident)) is not None else ""
         said = f"{incident.number}. {duration(incident.at)} {incident.kind}{cost}: {_who(incident)}"
         yield from _wrapped(said, width, "  ", "     ", most=3)
         yield from _wrapped(f"why: {incident.why}", width, "     ", "     ", most=2)

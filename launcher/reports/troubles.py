@@ -36,8 +36,15 @@ class _Found(NamedTuple):
     folder: str | None
 
 
-def incidents(story: Story, evidence: Evidence, accounts: Accounts) -> tuple[Incident, ...]:
-    """Return the failures, oldest first; one for each generation that has ended by one."""
+def incidents(story: Story, evidence: Evidence, accounts: Accounts, *, is_cost_about: bool) -> tuple[Incident, ...]:
+    """Return the failures, oldest first; one for each generation that has ended by one.
+
+    Args:
+        story: The runs.
+        evidence: What incidents have been written.
+        accounts: Where the time of the ranks went.
+        is_cost_about: What failures cost rests on something that is missing.
+    """
     found = []
     for index, generation in enumerate(story.generations):
         if not generation.has_failed and not any(m.own.kind == "request" for m in generation.members):
@@ -45,7 +52,13 @@ def incidents(story: Story, evidence: Evidence, accounts: Accounts) -> tuple[Inc
         has_successor = index + 1 < len(story.generations) and story.generations[index + 1].run == generation.run
         cost = cost_of_failure(accounts, index, index + 1 if has_successor else None)
         incident = _incident(story, generation, _find(story, evidence, generation))
-        found.append(incident._replace(cost_seconds=cost, repeated=accounts.losses[index].repeated))
+        found.append(
+            incident._replace(
+                cost_seconds=cost,
+                is_cost_about=is_cost_about and cost is not None,
+                repeated=accounts.losses[index].repeated,
+            )
+        )
     found.sort(key=lambda incident: incident.at)
     return tuple(incident._replace(number=number) for number, incident in enumerate(found, 1))
 
@@ -143,6 +156,7 @@ def _incident(story: Story, generation: JobGeneration, found: _Found) -> Inciden
         report=_report(found.folder),
         late_seconds=min(late, default=None),
         cost_seconds=None,
+        is_cost_about=False,
         repeated=None,
     )
 

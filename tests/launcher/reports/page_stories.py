@@ -170,6 +170,7 @@ def _incident(number: int, at: float, rank: int, kind: str, ranks: int, node_of:
         report=said(f"/logs/pretrain-7b/incidents/{number + 1:04d}/report.txt"),
         late_seconds=0.004 if kind == "hang" else None,
         cost_seconds=92.4,
+        is_cost_about=False,
         repeated=7,
     )
 

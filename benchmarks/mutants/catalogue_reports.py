@@ -493,6 +493,13 @@ MUTANTS_OF_REPORTS = (
         _NODES,
     ),
     Mutant(
+        "saves that nothing tells of are split between before and after a wait that they came before",
+        _CUTS,
+        "life.checkpointing_ns(lost_ns, member.waited.get(life.rank))",
+        "life.checkpointing_ns(lost_ns)",
+        ("tests/launcher/reports/test_waiting.py",),
+    ),
+    Mutant(
         "what a failure cost has no mark in JSON where it rests on something that is missing",
         "launcher/reports/troubles.py",
         "is_cost_about=is_cost_about and cost is not None",

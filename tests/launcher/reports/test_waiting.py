@@ -116,3 +116,12 @@ def test_a_wait_that_no_step_is_open_for_any_more_is_told_from_the_steps_before(
     let_go(run)
     report = make_report([str(folder) for folder in run.folders])
     assert seconds(report)["lost_work"] == pytest.approx(run.truth.seconds["lost_work"] + 1.5, abs=0.06)
+
+
+def test_saves_that_are_not_noted_were_over_before_the_wait(tmp_path: Path) -> None:
+    """Only the last line tells how long they took, and it was written after the wait."""
+    run = invent_run(tmp_path, failures=[Failure(21, 1, "failure", 9.0)], steps=40, lines=2, has_saves=False)
+    let_go(run)
+    assert seconds(make_report([str(run.folders[0])]))["checkpointing"] == pytest.approx(
+        run.truth.seconds["checkpointing"]
+    )

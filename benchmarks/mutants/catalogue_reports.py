@@ -500,6 +500,20 @@ MUTANTS_OF_REPORTS = (
         ("tests/launcher/reports/test_waiting.py",),
     ),
     Mutant(
+        "what a node has told of a failure elsewhere counts only where it has a folder of its own",
+        "launcher/reports/evidence.py",
+        "        seen.kind == ELSEWHERE\n",
+        "        False\n",
+        ("tests/launcher/reports/test_waiting.py",),
+    ),
+    Mutant(
+        "what was lost on a node of which no account of a failure is left is exact",
+        _TOGETHER,
+        " or (own.failed_elsewhere and own.finished_ns is None)",
+        "",
+        ("tests/launcher/reports/test_waiting.py",),
+    ),
+    Mutant(
         "what a failure cost has no mark in JSON where it rests on something that is missing",
         "launcher/reports/troubles.py",
         "is_cost_about=is_cost_about and cost is not None",

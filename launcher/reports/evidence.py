@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from launcher.incidents.incident import Incident
+from launcher.incidents.incident import ELSEWHERE, Incident
 from launcher.incidents.incident_files import each_incident, read_incident, read_seen_by, read_told
 from launcher.incidents.job_incident import JobIncident
 from launcher.reports.launches import Launch
@@ -45,7 +45,23 @@ class Evidence(NamedTuple):
             if found is not None and found.generation == own.number:
                 return found
         looked = self.elsewhere.get(launch.folder, {}).get(f"{own.number:04d}-{launch.node}-{launch.pid}")
-        return looked if looked is not None and looked.seen_ns >= own.started_ns else None
+        if looked is not None and looked.seen_ns >= own.started_ns:
+            return looked
+        told = (seen for jobs in self.jobs.values() for job in jobs for seen in job.seen_by)
+        return next((seen for seen in told if _has_looked(launch, own, seen)), None)
+
+
+def _has_looked(launch: Launch, own: NodeGeneration, seen: Incident) -> bool:
+    """Return whether a launch has given this account of a failure on another node, of which it has no folder."""
+    pids = {rank.local_rank: rank.pid for rank in seen.ranks}
+    return (
+        seen.kind == ELSEWHERE
+        and (seen.node, seen.generation) == (launch.node, own.number)
+        and bool(pids)
+        and pids == own.pids
+        and own.started_ns <= seen.seen_ns
+        and (own.stopped_ns is None or seen.seen_ns <= own.stopped_ns)
+    )
 
 
 def read_evidence(folders: Iterable[str], notes: list[str]) -> Evidence:

@@ -32,6 +32,8 @@ class NodeGeneration(NamedTuple):
     is_start_known: bool
     """Otherwise it begins with the first line that is left of it."""
     local_ranks: tuple[int, ...]
+    pids: Mapping[int, int]
+    """By local rank; empty where no event is left of its start."""
     first_sign_ns: Mapping[int, int]
     """By local rank."""
     seen_ns: int | None
@@ -57,8 +59,12 @@ def generations_of(named: Mapping[str, list[dict[str, Any]]]) -> Iterator[NodeGe
     """Yield the generations that a launcher has started, from its events by their names."""
     for started in named["started"]:
         if type(number := started.get("generation")) is int:
-            local_ranks = {int(rank) for rank in listed(started.get("pids")) if str(rank).isdigit()}
-            yield _generation(named, number, started["t_ns"], local_ranks, is_start_known=True)
+            told = started.get("pids")
+            local_ranks = {int(rank) for rank in listed(told) if str(rank).isdigit()}
+            pids = {
+                rank: pid for rank in local_ranks if isinstance(told, dict) and type(pid := told.get(str(rank))) is int
+            }
+            yield _generation(named, number, started["t_ns"], local_ranks, pids, is_start_known=True)
 
 
 def generations_unstarted(
@@ -109,6 +115,7 @@ def _generation(
     number: int,
     started_ns: int,
     local_ranks: Iterable[int],
+    pids: Mapping[int, int] | None = None,
     *,
     is_start_known: bool,
 ) -> NodeGeneration:
@@ -120,6 +127,7 @@ def _generation(
         started_ns=started_ns,
         is_start_known=is_start_known,
         local_ranks=tuple(sorted(local_ranks)),
+        pids=pids or {},
         first_sign_ns=_first_signs(of["phases"]),
         seen_ns=seen_ns,
         kind=kind,

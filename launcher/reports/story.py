@@ -272,7 +272,8 @@ def _member(
         },
         left=frozenset(rank.rank for rank in looked_at if had_ended_well(rank, seen_ns)),
         looked_at=frozenset(rank.rank for rank in looked_at),
-        lacks_incident=incident is None and bool(own.incident_folder or own.culprits),
+        lacks_incident=incident is None
+        and bool(own.incident_folder or own.culprits or (own.failed_elsewhere and own.finished_ns is None)),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.launcher.reports.invented_runs import Failure, InventedRun, invent_ru
 VICTIM = 0
 
 
-def let_go(run: InventedRun, *, is_consequence: bool = True) -> None:
+def let_go(run: InventedRun, *, victim: int = VICTIM, is_consequence: bool = True) -> None:
     """Let the step of the victim, which is open when its peer has failed, end by an exception just before that is seen.
 
     The peer was killed at the begin of the step.
@@ -25,13 +26,14 @@ def let_go(run: InventedRun, *, is_consequence: bool = True) -> None:
     life = run.lives[0]
     assert life.open is not None
     assert life.seen is not None
-    began = json.loads((run.folders[0] / "events.jsonl").read_text().splitlines()[0])["t_ns"]
+    folder = run.folders[victim] if len(run.folders) > 1 else run.folders[0]  # each node has a clock of its own
+    began = json.loads((folder / "events.jsonl").read_text().splitlines()[0])["t_ns"]
     closed_ns = began + round((life.seen - 0.01) * 1e9)
     took_ns = closed_ns - began - round(life.open[1] * 1e9)
-    for path in {path for folder in run.folders for path in folder.glob("figures*.jsonl")}:
+    for path in folder.glob("figures*.jsonl"):
         lines = [json.loads(line) for line in path.read_text().splitlines()]
         for line in lines:
-            known = line["ranks"].get(str(VICTIM))
+            known = line["ranks"].get(str(victim))
             if known is not None and line["generation"] == 0 and line["is_last"]:
                 step = known["sections"]["step"]
                 step |= {"closed": step["closed"] + 1, "took_ns": step["took_ns"] + took_ns}
@@ -44,13 +46,12 @@ def let_go(run: InventedRun, *, is_consequence: bool = True) -> None:
         is_step_done=False,
     )
     evidence = Evidence(local_rank=0, iteration=life.open[2], has_left=True, last_sign_ns=closed_ns)
-    for folder in run.folders:
-        for path in (*folder.glob("incidents/*/incident.json"), *folder.glob("elsewhere/*/incident.json")):
-            document: dict[str, Any] = json.loads(path.read_text())
-            for rank in document["ranks"]:
-                if rank["rank"] == VICTIM and document["generation"] == 0:
-                    rank |= {"error": error._asdict(), "evidence": evidence_to_json(evidence), "open_seconds": 0.01}
-            path.write_text(json.dumps(document))
+    for path in (*folder.glob("incidents/*/incident.json"), *folder.glob("elsewhere/*/incident.json")):
+        document: dict[str, Any] = json.loads(path.read_text())
+        for rank in document["ranks"]:
+            if rank["rank"] == victim and document["generation"] == 0:
+                rank |= {"error": error._asdict(), "evidence": evidence_to_json(evidence), "open_seconds": 0.01}
+        path.write_text(json.dumps(document))
 
 
 def without_lines_of_the_wait(run: InventedRun) -> None:
@@ -60,6 +61,22 @@ def without_lines_of_the_wait(run: InventedRun) -> None:
     opened_ns = json.loads((run.folders[0] / "events.jsonl").read_text().splitlines()[0])["t_ns"] + life.open[1] * 1e9
     kept = [line for line in lines if line["generation"] > 0 or line["is_last"] or line["t_ns"] < opened_ns]
     path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+
+
+def without_elsewhere(run: InventedRun, *, is_told: bool) -> None:
+    """Let the second node have left no folder of what it has seen, as where it did not look before it was told.
+
+    Args:
+        run: Of two nodes.
+        is_told: Its account is in the story of the job.
+    """
+    for elsewhere in (path for folder in run.folders for path in folder.glob("elsewhere/0000-*")):
+        account = json.loads((elsewhere / "incident.json").read_text())
+        (told,) = (path for folder in run.folders for path in folder.glob("job_incidents/0001/incident.json"))
+        story = json.loads(told.read_text())
+        others = [each for each in story["nodes"] if each["node"] != account["node"]]
+        told.write_text(json.dumps(story | {"nodes": [*others, account] if is_told else others}))
+        shutil.rmtree(elsewhere)
 
 
 def seconds(report: Report) -> dict[str, float]:
@@ -92,6 +109,27 @@ def test_to_wait_for_a_peer_that_has_failed_is_detection_and_no_work(
     if nodes > 1:  # which rank has let it go is not known: it is no step that ended by itself
         (step,) = (limit for limit in report.limits if limit.kind == "section step")
         assert step.longest == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_of_a_node_that_was_told_of_a_failure_the_story_of_the_job_tells_that_it_waited(
+    tmp_path: Path, is_told: bool
+) -> None:
+    """Which rank of the node was let go stands nowhere else; where it does not either, what was lost is not exact."""
+    run = invent_run(
+        tmp_path, nodes=2, own_folders=True, failures=[Failure(17, 0, "failure", 9.0)], steps=40, lines=200
+    )
+    let_go(run, victim=1)
+    whole = make_report([str(folder) for folder in run.folders])
+    without_elsewhere(run, is_told=is_told)
+    report = make_report([str(folder) for folder in run.folders])
+    if is_told:
+        assert seconds(report) == seconds(whole)
+        assert about(report) == about(whole) == {"detection", "stop"}
+        assert seconds(report)["lost_work"] == pytest.approx(run.truth.seconds["lost_work"], abs=0.06)
+    else:
+        assert seconds(report)["lost_work"] > seconds(whole)["lost_work"] + 4
+        assert {"detection", "lost_work"} <= about(report)
 
 
 def test_a_step_that_is_left_by_an_exception_of_its_own_was_work(tmp_path: Path) -> None:

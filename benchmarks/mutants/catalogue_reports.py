@@ -514,6 +514,13 @@ MUTANTS_OF_REPORTS = (
         ("tests/launcher/reports/test_waiting.py",),
     ),
     Mutant(
+        "two launchers of one pid, as in containers, are taken for one",
+        "launcher/records/event_files.py",
+        "(other.boot, other.launcher) and len(began) < 2",
+        "(other.boot, other.launcher)",
+        _MISSING,
+    ),
+    Mutant(
         "what a failure cost has no mark in JSON where it rests on something that is missing",
         "launcher/reports/troubles.py",
         "is_cost_about=is_cost_about and cost is not None",

@@ -33,7 +33,6 @@ from launcher.notices.target import arguments_shown
 from launcher.processes.background import Background, NotDoneError
 from launcher.processes.handles import is_subreaper
 from launcher.processes.leftovers import Orphans
-from launcher.processes.proc import own_start_ns
 from launcher.processes.working_folder import completed
 from launcher.records import console, latest
 from launcher.records.console import announce, announcer
@@ -223,7 +222,6 @@ def open_resources(
             launcher=os.getpid(),
             max_restarts=launch_config.max_restarts,
             pid_namespace=own_pid_namespace(),
-            process_began_ns=own_start_ns(),
             arguments=arguments_shown(job.argv),
             configuration=_configuration_shown(job.config),
         )

@@ -131,10 +131,17 @@ class EventFile(NamedTuple):
     """Identifies the monotonic clock."""
     launcher: int | None
     """Its pid."""
+    process_began_ns: int | None
+    """When its process was started, which tells it from others of the same pid; None in files of earlier releases."""
     epoch_ns: int
     """Nanoseconds since 1970 when that clock stood at zero, by the wall clock of that machine."""
     events: list[dict[str, Any]]
     """In the order in which they were written."""
+
+    def is_by_writer_of(self, other: EventFile) -> bool:
+        """Return whether one launcher has written both, as far as they tell."""
+        began = {self.process_began_ns, other.process_began_ns} - {None}
+        return (self.boot, self.launcher) == (other.boot, other.launcher) and len(began) < 2
 
     @property
     def epoch(self) -> float:
@@ -168,12 +175,13 @@ def read_event_file(path: str, leave_out: Callable[[str], object] = warn_once) -
         return None
     first = events[0]
     check_version(path, first.get("version", 1), FORMAT_VERSION)  # the first release wrote none
-    pid = first.get("launcher")
+    pid, began_ns = first.get("launcher"), first.get("process_began_ns")
     return EventFile(
         path=path,
         node=str(first.get("node", "")),
         boot=str(first.get("boot", path)),
         launcher=pid if type(pid) is int else None,
+        process_began_ns=began_ns if type(began_ns) is int else None,
         epoch_ns=_epoch_ns(first),
         events=events,
     )

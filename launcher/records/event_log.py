@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import itertools
 import json
 import logging
@@ -19,7 +20,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from launcher.processes.background import Background, NotDoneError
-from launcher.processes.proc import boot_id
+from launcher.processes.proc import boot_id, own_start_ns
 from launcher.records.console import announce
 from launcher.records.event_files import EVENTS, FORMAT_VERSION
 from launcher.records.log_folders import FolderError
@@ -248,10 +249,15 @@ class EventLog:
         self._on_made_anew()
 
 
+_began_ns = functools.cache(own_start_ns)
+"""Once, since it is measured, and the same in all files."""
+
+
 def _about_the_file() -> dict[str, Any]:
     """Return what the first line of a file says of all its lines: their format, whose clock it is, who writes it."""
     node = os.uname().nodename
-    return {"version": FORMAT_VERSION, "node": node, "boot": boot_id() or node, "launcher": os.getpid()}
+    known = {"version": FORMAT_VERSION, "node": node, "boot": boot_id() or node, "launcher": os.getpid()}
+    return {**known, "process_began_ns": _began_ns()}
 
 
 def _line(event: str, at_ns: int | None, facts: dict[str, Any]) -> bytes:

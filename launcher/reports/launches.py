@@ -25,10 +25,11 @@ from launcher.reports.node_generations import (
     seconds_or_none,
     text_or_none,
 )
+from launcher.reports.spared import Spared, spared
 from launcher.reports.writers import identified
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["SAFETY_FACTOR", "THIN_EVIDENCE_FLOOR", "Launch", "Spared", "read_launches", "with_last_lines"]
+__all__ = ["SAFETY_FACTOR", "THIN_EVIDENCE_FLOOR", "Launch", "read_launches", "with_last_lines"]
 
 SAFETY_FACTOR = 5.0
 THIN_EVIDENCE_FLOOR = 60.0
@@ -41,19 +42,6 @@ _STILL_WRITES_SECONDS = 120.0
 """A launcher that has written within that time may be alive."""
 
 
-class Spared(NamedTuple):
-    """A rank whose verdict was taken back."""
-
-    t_ns: int
-    generation: int | None
-    rank: int
-    kind: str
-    """Of the limit."""
-    limit_seconds: float
-    late_seconds: float | None
-    was_late: bool
-
-
 class Launch(NamedTuple):
     """The life of one launcher."""
 
@@ -61,6 +49,8 @@ class Launch(NamedTuple):
     node: str
     boot: str
     pid: int | None
+    process_began_ns: int | None
+    """As its files tell."""
     epoch: float
     """Seconds since 1970 when this machine's monotonic clock stood at zero."""
     began_ns: int
@@ -138,7 +128,7 @@ def read_launches(folder: str, notes: list[str]) -> list[Launch]:
     """
     files = []
     has_refused = False
-    damaged: collections.Counter[tuple[str, int | None]] = collections.Counter()
+    damaged: collections.Counter[tuple[str, int | None, int | None]] = collections.Counter()
     for path in event_files(folder):
         left_out: list[str] = []
         try:
@@ -147,7 +137,7 @@ def read_launches(folder: str, notes: list[str]) -> list[Launch]:
             if file is not None:
                 file = identified(file)
                 files.append(file)
-                damaged[file.boot, file.launcher] += len(left_out)
+                damaged[_writer(file)] += len(left_out)
         except (OSError, UnknownVersionError) as error:
             has_refused = True
             notes.append(f"{path} is left out, and so is all that this launcher did: {error}")
@@ -161,20 +151,23 @@ def read_launches(folder: str, notes: list[str]) -> list[Launch]:
             former.extend(file.events)  # its file was removed, and made anew
             continue
         lives.append((file._replace(epoch_ns=epoch_ns), list(file.events)))
-    known = {(file.boot, file.launcher) for file in files}
     for file in () if has_refused else _figures_files(folder):
-        if (file.boot, file.launcher) not in known and (file.launcher is not None or not known):
+        if not any(map(file.is_by_writer_of, files)) and (file.launcher is not None or not files):
             # Its events were removed, and not made anew yet.
             lives.append((file, [line for line in file.events if line["event"] == FIGURES] or file.events[:1]))
-    launches = [_launch(folder, file, events, damaged[file.boot, file.launcher]) for file, events in lives]
+    launches = [_launch(folder, file, events, damaged[_writer(file)]) for file, events in lives]
     return sorted(launches, key=lambda launch: launch.at(launch.began_ns))
 
 
 def _same_launcher(
     lives: Iterable[tuple[EventFile, list[dict[str, Any]]]], file: EventFile
 ) -> list[dict[str, Any]] | None:
-    same = [events for other, events in lives if (other.boot, other.launcher) == (file.boot, file.launcher)]
+    same = [events for other, events in lives if file.is_by_writer_of(other)]
     return same[-1] if same else None
+
+
+def _writer(file: EventFile) -> tuple[str, int | None, int | None]:
+    return file.boot, file.launcher, file.process_began_ns
 
 
 def _launch(folder: str, file: EventFile, events: list[dict[str, Any]], damaged_lines: int) -> Launch:
@@ -198,6 +191,7 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]], damaged_
         node=file.node or os.path.basename(folder),
         boot=file.boot,
         pid=pid if type(pid) is int else None,
+        process_began_ns=file.process_began_ns,
         epoch=file.epoch,
         began_ns=min(process_ns, first_ns) if type(process_ns) is int and process_ns > 0 else first_ns,
         is_begun_known=bool(began),
@@ -215,7 +209,7 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]], damaged_
         thin_evidence_floor=floor if floor is not None and floor >= 0 else THIN_EVIDENCE_FLOOR,
         section_limits=_section_limits(configured.get("rank_section_timeouts")),
         generations=tuple(generations_unstarted(named, lines)) + tuple(generations_of(named)),
-        spared=tuple(_spared(named["near_miss"])),
+        spared=tuple(spared(named["near_miss"])),
         told_incidents=frozenset(os.path.basename(str(e["folder"])) for e in events if e.get("folder")),
         met=frozenset(n for event in named["rendezvous"] if type(n := event.get("generation")) is int),
         last_generation=ended["generation"] if type(ended.get("generation")) is int else None,
@@ -232,8 +226,7 @@ def _section_limits(configured: object) -> dict[str, float]:
 
 def _figures_of(folder: str, file: EventFile) -> list[dict[str, Any]]:
     """Return the lines of figures of the launcher that has written a file of events."""
-    others = _figures_files(folder)
-    return [line for each in others if (each.boot, each.launcher) == (file.boot, file.launcher) for line in each.events]
+    return [line for each in _figures_files(folder) if each.is_by_writer_of(file) for line in each.events]
 
 
 def _figures_files(folder: str) -> Iterator[EventFile]:
@@ -277,22 +270,3 @@ def with_last_lines(
         has_gone_back = launch.went_back or number in went_back
         known.append(launch._replace(last_ns=last, is_running=is_running, went_back=has_gone_back))
     return known
-
-
-def _spared(misses: Iterable[Mapping[str, Any]]) -> Iterator[Spared]:
-    for miss in misses:
-        rank, limit = miss.get("rank"), seconds_or_none(miss.get("limit_seconds"))
-        if type(rank) is not int or limit is None:
-            continue
-        cause, section = str(miss.get("cause")), miss.get("section")
-        late = miss.get("late_at_most_seconds", miss.get("late_seconds"))
-        generation = miss.get("generation")
-        yield Spared(
-            t_ns=miss["t_ns"],
-            generation=generation if type(generation) is int else None,
-            rank=rank,
-            kind=f"section {section}" if cause == "section" else cause,
-            limit_seconds=limit,
-            late_seconds=seconds_or_none(late),
-            was_late=miss.get("was_late") is not False,
-        )

@@ -250,5 +250,6 @@ def _launch_of(file: EventFile, launches: Sequence[Launch], own: Iterable[int]) 
         if launches[number].boot == file.boot
         and launches[number].began_ns <= at_ns
         and (file.launcher is None or launches[number].pid == file.launcher)
+        and len({file.process_began_ns, launches[number].process_began_ns} - {None}) < 2
     ]
     return max(same, key=lambda number: launches[number].began_ns, default=None)

@@ -20,7 +20,7 @@ def identified(file: EventFile) -> EventFile:
     with contextlib.suppress(OSError, UnknownVersionError):
         other = read_event_file(os.path.join(folder, name.replace(EVENTS, FIGURES, 1)), lambda why: None)
         if other is not None and other.boot != other.path and _overlap(file, other):
-            return file._replace(node=other.node, boot=other.boot, launcher=other.launcher)
+            return other._replace(path=file.path, epoch_ns=file.epoch_ns, events=file.events)
     return file
 
 

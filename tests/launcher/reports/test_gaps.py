@@ -17,7 +17,7 @@ from launcher.reports.formats import duration
 from launcher.reports.model import Ledger, Report
 from launcher.reports.page import page
 from launcher.reports.terminal import lines as text_of
-from tests.launcher.reports.invented_runs import EPOCH, Failure, InventedRun, invent_run
+from tests.launcher.reports.invented_runs import EPOCH, Failure, InventedRun, begin_later, invent_run
 
 CLOSE = 1e-6
 
@@ -531,11 +531,7 @@ def test_a_job_that_ended_well_after_a_node_was_lost_says_both(tmp_path: Path, s
 
 def test_a_node_that_began_later_was_not_in_the_job_before(tmp_path: Path) -> None:
     run = invent_run(tmp_path, ranks=4, nodes=2, failures=[Failure(17, 3)], steps=40, own_folders=True)
-    late = run.folders[1]
-    lines = [json.loads(line) for line in (late / "events.jsonl").read_text().splitlines()]
-    began_ns = lines[0]["t_ns"]
-    lines[0] |= {"t_ns": began_ns + 2 * 10**9}
-    (late / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    begin_later(run.folders[1], 2.0)
     report = reported(run)
     assert seconds(report)["absent"] == pytest.approx(1.0, abs=1e-3)
     assert report.ledger.wall_seconds == pytest.approx(run.seconds, abs=1e-3)

@@ -21,7 +21,7 @@ from launcher.reports.page import page
 from launcher.reports.page_colours import palette_of
 from launcher.reports.page_rows import folded
 from launcher.reports.terminal import lines as text_of
-from tests.launcher.reports.invented_runs import EPOCH, Failure, InventedRun, invent_run
+from tests.launcher.reports.invented_runs import EPOCH, Failure, InventedRun, begin_later, invent_run
 
 NODES = ("node0", "node1", "node2")
 
@@ -216,10 +216,7 @@ def test_a_page_says_which_length_is_which(tmp_path: Path) -> None:
     shown = page(reported(run))
     assert "<dt>lasted</dt>" in shown
     assert "first launcher" not in shown
-    path = run.folders[1] / "events.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    lines[0]["t_ns"] += 800_000_000
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    begin_later(run.folders[1], 0.8)
     report = reported(run)
     assert report.seconds == pytest.approx(run.seconds, abs=1e-3)
     assert report.ledger.wall_seconds == pytest.approx(run.seconds - 0.4, abs=1e-3)

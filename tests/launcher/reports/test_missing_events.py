@@ -17,9 +17,10 @@ from launcher.reports.model import Report, wall_seconds
 from launcher.reports.page import page
 from launcher.reports.places import Entry, unaccounted
 from launcher.reports.terminal import lines as text_of
-from tests.launcher.reports.invented_runs import Failure, InventedRun, invent_failing_nodes, invent_run
+from tests.launcher.reports.invented_runs import Failure, InventedRun, invent_failing_nodes, invent_run, invent_runs
 
 FAILURES = (Failure(3, 1), Failure(8, 0, "hang", 31.0), Failure(12, 1))
+WRITER = ("version", "node", "boot", "launcher", "process_began_ns")
 ROW = re.compile(r"  (productive|checkpointing|lost work|start|detection|stop|rendezvous|waiting)  ")
 
 
@@ -129,7 +130,7 @@ def test_of_a_file_of_events_that_was_cut_no_figure_that_is_shown_as_exact_is_wr
     for length in range(1, len(events)):
         write_events(run, events[:length] if part == "first" else events[-length:])
         if part == "last" and "version" not in events[-length]:
-            first = events[-length] | {key: events[0][key] for key in ("version", "node", "boot", "launcher")}
+            first = events[-length] | {key: events[0][key] for key in WRITER}
             write_events(run, [first, *events[len(events) - length + 1 :]])
         report = reported(run)
         assert_none_is_wrong(report, truth)
@@ -176,7 +177,7 @@ def test_a_generation_is_known_by_its_incident_alone(run: InventedRun, number: i
     for name in ("events.jsonl", "figures.jsonl"):
         path = run.folders[0] / name
         first, *others = [json.loads(line) for line in path.read_text().splitlines()]
-        about = {key: first[key] for key in ("version", "node", "boot", "launcher")}
+        about = {key: first[key] for key in WRITER}
         kept = [first, *others] if name == "events.jsonl" else [line | about for line in (first, *others)]
         kept = [line for line in kept if without(number)(line)]
         path.write_text("".join(json.dumps(line) + "\n" for line in kept))
@@ -207,6 +208,33 @@ def test_where_no_start_and_no_figures_are_left_other_events_tell_of_the_ranks(t
     assert (told.world_size, told.restarts, told.is_about) == (2, 3, True)
 
 
+def two_of_one_pid(parent: Path) -> InventedRun:
+    """Two launchers of one container's pid, the second of which went on in the log folder of the first."""
+    first, second = invent_runs(parent, 2, lines=20)
+    into, other = first.folders[0], second.folders[0]
+    for name in ("figures", "events"):
+        text = (other / f"{name}.jsonl").read_text()
+        for number in (2, 1):
+            text = text.replace(f"{other}/incidents/{number:04d}", f"{into}/incidents/{number + 2:04d}")
+        (into / f"{name}-node0-100.jsonl").write_text(text)
+    for number in (1, 2):
+        (other / "incidents" / f"{number:04d}").rename(into / "incidents" / f"{number + 2:04d}")
+    shutil.rmtree(other)
+    return first
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "events-node0-100.jsonl"])
+def test_a_launcher_without_events_is_told_from_another_of_the_same_pid(tmp_path: Path, name: str) -> None:
+    run = two_of_one_pid(tmp_path)
+    truth = reported(run)
+    assert (len(truth.runs), len(truth.incidents)) == (2, 4)
+    (run.folders[0] / name).unlink()
+    report = reported(run)
+    assert_none_is_wrong(report, truth)
+    assert counts_of(report)["incidents"] == "~4"
+    assert not any("no launcher" in note for note in report.notes)
+
+
 def test_an_incident_of_no_launcher_is_noted(run: InventedRun) -> None:
     copied = run.folders[0] / "incidents" / "0009"
     shutil.copytree(run.folders[0] / "incidents" / "0001", copied)
@@ -223,7 +251,7 @@ def test_a_rate_of_failures_rests_on_the_time_and_the_failures_that_belong_toget
     began_ns, last = events[0]["t_ns"], lives[-1]
     for name in ("events.jsonl", "figures.jsonl"):  # the log folder was removed, in the last generation
         path = run.folders[0] / name
-        about = {key: events[0][key] for key in ("version", "node", "boot", "launcher")}
+        about = {key: events[0][key] for key in WRITER}
         kept = [json.loads(line) for line in path.read_text().splitlines()]
         kept = [line for line in kept if line["t_ns"] > began_ns + (last.seen or 0.0) * 1e9]
         path.write_text("".join(json.dumps(line | about) + "\n" for line in kept))

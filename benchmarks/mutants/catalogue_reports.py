@@ -521,6 +521,13 @@ MUTANTS_OF_REPORTS = (
         _MISSING,
     ),
     Mutant(
+        "counts of a run of which no end was written are exact, though a power cut may have taken its last lines",
+        _TOGETHER,
+        "return not any(self.launches[n].ended_ns is not None or self.launches[n].is_running for n in self.runs[run])",
+        "return False",
+        _MISSING,
+    ),
+    Mutant(
         "what a failure cost has no mark in JSON where it rests on something that is missing",
         "launcher/reports/troubles.py",
         "is_cost_about=is_cost_about and cost is not None",

@@ -214,7 +214,7 @@ def _repeated(story: Story, generation: JobGeneration, later: Sequence[JobGenera
 
 def is_count_about(story: Story) -> bool:
     """Return whether ranks may have done other iterations than those that are counted."""
-    return bool(story.runs_about or story.lacks) or any(
+    return bool(story.runs_about or story.lacks or any(map(story.lacks_end, range(len(story.runs))))) or any(
         generation.is_partial or generation.is_silent or generation.is_done_about for generation in story.generations
     )
 

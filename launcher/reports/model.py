@@ -110,6 +110,11 @@ class Run(NamedTuple):
     """Its last line is young, and the events of a launcher are missing: it is not known whether it still runs."""
 
     @property
+    def may_lack_last(self) -> bool:
+        """Whether its last lines may be on no disk: nobody has said that it ended, and it does not run."""
+        return self.outcome is None and not self.is_running and not self.is_unread
+
+    @property
     def seconds(self) -> float | None:
         """How long it took, or until its last line; None where that is not known."""
         end = self.ended if self.ended is not None else self.last_seen
@@ -241,8 +246,13 @@ class Report(NamedTuple):
 
     @property
     def is_about(self) -> bool:
-        """Whether there may have been more ranks, nodes, restarts and incidents than are known."""
+        """Whether there may have been more ranks and nodes than are known."""
         return self.lacks_runs or any(run.is_about for run in self.runs)
+
+    @property
+    def is_end_about(self) -> bool:
+        """Whether there may have been more restarts and incidents than are known."""
+        return self.is_about or any(run.may_lack_last for run in self.runs)
 
 
 def wall_seconds(report: Report) -> float:

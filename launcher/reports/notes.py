@@ -72,6 +72,7 @@ def _of_launches(story: Story) -> Iterator[str]:
             yield (
                 f"{who} has not said that it ended, as when it is killed: its time ends with its last line, so what "
                 "its ranks kept, lost and did last, and for how long it was in the job, is about right only"
+                + (", and so are the counts of restarts and incidents" if story.lacks_end(story.run_of[number]) else "")
             )
         if not launch.is_begun_known:
             yield (

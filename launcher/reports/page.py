@@ -85,7 +85,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         (f"{'lasts until now' if report.is_running else 'lasted'}{mean}", duration(wall_seconds(report))),
         ("began", clock(report.began_at, report.began_epoch, 0.0)),
         ("restarts", restarts_of(report).partition(" ")[0]),
-        ("incidents", f"{'~' if report.is_about else ''}{count(len(report.incidents))}"),
+        ("incidents", f"{'~' if report.is_end_about else ''}{count(len(report.incidents))}"),
     ]
     if report.near_misses:
         facts.append(("near misses", count(len(report.near_misses))))
@@ -114,12 +114,12 @@ def _runs(runs: tuple[Run, ...]) -> Markup:
             UNKNOWN if run.began_at is None else run.began_at.replace("T", " ")[:19],
             duration(run.seconds),
             UNKNOWN if run.is_unread else f"{about}{count(run.world_size)} on {about}{count(run.nodes)}",
-            UNKNOWN if run.is_unread else f"{about}{count(run.restarts)}",
+            UNKNOWN if run.is_unread else f"{'~' if run.may_lack_last else about}{count(run.restarts)}",
             outcome(run),
             run.why or "",
         )
         for run in runs
-        for about in ("~" if run.is_about else "",)
+        for about in ("~" if run.is_about or (run.may_lack_last and not run.world_size) else "",)
     ]
     return table(("run", "began", "wall time", "ranks on nodes", "restarts", "end", "because"), rows, (2, 4))
 

@@ -38,9 +38,10 @@ def size_of(report: Report) -> str:
     """Return how many ranks ran on how many nodes; of several runs, the most."""
     known = [run.world_size for run in report.runs if run.world_size is not None]
     nodes = max((run.nodes for run in report.runs), default=0)
-    return job_size(max(known, default=None if report.runs else 0), nodes, is_about=report.is_about)
+    most = max(known, default=None if report.runs else 0)
+    return job_size(most, nodes, is_about=report.is_about or (report.is_end_about and most == 0))
 
 
 def restarts_of(report: Report) -> str:
     """Return how many restarts all runs had."""
-    return restarts(sum(run.restarts for run in report.runs), is_about=report.is_about)
+    return restarts(sum(run.restarts for run in report.runs), is_about=report.is_end_about)

@@ -151,6 +151,10 @@ class Story(NamedTuple):
         """Return whether a launch counts for when its run began and ended: it has started ranks, or none there has."""
         return number in taking_part(self.launches, self.runs[self.run_of[number]])
 
+    def lacks_end(self, run: int) -> bool:
+        """Return whether all launchers of a run have ended without a word: their last lines may be on no disk."""
+        return not any(self.launches[n].ended_ns is not None or self.launches[n].is_running for n in self.runs[run])
+
     @property
     def has_steps(self) -> bool:
         """Whether a rank has told of training steps."""

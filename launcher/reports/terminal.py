@@ -112,7 +112,7 @@ def _incidents(report: Report, width: int) -> Iterator[str]:
         return
     yield ""
     left = len(found) - _MOST_INCIDENTS
-    about = "~" if report.is_about else ""
+    about = "~" if report.is_end_about else ""
     yield f"INCIDENTS {about}{len(found)}" + (f", the last {_MOST_INCIDENTS} of them" if left > 0 else "")
     for incident in found[max(left, 0) :]:
         cost = f", cost {told}" if (told := cost_of(incident)) is not None else ""

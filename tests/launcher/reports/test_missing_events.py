@@ -138,6 +138,22 @@ def test_of_a_file_of_events_that_was_cut_no_figure_that_is_shown_as_exact_is_wr
         assert [incident.culprits[0].rank for incident in report.incidents] == [1, 0, 1]
 
 
+def test_after_a_power_cut_at_any_time_no_figure_that_is_shown_as_exact_is_wrong(run: InventedRun) -> None:
+    """What was written in the last seconds before it is on no disk, nor are incidents."""
+    truth, events = reported(run), events_of(run)
+    figures = run.folders[0] / "figures.jsonl"
+    lines = figures.read_text().splitlines(keepends=True)
+    first = [event["event"] for event in events].index("started")  # before that there are no ranks to tell of
+    for number, event in list(enumerate(events[:-1], 1))[first:]:
+        write_events(run, events[:number])
+        figures.write_text("".join(line for line in lines if json.loads(line)["t_ns"] <= event["t_ns"]))
+        kept = [e for e in events[:number] if e["event"] in ("failure", "hang")]
+        for folder in (run.folders[0] / "incidents").iterdir():
+            if folder.name not in {Path(each["folder"]).name for each in kept}:
+                shutil.rmtree(folder)
+        assert_none_is_wrong(reported(run), truth)
+
+
 @pytest.mark.parametrize("is_there", [False, True])
 def test_where_no_event_is_left_figures_and_incidents_tell_of_all_generations(run: InventedRun, is_there: bool) -> None:
     truth = reported(run)

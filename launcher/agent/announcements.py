@@ -10,6 +10,7 @@ from typing import TypedDict
 from launcher.incidents.incident import Incident
 from launcher.incidents.job_incident import JobIncident
 from launcher.incidents.phrases import time_of_day
+from launcher.incidents.rules_of_nodes import LIKELY
 from launcher.monitor.near_miss import announced as near_miss
 from launcher.monitor.near_miss import withdrawn
 from launcher.records.console import ERROR, WARNING
@@ -98,10 +99,18 @@ def closing(said: str, incident: Incident | JobIncident | None) -> list[str]:
         incident: The last generation's, of all nodes where they have told each other; None where it ended without one.
     """
     lines = [said]
-    if incident is not None:  # why that rank is named was told with the incident
+    if incident is not None:
         lines += [f"  {line}" for line in incident.headlines()]
+        if _is_doubtful(incident):  # otherwise why that rank is named was told with the incident
+            lines.append(f"  why     {incident.why}")
         lines += incident.where_more_is()
     return lines
+
+
+def _is_doubtful(incident: Incident | JobIncident) -> bool:
+    """Return whether an incident names nobody, or somebody as likely."""
+    nodes = incident.nodes_to_blame if isinstance(incident, JobIncident) else ()
+    return incident.why.startswith(LIKELY) or not (incident.culprits or nodes)
 
 
 def restarted(generation: int, workers: int, cause: str | None, seconds: float | None) -> str:

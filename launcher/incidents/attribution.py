@@ -133,7 +133,9 @@ def _by_elimination(group: Group, has_others: bool) -> Attribution:
                 (), "every rank here waits for others: the culprit skipped a collective or is on another node"
             )
         return Attribution(
-            (), f"every rank waits for the others: one has skipped a collective, or called one too many{_level(group)}"
+            (),
+            "every rank waits for the others: one may have skipped a collective or a message, or called another, or "
+            f"one too many{_level(group)}",
         )
     late = [e for e in group if e.is_condemned]
     if late and all(e.waits_for_one for e in late):

@@ -7,30 +7,30 @@ wherever it is, and where none of the rules speaks, nobody is named.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from launcher.incidents.attributed import PERHAPS_FOR_ANOTHER, SEVERAL_RAISED_IT, Attribution, hedged, ranks_of
+from launcher.incidents.attributed import Attribution, hedged
 from launcher.incidents.attribution import attribute
-from launcher.incidents.error_kinds import gave_up
-from launcher.incidents.node_accounts import Failures, NodeAccount, failure_of_its_own, named_by
-from launcher.incidents.rules_of_exits import BEFORE, NOT_ENDED, left_early
-from launcher.incidents.rules_of_hangs import cannot_run, is_stopped, outside_collectives
+from launcher.incidents.node_accounts import Failures, NodeAccount, failure_of_its_own
+from launcher.incidents.rules_of_exits import left_before_all, left_early
+from launcher.incidents.rules_of_hangs import cannot_run, outside_collectives
+from launcher.incidents.rules_of_nodes import (
+    LIKELY,
+    JobAttribution,
+    as_likely,
+    beside_exits,
+    died_first,
+    each_failure,
+    first_of,
+    has_exited,
+    may_be_first,
+    stopped_beside,
+)
 from launcher.processes.evidence import Evidence
 
 __all__ = ["JobAttribution", "attribute_job", "nobody_named"]
 
-_LIKELY = "likely: "
-_COUNT = re.compile(r"^\d+ ranks raised the same ")
-
-
-class JobAttribution(NamedTuple):
-    """The culprits' ranks, or nodes that are to blame as a whole; both are empty when it cannot be told. And why."""
-
-    ranks: tuple[int, ...]
-    nodes: tuple[str, ...]
-    why: str
+_NOT_CERTAIN = "; not certain, since "
 
 
 def attribute_job(
@@ -55,27 +55,31 @@ def attribute_job(
         return JobAttribution(tuple(asking), (), "it has asked for the end of the job")
     own = [(account, how) for account in accounts if (how := failure_of_its_own(account)) is not None]
     first = [(account, how) for account, how in own if not account.was_told] or own
-    sure = [(account, how) for account, how in first if not how.why.startswith(_LIKELY)]
+    sure = [(account, how) for account, how in first if not how.why.startswith(LIKELY)]
     if lost and all(account.was_told for account, _ in sure):
         return JobAttribution((), tuple(lost), _lost_phrase(lost, why_lost, own, accounts))
     if (stuck := _stuck_by_itself(accounts)) is not None:
-        return stuck._replace(why=f"{_as_likely(stuck.why)}; not certain, since {_each(own)}") if own else stuck
+        return stuck._replace(why=f"{as_likely(stuck.why)}; not certain, since {each_failure(own)}") if own else stuck
+    everybody = [evidence for account in accounts for evidence in account.evidence()]
+    if first and (left := left_before_all(everybody)) is not None:
+        return JobAttribution(left.local_ranks, (), left.why)
     if sure:
-        named = _first_of([each for each in first if each in sure or _may_be_first(each, sure)])
-        named = _died_first(sure) or named
-        if gone := [each for each in first if each not in sure and _has_exited(each)]:
-            named = _beside_exits(named, sure, gone)
+        named = first_of([each for each in first if each in sure or may_be_first(each, sure)])
+        named = died_first(sure) or named
+        if gone := [each for each in first if each not in sure and has_exited(each)]:
+            named = beside_exits(named, sure, gone)
         if any(account.incident.kind == "hang" for account in accounts):
-            named = named._replace(why=_as_likely(named.why))  # it may have failed because of whoever hangs
-        named = _stopped_beside(named, sure, accounts) or named
+            named = named._replace(why=as_likely(named.why))  # it may have failed because of whoever hangs
+        named = stopped_beside(named, sure, accounts) or named
         if silent and all(account.was_told for account, _ in sure):
-            named = named._replace(why=f"{_as_likely(named.why)}; not certain, since {_unheard(silent)}")
+            named = named._replace(why=f"{as_likely(named.why)}; not certain, since {_unheard(silent)}")
         return named._replace(why=_beside_lost(named.why, lost)) if lost else named
     found = _of_a_hang(accounts, silent, has_failures=bool(first))
     failed = {rank for _, how in first for rank in how.local_ranks}
     if first and set(found.ranks) in (set(), failed):  # its own failure tells more of a rank than how others end
-        return _first_of(first)
-    everybody = [evidence for account in accounts for evidence in account.evidence()]
+        return first_of(first)
+    if first and _NOT_CERTAIN in found.why:
+        found = found._replace(why=f"{found.why}, and since others failed ({each_failure(first)})")
     if not found.ranks and silent and may_blame_silent and everybody and all(e.waits or e.is_victim for e in everybody):
         names, is_one = ", ".join(silent), len(silent) == 1
         who = f"likely: node {names} has" if is_one else f"nodes {names} have"
@@ -129,9 +133,12 @@ def _of_a_hang(accounts: Sequence[NodeAccount], silent: Sequence[str], *, has_fa
         # Who has exited without a word need not have waited for anybody, and not for a rank that was getting on.
         # One that ends may have lost a peer, caught that, and be taking its interpreter down.
         is_excused = {e.local_rank for e in everybody if e.waits is False and (e.is_lively or e.is_finalizing)}
+        if has_failures:  # nothing tells of one that is not monitored whether it was getting on; one that computes may
+            is_excused |= {e.local_rank for e in everybody if e.waits is False and e.is_busy and not e.has_begun}
+        ended = {e.local_rank for e in seen if _has_failed(e)}
         everybody = [e._replace(waits=None) if e.local_rank in is_excused else e for e in everybody]
-        for rule in (left_early, outside_collectives):
-            known = known or _doubted(rule(everybody), "it may have lost a peer as the others have")
+        for found in (left_early(everybody), outside_collectives(everybody, ended)):
+            known = known or _doubted(found, "it may have lost a peer as the others have")
         if known is None and not has_failures:
             known = attribute(seen, has_others=has_others)
     return JobAttribution(known.local_ranks, (), known.why) if known is not None else nobody_named(silent)
@@ -145,120 +152,18 @@ def nobody_named(silent: Sequence[str]) -> JobAttribution:
 
 def _doubted(found: Attribution | None, why: str) -> Attribution | None:
     """Return an attribution as likely, with the reason, unless it says so already."""
-    if found is None or not found.local_ranks or found.why.startswith(_LIKELY):
+    if found is None or not found.local_ranks or found.why.startswith(LIKELY):
         return found
-    return found._replace(why=f"{_LIKELY}{found.why}; not certain, since {why}")
-
-
-def _first_of(candidates: Sequence[tuple[NodeAccount, Attribution]]) -> JobAttribution:
-    """Name those of one node, or of several: on two machines nothing orders what ranks do by themselves.
-
-    Not even iterations do: one rank may be a step ahead when both run into what one of them has caused.
-    """
-    if len(candidates) == 1:
-        ((_, found),) = candidates
-        return JobAttribution(found.local_ranks, (), found.why)
-    named = [named_by(account, found) for account, found in candidates]
-    ranks = tuple(sorted(e.local_rank for group in named for e in group))
-    whys = {found.why.replace(BEFORE, "").replace(NOT_ENDED, "") for _, found in candidates}
-    if len(whys) == 1 and len({(e.error[:2] if e.error is not None else e.exit_code) for g in named for e in g}) == 1:
-        why = whys.pop()
-        is_everybody = all(len(found.local_ranks) == len(account.evidence()) for account, found in candidates)
-        if is_everybody and why.endswith(SEVERAL_RAISED_IT):  # there is no elsewhere
-            why = why.removeprefix(_LIKELY).removesuffix(SEVERAL_RAISED_IT)
-        likely = "" if is_everybody and not why.startswith(_LIKELY) else _LIKELY
-        why = _COUNT.sub("raised ", why.removeprefix(_LIKELY))  # how many of one node did
-        alike = f"{len(ranks)} ranks on {len(named)} nodes failed alike: {why}"
-        return JobAttribution(ranks, (), likely + alike)
-    each = "; ".join(f"node {account.node}: {_short(found.why)}" for account, found in candidates)
-    return JobAttribution(
-        ranks, (), f"likely: {len(named)} nodes failed by themselves, and it cannot be told which came first ({each})"
-    )
-
-
-def _short(why: str) -> str:
-    """Return a reason without what is so on one node alone."""
-    why = why.removeprefix(_LIKELY).replace(BEFORE, "")
-    return why.removesuffix(SEVERAL_RAISED_IT).removesuffix(PERHAPS_FOR_ANOTHER)
-
-
-def _may_be_first(doubtful: tuple[NodeAccount, Attribution], sure: Failures) -> bool:
-    """Return whether those who are named in doubt may have failed before those of other nodes who are named for sure.
-
-    What several raise does not make them victims, nor does the end of a wait, which may have been one for a disk. A
-    rank that was killed was hardly killed for that.
-    """
-    if SEVERAL_RAISED_IT in doubtful[1].why:
-        return True
-    raised = [e.error for e in named_by(*doubtful) if e.error is not None]
-    has_died = any(e.fatal_signal is not None for each in sure for e in named_by(*each))
-    return bool(raised) and all(map(gave_up, raised)) and not has_died
-
-
-def _has_exited(doubtful: tuple[NodeAccount, Attribution]) -> bool:
-    return any(e.error is None and (e.exit_code or 0) > 0 for e in named_by(*doubtful))
-
-
-def _beside_exits(named: JobAttribution, sure: Failures, gone: Failures) -> JobAttribution:
-    """Return an attribution to ranks that have crashed or raised as likely: one that has exited may have been first.
-
-    A script may raise anything when it has lost a peer, and crash in what it takes down; it has surely crashed for that
-    where one on the node of the peer has crashed after it, and in the same way. Nobody is killed for that.
-    """
-    ends = [e for each in sure for e in named_by(*each)]
-    if any(e.was_killed or e.asking_signal is not None for e in ends):
-        return named
-    crashes = {e.exit_code for e in ends if e.has_crashed}
-    for account, how in gone if len(crashes) == 1 and all(e.has_crashed for e in ends) else ():
-        after = {e.exit_code for e in account.evidence() if e.local_rank not in how.local_ranks and e.has_crashed}
-        if crashes <= after:
-            return JobAttribution(how.local_ranks, (), f"{_as_likely(how.why)}; not certain, since {_each(sure)}")
-    return named._replace(why=f"{_as_likely(named.why)}; not certain, since {_each(gone)}")
-
-
-def _stopped_beside(named: JobAttribution, sure: Failures, accounts: Sequence[NodeAccount]) -> JobAttribution | None:
-    """Name ranks that are stopped where others raised or exited, which may have given them up; nobody dies of that."""
-    stopped = [e for account in accounts for e in account.evidence() if is_stopped(e)]
-    if not stopped:
-        return None
-    if any(e.fatal_signal is not None or e.asking_signal is not None for each in sure for e in named_by(*each)):
-        beside = f"rank {', '.join(str(e.local_rank) for e in stopped)} is stopped (SIGSTOP)"
-        return named._replace(why=f"{_as_likely(named.why)}; not certain, since {beside}")
-    why = f"likely: the process is stopped (SIGSTOP); not certain, since {_each(sure)}"
-    return JobAttribution(ranks_of(stopped), (), why)
-
-
-def _died_first(sure: Failures) -> JobAttribution | None:
-    """Name ranks that were killed before those that have crashed, and both before those that have failed otherwise.
-
-    Nobody is killed for what another rank does, and few crash for that; what a script raises when it has lost a peer is
-    anything.
-    """
-    killed = [each for each in sure if all(e.was_killed for e in named_by(*each))]
-    crashed = [each for each in sure if all(e.has_crashed for e in named_by(*each))]
-    for died in (killed, crashed):
-        others = [each for each in sure if each not in died]
-        if died and others:
-            named = _first_of(died)
-            return named._replace(why=f"{_as_likely(named.why)}; not certain, since {_each(others)}")
-    return None
+    return found._replace(why=f"{LIKELY}{found.why}; not certain, since {why}")
 
 
 def _lost_phrase(lost: Sequence[str], why: str, own: Failures, accounts: Sequence[NodeAccount]) -> str:
     names = f"node {lost[0]} is" if len(lost) == 1 else f"nodes {', '.join(lost)} are"
     phrase = f"{names} lost{f' ({why})' if why else ''}"
     if own:
-        return f"{_LIKELY}{phrase}; not certain, since {_each(own)}"
+        return f"{LIKELY}{phrase}; not certain, since {each_failure(own)}"
     left = [str(e.local_rank) for each in accounts for e in each.evidence() if e.has_left and not e.is_victim]
-    return f"{_LIKELY}{phrase}; not certain, since rank {', '.join(left)} was ending" if left else phrase
-
-
-def _each(failures: Failures) -> str:
-    """Return who has failed on which node, and how."""
-    return "; ".join(
-        f"rank {', '.join(map(str, found.local_ranks))} on node {account.node}: {_short(found.why)}"
-        for account, found in failures
-    )
+    return f"{LIKELY}{phrase}; not certain, since rank {', '.join(left)} was ending" if left else phrase
 
 
 def _unheard(silent: Sequence[str]) -> str:
@@ -267,13 +172,9 @@ def _unheard(silent: Sequence[str]) -> str:
     )
 
 
-def _as_likely(why: str) -> str:
-    return _LIKELY + why.removeprefix(_LIKELY)
-
-
 def _beside_lost(why: str, lost: Sequence[str]) -> str:
     names = f"node {lost[0]} is" if len(lost) == 1 else f"nodes {', '.join(lost)} are"
-    return f"{_LIKELY}{why.removeprefix(_LIKELY)}; not certain, since {names} lost as well"
+    return f"{LIKELY}{why.removeprefix(LIKELY)}; not certain, since {names} lost as well"
 
 
 def _has_failed(e: Evidence) -> bool:

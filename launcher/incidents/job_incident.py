@@ -19,6 +19,7 @@ from launcher.incidents.job_attribution import attribute_job
 from launcher.incidents.node_accounts import NodeAccount
 from launcher.incidents.rank_phrases import full_stack, headline, raised_place, where
 from launcher.incidents.rank_report import RankReport, report_from_json, report_to_json
+from launcher.incidents.rules_of_nodes import LIKELY
 from launcher.processes.plain_types import check_types
 from launcher.records.format_versions import check_version
 from launcher.records.readable import readable
@@ -27,6 +28,7 @@ from resilience_core.system.plain_files import only_plain
 __all__ = ["Culprit", "JobIncident", "decide", "own_place", "parse_story", "point_to"]
 
 _FORMAT_VERSION = 1
+_MOST_SEEN = 2
 
 
 class Culprit(NamedTuple):
@@ -55,6 +57,8 @@ class JobIncident(NamedTuple):
     """The nodes that were no longer there."""
     seconds: float
     """From the end of the generation until all was gathered."""
+    seen: tuple[Culprit, ...] = ()
+    """Where nobody can be named: the first of those that have failed, perhaps for another."""
     others: int = 0
     """How many further culprits there are, in a story that leaves them out."""
     gathered_on: str = ""
@@ -63,8 +67,11 @@ class JobIncident(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON types; a rank is as in :meth:`launcher.incidents.incident.Incident.to_json`, without defaults."""
-        culprits = [{"node": each.node, **report_to_json(each.rank, is_short=True)} for each in self.culprits]
-        return {"version": _FORMAT_VERSION, **self._asdict(), "culprits": culprits}
+        ranks = {
+            key: [{"node": each.node, **report_to_json(each.rank, is_short=True)} for each in listed]
+            for key, listed in (("culprits", self.culprits), ("seen", self.seen))
+        }
+        return {"version": _FORMAT_VERSION, **self._asdict(), **ranks}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> JobIncident:
@@ -75,14 +82,15 @@ class JobIncident(NamedTuple):
         """
         check_version("the job's incident", document.get("version"), _FORMAT_VERSION)
         facts = {key: document[key] for key in cls._fields if key in document}
-        facts["culprits"] = tuple(
-            Culprit(each["node"], report_from_json({key: value for key, value in each.items() if key != "node"}))
-            for each in document["culprits"]
-        )
+        for name, listed in (("culprits", document["culprits"]), ("seen", document.get("seen", []))):
+            facts[name] = tuple(
+                Culprit(each["node"], report_from_json({key: value for key, value in each.items() if key != "node"}))
+                for each in listed
+            )
         for key in ("nodes_to_blame", "heard", "silent", "lost"):
             facts[key] = tuple(facts[key])
         incident = cls(**facts)
-        for record in (incident, *incident.culprits):
+        for record in (incident, *incident.culprits, *incident.seen):
             check_types(record)
         return incident
 
@@ -99,7 +107,8 @@ class JobIncident(NamedTuple):
         """Return the lines that every node prints: who and where, why, and where there is more."""
         heard = f"{len(self.heard)} of {len(self.heard) + len(self.silent) + len(self.lost)} nodes heard"
         silent = f", not {', '.join((*self.silent, *self.lost))}" if self.silent or self.lost else ""
-        return [*self.headlines(), f"  why     {self.why} [{heard}{silent}]", *self.where_more_is()]
+        seen = [f"  seen    node {each.node}: {_told(each.rank)}" for each in self.seen]
+        return [*self.headlines(), *seen, f"  why     {self.why} [{heard}{silent}]", *self.where_more_is()]
 
     def where_more_is(self) -> list[str]:
         """Return the line that says where the report is; nothing where none was written."""
@@ -111,7 +120,7 @@ class JobIncident(NamedTuple):
         """Return one line for each culprit."""
         if self.nodes_to_blame:
             names = ", ".join(self.nodes_to_blame)
-            likely = "likely " if self.why.startswith("likely: ") else ""
+            likely = "likely " if self.why.startswith(LIKELY) else ""
             return [
                 f"{likely}node{'s' if len(self.nodes_to_blame) > 1 else ''} {names}: generation {self.generation} ended"
             ]
@@ -125,7 +134,7 @@ class JobIncident(NamedTuple):
         rank = culprit.rank
         line = headline(
             *(rank, self.kind),
-            is_likely=self.why.startswith("likely: "),
+            is_likely=self.why.startswith(LIKELY),
             by_heartbeats=rank.cause == "heartbeat",
             node=culprit.node,
         )
@@ -152,7 +161,7 @@ class JobIncident(NamedTuple):
             seen = "was told of it" if incident.kind == ELSEWHERE else f"has seen a {incident.kind}"
             folder = f": {os.path.join(incident.folder, 'report.txt')} there" if incident.folder else ""
             yield f"=== node {incident.node} {seen}{folder}"
-            yield from (f"  {where(rank)}{_standing(rank)}" for rank in incident.ranks)
+            yield from (f"  {_told(rank)}{_standing(rank)}" for rank in incident.ranks)
 
     def write_into(self, folder: str, incidents: Sequence[Incident]) -> JobIncident:
         """Write the incident into a folder that is there, with what each node has seen.
@@ -198,6 +207,12 @@ def decide(
         for report in account.incident.ranks
         if report.rank in named
     )
+    failed = [
+        Culprit(account.node, _without_details(report))
+        for account in accounts
+        for report in account.incident.ranks
+        if report.error is not None or (report.exit_code or 0) > 0
+    ]
     kinds = {account.incident.kind for account in accounts}
     kind = "hang" if "hang" in kinds and not _has_failed(culprits) else "failure"
     kind = "lost" if found.nodes else "request" if "request" in kinds else kind
@@ -211,9 +226,14 @@ def decide(
         silent=tuple(silent),
         lost=tuple(lost),
         seconds=seconds,
+        seen=() if culprits or found.nodes else tuple(failed[:_MOST_SEEN]),
         gathered_on=os.uname().nodename,
         wall_time=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     )
+
+
+def _without_details(rank: RankReport) -> RankReport:
+    return rank._replace(evidence=None, stack=(), native=(), children=(), stderr_tail=(), stdout_tail=())
 
 
 def parse_story(text: str) -> JobIncident:
@@ -248,6 +268,11 @@ def own_place(rank: RankReport) -> Frame | None:
     if (frame := raised_place(rank) or own_frame(rank.stack)) is not None:
         return frame
     return own_frame_in(rank.error.traceback) if rank.error is not None else None
+
+
+def _told(rank: RankReport) -> str:
+    """Return where a rank is, or how it has ended, with its exception."""
+    return f"{where(rank)}{f': {rank.message}' if rank.message else ''}"
 
 
 def _standing(rank: RankReport) -> str:

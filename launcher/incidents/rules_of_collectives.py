@@ -8,7 +8,7 @@ from launcher.incidents.attributed import Attribution, Group, hedged
 from launcher.processes.evidence import Evidence
 from resilience_core.protocol.group_numbers import GroupNumber
 
-__all__ = ["has_not_arrived"]
+__all__ = ["has_arrived", "has_not_arrived"]
 
 _GLOO = "gloo"
 
@@ -40,6 +40,23 @@ def has_not_arrived(group: Group) -> Attribution | None:
                 f"called {least} and is in none",
             )
     return None
+
+
+def has_arrived(e: Evidence, group: Group) -> bool:
+    """Return whether a rank is itself in the collective in which the others wait, as in a thread of its own.
+
+    A GPU may be behind what was called, and in several groups the others may wait in another one.
+    """
+    others = [each for each in group if each.waits and each is not e]
+    if e.is_idle is not False or e.has_gpu or len(e.groups) != 1 or not others:
+        return False
+    (own,) = e.groups
+    return all(
+        len(each.groups) == 1
+        and each.groups[0].name == own.name
+        and each.groups[0].number == each.groups[0].first_undone == own.number
+        for each in (e, *others)
+    )
 
 
 def _is_free(e: Evidence) -> bool:

@@ -20,7 +20,7 @@ from launcher.incidents.attributed import (
 from launcher.incidents.error_kinds import may_be_of_another
 from launcher.processes.evidence import Evidence
 
-__all__ = ["BEFORE", "NOT_ENDED", "died_or_raised", "left_early"]
+__all__ = ["BEFORE", "NOT_ENDED", "died_or_raised", "left_before_all", "left_early"]
 
 _OF_A_SHELL = 128
 """A shell ends with this plus the number of the signal that has ended its command."""
@@ -54,6 +54,8 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
         if gone := _gone_in_the_midst(group, raised):
             why = f"ended with 0 in section '{gone[0].open_sections[-1]}'"
             return _doubted(Attribution(ranks_of(gone), why), f"another rank raised {_kinds(raised)}")
+        if not has_others and (left := left_before_all(group)) is not None:
+            return left
         found = _of_exceptions(raised, group, has_others)
         if not exited or not _may_be_before(exited[0], raised):
             return found
@@ -195,6 +197,23 @@ def _signal_behind(exit_code: int | None) -> str | None:
 def _exited_by_itself(e: Evidence) -> bool:
     """Return whether it exited neither with 0 nor by an exception, which would be on record."""
     return e.exit_code not in (None, 0) and e.error is None and (e.exit_code != 1 or e.is_monitored)
+
+
+def left_before_all(group: Group) -> Attribution | None:
+    """Attribute a failure to ranks that have ended with 0 where all others that failed did so in the same way.
+
+    What a script raises when it has lost a peer may be anything; what several raise may have one cause elsewhere.
+    """
+    left = [e for e in group if e.exit_code == 0 and e.has_left and e.error is None and not e.is_condemned]
+    raised = [e for e in group if e.has_raised]
+    others = [e for e in group if e not in left and e not in raised and not e.is_victim]
+    kinds = {e.error[:2] for e in raised if e.error is not None}
+    if not left or len(raised) < 2 or len(kinds) > 1 or any(e.exit_code is not None for e in others):
+        return None
+    if any(e.last_sign_ns >= _when_raised(each) for e in left for each in raised):
+        return None
+    how = f"ended with 0 before {len(raised)} ranks raised {_kinds(raised)} alike"
+    return Attribution(ranks_of(left), f"likely: {how}; not certain, since they may have done so by themselves")
 
 
 def left_early(group: Group) -> Attribution | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 from launcher.incidents.attributed import (
     THE_STORE,
@@ -14,6 +15,7 @@ from launcher.incidents.attributed import (
     ranks_of,
     times_phrase,
 )
+from launcher.incidents.rules_of_collectives import has_arrived
 from launcher.processes.evidence import Evidence
 from resilience_core.system.clock import NS_PER_SECOND
 
@@ -93,10 +95,16 @@ def not_begun(group: Group) -> Attribution | None:
     return Attribution(ranks_of(late), "has not come as far as init_workload_monitoring(), others have")
 
 
-def outside_collectives(group: Group) -> Attribution | None:
-    """Attribute a hang to ranks that stand outside any collective."""
+def outside_collectives(group: Group, ended: Collection[int] = ()) -> Attribution | None:
+    """Attribute a hang to ranks that stand outside any collective.
+
+    Args:
+        group: Of the evidence.
+        ended: Ranks that count as waiting, since they had to end for want of another.
+    """
     everywhere = [e for e in group if e.waits is False]
     outside = [e for e in everywhere if not gets_on(e, group) or _may_be_missed(group, everywhere)]
+    outside = [e for e in outside if not has_arrived(e, group)]
     if not outside:
         return None
     if any(e.is_condemned and e.waits is None for e in group) and not any(e.is_condemned for e in outside):
@@ -104,7 +112,11 @@ def outside_collectives(group: Group) -> Attribution | None:
     if waiting := [e for e in group if e.waits]:
         named = [e for e in outside if e.is_condemned] or outside
         surest = [e for e in named if not e.may_wait] or named
-        why = "its stack stands outside any collective, the others wait"
+        why = "its stack stands outside any collective, the others "
+        living = [e for e in waiting if e.local_rank not in ended]
+        if len(living) < len(waiting):
+            return hedged(surest, f"{why}{'wait or ' if living else ''}have failed or ended")
+        why += "wait"
         if not any(e.waits_for_store for e in waiting):
             return hedged(surest, f"{why} in one")
         where = "for" if all(e.waits_for_store for e in waiting) else "in one or for"
@@ -229,7 +241,7 @@ def is_overdue_alone(group: Group) -> Attribution | None:
 def is_busy_alone(group: Group) -> Attribution | None:
     """Name the only rank that uses the CPU while all others sleep."""
     busy = [e for e in group if e.is_busy]
-    if len(busy) != 1 or any(e.is_busy is None for e in group) or busy[0].waits:
+    if len(busy) != 1 or any(e.is_busy is None for e in group) or busy[0].waits or has_arrived(busy[0], group):
         return None
     if len(group) > 1 and busy[0].is_condemned:
         return hedged(busy, "the only rank that uses the processor, the others sleep")

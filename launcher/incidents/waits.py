@@ -130,6 +130,8 @@ def _wait_of(thread: Thread | None, sources: Mapping[Frame, str]) -> Frame | Non
     for frame in thread.frames[:3]:
         if frame.function in _WAITING_FUNCTIONS or any(place in frame.file for place in _WAITING_FILES):
             return frame
+        if not frame.package:
+            break  # what calls the user's code, as backward does a hook of autograd, is not what waits
     innermost = thread.frames[0]
     code = _code(innermost, sources)
     if not _A_WAIT.search(code):

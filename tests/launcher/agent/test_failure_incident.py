@@ -124,8 +124,19 @@ def test_the_last_words_are_about_the_culprit_and_not_about_whom_we_killed() -> 
 def test_the_last_words_stay_few_in_a_large_group() -> None:
     ranks = tuple(RankReport(n, n, 100 + n, cause="exit", exit_code=1) for n in range(64))
     said = closing(failed(None), Incident("failure", 0, "it cannot be told", "stop", ranks))
-    assert said[-1] == "  and 60 more"
-    assert len(said) == 6
+    assert said[-2:] == ["  and 60 more", "  why     it cannot be told"]
+    assert len(said) == 7
+
+
+def test_the_last_words_say_what_is_not_certain() -> None:
+    """At the level CRITICAL they are the only ones."""
+    rank = RankReport(0, 0, 9, is_culprit=True, cause="exit", exit_code=3)
+    for incident in (
+        Incident("failure", 0, "likely: ended by itself", "stop", (rank,)),
+        Incident("failure", 0, "the cause is on another node", "stop", (rank._replace(is_culprit=False),)),
+    ):
+        said = closing(failed(None), incident)
+        assert said == ["the job has failed", "  rank 0 (pid 9) exited with code 3", f"  why     {incident.why}"]
 
 
 @pytest.mark.parametrize(("change", "is_heard"), [("monitor_lost", True), ("monitor_replaced", False)])

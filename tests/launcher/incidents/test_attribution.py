@@ -250,7 +250,11 @@ def test_an_exception_long_before_the_last_end_is_before_a_death_that_is_still_t
 @pytest.mark.parametrize(
     ("group", "others", "why"),
     [
-        ([waiting(0), waiting(1)], False, "skipped a collective, or called one too many"),
+        (
+            [waiting(0), waiting(1)],
+            False,
+            "may have skipped a collective or a message, or called another, or one too",
+        ),
         ([waiting(0), waiting(1)], True, "another node"),
         ([waiting(0, iteration=6), waiting(1)], False, "skipped a collective"),
         ([waiting(0), rank(1)], False, "cannot be told"),
@@ -932,3 +936,28 @@ def test_a_collective_that_a_rank_has_called_is_none_in_which_it_has_not_arrived
     """It has left it, and the others have not: a link, say."""
     ahead = [in_nccl(n, 1842, 1840) for n in (0, 2)]
     assert has_not_arrived([*ahead, in_nccl(1, 1840, 0)]) is None
+
+
+# ---- in a collective by a thread ----------------------------------------------------------------------------
+
+
+def in_gloo(number: int, first_undone: int, name: str = "0") -> dict[str, Any]:
+    return {"groups": (GroupNumber(name, number, 2, "gloo", first_undone=first_undone),), "is_idle": first_undone == 0}
+
+
+@pytest.mark.parametrize("stands", [{"waits": False}, {"waits": None}], ids=["outside", "not known"])
+def test_a_rank_whose_thread_is_in_the_collective_of_the_others_holds_nobody_up(stands: dict[str, Any]) -> None:
+    """Its main thread computes, or looks whether that thread has ended."""
+    other = waiting(1, is_busy=False, **in_gloo(9, 9))
+    busy = {"is_condemned": True, "state": "R", "may_wait": True, "is_busy": True, **stands}
+    assert attribute([rank(0, **busy, **in_gloo(9, 9)), other]).local_ranks == ()
+    for there in (in_gloo(8, 0), in_gloo(9, 0), in_gloo(9, 9, "1"), {**in_gloo(9, 9), "has_gpu": True}, {}):
+        assert attribute([rank(0, **busy, **there), other]).local_ranks == (0,), there
+
+
+def test_who_left_before_the_others_raised_alike_is_named_on_one_node_by_its_clock() -> None:
+    error = ErrorRecord("TrainerError", "step failed", at_ns=50 * S, iteration=7)
+    raised = [rank(n, error=error, exit_code=1, ended_ns=60 * S) for n in (1, 2)]
+    left = {"exit_code": 0, "has_left": True, "ended_ns": 55 * S}
+    assert attribute([rank(0, last_sign_ns=49 * S, **left), *raised]).local_ranks == (0,)
+    assert attribute([rank(0, last_sign_ns=51 * S, **left), *raised]).local_ranks == (1, 2)

@@ -224,6 +224,48 @@ def test_a_rank_that_was_getting_on_holds_nobody_up() -> None:
     assert "exit" in found.why or "ended by itself" in found.why
 
 
+def test_a_rank_that_computes_is_not_named_before_one_that_has_exited() -> None:
+    """Without monitoring nothing tells whether it was getting on; one that sleeps there may have been waited for."""
+    gone = account(
+        "b", (2, {"exit_code": 3, "ended_ns": 60, "has_begun": False, "is_monitored": False}), kind="failure"
+    )
+    outside = {**OUTSIDE, "may_wait": True, "has_begun": False, "is_monitored": False}
+    assert named(account("a", (0, {**outside, "state": "R", "is_busy": True})), gone) == (2,)
+    found = attribute_job([account("a", (0, {**outside, "is_busy": False})), gone])
+    assert found.ranks == (0,)
+    assert found.why.startswith("likely: its stack stands outside any collective, the others have failed or ended; ")
+    assert "rank 2 on node b: ended by itself, without an exception on record" in found.why
+    accounts = [account("a", (0, {**outside, "is_busy": False}), (1, WAITS)), gone]
+    assert "the others wait or have failed or ended; " in attribute_job(accounts).why
+
+
+def test_who_gives_up_by_sys_exit_is_named_beside_one_that_exits_without_an_exception() -> None:
+    """Both are exits, which no clock orders."""
+    gone = account("b", (2, {"exit_code": 9, "ended_ns": 60}), kind="failure")
+    found = attribute_job([account("a", (0, {"error": OWN._replace(type="SystemExit", message="3")})), gone])
+    assert found.ranks == (0, 2)
+    assert "it cannot be told which came first" in found.why
+
+
+LEFT = {"exit_code": 0, "has_left": True, "ended_ns": 60, "last_sign_ns": 40}
+
+
+def test_who_has_ended_with_0_is_named_where_all_others_that_failed_raised_the_same() -> None:
+    raised = {"error": OWN, "exit_code": 1, "ended_ns": 60, "has_left": True}
+    accounts = [account("a", (0, raised), (1, {**raised, "exit_code": None})), account("b", (2, LEFT), (3, raised))]
+    found = attribute_job(accounts)
+    assert found.ranks == (2,)
+    assert found.why == (
+        "likely: ended with 0 before 3 ranks raised ValueError alike; not certain, since they may have done so by "
+        "themselves"
+    )
+    other = {**raised, "error": OWN._replace(type="KeyError")}
+    assert 2 not in named(account("a", (0, raised), (1, other)), account("b", (2, LEFT), (3, raised)))
+    died = {"exit_code": -9, "ended_ns": 60}
+    assert named(account("a", (0, raised), (1, died)), account("b", (2, LEFT), (3, raised))) == (1,)
+    assert named(account("a", (0, WAITS), (1, WAITS)), account("b", (2, LEFT), (3, raised))) == (3,), "one alone"
+
+
 def test_iterations_do_not_order_two_failures_either() -> None:
     """Who is a step behind may have given up since the other one has."""
     early = {"error": OWN._replace(type="KeyError", iteration=6), "exit_code": 1, "ended_ns": 10**15}

@@ -106,6 +106,26 @@ def test_where_nobody_is_named_that_is_said() -> None:
     assert story.headlines() == ["generation 5 ended, and which rank is the cause cannot be told"]
 
 
+def test_where_nobody_is_named_who_has_failed_is_said_with_its_exception(tmp_path: Path) -> None:
+    """Otherwise nothing of it would be on any line, though it is all that is known."""
+    timed_out = ErrorRecord("RuntimeError", "Timed out waiting 5000ms", at_ns=5, is_consequence=True)
+    lost = [rank(n, error=timed_out, exit_code=1) for n in (0, 1, 2)]
+    accounts = [
+        NodeAccount(Incident("failure", 5, "?", "none", (each,), node=node))
+        for node, each in zip("abc", lost, strict=True)
+    ]
+    story = decide(5, accounts, (), (), "", 0.1)
+    assert not story.culprits
+    first, *seen, why, _ = story._replace(folder=str(tmp_path)).summary()
+    assert first == "generation 5 ended, and which rank is the cause cannot be told"
+    assert [line.partition(": ")[0] for line in seen] == ["  seen    node a", "  seen    node b"]
+    assert all("exited with code 1" in line for line in seen)
+    assert all(line.endswith(": RuntimeError: Timed out waiting 5000ms") for line in seen)
+    assert why.startswith("  why ")
+    assert parse_story(story.to_text()) == story
+    assert parse_story(json.dumps({k: v for k, v in story.to_json().items() if k != "seen"})).seen == ()
+
+
 def test_a_story_survives_its_journey() -> None:
     story = told(AT_A, AT_B, silent=("d",))
     assert parse_story(story.to_text()) == in_short(story)

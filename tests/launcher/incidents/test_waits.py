@@ -43,6 +43,17 @@ def test_a_rank_in_a_collective_waits_for_its_peers(frames: tuple[Frame, ...]) -
     assert waits_for_peers([thread(frames)], {}) == frames[0]
 
 
+def test_a_hook_of_autograd_is_the_users_code_and_no_wait() -> None:
+    in_hook = (Frame("hook", "train.py", 68), Frame("<lambda>", "train.py", 143), *IN_BACKWARD)
+    for frames in (in_hook, in_hook[1:]):
+        stack = [thread(frames)]
+        assert waits_for_peers(stack, {frames[0]: "    time.sleep(600)"}) is None
+        assert tells_no_wait(stack, {frames[0]: "    time.sleep(600)"})
+        assert waits_for_peers(stack, {frames[0]: "    work.wait()"}) == frames[0]
+    own = (Frame("read", "torch/storage.py", 7, "torch"), *IN_BACKWARD)  # what torch does itself there may be the wait
+    assert waits_for_peers([thread(own)], {}) == IN_BACKWARD[0]
+
+
 def test_a_rank_elsewhere_or_unknown_does_not() -> None:
     assert waits_for_peers([thread(IN_DATA)], {}) is None
     assert waits_for_peers([thread(())], {}) is None

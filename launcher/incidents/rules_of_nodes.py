@@ -1,0 +1,150 @@
+"""Rules for failures that several nodes have seen, each by its own clock. Pure.
+
+Nothing orders what ranks of two machines do by themselves; what they did tells which of it may follow from the other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from launcher.incidents.attributed import PERHAPS_FOR_ANOTHER, SEVERAL_RAISED_IT, Attribution, ranks_of
+from launcher.incidents.error_kinds import gave_up
+from launcher.incidents.node_accounts import Failures, NodeAccount, named_by
+from launcher.incidents.rules_of_exits import BEFORE, NOT_ENDED
+from launcher.incidents.rules_of_hangs import is_stopped
+
+__all__ = [
+    "LIKELY",
+    "JobAttribution",
+    "as_likely",
+    "beside_exits",
+    "died_first",
+    "each_failure",
+    "first_of",
+    "has_exited",
+    "may_be_first",
+    "stopped_beside",
+]
+
+LIKELY = "likely: "
+_COUNT = re.compile(r"^\d+ ranks raised the same ")
+
+
+class JobAttribution(NamedTuple):
+    """The culprits' ranks, or nodes that are to blame as a whole; both are empty when it cannot be told. And why."""
+
+    ranks: tuple[int, ...]
+    nodes: tuple[str, ...]
+    why: str
+
+
+def first_of(candidates: Sequence[tuple[NodeAccount, Attribution]]) -> JobAttribution:
+    """Name those of one node, or of several: on two machines nothing orders what ranks do by themselves.
+
+    Not even iterations do: one rank may be a step ahead when both run into what one of them has caused.
+    """
+    if len(candidates) == 1:
+        ((_, found),) = candidates
+        return JobAttribution(found.local_ranks, (), found.why)
+    named = [named_by(account, found) for account, found in candidates]
+    ranks = tuple(sorted(e.local_rank for group in named for e in group))
+    whys = {found.why.replace(BEFORE, "").replace(NOT_ENDED, "") for _, found in candidates}
+    if len(whys) == 1 and len({(e.error[:2] if e.error is not None else e.exit_code) for g in named for e in g}) == 1:
+        why = whys.pop()
+        is_everybody = all(len(found.local_ranks) == len(account.evidence()) for account, found in candidates)
+        if is_everybody and why.endswith(SEVERAL_RAISED_IT):  # there is no elsewhere
+            why = why.removeprefix(LIKELY).removesuffix(SEVERAL_RAISED_IT)
+        likely = "" if is_everybody and not why.startswith(LIKELY) else LIKELY
+        why = _COUNT.sub("raised ", why.removeprefix(LIKELY))  # how many of one node did
+        alike = f"{len(ranks)} ranks on {len(named)} nodes failed alike: {why}"
+        return JobAttribution(ranks, (), likely + alike)
+    each = "; ".join(f"node {account.node}: {_short(found.why)}" for account, found in candidates)
+    return JobAttribution(
+        ranks, (), f"likely: {len(named)} nodes failed by themselves, and it cannot be told which came first ({each})"
+    )
+
+
+def may_be_first(doubtful: tuple[NodeAccount, Attribution], sure: Failures) -> bool:
+    """Return whether those who are named in doubt may have failed before those of other nodes who are named for sure.
+
+    What several raise does not make them victims, nor does the end of a wait, which may have been one for a disk. A
+    rank that was killed was hardly killed for that.
+    """
+    if SEVERAL_RAISED_IT in doubtful[1].why:
+        return True
+    raised = [e.error for e in named_by(*doubtful) if e.error is not None]
+    has_died = any(e.fatal_signal is not None for each in sure for e in named_by(*each))
+    return bool(raised) and all(map(gave_up, raised)) and not has_died
+
+
+def has_exited(doubtful: tuple[NodeAccount, Attribution]) -> bool:
+    """Return whether a node names a rank that has exited without an exception on record."""
+    return any(e.error is None and (e.exit_code or 0) > 0 for e in named_by(*doubtful))
+
+
+def beside_exits(named: JobAttribution, sure: Failures, gone: Failures) -> JobAttribution:
+    """Return an attribution to ranks that have crashed or raised as likely: one that has exited may have been first.
+
+    A script may raise anything when it has lost a peer, and crash in what it takes down; it has surely crashed for that
+    where one on the node of the peer has crashed after it, and in the same way. Nobody is killed for that.
+    """
+    ends = [e for each in sure for e in named_by(*each)]
+    if all(e.error is not None and e.error.type == "SystemExit" for e in ends):  # an exit, too
+        return first_of([*sure, *gone])
+    if any(e.was_killed or e.asking_signal is not None for e in ends):
+        return named
+    crashes = {e.exit_code for e in ends if e.has_crashed}
+    for account, how in gone if len(crashes) == 1 and all(e.has_crashed for e in ends) else ():
+        after = {e.exit_code for e in account.evidence() if e.local_rank not in how.local_ranks and e.has_crashed}
+        if crashes <= after:
+            return JobAttribution(how.local_ranks, (), f"{as_likely(how.why)}; not certain, since {each_failure(sure)}")
+    return named._replace(why=f"{as_likely(named.why)}; not certain, since {each_failure(gone)}")
+
+
+def stopped_beside(named: JobAttribution, sure: Failures, accounts: Sequence[NodeAccount]) -> JobAttribution | None:
+    """Name ranks that are stopped where others raised or exited, which may have given them up; nobody dies of that."""
+    stopped = [e for account in accounts for e in account.evidence() if is_stopped(e)]
+    if not stopped:
+        return None
+    if any(e.fatal_signal is not None or e.asking_signal is not None for each in sure for e in named_by(*each)):
+        beside = f"rank {', '.join(str(e.local_rank) for e in stopped)} is stopped (SIGSTOP)"
+        return named._replace(why=f"{as_likely(named.why)}; not certain, since {beside}")
+    why = f"likely: the process is stopped (SIGSTOP); not certain, since {each_failure(sure)}"
+    return JobAttribution(ranks_of(stopped), (), why)
+
+
+def died_first(sure: Failures) -> JobAttribution | None:
+    """Name ranks that were killed before those that have crashed, and both before those that have failed otherwise.
+
+    Nobody is killed for what another rank does, and few crash for that; what a script raises when it has lost a peer is
+    anything.
+    """
+    killed = [each for each in sure if all(e.was_killed for e in named_by(*each))]
+    crashed = [each for each in sure if all(e.has_crashed for e in named_by(*each))]
+    for died in (killed, crashed):
+        others = [each for each in sure if each not in died]
+        if died and others:
+            named = first_of(died)
+            return named._replace(why=f"{as_likely(named.why)}; not certain, since {each_failure(others)}")
+    return None
+
+
+def each_failure(failures: Failures) -> str:
+    """Return who has failed on which node, and how."""
+    return "; ".join(
+        f"rank {', '.join(map(str, found.local_ranks))} on node {account.node}: {_short(found.why)}"
+        for account, found in failures
+    )
+
+
+def _short(why: str) -> str:
+    """Return a reason without what is so on one node alone."""
+    why = why.removeprefix(LIKELY).replace(BEFORE, "")
+    return why.removesuffix(SEVERAL_RAISED_IT).removesuffix(PERHAPS_FOR_ANOTHER)
+
+
+def as_likely(why: str) -> str:
+    """Return a reason as one that is not certain."""
+    return LIKELY + why.removeprefix(LIKELY)

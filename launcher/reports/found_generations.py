@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from launcher.incidents.incident import Incident
@@ -68,19 +68,25 @@ def _untold(launches: Sequence[Launch], evidence: Evidence, notes: list[str]) ->
 
 
 def _launch_of(incident: Incident, launches: Iterable[tuple[int, Launch]]) -> int | None:
-    """Return the launch that has seen an incident: on that node, at that time."""
-    could = [
+    """Return the launch that has seen an incident: on that node, at that time.
+
+    Where there is none, the only one at that time of which no line tells on which node it ran.
+    """
+    then = [
         (index, launch)
         for index, launch in launches
-        if incident.node in ("", launch.node)
-        and (launch.began_ns <= incident.seen_ns or not launch.is_begun_known)
+        if (launch.began_ns <= incident.seen_ns or not launch.is_begun_known)
         and (launch.ended_ns is None or incident.seen_ns <= launch.ended_ns)
         and abs(epoch_of(incident.wall_time) - launch.at(incident.seen_ns)) < _SAME_SECONDS
     ]
+    could = [pair for pair in then if incident.node == pair[1].node or not incident.node]
+    if not could:
+        unknown = [index for index, launch in then if not launch.is_writer_known]
+        return unknown[0] if len(unknown) == 1 else None
     begun = [pair for pair in could if pair[1].began_ns <= incident.seen_ns]
     if begun:
         return max(begun, key=lambda pair: pair[1].began_ns)[0]
-    return min(could, key=lambda pair: pair[1].began_ns)[0] if could else None
+    return min(could, key=lambda pair: pair[1].began_ns)[0]
 
 
 def epoch_of(wall_time: str) -> float:
@@ -91,7 +97,7 @@ def epoch_of(wall_time: str) -> float:
 
 
 def _mended(
-    launch: Launch, lives: Mapping[int, Mapping[int, RankLife]], untold: Iterable[tuple[str, Incident]]
+    launch: Launch, lives: Mapping[int, Mapping[int, RankLife]], untold: Collection[tuple[str, Incident]]
 ) -> Launch:
     known = {generation.number: generation for generation in launch.generations}
     for number, ranks in lives.items():
@@ -115,7 +121,9 @@ def _mended(
             least_ns = began_ns if not generations else _ended_ns(generations[-1])
             own = _with_ranks(own, lives.get(number, {}), least_ns, known)
         generations.append(own)
-    return launch._replace(began_ns=began_ns, last_ns=last_ns, generations=tuple(generations))
+    nodes = {incident.node for _, incident in untold if incident.node}
+    node = launch.node if launch.is_writer_known or len(nodes) != 1 else nodes.pop()
+    return launch._replace(node=node, began_ns=began_ns, last_ns=last_ns, generations=tuple(generations))
 
 
 def _ended_by(own: NodeGeneration, folder: str, incident: Incident) -> NodeGeneration:

@@ -95,6 +95,11 @@ class Launch(NamedTuple):
         return not os.path.basename(self.file).startswith(FIGURES)
 
     @property
+    def is_writer_known(self) -> bool:
+        """Whether a line is left that says on which node, and by which clock, it ran."""
+        return self.boot != self.file
+
+    @property
     def is_guessed(self) -> bool:
         """Whether it may have ended long ago: its last line is young, and its events, which would tell, are missing."""
         return self.is_running and not self.has_events

@@ -56,9 +56,14 @@ def notes(story: Story, found: Sequence[Loss], entries: Sequence[Entry]) -> Iter
     yield from _of_estimates(story, found, entries)
 
 
+def _who(story: Story, number: int) -> str:
+    pid = story.launches[number].pid
+    return f"the launcher of {story.node_of[number]}{'' if pid is None else f' (pid {pid})'}"
+
+
 def _of_launches(story: Story) -> Iterator[str]:
     for number, launch in enumerate(story.launches):
-        who = f"the launcher of {story.node_of[number]} (pid {launch.pid})"
+        who = _who(story, number)
         if launch.is_guessed:
             yield (
                 f"{who}: the file of its events is missing, so it is not known whether it has ended or still runs: the "
@@ -137,7 +142,7 @@ def _of_incidents(story: Story) -> Iterator[str]:
     for number, generations in lacking.items():
         launch = story.launches[number]
         yield (
-            f"the launcher of {story.node_of[number]} (pid {launch.pid}) tells of incidents in generation(s) "
+            f"{_who(story, number)} tells of incidents in generation(s) "
             f"{rank_list(generations)} that are not in {os.path.join(launch.folder, 'incidents')}, or cannot be read: "
             "when ranks gave their last sign of progress, and whether their last step was done, is taken from figures "
             "alone, so lost work, detection and the counts are about right only"

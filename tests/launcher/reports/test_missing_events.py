@@ -251,6 +251,34 @@ def test_a_launcher_without_events_is_told_from_another_of_the_same_pid(tmp_path
     assert not any("no launcher" in note for note in report.notes)
 
 
+def lose_events_and_the_writer(run: InventedRun) -> None:
+    """Leave no line that tells on which node the launcher ran, nor its pid: the first one of figures is damaged."""
+    (run.folders[0] / "events.jsonl").write_text("")
+    path = run.folders[0] / "figures.jsonl"
+    first, *others = path.read_text().splitlines(keepends=True)
+    assert not any('"node"' in line for line in others)
+    path.write_text("".join([first.replace("{", "", 1), *others]))
+
+
+def test_incidents_of_a_launcher_whose_node_no_line_tells_are_its_own(run: InventedRun) -> None:
+    truth = reported(run)
+    lose_events_and_the_writer(run)
+    report = reported(run)
+    assert_none_is_wrong(report, truth)
+    assert [incident.generation for incident in report.incidents] == [0, 1, 2]
+    assert [node.name for node in report.nodes] == [node.name for node in truth.nodes]  # the incidents tell
+    assert not any("None" in note or "is not listed" in note for note in report.notes)
+
+
+def test_an_incident_of_another_node_is_of_no_launcher_where_two_may_have_seen_it(run: InventedRun) -> None:
+    lose_events_and_the_writer(run)
+    figures = run.folders[0] / "figures.jsonl"
+    figures.with_name("figures-b-1.jsonl").write_text(figures.read_text())
+    report = make_report([str(run.folders[0])])
+    assert not report.incidents
+    assert sum("is not listed" in note for note in report.notes) == 3
+
+
 def test_an_incident_of_no_launcher_is_noted(run: InventedRun) -> None:
     copied = run.folders[0] / "incidents" / "0009"
     shutil.copytree(run.folders[0] / "incidents" / "0001", copied)

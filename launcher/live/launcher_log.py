@@ -109,7 +109,7 @@ class LauncherLog:
     @property
     def is_whole(self) -> bool:
         """Whether all that was written is there, its first events too; without them, nothing is known of incidents."""
-        return self.began_ns is not None or (self._tail is not None and not self.last_ns)
+        return self.began_ns is not None
 
     def caused(self, rank: int) -> int | None:
         """Return how many failures a global rank was to blame for; None where that is not known."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from launcher.live.launcher_log import LauncherLog
 from launcher.live.rank_cells import RankCells
 from launcher.live.rank_look import RankLook
-from launcher.live.runs import ENDED, GOES_ON, LOST, state_of
+from launcher.live.runs import ELSEWHERE, ENDED, GOES_ON, LOST, RUNS, state_of
 from launcher.processes.proc import boot_id
 from launcher.records.event_files import event_files
 from resilience_core.system.clock import NS_PER_SECOND
@@ -56,8 +56,8 @@ class RunLook(NamedTuple):
 
     @property
     def goes_on(self) -> bool:
-        """Whether a launcher of this machine runs it."""
-        return any(node.state == GOES_ON for node in self.nodes)
+        """Whether a launcher of this machine runs it, or may be starting it."""
+        return any(node.state in RUNS for node in self.nodes)
 
 
 class LiveRun:
@@ -102,7 +102,7 @@ class LiveRun:
         """
         self._find()
         looks = {path: node.look() for path, node in self._nodes.items()}
-        going_on = tuple(path for path, look in looks.items() if look.state == GOES_ON)
+        going_on = tuple(path for path, look in looks.items() if look.state in RUNS)
         if going_on:
             self._shown = going_on
         elif not self._shown:  # the newest, of this machine where there is one
@@ -153,7 +153,7 @@ class _Node:
             return self._last
         log.update()
         state = self._state()
-        self._is_final = state not in (GOES_ON, LOST)
+        self._is_final = state in (ENDED, ELSEWHERE)
         if state != GOES_ON:
             self.close_cells()
             self._last = NodeLook(log, state, None, (), None)

@@ -18,6 +18,9 @@ __all__ = [
     "ENDED",
     "GOES_ON",
     "LOST",
+    "RUNS",
+    "STARTING",
+    "UNKNOWN",
     "FoundRun",
     "find_runs",
     "folder_problem",
@@ -33,6 +36,12 @@ LOST = "is lost"
 another container."""
 ELSEWHERE = "is of another machine"
 """Whether it goes on cannot be told from here."""
+STARTING = "may be starting"
+"""Its file of events is empty and young: it is starting, or its events were removed."""
+UNKNOWN = "is not known"
+"""No event that is left tells where it runs, nor how it ended."""
+RUNS = (GOES_ON, STARTING)
+"""Of these, more events are awaited."""
 
 _LONGEST_START_SECONDS = 60.0
 """A launcher makes its file of events first, and says that it has begun once all its processes are started."""
@@ -56,8 +65,8 @@ class FoundRun(NamedTuple):
 
     @property
     def goes_on(self) -> bool:
-        """Whether a launcher of this machine runs it."""
-        return GOES_ON in self.states
+        """Whether a launcher of this machine runs it, or may be starting it."""
+        return any(state in RUNS for state in self.states)
 
 
 def holds_runs(folder: str) -> bool:
@@ -108,19 +117,22 @@ def state_of(log: LauncherLog) -> str:
     if log.ending is not None:
         return ENDED
     if log.began_ns is None and log.run_folder is None:
-        return GOES_ON if _is_young(log.path) else LOST
+        if log.boot not in (None, boot_id() or os.uname().nodename):
+            return ELSEWHERE
+        return STARTING if _is_young_and_empty(log.path) else UNKNOWN
     if log.boot is not None and log.boot != (boot_id() or os.uname().nodename):
         return ELSEWHERE
     # One whose lock may not be looked at is another user's: it may go on.
     return GOES_ON if log.run_folder is not None and is_held(log.run_folder) is not False else LOST
 
 
-def _is_young(path: str) -> bool:
-    """Return whether a file was written so lately that its launcher may still be starting."""
+def _is_young_and_empty(path: str) -> bool:
+    """Return whether a file has no byte, and was made so lately that its launcher may still be starting."""
     try:
-        return abs(time.time() - os.stat(path).st_mtime) < _LONGEST_START_SECONDS
+        status = os.stat(path)
     except OSError:
         return False
+    return not status.st_size and abs(time.time() - status.st_mtime) < _LONGEST_START_SECONDS
 
 
 def folder_problem(run_folder: str) -> str | None:

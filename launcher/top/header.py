@@ -9,14 +9,14 @@ from typing import NamedTuple
 from launcher.incidents.incident_files import DamagedIncidentError, read_incident, read_job_incident
 from launcher.live.launcher_log import LastIncident, LauncherLog
 from launcher.live.live_run import NodeLook, RunLook
-from launcher.live.runs import ELSEWHERE, ENDED, GOES_ON, LOST
+from launcher.live.runs import ELSEWHERE, ENDED, GOES_ON, LOST, STARTING, UNKNOWN
 from launcher.processes.proc import boot_id
 from launcher.records.format_versions import UnknownVersionError
 from launcher.top.other_nodes import OtherNode
 from launcher.top.phrases import duration, one_line
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["GONE", "Headers", "HeaderLine", "how_it_ended"]
+__all__ = ["GONE", "Headers", "HeaderLine", "how_it_ended", "why_unknown"]
 
 GONE = "its launcher is gone: it was killed, or it runs in another container"
 
@@ -51,7 +51,7 @@ class Headers:
         if incidents:
             node = max(incidents, key=lambda node: node.log.incident.t_ns if node.log.incident is not None else 0)
             lines.append(HeaderLine(self.incident_sentence(node.log, look.seen_ns)))
-        elif look.nodes and all(_tells_all(node) for node in look.nodes):
+        elif look.nodes and all(node.log.is_whole for node in look.nodes):
             lines.append(HeaderLine("no incident so far"))
         else:
             lines.append(HeaderLine("incidents: unknown, as events of the run are not here"))
@@ -91,13 +91,13 @@ class Headers:
         elif node.state == GOES_ON:
             parts.append("no generation" if log.generation is None else f"generation {log.generation} is over")
         of = f" of {log.max_restarts}" if log.max_restarts is not None else ""
-        parts.append(f"{'?' if log.restarts is None and not _tells_all(node) else log.restarts or 0}{of} restarts used")
+        parts.append(f"{'?' if log.restarts is None else log.restarts}{of} restarts used")
         return HeaderLine(", ".join(parts))
 
     def _troubles(self, node: NodeLook, now_ns: int) -> list[HeaderLine]:
         log, lines = node.log, []
         if node.state != GOES_ON:
-            lines.append(HeaderLine(how_it_ended(node), is_bad=node.state == LOST))
+            lines.append(HeaderLine(how_it_ended(node), is_bad=node.state in (LOST, UNKNOWN)))
         elif log.unprotected_ns is not None:
             silent = duration((now_ns - log.unprotected_ns) / NS_PER_SECOND)
             lines.append(HeaderLine(f"no monitor watches the ranks since {silent}", is_bad=True))
@@ -116,11 +116,6 @@ class Headers:
         return f"{ago} ago ({day[11:]})" if day else f"{ago} ago"
 
 
-def _tells_all(node: NodeLook) -> bool:
-    """Return whether the events of a launcher are all there; an empty file is while it has just begun."""
-    return node.log.is_whole and (node.state == GOES_ON or node.log.last_ns > 0)
-
-
 def how_it_ended(node: NodeLook) -> str:
     """Return one line: how a launcher has ended, or why that is not known."""
     ending, state = node.log.ending, node.state
@@ -133,7 +128,18 @@ def how_it_ended(node: NodeLook) -> str:
         return f"it runs, or has run, on another machine ({one_line(node.log.node or 'unknown')}); start ft_top there"
     if state == LOST:
         return f"{GONE}, and nobody has written how it ended"
+    if state in (STARTING, UNKNOWN):
+        return why_unknown(node.log, state)
     return "the run goes on"
+
+
+def why_unknown(log: LauncherLog, state: str) -> str:
+    """Return one line: why it is not known whether a launcher goes on."""
+    file = one_line(os.path.basename(log.path))
+    if state == STARTING:
+        return f"{file} is empty: the run is starting, or its events were removed"
+    what = "the events that tell where it runs are not" if log.last_ns else "no event can be read"
+    return f"{what} in {file}, so whether it goes on is not known; ft_report tells what is left of it"
 
 
 def _read(incident: LastIncident) -> str:

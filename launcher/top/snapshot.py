@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from launcher.live.launcher_log import LauncherLog
 from launcher.live.live_run import NodeLook, RunLook
+from launcher.live.runs import STARTING, UNKNOWN
 from launcher.top.header import HeaderLine
 from launcher.top.other_nodes import OtherNode
 from launcher.top.rows import Row
@@ -54,19 +56,25 @@ def _node(node: NodeLook) -> dict[str, Any]:
     log = node.log
     return {
         "node": log.node,
-        "state": node.state,
+        "state": None if node.state in (STARTING, UNKNOWN) else node.state,
         "generation": node.generation,
         "generation_started_ns": log.generation_ns if node.generation == log.generation else None,
         "began": log.began or None,
         "restarts": log.restarts,
         "max_restarts": log.max_restarts,
         "nodes": log.nodes,
-        "monitor_replacements": log.monitor_replacements,
-        "is_protected": log.unprotected_ns is None,
+        "monitor_replacements": log.monitor_replacements if log.is_whole else None,
+        "is_protected": _is_protected(log),
         "problem": node.problem,
         "last_incident": None if log.incident is None else log.incident._asdict(),
         "ended": None if log.ending is None else log.ending._asdict(),
     }
+
+
+def _is_protected(log: LauncherLog) -> bool | None:
+    if log.unprotected_ns is not None:
+        return False
+    return True if log.is_whole else None  # that the monitor was lost may be among the events that are missing
 
 
 def _rank(row: Row) -> dict[str, Any]:

@@ -5,14 +5,24 @@ from __future__ import annotations
 import os
 
 from launcher.live.live_run import LiveRun
-from launcher.live.runs import ELSEWHERE, ENDED, LOST, FoundRun, find_runs, folder_problem, holds_runs, read_run
+from launcher.live.runs import (
+    ELSEWHERE,
+    ENDED,
+    LOST,
+    UNKNOWN,
+    FoundRun,
+    find_runs,
+    folder_problem,
+    holds_runs,
+    read_run,
+)
 from launcher.processes.exit_codes import FAILED, REFUSED
 from launcher.records.event_files import event_files
 from launcher.records.figures_log import FIGURES
 from launcher.records.log_folders import as_file_name
 from launcher.records.private_folders import FOLDER_PREFIX
 from launcher.records.run_folders import DEFAULT_PARENT
-from launcher.top.header import GONE
+from launcher.top.header import GONE, why_unknown
 from launcher.top.phrases import one_line
 from resilience_core.errors import ResilienceError
 
@@ -112,6 +122,8 @@ def _fate(run: FoundRun) -> str:
     if state == ENDED and log.ending is not None:
         code = f", exit code {log.ending.exit_code}" if log.ending.exit_code is not None else ""
         how = f"{one_line(log.ending.outcome)}{code}"
+    elif state == UNKNOWN:
+        how = why_unknown(log, state)
     else:
         how = {LOST: GONE, ELSEWHERE: f"ran on {one_line(log.node or '?')}"}[state]
     return f"{one_line(run.name)}{began}: {how}"

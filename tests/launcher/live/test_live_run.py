@@ -15,7 +15,7 @@ import pytest
 
 from launcher.live import live_run
 from launcher.live.live_run import LiveRun
-from launcher.live.runs import ELSEWHERE, ENDED, GOES_ON, LOST, find_runs, folder_problem, read_run
+from launcher.live.runs import ELSEWHERE, ENDED, GOES_ON, LOST, STARTING, UNKNOWN, find_runs, folder_problem, read_run
 from launcher.records.private_folders import is_held
 
 MakeRun = Callable[..., Any]
@@ -197,13 +197,34 @@ def test_the_run_folder_of_another_user_is_named_with_its_owner(open_run: Any) -
     assert folder_problem(run.folder.path) is None
 
 
-def test_a_launcher_that_is_starting_goes_on_and_one_that_never_began_is_lost(make_run: MakeRun) -> None:
+def test_a_launcher_that_may_be_starting_is_followed_and_one_that_never_began_is_not_known(make_run: MakeRun) -> None:
     run = make_run()
-    assert read_run(str(run.path)).states == (GOES_ON,)
+    found = read_run(str(run.path))
+    assert (found.states, found.goes_on) == ((STARTING,), True)
     look = LiveRun(str(run.path)).look()
     assert (look.goes_on, look.ranks) == (True, ())
     os.utime(run.log.path, (1, 1))
-    assert read_run(str(run.path)).states == (LOST,)
+    assert read_run(str(run.path)).states == (UNKNOWN,)
+
+
+@pytest.mark.parametrize("text", ["\0" * 200, '{"event": "beg', "once upon a time\n"])
+def test_a_file_in_which_no_event_can_be_read_tells_of_no_start(make_run: MakeRun, text: str) -> None:
+    run = make_run()
+    Path(run.log.path).write_text(text)
+    assert read_run(str(run.path)).states == (UNKNOWN,)
+    live = LiveRun(str(run.path))
+    assert not live.look().goes_on
+    os.unlink(run.log.path)
+    run.begin()  # its launcher makes the file anew, and goes on
+    look = live.look()
+    assert (look.goes_on, [node.state for node in look.nodes]) == (True, [GOES_ON])
+    live.close()
+
+
+def test_events_without_the_first_ones_do_not_tell_whether_the_launcher_goes_on(make_run: MakeRun) -> None:
+    run = make_run()
+    run.write("checkpoint", generation=1)
+    assert read_run(str(run.path)).states == (UNKNOWN,)
 
 
 def test_what_is_named_like_a_file_of_events_and_is_none_hides_no_run(make_run: MakeRun) -> None:

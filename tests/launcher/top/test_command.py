@@ -125,6 +125,32 @@ def test_of_an_ended_run_without_its_events_nothing_is_said_of_incidents(tmp_pat
     assert "0 restarts" not in said.stdout
 
 
+_NOT_STARTING = [b"\0" * 200, b'{"event": "began", "t_ns": 1, "ti', b"once upon a time\n", b'{"event": "x"}\n']
+
+
+@pytest.mark.parametrize("raw", [b"", *_NOT_STARTING])
+def test_where_no_event_can_be_read_nothing_is_known_of_the_run(tmp_path: Path, raw: bytes) -> None:
+    """Its file is young, as where it was emptied or damaged while the run went on."""
+    path = tmp_path / "ft_logs" / "run-1"
+    path.mkdir(parents=True)
+    (path / "events.jsonl").write_bytes(raw)
+    said = call(str(path), "--once")
+    assert (said.returncode, said.stderr) == (0, "")
+    assert said.stdout.splitlines()[1:] == [
+        "node unknown, ? restarts used",
+        "no event can be read in events.jsonl, so whether it goes on is not known; ft_report tells what is left of it"
+        if raw
+        else "events.jsonl is empty: the run is starting, or its events were removed",
+        "incidents: unknown, as events of the run are not here",
+    ]
+    (node,) = json.loads(call(str(path), "--json").stdout)["nodes"]
+    assert [node[name] for name in ("state", "restarts", "nodes", "is_protected", "monitor_replacements")] == [None] * 5
+    if raw:
+        said = call(cwd=tmp_path)
+        assert said.returncode == 1
+        assert said.stderr.splitlines()[1].startswith("  run-1: no event can be read in events.jsonl, so whether it")
+
+
 def test_a_run_is_named_by_folder_name_run_folder_or_its_id(
     run: Any, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,7 +223,7 @@ def test_of_a_run_folder_alone_restarts_and_incidents_are_not_known(run: Any, tm
     assert [line.split()[-3] for line in lines[5:]] == ["-", "-"]
     document = json.loads(call(run.folder.path, "--json", cwd=tmp_path / "elsewhere").stdout)
     (node,) = document["nodes"]
-    assert (node["restarts"], node["nodes"], node["last_incident"]) == (None, None, None)
+    assert (node["restarts"], node["nodes"], node["last_incident"], node["is_protected"]) == (None, None, None, None)
     assert {(rank["restarts"], rank["caused"]) for rank in document["ranks"]} == {(None, None)}
 
 

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from launcher.processes.exit_codes import REFUSED, SUCCEEDED
+from launcher.records.readable import readable
 from launcher.reports.as_json import as_json
 from launcher.reports.build import make_report
 from launcher.reports.folders import NoRunError, run_folders
@@ -44,9 +45,17 @@ def make_parser() -> argparse.ArgumentParser:
         "runs of one training, or both",
     )
     parser.add_argument(
-        "--html", metavar="FILE", help="write one self-contained page, too; '-' for standard output alone"
+        "--html",
+        type=_target,
+        metavar="FILE",
+        help="write one self-contained page, too; '-' for standard output alone",
     )
-    parser.add_argument("--json", metavar="FILE", help="write the report for programs; '-' for standard output alone")
+    parser.add_argument(
+        "--json",
+        type=_target,
+        metavar="FILE",
+        help="write the report for programs; '-' for standard output alone",
+    )
     parser.add_argument(
         "--straggler-log",
         metavar="FILE",
@@ -55,6 +64,24 @@ def make_parser() -> argparse.ArgumentParser:
         help="what Detector.initialize(log_path=...) wrote, unless it lies in the log folder",
     )
     return parser
+
+
+def _target(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("an empty name is no file; name one, or '-' for standard output")
+    return text
+
+
+def _is_same_file(one: str, other: str) -> bool:
+    """Return whether two names of files lead to one, by whatever links; neither needs to be there yet."""
+    if _STANDARD_OUTPUT in (one, other):
+        return False
+    if os.path.realpath(one) == os.path.realpath(other):
+        return True
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,6 +93,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(argv)
     if options.html == options.json == _STANDARD_OUTPUT:
         return _refused("--html - and --json - are two documents in one; name a file for one of them")
+    if options.html is not None and options.json is not None and _is_same_file(options.html, options.json):
+        return _refused(
+            f"--html {options.html} and --json {options.json} name the same file, and only one of the two would be "
+            "left in it; name another for one of them"
+        )
     if sys.stdout is None:  # closed by whoever started this
         return _refused("standard output is closed, and there is nowhere to report to; lead it to a file or /dev/null")
     try:
@@ -130,7 +162,9 @@ def _printable(text: str) -> str:
 
 def _say(text: str) -> None:
     if sys.stderr is not None:  # as it is where the descriptor is closed; print would take standard output then
-        print(f"ft_report: {text}", file=sys.stderr)
+        # The name of a folder may hold anything: it must neither control a terminal nor begin a message of its own.
+        line = readable(text).replace("\n", " ")
+        print(f"ft_report: {line}", file=sys.stderr)
 
 
 def _bar() -> str:

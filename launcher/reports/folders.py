@@ -39,6 +39,8 @@ def run_folders(paths: Sequence[str]) -> list[str]:
 
 
 def _run_folder(path: str, *, is_alone: bool) -> str:
+    if not path:
+        raise NoRunError("an empty name leads to no run; name the log folder of a run, such as ft_logs/latest")
     if not os.path.isdir(path):
         there = "is no folder" if os.path.lexists(path) else "is not there"
         raise NoRunError(f"{path} {there}; name the log folder of a run, such as ft_logs/latest")

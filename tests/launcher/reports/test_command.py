@@ -133,6 +133,50 @@ def test_what_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().err == "ft_report: error: /dev/full: No space left on device\n"
 
 
+def test_two_documents_are_not_written_into_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = str(invent_run(tmp_path).folders[0])
+    (tmp_path / "there").write_text("kept")
+    (tmp_path / "linked").symlink_to("x")
+    os.link("there", "hard")
+    for one, other in (("x", "x"), ("x", "./x"), ("x", str(tmp_path / "x")), ("x", "linked"), ("there", "hard")):
+        assert main([folder, "--html", one, "--json", other]) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.startswith(f"ft_report: error: --html {one} and --json {other} name the same file")
+    assert not (tmp_path / "x").exists()
+    assert (tmp_path / "there").read_text() == "kept"
+    assert main([folder, "--html", "x", "--json", "y"]) == 0
+    assert json.loads((tmp_path / "y").read_text())["version"] == 1
+
+
+def test_an_empty_name_leads_to_no_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([""]) == 2
+    assert capsys.readouterr().err.startswith("ft_report: error: an empty name leads to no run; name the log folder")
+
+
+@pytest.mark.parametrize("option", ["--html", "--json"])
+def test_an_empty_name_is_no_file(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(["anywhere", option, ""])
+    assert raised.value.code == 2
+    assert f"argument {option}: an empty name is no file; name one, or '-'" in capsys.readouterr().err
+
+
+def test_the_name_of_a_folder_controls_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = tmp_path / "a\nft_report: all is well\x1b[31m"
+    odd.mkdir()
+    assert main([str(odd)]) == main([str(odd / "none")]) == 2
+    assert main([str(invent_run(tmp_path).folders[0]), "--html", str(odd / "x.html")]) == 0
+    said = capsys.readouterr().err
+    assert "\x1b" not in said
+    assert [line.partition("/")[0] for line in said.splitlines()] == ["ft_report: error: "] * 2 + [
+        "ft_report: written: "
+    ]
+
+
 def test_what_cannot_be_read_is_not_blamed_on_the_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from launcher.top.header import Headers
 from launcher.top.options import make_parser
 from launcher.top.other_nodes import OtherNodes
 from launcher.top.output import encoded
+from launcher.top.phrases import one_line
 from launcher.top.rows import all_rows, in_order
 from launcher.top.snapshot import as_json, as_text
 from launcher.top.source import NoRunError, open_run
@@ -44,7 +45,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return SUCCEEDED
     except (OSError, UnknownVersionError) as error:
-        _complain(str(error))
+        _complain(one_line(str(error)))
         return FAILED
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
+from urllib.parse import urlsplit
 
+from launcher.top.other_nodes import whole
 from resilience_core import __version__
 
 __all__ = ["make_parser"]
@@ -60,8 +62,27 @@ def _interval(text: str) -> float:
 
 def _urls(text: str) -> list[str]:
     urls = [url.strip() for url in text.split(",") if url.strip()]
+    if not urls:
+        raise argparse.ArgumentTypeError(f"{text!r} names no node; give addresses, such as node1:9400,node2:9400")
     for url in urls:
-        scheme, found, rest = url.partition("://")
-        if (found and scheme not in ("http", "https")) or not (rest if found else scheme):
-            raise argparse.ArgumentTypeError(f"{url!r} is no URL of http or https, such as http://node1:9400/metrics")
+        if (why := _why_no_url(url)) is not None:
+            raise argparse.ArgumentTypeError(f"{url!r} {why}, such as http://node1:9400/metrics")
     return urls
+
+
+def _why_no_url(url: str) -> str | None:
+    scheme, found, _ = url.partition("://")
+    if found and scheme.lower() not in ("http", "https"):
+        return "is no URL of http or https"
+    if not url.isascii() or not url.isprintable() or " " in url:
+        return "has characters that no URL has; give one"
+    try:
+        parts = urlsplit(whole(url))
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return "has no port from 1 to 65535, or no valid host; give a URL of http or https"
+    if not host:
+        return "names no host; give a URL of http or https"
+    if port == 0 or parts.netloc.endswith(":"):
+        return "has no port from 1 to 65535; give a URL of http or https"
+    return None

@@ -16,7 +16,7 @@ from launcher.top.phrases import duration, one_line
 from launcher.top.rows import Row
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["LONGEST_ANSWER_SECONDS", "NAMES", "OtherNode", "OtherNodes", "rows_of"]
+__all__ = ["LONGEST_ANSWER_SECONDS", "NAMES", "OtherNode", "OtherNodes", "rows_of", "whole"]
 
 LONGEST_ANSWER_SECONDS = 2.0
 """How long a node may take to answer."""
@@ -53,7 +53,7 @@ class OtherNodes:
     """
 
     def __init__(self, urls: Sequence[str], interval_seconds: float) -> None:
-        self._scrapers = [_Scraper(url, interval_seconds) for url in dict.fromkeys(map(_whole, urls))]
+        self._scrapers = [_Scraper(url, interval_seconds) for url in dict.fromkeys(map(whole, urls))]
 
     def start(self) -> None:
         """Begin to ask."""
@@ -132,7 +132,7 @@ class _Scraper:
         return rows, None if rows or "ft_" in text else "it answers with something else than metrics of a run"
 
 
-def _whole(url: str) -> str:
+def whole(url: str) -> str:
     """Return the whole of a URL, of which the scheme and the path may be left out."""
     scheme, _, rest = url.partition("://") if "://" in url else ("http", "", url)
     host, _, path = rest.partition("/")

@@ -58,8 +58,8 @@ def open_run(named: str | None) -> LiveRun:
     if named is None:
         if not os.path.isdir(DEFAULT_LOG_DIR):
             raise NoRunError(
-                f"there is no folder {DEFAULT_LOG_DIR} here ({os.getcwd()}); name a run's log folder, or go to where "
-                "ft_launcher was started",
+                f"there is no folder {DEFAULT_LOG_DIR} here ({one_line(os.getcwd())}); name a run's log folder, or go "
+                "to where ft_launcher was started",
                 REFUSED,
             )
         return _newest_below(DEFAULT_LOG_DIR)
@@ -74,25 +74,25 @@ def open_run(named: str | None) -> LiveRun:
             if os.path.isdir(path := os.path.join(DEFAULT_PARENT, name)):
                 return _of_run_folder(path)
     raise NoRunError(
-        f"{named!r} is no run: there is neither such a folder, nor {DEFAULT_LOG_DIR}/{named}, nor a run folder of that "
-        f"id in {DEFAULT_PARENT}",
+        f"{named!r} is no run: there is neither such a folder, nor {DEFAULT_LOG_DIR}/{one_line(named)}, nor a run "
+        f"folder of that id in {DEFAULT_PARENT}",
         REFUSED,
     )
 
 
 def _newest_below(parent: str) -> LiveRun:
-    found = find_runs(parent)
+    found, shown = find_runs(parent), one_line(parent)
     for run in found:
         if run.goes_on:
             return _opened(run)
     if not found and event_files(parent, FIGURES):
         raise NoRunError(
-            f"{parent} is the log folder of a run whose file of events is missing, so whether it goes on is not known; "
+            f"{shown} is the log folder of a run whose file of events is missing, so whether it goes on is not known; "
             "ft_report tells what is left of it"
         )
     if not found:
-        raise NoRunError(f"there is no run in {parent}: none of its folders has a file of events")
-    raise NoRunError("\n".join([f"no run in {parent} goes on; the newest:", *(f"  {_fate(run)}" for run in found)]))
+        raise NoRunError(f"there is no run in {shown}: none of its folders has a file of events")
+    raise NoRunError("\n".join([f"no run in {shown} goes on; the newest:", *(f"  {_fate(run)}" for run in found)]))
 
 
 def _opened(run: FoundRun) -> LiveRun:
@@ -100,14 +100,14 @@ def _opened(run: FoundRun) -> LiveRun:
         for log in run.logs:
             problem = None if log.run_folder is None or log.ending is not None else folder_problem(log.run_folder)
             if problem is not None:
-                raise NoRunError(problem)
+                raise NoRunError(one_line(problem))
     return LiveRun(run.path)
 
 
 def _of_run_folder(folder: str) -> LiveRun:
     """Return the run that has a run folder: with its log folder where that is below ``./ft_logs``."""
     if (problem := folder_problem(folder)) is not None:
-        raise NoRunError(problem)
+        raise NoRunError(one_line(problem))
     if os.path.isdir(DEFAULT_LOG_DIR):
         for run in find_runs(DEFAULT_LOG_DIR):
             if any(log.run_folder == folder for log in run.logs):

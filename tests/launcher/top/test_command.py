@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from launcher.top import main
+from launcher.top.options import make_parser
 from launcher.top.source import NoRunError, open_run
 
 MakeRun = Callable[..., Any]
@@ -203,6 +204,19 @@ def test_a_log_of_another_release_is_refused(tmp_path: Path) -> None:
         (("--interval", "nan"), "not between 0.05 and"),
         (("--interval", "x"), "no number of seconds"),
         (("--metrics", "ftp://x"), "no URL of http or https"),
+        (("--metrics", ""), "'' names no node"),
+        (("--metrics", ",,"), "',,' names no node"),
+        (("--metrics", "node1:9400,node2:99999"), "'node2:99999' has no port from 1 to 65535"),
+        (("--metrics", "node1:0"), "'node1:0' has no port from 1 to 65535"),
+        (("--metrics", "node1:"), "'node1:' has no port from 1 to 65535"),
+        (("--metrics", "http:/node1"), "no port from 1 to 65535"),
+        (("--metrics", "node1:x"), "no port from 1 to 65535"),
+        (("--metrics", ":9400"), "':9400' names no host"),
+        (("--metrics", "http://"), "'http://' names no host"),
+        (("--metrics", "http:///metrics"), "names no host"),
+        (("--metrics", "[::1:9400"), "no valid host"),
+        (("--metrics", "node 1:9400"), "characters that no URL has"),
+        (("--metrics", "node\x1b[31m:9400"), "'node\\x1b[31m:9400' has characters"),
     ],
 )
 def test_options_that_make_no_sense(
@@ -212,6 +226,35 @@ def test_options_that_make_no_sense(
         main(arguments)
     assert raised.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["node1", "node1:9400, node2:9400,", "HTTPS://[fe80::1]:65535/x", "http://10.0.0.1/"])
+def test_addresses_of_nodes(text: str) -> None:
+    assert make_parser().parse_args(["--metrics", text]).metrics == [each.strip() for each in text.split(",") if each]
+
+
+def test_the_name_of_a_folder_controls_no_terminal(tmp_path: Path) -> None:
+    odd = tmp_path / "a\nft_top: all is well\x1b[31m"
+    (odd / "lost" / "run").mkdir(parents=True)
+    (odd / "lost" / "run" / "events.jsonl").write_text("no event\n")
+    (odd / "figures").mkdir()
+    (odd / "figures" / "figures.jsonl").touch()
+    (odd / "version").mkdir()
+    (odd / "version" / "events.jsonl").write_text('{"event": "began", "t_ns": 1, "version": 9}\n')
+    for arguments, place in (
+        ([str(odd)], tmp_path),
+        ([str(odd / "lost")], tmp_path),
+        ([str(odd / "figures")], tmp_path),
+        ([str(odd / "version")], tmp_path),
+        ([str(odd / "none")], tmp_path),
+        (["ft\n\x1b[31m"], tmp_path),
+        ([], odd),
+    ):
+        said = call(*arguments, cwd=place)
+        assert said.returncode in (1, 2), arguments
+        assert "\x1b" not in said.stderr, arguments
+        assert all(line.startswith(("ft_top: ", "  ")) for line in said.stderr.splitlines()), said.stderr
+        assert "\nft_top: all is well" not in said.stderr, arguments
 
 
 def test_of_a_run_folder_alone_restarts_and_incidents_are_not_known(run: Any, tmp_path: Path) -> None:

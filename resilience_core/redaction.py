@@ -1,4 +1,4 @@
-"""What is left of a URL where it is told or written: its scheme and its host.
+"""What is left of a URL where it is told or written: its scheme and its host; and of a long text, its two ends.
 
 User and password are secrets; the query most often is, and of a webhook the path, too. Standard library only, for the
 process that tells events.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["redacted", "redacted_url"]
+__all__ = ["redacted", "redacted_url", "shortened"]
 
 # The length of a scheme has a bound, so that text without a URL is searched in linear time.
 _SCHEME = r"[a-z][a-z0-9+.-]{0,30}://"
@@ -29,6 +29,17 @@ def redacted_url(url: str) -> str:
     """Return one URL so, whatever it holds: one with a blank in it, which is none, does not go on behind that."""
     found = _WHOLE_URL.fullmatch(url)
     return url if found is None else _shown(found[1], found[2])
+
+
+def shortened(text: str, longest: int = 160) -> str:
+    """Return a text with its middle left out where it is longer than so many characters.
+
+    To be called with what :func:`redacted` returns: of half a URL it cannot tell which part is secret.
+    """
+    if len(text) <= longest:
+        return text
+    end = longest // 4
+    return f"{text[: longest - end]}...{text[-end:]} ({len(text)} characters)"
 
 
 def _shown(scheme: str, rest: str) -> str:

@@ -69,11 +69,13 @@ class Entry:
         key: The field's name, as written.
         value: The raw value.
         place: Where it stands, as ``ft.yaml line 3``.
+        written: How it stands there, if the value is no text; for errors.
     """
 
     key: str
     value: Any
     place: str
+    written: str | None = None
 
 
 def timeout(value: float | str | None) -> float | None:
@@ -90,8 +92,7 @@ def timeout(value: float | str | None) -> float | None:
 
 def duration(value: float | str, least: float = 0, most: float = _LONGEST_SECONDS) -> float:
     """Read seconds, zero or more unless there are other bounds."""
-    seconds = _number(value, "give seconds as a number, for example 2.5")
-    if not least <= seconds <= most:
+    if not least <= (seconds := _number(value, "give seconds as a number, for example 2.5")) <= most:
         raise ValueError(f"must be {least:g} to {most:.0f} seconds")
     return seconds
 

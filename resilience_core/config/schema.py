@@ -174,7 +174,7 @@ class FaultToleranceConfig(NoticeSettings, MetricsSettings, RestartSettings, Nod
         for entry in entries:
             setting = known.get(entry.key)
             if setting is not None:
-                converted[entry.key] = convert(setting, entry.value, f"{entry.key} in {entry.place}")
+                converted[entry.key] = convert(setting, entry.value, f"{entry.key} in {entry.place}", entry.written)
                 continue
             why = why_ignored(entry.key)
             if why is None:

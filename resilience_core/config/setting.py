@@ -15,7 +15,7 @@ import attrs
 
 from resilience_core.config.nvrx_keys import why_ignored
 from resilience_core.errors import ConfigError
-from resilience_core.redaction import redacted
+from resilience_core.redaction import redacted, shortened
 from resilience_core.suggestions import nearest
 
 __all__ = [
@@ -29,6 +29,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_LONGEST_FIX = 1200
+"""Of the text of a fix, which may list all names that there are, and may repeat a part of the value."""
 
 
 @attrs.frozen
@@ -77,13 +79,14 @@ def settings_of(cls: type) -> tuple[Setting, ...]:
     return tuple(_setting(field) for field in attrs.fields(cls) if field.metadata)
 
 
-def convert(setting: Setting, value: Any, label: str) -> Any:
+def convert(setting: Setting, value: Any, label: str, written: str | None = None) -> Any:
     """Check one raw value.
 
     Args:
         setting: The field that it is meant for.
         value: What was written.
         label: The place as a person knows it, to begin the error message with.
+        written: How the value stands there, where that differs from Python's view of it.
 
     Raises:
         ConfigError: Label, value and fix.
@@ -91,12 +94,22 @@ def convert(setting: Setting, value: Any, label: str) -> Any:
     try:
         return setting.convert(value)
     except ValueError as error:
-        raise ConfigError(f"{label} is {redacted(setting.shown(value))}: {error}") from None
+        shown = shortened(redacted(_shown(setting, value, written)))
+        raise ConfigError(f"{label} is {shown}: {shortened(str(error), _LONGEST_FIX)}") from None
+
+
+def _shown(setting: Setting, value: Any, written: str | None) -> str:
+    if written is not None and setting.shown is repr:
+        return written
+    try:
+        return setting.shown(value)
+    except ValueError:  # Python writes no whole number of more than 4,300 digits
+        return "a number with too many digits to show"
 
 
 def unknown_key(key: str, place: str, known: Iterable[str]) -> ConfigError:
     """Make the error of a key that is no setting; it names the nearest one."""
-    return ConfigError(f"unknown key '{key}' in {place}{nearest(key, known)}")
+    return ConfigError(f"unknown key '{shortened(key)}' in {place}{nearest(shortened(key), known)}")
 
 
 def checked_and_documented(cls: type[T]) -> type[T]:

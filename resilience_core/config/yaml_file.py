@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterator
+from typing import Any
 
 import yaml
 
 from resilience_core.config.converters import Entry
 from resilience_core.errors import ConfigError
+from resilience_core.redaction import redacted, shortened
 from resilience_core.suggestions import closest, suggestion
 
 __all__ = ["SECTION", "read_section"]
@@ -26,8 +28,12 @@ _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 class _Loader(yaml.SafeLoader):
     """Read numbers as the command line does: YAML 1.1 takes ``0600`` for 384, ``1:30`` for 90 and ``1_0`` for 10.
 
-    Those are handed on as they are written, for the check that all ways of configuration share.
+    Those are handed on as they are written, for the check that all ways of configuration share. So are dates, and
+    ``yes``, ``off`` and the like within a list or a mapping, where nothing is either true or false.
     """
+
+    is_within = False
+    """Whether a list or a mapping is read."""
 
     def _integer(self, node: yaml.ScalarNode) -> int | str:
         text: str = self.construct_scalar(node)
@@ -37,9 +43,23 @@ class _Loader(yaml.SafeLoader):
         text: str = self.construct_scalar(node)
         return text if ":" in text or "_" in text else self.construct_yaml_float(node)
 
+    def _boolean(self, node: yaml.ScalarNode) -> bool | str:
+        text: str = self.construct_scalar(node)
+        return text if self.is_within else self.construct_yaml_bool(node)
+
+    def _as_written(self, node: yaml.ScalarNode) -> str:
+        text: str = self.construct_scalar(node)
+        return text
+
+    def value_of(self, node: yaml.Node) -> Any:
+        self.is_within = not isinstance(node, yaml.ScalarNode)
+        return self.construct_object(node, deep=True)
+
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader._integer)
 _Loader.add_constructor("tag:yaml.org,2002:float", _Loader._float)
+_Loader.add_constructor("tag:yaml.org,2002:bool", _Loader._boolean)
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader._as_written)
 
 
 def read_section(path: str | os.PathLike[str], known: Collection[str]) -> tuple[list[Entry], list[str]]:
@@ -64,7 +84,7 @@ def read_section(path: str | os.PathLike[str], known: Collection[str]) -> tuple[
         raise ConfigError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
     try:
         section, warnings = _the_section(name, _document(name, loader), known)
-        return _entries(name, loader, section), warnings
+        return _entries(name, text, loader, section), warnings
     finally:
         loader.dispose()
 
@@ -175,7 +195,7 @@ def _walk(document: yaml.MappingNode) -> Iterator[tuple[yaml.ScalarNode, yaml.No
             stack.extend(reversed(below))
 
 
-def _entries(name: str, loader: yaml.SafeLoader, section: yaml.Node) -> list[Entry]:
+def _entries(name: str, text: str, loader: _Loader, section: yaml.Node) -> list[Entry]:
     line = section.start_mark.line + 1
     if isinstance(section, yaml.ScalarNode) and section.tag == "tag:yaml.org,2002:null":
         return []  # every key commented out: the defaults, and protection is on
@@ -184,19 +204,25 @@ def _entries(name: str, loader: yaml.SafeLoader, section: yaml.Node) -> list[Ent
     _refuse_twins(name, section)
     try:
         loader.flatten_mapping(section)
-        entries = {}
+        entries: dict[str, Entry] = {}
         for key_node, value_node in section.value:
-            key = loader.construct_object(key_node, deep=True)
+            _refuse_no_word(name, text, key_node)
             if isinstance(value_node, yaml.MappingNode):
                 _refuse_twins(name, value_node)
-            value = loader.construct_object(value_node, deep=True)
-            entries[key] = Entry(str(key), value, f"{name} line {key_node.start_mark.line + 1}")
+                for name_node, _ in value_node.value:
+                    _refuse_no_word(name, text, name_node)
+            value = loader.value_of(value_node)
+            written = None if isinstance(value, str) else _written(text, value_node)
+            place = f"{name} line {key_node.start_mark.line + 1}"
+            entries[key_node.value] = Entry(key_node.value, value, place, written)
+    except ConfigError:  # which is a ValueError, too
+        raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = mark.line + 1 if mark else line
         raise ConfigError(f"{name} line {where} cannot be read: {error.problem or error.context}") from error
     except (TypeError, ValueError) as error:
-        # An unhashable key, or a scalar that looks like a date and is none.
+        # What has a tag may be no such value.
         raise ConfigError(f"'{SECTION}' in {name} line {line} cannot be read: {error}") from error
     return list(entries.values())
 
@@ -212,6 +238,22 @@ def _refuse_twins(name: str, mapping: yaml.MappingNode) -> None:
                 f"key '{key.value}' stands twice in {name}, in lines {lines[key.value]} and {line}; keep one"
             )
         lines[key.value] = line
+
+
+def _refuse_no_word(name: str, text: str, key: yaml.Node) -> None:
+    """Refuse a list or a mapping that stands where a name belongs."""
+    if not isinstance(key, yaml.ScalarNode):
+        raise ConfigError(
+            f"{name} line {key.start_mark.line + 1} has a {_kind(key)} for a key: "
+            f"{shortened(redacted(_written(text, key)))}; write a name there, as in 'rank_heartbeat_timeout: 600'"
+        )
+
+
+def _written(text: str, node: yaml.Node) -> str:
+    """Return a value as it stands in a file, in one line."""
+    if isinstance(node, yaml.ScalarNode):
+        return node.value or "null"
+    return " ".join(text[node.start_mark.index : node.end_mark.index].split())
 
 
 def _kind(node: yaml.Node) -> str:

@@ -21,6 +21,7 @@ from resilience_core import ConfigError, FaultToleranceConfig
 from resilience_core.config import converters as config_values
 from resilience_core.config.schema import settings
 from resilience_core.monitoring.process_hooks import UNCAUGHT_EXIT_CODE
+from resilience_core.redaction import shortened
 
 TIMEOUTS = [
     "initial_rank_heartbeat_timeout",
@@ -140,7 +141,7 @@ def test_nothing_is_no_limit(field: str, value: Any):
 def test_a_timeout_that_is_none_is_refused_with_its_name_and_value(field: str, value: Any):
     with pytest.raises(ConfigError) as caught:
         FaultToleranceConfig(**{field: value})
-    assert str(caught.value).startswith(f"{field} is {value!r}: ")
+    assert str(caught.value).startswith(f"{field} is {shortened(repr(value))}: ")
     assert "null for no limit" in str(caught.value)
 
 
@@ -256,6 +257,13 @@ def test_sections_are_read_from_text(text: str, timeouts: dict[str, float | None
     config = FaultToleranceConfig(rank_section_timeouts=text)
     assert config.rank_section_timeouts == timeouts
     assert config.names_sections is bool(timeouts)
+
+
+def test_a_number_that_python_does_not_write_is_refused_like_any_other():
+    with pytest.raises(
+        ConfigError, match=r"^num_warmup_iterations is a number with too many digits to show: too large"
+    ):
+        FaultToleranceConfig(num_warmup_iterations=10**5000)
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_null_is_no_limit(read: Read, value: str):
 
 def test_a_word_that_yaml_reads_as_false_is_the_word(read: Read):
     assert read("fault_tolerance:\n  learned_limits: off\n").learned_limits == "off"
-    with pytest.raises(ConfigError, match=r"learned_limits .* is True: must be one of: off, relax, replace"):
+    with pytest.raises(ConfigError, match=r"learned_limits .* is on: must be one of: off, relax, replace"):
         read("fault_tolerance:\n  learned_limits: on\n")
 
 
@@ -110,18 +110,38 @@ def test_an_unknown_key_that_is_near_nothing_lists_what_is_known(read: Read):
         ),
         ("rank_section_timeouts: {step: 1:30}", "rank_section_timeouts in ft.yaml line 2 .*'1:30'"),
         ("rank_heartbeat_timeout: -1", "rank_heartbeat_timeout in ft.yaml line 2 is -1: .*above 0"),
-        ("rank_heartbeat_timeout: .nan", "rank_heartbeat_timeout in ft.yaml line 2 is nan"),
-        ("rank_heartbeat_timeout: .inf", "rank_heartbeat_timeout in ft.yaml line 2 is inf: .*null for no limit"),
-        ("rank_heartbeat_timeout: yes", "rank_heartbeat_timeout in ft.yaml line 2 is True"),
+        ("rank_heartbeat_timeout: .nan", "rank_heartbeat_timeout in ft.yaml line 2 is .nan: "),
+        ("rank_heartbeat_timeout: .inf", "rank_heartbeat_timeout in ft.yaml line 2 is .inf: .*null for no limit"),
+        ("rank_heartbeat_timeout: yes", "rank_heartbeat_timeout in ft.yaml line 2 is yes: give seconds"),
+        ("rank_heartbeat_timeout: False", "rank_heartbeat_timeout in ft.yaml line 2 is False: give seconds"),
+        ("safety_factor:", "safety_factor in ft.yaml line 2 is null: give a number"),
         ("rank_heartbeat_timeout: [1]", r"rank_heartbeat_timeout in ft.yaml line 2 is \[1\]"),
-        ("rank_heartbeat_timeout: 2024-01-01", "rank_heartbeat_timeout in ft.yaml line 2 is datetime"),
-        ("rank_section_timeouts: [step]", r"rank_section_timeouts in ft.yaml line 2 is \['step'\]"),
-        ("rank_section_timeouts: {1: 2}", "rank_section_timeouts in ft.yaml line 2 .*1 is not a section's name"),
+        (
+            "rank_heartbeat_timeout: 2024-01-01",
+            "rank_heartbeat_timeout in ft.yaml line 2 is '2024-01-01': give seconds",
+        ),
+        ("rank_section_timeouts: [step]", r"rank_section_timeouts in ft.yaml line 2 is \[step\]: give each"),
+        (
+            "rank_section_timeouts: {step: yes}",
+            r"rank_section_timeouts in ft.yaml line 2 is \{step: yes\}: section 'step' is 'yes': give seconds",
+        ),
+        (
+            "rank_section_timeouts:\n    setup: 3\n    step: 2024-01-01",
+            r"ft.yaml line 2 is setup: 3 step: 2024-01-01: section 'step' is '2024-01-01': give seconds",
+        ),
+        (
+            "rank_section_timeouts: {1: 2}",
+            "rank_section_timeouts in ft.yaml line 2 is .1: 2.: 1 is not a section's name",
+        ),
         ("rank_termination_signal: SIGKIL", "rank_termination_signal in ft.yaml line 2 .*did you mean 'SIGKILL'"),
         ("rank_heartbeat_timeout: !!python/object:os.system {}", "ft.yaml line 2 .*could not determine"),
-        ("rank_heartbeat_timeout: 2024-99-99", "ft.yaml line 2"),
-        ("? [a, b]\n  : 3", "ft.yaml line 2"),
-        ("? {a: b}\n  : 3", "ft.yaml line"),
+        ("rank_heartbeat_timeout: 2024-99-99", "ft.yaml line 2 is '2024-99-99': give seconds"),
+        ("yes: 3", "unknown key 'yes' in ft.yaml line 2"),
+        ("2024-01-01: 3", "unknown key '2024-01-01' in ft.yaml line 2"),
+        ("? [a, b]\n  : 3", r"^ft.yaml line 2 has a list for a key: \[a, b\]; write a name there, as in 'rank_"),
+        ("? {a: b}\n  : 3", r"^ft.yaml line 2 has a mapping for a key: \{a: b\}; write a name there, as in 'rank_"),
+        ("rank_section_timeouts:\n    ? [step]\n    : 3", r"ft.yaml line 3 has a list for a key: \[step\]; write"),
+        ("<<: {? [a] : 3}", r"^ft.yaml line 2 has a list for a key: \[a\]; write"),
     ],
 )
 def test_a_value_that_cannot_be_used_names_its_place(read: Read, line: str, message: str):
@@ -137,6 +157,36 @@ def test_a_number_means_the_same_in_a_file_as_on_the_command_line(read: Read, te
     assert read(f"fault_tolerance:\n  rank_heartbeat_timeout: {text}\n").rank_heartbeat_timeout == seconds
     from_text = FaultToleranceConfig(rank_heartbeat_timeout=text)  # type: ignore[arg-type]
     assert from_text.rank_heartbeat_timeout == seconds
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"max_no_progress_cycles: {'9' * 300}",
+        f"max_no_progress_cycles: {'9' * 5000}",
+        f"rank_section_timeouts: {{step: {'9' * 5000}}}",
+        f"rank_section_timeouts: {{{'s' * 900}: x}}",
+        f"learned_limits: {'a' * 5000}",
+        f"{'k' * 900}: 3",
+        f"? [{'k' * 5000}]\n  : 3",
+    ],
+)
+def test_a_long_value_is_shortened(read: Read, line: str):
+    with pytest.raises(ConfigError, match=r"[0-9] characters\)") as raised:
+        read(f"fault_tolerance:\n  {line}\n")
+    assert "ft.yaml line 2" in str(raised.value)
+    assert len(str(raised.value)) < 3000
+
+
+def test_a_url_is_redacted_before_it_is_shortened(read: Read):
+    with pytest.raises(ConfigError) as raised:
+        read(f"fault_tolerance:\n  rank_heartbeat_timeout: [{'x' * 100}, 'https://me:{'secret' * 50}@host/secret']\n")
+    assert "secret" not in str(raised.value)
+
+
+def test_words_and_dates_are_text_where_nothing_is_true_or_false(read: Read):
+    config = read("fault_tolerance:\n  rank_section_timeouts: {on: 3}\n  run_dir: 2024-01-01\n  load_plugins: no\n")
+    assert (config.rank_section_timeouts, config.run_dir, config.load_plugins) == ({"on": 3.0}, "2024-01-01", False)
 
 
 def test_a_key_twice_is_refused(read: Read):

@@ -120,6 +120,20 @@ MUTANTS_OF_LIVE_RUNS = (
         (f"{_LIVE}/test_live_run.py",),
     ),
     Mutant(
+        "ft_top takes a file in which no event can be read for that of a launcher that starts",
+        "launcher/live/runs.py",
+        "return not status.st_size and abs(",
+        "return abs(",
+        (f"{_LIVE}/test_live_run.py",),
+    ),
+    Mutant(
+        "ft_top calls a run that it cannot read lost",
+        "launcher/live/runs.py",
+        "return STARTING if _is_young_and_empty(log.path) else UNKNOWN",
+        "return STARTING if _is_young_and_empty(log.path) else LOST",
+        (f"{_LIVE}/test_live_run.py",),
+    ),
+    Mutant(
         "ft_top leaves echo off",
         _TERMINAL,
         "                termios.tcsetattr(self._modes, termios.TCSANOW, self._found)\n",

@@ -460,9 +460,30 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report takes what a killed launcher did unseen for another run",
         "launcher/reports/chains.py",
-        "return known + math.ceil(unseen)",
-        "return known",
+        "return _known(generation) + math.ceil(unseen)",
+        "return _known(generation)",
         _CHAINS,
+    ),
+    Mutant(
+        "a report does not say that a run may be missing after one that was killed",
+        "launcher/reports/chains.py",
+        "if run in told or not open_ones:",
+        "if True:",
+        _CHAINS,
+    ),
+    Mutant(
+        "a report gives an incident to a launcher of an unknown node though another may have seen it",
+        _FOUND,
+        "return unknown[0] if len(unknown) == 1 else None",
+        "return unknown[0] if unknown else None",
+        ("tests/launcher/reports/test_missing_events.py",),
+    ),
+    Mutant(
+        "a report drops the incidents of a launcher whose node no line tells",
+        _FOUND,
+        "return unknown[0] if len(unknown) == 1 else None",
+        "return None",
+        ("tests/launcher/reports/test_missing_events.py",),
     ),
     Mutant(
         "a report calls the time of a missing run that between runs",

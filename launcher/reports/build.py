@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 
 from launcher.reports import notes as remarks
 from launcher.reports.absences import may_have_gone_on
-from launcher.reports.chains import MissingRun, chain_of, unread_nodes
+from launcher.reports.chains import MissingRun, chain_of, doubts, unread_nodes
 from launcher.reports.completeness import with_gaps
 from launcher.reports.evidence import read_evidence
 from launcher.reports.folders import NoRunError
@@ -68,7 +68,7 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
     troubles = incidents(story, evidence, accounts, is_cost_about=bool(missing) or is_failure_about(costs))
     runs = [_run(story, number) for number in range(len(story.runs))]
     logs = [*straggler_logs, *(path for folder in folders for path in find_logs(folder))]
-    notes = [*map(remarks.of_a_missing_run, missing), *unread_nodes(story, unread), *notes]
+    notes = [*map(remarks.of_a_missing_run, missing), *doubts(story, missing), *unread_nodes(story, unread), *notes]
     notes += remarks.notes(story, found, accounts.entries)
     first = next(launch for number, launch in enumerate(launches) if story.takes_part(number))
     report = Report(

@@ -18,7 +18,7 @@ from launcher.reports.story import JobGeneration, Story
 from launcher.reports.unread import Unread
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["MissingRun", "chain_of", "unread_nodes"]
+__all__ = ["MissingRun", "chain_of", "doubts", "unread_nodes"]
 
 _NUMBERED = re.compile(r"(.*?)(\d{1,18})", re.ASCII | re.DOTALL)
 _MOST_BESIDE = 5
@@ -110,19 +110,58 @@ def _gaps(story: Story, folders: Sequence[str]) -> Iterator[MissingRun]:
 def _why_one_is_missing(story: Story, run: int) -> str | None:
     """Return what tells that there was another run before one; None where nothing does."""
     earlier = [each for each in story.generations if each.run < run]
+    if _is_vague(earlier):  # whoever has lost lines may have come to any iteration
+        return None
+    may_have_saved = any(each.is_silent for each in earlier)
+    return _lacking(story, run, max(map(_reached, earlier), default=0), is_any_save_told=may_have_saved)
+
+
+def doubts(story: Story, missing: Sequence[MissingRun]) -> Iterator[str]:
+    """Yield what is to be said of runs that began beyond what is known to have been done, though none need be missing.
+
+    One before them may have gone further than its lines tell, as its launcher was killed or its last lines were lost.
+
+    Args:
+        story: What was read.
+        missing: The runs that are known to be missing.
+    """
+    told = {each.before for each in missing}
+    for run in range(1, len(story.runs)):
+        earlier = [each for each in story.generations if each.run < run]
+        open_ones = [each for each in earlier if each.is_silent or _is_vague([each])]
+        if run in told or not open_ones:
+            continue
+        why = _lacking(story, run, max(map(_known, earlier)), is_any_save_told=False)
+        if why is not None:
+            which = _name(story, open_ones[-1].run)
+            yield (
+                f"{why}; {which} may have gone further than its lines tell: what lies between was done there, or in a "
+                "run that is missing; if there was one, name its log folder, too"
+            )
+
+
+def _lacking(story: Story, run: int, reached: int, *, is_any_save_told: bool) -> str | None:
+    """Return from what a run went on that none before it has done; None where nothing is lacking.
+
+    Args:
+        story: What was read.
+        run: Its index.
+        reached: To which iteration those before it have come.
+        is_any_save_told: Whether they may have noted any save.
+    """
+    earlier = [each for each in story.generations if each.run < run]
     begun = (each for each in story.generations if each.run == run)
     first = next((each for each in begun if each.first_iteration is not None or each.resumed_from is not None), None)
-    # Whoever counts anew, or has lost lines, may have come to any iteration.
-    if first is None or not earlier or any(launch.went_back for launch in story.launches) or _is_vague(earlier):
+    # Whoever counts anew may have come to any iteration.
+    if first is None or not earlier or any(launch.went_back for launch in story.launches):
         return None
     name, resumed = _name(story, run), first.resumed_from
     begin = first.first_iteration if first.first_iteration is not None else resumed
-    reached = max(map(_reached, earlier))
     if begin is not None and begin > reached + 1:
         return f"{name} began with iteration {begin}, and those before it are known to have come to {reached}"
     saves = {save for each in earlier for save in _saves(each)}
-    is_told = resumed is None or any(resumed + shift in saves for shift in (-1, 0, 1))
-    if saves and not is_told and not any(each.is_silent for each in earlier):
+    is_told = is_any_save_told or resumed is None or any(resumed + shift in saves for shift in (-1, 0, 1))
+    if saves and not is_told:
         return f"{name} went on from the state of iteration {resumed}, which none before it has noted as a save"
     return None
 
@@ -140,7 +179,6 @@ def _saves(generation: JobGeneration) -> Iterator[int]:
 
 def _reached(generation: JobGeneration) -> int:
     """Return to which iteration a generation may have come; after its last line, too, where its launcher was killed."""
-    known = max([generation.iteration or 0, generation.done or 0, *_saves(generation)])
     lives = [life for member in generation.members if member.is_silent for life in member.lives.values()]
     unseen = 0.0
     for life in lives:
@@ -149,7 +187,12 @@ def _reached(generation: JobGeneration) -> int:
             # A line is due each second, or in a thousandth of the age of a run.
             late_ns = max(3 * NS_PER_SECOND, 3 * age_ns // 1000)
             unseen = max(unseen, (life.iteration - life.first_iteration + 1) * late_ns / age_ns)
-    return known + math.ceil(unseen)
+    return _known(generation) + math.ceil(unseen)
+
+
+def _known(generation: JobGeneration) -> int:
+    """Return to which iteration a generation is known to have come."""
+    return max([generation.iteration or 0, generation.done or 0, *_saves(generation)])
 
 
 def _name(story: Story, run: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -216,17 +217,48 @@ def test_a_state_that_no_run_has_noted_as_a_save_is_that_of_another(tmp_path: Pa
     assert_all_is_exact(reported(*chained(tmp_path / "noted", [None, 10], [17, 25])))
 
 
+def kill(run: InventedRun, after_seconds: float = math.inf) -> None:
+    """Leave out its last lines, as of a machine that has failed: those after so many seconds, and how it ended."""
+    for name in ("events.jsonl", "figures.jsonl"):
+        path = run.folders[0] / name
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        until_ns = (5_000 + after_seconds) * 1e9
+        told = [line for line in lines if line["event"] not in ("stopped", "ended", "given_up")]
+        path.write_text("".join(json.dumps(line) + "\n" for line in told if line["t_ns"] < until_ns))
+
+
 def test_what_a_killed_launcher_may_have_done_after_its_last_line_is_no_gap(tmp_path: Path) -> None:
     for begin, is_missing in ((21, False), (60, True)):
         runs = chained(tmp_path / str(begin), [None, begin], [19, begin + 5])
-        for name in ("events.jsonl", "figures.jsonl"):  # its last lines are missing, as of a machine that has failed
-            path = runs[0].folders[0] / name
-            lines = [json.loads(line) for line in path.read_text().splitlines()]
-            until_ns = (5_000 + (runs[0].lives[0].seen or 0.0) - 0.5) * 1e9
-            path.write_text("".join(json.dumps(line) + "\n" for line in lines if line["t_ns"] < until_ns))
+        kill(runs[0], (runs[0].lives[0].seen or 0.0) - 0.5)
         report = reported(*runs)
         assert report.lacks_runs == is_missing
         assert report.ledger.is_count_about
+        told = next(note for note in report.notes if note.startswith(f"t-1 began with iteration {begin}, and those"))
+        assert ("; t-0 may have gone further than its lines tell: what lies between" in told) != is_missing
+
+
+def test_a_run_that_may_be_missing_after_one_that_was_killed_is_said_to_be_possible(tmp_path: Path) -> None:
+    runs = chained(tmp_path, [None, 15, 21], [19, 24, 30])
+    kill(runs[0], (runs[0].lives[0].seen or 0.0) - 0.5)
+    runs[1].folders[0].rename(tmp_path / "elsewhere")
+    report = reported(runs[0], runs[2])
+    assert not report.lacks_runs
+    assert re.match(r"t-2 began with iteration \d+, and .* to \d+; t-0 may have gone further than", report.notes[0])
+    between = next(entry for entry in report.ledger.entries if entry.category.key == "between_runs")
+    assert between.is_about
+
+
+def test_of_a_state_that_a_killed_launcher_may_have_saved_the_report_says_so(tmp_path: Path) -> None:
+    runs = chained(tmp_path, [None, 15], [17, 25])
+    kill(runs[0])
+    report = reported(*runs)
+    assert not report.lacks_runs
+    (note,) = [note for note in report.notes if "may have gone further" in note]
+    assert note.startswith("t-1 went on from the state of iteration 15, which none before it has noted as a save; t-0")
+    whole = chained(tmp_path / "noted", [None, 10], [17, 25])
+    kill(whole[0])
+    assert not any("may have gone further" in note for note in reported(*whole).notes)
 
 
 def test_a_launcher_of_a_known_folder_that_cannot_be_read_is_one_more_run(tmp_path: Path) -> None:

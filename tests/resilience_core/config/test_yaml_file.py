@@ -180,7 +180,7 @@ def test_a_long_value_is_shortened(read: Read, line: str):
 
 def test_a_url_is_redacted_before_it_is_shortened(read: Read):
     with pytest.raises(ConfigError) as raised:
-        read(f"fault_tolerance:\n  rank_heartbeat_timeout: [{'x' * 100}, 'https://me:{'secret' * 50}@host/secret']\n")
+        read(f"fault_tolerance:\n  rank_heartbeat_timeout: [{'x' * 130}, 'https://me:{'secret' * 50}@host/secret']\n")
     assert "secret" not in str(raised.value)
 
 

@@ -133,8 +133,9 @@ def _of_a_hang(accounts: Sequence[NodeAccount], silent: Sequence[str], *, has_fa
         # Who has exited without a word need not have waited for anybody, and not for a rank that was getting on.
         # One that ends may have lost a peer, caught that, and be taking its interpreter down.
         is_excused = {e.local_rank for e in everybody if e.waits is False and (e.is_lively or e.is_finalizing)}
-        if has_failures:  # nothing tells of one that is not monitored whether it was getting on; one that computes may
-            is_excused |= {e.local_rank for e in everybody if e.waits is False and e.is_busy and not e.has_begun}
+        if has_failures:  # nothing tells of those that are not monitored whether they were getting on
+            plain = [e for e in everybody if e.waits is False and not e.has_begun]
+            is_excused |= {e.local_rank for e in plain if e.is_busy or len(plain) > 1}  # as several hardly hang at once
         ended = {e.local_rank for e in seen if _has_failed(e)}
         everybody = [e._replace(waits=None) if e.local_rank in is_excused else e for e in everybody]
         for found in (left_early(everybody), outside_collectives(everybody, ended)):

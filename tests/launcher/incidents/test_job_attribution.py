@@ -231,6 +231,8 @@ def test_a_rank_that_computes_is_not_named_before_one_that_has_exited() -> None:
     )
     outside = {**OUTSIDE, "may_wait": True, "has_begun": False, "is_monitored": False}
     assert named(account("a", (0, {**outside, "state": "R", "is_busy": True})), gone) == (2,)
+    two = account("a", (0, {**outside, "is_busy": False}), (1, {**outside, "is_busy": False}))
+    assert named(two, gone) == (2,), "several hardly hang at once"
     found = attribute_job([account("a", (0, {**outside, "is_busy": False})), gone])
     assert found.ranks == (0,)
     assert found.why.startswith("likely: its stack stands outside any collective, the others have failed or ended; ")

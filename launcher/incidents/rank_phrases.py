@@ -64,7 +64,7 @@ def headline(rank: RankReport, kind: str, *, is_likely: bool, by_heartbeats: boo
     where = f" at iteration {rank.iteration}" if rank.iteration is not None else ""
     # Those that would have been late a moment later are condemned with the one that is late now.
     soon = rank.limit_seconds - rank.open_seconds
-    until = f", which would have passed {soon * 1000:.0f} ms later" if soon > 0 else ""
+    until = f", which would have passed {soon * 1000:.0f} ms later" if soon >= 0.0005 else ""
     return (
         f"{who}: {silent} {rank.open_seconds:.3f} s{where}; "
         f"limit {rank.limit_seconds:g} s{f' ({rank.limit_origin})' if rank.limit_origin else ''}{until}"

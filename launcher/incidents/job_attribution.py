@@ -19,6 +19,7 @@ from launcher.incidents.rules_of_nodes import (
     JobAttribution,
     as_likely,
     beside_exits,
+    beside_outside,
     died_first,
     each_failure,
     first_of,
@@ -68,6 +69,7 @@ def attribute_job(
         named = died_first(sure) or named
         if gone := [each for each in first if each not in sure and has_exited(each)]:
             named = beside_exits(named, sure, gone)
+        named = beside_outside(named, sure, everybody)
         if any(account.incident.kind == "hang" for account in accounts):
             named = named._replace(why=as_likely(named.why))  # it may have failed because of whoever hangs
         named = stopped_beside(named, sure, accounts) or named

@@ -190,9 +190,9 @@ def blamed_section(rank: RankReport) -> str | None:
 
 
 def raised_place(rank: RankReport) -> Frame | None:
-    """Return the line of the user's own code at which a rank raised that has not ended yet; None where none did."""
-    error = _raised(rank)
-    return own_frame_in(error.traceback) if error is not None else None
+    """Return the line of the user's own code at which a rank raised, for which it ends; None where it did not."""
+    error = rank.error if not _is_overdue(rank) else None
+    return own_frame_in(error.traceback) if error is not None and error.thread is None else None
 
 
 def raised_at(rank: RankReport) -> str:

@@ -78,8 +78,11 @@ def _may_be_before(exited: Evidence, raised: Group) -> bool:
 
 
 def _gone_in_the_midst(group: Group, raised: Group) -> list[Evidence]:
-    """Return who has ended with 0 in a section, which nobody does properly, when others raised."""
-    end_ns = _when_raised(raised[0]) + NOTICED_LATE_NS
+    """Return who has ended with 0 in a section, which nobody does properly, when others raised.
+
+    The peers of one that has raised may do so a moment later.
+    """
+    end_ns = _when_raised(raised[0]) + _AT_ONCE_NS
     return [e for e in group if e.exit_code == 0 and 0 < e.ended_ns < end_ns and e.open_sections and e.is_monitored]
 
 
@@ -150,8 +153,22 @@ def _of_exceptions(raised: Group, group: Group, has_others: bool) -> Attribution
     # A peer may have failed earlier: this rank may have left the group, and raised afterwards.
     is_first = bool(peers) and not any(_failed_by(e, first.error.at_ns) for e in peers)
     before = BEFORE if is_first and not first.may_be_upset else ""
+    if not likely and (second := _raised_meanwhile(first, raised)) is not None:
+        assert second.error is not None
+        doubt = f"another rank raised {second.error.type} before that one had ended"
+        return _doubted(Attribution((first.local_rank,), f"raised {first.error.type}"), doubt)
     later = "" if first.exit_code is not None else NOT_ENDED
     return Attribution((first.local_rank,), f"{likely}raised {first.error.type}{before}{later}{why}")
+
+
+def _raised_meanwhile(first: Evidence, raised: Group) -> Evidence | None:
+    """Return who raised something else while the first one that did still lived: hardly for want of that one.
+
+    An exception is on record once it leaves a section or the script, which may be long after it was raised.
+    """
+    end_ns = first.ended_ns - NOTICED_LATE_NS if first.ended_ns else math.inf
+    others = [e for e in raised if e.error is not None and first.error is not None and e.error[:2] != first.error[:2]]
+    return next((e for e in others if _when_raised(e) < end_ns), None)
 
 
 def _of_exits(ended: Group, group: Group, has_others: bool) -> Attribution:
@@ -240,7 +257,9 @@ def left_early(group: Group) -> Attribution | None:
             "have left too early",
         )
     how = f"{'ended with 0' if has_ended else 'finished its training'} while the others still needed it{asked}"
-    if at_store:
+    if any(e.exit_code != 0 and not e.is_victim and not e.waits for e in staying):
+        how = f"likely: {how}; not certain, since another rank may have failed, and have told nothing of that yet"
+    elif at_store:
         how = f"likely: {how}; not certain, since {THE_STORE}, where they wait, may be unreachable"
     elif len(left) == len(staying) and not in_midst:
         how = f"likely: {how}; not certain, since they may have called a collective too many"

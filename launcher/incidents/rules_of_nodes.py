@@ -14,12 +14,14 @@ from launcher.incidents.error_kinds import gave_up
 from launcher.incidents.node_accounts import Failures, NodeAccount, named_by
 from launcher.incidents.rules_of_exits import BEFORE, NOT_ENDED
 from launcher.incidents.rules_of_hangs import is_stopped
+from launcher.processes.evidence import Evidence
 
 __all__ = [
     "LIKELY",
     "JobAttribution",
     "as_likely",
     "beside_exits",
+    "beside_outside",
     "died_first",
     "each_failure",
     "first_of",
@@ -101,6 +103,22 @@ def beside_exits(named: JobAttribution, sure: Failures, gone: Failures) -> JobAt
         if crashes <= after:
             return JobAttribution(how.local_ranks, (), f"{as_likely(how.why)}; not certain, since {each_failure(sure)}")
     return named._replace(why=f"{as_likely(named.why)}; not certain, since {each_failure(gone)}")
+
+
+def beside_outside(named: JobAttribution, sure: Failures, everybody: Sequence[Evidence]) -> JobAttribution:
+    """Return an attribution to ranks that have raised as likely where a living rank may have failed before them.
+
+    It stands outside any collective, and nothing tells that it was getting on: it may clean up after an exception that
+    is on record only once it leaves the script.
+    """
+    if named.why.startswith(LIKELY) or not all(e.has_raised for each in sure for e in named_by(*each)):
+        return named
+    outside = [e for e in everybody if e.exit_code is None and e.error is None and e.waits is False and not e.is_lively]
+    if not outside:
+        return named
+    who = f"rank {', '.join(str(e.local_rank) for e in outside)}"
+    doubt = f"{who} {'stands' if len(outside) == 1 else 'stand'} outside any collective, and may have failed before"
+    return named._replace(why=f"{as_likely(named.why)}; not certain, since {doubt}")
 
 
 def stopped_beside(named: JobAttribution, sure: Failures, accounts: Sequence[NodeAccount]) -> JobAttribution | None:

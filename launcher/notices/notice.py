@@ -112,7 +112,7 @@ def of_incident(incident: Incident, restarts_left: int | None) -> Notice:
     node = incident.node or os.uname().nodename
     return Notice(
         event="incident",
-        text="\n".join(incident.headlines()),
+        text="\n".join([*incident.headlines(), f"why     {incident.why}"]),
         generation=incident.generation,
         kind=incident.kind,
         why=incident.why,

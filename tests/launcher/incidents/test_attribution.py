@@ -961,3 +961,35 @@ def test_who_left_before_the_others_raised_alike_is_named_on_one_node_by_its_clo
     left = {"exit_code": 0, "has_left": True, "ended_ns": 55 * S}
     assert attribute([rank(0, last_sign_ns=49 * S, **left), *raised]).local_ranks == (0,)
     assert attribute([rank(0, last_sign_ns=51 * S, **left), *raised]).local_ranks == (1, 2)
+
+
+def test_who_ends_with_0_is_no_fact_while_a_rank_lives_that_may_have_failed() -> None:
+    """It may have lost a peer that cleans up after an exception, have saved its state, and have left."""
+    left = {"exit_code": 0, "has_left": True, "ended_ns": 20 * S}
+    midst = {**left, "open_sections": ("step",)}
+    for gone in (left, midst):
+        known = attribute([rank(0, **gone), rank(1), rank(2, **LOST)])
+        assert known.local_ranks == (0,)
+        assert known.why.startswith("likely: ended with 0 while the others still needed it; not certain, since another")
+    for other in (WAITS, LOST):
+        assert not attribute([rank(0, **midst), rank(1, **other), rank(2, **LOST)]).why.startswith("likely")
+
+
+def test_who_ends_with_0_just_after_another_has_raised_is_not_named() -> None:
+    raised = rank(0, error=OWN._replace(at_ns=50 * S), exit_code=1, ended_ns=52 * S)
+    gone = {"exit_code": 0, "has_left": True, "open_sections": ("step",)}
+    assert attribute([raised, rank(1, ended_ns=50 * S + 80_000_000, **gone)]).local_ranks == (0,)
+    assert attribute([raised, rank(1, ended_ns=50 * S - 80_000_000, **gone)]).local_ranks == (1,)
+
+
+def test_who_has_raised_first_is_no_fact_where_another_raised_while_it_lived() -> None:
+    """That one's exception may be on record late, since it cleaned up before."""
+    first = rank(0, error=OWN._replace(type="TrainError", at_ns=50 * S), exit_code=1, ended_ns=52 * S)
+    late = rank(1, error=OWN._replace(at_ns=51 * S))
+    known = attribute([first, late])
+    assert known.local_ranks == (0,)
+    assert known.why == (
+        "likely: raised TrainError; not certain, since another rank raised ValueError before that one had ended"
+    )
+    after = rank(1, error=OWN._replace(at_ns=53 * S))
+    assert attribute([first, after]).why == "raised TrainError before any other failure was seen"

@@ -249,6 +249,20 @@ def test_who_gives_up_by_sys_exit_is_named_beside_one_that_exits_without_an_exce
     assert "it cannot be told which came first" in found.why
 
 
+def test_an_exception_is_no_fact_where_a_rank_of_another_node_may_have_failed_before() -> None:
+    """One that cleans up stands outside any collective; its exception is on record once it leaves the script."""
+    raised = account("a", (0, {"error": OWN, "exit_code": 1, "ended_ns": 60}), kind="failure")
+    found = attribute_job([raised, account("b", (2, OUTSIDE))])
+    assert found.ranks == (0,)
+    assert found.why == (
+        "likely: raised ValueError; not certain, since rank 2 stands outside any collective, and may have failed before"
+    )
+    for innocent in ({**OUTSIDE, "is_lively": True}, WAITS, {**OUTSIDE, **LOST}):
+        assert not attribute_job([raised, account("b", (2, innocent))]).why.startswith("likely")
+    died = account("a", (0, {"exit_code": -9, "ended_ns": 60}), kind="failure")
+    assert attribute_job([died, account("b", (2, OUTSIDE))]).why == "killed by SIGKILL"
+
+
 LEFT = {"exit_code": 0, "has_left": True, "ended_ns": 60, "last_sign_ns": 40}
 
 

@@ -49,7 +49,7 @@ def test_a_failure_of_one_node_names_rank_node_section_iteration_and_line() -> N
     ]
     assert (told["kind"], told["why"], told["generation"]) == ("failure", "it ended first", 2)
     assert (told["report"], told["report_node"], told["restarts_left"]) == ("/logs/0001/report.txt", "b", 3)
-    assert told["text"].splitlines() == incident.headlines()
+    assert told["text"].splitlines() == [*incident.headlines(), "why     it ended first"]
 
 
 def test_a_failure_of_a_job_names_nodes_and_who_has_gathered_it() -> None:

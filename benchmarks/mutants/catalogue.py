@@ -290,7 +290,7 @@ MUTANTS = (
     ),
     Mutant(
         "who lost a peer and shut down has left early",
-        "launcher/incidents/rules_of_exits.py",
+        "launcher/incidents/rules_of_leaving.py",
         "and not e.is_condemned and not e.is_victim]",
         "and not e.is_condemned]",
         ("tests/launcher/incidents/test_attribution.py",),

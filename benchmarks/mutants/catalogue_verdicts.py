@@ -604,7 +604,7 @@ MUTANTS_OF_VERDICTS = (
     ),
     Mutant(
         "most ranks have ended with 0, and are blamed for it",
-        "launcher/incidents/rules_of_exits.py",
+        "launcher/incidents/rules_of_leaving.py",
         "    if len(left) > len(staying) and not in_midst:\n",
         "    if False:\n",
         ("tests/launcher/incidents/test_attribution.py",),

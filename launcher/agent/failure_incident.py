@@ -16,7 +16,7 @@ from launcher.incidents.frames import Thread
 from launcher.incidents.incident import Incident
 from launcher.incidents.output_tails import OutputTail
 from launcher.incidents.rank_report import RankReport, rank_report
-from launcher.processes.evidence import Evidence, ProcessLook, look_at, uses_a_gpu
+from launcher.processes.evidence import Evidence, ProcessLook, kernel_wait, look_at, uses_a_gpu
 from launcher.workers.worker_processes import WorkerProcess, WorkerProcesses
 from resilience_core.environment import PY_SPY_VARIABLE
 from resilience_core.protocol.cell_view import CellView
@@ -215,7 +215,8 @@ def _has_reported(view: CellView) -> bool:
 
 def _evidence(worker: WorkerProcess, view: CellView, error: ErrorRecord | None) -> Evidence:
     if worker.exit_code is None:
-        return Evidence.of_cell(worker.local_rank, view, look_at(worker.pid), error)
+        known = Evidence.of_cell(worker.local_rank, view, look_at(worker.pid), error)
+        return known._replace(kernel_wait=(kernel_wait(worker.pid) or "") if known.state == "S" else "")
     known = Evidence.of_cell(worker.local_rank, view, ProcessLook("Z"), error)
     return known._replace(
         exit_code=worker.exit_code,

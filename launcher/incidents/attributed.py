@@ -19,8 +19,10 @@ __all__ = [
     "gets_on",
     "has_subgroups",
     "hedged",
+    "kinds_of",
     "ranks_of",
     "times_phrase",
+    "when_raised",
 ]
 
 NOTICED_LATE_NS = 100_000_000
@@ -86,3 +88,13 @@ def times_phrase(count: int) -> str:
 def ranks_of(group: Group) -> tuple[int, ...]:
     """Return the local ranks of a group."""
     return tuple(e.local_rank for e in group)
+
+
+def when_raised(e: Evidence) -> int:
+    """Return when a rank raised; 0 where it did not."""
+    return e.error.at_ns if e.error is not None else 0
+
+
+def kinds_of(raised: Group) -> str:
+    """Return the types of what ranks raised."""
+    return " and ".join(sorted({e.error.type for e in raised if e.error is not None}))

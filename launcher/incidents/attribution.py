@@ -18,7 +18,7 @@ from launcher.incidents.attributed import (
     times_phrase,
 )
 from launcher.incidents.rules_of_collectives import has_not_arrived
-from launcher.incidents.rules_of_exits import died_or_raised, left_early
+from launcher.incidents.rules_of_exits import died_or_raised
 from launcher.incidents.rules_of_hangs import (
     cannot_run,
     hangs_in_kernel,
@@ -32,6 +32,7 @@ from launcher.incidents.rules_of_hangs import (
     stands_apart,
     waits_elsewhere,
 )
+from launcher.incidents.rules_of_leaving import left_early
 from launcher.processes.evidence import Evidence
 
 __all__ = ["attribute"]

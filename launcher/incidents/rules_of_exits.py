@@ -10,17 +10,17 @@ from launcher.incidents.attributed import (
     NOTICED_LATE_NS,
     PERHAPS_FOR_ANOTHER,
     SEVERAL_RAISED_IT,
-    THE_STORE,
     Attribution,
     Group,
-    at_places,
-    has_subgroups,
+    kinds_of,
     ranks_of,
+    when_raised,
 )
 from launcher.incidents.error_kinds import may_be_of_another
+from launcher.incidents.rules_of_leaving import left_before_all
 from launcher.processes.evidence import Evidence
 
-__all__ = ["BEFORE", "NOT_ENDED", "died_or_raised", "left_before_all", "left_early"]
+__all__ = ["BEFORE", "NOT_ENDED", "died_or_raised"]
 
 _OF_A_SHELL = 128
 """A shell ends with this plus the number of the signal that has ended its command."""
@@ -40,12 +40,12 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
     """
     # One that lost its peer before, and dies in what it does then, is a victim all the same.
     deaths = sorted((e for e in group if e.fatal_signal is not None and not e.is_victim), key=_when_noticed)
-    raised = sorted((e for e in group if e.has_raised), key=_when_raised)
+    raised = sorted((e for e in group if e.has_raised), key=when_raised)
     exited = _exited_by_themselves(group, deaths)
     if deaths:
         kills = [e for e in deaths if e.was_killed and _is_close(deaths[0], e)]
         first = kills[0] if kills else deaths[0]
-        if raised and _when_raised(raised[0]) < _latest(first, group) - NOTICED_LATE_NS:
+        if raised and when_raised(raised[0]) < _latest(first, group) - NOTICED_LATE_NS:
             return _of_exceptions(raised, group, has_others)
         if exited and _is_before(exited[0], first):
             return _of_exits([*exited, *deaths], group, has_others)
@@ -53,15 +53,15 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
     if raised:
         if gone := _gone_in_the_midst(group, raised):
             why = f"ended with 0 in section '{gone[0].open_sections[-1]}'"
-            return _doubted(Attribution(ranks_of(gone), why), f"another rank raised {_kinds(raised)}")
+            return _doubted(Attribution(ranks_of(gone), why), f"another rank raised {kinds_of(raised)}")
         if not has_others and (left := left_before_all(group)) is not None:
             return left
         found = _of_exceptions(raised, group, has_others)
         if not exited or not _may_be_before(exited[0], raised):
             return found
-        if exited[0].ended_ns < _when_raised(raised[0]) + _AT_ONCE_NS:
+        if exited[0].ended_ns < when_raised(raised[0]) + _AT_ONCE_NS:
             found = _of_exits(exited, group, has_others)
-            return _doubted(found, f"another rank raised {_kinds(raised)}")
+            return _doubted(found, f"another rank raised {kinds_of(raised)}")
         return _doubted(found, "another rank has ended without an exception on record")
     return _of_exits(exited, group, has_others) if exited else None
 
@@ -74,7 +74,7 @@ def _may_be_before(exited: Evidence, raised: Group) -> bool:
     """
     if not exited.ended_ns or any(0 < e.ended_ns < exited.ended_ns for e in raised):
         return False
-    return exited.ended_ns - NOTICED_LATE_NS < _when_raised(raised[0])
+    return exited.ended_ns - NOTICED_LATE_NS < when_raised(raised[0])
 
 
 def _gone_in_the_midst(group: Group, raised: Group) -> list[Evidence]:
@@ -82,7 +82,7 @@ def _gone_in_the_midst(group: Group, raised: Group) -> list[Evidence]:
 
     The peers of one that has raised may do so a moment later.
     """
-    end_ns = _when_raised(raised[0]) + _AT_ONCE_NS
+    end_ns = when_raised(raised[0]) + _AT_ONCE_NS
     return [e for e in group if e.exit_code == 0 and 0 < e.ended_ns < end_ns and e.open_sections and e.is_monitored]
 
 
@@ -92,10 +92,6 @@ def _doubted(found: Attribution, why: str) -> Attribution:
     so_far = so_far.replace(BEFORE, "")
     reason = "" if PERHAPS_FOR_ANOTHER.endswith(reason) else reason  # that is what is told now
     return found._replace(why=f"likely: {so_far}; not certain, since {f'{reason}, and ' if reason else ''}{why}")
-
-
-def _kinds(raised: Group) -> str:
-    return " and ".join(sorted({e.error.type for e in raised if e.error is not None}))
 
 
 def _exited_by_themselves(group: Group, deaths: Group) -> list[Evidence]:
@@ -153,6 +149,10 @@ def _of_exceptions(raised: Group, group: Group, has_others: bool) -> Attribution
     # A peer may have failed earlier: this rank may have left the group, and raised afterwards.
     is_first = bool(peers) and not any(_failed_by(e, first.error.at_ns) for e in peers)
     before = BEFORE if is_first and not first.may_be_upset else ""
+    apart = [e for e in peers if e.sleeps_apart and e.error is None and not e.is_lively]
+    if apart and not likely:
+        doubt = f"another rank sleeps in {apart[0].kernel_wait}, in no collective, and may have failed before"
+        return _doubted(Attribution((first.local_rank,), f"raised {first.error.type}"), doubt)
     if not likely and (second := _raised_meanwhile(first, raised)) is not None:
         assert second.error is not None
         doubt = f"another rank raised {second.error.type} before that one had ended"
@@ -168,7 +168,7 @@ def _raised_meanwhile(first: Evidence, raised: Group) -> Evidence | None:
     """
     end_ns = first.ended_ns - NOTICED_LATE_NS if first.ended_ns else math.inf
     others = [e for e in raised if e.error is not None and first.error is not None and e.error[:2] != first.error[:2]]
-    return next((e for e in others if _when_raised(e) < end_ns), None)
+    return next((e for e in others if when_raised(e) < end_ns), None)
 
 
 def _of_exits(ended: Group, group: Group, has_others: bool) -> Attribution:
@@ -214,83 +214,6 @@ def _signal_behind(exit_code: int | None) -> str | None:
 def _exited_by_itself(e: Evidence) -> bool:
     """Return whether it exited neither with 0 nor by an exception, which would be on record."""
     return e.exit_code not in (None, 0) and e.error is None and (e.exit_code != 1 or e.is_monitored)
-
-
-def left_before_all(group: Group) -> Attribution | None:
-    """Attribute a failure to ranks that have ended with 0 where all others that failed did so in the same way.
-
-    What a script raises when it has lost a peer may be anything; what several raise may have one cause elsewhere.
-    """
-    left = [e for e in group if e.exit_code == 0 and e.has_left and e.error is None and not e.is_condemned]
-    raised = [e for e in group if e.has_raised]
-    others = [e for e in group if e not in left and e not in raised and not e.is_victim]
-    kinds = {e.error[:2] for e in raised if e.error is not None}
-    if not left or len(raised) < 2 or len(kinds) > 1 or any(e.exit_code is not None for e in others):
-        return None
-    if any(e.last_sign_ns >= _when_raised(each) for e in left for each in raised):
-        return None
-    how = f"ended with 0 before {len(raised)} ranks raised {_kinds(raised)} alike"
-    return Attribution(ranks_of(left), f"likely: {how}; not certain, since they may have done so by themselves")
-
-
-def left_early(group: Group) -> Attribution | None:
-    # Who lost a peer shuts monitoring down on its way out, and was not the one to leave.
-    """Attribute a failure to ranks that shut monitoring down while others waited."""
-    left = [e for e in group if e.has_left and not e.is_condemned and not e.is_victim]
-    staying = [e for e in group if e not in left]
-    held_up = [e for e in staying if e.is_victim or (e.is_condemned and e.waits)]
-    if not left or not held_up or any(e.is_condemned and not e.waits for e in staying):
-        return None
-    has_ended = all(e.exit_code == 0 for e in left)
-    asked = AFTER_ASKING if all(e.may_be_upset for e in left) else ""
-    at_store = any(e.waits_for_store for e in held_up)
-    in_midst = [e for e in left if e.open_sections and e.is_monitored]  # nobody ends properly there
-    lost_nobody = not in_midst and not any(e.is_victim for e in held_up)
-    if lost_nobody and (apart := _among_themselves(held_up)) is not None:
-        return apart
-    if len(left) > len(staying) and not in_midst:
-        gone = "ended with 0" if has_ended else "finished their training"
-        cause = f"it waits for {THE_STORE}" if at_store else "it seems to have called a collective too many"
-        return Attribution(
-            ranks_of(held_up),
-            f"likely: still needs ranks that have {gone}, as most have{asked}: {cause}; not certain, since they may "
-            "have left too early",
-        )
-    how = f"{'ended with 0' if has_ended else 'finished its training'} while the others still needed it{asked}"
-    if any(e.exit_code != 0 and not e.is_victim and not e.waits for e in staying):
-        how = f"likely: {how}; not certain, since another rank may have failed, and have told nothing of that yet"
-    elif at_store:
-        how = f"likely: {how}; not certain, since {THE_STORE}, where they wait, may be unreachable"
-    elif len(left) == len(staying) and not in_midst:
-        how = f"likely: {how}; not certain, since they may have called a collective too many"
-    elif lost_nobody and has_subgroups(group):
-        how = f"likely: {how}; not certain, since they may wait for each other in a smaller process group"
-    elif lost_nobody and all(e.waits_by_source and not e.waits_for_all for e in held_up):
-        how = f"likely: {how}; not certain, since they may wait for each other, for messages"
-    return Attribution(ranks_of(in_midst or left), how)
-
-
-def _among_themselves(held_up: Group) -> Attribution | None:
-    """Name nobody where those that wait do so for each other, as far as can be seen, rather than for who has left."""
-    if len(held_up) > 1 and all(e.waits_for_one for e in held_up):
-        return Attribution(
-            (),
-            f"{len(held_up)} ranks wait {at_places(held_up)}for a message to or from one other rank: for each other, "
-            "or for a rank that is gone; it cannot be told which",
-        )
-    for name in sorted({each.name for e in held_up for each in e.groups}):
-        members = [each for e in held_up for each in e.groups if each.name == name]
-        if len(members) == members[0].size and len({each.number for each in members}) > 1:
-            return Attribution(
-                (),
-                f"the ranks that wait have called different numbers of collectives of group {name}, to which no other "
-                "rank belongs: they wait for each other, or for a rank that is gone; it cannot be told which",
-            )
-    return None
-
-
-def _when_raised(e: Evidence) -> int:
-    return e.error.at_ns if e.error is not None else 0
 
 
 def _when_noticed(e: Evidence) -> float:

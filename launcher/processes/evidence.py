@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -36,6 +37,8 @@ __all__ = [
 UNREADABLE = -1
 """The state in the view of a cell that is damaged."""
 
+_OF_WAITS = re.compile("futex|ep_poll")
+"""Kernel functions of a thread that waits for another one of its process, or for any event."""
 _GPU_DEVICES = ("nvidia", "kfd", "dri")
 _GPU_PATHS = tuple(f"/dev/{name}" for name in _GPU_DEVICES)
 
@@ -119,6 +122,8 @@ class Evidence(NamedTuple):
     is_condemned: bool = False
     iteration: int = -1
     state: str = ""
+    kernel_wait: str = ""
+    """The kernel function in which it slept when another rank had failed, where that may be read."""
     exit_code: int | None = None
     """Of a rank that has ended, or is ending."""
     ended_ns: int = 0
@@ -188,6 +193,11 @@ class Evidence(NamedTuple):
             open_sections=tuple(section.name for section in view.sections),
             last_sign_ns=view.last_sign_ns,
         )
+
+    @property
+    def sleeps_apart(self) -> bool:
+        """It sleeps where no main thread waits for other ranks: in a timer, a pipe, a file, for a child."""
+        return self.exit_code is None and self.kernel_wait != "" and not _OF_WAITS.search(self.kernel_wait)
 
     @property
     def is_victim(self) -> bool:

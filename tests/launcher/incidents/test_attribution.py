@@ -993,3 +993,25 @@ def test_who_has_raised_first_is_no_fact_where_another_raised_while_it_lived() -
     )
     after = rank(1, error=OWN._replace(at_ns=53 * S))
     assert attribute([first, after]).why == "raised TrainError before any other failure was seen"
+
+
+def test_who_raised_is_no_fact_where_another_rank_sleeps_where_nobody_waits_for_others() -> None:
+    """That one may clean up after an exception, which is on record once it leaves the script."""
+    raised = rank(0, error=OWN, exit_code=1, ended_ns=60 * S)
+    apart = attribute([raised, rank(1, kernel_wait="hrtimer_nanosleep")])
+    assert apart.local_ranks == (0,)
+    assert apart.why == (
+        "likely: raised ValueError; not certain, since another rank sleeps in hrtimer_nanosleep, in no collective, and "
+        "may have failed before"
+    )
+    innocent: tuple[dict[str, Any], ...] = (
+        {"kernel_wait": "futex_do_wait"},
+        {"kernel_wait": "ep_poll"},
+        {"state": "R"},
+        {**LOST, "kernel_wait": "hrtimer_nanosleep"},
+        {"kernel_wait": "hrtimer_nanosleep", "is_lively": True},
+    )
+    for known in innocent:
+        assert attribute([raised, rank(1, **known)]).why.startswith("raised ValueError"), known
+    died = rank(0, exit_code=-9, ended_ns=60 * S)
+    assert attribute([died, rank(1, kernel_wait="hrtimer_nanosleep")]).why == "killed by SIGKILL"

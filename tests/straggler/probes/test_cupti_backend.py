@@ -1,7 +1,7 @@
 """CUPTI through its binding: the unit of its time stamps, and what it writes to an address.
 
-The binding is a fake, since cupti-python works only with a driver. Its signatures are those of cupti-python 12.6 to
-13.4; tests/straggler/test_probes.py has the real one, where there is a GPU.
+The binding is a fake, since cupti-python works only with a driver. It is called through the recorded signatures of
+each version of cupti-python; tests/straggler/test_probes.py has the real one, where there is a GPU.
 """
 
 import ctypes
@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from straggler.probes.cupti_backend import CuptiError, CuptiPython
+from tests.straggler.probes.recorded_packages import CUPTI_VERSIONS, RecordedPackage
 
 TSC = 2.1
 """Ticks in a nanosecond."""
@@ -17,8 +18,6 @@ TSC = 2.1
 
 class FakeBinding:
     """Records of one kernel of 1,000 ticks; the clock of the records runs ``ticks`` times as fast as the other one."""
-
-    ActivityKind = SimpleNamespace(CONCURRENT_KERNEL=10)
 
     def __init__(self) -> None:
         self.now_ns = 1_000
@@ -48,9 +47,10 @@ def binding():
     return FakeBinding()
 
 
-@pytest.fixture
-def backend(binding):
-    return CuptiPython(binding, monotonic_ns=binding.monotonic_ns)
+@pytest.fixture(params=CUPTI_VERSIONS)
+def backend(binding, request):
+    module = RecordedPackage("cupti-python", request.param, binding)
+    return CuptiPython(module, monotonic_ns=binding.monotonic_ns)
 
 
 def delivered(backend) -> list[tuple[str, int, int]]:
@@ -94,6 +94,9 @@ def test_lost_records_are_read_from_the_address_that_the_binding_takes(backend, 
 
 
 def test_what_the_binding_raises_is_named(backend, binding, monkeypatch):
-    monkeypatch.delattr(FakeBinding, "activity_flush_all")
-    with pytest.raises(CuptiError, match="activity_flush_all"):
+    def refuse(flag):
+        raise OSError("no driver")
+
+    monkeypatch.setattr(binding, "activity_flush_all", refuse)
+    with pytest.raises(CuptiError, match="activity_flush_all: no driver"):
         delivered(backend)

@@ -82,6 +82,8 @@ class Reporter:
         if not self._gather or self.decide is not None:
             problem = self._take_message(self.exchange.outcome(sequence))
         if self._gather:
+            for note in collected.notes:  # no report of this rank's would say it
+                logger.warning("straggler: %s", note)
             return None
         return self._report_of_one(sequence, collected, began, payload, problem)
 
@@ -235,4 +237,9 @@ def _local(collected: Collected) -> dict[str, dict[str, Summary]]:
         rows: list[Measured] = [row for row in collected.rows if row.family is family]
         return {row.name: row.summary for row in rows}
 
-    return {"local_section_summaries": of(Family.SECTION), "local_kernel_summaries": of(Family.KERNEL)}
+    gpu_sections = of(Family.GPU_SECTION)
+    return {
+        "local_section_summaries": of(Family.SECTION),
+        "local_kernel_summaries": of(Family.KERNEL) or gpu_sections,
+        "local_gpu_section_summaries": gpu_sections,
+    }

@@ -1,6 +1,7 @@
 """One rank's window of timings, and the bytes that carry it.
 
-Layout (little-endian, version 2): one :data:`HEADER`, then up to ``2 * top_k`` rows of :data:`ROW`, 40 bytes each.
+Layout (little-endian, version 3): one :data:`HEADER`, then rows of :data:`ROW`, 40 bytes each, up to ``top_k`` of
+each family.
 No names, no pickle: a reader checks magic, version and length, and copies numbers. At the default of 32 rows per
 kind a rank sends 2.8 kB a report.
 """
@@ -20,7 +21,7 @@ from straggler.measurement.summary import Statistic
 __all__ = ["HEADER", "ROW", "decode", "encode"]
 
 MAGIC = 0x5354_5247
-VERSION = 2
+VERSION = 3
 
 
 HEADER = np.dtype(

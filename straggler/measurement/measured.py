@@ -36,9 +36,12 @@ class Family(IntEnum):
     ARRIVAL = 1
     """From the last release to the arrival at a synchronous section: a rank's own work. Scored."""
     KERNEL = 2
-    """A GPU kernel, or the GPU time of a section where kernels cannot be seen."""
+    """A GPU kernel, in the sampled entries of sections."""
     WAIT = 3
     """Collective kernels on the GPU, all together: they last as long as the last rank takes to come."""
+    GPU_SECTION = 4
+    """The GPU time of a section, in every measured entry. It holds the time of the kernels, too, so that a rank is
+    scored by these rows or by those of its kernels, and never by both."""
 
 
 @attrs.frozen

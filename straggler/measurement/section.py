@@ -116,7 +116,16 @@ class Section:
 
     def add_timer(self, timer: SectionTimer) -> None:
         """Let a probe measure this section, too."""
-        self._timers = (*self._timers, timer)
+        self.timers = (*self._timers, timer)
+
+    @property
+    def timers(self) -> tuple[SectionTimer, ...]:
+        """What probes measure this section with."""
+        return self._timers
+
+    @timers.setter
+    def timers(self, timers: tuple[SectionTimer, ...]) -> None:
+        self._timers = timers
         self._replan()
 
     def _replan(self) -> None:

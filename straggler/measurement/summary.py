@@ -25,7 +25,7 @@ class Statistic(enum.Enum):
     MED = "MED"
     """The median; the mean of the two middle ones when NUM is even."""
     AVG = "AVG"
-    """The arithmetic mean. AVG x NUM is the time spent."""
+    """The arithmetic mean. AVG x NUM is the time spent in the measured entries: a part of all, if they are sampled."""
     STD = "STD"
     """The population standard deviation (divided by NUM): 0.0, never NaN, for a single sample."""
     NUM = "NUM"

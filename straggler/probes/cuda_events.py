@@ -4,14 +4,17 @@ Two events are recorded per measured entry on the current stream. The report ask
 no code waits for the GPU; pairs that are not complete stay for the next window. Events are reused. At most
 ``MAX_PENDING`` pairs per section are kept; further ones are counted as dropped.
 
-Where CUPTI is not available, these rows are what the GPU score is made of, one per section, called ``cuda:<section>``.
-Sections that contain a collective are left out: their GPU time is a wait too.
+There is one row per section, called ``cuda:<section>``. Of a rank whose kernels are not known, these rows are what the
+GPU score is made of; with kernels, they are only reported: they hold the time of the kernels a second time, and of all
+entries instead of the sampled ones. Sections that contain a collective are left out: their GPU time is a wait too.
 """
 
 from __future__ import annotations
 
 import collections
+import math
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any, Protocol
 
 import numpy as np
@@ -79,6 +82,7 @@ class _Timer:
         self._make = make
         self._free: list[tuple[Event, Event]] = []
         self._open: tuple[Event, Event] | None = None
+        self._opened_by = 0
 
     def enter(self) -> None:
         if self._open is not None or len(self.pending) >= MAX_PENDING:
@@ -87,21 +91,35 @@ class _Timer:
             return
         pair = self._free.pop() if self._free else (self._make(), self._make())
         pair[0].record()
-        self._open = pair
+        self._open, self._opened_by = pair, get_ident()
 
     def exit(self) -> None:
+        if self._open is None or self._opened_by != get_ident():  # of an entry that was dropped
+            return
         pair, self._open = self._open, None
-        if pair is not None:
-            pair[1].record()
-            self.pending.append(pair)
+        pair[1].record()
+        self.pending.append(pair)
 
-    def take(self) -> list[float]:
-        """Return the seconds of those pairs that are over."""
+    def take(self, errors: list[Exception]) -> list[float]:
+        """Return the seconds of those pairs that are over; drop those that cannot be read, and add why to ``errors``.
+
+        An event that was recorded while a CUDA graph was captured is one of these.
+        """
         seconds: list[float] = []
-        while self.pending and self.pending[0][1].query():
-            pair = self.pending.popleft()
-            seconds.append(pair[0].elapsed_time(pair[1]) * 1e-3)
-            self._free.append(pair)
+        while self.pending:
+            pair = self.pending[0]
+            try:
+                if not pair[1].query():
+                    break
+                milliseconds = float(pair[0].elapsed_time(pair[1]))
+                if not 0.0 <= milliseconds < math.inf:
+                    raise ValueError(f"two events are {milliseconds} ms apart")
+                seconds.append(milliseconds * 1e-3)
+                self._free.append(pair)
+            except Exception as error:  # noqa: BLE001 - whatever CUDA makes of it, the others are still good
+                errors.append(error)
+                self.dropped += 1
+            self.pending.popleft()
         return seconds
 
 
@@ -132,15 +150,20 @@ class CudaEventsProbe:
     def collect(self) -> Collected:
         """Hand over what came since the last call."""
         collected = Collected()
+        errors: list[Exception] = []
+        taken = 0
         for timer in self._timers:
-            seconds = np.array(timer.take(), dtype=np.float64)
+            seconds = np.array(timer.take(errors), dtype=np.float64)
+            taken += seconds.size
             dropped, timer.dropped = timer.dropped, 0
             collected.dropped += dropped
             if timer.section.synchronous:
                 continue
-            row = measured(Family.KERNEL, f"cuda:{timer.section.name}", seconds[seconds > 0.0])
+            row = measured(Family.GPU_SECTION, f"cuda:{timer.section.name}", seconds[seconds > 0.0])
             if row is not None:
                 collected.rows.append(row)
+        if errors and not taken:
+            raise errors[-1]  # not one event can be read: its guard says so, and stops the probe if it lasts
         return collected
 
     def stop(self) -> None:

@@ -19,13 +19,14 @@ from __future__ import annotations
 import collections
 import threading
 from collections.abc import Callable, Iterable
+from threading import get_ident
 
 import numpy as np
 
 from resilience_core.system.clock import NS_PER_SECOND
 from straggler.measurement.measured import Family, is_ignored_kernel, measured
 from straggler.measurement.section import Section
-from straggler.probes.cupti_backend import CuptiBackend, CuptiError, CuptiPython, KernelRecord
+from straggler.probes.cupti_backend import CuptiBackend, CuptiPython, KernelRecord
 from straggler.probes.probe import Collected
 
 __all__ = ["MAX_FAILURES", "CuptiProbe"]
@@ -46,17 +47,18 @@ class _Sampler:
     def __init__(self, probe: CuptiProbe) -> None:
         self._probe = probe
         self._entries = 0
-        self._on = False
+        self._on: set[int] = set()
+        """Threads whose entries are sampled now: each switches off what it has switched on."""
 
     def enter(self) -> None:
         due = self._entries % self._probe.sample_every == 0
         self._entries += 1
-        if due:
-            self._on = self._probe.switch_on()
+        if due and self._probe.switch_on():
+            self._on.add(get_ident())
 
     def exit(self) -> None:
-        if self._on:
-            self._on = False
+        if self._on and (thread := get_ident()) in self._on:
+            self._on.remove(thread)
             self._probe.switch_off()
 
 
@@ -91,6 +93,8 @@ class CuptiProbe:
         self._kept_still = 0
         self._sampled = 0
         self._has_delivered = False
+        self._empty_entries = 0
+        self._is_said = False
         self._is_displaced = False
         self._is_left_on = False
 
@@ -100,7 +104,8 @@ class CuptiProbe:
 
     def start(self) -> None:
         """Begin to measure."""
-        self._guarded(lambda: self._backend.register(self._deliver))
+        # Callbacks that could not be registered now are registered when kernels are first recorded.
+        self._is_displaced = not self._guarded(lambda: self._backend.register(self._deliver))
 
     def watch(self, section: Section, profile_cuda: bool) -> None:
         """Add a timer to a new section, where this probe has one."""
@@ -116,20 +121,23 @@ class CuptiProbe:
         """Record kernels until as many :meth:`switch_off`; return False when they cannot be now."""
         if self._off_because:
             return False
-        if self._other_profiler():
+        if self._profiler_runs(unless_known=True):
             self._kept_still += 1
             self._is_displaced = True
             return False
         with self._lock:
             self._open += 1
-            if self._open == 1 and not self._guarded(self._enable):
-                self._open = 0
+            # A section around this one may be open since before the callbacks were lost.
+            if (self._open == 1 or self._is_displaced) and not self._guarded(self._enable):
+                self._open -= 1
                 return False
             self._sampled += 1
         return True
 
     def _enable(self) -> None:
         if self._is_displaced:
+            if self._open > 1:
+                self._backend.disable()
             self._backend.register(self._deliver)
             self._is_displaced = False
         self._backend.enable()
@@ -142,17 +150,24 @@ class CuptiProbe:
                 self._disable()
 
     def _disable(self) -> None:
-        self._is_left_on = self._other_profiler()
+        self._is_left_on = self._profiler_runs(unless_known=False)
         if self._is_left_on:  # it began inside the section, and may lose its kernels; collect() disables them later
             self._is_displaced = True
         else:
             self._guarded(self._backend.disable)
 
+    def _profiler_runs(self, *, unless_known: bool) -> bool:
+        answers = [unless_known]
+        self._guarded(lambda: answers.append(self._other_profiler()))
+        return answers[-1]
+
     def _guarded(self, call: Callable[[], None]) -> bool:
         try:
             call()
-        except CuptiError as error:
+        except Exception as error:  # noqa: BLE001 - a backend may raise anything, and training goes on
             self._failures += 1
+            if self._off_because:
+                return False
             if "MULTIPLE_SUBSCRIBERS" in str(error):
                 self._off_because = f"another CUPTI subscriber is in this process ({error})"
             elif self._failures >= MAX_FAILURES:
@@ -173,7 +188,9 @@ class CuptiProbe:
         lost: list[int] = []
         if not self._off_because:
             self._guarded(lambda: lost.append(self._backend.dropped()))
-        records, self._records = self._records, collections.deque(maxlen=MAX_RECORDS)
+        # A copy: CUPTI's thread may be about to append to this deque, which would end an iteration over it.
+        full, self._records = self._records, collections.deque(maxlen=MAX_RECORDS)
+        records = list(full)
         delivered, self._delivered = self._delivered, 0
         self._look_whether_displaced(delivered)
         collected.dropped = sum(lost) + max(delivered - len(records), 0)
@@ -198,18 +215,27 @@ class CuptiProbe:
     def _look_whether_displaced(self, delivered: int) -> None:
         sampled, self._sampled = self._sampled, 0
         if delivered:
-            self._has_delivered = True
-        elif sampled and self._has_delivered and not self._off_because:
-            self._has_delivered = False
+            if self._empty_entries and not self._has_delivered and not self._is_said:
+                self._say_empty(self._empty_entries, "CUPTI has kernels only now, and had none")
+            self._has_delivered, self._is_said, self._empty_entries = True, False, 0
+        elif sampled and not self._off_because:
+            # Callbacks may have been taken before anything came, too: registering them again costs a millisecond.
             self._is_displaced = True
-            self._notes.append(
-                f"CUPTI delivered no kernel from {sampled} sampled entries, although it did before: they ran none, or "
-                "a profiler took the records; its callbacks are registered again"
-            )
+            self._empty_entries += sampled
+            if self._has_delivered:
+                self._say_empty(sampled, "CUPTI delivered no kernel")
+                self._is_said = True
+            self._has_delivered = False
+
+    def _say_empty(self, entries: int, what: str) -> None:
+        self._notes.append(
+            f"{what} from {entries} sampled entries: they ran none, or a profiler took the records; the callbacks were "
+            "registered again, or are at the next sample"
+        )
 
     def stop(self) -> None:
         """End; nothing is measured after this."""
-        if (self._open or self._is_left_on) and not self._off_because:
+        if self._open or self._is_left_on:
             self._disable()
         self._open = 0
         self._off_because = self._off_because or "stopped"

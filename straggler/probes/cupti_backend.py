@@ -68,6 +68,7 @@ class CuptiPython:
         self._monotonic_ns = monotonic_ns
         self._ns_per_tick = 1.0
         self._registered_at = (0, 0)
+        self._unreadable: Exception | None = None
 
     def unavailable_because(self) -> str:
         """Return why it cannot work on this machine, ``""`` when it can."""
@@ -96,10 +97,17 @@ class CuptiPython:
 
         def completed(activities: Iterable[Any]) -> None:
             tick = self._ns_per_tick
-            if tick == 1.0:
-                deliver([(str(a.name), int(a.start), int(a.end)) for a in activities if a.kind == kind])
+            try:
+                if tick == 1.0:
+                    records = [(str(a.name), int(a.start), int(a.end)) for a in activities if a.kind == kind]
+                else:
+                    records = [
+                        (str(a.name), int(a.start * tick), int(a.end * tick)) for a in activities if a.kind == kind
+                    ]
+            except Exception as error:  # noqa: BLE001 - CUPTI's thread would only print it: flush() raises it
+                self._unreadable = error
             else:
-                deliver([(str(a.name), int(a.start * tick), int(a.end * tick)) for a in activities if a.kind == kind])
+                deliver(records)
 
         self._call("activity_register_callbacks", requested, completed)
         self._registered_at = self._both_clocks()
@@ -130,6 +138,9 @@ class CuptiPython:
         if abs(ratio / self._ns_per_tick - 1.0) < _NEAR:
             self._ns_per_tick = ratio
         self._call("activity_flush_all", 0)
+        error, self._unreadable = self._unreadable, None
+        if error is not None:
+            raise CuptiError(f"a kernel's record cannot be read: {type(error).__name__}: {error}") from error
 
     def dropped(self) -> int:
         """Return the number of records lost since the last call."""

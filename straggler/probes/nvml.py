@@ -28,7 +28,7 @@ class NvmlBackend(Protocol):
         ...
 
     def read(self) -> dict[str, float]:
-        """Return the fields of ``STATE_FIELDS`` that are known now; never raises."""
+        """Return the fields of ``STATE_FIELDS`` that are known now; raise when none can be read."""
         ...
 
     def close(self) -> None:
@@ -94,12 +94,16 @@ class _PyNvml:
             "power_w": ("nvmlDeviceGetPowerUsage", handle),
         }
         found: dict[str, float] = {}
+        refused: Exception | None = None
         for field, (call, *arguments) in asked.items():
             try:
                 value = float(getattr(nvml, call)(*arguments))
-            except nvml.NVMLError:
+            except Exception as error:  # noqa: BLE001 - one field less, whatever the bindings make of it
+                refused = error
                 continue
             found[field] = value / 1000.0 if field == "power_w" else value
+        if refused is not None and not found:
+            raise refused  # the device is lost, or its driver: its guard says so
         return found
 
     def close(self) -> None:

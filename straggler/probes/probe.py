@@ -2,8 +2,9 @@
 
 A probe is asked once whether it can work here, and says why if not; the detector logs the choice once. After
 that it may add a timer to each section, and at every report hands over what it has gathered: rows (samples that
-become :class:`straggler.measurement.measured.Measured`) and, for device and host, their state. A probe never raises
-into training: what it could not measure it counts in ``dropped`` and says in ``notes``.
+become :class:`straggler.measurement.measured.Measured`) and, for device and host, their state. What it
+could not measure it counts in ``dropped`` and says in ``notes``. What it raises does not reach training:
+:class:`straggler.probes.guarded.GuardedProbe` is around it.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from straggler.probes.guarded import GuardedProbe
 from straggler.probes.probe import Probe
 
 __all__ = ["choose", "standard_probes"]
@@ -24,16 +25,23 @@ def standard_probes(profiling_interval: int) -> list[Probe]:
 
 
 def choose(candidates: Sequence[Probe]) -> list[Probe]:
-    """Start the probes that work on this machine, return them, and log the reason why each other one does not."""
+    """Start the probes that work on this machine, and log the reason why each other one does not.
+
+    Returns:
+        Those that work, each behind a guard, so that none raises into training.
+    """
     chosen: list[Probe] = []
     refused: list[str] = []
     for probe in candidates:
-        reason = probe.unavailable_because()
+        guarded = GuardedProbe(probe)
+        reason = guarded.unavailable_because()
+        if not reason:
+            guarded.start()
+            reason = guarded.lost_because
         if reason:
             refused.append(f"{probe.name} ({reason})")
         else:
-            probe.start()
-            chosen.append(probe)
+            chosen.append(guarded)
     without = f"; not {', '.join(refused)}" if refused else ""
     logger.info("straggler probes: %s%s", ", ".join(p.name for p in chosen) or "none", without)
     return chosen

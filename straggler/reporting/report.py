@@ -32,6 +32,12 @@ class Report:
     Scores are 0..1: 1.0 is as fast as the reference, 0.5 twice as slow. What is unknown has no entry; no score is
     NaN. With ``scoring="robust"`` the reference is the middle of the peers and a score is the average of the last
     windows; with ``"minimum"`` see :mod:`straggler.scoring.minimum`.
+
+    Attributes:
+        local_section_summaries: CPU wall time of this rank's sections, by name.
+        local_kernel_summaries: This rank's kernels in the sampled entries, by name; where none are known, the GPU times
+            of its sections instead, as ``cuda:<section>``. Never both, since one holds the other's time.
+        local_gpu_section_summaries: The GPU times of its sections in every measured entry, as ``cuda:<section>``.
     """
 
     def __init__(
@@ -49,6 +55,7 @@ class Report:
         elapsed_seconds: float = 0.0,
         local_section_summaries: Mapping[str, Summary] | None = None,
         local_kernel_summaries: Mapping[str, Summary] | None = None,
+        local_gpu_section_summaries: Mapping[str, Summary] | None = None,
         notes: Sequence[str] = (),
     ) -> None:
         self.scores = scores
@@ -60,6 +67,7 @@ class Report:
         self.generate_report_elapsed_time = elapsed_seconds
         self.local_section_summaries = dict(local_section_summaries or {})
         self.local_kernel_summaries = dict(local_kernel_summaries or {})
+        self.local_gpu_section_summaries = dict(local_gpu_section_summaries or {})
         self.notes = tuple(notes)
         self._row_name = RowNames(name_of)
         self._only = range(gathered.world_size) if only is None else list(only)

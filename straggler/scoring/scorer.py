@@ -1,12 +1,15 @@
 """Scorer: from the gathered windows to one :class:`Scores`, the arrays behind a report.
 
 Which rows are scored: sections that are a rank's own work, arrivals (a rank's own work before a synchronous
-section), and one row ``gpu``, the mean slowdown over kernels weighted by time spent. Durations of synchronous
-sections and of collective kernels are waits: a rank with long ones waits for another. They are reported and never
-scored.
+section), and one row ``gpu``, the mean slowdown over kernels weighted by time spent. Of a rank that has no kernel to
+compare, it is that over the GPU times of its sections. The two are never mixed in one rank, since one holds the other's
+time, and only kernels are sampled. Durations of synchronous sections and of collective kernels are waits: a rank with
+long ones waits for another. They are reported and never scored.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import attrs
 import numpy as np
@@ -27,6 +30,9 @@ __all__ = ["ARRIVAL_SALT", "GPU_ROW", "Scorer", "Scores"]
 GPU_ROW = hash_name("gpu, all kernels")
 ARRIVAL_SALT = 0x9E37_79B9_7F4A_7C15
 """Told apart from the section of the same name by this, in hashes."""
+
+_GPU_FAMILIES = (Family.KERNEL, Family.GPU_SECTION)
+"""What a GPU's score is made of: the first of them that a rank can be compared in."""
 
 Floats = npt.NDArray[np.float64]
 Names = npt.NDArray[np.uint64]
@@ -86,17 +92,22 @@ class Scorer:
         return self._score_robust(gathered)
 
     def _score_minimum(self, gathered: GatheredWindows) -> Scores:
-        sections, kernels = gathered.blocks[Family.SECTION], gathered.blocks[Family.KERNEL]
+        sections = gathered.blocks[Family.SECTION]
         scorer = self._minimum
+
+        def relative(block: RowMatrix) -> Floats:
+            return scorer.relative_gpu(block.med, block.total)
+
+        def individual(block: RowMatrix) -> Floats:
+            return scorer.individual_gpu(block.names, block.med, block.total)
+
         return Scores(
             names=sections.names,
             arrival=np.zeros(len(sections.names), dtype=bool),
             relative=scorer.relative_sections(sections.med) if self._relative else None,
             individual=scorer.individual_sections(sections.names, sections.med) if self._individual else None,
-            gpu_relative=scorer.relative_gpu(kernels.med, kernels.total) if self._relative else None,
-            gpu_individual=(
-                scorer.individual_gpu(kernels.names, kernels.med, kernels.total) if self._individual else None
-            ),
+            gpu_relative=_by_kernels_or_sections(gathered, relative) if self._relative else None,
+            gpu_individual=_by_kernels_or_sections(gathered, individual) if self._individual else None,
             against_peers=None,
             against_past=None,
             seconds=sections.total,
@@ -106,16 +117,15 @@ class Scorer:
 
     def _score_robust(self, gathered: GatheredWindows) -> Scores:
         peers = PeerGroups(gathered.peer_groups)
-        sections, arrivals, kernels = (gathered.blocks[f] for f in (Family.SECTION, Family.ARRIVAL, Family.KERNEL))
+        sections, arrivals = (gathered.blocks[f] for f in (Family.SECTION, Family.ARRIVAL))
         work = ~sections.synchronous
         parts = [
             (sections.names[work], sections.med[work], sections.num[work], sections.total[work]),
             (arrivals.names ^ np.uint64(ARRIVAL_SALT), arrivals.med, arrivals.num, arrivals.total),
         ]
-        gpu = _gpu_slowness(kernels, peers)
+        gpu = _gpu_row(gathered, peers)
         if gpu is not None:
-            parts.append((np.array([GPU_ROW], dtype=np.uint64), gpu[None], kernels.num.sum(axis=0)[None],
-                          kernels.total.sum(axis=0)[None]))  # fmt: skip
+            parts.append(gpu)
         names = np.concatenate([p[0] for p in parts])
         med, num, seconds = (np.concatenate([p[i] for p in parts]) for i in (1, 2, 3))
         window = self._robust.update(names, med, num_SR=num, groups=peers)
@@ -163,14 +173,39 @@ class Scorer:
         return against_past, tuple(int(n) for n in against_past.names[rows])
 
 
+def _by_kernels_or_sections(gathered: GatheredWindows, score: Callable[[RowMatrix], Floats]) -> Floats:
+    """Return each rank's score by the first family in which another rank has one of its rows, else by any it has."""
+    found: list[Floats] = []
+    alone: list[Floats] = []
+    for family in _GPU_FAMILIES:
+        block = gathered.blocks[family]
+        has = block.num > 0
+        shared = (has & (has.sum(axis=1, keepdims=True) > 1)).any(axis=0)
+        alone.append(score(block))
+        found.append(np.where(shared, alone[-1], np.nan))
+    scores = np.stack([*found, *alone])
+    return np.asarray(scores[np.argmax(~np.isnan(scores), axis=0), np.arange(gathered.world_size)])
+
+
 def _only(rows: Floats, chosen: npt.NDArray[np.bool_], ranks: int) -> Floats:
     return np.asarray(rows[chosen][0]) if chosen.any() else np.full(ranks, np.nan)
 
 
-def _gpu_slowness(kernels: RowMatrix, peers: PeerGroups) -> Floats | None:
-    """Return 1 / GPU score of each rank, against the middle of its peers; None without kernels."""
-    if not len(kernels.names):
+def _gpu_row(gathered: GatheredWindows, peers: PeerGroups) -> tuple[Names, Floats, Floats, Floats] | None:
+    """Return name, slowness, samples and seconds of the row of all GPUs; None where no rank knows anything of one."""
+    blocks = [block for family in _GPU_FAMILIES if len((block := gathered.blocks[family]).names)]
+    if not blocks:
         return None
+    slowness = np.stack([_gpu_slowness(block, peers) for block in blocks])
+    # Slowness, samples and seconds of one rank are all of the one family that it is compared in.
+    cells = (np.argmax(~np.isnan(slowness), axis=0), np.arange(gathered.world_size))
+    num = np.stack([block.num.sum(axis=0) for block in blocks])
+    seconds = np.stack([block.total.sum(axis=0) for block in blocks])
+    return np.array([GPU_ROW], dtype=np.uint64), slowness[cells][None], num[cells][None], seconds[cells][None]
+
+
+def _gpu_slowness(kernels: RowMatrix, peers: PeerGroups) -> Floats:
+    """Return 1 / GPU score of each rank, against the middle of its peers; NaN without a kernel that a peer has too."""
     reference = peers.middle(kernels.med.astype(np.float32), at_least=2).astype(np.float64)
     ratios = reference / kernels.med
     weights = np.where(np.isnan(ratios), 0.0, kernels.total)

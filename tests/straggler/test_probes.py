@@ -1,5 +1,7 @@
 """GPU probes: with a fake or recorded backend everywhere, and with the real ones where there is a GPU."""
 
+import threading
+
 import pytest
 
 from straggler import Detector, Statistic
@@ -39,7 +41,7 @@ def test_events_time_a_section(events):
     for milliseconds in (1.0, 3.0, 2.0):
         run(section, events, milliseconds)
     (row,) = probe.collect().rows
-    assert (row.family, row.name) == (Family.KERNEL, "cuda:s")
+    assert (row.family, row.name) == (Family.GPU_SECTION, "cuda:s")
     assert row.summary[Statistic.MED] == pytest.approx(0.002)
     assert row.summary[Statistic.NUM] == 3
 
@@ -134,6 +136,33 @@ def test_dropped_records_are_counted_and_told():
     detector.shutdown()
 
 
+def test_sampled_kernels_and_the_gpu_time_of_every_entry_are_told_apart(events):
+    detector = Detector()
+    sampled = CuptiProbe(RecordedCuptiBackend(KERNELS), sample_every=4, other_profiler=lambda: False)
+    detector.initialize(probes=[CudaEventsProbe(events), sampled])
+    for _ in range(8):
+        with detector.detection_section("s"):
+            events.now_ms += 5.0
+    report = detector.generate_report()
+    assert set(report.local_kernel_summaries) == {"gemm"}
+    assert report.local_kernel_summaries["gemm"][Statistic.NUM] == 4
+    assert report.local_kernel_summaries["gemm"][Statistic.AVG] == pytest.approx(0.002)
+    assert set(report.local_gpu_section_summaries) == {"cuda:s"}
+    assert report.local_gpu_section_summaries["cuda:s"][Statistic.NUM] == 8
+    assert report.local_gpu_section_summaries["cuda:s"][Statistic.AVG] == pytest.approx(0.005)
+    detector.shutdown()
+
+
+def test_without_kernels_the_gpu_times_of_sections_take_their_place(events):
+    detector = Detector()
+    detector.initialize(probes=[CudaEventsProbe(events)])
+    with detector.detection_section("s"):
+        events.now_ms += 5.0
+    report = detector.generate_report()
+    assert set(report.local_kernel_summaries) == set(report.local_gpu_section_summaries) == {"cuda:s"}
+    detector.shutdown()
+
+
 def test_another_subscriber_is_said_and_never_tried_again():
     backend = RecordedCuptiBackend(KERNELS, refuse="CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED")
     probe = CuptiProbe(backend, sample_every=1, other_profiler=lambda: False)
@@ -200,6 +229,84 @@ def test_kernels_that_a_session_between_two_entries_took_come_back_and_that_is_s
     (note,) = collected.notes
     assert "no kernel from 1 sampled entries" in note
     assert "gemm" in sample(probe, section)
+
+
+def test_a_session_before_anything_came_costs_one_window_and_that_is_said():
+    backend = RecordedCuptiBackend(KERNELS)
+    probe = CuptiProbe(backend, sample_every=1, other_profiler=lambda: False)
+    section = watched(probe)
+    backend.displace()
+    assert sample(probe, section) == []
+    with section:
+        pass
+    collected = probe.collect()
+    assert "gemm" in [row.name for row in collected.rows]
+    (note,) = collected.notes
+    assert "had none from 1 sampled entries" in note
+    assert probe.collect().notes == []
+
+
+def test_callbacks_that_could_not_be_registered_are_registered_at_the_next_sample():
+    backend = RecordedCuptiBackend(KERNELS)
+    register, backend.register = backend.register, lambda deliver: 1 / 0
+    probe = CuptiProbe(backend, sample_every=1, other_profiler=lambda: False)
+    section = watched(probe)
+    backend.register = register
+    assert "gemm" in sample(probe, section)
+
+
+def test_kernels_come_back_inside_a_section_that_stays_open():
+    backend = RecordedCuptiBackend(KERNELS)
+    probe = CuptiProbe(backend, sample_every=1, other_profiler=lambda: False)
+    outer = watched(probe, "epoch")
+    inner = Section("step", SectionClock())
+    probe.watch(inner, True)
+    with outer:
+        assert "gemm" in sample(probe, inner)
+        backend.displace()
+        backend.enabled = False
+        sample(probe, inner)
+        assert "gemm" in sample(probe, inner)
+        assert backend.enabled
+    assert not backend.enabled
+
+
+def test_two_threads_in_one_sampled_section_leave_kernels_off():
+    backend = RecordedCuptiBackend(KERNELS)
+    probe = CuptiProbe(backend, sample_every=1, other_profiler=lambda: False)
+    section = watched(probe)
+    with section:
+        other = threading.Thread(target=lambda: section.__enter__() and section.__exit__(None, None, None))
+        other.start()
+        other.join()
+        assert backend.enabled
+    assert not backend.enabled
+
+
+def test_an_entry_of_a_second_thread_does_not_end_that_of_the_first(events):
+    probe = CudaEventsProbe(events)
+    section = watched(probe)
+    with section:
+        events.now_ms += 1.0
+        other = threading.Thread(target=lambda: run(section, events, 1.0))
+        other.start()
+        other.join()
+        events.now_ms += 1.0
+    collected = probe.collect()
+    assert collected.rows[0].summary[Statistic.MAX] == pytest.approx(0.003)
+    assert collected.rows[0].summary[Statistic.NUM] == 1
+    assert collected.dropped == 1
+
+
+def test_an_event_that_cannot_be_read_costs_its_own_entry_only(events):
+    probe = CudaEventsProbe(events)
+    section = watched(probe)
+    for _ in range(3):
+        run(section, events, 1.0)
+    captured = section.timers[0].pending[1][1]
+    captured.query = lambda: 1 / 0
+    collected = probe.collect()
+    assert (collected.rows[0].summary[Statistic.NUM], collected.dropped) == (2, 1)
 
 
 def test_a_section_without_kernels_is_no_loss():

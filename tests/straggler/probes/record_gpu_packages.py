@@ -70,7 +70,7 @@ NVML_NAMES = (
 def cython_arguments(function: Any) -> list[str]:
     """Return the arguments of a compiled function, which tells them in the first line of its docstring only.
 
-    Both ways of writing them occur: ``f(intptr_t context, uint32_t stream_id)`` and ``f(context: int, stream_id: int)``.
+    Both ways of writing them occur: ``f(intptr_t context, uint32_t id)`` and ``f(context: int, id: int)``.
     """
     found = re.match(r"\w+\((.*?)\)", function.__doc__ or "")
     if found is None:

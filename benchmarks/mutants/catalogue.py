@@ -17,6 +17,7 @@ from benchmarks.mutants.catalogue_live import MUTANTS_OF_LIVE_RUNS
 from benchmarks.mutants.catalogue_nodes import MUTANTS_OF_THE_NODES
 from benchmarks.mutants.catalogue_notices import MUTANTS_OF_NOTICES
 from benchmarks.mutants.catalogue_output import MUTANTS_OF_OUTPUT
+from benchmarks.mutants.catalogue_probes import MUTANTS_OF_PROBES
 from benchmarks.mutants.catalogue_reports import MUTANTS_OF_REPORTS
 from benchmarks.mutants.catalogue_stories import MUTANTS_OF_STORIES
 from benchmarks.mutants.catalogue_verdicts import MUTANTS_OF_VERDICTS
@@ -1090,6 +1091,7 @@ MUTANTS = (
     *MUTANTS_OF_CONSOLE,
     *MUTANTS_OF_EVIDENCE,
     *MUTANTS_OF_OUTPUT,
+    *MUTANTS_OF_PROBES,
     *MUTANTS_OF_STORIES,
     *MUTANTS_OF_FIGURES,
     *MUTANTS_OF_REPORTS,

@@ -187,6 +187,27 @@ def test_a_cupti_that_keeps_failing_is_left_alone():
     assert "failed 3 times" in probe.collect().notes[0]
 
 
+def test_kernels_that_are_switched_off_inside_a_section_are_said_once_and_disabled_at_its_end():
+    backend = RecordedCuptiBackend(KERNELS)
+    probe = CuptiProbe(backend, sample_every=1, other_profiler=lambda: False)
+    section = watched(probe)
+    disabled, notes = [], []
+
+    def disable():
+        disabled.append(True)
+        raise RuntimeError("broken, too")
+
+    with section:
+        backend.flush = lambda: 1 / 0
+        backend.disable = disable
+        for _ in range(MAX_FAILURES):
+            notes += probe.collect().notes
+    notes += probe.collect().notes
+    assert disabled == [True]
+    (note,) = notes
+    assert "kernels are not measured: CUPTI failed 3 times" in note
+
+
 def test_it_keeps_still_while_torch_profiler_runs():
     backend = RecordedCuptiBackend(KERNELS)
     probe = CuptiProbe(backend, sample_every=1)

@@ -97,4 +97,6 @@ class NearMiss(NamedTuple):
     """Kind of limit: ``section step``, ``heartbeat``, ``out of section``, ``startup``."""
     limit_seconds: float
     late_seconds: float | None
-    """By how much the limit was missed, an upper bound where it is not known exactly (a duration)."""
+    """By how much the limit was missed (a duration)."""
+    is_late_at_most: bool = False
+    """That is an upper bound, since it is not known exactly."""

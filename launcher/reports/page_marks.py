@@ -12,6 +12,7 @@ from launcher.reports.page_axis import spread
 from launcher.reports.page_markup import Markup, Part, element
 from launcher.reports.page_rows import Row, is_culprit
 from launcher.reports.page_words import blamed, text_width, what_happened
+from launcher.reports.phrases import lateness_of
 
 __all__ = ["LANE", "Label", "at", "incident_marks", "lanes_of", "near_miss_marks", "top_strip"]
 
@@ -136,7 +137,7 @@ def near_miss_marks(report: Report, rows: Sequence[tuple[Row, int, int]], width:
         if (place := places.get((miss.rank, miss.node))) is not None:
             top, height = place
             x, middle = miss.at / report.seconds * width, top + height / 2
-            limit = f"limit {limit_of(miss.limit_seconds)} missed by {duration(miss.late_seconds)}"
+            limit = f"limit {limit_of(miss.limit_seconds)} missed by {lateness_of(miss)}"
             title = element("title", f"near miss of rank {miss.rank} after {duration(miss.at)}: {miss.kind}, {limit}")
             path = element("path", d=f"M0 {middle - 6:g}l6 6l-6 6l-6 -6z", class_="near-miss")
             marks.append(element("g", title, path, **at(x)))

@@ -9,7 +9,7 @@ from launcher.reports.formats import UNKNOWN, count, duration, limit_of, seconds
 from launcher.reports.model import Ledger, LedgerEntry, Limit, Report
 from launcher.reports.page_markup import Markup, Part, element
 from launcher.reports.page_words import some
-from launcher.reports.phrases import observed
+from launcher.reports.phrases import lateness_of, observed
 
 __all__ = ["ledger", "limits", "near_misses", "notes", "recommendations", "slow_ranks", "table"]
 
@@ -216,7 +216,7 @@ def near_misses(report: Report) -> Markup | None:
             miss.node,
             miss.kind,
             limit_of(miss.limit_seconds),
-            f"at most {duration(miss.late_seconds)}" if miss.late_seconds is not None else UNKNOWN,
+            lateness_of(miss),
         )
         for miss in report.near_misses
     ]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from launcher.reports.formats import count, duration, job_size, nodes_lost, restarts
-from launcher.reports.model import Incident, Limit, Report, Run
+from launcher.reports.model import Incident, Limit, NearMiss, Report, Run
 
-__all__ = ["cost_of", "observed", "outcome", "restarts_of", "size_of"]
+__all__ = ["cost_of", "lateness_of", "observed", "outcome", "restarts_of", "size_of"]
 
 
 def observed(limit: Limit) -> str:
@@ -32,6 +32,11 @@ def cost_of(incident: Incident) -> str | None:
     if incident.cost_seconds is None:
         return None
     return f"{'~' if incident.is_cost_about else ''}{duration(incident.cost_seconds)}"
+
+
+def lateness_of(miss: NearMiss) -> str:
+    """Return by how much a limit was missed."""
+    return f"{'at most ' if miss.is_late_at_most else ''}{duration(miss.late_seconds)}"
 
 
 def size_of(report: Report) -> str:

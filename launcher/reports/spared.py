@@ -20,6 +20,8 @@ class Spared(NamedTuple):
     """Of the limit."""
     limit_seconds: float
     late_seconds: float | None
+    is_at_most: bool
+    """It is an upper bound."""
     was_late: bool
 
 
@@ -30,7 +32,7 @@ def spared(misses: Iterable[Mapping[str, Any]]) -> Iterator[Spared]:
         if type(rank) is not int or limit is None:
             continue
         cause, section = str(miss.get("cause")), miss.get("section")
-        late = miss.get("late_at_most_seconds", miss.get("late_seconds"))
+        exact, most = seconds_or_none(miss.get("late_seconds")), seconds_or_none(miss.get("late_at_most_seconds"))
         generation = miss.get("generation")
         yield Spared(
             t_ns=miss["t_ns"],
@@ -38,6 +40,7 @@ def spared(misses: Iterable[Mapping[str, Any]]) -> Iterator[Spared]:
             rank=rank,
             kind=f"section {section}" if cause == "section" else cause,
             limit_seconds=limit,
-            late_seconds=seconds_or_none(late),
+            late_seconds=most if exact is None else exact,
+            is_at_most=exact is None and most is not None,
             was_late=miss.get("was_late") is not False,
         )

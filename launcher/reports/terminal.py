@@ -17,7 +17,7 @@ from launcher.reports.formats import (
     signed_share,
 )
 from launcher.reports.model import Incident, Ledger, LedgerEntry, Report, Suspect, wall_seconds
-from launcher.reports.phrases import cost_of, observed, outcome, restarts_of, size_of
+from launcher.reports.phrases import cost_of, lateness_of, observed, outcome, restarts_of, size_of
 
 __all__ = ["lines"]
 
@@ -153,7 +153,7 @@ def _near_misses(report: Report) -> Iterator[str]:
     yield ""
     yield f"CLOSE {len(missed)} verdict(s) taken back, {sum(limit.close_calls for limit in close)} at 80 % of a limit"
     for miss in missed[-_MOST_ROWS:]:
-        late = f", {duration(miss.late_seconds)} late" if miss.late_seconds is not None else ""
+        late = f", {lateness_of(miss)} late" if miss.late_seconds is not None else ""
         who = f"rank {miss.rank} on {miss.node}"
         yield f"  {duration(miss.at)} {who}: {miss.kind}, limit {limit_of(miss.limit_seconds)}{late}"
 

@@ -247,6 +247,7 @@ def near_misses(story: Story) -> tuple[NearMiss, ...]:
             kind=miss.kind,
             limit_seconds=miss.limit_seconds,
             late_seconds=miss.late_seconds,
+            is_late_at_most=miss.is_at_most,
         )
         for number, launch in enumerate(story.launches)
         for miss in launch.spared

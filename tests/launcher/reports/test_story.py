@@ -10,6 +10,7 @@ import pytest
 from launcher.reports.build import make_report
 from launcher.reports.folders import NoRunError, run_folders
 from launcher.reports.model import CATEGORIES, DOWN, IDLE, SECTION, STARTING, STOPPING, Report
+from launcher.reports.page import page
 from launcher.reports.terminal import lines as text_of
 from tests.launcher.reports.invented_runs import EPOCH, Failure, InventedRun, invent_run
 
@@ -85,6 +86,19 @@ def test_near_misses_are_told_with_their_limit(tmp_path: Path) -> None:
     report = reported(invent_run(tmp_path, near_misses=2))
     assert [(miss.rank, miss.limit_seconds, miss.late_seconds) for miss in report.near_misses] == [(1, 30.0, 0.004)] * 2
     assert sum(limit.near_misses for limit in report.limits) == 2
+
+
+def test_an_upper_bound_of_how_late_a_rank_was_is_told_as_one(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, near_misses=2)
+    path = run.folders[0] / "events.jsonl"
+    path.write_text(path.read_text().replace('"late_seconds": 0.004', '"late_seconds": null', 1))
+    report = reported(run)
+    assert [(miss.late_seconds, miss.is_late_at_most) for miss in report.near_misses] == [(0.004, True), (0.004, False)]
+    told = [line for line in text_of(report, 100) if "limit 30 s" in line and line.endswith("late")]
+    assert [line.partition("limit 30 s, ")[2] for line in told] == ["at most 4.0 ms late", "4.0 ms late"]
+    shown = page(report)
+    assert shown.count(">at most 4.0 ms<") == 1
+    assert shown.count("missed by at most 4.0 ms") == 1
 
 
 def test_two_jobs_at_the_same_time_are_refused(tmp_path: Path) -> None:

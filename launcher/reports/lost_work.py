@@ -258,11 +258,18 @@ def kept_steps(story: Story, found: Sequence[Loss]) -> int | None:
 
 
 def _kept_interval(generation: JobGeneration, successor: JobGeneration | None) -> Interval | None:
-    """Return what a generation has done; of one whose last lines are missing, up to where the next one went on."""
+    """Return what a generation has done and the next one had not to do again.
+
+    That may be one step more than all ranks have done to the end: one may have been killed at the end of a step whose
+    save it need not wait for. Where last lines are missing, it is what the next one went on from.
+    """
     own = _interval(generation)
-    if own is None or successor is None or successor.first_iteration is None or not generation.is_silent:
+    if own is None or successor is None or successor.first_iteration is None:
         return own
-    return own[0], max(own[1], successor.first_iteration - 1)
+    done = [life.done for member in generation.members for life in member.lives.values() if life.done is not None]
+    went_on_from = successor.first_iteration - 1
+    is_one_more = went_on_from == own[1] + 1 and went_on_from <= max(done, default=0)
+    return own[0], max(own[1], went_on_from) if generation.is_silent or is_one_more else own[1]
 
 
 def _after_a_save(story: Story) -> int:

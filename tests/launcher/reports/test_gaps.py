@@ -354,7 +354,7 @@ def test_absurd_numbers_are_damage(tmp_path: Path) -> None:
             line |= {"pids": 7, "condemned": True, "culprits": {"1": {}}}
         if line["event"] == "began":
             line["configuration"]["safety_factor"] = float("inf")
-        absurd = {"near_miss": "late_at_most_seconds", "backing_off": "seconds", "began": "process_began_ns"}
+        absurd = {"near_miss": "late_seconds", "backing_off": "seconds", "began": "process_began_ns"}
         return {**line, absurd[line["event"]]: huge} if line["event"] in absurd else line
 
     rewritten(run.folders[0] / "figures.jsonl", figures)
@@ -362,7 +362,7 @@ def test_absurd_numbers_are_damage(tmp_path: Path) -> None:
     report = reported(run)
     page(report)
     assert any("a damaged line of figures is left out" in note for note in report.notes)
-    assert [miss.late_seconds for miss in report.near_misses] == [None]
+    assert [(miss.late_seconds, miss.is_late_at_most) for miss in report.near_misses] == [(0.004, True)]
 
 
 # ---- files that were removed in mid-run ------------------------------------------------------------------

@@ -344,6 +344,22 @@ def with_an_early_rank(run: InventedRun, done: int) -> None:
     write_lines(figures, lines)
 
 
+def test_a_step_that_the_next_generation_has_gone_on_from_was_kept(tmp_path: Path) -> None:
+    """A rank was killed at its very end; the others have done it, and saved."""
+    run = invent_run(tmp_path, failures=[Failure(40, 1)], steps=60, lines=400)
+    truth = reported(run).ledger
+    path = run.folders[0] / "figures.jsonl"
+    lines = lines_of(path)
+    saved = run.lives[1].resumed_from
+    assert saved is not None
+    for line in lines:
+        facts = line["ranks"].get("1")
+        if line["generation"] == 0 and facts is not None and (facts["done"] or 0) >= saved - 1:
+            facts |= {"done": saved - 2, "iteration": saved - 1}
+    write_lines(path, lines)
+    assert (truth.steps, reported(run).ledger.steps) == (60, 60)
+
+
 @pytest.mark.parametrize("ended_ns", [None, 1, 1 << 62])
 def test_what_a_rank_has_not_done_that_had_ended_well_was_done(tmp_path: Path, ended_ns: int | None) -> None:
     run = invent_run(tmp_path, failures=[Failure(45, 0)], steps=60)

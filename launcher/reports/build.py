@@ -147,8 +147,9 @@ def _run(story: Story, number: int) -> Run:
     may_run = any(launch.is_guessed for launch in launches) and not is_running
     silent = [index for index in indices if not (story.launches[index].ended_ns or story.launches[index].is_running)]
     lost = silent if len(silent) < len(indices) else []  # nobody was lost where nobody has gone on
-    worst = max(
-        (story.launches[index] for index in indices if index not in lost),
+    last = {member.launch for each in generations[-1:] for member in each.members} - {*lost}
+    worst = max(  # how a node has ended without which the others went on is not how the run has
+        (story.launches[index] for index in last or {*indices} - {*lost}),
         key=lambda launch: (launch.exit_code or 0, launch.outcome not in (None, "succeeded")),
     )
     nodes = len({story.node_of[index] for index in own})

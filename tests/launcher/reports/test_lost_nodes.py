@@ -223,3 +223,18 @@ def test_a_page_says_which_length_is_which(tmp_path: Path) -> None:
     shown = page(report)
     assert f"<dt>lasted, mean of the ranks</dt><dd>{duration(run.seconds - 0.4)}" in shown
     assert f", {duration(run.seconds)} from the first launcher&#x27;s begin to the last one&#x27;s end." in shown
+
+
+def test_how_a_node_has_ended_that_has_left_is_not_how_the_run_has(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, ranks=3, nodes=3, failures=[Failure(17, 0)], steps=30, own_folders=True)
+    for path in run.folders[2].glob("*.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        kept = [line for line in lines if line.get("generation") != 1 or line["event"] == "ended"]
+        for line in kept:
+            if line["event"] == "ended":
+                stopped_ns = max(each["t_ns"] for each in kept if each is not line)
+                line |= {"outcome": "ended by SIGTERM", "generation": 0, "t_ns": stopped_ns + 10**8}
+        path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    for folders in (run.folders, run.folders[::-1]):
+        (told,) = make_report([str(folder) for folder in folders]).runs
+        assert (told.outcome, told.exit_code, told.nodes) == ("succeeded", 0, 3)

@@ -19,6 +19,8 @@ from straggler.reporting.report_records import FORMAT, VERSION, check_record
 __all__ = ["find_logs", "slow_ranks"]
 
 _OTHERS = ("events", "figures")
+_SKEW_SECONDS = 1.0
+"""By how much the clock of the machine that made a report may differ."""
 _RANKS = 1 << 31
 """No rank has a number as high as that."""
 
@@ -41,13 +43,14 @@ def _holds_reports(path: str) -> bool:
         return False
 
 
-def slow_ranks(paths: Sequence[str], epoch: float, notes: list[str]) -> tuple[SlowRank, ...]:
+def slow_ranks(paths: Sequence[str], epoch: float, seconds: float, notes: list[str]) -> tuple[SlowRank, ...]:
     """Return the ranks that some reports call slow, the slowest first.
 
     Args:
-        paths: Logs of reports.
+        paths: Logs of reports; other runs may have written into them, too.
         epoch: Seconds since 1970 when the story begins.
-        notes: Gets what could not be read.
+        seconds: How long it took.
+        notes: Gets what could not be read, and what is left out.
     """
     found: list[SlowRank] = []
     for path in paths:
@@ -59,8 +62,19 @@ def slow_ranks(paths: Sequence[str], epoch: float, notes: list[str]) -> tuple[Sl
         if not reports:
             notes.append(f"{path} holds no report of the straggler detector of version {VERSION}")
             continue
-        found += _of_log(path, reports, epoch)
+        own = [report for report in reports if _is_between(report, epoch, epoch + seconds)]
+        if left := len(reports) - len(own):
+            notes.append(
+                f"{path}: {left} of {len(reports)} report(s) are of another time, as of another run that has written "
+                "into it, and are left out"
+            )
+        found += _of_log(path, own, epoch)
     return tuple(sorted(found, key=lambda rank: -rank.slowdown))
+
+
+def _is_between(report: Mapping[str, Any], began: float, ended: float) -> bool:
+    at = seconds_or_none(report.get("time"))
+    return at is None or began - _SKEW_SECONDS <= at <= ended + _SKEW_SECONDS
 
 
 def _reports(path: str) -> Iterator[dict[str, Any]]:

@@ -98,7 +98,7 @@ def test_a_monitor_speaks_in_the_form_and_from_the_level_that_was_asked_for(laun
 
 
 def test_lines_for_people_say_every_thing_once(launch: Callable[..., Any]) -> None:
-    """No line comes twice but those about the culprit, which the last words repeat, with why where it is not certain."""
+    """No line comes twice but those about the culprit; the last words repeat why, too, where that is not certain."""
     job = launch(
         "loop.py",
         options=["--max-restarts", 0],

@@ -23,7 +23,7 @@ from launcher.reports.terminal import lines as text_of
 from launcher.top import snapshot
 from launcher.top.header import Headers
 from launcher.top.rows import all_rows
-from tests.launcher.reports.invented_runs import Failure, InventedRun, invent_run
+from tests.launcher.reports.invented_runs import EPOCH, Failure, InventedRun, invent_run
 
 WRONG: tuple[Any, ...] = (
     *(None, True, 0, -1, 7, -0.5, 1e300, 1 << 63, 10**400, float("nan"), float("inf")),
@@ -34,7 +34,13 @@ STRAGGLER_LOG = "straggler.jsonl"
 
 def straggler_report(**verdict: Any) -> dict[str, Any]:
     slow = {"rank": 1, "state": "SLOW", "slowdown": 0.2, "node": "node0", "section": "step", "because": "it is slow"}
-    return {"format": "straggler-report", "version": 1, "time": 1.7e9, "ranks": [1000], "verdicts": [slow | verdict]}
+    return {
+        "format": "straggler-report",
+        "version": 1,
+        "time": EPOCH + 5.0,
+        "ranks": [1000],
+        "verdicts": [slow | verdict],
+    }
 
 
 @pytest.fixture(scope="module")

@@ -131,6 +131,20 @@ def test_slow_ranks_come_from_the_reports_of_the_straggler_detector(tmp_path: Pa
     assert found.source == str(log)
 
 
+def test_reports_of_another_run_in_one_log_name_no_rank_of_this_one(tmp_path: Path) -> None:
+    """As where the log's path is the same in every run: it is appended to."""
+    run = invent_run(tmp_path)
+    slow = {"rank": 1, "node": "node0", "state": "SLOW", "slowdown": 0.21, "section": "forward", "because": "hot"}
+    report = {"format": "straggler-report", "version": 1}
+    before = [report | {"time": EPOCH - 60.0 * n, "verdicts": [slow]} for n in (2, 1)]
+    own = [report | {"time": EPOCH + 60.0 * n, "verdicts": []} for n in range(3)]
+    log = run.folders[0] / "reports.jsonl"
+    log.write_text("".join(json.dumps(each) + "\n" for each in (*before, *own)))
+    told = reported(run)
+    assert told.slow_ranks == ()
+    assert any("2 of 5 report(s) are of another time" in note for note in told.notes)
+
+
 # ---- what a path stands for -------------------------------------------------------------------------------
 
 

@@ -215,7 +215,7 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report leaves out what a launcher that was killed has not written, and another run went on from",
         _LOST,
-        "    return own[0], max(own[1], successor.first_iteration - 1)\n",
+        "    if own is None or successor is None or successor.first_iteration is None:\n        return own\n",
         "    return own\n",
         _GAPS,
     ),
@@ -547,6 +547,34 @@ MUTANTS_OF_REPORTS = (
         "return not any(self.launches[n].ended_ns is not None or self.launches[n].is_running for n in self.runs[run])",
         "return False",
         _MISSING,
+    ),
+    Mutant(
+        "slow ranks of another run that has written into the same log count",
+        "launcher/reports/slow_ranks.py",
+        "if _is_between(report, epoch, epoch + seconds)]",
+        "]",
+        _STORY,
+    ),
+    Mutant(
+        "how a node has ended that has left is how the run has",
+        "launcher/reports/build.py",
+        "for index in last or {*indices} - {*lost}),",
+        "for index in {*indices} - {*lost}),",
+        _NODES,
+    ),
+    Mutant(
+        "an upper bound of how late a rank was is exact",
+        "launcher/reports/spared.py",
+        "is_at_most=exact is None and most is not None",
+        "is_at_most=False",
+        _STORY,
+    ),
+    Mutant(
+        "a step that the next generation has gone on from is not kept",
+        _LOST,
+        "if generation.is_silent or is_one_more else own[1]",
+        "if generation.is_silent else own[1]",
+        _LEDGER,
     ),
     Mutant(
         "what a failure cost has no mark in JSON where it rests on something that is missing",

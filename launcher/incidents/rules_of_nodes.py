@@ -113,7 +113,8 @@ def beside_outside(named: JobAttribution, sure: Failures, everybody: Sequence[Ev
     """
     if named.why.startswith(LIKELY) or not all(e.has_raised for each in sure for e in named_by(*each)):
         return named
-    outside = [e for e in everybody if e.exit_code is None and e.error is None and e.waits is False and not e.is_lively]
+    living = [e for e in everybody if e.exit_code is None and e.error is None and not e.waits and not e.is_lively]
+    outside = [e for e in living if e.waits is False or e.sleeps_apart]
     if not outside:
         return named
     who = f"rank {', '.join(str(e.local_rank) for e in outside)}"

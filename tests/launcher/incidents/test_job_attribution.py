@@ -257,7 +257,9 @@ def test_an_exception_is_no_fact_where_a_rank_of_another_node_may_have_failed_be
     assert found.why == (
         "likely: raised ValueError; not certain, since rank 2 stands outside any collective, and may have failed before"
     )
-    for innocent in ({**OUTSIDE, "is_lively": True}, WAITS, {**OUTSIDE, **LOST}):
+    asleep = {"kernel_wait": "hrtimer_nanosleep"}
+    assert attribute_job([raised, account("b", (2, asleep))]).why == found.why
+    for innocent in ({**OUTSIDE, "is_lively": True}, WAITS, {**OUTSIDE, **LOST}, {**WAITS, **asleep}, {}):
         assert not attribute_job([raised, account("b", (2, innocent))]).why.startswith("likely")
     died = account("a", (0, {"exit_code": -9, "ended_ns": 60}), kind="failure")
     assert attribute_job([died, account("b", (2, OUTSIDE))]).why == "killed by SIGKILL"

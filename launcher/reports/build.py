@@ -49,12 +49,13 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
     if not launches:
         whys = f" ({'; '.join(each.why for each in unread)})" if unread else ""
         raise NoRunError("; ".join(notes) or f"no events can be read in {', '.join(folders)}{whys}")
-    lives = read_lives(launches, _least_seconds(launches), notes)
+    lacking = set[int]()
+    lives = read_lives(launches, _least_seconds(launches), notes, lacking)
     last_ns: dict[int, int] = {}
     for (number, _), ranks in lives.items():
         last_ns[number] = max([last_ns.get(number, 0), *(life.last_ns for life in ranks.values())])
     went_back = {number for (number, _), ranks in lives.items() if any(life.went_back for life in ranks.values())}
-    launches = with_last_lines(launches, last_ns, went_back)
+    launches = with_last_lines(launches, last_ns, went_back, lacking)
     evidence = read_evidence(folders, notes)
     launches = with_found(launches, lives, evidence, notes)
     story = with_gaps(put_together(launches, lives, evidence))

@@ -88,6 +88,8 @@ class Launch(NamedTuple):
     failures: int | None
     file: str
     """The first of its files of events, or of figures where none of events is left."""
+    lacks_figures: bool = False
+    """Lines of its figures could not be written, or are left out."""
 
     @property
     def has_events(self) -> bool:
@@ -256,7 +258,10 @@ def _may_run(file: EventFile, run_folder: str | None) -> bool | None:
 
 
 def with_last_lines(
-    launches: Sequence[Launch], last_ns: Mapping[int, int], went_back: Collection[int] = ()
+    launches: Sequence[Launch],
+    last_ns: Mapping[int, int],
+    went_back: Collection[int] = (),
+    lacking: Collection[int] = (),
 ) -> list[Launch]:
     """Return launches that know when they have written last, of what kind ever, and whether they are running.
 
@@ -264,6 +269,7 @@ def with_last_lines(
         launches: As they were read.
         last_ns: By index, when the last line of figures was written.
         went_back: Indices of those whose figures tell that iterations do not count on.
+        lacking: Indices of those of whose figures lines are missing.
     """
     known = []
     for number, launch in enumerate(launches):
@@ -273,5 +279,6 @@ def with_last_lines(
         writes = launch.ended_ns is None and time.time() - launch.at(last) < due_seconds
         is_running = launch.is_running if launch.may_run is not None else writes
         has_gone_back = launch.went_back or number in went_back
-        known.append(launch._replace(last_ns=last, is_running=is_running, went_back=has_gone_back))
+        launch = launch._replace(last_ns=last, is_running=is_running, went_back=has_gone_back)
+        known.append(launch._replace(lacks_figures=number in lacking))
     return known

@@ -82,6 +82,8 @@ class Limit(NamedTuple):
     is_known: bool = True
     """Whether it is known which limit is in force, or that none is: a rank that has opened a section for the first time
     tells of its limit some lines later."""
+    is_about: bool = False
+    """Figures are missing: there may have been longer durations, and more, than were observed."""
 
     @property
     def are_maxima(self) -> bool:
@@ -177,3 +179,5 @@ class Recommendation(NamedTuple):
     low: float | None
     high: float | None
     """Between which the value lies by what is known (95 %), in :attr:`unit`; None for unbounded."""
+    is_about: bool = False
+    """Something is missing of what it rests on, which the text says."""

@@ -11,6 +11,7 @@ from launcher.reports.completeness import failures_told
 from launcher.reports.folders import NoRunError
 from launcher.reports.formats import duration, rank_list
 from launcher.reports.lost_work import Kept, Loss, hides_its_begin
+from launcher.reports.missing_figures import of_what_was_observed
 from launcher.reports.places import Entry
 from launcher.reports.story import JobGeneration, Story, end_ns
 from resilience_core.system.clock import NS_PER_SECOND
@@ -52,6 +53,7 @@ def notes(story: Story, found: Sequence[Loss], entries: Sequence[Entry]) -> Iter
     yield from _of_launches(story)
     yield from _of_incidents(story)
     yield from _of_figures(story)
+    yield from of_what_was_observed(story)
     yield from _of_losses(story, found)
     yield from _of_estimates(story, found, entries)
 

@@ -88,7 +88,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("incidents", f"{'~' if report.is_end_about else ''}{count(len(report.incidents))}"),
     ]
     if report.near_misses:
-        facts.append(("near misses", count(len(report.near_misses))))
+        facts.append(("near misses", f"{'~' if report.is_end_about else ''}{count(len(report.near_misses))}"))
     if last is not None and last.why:
         facts.append(("ended because", last.why))
     facts.append(("report made", report.made_at.replace("T", " ")[:19]))

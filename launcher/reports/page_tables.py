@@ -152,17 +152,18 @@ def limits(report: Report) -> Markup:
 
 
 def _limit(limit: Limit) -> Markup:
+    about = "~" if limit.is_about else ""
     badges = [
         element("span", text, class_="badge close")
         for text in (
-            some(limit.close_calls, "close call", "close calls"),
+            limit.close_calls and about + some(limit.close_calls, "close call", "close calls"),
             some(limit.near_misses, "near miss", "near misses"),
         )
         if text
     ]
-    longest = duration(limit.longest) if limit.longest is not None else "none has ended by itself yet"
+    longest = about + duration(limit.longest) if limit.longest is not None else "none has ended by itself yet"
     by = f" (rank {limit.longest_rank})" if limit.longest_rank is not None else ""
-    room = f"{signed_share(limit.room)} room" if limit.room is not None else "room unknown"
+    room = f"{about}{signed_share(limit.room)} room" if limit.room is not None else "room unknown"
     return element(
         "div",
         element("div", element("strong", limit.kind, class_="foreign"), badges, class_="limit-name"),
@@ -170,7 +171,7 @@ def _limit(limit: Limit) -> Markup:
         element("div", room, class_="limit-room close-text" if limit.is_close else "limit-room"),
         element(
             "div",
-            f"longest {longest}{by}, typical {duration(limit.typical)}, {observed(limit)} observed; ",
+            f"longest {longest}{by}, typical {about}{duration(limit.typical)}, {observed(limit)} observed; ",
             f"limit {_limit_seconds(limit)}{f' ({limit.source})' if limit.source else ''}; ",
             element("code", limit.option),
             class_="limit-facts soft",
@@ -255,8 +256,8 @@ def recommendations(report: Report) -> Markup | None:
             element("strong", each.about, class_="foreign") if samples[each.about] else None,
             element("p", each.text),
             element("p", element("code", each.option), class_="option") if each.option else None,
-            element("p", f"from {some(each.samples, 'observation', 'observations') or 'no observation'}",
-                    class_="soft"),
+            element("p", f"from {'~' if each.is_about and each.samples else ''}"
+                    f"{some(each.samples, 'observation', 'observations') or 'no observation'}", class_="soft"),
         )
         for each in report.recommendations
     ]  # fmt: skip

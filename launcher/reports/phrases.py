@@ -10,7 +10,7 @@ __all__ = ["cost_of", "lateness_of", "observed", "outcome", "restarts_of", "size
 
 def observed(limit: Limit) -> str:
     """Return from how many durations the longest is."""
-    return f"{count(limit.samples)}{' maxima' if limit.are_maxima else ''}"
+    return f"{'~' if limit.is_about else ''}{count(limit.samples)}{' maxima' if limit.are_maxima else ''}"
 
 
 def outcome(run: Run) -> str:

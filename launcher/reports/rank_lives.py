@@ -191,7 +191,7 @@ class RankLife:
 
 
 def read_lives(
-    launches: Sequence[Launch], least_seconds: float, notes: list[str]
+    launches: Sequence[Launch], least_seconds: float, notes: list[str], lacking: set[int]
 ) -> dict[tuple[int, int], dict[int, RankLife]]:
     """Return what ranks have done, by launch (its index) and generation, then by rank.
 
@@ -199,6 +199,7 @@ def read_lives(
         launches: All of them.
         least_seconds: How far apart samples are at least.
         notes: Gets what could not be read.
+        lacking: Gets the indices of launches of whose figures lines are missing.
 
     Raises:
         OSError: A folder cannot be read.
@@ -212,12 +213,15 @@ def read_lives(
                 file = read_event_file(path, left_out.append)
             except (OSError, UnknownVersionError) as error:
                 notes.append(f"{path} is left out, and what its ranks did is not known: {error}")
+                lacking.update(own)
                 continue
             note_left_out(path, left_out, notes)
             if file is None:
+                lacking.update(own if left_out else ())
                 continue
             if (index := _launch_of(file, launches, own)) is None:
                 notes.append(f"{path} is left out: no launcher that has left its events there has written it")
+                lacking.update(own)
                 continue
             if lost := sum(_lost_lines(file)):
                 notes.append(
@@ -227,6 +231,8 @@ def read_lives(
             for line in figures_in(file, damaged.append):
                 _add(lives.setdefault((index, line.generation), {}), line, int(least_seconds * 1e9))
             note_left_out(path, damaged, notes)
+            if lost or left_out or damaged:
+                lacking.add(index)
     return lives
 
 

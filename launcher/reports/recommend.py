@@ -17,6 +17,7 @@ from typing import NamedTuple
 from launcher.reports.formats import duration, signed_share
 from launcher.reports.launches import SAFETY_FACTOR, THIN_EVIDENCE_FLOOR
 from launcher.reports.ledger import last_sign_ns
+from launcher.reports.missing_figures import lacks_figures
 from launcher.reports.model import Ledger, Limit, Recommendation
 from launcher.reports.story import JobGeneration, Member, Story
 from resilience_core.protocol.figures import CHECKPOINTING
@@ -33,6 +34,7 @@ _THIN_SECONDS = 3600.0
 """From fewer durations or less time than these, and where only the longest of each rank is known, no limit below the
 configured ``thin_evidence_floor`` is recommended; limits that are learned in the job keep to the same."""
 _LEAST_LIMIT_SECONDS = 1.0
+_UNSEEN = " Figures are missing: longer durations than that may have ended by themselves."
 
 
 _FEWEST_FAILURES = 3
@@ -49,14 +51,16 @@ class _Saves(NamedTuple):
     number: int
     steps: int | None
     """Between two, the median; None where that is not known."""
+    about: str
+    """A ``~`` where figures are missing: there may have been more."""
 
     @property
     def measured(self) -> str:
         """What the recommendation rests on."""
-        took = duration(self.took_seconds)
+        about, took = self.about, f"{self.about}{duration(self.took_seconds)}"
         if self.took_seconds - self.seconds < 0.01 * self.took_seconds:
-            return f"{self.number} save(s) that took {took} each"
-        return f"{self.number} save(s) that held up the steps for {duration(self.seconds)} of {took} each"
+            return f"{about}{self.number} save(s) that took {took} each"
+        return f"{about}{self.number} save(s) that held up the steps for {about}{duration(self.seconds)} of {took} each"
 
     def at_least(self, interval: float) -> float:
         """Return an interval in which one that goes on beside the steps is complete before the next one begins."""
@@ -125,32 +129,36 @@ def _interval(story: Story, ledger: Ledger) -> Recommendation | None:
     about = "~" if story.runs_about or story.lacks or lacks_end else ""
     low, high = poisson_interval(failures)
     step = ledger.step_seconds
-    now = f" Now it is every {saves.steps} steps." if saves.steps is not None else ""
+    now = f" Now it is every {saves.about}{saves.steps} steps." if saves.steps is not None else ""
+    took_in, is_about = f"{saves.about}{duration(ran)}", bool(about or saves.about)
     if saves.number < _FEWEST_SAVES or ran < _FEWEST_SECONDS:
         text = (
-            f"How often to save cannot be told from so little: {saves.number} save(s) and {about}{failures} failure(s) "
-            f"in {duration(ran)}. It takes {_FEWEST_SAVES} saves in {duration(_FEWEST_SECONDS)} at least.{now}"
+            f"How often to save cannot be told from so little: {saves.about}{saves.number} save(s) and "
+            f"{about}{failures} failure(s) in {took_in}. It takes {_FEWEST_SAVES} saves in {duration(_FEWEST_SECONDS)} "
+            f"at least.{now}"
         )
-        return Recommendation("checkpoint interval", text, None, None, "s", failures, None, None)
+        return Recommendation("checkpoint interval", text, None, None, "s", failures, None, None, is_about)
     if saves.seconds <= 0:
         text = (
-            f"Save as often as one is complete, every {duration(saves.took_seconds)}"
+            f"Save as often as one is complete, every {saves.about}{duration(saves.took_seconds)}"
             f"{_steps(saves.took_seconds, step)}: in {saves.measured}, steps went on all the time; whether they took "
             f"longer is not known.{now}"
         )
-        return Recommendation("checkpoint interval", text, None, None, "s", failures, saves.took_seconds, None)
+        return Recommendation(
+            "checkpoint interval", text, None, None, "s", failures, saves.took_seconds, None, is_about
+        )
     least = saves.at_least(daly(saves.seconds, ran / high))
     if not failures:
         known = "is known of" if about else "was seen"
         text = (
-            f"Save no more often than every {duration(least)}{_steps(least, step)}: in {duration(ran)} no failure "
+            f"Save no more often than every {duration(least)}{_steps(least, step)}: in {took_in} no failure "
             f"{known}, so there are at least {duration(ran / high)} between two (95 %), from {saves.measured}. How "
             f"much longer the interval may be, only failures can tell.{now}"
         )
-        return Recommendation("checkpoint interval", text, None, None, "s", 0, least, None)
+        return Recommendation("checkpoint interval", text, None, None, "s", 0, least, None, is_about)
     between, most = ran / failures, saves.at_least(daly(saves.seconds, ran / low))
     rests = (
-        f"It rests on {about}{failures} failure(s) in {duration(ran)}, so {duration(between)} between two (95 %: "
+        f"It rests on {about}{failures} failure(s) in {took_in}, so {duration(between)} between two (95 %: "
         f"{duration(ran / high)} to {duration(ran / low)}), and on {saves.measured}."
     )
     if failures < _FEWEST_FAILURES:
@@ -158,7 +166,7 @@ def _interval(story: Story, ledger: Ledger) -> Recommendation | None:
             f"Save at intervals of {duration(least)}{_steps(least, step)} to {duration(most)}{_steps(most, step)}. "
             f"{rests} For one value it takes {_FEWEST_FAILURES} failures.{now}"
         )
-        return Recommendation("checkpoint interval", text, None, None, "s", failures, least, most)
+        return Recommendation("checkpoint interval", text, None, None, "s", failures, least, most, is_about)
     by_formula = daly(saves.seconds, between)
     best = saves.at_least(by_formula)
     by = f"Daly; Young: {duration(young(saves.seconds, between))}"
@@ -168,7 +176,7 @@ def _interval(story: Story, ledger: Ledger) -> Recommendation | None:
         f"Save every {duration(best)}{_steps(best, step)} ({by}). "
         f"{rests} With that uncertainty, anything from {duration(least)} to {duration(most)} may be best.{now}"
     )
-    return Recommendation("checkpoint interval", text, None, best, "s", failures, least, most)
+    return Recommendation("checkpoint interval", text, None, best, "s", failures, least, most, is_about)
 
 
 def _is_unwanted(generation: JobGeneration) -> bool:
@@ -203,7 +211,8 @@ def _saves(story: Story) -> _Saves | None:
     if not count:
         return None
     steps = int(statistics.median(apart)) if apart else None
-    return _Saves(held_ns / count / NS_PER_SECOND, took_ns / count / NS_PER_SECOND, count, steps)
+    about = "~" if lacks_figures(story) else ""
+    return _Saves(held_ns / count / NS_PER_SECOND, took_ns / count / NS_PER_SECOND, count, steps, about)
 
 
 def _ran_seconds(story: Story) -> float:
@@ -239,13 +248,15 @@ def _limits(limits: Sequence[Limit], factor: float, floor: float, ran_seconds: f
         if (what := _what_to_do(limit, value)) is None:
             continue
         of_what = "maxima, one for each rank and generation" if limit.are_maxima else "sample(s)"
+        about = "~" if limit.is_about else ""
         text = (
-            f"{what} From {limit.samples:,} {of_what}, the longest of which took {duration(limit.longest)} "
-            f"(rank {limit.longest_rank}), times a safety factor of {factor:g}"
+            f"{what} From {about}{limit.samples:,} {of_what}, the longest of which took "
+            f"{about}{duration(limit.longest)} (rank {limit.longest_rank}), times a safety factor of {factor:g}"
             f"{f', and no less than {least:g} s from so little' if value == least and is_thin else ''}."
+            f"{_UNSEEN if limit.is_about else ''}"
         )
         option = limit.option.replace("SECONDS", f"{value:g}")
-        yield Recommendation("limit", text, option, value, "s", limit.samples, limit.longest, None)
+        yield Recommendation("limit", text, option, value, "s", limit.samples, limit.longest, None, limit.is_about)
 
 
 def _what_to_do(limit: Limit, value: float) -> str | None:
@@ -254,9 +265,12 @@ def _what_to_do(limit: Limit, value: float) -> str | None:
         has_none = limit.is_known and section_name(limit.kind) is not None
         return f"Set a limit for {limit.kind}, which has none: {value:g} s." if has_none else None
     change = f"the limit of {limit.kind} from {limit.seconds:g} s ({limit.source}) to {value:g} s"
+    about = "~" if limit.is_about else ""
     if limit.is_close:
-        close = f", and {limit.close_calls} took 80 % of it or more" if limit.close_calls else ""
-        return f"Raise {change}: {signed_share(limit.room)} room is left{close}." if value > limit.seconds else None
+        close = f", and {about}{limit.close_calls} took 80 % of it or more" if limit.close_calls else ""
+        return (
+            f"Raise {change}: {about}{signed_share(limit.room)} room is left{close}." if value > limit.seconds else None
+        )
     is_long = limit.longest is not None and limit.seconds > max(_MUCH_ROOM * limit.longest, value)
     if is_long and limit.samples >= _FEWEST_SAMPLES and limit.source != LEARNED:
         return f"Lower {change}: a hang would be found {duration(limit.seconds - value)} earlier."

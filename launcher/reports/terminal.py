@@ -151,7 +151,10 @@ def _near_misses(report: Report) -> Iterator[str]:
     if not missed and not close:
         return
     yield ""
-    yield f"CLOSE {len(missed)} verdict(s) taken back, {sum(limit.close_calls for limit in close)} at 80 % of a limit"
+    calls = (
+        f"{'~' if any(limit.is_about for limit in report.limits) else ''}{sum(limit.close_calls for limit in close)}"
+    )
+    yield f"CLOSE {'~' if report.is_end_about else ''}{len(missed)} verdict(s) taken back, {calls} at 80 % of a limit"
     for miss in missed[-_MOST_ROWS:]:
         late = f", {lateness_of(miss)} late" if miss.late_seconds is not None else ""
         who = f"rank {miss.rank} on {miss.node}"
@@ -167,9 +170,10 @@ def _limits(report: Report) -> Iterator[str]:
     yield ""
     yield f"{'LIMITS':<{names + 2}}  {'limit':>8}  {'longest':>8}  {'observed':>9}  {'room':>6}"
     for limit in rows:
-        row = f"  {limit.kind:<{names}}  {limit_of(limit.seconds):>8}  {duration(limit.longest):>8}"
+        about = "~" if limit.is_about else ""
+        row = f"  {limit.kind:<{names}}  {limit_of(limit.seconds):>8}  {about + duration(limit.longest):>8}"
         short = "  short" if limit.is_close else ""
-        yield f"{row}  {observed(limit):>9}  {signed_share(limit.room):>6}{short}"
+        yield f"{row}  {observed(limit):>9}  {about + signed_share(limit.room):>6}{short}"
 
 
 def _slow_ranks(report: Report) -> Iterator[str]:

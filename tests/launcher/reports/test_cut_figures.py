@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -59,7 +60,19 @@ def assert_what_is_exact_is_true(report: Report, truth: Report, where: str) -> N
     if not ledger.is_count_about:
         assert ledger.steps in (None, truth.ledger.steps), where
         assert ledger.repeated in (None, truth.ledger.repeated), where
+    observed = {limit.kind: limit for limit in truth.limits}
+    for limit in report.limits:
+        if not limit.is_about:
+            assert limit == observed[limit.kind], where
+    assert saves_of(report) in ("~", saves_of(truth)), where
     assert len(report.notes) > len(truth.notes), where
+
+
+def saves_of(report: Report) -> str:
+    """Return how many saves a recommendation rests on; ``~`` where that is about right only, or nothing is said."""
+    texts = (each.text for each in report.recommendations if each.about == "checkpoint interval")
+    shown = next((found[1] for text in texts if (found := re.search(r"(\S+) save\(s\)", text))), "~")
+    return "~" if shown.startswith("~") else shown
 
 
 @pytest.mark.parametrize("how", HOW)

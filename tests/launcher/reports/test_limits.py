@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launcher.reports.as_json import as_json
 from launcher.reports.build import make_report
+from launcher.reports.formats import duration, signed_share
 from launcher.reports.model import Limit
 from launcher.reports.page import page
 from launcher.reports.phrases import observed
+from launcher.reports.terminal import lines as text_of
 from tests.launcher.reports.invented_runs import Failure, InventedRun, invent_run
 
 LONG_NS = 2_800_000_000
@@ -117,6 +121,47 @@ def test_a_limit_is_recommended_where_a_full_line_tells_of_none(tmp_path: Path) 
 
     assert limit(run, "section checkpointing").is_known
     assert ["Set a limit for section checkpointing" in text for text in recommended_limits(run)] == [True]
+
+
+def without_figures_of(folder: Path, generation: int, how: str) -> None:
+    """Take the lines of a generation away, or damage one of them."""
+    path = folder / "figures.jsonl"
+    first, *lines = path.read_text().splitlines()
+    kept = [line for line in lines if json.loads(line)["generation"] != generation or how]
+    kept[0] = json.dumps(json.loads(first) | json.loads(kept[0]))  # the first line says who has written the file
+    if how:
+        number = next(n for n, line in enumerate(kept) if json.loads(line)["generation"] == generation)
+        kept[number + 2] = how
+    path.write_text("".join(f"{line}\n" for line in kept))
+
+
+@pytest.mark.parametrize("how", ["", "damaged", '{"event": "lost", "t_ns": 1, "lines": 1}'])
+def test_where_figures_are_missing_what_was_observed_is_about_right_only(tmp_path: Path, how: str) -> None:
+    """The longest step, which has come close to its limit, is among the lines that are missing."""
+    run = invent_run(tmp_path, failures=4, slow_iteration=5)
+    folder = str(run.folders[0])
+    whole = make_report([folder])
+    assert not any(row.is_about for row in (*whole.limits, *whole.recommendations))
+    assert "~" not in "\n".join(text_of(whole))
+
+    without_figures_of(run.folders[0], 0, how)
+    report = make_report([folder])
+    assert all(row.is_about for row in (*report.limits, *report.recommendations))
+    assert all(row["is_about"] for row in json.loads(as_json(report))["limits"])
+    text = " ".join("\n".join(text_of(report, 1000)).split())
+    step = next(row for row in report.limits if row.kind == "section step")
+    assert f"section step 30 s ~{duration(step.longest)} ~{step.samples} ~{signed_share(step.room)}" in text
+    assert re.search(r"~\d+ save\(s\)", text)
+    limits = [each for each in report.recommendations if each.about == "limit"]
+    assert limits
+    for each in limits:
+        assert f"From ~{each.samples} " in each.text
+        assert "longer durations than that may have ended by themselves" in each.text
+    said = page(report)
+    assert f"longest ~{duration(step.longest)}" in said
+    assert f"~{signed_share(step.room)} room" in said
+    assert f"from ~{limits[0].samples} observations" in said
+    assert sum("what was observed under limits" in note for note in report.notes) == 1
 
 
 def without_later_full_lines(folder: Path) -> None:

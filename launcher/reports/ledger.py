@@ -80,11 +80,11 @@ def _of_launch(story: Story, number: int, found: Sequence[Loss], *, has_steps: b
             is_known = (generation.run, generation.number - 1) not in missing
             cuts = list(_before(launch.began_ns, before, index, member, is_known=is_known))
             cuts += _during(member, life, found[index], local_rank, steps=has_steps)
-            until_ns, left_ns = last_ns if is_last else None, _left_ns(member, life)
-            cuts += _after(member, until_ns, left_ns, is_running=launch.is_running, is_last_known=not launch.lacks_last)
+            until_ns, is_last_known = last_ns if is_last else None, not launch.lacks_last
+            cuts += _after(member, life, until_ns, is_running=launch.is_running, is_last_known=is_last_known)
             for due_to, key, ns, is_about in cuts:
-                # Where lines are missing, what is nothing here may have been something.
-                if ns > 0 or (is_about and member.is_open_ended):
+                # Where lines or the incident are missing, what is nothing here may have been something.
+                if ns > 0 or (is_about and (member.is_open_ended or member.lacks_incident)):
                     yield Entry(place, rank, index if due_to is None else due_to, key, ns, is_about)
         before = index, member
 
@@ -181,19 +181,31 @@ def _left_ns(member: Member, life: RankLife | None) -> int | None:
     return life.last_sign_ns(member.seen_ns)
 
 
+def _may_have_left(member: Member, life: RankLife | None) -> bool:
+    """Return whether a rank may have ended well while its peers went on: the incident, which would tell, is missing.
+
+    A rank that was named had not, nor had one that was in a step.
+    """
+    if life is None or not member.lacks_incident or life.rank in member.own.culprits:
+        return False
+    return life.done is None or life.iteration == life.done
+
+
 def _after(
-    member: Member, last_ns: int | None, left_ns: int | None, *, is_running: bool, is_last_known: bool
+    member: Member, life: RankLife | None, last_ns: int | None, *, is_running: bool, is_last_known: bool
 ) -> Iterator[Cut]:
     """Cut the time from the last sign of progress to the end of the ranks, or of the launch after its last ones."""
     sign_ns, is_about = last_sign_ns(member), member.is_open_ended
     goes_on = is_running and last_ns is not None and member.own.finished_ns is None
-    if left_ns is not None:
+    if (left_ns := _left_ns(member, life)) is not None:
         yield None, "idle", member.stopped_ns - min(max(left_ns, member.own.started_ns), sign_ns), is_about
     elif member.seen_ns is not None:
         is_sign_about = is_about or member.is_seen_about or member.lacks_incident
         yield None, "detection", member.seen_ns - sign_ns, is_sign_about
         key = "unknown" if member.is_end_missing else "stop"
-        yield None, key, member.stopped_ns - member.seen_ns, member.is_seen_about
+        may_have_left = _may_have_left(member, life)
+        yield None, key, member.stopped_ns - member.seen_ns, member.is_seen_about or may_have_left
+        yield None, "idle", 0, may_have_left
     elif member.is_end_missing:
         finished_ns = min(max(member.own.finished_ns or sign_ns, sign_ns), member.stopped_ns)
         yield None, "idle", finished_ns - sign_ns, is_about

@@ -147,7 +147,8 @@ def _of_incidents(story: Story) -> Iterator[str]:
             f"{_who(story, number)} tells of incidents in generation(s) "
             f"{rank_list(generations)} that are not in {os.path.join(launch.folder, 'incidents')}, or cannot be read: "
             "when ranks gave their last sign of progress, and whether their last step was done, is taken from figures "
-            "alone, so lost work, detection and the counts are about right only"
+            "alone, so lost work, detection and the counts are about right only, and so are stop and idle where a rank "
+            "may have ended well before"
         )
 
 

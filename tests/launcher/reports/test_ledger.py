@@ -462,3 +462,18 @@ def test_a_log_folder_that_was_moved_tells_the_same(tmp_path: Path) -> None:
     report = make_report([str(moved)])
     assert_is(report.ledger, run.truth)
     assert all(incident.report is not None for incident in report.incidents)
+
+
+@pytest.mark.parametrize(("done", "may_have_left"), [(29, True), (None, False)])
+def test_of_a_rank_that_may_have_ended_well_before_idle_and_stop_are_marked_without_the_incident(
+    tmp_path: Path, done: int | None, may_have_left: bool
+) -> None:
+    run = invent_run(tmp_path, failures=[Failure(45, 0)], steps=60)
+    if done is not None:
+        with_an_early_rank(run, done)
+    (run.folders[0] / "incidents/0001/incident.json").write_text("")
+    report = reported(run)
+    about = {entry.category.key for entry in report.ledger.entries if entry.is_about}
+    assert ({"idle", "stop"} <= about) == may_have_left
+    assert ("idle" in about) == ("stop" in about) == may_have_left
+    assert any("so are stop and idle where a rank may have ended well before" in note for note in report.notes)

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from launcher.reports import notes as remarks
 from launcher.reports.absences import may_have_gone_on
 from launcher.reports.chains import MissingRun, chain_of, doubts, unread_nodes
-from launcher.reports.completeness import with_gaps
+from launcher.reports.completeness import may_have_started, with_gaps
 from launcher.reports.evidence import read_evidence
 from launcher.reports.folders import NoRunError
 from launcher.reports.found_generations import with_found
@@ -153,7 +153,8 @@ def _run(story: Story, number: int) -> Run:
         (story.launches[index] for index in last or {*indices} - {*lost}),
         key=lambda launch: (launch.exit_code or 0, launch.outcome not in (None, "succeeded")),
     )
-    nodes = len({story.node_of[index] for index in own})
+    took_part = {*own, *(index for index in indices if may_have_started(story, index))}
+    nodes = len({story.node_of[index] for index in took_part})
     expected = max((member.own.nodes or 0 for each in generations for member in each.members), default=0)
     is_about = nodes < expected or number in story.runs_about
     # Generations are numbered from 0 through a run, so the number of one tells of those before it.
@@ -172,7 +173,7 @@ def _run(story: Story, number: int) -> Run:
         nodes=max(nodes, expected),
         restarts=max(len(generations) - 1, highest if is_about else 0),
         began_at=_iso(story.epoch + story.at(own[0], story.launches[own[0]].began_ns)),
-        nodes_lost=len({story.node_of[n] for n in lost if n in own and not may_have_gone_on(story, n)}),
+        nodes_lost=len({story.node_of[n] for n in lost if n in took_part and not may_have_gone_on(story, n)}),
         is_about=is_about,
         may_run=may_run,
     )

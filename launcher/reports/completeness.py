@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.reports.story import Story
 
-__all__ = ["failures_told", "with_gaps"]
+__all__ = ["failures_told", "may_have_started", "with_gaps"]
 
 _MOST_MISSING = 10_000
 
@@ -32,6 +32,7 @@ def _runs_about(story: Story, missing: frozenset[tuple[int, int]]) -> frozenset[
     about = {story.run_of[number] for number, launch in enumerate(story.launches) if not launch.is_whole}
     about |= {run for run, _ in missing}
     about |= {story.run_of[number] for number, launch in enumerate(story.launches) if _lacks_figures(story, number)}
+    about |= {story.run_of[number] for number in range(len(story.launches)) if may_have_started(story, number)}
     about |= {each.run for each in story.generations if any(member.is_end_missing for member in each.members)}
     about |= {run for run in range(len(story.runs)) if (told := failures_told(story, run)) and told[0] > told[1]}
     return frozenset(about)
@@ -42,6 +43,20 @@ def _lacks_figures(story: Story, number: int) -> bool:
     launch = story.launches[number]
     known = any(story.lives.get((number, generation.number)) for generation in launch.generations)
     return not launch.has_events or (bool(launch.generations) and not known)
+
+
+def may_have_started(story: Story, number: int) -> list[int]:
+    """Return the generations in which a launch may have had ranks, though nothing is left of these.
+
+    Its lines end without a word, and tell that the nodes have met for them; or they tell of no generation, and those
+    ran on more nodes than are known.
+    """
+    launch = story.launches[number]
+    if launch.is_running or launch.ended_ns is not None:
+        return []
+    run = [each for each in story.generations if each.run == story.run_of[number] and not launch.generations]
+    may_have = launch.met | {each.number for each in run if each.is_partial}
+    return sorted(may_have - {generation.number for generation in launch.generations})
 
 
 def failures_told(story: Story, run: int) -> tuple[int, int] | None:

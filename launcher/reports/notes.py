@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from launcher.reports.chains import MissingRun
-from launcher.reports.completeness import failures_told
+from launcher.reports.completeness import failures_told, may_have_started
 from launcher.reports.folders import NoRunError
 from launcher.reports.formats import duration, rank_list
 from launcher.reports.lost_work import Kept, Loss, hides_its_begin
@@ -98,10 +98,16 @@ def _of_launches(story: Story) -> Iterator[str]:
             )
         if launch.lacks_last:
             yield f"{who} ended in generation {launch.last_generation}, and nothing else is left of that"
+        if lacking := may_have_started(story, number):
+            yield (
+                f"{who} may have started ranks of generation(s) {rank_list(lacking)}, of which nothing is left: its "
+                "lines end before they would tell, so all counts and the ledger are about right only"
+            )
         if not launch.generations:
             took = duration((end_ns(launch) - launch.began_ns) / NS_PER_SECOND)
             nor = "" if story.takes_part(number) else ", nor of how long the run took"
-            yield f"{who} has started no rank: its {took} are no part of the ledger{nor}"
+            what = "is not known to have started a rank" if lacking else "has started no rank"
+            yield f"{who} {what}: its {took} are no part of the ledger{nor}"
         if launch.went_back:
             yield (
                 f"{who}: iterations were not counted on through the run, so it is not known what was done again; lost "

@@ -238,3 +238,38 @@ def test_how_a_node_has_ended_that_has_left_is_not_how_the_run_has(tmp_path: Pat
     for folders in (run.folders, run.folders[::-1]):
         (told,) = make_report([str(folder) for folder in folders]).runs
         assert (told.outcome, told.exit_code, told.nodes) == ("succeeded", 0, 3)
+
+
+@pytest.mark.parametrize("cut_at", ["started", "rendezvous"])
+def test_a_killed_launcher_of_which_a_generation_lacks_ranks_may_have_started_ranks(
+    tmp_path: Path, cut_at: str
+) -> None:
+    """Its events are cut within a line, as after a power cut, and nothing is left of its figures."""
+    run = with_lost_nodes(tmp_path)
+    whole = reported(run)
+    assert whole.runs[0].nodes_lost == 1
+    (run.folders[1] / "figures.jsonl").unlink()
+    path = run.folders[1] / "events.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    number = next(n for n, line in enumerate(lines) if f'"{cut_at}"' in line)
+    path.write_text("".join(lines[:number]) + lines[number][:20])
+
+    report = reported(run)
+    said = " ".join(report.notes)
+    assert "may have started ranks of generation(s) 0, of which nothing is left" in said
+    assert "is not known to have started a rank" in said
+    assert "has started no rank" not in said
+    assert all(entry.is_about for entry in report.ledger.entries)
+    assert (report.runs[0].is_about, report.runs[0].nodes_lost) == (True, 1)
+    assert "~3 ranks on ~3 nodes, succeeded (exit code 0), 1 node was lost" in "\n".join(text_of(report, 200))
+
+
+def test_a_launcher_that_ended_after_it_had_met_has_started_what_it_tells_of(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=[Failure(17, 1)], steps=30)
+    path = run.folders[0] / "events.jsonl"
+    *lines, last = path.read_text().splitlines(keepends=True)
+    met = json.loads(last) | {"event": "rendezvous", "generation": 2, "nodes": 1}
+    path.write_text("".join([*lines, json.dumps(met) + "\n", last]))
+    assert not reported(run).runs[0].is_about
+    path.write_text("".join([*lines, json.dumps(met) + "\n"]))
+    assert reported(run).runs[0].is_about

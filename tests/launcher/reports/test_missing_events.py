@@ -114,6 +114,19 @@ def test_of_two_nodes_without_any_one_event_no_figure_that_is_shown_as_exact_is_
         path.write_text("".join(lines))
 
 
+@pytest.mark.parametrize("node", [0, 1])
+def test_of_a_node_without_figures_whose_events_end_early_no_figure_that_is_shown_as_exact_is_wrong(
+    tmp_path: Path, node: int
+) -> None:
+    run = invent_failing_nodes(tmp_path, own_folders=True)
+    truth, path = reported(run), run.folders[node] / "events.jsonl"
+    (run.folders[node] / "figures.jsonl").unlink()
+    lines = path.read_text().splitlines(keepends=True)
+    for number in range(1, len(lines)):
+        path.write_text("".join(lines[:number]) + lines[number][:30])
+        assert_none_is_wrong(make_report([str(folder) for folder in run.folders]), truth)
+
+
 def test_without_any_one_line_of_figures_no_figure_that_is_shown_as_exact_is_wrong(run: InventedRun) -> None:
     truth, path = reported(run), run.folders[0] / "figures.jsonl"
     lines = path.read_text().splitlines(keepends=True)

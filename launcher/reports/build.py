@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from launcher.reports import notes as remarks
 from launcher.reports.absences import may_have_gone_on
 from launcher.reports.chains import MissingRun, chain_of, doubts, unread_nodes
-from launcher.reports.completeness import may_have_started, with_gaps
+from launcher.reports.completeness import is_wall_about, may_have_started, with_gaps
 from launcher.reports.evidence import read_evidence
 from launcher.reports.folders import NoRunError
 from launcher.reports.found_generations import with_found
@@ -72,6 +72,7 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
     notes = [*map(remarks.of_a_missing_run, missing), *doubts(story, missing), *unread_nodes(story, unread), *notes]
     notes += remarks.notes(story, found, accounts.entries)
     first = next(launch for number, launch in enumerate(launches) if story.takes_part(number))
+    is_length_about = is_wall_about(story, runs)
     report = Report(
         title="",
         made_at=datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -87,10 +88,11 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
         near_misses=near_misses(story),
         limits=rows,
         slow_ranks=slow_ranks(list(dict.fromkeys(logs)), story.epoch, seconds, notes),
-        ledger=costs,
+        ledger=costs._replace(is_wall_about=is_length_about),
         recommendations=recommendations(story, costs, rows),
         notes=tuple(dict.fromkeys(notes)),
         lacks_runs=bool(missing),
+        is_length_about=is_length_about,
     )
     return _with_runs(report, _in_their_places(runs, missing))
 
@@ -159,11 +161,13 @@ def _run(story: Story, number: int) -> Run:
     is_about = nodes < expected or number in story.runs_about
     # Generations are numbered from 0 through a run, so the number of one tells of those before it.
     highest = max((each.number for each in generations), default=0)
+    is_begin_about = not all(story.launches[index].is_begun_known for index in own)
+    is_over = bool(ends) and len(ends) == len({*own} - {*lost}) and not (is_running or may_run)
     return Run(
         name=os.path.basename(launches[0].folder),
         folders=tuple(dict.fromkeys(launch.folder for launch in launches)),
         began=story.at(own[0], story.launches[own[0]].began_ns),
-        ended=max(ends) if ends and len(ends) == len({*own} - {*lost}) and not (is_running or may_run) else None,
+        ended=max(ends) if is_over else None,
         last_seen=max(story.at(index, end_ns(story.launches[index])) for index in own),
         is_running=is_running,
         outcome=worst.outcome,
@@ -176,6 +180,8 @@ def _run(story: Story, number: int) -> Run:
         nodes_lost=len({story.node_of[n] for n in lost if n in took_part and not may_have_gone_on(story, n)}),
         is_about=is_about,
         may_run=may_run,
+        is_begin_about=is_begin_about,
+        is_length_about=is_begin_about or not (is_over or is_running),
     )
 
 

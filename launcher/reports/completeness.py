@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from launcher.reports.model import Run
 from launcher.reports.story import Story
 
-__all__ = ["failures_told", "may_have_started", "with_gaps"]
+__all__ = ["failures_told", "is_wall_about", "may_have_started", "with_gaps"]
 
 _MOST_MISSING = 10_000
 
@@ -57,6 +60,15 @@ def may_have_started(story: Story, number: int) -> list[int]:
     run = [each for each in story.generations if each.run == story.run_of[number] and not launch.generations]
     may_have = launch.met | {each.number for each in run if each.is_partial}
     return sorted(may_have - {generation.number for generation in launch.generations})
+
+
+def is_wall_about(story: Story, runs: Sequence[Run]) -> bool:
+    """Return whether it is not known when a job began, or when it ended.
+
+    Of several nodes the wall time is the mean of their ranks, of which some may be missing.
+    """
+    is_mean_about = bool(story.runs_about) and len(set(story.node_of.values())) > 1
+    return bool(story.lacks) or is_mean_about or runs[0].is_begin_about or runs[-1].is_length_about
 
 
 def failures_told(story: Story, run: int) -> tuple[int, int] | None:

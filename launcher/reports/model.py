@@ -108,6 +108,10 @@ class Run(NamedTuple):
     """Its folder was named, and nothing in it can be read. It stands where it began, or last if that is not known."""
     may_run: bool = False
     """Its last line is young, and the events of a launcher are missing: it is not known whether it still runs."""
+    is_begin_about: bool = False
+    """The first lines of a launcher are missing: it may have begun before."""
+    is_length_about: bool = False
+    """When it began, or when it ended, is not known: lines of its launchers are missing."""
 
     @property
     def may_lack_last(self) -> bool:
@@ -243,6 +247,8 @@ class Report(NamedTuple):
     lacks_runs: bool = False
     """A run of the training is missing: its folder was not named, or nothing in it can be read. All counts are about
     right only."""
+    is_length_about: bool = False
+    """When it began, or when it ended, is not known, so its length is about right only."""
 
     @property
     def is_about(self) -> bool:

@@ -159,6 +159,8 @@ class Ledger(NamedTuple):
     is_count_about: bool = False
     """Of a node nothing was read, or its last lines are missing: its ranks may have done fewer iterations than the
     others, which are counted, or more."""
+    is_wall_about: bool = False
+    """When the job began, or when it ended, is not known; so the wall time is about right only."""
 
 
 class Recommendation(NamedTuple):

@@ -18,7 +18,7 @@ from launcher.reports.page_incidents import headline, incidents
 from launcher.reports.page_markup import Markup, Part, element, plain
 from launcher.reports.page_tables import ledger, limits, near_misses, notes, recommendations, slow_ranks, table
 from launcher.reports.page_timeline import timeline
-from launcher.reports.phrases import outcome, restarts_of, size_of
+from launcher.reports.phrases import length_of, outcome, restarts_of, size_of
 
 __all__ = ["page"]
 
@@ -82,8 +82,12 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     mean = ", mean of the ranks" if duration(report.seconds) != duration(wall_seconds(report)) else ""
     facts = [
         ("job", size_of(report)),
-        (f"{'lasts until now' if report.is_running else 'lasted'}{mean}", duration(wall_seconds(report))),
-        ("began", clock(report.began_at, report.began_epoch, 0.0)),
+        (f"{'lasts until now' if report.is_running else 'lasted'}{mean}", length_of(report)),
+        (
+            "began",
+            ("~" if report.runs and report.runs[0].is_begin_about else "")
+            + clock(report.began_at, report.began_epoch, 0.0),
+        ),
         ("restarts", restarts_of(report).partition(" ")[0]),
         ("incidents", f"{'~' if report.is_end_about else ''}{count(len(report.incidents))}"),
     ]
@@ -111,8 +115,8 @@ def _runs(runs: tuple[Run, ...]) -> Markup:
     rows = [
         (
             run.name,
-            UNKNOWN if run.began_at is None else run.began_at.replace("T", " ")[:19],
-            duration(run.seconds),
+            UNKNOWN if run.began_at is None else ("~" * run.is_begin_about) + run.began_at.replace("T", " ")[:19],
+            ("~" * run.is_length_about) + duration(run.seconds),
             UNKNOWN if run.is_unread else f"{about}{count(run.world_size)} on {about}{count(run.nodes)}",
             UNKNOWN if run.is_unread else f"{'~' if run.may_lack_last else about}{count(run.restarts)}",
             outcome(run),

@@ -68,12 +68,13 @@ def ledger(report: Report) -> Markup:
     if not known.entries:
         return element("p", "Nothing was written down from which it could be told where the time went.", class_="soft")
     rows = [_entry(entry) for entry in known.entries]
+    about = "~" if known.is_wall_about else ""
     total = element(
         "tr",
         element("th", "wall time", scope="row"),
-        element("td", seconds(known.wall_seconds), class_="number"),
+        element("td", about, seconds(known.wall_seconds), class_="number"),
         element("td", share(1.0), class_="number"),
-        element("td", duration(known.rank_seconds), class_="number"),
+        element("td", about, duration(known.rank_seconds), class_="number"),
         element("td", _facts(known), class_="soft"),
         class_="total",
     )
@@ -91,7 +92,7 @@ def ledger(report: Report) -> Markup:
             aria_label="Table of where the time went",
         ),
         element("p", "~: an estimate is in it; the notes say why.", class_="soft")
-        if known.is_count_about or any(entry.is_about for entry in known.entries)
+        if known.is_count_about or known.is_wall_about or any(entry.is_about for entry in known.entries)
         else None,
     )
 

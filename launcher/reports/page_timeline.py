@@ -252,7 +252,8 @@ def _clocks(report: Report) -> Markup:
     last = clock(report.began_at, report.began_epoch, report.seconds)
     goes_on = ", and it still goes on" if report.is_running else ""
     is_mean = duration(report.seconds) != duration(wall_seconds(report))
-    took = f", {duration(report.seconds)} from the first launcher's begin to the last one's end" if is_mean else ""
+    length = f"{'~' if report.is_length_about else ''}{duration(report.seconds)}"
+    took = f", {length} from the first launcher's begin to the last one's end" if is_mean else ""
     step = report.seconds / WIDTH
     times = [duration(step * (x + 0.5)) for x in range(WIDTH)]
     text = Markup(json.dumps(times, ensure_ascii=True).replace("<", "\\u003c"))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from launcher.reports.formats import count, duration, job_size, nodes_lost, restarts
-from launcher.reports.model import Incident, Limit, NearMiss, Report, Run
+from launcher.reports.model import Incident, Limit, NearMiss, Report, Run, wall_seconds
 
-__all__ = ["cost_of", "lateness_of", "observed", "outcome", "restarts_of", "size_of"]
+__all__ = ["cost_of", "lateness_of", "length_of", "observed", "outcome", "restarts_of", "size_of"]
 
 
 def observed(limit: Limit) -> str:
@@ -37,6 +37,11 @@ def cost_of(incident: Incident) -> str | None:
 def lateness_of(miss: NearMiss) -> str:
     """Return by how much a limit was missed."""
     return f"{'at most ' if miss.is_late_at_most else ''}{duration(miss.late_seconds)}"
+
+
+def length_of(report: Report) -> str:
+    """Return how long a story took."""
+    return f"{'~' if report.is_length_about else ''}{duration(wall_seconds(report))}"
 
 
 def size_of(report: Report) -> str:

@@ -16,8 +16,8 @@ from launcher.reports.formats import (
     share,
     signed_share,
 )
-from launcher.reports.model import Incident, Ledger, LedgerEntry, Report, Suspect, wall_seconds
-from launcher.reports.phrases import cost_of, lateness_of, observed, outcome, restarts_of, size_of
+from launcher.reports.model import Incident, Ledger, LedgerEntry, Report, Suspect
+from launcher.reports.phrases import cost_of, lateness_of, length_of, observed, outcome, restarts_of, size_of
 
 __all__ = ["lines"]
 
@@ -63,10 +63,12 @@ def _head(report: Report) -> Iterator[str]:
     steps = f"; {_steps(costs)}" if costs.entries else ""
     yield f"RUN {report.title}"
     yield f"  {size_of(report)}, {_outcome(report)}, {restarts_of(report)}"
-    yield f"  {clock(report.began_at, report.began_epoch, 0.0)}, {duration(wall_seconds(report))}{steps}"
+    began = f"{'~' if report.runs[0].is_begin_about else ''}{clock(report.began_at, report.began_epoch, 0.0)}"
+    yield f"  {began}, {length_of(report)}{steps}"
     if len(report.runs) > 1:
         for run in report.runs:
-            told = "nothing of it can be read" if run.is_unread else duration(run.seconds)
+            about = "~" if run.is_length_about else ""
+            told = "nothing of it can be read" if run.is_unread else f"{about}{duration(run.seconds)}"
             yield f"  {run.name}: {told}, {outcome(run)}"
 
 
@@ -99,7 +101,8 @@ def _ledger(report: Report, width: int, bar: str) -> Iterator[str]:
         length = round(room * entry.share / largest) if room > 0 else 0
         row = f"  {entry.category.name:<{names}}  {_about(entry)}{figure:>{most}}  {share(entry.share):>8}"
         yield f"{row}  {bar * max(length, 1)}"
-    yield f"  {'together':<{names}}   {total:>{most}}  {'100.0 %':>8}"
+    about = "~" if report.ledger.is_wall_about else " "
+    yield f"  {'together':<{names}}  {about}{total:>{most}}  {'100.0 %':>8}"
 
 
 def _about(entry: LedgerEntry) -> str:

@@ -57,6 +57,7 @@ def assert_what_is_exact_is_true(report: Report, truth: Report, where: str) -> N
         if shown is not None and not shown.startswith("~"):
             assert own.cost_seconds == pytest.approx(other.cost_seconds, abs=SECONDS), (where, own.number)
     ledger = report.ledger
+    assert ledger.is_wall_about or ledger.wall_seconds == pytest.approx(truth.ledger.wall_seconds, abs=SECONDS), where
     if not ledger.is_count_about:
         assert ledger.steps in (None, truth.ledger.steps), where
         assert ledger.repeated in (None, truth.ledger.repeated), where

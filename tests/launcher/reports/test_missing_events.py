@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from launcher.reports.as_json import as_json
 from launcher.reports.build import make_report
+from launcher.reports.formats import duration
 from launcher.reports.model import Report, wall_seconds
 from launcher.reports.page import page
 from launcher.reports.places import Entry, unaccounted
@@ -66,6 +68,8 @@ def assert_none_is_wrong(report: Report, truth: Report) -> None:
     expected = counts_of(truth)
     for name, shown in counts_of(report).items():
         assert shown.startswith("~") or shown == expected[name], (name, shown, expected[name])
+    if not report.ledger.is_wall_about:
+        assert wall_seconds(report) == pytest.approx(wall_seconds(truth), abs=0.1)
     exact = {entry.category.key: entry.seconds for entry in truth.ledger.entries}
     for entry in report.ledger.entries:
         if not entry.is_about and entry.category.key != "unknown":
@@ -358,3 +362,45 @@ def test_what_is_left_of_the_wall_time_of_a_machine_is_unknown_where_lines_are_m
     assert [(entry.place, entry.key, entry.ns, entry.is_about) for entry in left] == [
         (("node", 0), "unknown", ns, True) for ns in expected
     ]
+
+
+@pytest.mark.parametrize(("lacks", "has_begin"), [("first", False), ("last", True), ("all", False)])
+def test_the_length_of_a_run_is_about_right_only_where_its_begin_or_its_end_is_not_known(
+    run: InventedRun, lacks: str, has_begin: bool
+) -> None:
+    whole = reported(run)
+    length = duration(wall_seconds(whole))
+    assert f", {length}; " in text_of(whole)[2]
+    assert not any((whole.ledger.is_wall_about, whole.is_length_about, whole.runs[0].is_length_about))
+    events = events_of(run)
+    if lacks == "all":
+        (run.folders[0] / "events.jsonl").unlink()
+    else:
+        kept = events[1:] if lacks == "first" else events[:-1]
+        write_events(run, [kept[0] | {key: events[0][key] for key in WRITER}, *kept[1:]])
+
+    report = reported(run)
+    length = duration(wall_seconds(report))
+    assert report.ledger.is_wall_about
+    document = json.loads(as_json(report))
+    assert document["is_length_about"]
+    assert document["ledger"]["is_wall_about"]
+    assert document["runs"][0]["is_length_about"]
+    assert document["runs"][0]["is_begin_about"] == (not has_begin)
+    assert f", ~{length}; " in text_of(report)[2]
+    assert text_of(report)[2].startswith("  ~") == (not has_begin)
+    assert any(re.match(r"  together +~", line) for line in text_of(report))
+    assert f"<dd>~{length}</dd>" in page(report)
+
+
+def test_of_several_runs_each_whose_end_is_not_known_has_a_length_that_is_about_right(tmp_path: Path) -> None:
+    runs = invent_runs(tmp_path, 2)
+    path = runs[0].folders[0] / "events.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    report = make_report([str(run.folders[0]) for run in runs])
+    assert [each.is_length_about for each in report.runs] == [True, False]
+    assert not report.ledger.is_wall_about, "the last one's end is known"
+    text = "\n".join(text_of(report))
+    assert f"  run-0: ~{duration(report.runs[0].seconds)}, no end" in text
+    assert f"  run-1: {duration(report.runs[1].seconds)}, succ" in text
+    assert f">~{duration(report.runs[0].seconds)}<" in page(report)

@@ -138,7 +138,7 @@ def _during(member: Member, life: RankLife | None, loss: Loss, local_rank: int, 
         return
     lost_ns, is_about = lost_from_ns(loss, member, life)
     # Before the last line that is left, too, ranks may have stood still: the line after it would tell of that.
-    is_about |= loss.is_about or member.is_open_ended or member.lacks_incident
+    is_about |= loss.is_about or loss.kept is Kept.UNKNOWN or member.is_open_ended or member.lacks_incident
     lost_ns = told_ns if lost_ns is None else min(max(lost_ns, first_ns), told_ns)
     before_ns, _ = life.checkpointing_ns(first_ns)  # its first lines may be missing
     least_ns, most_ns = life.checkpointing_ns(lost_ns, member.waited.get(life.rank))

@@ -71,7 +71,8 @@ def losses(story: Story) -> list[Loss]:
     found = []
     for number, generation in enumerate(generations):
         if generation.run in odd_runs:
-            found.append(Loss(Kept.UNKNOWN, repeated=None))
+            is_well = number + 1 == len(generations) and _final(story, generation, None).kept is Kept.ALL
+            found.append(Loss(Kept.ALL if is_well else Kept.UNKNOWN, repeated=None))
             continue
         later = [each for each in generations[number + 1 :] if each.run not in odd_runs]
         is_counted = not _is_uncounted(story, generation)

@@ -110,8 +110,9 @@ def _of_launches(story: Story) -> Iterator[str]:
             yield f"{who} {what}: its {took} are no part of the ledger{nor}"
         if launch.went_back:
             yield (
-                f"{who}: iterations were not counted on through the run, so it is not known what was done again; lost "
-                "work is part of what is called productive"
+                f"{who}: iterations were not counted on through the run, so it is not known what was done again; what "
+                "was lost with a failure is part of what is called productive and checkpointing, which are about right "
+                "only then"
             )
     yield from _of_missing(story)
     missing: dict[tuple[int, int], list[int]] = collections.defaultdict(list)
@@ -241,6 +242,7 @@ def _of_estimates(story: Story, found: Sequence[Loss], entries: Sequence[Entry])
 def _is_split_explained(generation: JobGeneration, loss: Loss) -> bool:
     """Return whether another note says why what was productive, and what checkpointing, is an estimate."""
     lacks = any(member.cut_ns is not None or member.lacks_incident for member in generation.members)
+    lacks |= loss.kept is Kept.UNKNOWN
     is_unknown = any(life.is_saving_unknown for member in generation.members for life in member.lives.values())
     return lacks or is_unknown or loss.is_about or loss.kept is Kept.ITERATION
 

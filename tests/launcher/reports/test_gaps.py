@@ -38,6 +38,10 @@ def seconds(report: Report) -> dict[str, float]:
     return {entry.category.key: entry.seconds for entry in report.ledger.entries}
 
 
+def rows_about(report: Report) -> set[str]:
+    return {entry.category.key for entry in report.ledger.entries if entry.is_about}
+
+
 def rewritten(path: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
     """Change each line of a file; None leaves it out."""
     lines = [change(json.loads(line)) for line in path.read_text().splitlines()]
@@ -104,7 +108,7 @@ def test_without_notes_of_saves_all_that_were_over_by_the_last_sign_are_checkpoi
     saves = [section for life in run.lives for section in life.sections if section.name == "checkpointing"]
     assert len(saves) == 2 + 2
     assert seconds(report)["checkpointing"] == pytest.approx(sum(save.end - save.start for save in saves), abs=1e-3)
-    assert not any(entry.is_about for entry in report.ledger.entries)
+    assert rows_about(report) == {"productive", "checkpointing"}, "whether any of it was lost is not known"
 
 
 def test_a_save_that_may_have_been_over_by_the_last_sign_is_half_counted_and_marked(tmp_path: Path) -> None:
@@ -191,8 +195,17 @@ def test_of_iterations_that_begin_anew_neither_costs_nor_intervals_are_told(tmp_
     assert (report.ledger.steps, report.ledger.repeated, report.ledger.step_seconds) == (None, None, None)
     assert (report.incidents[0].cost_seconds, report.incidents[0].repeated) == (None, None)
     assert any("iterations were not counted on" in note for note in report.notes)
+    assert rows_about(report) == {"productive", "checkpointing"}, "lost work is part of them"
     (interval,) = (each for each in report.recommendations if each.about == "checkpoint interval")
     assert "steps" not in interval.text
+
+
+def test_of_iterations_that_begin_anew_nothing_was_lost_without_a_failure(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=0, steps=60)
+    rewritten(run.folders[0] / "events.jsonl", lambda line: line | {"went_back": True})
+    report = reported(run)
+    assert report.ledger.repeated is None
+    assert not rows_about(report)
 
 
 def test_lines_that_name_lower_iterations_than_before_tell_so_too(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from launcher.records.event_files import EVENTS, event_files
 from launcher.records.figures_log import FIGURES
 from launcher.reports.story import JobGeneration, Story
+from launcher.reports.strides import counts_in_strides
 from launcher.reports.unread import Unread
 from resilience_core.system.clock import NS_PER_SECOND
 
@@ -157,7 +158,7 @@ def _lacking(story: Story, run: int, reached: int, *, is_any_save_told: bool) ->
         return None
     name, resumed = _name(story, run), first.resumed_from
     begin = first.first_iteration if first.first_iteration is not None else resumed
-    if begin is not None and begin > reached + 1:
+    if begin is not None and begin > reached + 1 and not counts_in_strides(story):
         return f"{name} began with iteration {begin}, and those before it are known to have come to {reached}"
     saves = {save for each in earlier for save in _saves(each)}
     is_told = is_any_save_told or resumed is None or any(resumed + shift in saves for shift in (-1, 0, 1))

@@ -90,6 +90,8 @@ class Launch(NamedTuple):
     """The first of its files of events, or of figures where none of events is left."""
     lacks_figures: bool = False
     """Lines of its figures could not be written, or are left out."""
+    warmup_steps: int = 1
+    """Of its configuration: so many first steps of each generation are no sections."""
 
     @property
     def has_events(self) -> bool:
@@ -222,6 +224,7 @@ def _launch(folder: str, file: EventFile, events: list[dict[str, Any]], damaged_
         last_generation=ended["generation"] if type(ended.get("generation")) is int else None,
         failures=ended["failures"] if type(ended.get("failures")) is int else None,
         file=file.path,
+        warmup_steps=warmup if type(warmup := configured.get("num_warmup_iterations")) is int else 1,
     )
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from launcher.reports.rank_lives import RankLife
 from launcher.reports.story import JobGeneration, Member, Story
+from launcher.reports.strides import counts_in_strides
 
 __all__ = [
     "Kept",
@@ -68,7 +69,7 @@ def losses(story: Story) -> list[Loss]:
     odd_runs = {
         run for run, numbers in enumerate(story.runs) if any(story.launches[number].went_back for number in numbers)
     }
-    found = []
+    are_steps, found = not counts_in_strides(story), []
     for number, generation in enumerate(generations):
         if generation.run in odd_runs:
             is_well = number + 1 == len(generations) and _final(story, generation, None).kept is Kept.ALL
@@ -76,7 +77,7 @@ def losses(story: Story) -> list[Loss]:
             continue
         later = [each for each in generations[number + 1 :] if each.run not in odd_runs]
         is_counted = not _is_uncounted(story, generation)
-        repeated = _repeated(story, generation, later)
+        repeated = _repeated(story, generation, later) if are_steps else None
         loss = _loss(story, generation, later)
         if loss.is_final and not is_counted:
             repeated = None  # nothing tells whether there is anything to be done again

@@ -14,6 +14,7 @@ from launcher.reports.lost_work import Kept, Loss, hides_its_begin
 from launcher.reports.missing_figures import of_what_was_observed
 from launcher.reports.places import Entry
 from launcher.reports.story import JobGeneration, Story, end_ns
+from launcher.reports.strides import of_strides
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["notes", "of_a_missing_run", "refuse_other_jobs"]
@@ -54,6 +55,7 @@ def notes(story: Story, found: Sequence[Loss], entries: Sequence[Entry]) -> Iter
     yield from _of_incidents(story)
     yield from _of_figures(story)
     yield from of_what_was_observed(story)
+    yield from of_strides(story)
     yield from _of_losses(story, found)
     yield from _of_estimates(story, found, entries)
 

@@ -20,6 +20,7 @@ from launcher.reports.ledger import last_sign_ns
 from launcher.reports.missing_figures import lacks_figures
 from launcher.reports.model import Ledger, Limit, Recommendation
 from launcher.reports.story import JobGeneration, Member, Story
+from launcher.reports.strides import counts_in_strides
 from resilience_core.protocol.figures import CHECKPOINTING
 from resilience_core.protocol.limit_kinds import LEARNED, section_name
 from resilience_core.system.clock import NS_PER_SECOND
@@ -210,7 +211,7 @@ def _saves(story: Story) -> _Saves | None:
             apart += [later - former for life in lives for former, later in itertools.pairwise(sorted(life.saves))]
     if not count:
         return None
-    steps = int(statistics.median(apart)) if apart else None
+    steps = int(statistics.median(apart)) if apart and not counts_in_strides(story) else None
     about = "~" if lacks_figures(story) else ""
     return _Saves(held_ns / count / NS_PER_SECOND, took_ns / count / NS_PER_SECOND, count, steps, about)
 

@@ -12,6 +12,7 @@ It only reads files, those of a run that is going on, too, and needs neither tor
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import shutil
 import sys
@@ -28,6 +29,14 @@ from launcher.reports.terminal import lines
 __all__ = ["main", "make_parser"]
 
 _STANDARD_OUTPUT = "-"
+_FIXES = {
+    errno.ENOENT: "make its folder first, or name a file in another one",
+    errno.ENOTDIR: "name a file in a folder",
+    errno.EISDIR: "name a file in it",
+    errno.EACCES: "name a file that you may write",
+    errno.EROFS: "name a file that you may write",
+}
+"""What to do where a file cannot be written, by the error's number."""
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -148,7 +157,8 @@ def _write_file(path: str, text: str) -> None:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from error
+        fix = _FIXES.get(error.errno or 0)
+        raise OSError(error.errno, f"{error.strerror}{f'; {fix}' if fix else ''}", path) from error
 
 
 def _printable(text: str) -> str:

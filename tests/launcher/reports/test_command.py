@@ -210,8 +210,15 @@ def test_what_cannot_be_done_is_an_error_of_one_line(tmp_path: Path, capsys: pyt
     assert main([str(tmp_path / "nothing")]) == 2
     assert capsys.readouterr().err.startswith(f"ft_report: error: {tmp_path}/nothing is not there; name the log folder")
     run = invent_run(tmp_path)
-    assert main([str(run.folders[0]), "--json", str(tmp_path / "no" / "file")]) == 2
-    assert "no/file: No such file or directory" in capsys.readouterr().err
+    (tmp_path / "plain").touch()
+    for option in ("--json", "--html"):
+        for name, said in (
+            ("no/file", "No such file or directory; make its folder first, or name a file in another one"),
+            ("plain/file", "Not a directory; name a file in a folder"),
+            (".", "Is a directory; name a file in it"),
+        ):
+            assert main([str(run.folders[0]), option, f"{tmp_path}/{name}"]) == 2
+            assert capsys.readouterr().err == f"ft_report: error: {tmp_path}/{name}: {said}\n"
 
 
 def test_it_needs_neither_torch_nor_another_package_and_ends_quietly_in_a_pipe_that_closes(tmp_path: Path) -> None:

@@ -20,13 +20,13 @@ def reported(*runs: InventedRun) -> Report:
     return make_report([str(run.folders[0]) for run in runs])
 
 
-def with_a_stride(run: InventedRun, stride: int, *, has_sections: bool = True) -> None:
+def with_a_stride(run: InventedRun, stride: int, *, has_sections: bool = True, later: int = 0) -> None:
     """Let the ranks have counted samples, of which there are so many in each step."""
     path = run.folders[0] / "figures.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     for line in lines:
         for facts in line["ranks"].values():
-            facts |= {key: stride * facts[key] for key in ITERATIONS if facts.get(key) is not None}
+            facts |= {key: stride * facts[key] + later for key in ITERATIONS if facts.get(key) is not None}
             for save in facts.get("saves", ()):
                 save["iteration"] *= stride
             if not has_sections:
@@ -82,7 +82,9 @@ def test_with_heartbeats_nothing_tells_of_a_stride(tmp_path: Path) -> None:
 
 def test_a_run_that_begins_with_the_next_stride_is_no_reason_to_miss_another(tmp_path: Path) -> None:
     runs = invent_runs(tmp_path, 2, has_saves=False)
-    for run in runs:
-        with_a_stride(run, 8)
+    with_a_stride(runs[0], 8)
+    with_a_stride(runs[1], 8, later=8 * 34 - 8 * 30)  # from 30 it would have gone on, and 33 was the last that began
     report = reported(*runs)
+    began = [each.iteration for each in report.generations if each.run == 0]
+    assert max(each for each in began if each is not None) == 8 * 33
     assert not report.lacks_runs

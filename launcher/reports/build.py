@@ -158,7 +158,7 @@ def _run(story: Story, number: int) -> Run:
     took_part = {*own, *(index for index in indices if may_have_started(story, index))}
     nodes = len({story.node_of[index] for index in took_part})
     expected = max((member.own.nodes or 0 for each in generations for member in each.members), default=0)
-    is_about = nodes < expected or number in story.runs_about
+    is_about = nodes < expected or number in story.runs_about or any(each.is_partial for each in generations)
     # Generations are numbered from 0 through a run, so the number of one tells of those before it.
     highest = max((each.number for each in generations), default=0)
     is_begin_about = not all(story.launches[index].is_begun_known for index in own)

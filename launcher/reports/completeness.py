@@ -68,6 +68,7 @@ def is_wall_about(story: Story, runs: Sequence[Run]) -> bool:
     Of several nodes the wall time is the mean of their ranks, of which some may be missing.
     """
     is_mean_about = bool(story.runs_about) and len(set(story.node_of.values())) > 1
+    is_mean_about |= any(generation.is_partial for generation in story.generations)
     return bool(story.lacks) or is_mean_about or runs[0].is_begin_about or runs[-1].is_length_about
 
 

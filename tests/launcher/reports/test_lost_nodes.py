@@ -273,3 +273,16 @@ def test_a_launcher_that_ended_after_it_had_met_has_started_what_it_tells_of(tmp
     assert not reported(run).runs[0].is_about
     path.write_text("".join([*lines, json.dumps(met) + "\n"]))
     assert reported(run).runs[0].is_about
+
+
+def test_without_the_folder_of_a_node_the_head_and_the_length_are_about_right_only(tmp_path: Path) -> None:
+    """A third node joins when one of two is lost, and nothing is left of the third: two nodes ran at any time."""
+    run = with_lost_nodes(tmp_path)
+    assert not reported(run).runs[0].is_about
+    for folder in run.folders[:2]:
+        path = folder / "events.jsonl"
+        path.write_text(path.read_text().replace('"nodes": 3', '"nodes": 2'))
+    report = reported(run._replace(folders=run.folders[:2]))
+    assert report.runs[0].is_about
+    assert report.ledger.is_wall_about
+    assert "on ~2 nodes" in "\n".join(text_of(report))

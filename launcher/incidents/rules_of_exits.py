@@ -17,7 +17,7 @@ from launcher.incidents.attributed import (
     when_raised,
 )
 from launcher.incidents.error_kinds import may_be_of_another
-from launcher.incidents.rules_of_leaving import left_before_all
+from launcher.incidents.rules_of_leaving import left_before, left_before_all
 from launcher.processes.evidence import Evidence
 
 __all__ = ["BEFORE", "NOT_ENDED", "died_or_raised"]
@@ -149,16 +149,23 @@ def _of_exceptions(raised: Group, group: Group, has_others: bool) -> Attribution
     # A peer may have failed earlier: this rank may have left the group, and raised afterwards.
     is_first = bool(peers) and not any(_failed_by(e, first.error.at_ns) for e in peers)
     before = BEFORE if is_first and not first.may_be_upset else ""
-    apart = [e for e in peers if e.sleeps_apart and e.error is None and not e.is_lively]
-    if apart and not likely:
-        doubt = f"another rank sleeps in {apart[0].kernel_wait}, in no collective, and may have failed before"
-        return _doubted(Attribution((first.local_rank,), f"raised {first.error.type}"), doubt)
-    if not likely and (second := _raised_meanwhile(first, raised)) is not None:
-        assert second.error is not None
-        doubt = f"another rank raised {second.error.type} before that one had ended"
+    if not likely and not has_others and (doubt := _may_be_later(first, raised, group)):
         return _doubted(Attribution((first.local_rank,), f"raised {first.error.type}"), doubt)
     later = "" if first.exit_code is not None else NOT_ENDED
     return Attribution((first.local_rank,), f"{likely}raised {first.error.type}{before}{later}{why}")
+
+
+def _may_be_later(first: Evidence, raised: Group, group: Group) -> str:
+    """Return why another rank may have failed before the first that raised; nothing where there is no reason."""
+    if left := left_before(group, NOTICED_LATE_NS):
+        return f"{'another rank has' if len(left) == 1 else 'others have'} ended with 0 before, or at the same time"
+    apart = [e for e in group if e.sleeps_apart and e.error is None and not e.is_lively]
+    if apart:
+        return f"another rank sleeps in {apart[0].kernel_wait}, in no collective, and may have failed before"
+    second = _raised_meanwhile(first, raised)
+    if second is not None and second.error is not None:
+        return f"another rank raised {second.error.type} before that one had ended"
+    return ""
 
 
 def _raised_meanwhile(first: Evidence, raised: Group) -> Evidence | None:

@@ -13,25 +13,53 @@ from launcher.incidents.attributed import (
     ranks_of,
     when_raised,
 )
+from launcher.processes.evidence import Evidence
 
-__all__ = ["left_before_all", "left_early"]
+__all__ = ["left_before", "left_before_all", "left_early"]
+
+
+_AT_ONCE_NS = 20_000_000
+"""How soon the end of a process is noticed, unless the machine is busy."""
 
 
 def left_before_all(group: Group) -> Attribution | None:
     """Attribute a failure to ranks that have ended with 0 where all others that failed did so in the same way.
 
-    What a script raises when it has lost a peer may be anything; what several raise may have one cause elsewhere.
+    What a script raises when it has lost a peer may be anything; what several raise may have one cause elsewhere. One
+    alone may have raised for a rank that ended in the midst of a section, or had done fewer iterations.
     """
-    left = [e for e in group if e.exit_code == 0 and e.has_left and e.error is None and not e.is_condemned]
-    raised = [e for e in group if e.has_raised]
+    left, raised = left_before(group), [e for e in group if e.has_raised]
     others = [e for e in group if e not in left and e not in raised and not e.is_victim]
     kinds = {e.error[:2] for e in raised if e.error is not None}
-    if not left or len(raised) < 2 or len(kinds) > 1 or any(e.exit_code is not None for e in others):
+    if not raised or len(kinds) > 1 or any(e.exit_code is not None for e in others):
         return None
-    if any(e.last_sign_ns >= when_raised(each) for e in left for each in raised):
-        return None
-    how = f"ended with 0 before {len(raised)} ranks raised {kinds_of(raised)} alike"
-    return Attribution(ranks_of(left), f"likely: {how}; not certain, since they may have done so by themselves")
+    if len(raised) == 1:
+        reached = raised[0].iteration
+        left = [e for e in left if (e.open_sections and e.is_monitored) or 0 <= e.iteration < reached]
+        how = f"another rank raised {kinds_of(raised)}; not certain, since that one may have done so by itself"
+    else:
+        how = (
+            f"{len(raised)} ranks raised {kinds_of(raised)} alike; not certain, since they may have done so by "
+            "themselves"
+        )
+    return Attribution(ranks_of(left), f"likely: ended with 0 before {how}") if left else None
+
+
+def left_before(group: Group, late_ns: int = _AT_ONCE_NS) -> list[Evidence]:
+    """Return who has ended with 0 before anybody raised, so that those who raised may have lost it.
+
+    Args:
+        group: Of the evidence.
+        late_ns: How much later than it happened an end may have been noticed.
+    """
+    raised = [e for e in group if e.has_raised]
+    left = [e for e in group if e.exit_code == 0 and e.has_left and e.error is None and not e.is_condemned]
+    return [e for e in left if all(_left_ns(e, late_ns) < when_raised(each) for each in raised)]
+
+
+def _left_ns(e: Evidence, late_ns: int) -> int:
+    """Return when a rank has left: by shutting monitoring down, or else by ending."""
+    return e.last_sign_ns if e.last_sign_ns and not e.open_sections else e.ended_ns - late_ns
 
 
 def left_early(group: Group) -> Attribution | None:

@@ -14,6 +14,7 @@ from launcher.incidents.error_kinds import gave_up
 from launcher.incidents.node_accounts import Failures, NodeAccount, named_by
 from launcher.incidents.rules_of_exits import BEFORE, NOT_ENDED
 from launcher.incidents.rules_of_hangs import is_stopped
+from launcher.incidents.rules_of_leaving import left_before
 from launcher.processes.evidence import Evidence
 
 __all__ = [
@@ -89,11 +90,11 @@ def has_exited(doubtful: tuple[NodeAccount, Attribution]) -> bool:
 def beside_exits(named: JobAttribution, sure: Failures, gone: Failures) -> JobAttribution:
     """Return an attribution to ranks that have crashed or raised as likely: one that has exited may have been first.
 
-    A script may raise anything when it has lost a peer, and crash in what it takes down; it has surely crashed for that
+    A script may raise anything when it has lost a peer: both are named then. It may crash in what it takes down, surely
     where one on the node of the peer has crashed after it, and in the same way. Nobody is killed for that.
     """
     ends = [e for each in sure for e in named_by(*each)]
-    if all(e.error is not None and e.error.type == "SystemExit" for e in ends):  # an exit, too
+    if all(e.has_raised for e in ends):  # which may be how a script gives up, as an exit may
         return first_of([*sure, *gone])
     if any(e.was_killed or e.asking_signal is not None for e in ends):
         return named
@@ -115,6 +116,9 @@ def beside_outside(named: JobAttribution, sure: Failures, everybody: Sequence[Ev
         return named
     living = [e for e in everybody if e.exit_code is None and e.error is None and not e.waits and not e.is_lively]
     outside = [e for e in living if e.waits is False or e.sleeps_apart]
+    if left := left_before(everybody):
+        who = f"rank {', '.join(str(e.local_rank) for e in left)}"
+        return named._replace(why=f"{as_likely(named.why)}; not certain, since {who} had ended with 0")
     if not outside:
         return named
     who = f"rank {', '.join(str(e.local_rank) for e in outside)}"

@@ -12,10 +12,11 @@ from launcher.reports.absences import may_have_gone_on
 from launcher.reports.chains import MissingRun, chain_of, doubts, unread_nodes
 from launcher.reports.completeness import is_wall_about, may_have_started, with_gaps
 from launcher.reports.evidence import read_evidence
+from launcher.reports.failure_costs import is_failure_about
 from launcher.reports.folders import NoRunError
 from launcher.reports.found_generations import with_found
 from launcher.reports.launches import Launch, read_launches, with_last_lines
-from launcher.reports.ledger import account, is_failure_about, ledger
+from launcher.reports.ledger import account, ledger
 from launcher.reports.limits import limits
 from launcher.reports.lost_work import Loss, losses
 from launcher.reports.model import Generation, Incident, Node, Report, Run
@@ -59,6 +60,8 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
     evidence = read_evidence(folders, notes)
     launches = with_found(launches, lives, evidence, notes)
     story = with_gaps(put_together(launches, lives, evidence))
+    if notes:  # something was left out, and which run it is of is not known
+        story = story._replace(runs_about=frozenset(range(len(story.runs))))
     missing = chain_of(story, unread, folders)
     story = story._replace(lacks=frozenset(each.before for each in missing))
     remarks.refuse_other_jobs(story)
@@ -181,6 +184,7 @@ def _run(story: Story, number: int) -> Run:
         is_about=is_about,
         may_run=may_run,
         is_begin_about=is_begin_about,
+        is_end_about=worst.outcome is None and not is_running,
         is_length_about=is_begin_about or not (is_over or is_running),
     )
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import collections
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from launcher.reports.doubts import is_doubtful
 from launcher.reports.lost_work import Kept, Loss, is_count_about, kept_steps, lost_from_ns, total_repeated
 from launcher.reports.model import CATEGORIES, Ledger, LedgerEntry, RankLedger
 from launcher.reports.places import Entry, Place, absent, between_launches, unaccounted, without_ranks
@@ -19,9 +20,7 @@ from launcher.reports.rank_lives import RankLife
 from launcher.reports.story import JobGeneration, Member, Story, end_ns
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["Accounts", "account", "cost_of_failure", "is_failure_about", "last_sign_ns", "ledger"]
-
-_OF_A_FAILURE = ("lost_work", "detection", "stop", "rendezvous", "waiting")
+__all__ = ["Accounts", "account", "last_sign_ns", "ledger"]
 
 
 class Accounts(NamedTuple):
@@ -225,8 +224,7 @@ def ledger(story: Story, accounts: Accounts) -> Ledger:
     """Add up."""
     by_place: dict[Place, dict[str, int]] = collections.defaultdict(lambda: collections.defaultdict(int))
     ranks: dict[Place, int] = {}
-    # Where lines are missing, what is left may be taken for something else than it was.
-    about = {category.key for category in CATEGORIES} if story.runs_about or story.lacks else set()
+    about = {category.key for category in CATEGORIES} if is_doubtful(story) else set()
     for entry in accounts.entries:
         by_place[entry.place][entry.key] += entry.ns
         if entry.rank is not None:
@@ -250,10 +248,10 @@ def ledger(story: Story, accounts: Accounts) -> Ledger:
         by_rank=tuple(_row(place, ranks[place], by_place[place]) for place in places if place in ranks),
         repeated=total_repeated(story, accounts.losses),
         steps=steps,
-        is_count_about=is_count_about(story),
+        is_count_about=is_count_about(story) or is_doubtful(story),
         step_seconds=None
         if any(not launch.is_begun_known for launch in story.launches)  # the time of the first steps is not here
-        else _step_seconds([by_place[place]["productive"] for place in places], steps),
+        else _step_seconds(by_place.values(), steps),
     )
 
 
@@ -262,39 +260,9 @@ def _row(place: Place, rank: int, spent_ns: Mapping[str, int]) -> RankLedger:
     return RankLedger(place[0], place[1], rank, sum(spent_ns.values()) / NS_PER_SECOND, seconds)
 
 
-def _step_seconds(productive_ns: Sequence[int], steps: int | None) -> float | None:
+def _step_seconds(places: Iterable[Mapping[str, int]], steps: int | None) -> float | None:
+    """Return how long a step has taken, by the ranks that were there all the time; None where none was."""
+    productive_ns = [spent_ns.get("productive", 0) for spent_ns in places if not spent_ns.get("absent")]
     if not steps or not any(productive_ns):
         return None
     return statistics.median(productive_ns) / NS_PER_SECOND / steps
-
-
-def is_failure_about(costs: Ledger) -> bool:
-    """Return whether a row that costs of failures are summed from is about right only."""
-    return any(entry.is_about for entry in costs.entries if entry.category.key in (*_OF_A_FAILURE, "start"))
-
-
-def cost_of_failure(accounts: Accounts, index: int, successor: int | None) -> float | None:
-    """Return what the end of a generation cost each of its ranks, in seconds: until the next one took its first step.
-
-    What the next one's ranks in other places spent before that is none of it: their nodes may have waited since long
-    before the failure.
-
-    Args:
-        accounts: Of all places.
-        index: Of the generation.
-        successor: Index of the next one; None where there is none.
-
-    Returns:
-        None where it is not known what work was lost.
-    """
-    loss = accounts.losses[index]
-    if loss.is_cut or loss.kept in (Kept.PART, Kept.UNKNOWN):
-        return None
-    own = accounts.by_generation.get(index, {})
-    after = accounts.by_generation.get(successor, {}) if successor is not None else {}
-    starts = {place: spent.get("start", 0.0) for place, spent in after.items()}
-    common = [seconds for place, seconds in starts.items() if place in own]
-    # Where all places are others, the one whose launcher began last has waited least.
-    start = statistics.fmean(common) if common else min(starts.values(), default=0.0)
-    spent = [sum(each.get(key, 0.0) for key in _OF_A_FAILURE) for each in own.values()]
-    return (statistics.fmean(spent) if spent else 0.0) + start

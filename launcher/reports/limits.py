@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from launcher.records.figures_log import LimitInForce
+from launcher.reports.doubts import is_doubtful
 from launcher.reports.launches import Launch
-from launcher.reports.missing_figures import lacks_figures
 from launcher.reports.model import Limit
 from launcher.reports.rank_lives import RankLife
 from launcher.reports.story import Member, Story
@@ -57,7 +57,7 @@ def limits(story: Story) -> tuple[Limit, ...]:
                     seen[kind] = _with(seen[kind], rank, longest_ns, 1, 0)
     missed = collections.Counter(miss.kind for launch in story.launches for miss in launch.spared if miss.was_late)
     kinds = {kind for kind in (*seen, *in_force) if seen[kind].samples or section_name(kind)} | set(missed)
-    is_about = lacks_figures(story)
+    is_about = is_doubtful(story)
     rows = [
         _row(kind, seen[kind], in_force[kind], buckets[kind], missed[kind], is_told=kind in told_of)._replace(
             is_about=is_about

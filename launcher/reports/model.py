@@ -112,11 +112,9 @@ class Run(NamedTuple):
     """The first lines of a launcher are missing: it may have begun before."""
     is_length_about: bool = False
     """When it began, or when it ended, is not known: lines of its launchers are missing."""
-
-    @property
-    def may_lack_last(self) -> bool:
-        """Whether its last lines may be on no disk: nobody has said that it ended, and it does not run."""
-        return self.outcome is None and not self.is_running and not self.is_unread
+    is_end_about: bool = False
+    """Its last lines may be on no disk, since nobody has said that it ended, and it does not run: there may have been
+    more restarts and incidents."""
 
     @property
     def seconds(self) -> float | None:
@@ -258,7 +256,7 @@ class Report(NamedTuple):
     @property
     def is_end_about(self) -> bool:
         """Whether there may have been more restarts and incidents than are known."""
-        return self.is_about or any(run.may_lack_last for run in self.runs)
+        return self.is_about or any(run.is_end_about for run in self.runs)
 
 
 def wall_seconds(report: Report) -> float:

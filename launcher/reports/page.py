@@ -118,12 +118,12 @@ def _runs(runs: tuple[Run, ...]) -> Markup:
             UNKNOWN if run.began_at is None else ("~" * run.is_begin_about) + run.began_at.replace("T", " ")[:19],
             ("~" * run.is_length_about) + duration(run.seconds),
             UNKNOWN if run.is_unread else f"{about}{count(run.world_size)} on {about}{count(run.nodes)}",
-            UNKNOWN if run.is_unread else f"{'~' if run.may_lack_last else about}{count(run.restarts)}",
+            UNKNOWN if run.is_unread else f"{'~' if run.is_end_about else about}{count(run.restarts)}",
             outcome(run),
             run.why or "",
         )
         for run in runs
-        for about in ("~" if run.is_about or (run.may_lack_last and not run.world_size) else "",)
+        for about in ("~" if run.is_about or (run.is_end_about and not run.world_size) else "",)
     ]
     return table(("run", "began", "wall time", "ranks on nodes", "restarts", "end", "because"), rows, (2, 4))
 

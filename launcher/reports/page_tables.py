@@ -138,7 +138,7 @@ def _facts(known: Ledger) -> str:
         f"{about}{count(known.repeated)} done again" if known.repeated is not None else "done again: not known",
     ]
     if known.step_seconds is not None:
-        facts.append(f"{duration(known.step_seconds)} for each that was kept")
+        facts.append(f"{about}{duration(known.step_seconds)} for each that was kept")
     return ", ".join(facts)
 
 

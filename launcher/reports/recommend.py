@@ -14,10 +14,10 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from launcher.reports.doubts import is_doubtful
 from launcher.reports.formats import duration, signed_share
 from launcher.reports.launches import SAFETY_FACTOR, THIN_EVIDENCE_FLOOR
 from launcher.reports.ledger import last_sign_ns
-from launcher.reports.missing_figures import lacks_figures
 from launcher.reports.model import Ledger, Limit, Recommendation
 from launcher.reports.story import JobGeneration, Member, Story
 from launcher.reports.strides import counts_in_strides
@@ -212,7 +212,7 @@ def _saves(story: Story) -> _Saves | None:
     if not count:
         return None
     steps = int(statistics.median(apart)) if apart and not counts_in_strides(story) else None
-    about = "~" if lacks_figures(story) else ""
+    about = "~" if is_doubtful(story) else ""
     return _Saves(held_ns / count / NS_PER_SECOND, took_ns / count / NS_PER_SECOND, count, steps, about)
 
 

@@ -13,9 +13,10 @@ from launcher.incidents.job_incident import JobIncident, own_place
 from launcher.incidents.rank_phrases import blamed_section, headline, telling_threads
 from launcher.incidents.rank_report import RankReport
 from launcher.reports.evidence import Evidence
+from launcher.reports.failure_costs import cost_of_failure
 from launcher.reports.found_generations import epoch_of
 from launcher.reports.incident_nodes import lost_nodes, node_of_rank, with_names
-from launcher.reports.ledger import Accounts, cost_of_failure
+from launcher.reports.ledger import Accounts
 from launcher.reports.model import FoldedStack, Incident, NearMiss, Suspect
 from launcher.reports.story import JobGeneration, Member, Story
 from resilience_core.system.clock import NS_PER_SECOND

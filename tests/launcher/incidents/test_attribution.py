@@ -210,7 +210,12 @@ RAISED = {"error": OWN}
             True,
             "likely: ended with 0 in section 'step'; not certain, since another rank raised ValueError$",
         ),
-        ({"exit_code": 0, "has_left": True, "ended_ns": AT}, RAISED, False, "raised ValueError before any other"),
+        (
+            {"exit_code": 0, "has_left": True, "ended_ns": AT},
+            RAISED,
+            False,
+            "likely: raised ValueError; not certain, since another rank has ended",
+        ),
         (
             {"state": "T"},
             RAISED,
@@ -978,7 +983,10 @@ def test_who_ends_with_0_is_no_fact_while_a_rank_lives_that_may_have_failed() ->
 def test_who_ends_with_0_just_after_another_has_raised_is_not_named() -> None:
     raised = rank(0, error=OWN._replace(at_ns=50 * S), exit_code=1, ended_ns=52 * S)
     gone = {"exit_code": 0, "has_left": True, "open_sections": ("step",)}
-    assert attribute([raised, rank(1, ended_ns=50 * S + 80_000_000, **gone)]).local_ranks == (0,)
+    just_after = attribute([raised, rank(1, ended_ns=50 * S + 80_000_000, **gone)])
+    assert just_after.local_ranks == (0,)
+    assert just_after.why.startswith("likely: raised ValueError; "), "it may have been noticed late"
+    assert attribute([raised, rank(1, ended_ns=50 * S + 110_000_000, **gone)]).why.startswith("raised ValueError")
     assert attribute([raised, rank(1, ended_ns=50 * S - 80_000_000, **gone)]).local_ranks == (1,)
 
 
@@ -1015,3 +1023,16 @@ def test_who_raised_is_no_fact_where_another_rank_sleeps_where_nobody_waits_for_
         assert attribute([raised, rank(1, **known)]).why.startswith("raised ValueError"), known
     died = rank(0, exit_code=-9, ended_ns=60 * S)
     assert attribute([died, rank(1, kernel_wait="hrtimer_nanosleep")]).why == "killed by SIGKILL"
+
+
+def test_who_has_ended_with_0_before_a_rank_raised_on_its_node_is_named_or_a_doubt() -> None:
+    raised = rank(0, error=OWN._replace(at_ns=50 * S), exit_code=1, ended_ns=60 * S)
+    gone = {"exit_code": 0, "has_left": True, "ended_ns": 55 * S, "last_sign_ns": 49 * S}
+    assert attribute([raised, rank(1, iteration=6, **gone)]).local_ranks == (1,)
+    known = attribute([raised, rank(1, **gone)])
+    assert known.local_ranks == (0,)
+    assert (
+        known.why
+        == "likely: raised ValueError; not certain, since another rank has ended with 0 before, or at the same time"
+    )
+    assert attribute([raised, rank(1, **{**gone, "last_sign_ns": 51 * S})]).why.startswith("raised ValueError")

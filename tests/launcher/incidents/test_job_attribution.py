@@ -198,13 +198,27 @@ def test_who_was_killed_is_named_before_who_has_crashed_on_another_node() -> Non
     assert found.why == "likely: killed by SIGKILL; not certain, since rank 0 on node a: killed by SIGSEGV"
 
 
-def test_an_exception_is_no_fact_where_a_rank_of_another_node_has_exited_by_itself() -> None:
+def test_an_exception_is_named_beside_a_rank_of_another_node_that_has_exited_by_itself() -> None:
     """It may be how its script gives up a peer that it has lost."""
     gone = account("b", (2, {"exit_code": 9, "ended_ns": 60}), (3, {}), kind="failure")
     found = attribute_job([account("a", (0, {"error": OWN, "exit_code": 1, "ended_ns": 60}), (1, {})), gone])
-    assert found.ranks == (0,)
-    assert found.why.startswith("likely: raised ValueError")
-    assert "; not certain, since rank 2 on node b: ended by itself, without an exception on record" in found.why
+    assert found.ranks == (0, 2)
+    assert found.why.startswith("likely: 2 nodes failed by themselves, and it cannot be told which came first")
+
+
+def test_who_has_ended_with_0_before_one_rank_raised_is_named_where_it_was_needed_and_a_doubt_elsewhere() -> None:
+    """What a script raises that has lost a peer may be anything."""
+    raised = account("a", (0, {"error": OWN, "exit_code": 1, "ended_ns": 60}), kind="failure")
+    gone = {"exit_code": 0, "has_left": True, "ended_ns": 60, "last_sign_ns": 40}
+    for left in ({**gone, "iteration": 6}, {**gone, "open_sections": ("step",)}):
+        found = attribute_job([raised, account("b", (2, left))])
+        assert found.ranks == (2,)
+        assert found.why == (
+            "likely: ended with 0 before another rank raised ValueError; not certain, since that one may have done so "
+            "by itself"
+        )
+    found = attribute_job([raised, account("b", (2, gone))])
+    assert (found.ranks, found.why) == ((0,), "likely: raised ValueError; not certain, since rank 2 had ended with 0")
 
 
 @pytest.mark.parametrize(("code", "how"), [(-9, "SIGKILL"), (-11, "SIGSEGV")])

@@ -128,7 +128,6 @@ def test_of_a_lost_node_what_it_did_last_and_when_it_left_is_about_right_only(tm
     assert report.runs[0].nodes_lost == 1
     for key in ("productive", "checkpointing", "lost_work", "absent"):
         assert rows[key][1], key
-    assert not rows["start"][1]
     incident = json.loads(as_json(report))["incidents"][0]
     assert incident["cost_seconds"] > 0
     assert incident["is_cost_about"]

@@ -195,7 +195,8 @@ def test_of_iterations_that_begin_anew_neither_costs_nor_intervals_are_told(tmp_
     assert (report.ledger.steps, report.ledger.repeated, report.ledger.step_seconds) == (None, None, None)
     assert (report.incidents[0].cost_seconds, report.incidents[0].repeated) == (None, None)
     assert any("iterations were not counted on" in note for note in report.notes)
-    assert rows_about(report) == {"productive", "checkpointing"}, "lost work is part of them"
+    assert {"productive", "checkpointing"} <= rows_about(report), "lost work is part of them"
+    assert has_ended == ("start" not in rows_about(report)), "the last lines may be on no disk"
     (interval,) = (each for each in report.recommendations if each.about == "checkpoint interval")
     assert "steps" not in interval.text
 
@@ -321,7 +322,7 @@ def test_of_a_launcher_that_was_killed_everything_up_to_the_last_line_is_known(t
     assert f"generation 1: what it did since the save of iteration {iteration}" in final
     assert final.endswith("which is about right only: its last lines are missing, and a later save may be in them")
     about = {entry.category.key: entry.is_about for entry in report.ledger.entries}
-    assert [about[key] for key in ("productive", "checkpointing", "lost_work", "start")] == [True, True, True, False]
+    assert all(about.values()), "its last lines may be on no disk"
     assert seconds(report)["start"] == pytest.approx(run.truth.seconds["start"], abs=1e-3)
 
 
@@ -598,8 +599,9 @@ def test_what_rests_on_an_incident_that_cannot_be_read_is_marked(tmp_path: Path,
     assert (whole.ledger.is_count_about, report.ledger.is_count_about) == (False, True)
     assert re.search(r"; ~\d+ steps kept, ~\d+ done again", text)
     about = {entry.category.key for entry in report.ledger.entries if entry.is_about}
-    assert about == {"productive", "checkpointing", "lost_work", "detection"}
-    (note,) = [note for note in report.notes if "about right only" in note]
+    assert about >= {"productive", "checkpointing", "lost_work", "detection"}
+    assert (how == "cut") == ("start" in about), "something was left out"
+    note = next(note for note in report.notes if "about right only" in note)
     assert f"tells of incidents in generation(s) 0 that are not in {folder.parent}" in note
     assert "<dd>~" in page(report)
     assert not any("tells of incidents" in note for note in whole.notes)

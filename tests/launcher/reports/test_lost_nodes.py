@@ -12,9 +12,10 @@ import pytest
 
 from launcher.reports.as_json import as_json
 from launcher.reports.build import make_report
+from launcher.reports.failure_costs import cost_of_failure
 from launcher.reports.formats import duration
 from launcher.reports.incident_nodes import with_names
-from launcher.reports.ledger import Accounts, cost_of_failure
+from launcher.reports.ledger import Accounts
 from launcher.reports.lost_work import Kept, Loss
 from launcher.reports.model import Report
 from launcher.reports.page import page

@@ -236,7 +236,7 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report shows a ledger as exact from which figures are missing",
         "launcher/reports/ledger.py",
-        "if story.runs_about or story.lacks else set()",
+        "if is_doubtful(story) else set()",
         "if False else set()",
         ("tests/launcher/reports/test_missing_events.py",),
     ),
@@ -312,7 +312,7 @@ MUTANTS_OF_REPORTS = (
     ),
     Mutant(
         "a report tells what a failure cost where iterations begin anew",
-        _CUTS,
+        "launcher/reports/failure_costs.py",
         "    if loss.is_cut or loss.kept in (Kept.PART, Kept.UNKNOWN):\n",
         "    if loss.is_cut or loss.kept is Kept.PART:\n",
         _GAPS,
@@ -508,7 +508,7 @@ MUTANTS_OF_REPORTS = (
     ),
     Mutant(
         "a report counts what a newcomer had waited as a cost of the failure that lets it in",
-        _CUTS,
+        "launcher/reports/failure_costs.py",
         "for place, seconds in starts.items() if place in own]",
         "for place, seconds in starts.items()]",
         _NODES,
@@ -575,6 +575,20 @@ MUTANTS_OF_REPORTS = (
         "if generation.is_silent or is_one_more else own[1]",
         "if generation.is_silent else own[1]",
         _LEDGER,
+    ),
+    Mutant(
+        "rows of a launcher that has not said that it ended are exact",
+        "launcher/reports/doubts.py",
+        "        or any(launch.ended_ns is None and not launch.is_running for launch in launches)\n",
+        "",
+        _GAPS,
+    ),
+    Mutant(
+        "what was left out has no effect on marks",
+        "launcher/reports/build.py",
+        "    if notes:  # something",
+        "    if False:  # something",
+        _GAPS,
     ),
     Mutant(
         "what a failure cost has no mark in JSON where it rests on something that is missing",

@@ -52,10 +52,10 @@ MUTANTS_OF_STORIES = (
         _ATTRIBUTION,
     ),
     _mutant(
-        "sys.exit() of a victim is named before an exit without an exception",
+        "what a victim raises is named before an exit without an exception on another node",
         "incidents/rules_of_nodes",
-        'all(e.error is not None and e.error.type == "SystemExit" for e in ends)',
-        "False",
+        "    if all(e.has_raised for e in ends):",
+        "    if False:",
         _ATTRIBUTION,
     ),
     _mutant(
@@ -68,8 +68,8 @@ MUTANTS_OF_STORIES = (
     _mutant(
         "who has ended with 0 is named for any failure after it",
         "incidents/rules_of_leaving",
-        "if not left or len(raised) < 2 or len(kinds) > 1 or any(e.exit_code is not None for e in others):",
-        "if not left or len(raised) < 1 or any(e.exit_code is not None for e in others):",
+        "if not raised or len(kinds) > 1 or any(e.exit_code is not None for e in others):",
+        "if not raised:",
         _ATTRIBUTION,
     ),
     _mutant(
@@ -117,14 +117,14 @@ MUTANTS_OF_STORIES = (
     _mutant(
         "who has raised first is a fact though another raised while it lived",
         "incidents/rules_of_exits",
-        "    if not likely and (second := _raised_meanwhile(first, raised)) is not None:",
-        "    if not likely and (second := None) is not None:",
+        "    if second is not None and second.error is not None:",
+        "    if False:",
         ("tests/launcher/incidents/test_attribution.py",),
     ),
     _mutant(
         "who has raised is a fact though another rank sleeps where nobody waits",
         "incidents/rules_of_exits",
-        "    if apart and not likely:",
+        "    if apart:",
         "    if False:",
         ("tests/launcher/incidents/test_attribution.py",),
     ),
@@ -141,6 +141,27 @@ MUTANTS_OF_STORIES = (
         'text="\\n".join([*incident.headlines(), f"why     {incident.why}"])',
         'text="\\n".join(incident.headlines())',
         ("tests/launcher/notices/test_notice.py",),
+    ),
+    _mutant(
+        "who has ended with 0 is no doubt of one that raised after that",
+        "incidents/rules_of_exits",
+        "    if left := left_before(group, NOTICED_LATE_NS):",
+        "    if left := left_before((), NOTICED_LATE_NS):",
+        ("tests/launcher/incidents/test_attribution.py",),
+    ),
+    _mutant(
+        "who had done fewer iterations and ended with 0 is not named",
+        "incidents/rules_of_leaving",
+        "or 0 <= e.iteration < reached]",
+        "]",
+        ("tests/launcher/incidents/test_attribution.py",),
+    ),
+    _mutant(
+        "who has ended with 0 on another node is no doubt of one that raised",
+        "incidents/rules_of_nodes",
+        "    if left := left_before(everybody):",
+        "    if left := left_before(()):",
+        _ATTRIBUTION,
     ),
     _mutant(
         "a failure of which a node was told before counts like the first one",

@@ -110,7 +110,7 @@ MUTANTS_OF_STORIES = (
     _mutant(
         "who ends with 0 just after another has raised is named",
         "incidents/rules_of_exits",
-        "    end_ns = when_raised(raised[0]) + _AT_ONCE_NS",
+        "    end_ns = when_raised(raised[0]) + AT_ONCE_NS",
         "    end_ns = when_raised(raised[0]) + NOTICED_LATE_NS",
         ("tests/launcher/incidents/test_attribution.py",),
     ),

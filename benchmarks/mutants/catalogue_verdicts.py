@@ -639,9 +639,9 @@ MUTANTS_OF_VERDICTS = (
     ),
     Mutant(
         "who raised at once is named before who has exited",
-        "launcher/incidents/rules_of_exits.py",
-        "_AT_ONCE_NS = 20_000_000",
-        "_AT_ONCE_NS = -1 << 60",
+        "launcher/incidents/attributed.py",
+        "AT_ONCE_NS = 20_000_000",
+        "AT_ONCE_NS = -1 << 60",
         ("tests/launcher/incidents/test_attribution.py",),
     ),
     Mutant(

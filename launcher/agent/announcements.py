@@ -7,10 +7,10 @@ import time
 from collections.abc import Collection
 from typing import TypedDict
 
+from launcher.incidents.attributed import LIKELY
 from launcher.incidents.incident import Incident
 from launcher.incidents.job_incident import JobIncident
 from launcher.incidents.phrases import time_of_day
-from launcher.incidents.rules_of_nodes import LIKELY
 from launcher.monitor.near_miss import announced as near_miss
 from launcher.monitor.near_miss import withdrawn
 from launcher.records.console import ERROR, WARNING

@@ -9,8 +9,10 @@ from launcher.processes.evidence import Evidence
 
 __all__ = [
     "AFTER_ASKING",
+    "AT_ONCE_NS",
     "Attribution",
     "Group",
+    "LIKELY",
     "NOTICED_LATE_NS",
     "PERHAPS_FOR_ANOTHER",
     "SEVERAL_RAISED_IT",
@@ -24,6 +26,14 @@ __all__ = [
     "times_phrase",
     "when_raised",
 ]
+
+LIKELY = "likely: "
+"""What a reason begins with that is not certain."""
+
+
+AT_ONCE_NS = 20_000_000
+"""How soon the end of a process is noticed, unless the machine is busy."""
+
 
 NOTICED_LATE_NS = 100_000_000
 """How much later than it happened a death may be noticed, on a busy machine."""

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.incidents.attributed import Attribution, hedged
+from launcher.incidents.attributed import LIKELY, Attribution, hedged
 from launcher.incidents.attribution import attribute
 from launcher.incidents.node_accounts import Failures, NodeAccount, failure_of_its_own
 from launcher.incidents.rules_of_hangs import cannot_run, outside_collectives
 from launcher.incidents.rules_of_leaving import left_before_all, left_early
 from launcher.incidents.rules_of_nodes import (
-    LIKELY,
     JobAttribution,
     as_likely,
     beside_exits,

@@ -13,13 +13,13 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from launcher.incidents.attributed import LIKELY
 from launcher.incidents.frames import Frame, own_frame, own_frame_in
 from launcher.incidents.incident import ELSEWHERE, MOST_STACKS, Incident, one_line_each, write_files
 from launcher.incidents.job_attribution import attribute_job
 from launcher.incidents.node_accounts import NodeAccount
 from launcher.incidents.rank_phrases import full_stack, headline, raised_place, where
 from launcher.incidents.rank_report import RankReport, report_from_json, report_to_json
-from launcher.incidents.rules_of_nodes import LIKELY
 from launcher.processes.plain_types import check_types
 from launcher.records.format_versions import check_version
 from launcher.records.readable import readable

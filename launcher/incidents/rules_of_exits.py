@@ -7,6 +7,7 @@ import signal
 
 from launcher.incidents.attributed import (
     AFTER_ASKING,
+    AT_ONCE_NS,
     NOTICED_LATE_NS,
     PERHAPS_FOR_ANOTHER,
     SEVERAL_RAISED_IT,
@@ -26,10 +27,6 @@ _OF_A_SHELL = 128
 """A shell ends with this plus the number of the signal that has ended its command."""
 BEFORE = " before any other failure was seen"
 NOT_ENDED = ", and has not ended yet"
-
-
-_AT_ONCE_NS = 20_000_000
-"""How soon after an exception the end of a rank that had caused it is noticed, unless the machine is busy."""
 
 
 def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
@@ -59,7 +56,7 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
         found = _of_exceptions(raised, group, has_others)
         if not exited or not _may_be_before(exited[0], raised):
             return found
-        if exited[0].ended_ns < when_raised(raised[0]) + _AT_ONCE_NS:
+        if exited[0].ended_ns < when_raised(raised[0]) + AT_ONCE_NS:
             found = _of_exits(exited, group, has_others)
             return _doubted(found, f"another rank raised {kinds_of(raised)}")
         return _doubted(found, "another rank has ended without an exception on record")
@@ -82,7 +79,7 @@ def _gone_in_the_midst(group: Group, raised: Group) -> list[Evidence]:
 
     The peers of one that has raised may do so a moment later.
     """
-    end_ns = when_raised(raised[0]) + _AT_ONCE_NS
+    end_ns = when_raised(raised[0]) + AT_ONCE_NS
     return [e for e in group if e.exit_code == 0 and 0 < e.ended_ns < end_ns and e.open_sections and e.is_monitored]
 
 

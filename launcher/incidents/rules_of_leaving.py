@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from launcher.incidents.attributed import (
     AFTER_ASKING,
+    AT_ONCE_NS,
     THE_STORE,
     Attribution,
     Group,
@@ -16,10 +17,6 @@ from launcher.incidents.attributed import (
 from launcher.processes.evidence import Evidence
 
 __all__ = ["left_before", "left_before_all", "left_early"]
-
-
-_AT_ONCE_NS = 20_000_000
-"""How soon the end of a process is noticed, unless the machine is busy."""
 
 
 def left_before_all(group: Group) -> Attribution | None:
@@ -45,7 +42,7 @@ def left_before_all(group: Group) -> Attribution | None:
     return Attribution(ranks_of(left), f"likely: ended with 0 before {how}") if left else None
 
 
-def left_before(group: Group, late_ns: int = _AT_ONCE_NS) -> list[Evidence]:
+def left_before(group: Group, late_ns: int = AT_ONCE_NS) -> list[Evidence]:
     """Return who has ended with 0 before anybody raised, so that those who raised may have lost it.
 
     Args:

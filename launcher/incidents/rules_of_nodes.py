@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from launcher.incidents.attributed import PERHAPS_FOR_ANOTHER, SEVERAL_RAISED_IT, Attribution, ranks_of
+from launcher.incidents.attributed import LIKELY, PERHAPS_FOR_ANOTHER, SEVERAL_RAISED_IT, Attribution, ranks_of
 from launcher.incidents.error_kinds import gave_up
 from launcher.incidents.node_accounts import Failures, NodeAccount, named_by
 from launcher.incidents.rules_of_exits import BEFORE, NOT_ENDED
@@ -18,7 +18,6 @@ from launcher.incidents.rules_of_leaving import left_before
 from launcher.processes.evidence import Evidence
 
 __all__ = [
-    "LIKELY",
     "JobAttribution",
     "as_likely",
     "beside_exits",
@@ -31,7 +30,6 @@ __all__ = [
     "stopped_beside",
 ]
 
-LIKELY = "likely: "
 _COUNT = re.compile(r"^\d+ ranks raised the same ")
 
 
@@ -90,8 +88,8 @@ def has_exited(doubtful: tuple[NodeAccount, Attribution]) -> bool:
 def beside_exits(named: JobAttribution, sure: Failures, gone: Failures) -> JobAttribution:
     """Return an attribution to ranks that have crashed or raised as likely: one that has exited may have been first.
 
-    A script may raise anything when it has lost a peer: both are named then. It may crash in what it takes down, surely
-    where one on the node of the peer has crashed after it, and in the same way. Nobody is killed for that.
+    A script may raise anything when it has lost a peer, so both are named then. It may also crash in its cleanup, and
+    surely has where a rank on the peer's node has crashed after it in the same way. Nobody is killed for that.
     """
     ends = [e for each in sure for e in named_by(*each)]
     if all(e.has_raised for e in ends):  # which may be how a script gives up, as an exit may
@@ -107,10 +105,10 @@ def beside_exits(named: JobAttribution, sure: Failures, gone: Failures) -> JobAt
 
 
 def beside_outside(named: JobAttribution, sure: Failures, everybody: Sequence[Evidence]) -> JobAttribution:
-    """Return an attribution to ranks that have raised as likely where a living rank may have failed before them.
+    """Return an attribution to ranks that have raised as likely where another rank may have been first.
 
-    It stands outside any collective, and nothing tells that it was getting on: it may clean up after an exception that
-    is on record only once it leaves the script.
+    That is one that has ended with 0, or one that lives, stands outside any collective, and is not known to have been
+    getting on: its exception is on record only once it leaves the script.
     """
     if named.why.startswith(LIKELY) or not all(e.has_raised for each in sure for e in named_by(*each)):
         return named

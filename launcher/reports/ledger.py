@@ -248,7 +248,7 @@ def ledger(story: Story, accounts: Accounts) -> Ledger:
         by_rank=tuple(_row(place, ranks[place], by_place[place]) for place in places if place in ranks),
         repeated=total_repeated(story, accounts.losses),
         steps=steps,
-        is_count_about=is_count_about(story) or is_doubtful(story),
+        is_count_about=is_count_about(story),
         step_seconds=None
         if any(not launch.is_begun_known for launch in story.launches)  # the time of the first steps is not here
         else _step_seconds(by_place.values(), steps),

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from launcher.reports.doubts import is_doubtful
 from launcher.reports.rank_lives import RankLife
 from launcher.reports.story import JobGeneration, Member, Story
 from launcher.reports.strides import counts_in_strides
@@ -216,9 +217,7 @@ def _repeated(story: Story, generation: JobGeneration, later: Sequence[JobGenera
 
 def is_count_about(story: Story) -> bool:
     """Return whether ranks may have done other iterations than those that are counted."""
-    return bool(story.runs_about or story.lacks or any(map(story.lacks_end, range(len(story.runs))))) or any(
-        generation.is_partial or generation.is_silent or generation.is_done_about for generation in story.generations
-    )
+    return is_doubtful(story) or any(generation.is_done_about for generation in story.generations)
 
 
 def _is_one_missing(story: Story, since: JobGeneration | None = None) -> bool:

@@ -126,8 +126,7 @@ def _interval(story: Story, ledger: Ledger) -> Recommendation | None:
     if saves is None or saves.took_seconds <= 0 or ran <= 0:
         return None
     failures = sum(_is_unwanted(generation) for generation in story.generations)
-    lacks_end = any(map(story.lacks_end, range(len(story.runs))))
-    about = "~" if story.runs_about or story.lacks or lacks_end else ""
+    about = "~" if is_doubtful(story) else ""
     low, high = poisson_interval(failures)
     step = ledger.step_seconds
     now = f" Now it is every {saves.about}{saves.steps} steps." if saves.steps is not None else ""

@@ -3,23 +3,23 @@
 ``Detector.initialize(...)`` makes the process's default detector ready, ``Detector().initialize(...)`` one of your
 own. Every method works on the class and on an instance, through one descriptor.
 
-``generate_report`` is collective in the sense that every rank has to call it the same number of times. It is not
-a collective operation: no rank waits for another longer than ``report_bound_seconds``.
+``generate_report_if_interval_elapsed`` waits for nobody: reports are made on a thread. ``generate_report`` is waited
+for. It is collective in the sense that every rank has to call it the same number of times, and no collective operation:
+no rank waits for another longer than ``report_bound_seconds``.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from sys import _getframe
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import Any
 
 from resilience_core.hookspecs import RunContext
+from straggler.either import EitherFlag, on_either
 from straggler.errors import DetectorError
 from straggler.exchange.exchange import Exchange, connect
-from straggler.exchange.schedule import ReportSchedule
 from straggler.measurement.callables import CallableId, CallableWrapper
 from straggler.measurement.collectives import collective_counter
 from straggler.measurement.section import Section, SectionKind
@@ -27,6 +27,7 @@ from straggler.probes.probe import Probe
 from straggler.probes.standard_probes import choose, standard_probes
 from straggler.reporter import Reporter
 from straggler.reporting.report import Report
+from straggler.scheduled_reports import ScheduledReports
 from straggler.section_registry import SectionRegistry
 from straggler.settings import DetectorSettings, RobustSettings, Scoring
 
@@ -34,44 +35,17 @@ __all__ = ["Detector"]
 
 logger = logging.getLogger(__name__)
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-class _OnEither(Generic[P, R]):
-    """A method that acts on the instance, or on the class's default instance when called on the class."""
-
-    def __init__(self, function: Callable[Concatenate[Detector, P], R]) -> None:
-        self._function = function
-        functools.update_wrapper(self, function)  # type: ignore[arg-type]
-
-    def __get__(self, instance: Detector | None, owner: type[Detector]) -> Callable[P, R]:
-        # __get__ of a plain function: a bound method, made in C.
-        return self._function.__get__(instance or owner._default or owner.default())  # type: ignore[no-any-return]
-
-
-class _IsInitialized:
-    """``Detector.initialized`` and ``detector.initialized``."""
-
-    @overload
-    def __get__(self, instance: None, owner: type[Detector]) -> bool: ...
-    @overload
-    def __get__(self, instance: Detector, owner: type[Detector]) -> bool: ...
-    def __get__(self, instance: Detector | None, owner: type[Detector]) -> bool:
-        return (instance or owner._default or owner.default())._reporter is not None
-
 
 class Detector:
     """Measures sections and reports which rank is slow."""
 
-    initialized = _IsInitialized()
+    initialized = EitherFlag(lambda detector: detector._reports is not None)
     _default: Detector | None = None
 
     def __init__(self) -> None:
         self._registry = SectionRegistry(None)
         self._sections: dict[str, Section] = {}
-        self._reporter: Reporter | None = None
-        self._schedule: ReportSchedule | None = None
+        self._reports: ScheduledReports | None = None
         self._wrapper = CallableWrapper(self._section_named)
         self._probes: list[Probe] = []
         # Kept in the instance, so that the hot call does not go through the descriptor.
@@ -84,7 +58,7 @@ class Detector:
             cls._default = cls()
         return cls._default
 
-    @_OnEither
+    @on_either
     def initialize(
         self,
         scores_to_compute: str | Sequence[str] = "all",
@@ -145,7 +119,7 @@ class Detector:
             exchange=exchange,
         )
 
-    @_OnEither
+    @on_either
     def start(
         self,
         settings: DetectorSettings,
@@ -165,10 +139,15 @@ class Detector:
         Raises:
             DetectorError: It is initialised already.
         """
-        if self._reporter is not None:
+        if self._reports is not None:
             raise DetectorError("this detector is initialised already; call shutdown() first, or make a Detector()")
         context = RunContext.from_environment()
-        exchange = exchange or connect(settings.report_bound_seconds, store=store, generation=context.restart_count)
+        exchange = exchange or connect(
+            settings.report_bound_seconds,
+            interval_seconds=settings.report_time_interval,
+            store=store,
+            generation=context.restart_count,
+        )
         if exchange.world_size == 1 < context.world_size:
             logger.warning(
                 "this is one of %d ranks (WORLD_SIZE), but there is no process group yet: it is compared with nobody; "
@@ -182,16 +161,9 @@ class Detector:
             probes=self._probes,
         )
         self._sections = self._registry.by_name
-        self._reporter = reporter = Reporter(exchange, self._probes, settings)
-        self._schedule = ReportSchedule(
-            settings.report_time_interval,
-            decides=exchange.rank == 0,
-            announce=lambda iteration: exchange.announce(reporter.sequence, iteration),
-            heard=reporter.hear,
-            alone=exchange.world_size == 1,
-        )
+        self._reports = ScheduledReports(Reporter(exchange, self._probes, settings), settings)
 
-    @_OnEither
+    @on_either
     def detection_section(
         self, name: str | None = None, profile_cuda: bool = True, *, kind: SectionKind = "auto"
     ) -> Section:
@@ -211,23 +183,23 @@ class Detector:
         section = self._sections.get(name) if name is not None else None
         if section is not None and section.lasti == frame.f_lasti and section.code is frame.f_code:
             return section
-        if self._reporter is None:
+        if self._reports is None:
             raise _not_initialised("detection_section")
         return self._registry.at_place(name, frame, profile_cuda, kind)
 
-    @_OnEither
+    @on_either
     def wrap_callables(self, callable_ids: Sequence[CallableId], profile_cuda: bool = True) -> None:
         """Time every call of these; see :class:`straggler.measurement.callables.CallableWrapper`."""
-        if self._reporter is None:
+        if self._reports is None:
             raise _not_initialised("wrap_callables")
         self._wrapper.wrap(callable_ids, profile_cuda)
 
-    @_OnEither
+    @on_either
     def restore_original_callables(self) -> None:
         """Restore everything that :meth:`wrap_callables` wrapped."""
         self._wrapper.restore()
 
-    @_OnEither
+    @on_either
     def generate_report(self) -> Report | None:
         """Make a report of everything since the last one. Every rank calls it, equally often.
 
@@ -237,60 +209,79 @@ class Detector:
         Raises:
             DetectorError: The detector is not initialised.
         """
-        if self._reporter is None or self._schedule is None:
+        if self._reports is None:
             raise _not_initialised("generate_report")
-        report = self._reporter.make()
+        report = self._reports.make_now()
         self._registry.forget_release()
-        self._schedule.reported()
         return report
 
-    @_OnEither
-    def is_interval_elapsed(self) -> bool:
-        """Return whether it is time for a report. Call it once per iteration, on every rank."""
-        if self._schedule is None:
-            raise _not_initialised("is_interval_elapsed")
-        return self._schedule.tick()
-
-    @_OnEither
+    @on_either
     def generate_report_if_interval_elapsed(self) -> Report | None:
-        """Make a report when it is time, else return None. Call it once per iteration, on every rank."""
-        if self._schedule is None:
-            raise _not_initialised("generate_report_if_interval_elapsed")
-        return self.generate_report() if self._schedule.tick() else None
+        """Count an iteration and return a report that has been finished. Call it once per iteration, on every rank.
 
-    @_OnEither
+        The call waits for nobody: where it is time for a report it only ends the window. A later call returns the
+        report, most often the next but one.
+
+        Returns:
+            The report; None while there is none, and always on the other ranks when gathering on rank 0.
+
+        Raises:
+            DetectorError: The detector is not initialised.
+        """
+        if self._reports is None:
+            raise _not_initialised("generate_report_if_interval_elapsed")
+        return self._reports.tick()
+
+    @on_either
+    def is_interval_elapsed(self) -> bool:
+        """Return whether the latest :meth:`generate_report_if_interval_elapsed` has ended the time of a report."""
+        if self._reports is None:
+            raise _not_initialised("is_interval_elapsed")
+        return self._reports.is_due
+
+    @on_either
     def set_decision_hook(self, decide: Callable[[Report], Mapping[str, Any]] | None) -> None:
-        """Let rank 0 decide on each report, and every rank learn the decision before it goes on.
+        """Let rank 0 decide on each report; every rank learns of the decision at the same iteration.
 
         Args:
-            decide: Called on rank 0 with the report; returns a mapping of JSON values. Given on every rank (only
-                rank 0's is called), since it makes the others wait for the answer, within the bound.
+            decide: Called on rank 0 with the report, on the thread that makes reports; returns a mapping of JSON
+                values, empty where nothing is to be done. Given on every rank, though only rank 0's is called: the
+                others ask for decisions where it is given.
         """
-        if self._reporter is None:
+        if self._reports is None:
             raise _not_initialised("set_decision_hook")
-        self._reporter.decide = decide
+        self._reports.reporter.decide = decide
 
     @property
     def world_size(self) -> int:
         """Ranks that are compared with each other; 1 before ``initialize``."""
-        return 1 if self._reporter is None else self._reporter.exchange.world_size
+        return 1 if self._reports is None else self._reports.reporter.exchange.world_size
 
-    @_OnEither
+    @on_either
     def last_decision(self) -> dict[str, Any]:
-        """Return what rank 0 decided on the last report; empty when nothing, or when no answer came in time."""
-        message = None if self._reporter is None else self._reporter.last_message
-        return {} if message is None else dict(message.decision)
+        """Return what all ranks do now, by a decision of rank 0's; empty where nothing is to be done.
 
-    @_OnEither
-    def shutdown(self) -> None:
-        """Stop measuring and put wrapped callables back. Shutting down twice is no error."""
+        After :meth:`generate_report_if_interval_elapsed` it is a decision to which all ranks have agreed for this
+        iteration, some iterations after the report; after :meth:`generate_report` the one on that report.
+        """
+        return {} if self._reports is None else dict(self._reports.decision)
+
+    @on_either
+    def shutdown(self) -> list[Report]:
+        """Finish the report in the making, stop measuring and put wrapped callables back. Twice is no error.
+
+        Returns:
+            The reports that no call has returned.
+        """
         self._wrapper.restore()
+        reports, self._reports = self._reports, None
+        if reports is not None:
+            reports.close()
         for probe in self._probes:
             probe.stop()
-        if self._reporter is not None:
-            self._reporter.close()
-        self._probes, self._reporter, self._schedule = [], None, None
+        self._probes = []
         self._registry, self._sections = SectionRegistry(None), {}
+        return [] if reports is None else reports.take_finished()
 
     def _section_named(self, name: str, profile_cuda: bool) -> Section:
         return self._registry.named(name, profile_cuda)

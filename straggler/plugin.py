@@ -12,8 +12,8 @@ steps. With more than one rank the step is synchronous: it contains collectives,
 its duration is not scored; the time from there to the next ``step_start`` is each rank's own. User-defined
 sections, wrapped callables and GPU probes add to that.
 
-**Stopping** acts on persistent verdicts only. Rank 0 decides, every rank learns the decision within the same
-report (so that all stop at the same step), ``save_checkpoint`` is called on every rank, and ``StopTraining`` with
+**Stopping** acts on persistent verdicts only. Rank 0 decides, all ranks agree on a step some steps ahead (so that all
+stop at the same one), ``save_checkpoint`` is called on every rank, and ``StopTraining`` with
 :data:`STRAGGLER_EXIT_CODE` leaves ``step_end``. With ``exclude_node`` the slow rank first asks its launcher to
 leave its node out.
 """
@@ -155,9 +155,7 @@ class StragglerPlugin:
             return
         if self._step.is_open:
             self._step.__exit__(None, None, None)
-        if not self.detector.is_interval_elapsed():
-            return
-        report = self.detector.generate_report()
+        report = self.detector.generate_report_if_interval_elapsed()
         if report is not None:
             self._tell(report)
         if self._settings.stop_if_detected:
@@ -175,7 +173,8 @@ class StragglerPlugin:
 
     def _end(self) -> None:
         self._step = None
-        self.detector.shutdown()
+        for report in self.detector.shutdown():
+            self._tell(report)
 
     def identify(self, report: Report) -> set[StragglerId]:
         """Return all ranks that any of the thresholds calls slow in this report.

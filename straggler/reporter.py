@@ -1,7 +1,8 @@
 """Reporter: makes one report, on any rank.
 
-Every rank collects from the probes, keeps the top K rows and sends them. Rank 0 also gathers what arrived, scores it
-and answers. A rank that gets no answer still reports its local summaries.
+Training only ends the window (:meth:`Reporter.cut`). The rest, on a thread of its own: every rank summarises what its
+probes have, keeps the top K rows and sends them. Rank 0 also gathers what arrived, scores it and answers. A rank that
+gets no answer still reports its local summaries.
 """
 
 from __future__ import annotations
@@ -11,27 +12,42 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 
 from straggler.errors import WireError
 from straggler.exchange.exchange import Exchange
 from straggler.exchange.gathered import GatheredWindows, assemble
+from straggler.exchange.sequences import kind_of
 from straggler.exchange.wire import encode
 from straggler.measurement.measured import STATE_FIELDS, Family, Measured, top_k
 from straggler.measurement.name_table import NameTable, hash_name
 from straggler.measurement.summary import Summary
-from straggler.probes.probe import Collected, Probe
+from straggler.probes.probe import Collected, Probe, cut
 from straggler.reporting.rank_messages import RankMessage, decode_for_rank, encode_for_ranks, unknown_scores
 from straggler.reporting.report import Report
 from straggler.reporting.report_log import ReportLog
 from straggler.scoring.scorer import Scorer
 from straggler.settings import DetectorSettings
 
-__all__ = ["Reporter"]
+__all__ = ["EndedWindow", "Reporter"]
 
 logger = logging.getLogger(__name__)
 
 _HISTORY = 64
+
+
+@attrs.frozen
+class EndedWindow:
+    """A window that has ended, before it is summarised.
+
+    Args:
+        parts: Each hands over what one probe has measured.
+        elapsed: Seconds since the window before ended.
+    """
+
+    parts: list[Callable[[], Collected]]
+    elapsed: float
 
 
 class Reporter:
@@ -50,9 +66,7 @@ class Reporter:
         settings: DetectorSettings,
     ) -> None:
         self.exchange = exchange
-        self.sequence = 0
         self.decide: Callable[[Report], Mapping[str, Any]] | None = None
-        self.last_message: RankMessage | None = None
         self._probes = probes
         self._gather = settings.gather_on_rank0
         self._node = settings.node_name
@@ -61,60 +75,57 @@ class Reporter:
         self._nodes = [""] * exchange.world_size
         self._last = time.monotonic()
         self._durations: list[float] = []
+        self._made = 0
+        self._heard = {kind: np.full(exchange.world_size, -1, dtype=np.int64) for kind in (0, 1)}
         self._scorer = Scorer(exchange.world_size, settings) if exchange.rank == 0 else None
         log_path = settings.log_path
         self._log = ReportLog(log_path) if log_path is not None and exchange.rank == 0 else None
         self._hashed_group = hash_name(settings.peer_group)
 
-    def make(self) -> Report | None:
-        """Make one report; see ``Detector.generate_report``."""
+    def cut(self) -> EndedWindow:
+        """End the window, on the thread that trains; costs microseconds."""
+        now = time.monotonic()
+        elapsed, self._last = now - self._last, now
+        return EndedWindow([cut(probe) for probe in self._probes], elapsed)
+
+    def make(
+        self, sequence: int, window: EndedWindow, is_over: Callable[[], bool] | None
+    ) -> tuple[Report | None, Mapping[str, Any]]:
+        """Make one report.
+
+        Args:
+            sequence: Its number.
+            window: What this rank has measured.
+            is_over: Where nobody waits for the report: asked again and again, True ends it with what is there.
+
+        Returns:
+            The report, None on the other ranks when gathering on rank 0; and what rank 0 has decided on it. Of a
+            report that nobody waits for, only rank 0 knows that here.
+        """
         began = time.monotonic()
-        elapsed, self._last = began - self._last, began
-        self._durations = [*self._durations[-_HISTORY:], elapsed]
-        collected = self._collect()
-        sequence, self.sequence = self.sequence, self.sequence + 1
-        payload = self._encode(sequence, elapsed, collected)
+        self._durations = [*self._durations[-_HISTORY:], window.elapsed]
+        collected = _collected(window)
+        payload = self._encode(sequence, window.elapsed, collected)
         self.exchange.post(sequence, payload)
         self._answer_names()
+        self._made += 1
         if self._scorer is not None:
-            return self._report_of_all(sequence, collected, began)
-        problem = None
-        if not self._gather or self.decide is not None:
-            problem = self._take_message(self.exchange.outcome(sequence))
+            return self._report_of_all(sequence, collected, began, is_over)
+        problem, message = None, None
+        if not self._gather or (self.decide is not None and is_over is None):
+            message, problem = self._read_message(self.exchange.outcome(sequence, is_over))
+        decision = {} if message is None else message.decision
         if self._gather:
             for note in collected.notes:  # no report of this rank's would say it
                 logger.warning("straggler: %s", note)
-            return None
-        return self._report_of_one(sequence, collected, began, payload, problem)
-
-    def hear(self) -> int | None:
-        """Return the iteration at which the next report is announced, None while it is not.
-
-        A rank that once missed a report (an exception of its own, say) is one number behind, and catches up here.
-        """
-        plan = self.exchange.announced()
-        if plan is None or plan[0] < self.sequence:
-            return None
-        self.sequence, iteration = plan
-        return iteration
+            return None, decision
+        return self._report_of_one(sequence, collected, began, payload, message, problem), decision
 
     def close(self) -> None:
         """Close the exchange and the log; nothing is sent or written after this."""
         self.exchange.close()
         if self._log is not None:
             self._log.close()
-
-    def _collect(self) -> Collected:
-        everything = Collected()
-        for probe in self._probes:
-            part = probe.collect()
-            everything.rows += part.rows
-            everything.dropped += part.dropped
-            everything.notes += part.notes
-            if part.device is not None:
-                known = everything.device if everything.device is not None else part.device
-                everything.device = np.where(np.isnan(known), part.device, known)
-        return everything
 
     def _encode(self, sequence: int, elapsed: float, collected: Collected) -> bytes:
         header = {
@@ -149,18 +160,22 @@ class Reporter:
         if still:
             self.exchange.want_names(still)
 
-    def _report_of_all(self, sequence: int, collected: Collected, began: float) -> Report:
+    def _report_of_all(
+        self, sequence: int, collected: Collected, began: float, is_over: Callable[[], bool] | None
+    ) -> tuple[Report, Mapping[str, Any]]:
         assert self._scorer is not None
-        gathered = assemble(self.exchange.collect(sequence), sequence, self._nodes)
+        heard = self._heard[kind_of(sequence)]
+        gathered = assemble(self.exchange.collect(sequence, is_over), sequence, self._nodes, heard=heard)
         self._nodes = gathered.nodes
-        self.exchange.note_late(int(rank) for rank in np.flatnonzero(~gathered.present))
+        np.maximum(heard, gathered.numbers, out=heard)
+        self.exchange.note_late(int(rank) for rank in np.flatnonzero(gathered.numbers != sequence))
         self._learn_names(gathered)
         scores = self._scorer.score(gathered)
         report = Report(
             scores=scores,
             gathered=gathered,
             name_of=self._names.get,
-            sequence=sequence,
+            sequence=self._made - 1,
             rank=0,
             only=None if self._gather else [0],
             gather_on_rank0=self._gather,
@@ -170,43 +185,48 @@ class Reporter:
             notes=self._notes(collected, gathered),
             **_local(collected),
         )
-        if not self._gather or self.decide is not None:
-            decision = self.decide(report) if self.decide is not None else {}
-            messages = encode_for_ranks(scores, decision, self.exchange.world_size, details=not self._gather)
-            self.last_message = self._decode(messages.pop(0))
+        decision = self.decide(report) if self.decide is not None else {}
+        if not self._gather or (self.decide is not None and is_over is None):
+            # What nobody waits for is not done at once either: rank 0 proposes it to all.
+            told = decision if is_over is None else {}
+            messages = encode_for_ranks(scores, told, self.exchange.world_size, details=not self._gather)
+            decision = self._decode(messages.pop(0)).decision if is_over is None else decision
             if messages:
                 self.exchange.publish(sequence, messages)
         if self._log is not None:
             self._log.append(report)
-        return report
+        return report, decision
 
-    def _take_message(self, raw: bytes | None) -> str | None:
-        """Keep what rank 0 sent; return why there is nothing to keep, None where there is."""
-        self.last_message = None
+    def _read_message(self, raw: bytes | None) -> tuple[RankMessage | None, str | None]:
+        """Read what rank 0 sent; return it, or why there is nothing."""
         if raw is None:
-            return "rank 0 did not answer within the bound"
+            return None, "rank 0 did not answer within the bound"
         try:
-            self.last_message = self._decode(raw)
+            return self._decode(raw), None
         except WireError as error:
             logger.warning("straggler: %s; this rank does not know what rank 0 decided", error)
-            return str(error)
-        return None
+            return None, str(error)
 
     def _report_of_one(
-        self, sequence: int, collected: Collected, began: float, payload: bytes, problem: str | None
+        self,
+        sequence: int,
+        collected: Collected,
+        began: float,
+        payload: bytes,
+        message: RankMessage | None,
+        problem: str | None,
     ) -> Report:
         rank, ranks = self.exchange.rank, self.exchange.world_size
         own: list[bytes | None] = [None] * ranks
         own[rank] = payload
         notes = list(collected.notes)
-        message = self.last_message
         if problem is not None:
             notes.append(f"{problem}; this report has local times only")
         return Report(
             scores=unknown_scores(rank, ranks) if message is None or message.scores is None else message.scores,
             gathered=assemble(own, sequence, self._own_node()),
             name_of=self._names.get,
-            sequence=sequence,
+            sequence=self._made - 1,
             rank=rank,
             only=[rank],
             gather_on_rank0=False,
@@ -230,6 +250,20 @@ class Reporter:
         if gathered.dropped:
             notes.append(f"probes lost {gathered.dropped} records; medians rest on the others")
         return notes
+
+
+def _collected(window: EndedWindow) -> Collected:
+    """Summarise a window: what all probes have, together."""
+    everything = Collected()
+    for hand_over in window.parts:
+        part = hand_over()
+        everything.rows += part.rows
+        everything.dropped += part.dropped
+        everything.notes += part.notes
+        if part.device is not None:
+            known = everything.device if everything.device is not None else part.device
+            everything.device = np.where(np.isnan(known), part.device, known)
+    return everything
 
 
 def _local(collected: Collected) -> dict[str, dict[str, Summary]]:

@@ -109,6 +109,9 @@ class FakeCudaEvents:
         """Return ``""``."""
         return ""
 
+    def use_device(self) -> None:
+        """Do nothing."""
+
     def event(self) -> _FakeEvent:
         """Make an event."""
         self.made += 1
@@ -156,7 +159,7 @@ class RecordedWindowsExchange(LocalExchange):
         self._others = others
         self._names = {hash_name(name): name for name in names}
 
-    def collect(self, sequence: int) -> list[bytes | None]:
+    def collect(self, sequence: int, is_over: Callable[[], bool] | None = None) -> list[bytes | None]:
         """Return this rank's window and the others'."""
         return [*super().collect(sequence), *self._others(sequence)]
 

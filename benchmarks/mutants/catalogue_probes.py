@@ -55,8 +55,8 @@ MUTANTS_OF_PROBES = (
     Mutant(
         "a probe that fails is never given up",
         _GUARD,
-        "if self._failures >= MAX_FAILURES and not self.lost_because:",
-        "if False:",
+        "is_last = self._failures >= MAX_FAILURES and not self.lost_because",
+        "is_last = False",
         _GUARDED,
     ),
     Mutant(

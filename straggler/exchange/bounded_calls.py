@@ -15,6 +15,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+_MOST_FAILURES = 3
+"""In a row; after these the connection is given up: it does not come back, and each try would be logged by torch."""
+
+
 class BoundedCalls:
     """Makes calls on a daemon thread, and waits for each with a limit."""
 
@@ -24,6 +28,7 @@ class BoundedCalls:
         self._thread = threading.Thread(target=self._run, name="straggler-exchange", daemon=True)
         self._thread.start()
         self._said = False
+        self._failures = 0
 
     def call(self, what: str, function: Callable[[], T], limit_seconds: float) -> T | None:
         """Have a function called and wait for its result.
@@ -34,9 +39,10 @@ class BoundedCalls:
             limit_seconds: How long to wait.
 
         Returns:
-            The result; None after a failure, when it takes longer, and while an earlier call has not come back.
+            The result; None after a failure, when it takes longer, while an earlier call has not come back, and for
+            good once calls have failed three times in a row.
         """
-        if self._stuck is not None and not self._stuck.is_set():
+        if self._failures >= _MOST_FAILURES or (self._stuck is not None and not self._stuck.is_set()):
             return None
         done = threading.Event()
         result: list[T] = []
@@ -44,7 +50,9 @@ class BoundedCalls:
         def work() -> None:
             try:
                 result.append(function())
+                self._failures = 0
             except Exception as error:  # noqa: BLE001 - torch raises several types for a store that is gone
+                self._failures += 1
                 self._say(f"{what} failed ({type(error).__name__}: {error})")
             finally:
                 done.set()

@@ -5,21 +5,29 @@ report of all others, and a report has to name just such a rank. Every process g
 window there and continues. Rank 0 reads what is there when all ranks have written or when the bound has passed. A
 rank that is missing is UNKNOWN, and the report states the coverage.
 
-Cost per report: a rank writes one value and adds one to a counter (O(K)); rank 0 reads N values (O(N)). One key
-per rank is overwritten at each report (the report's number is inside the window, so a late one is recognised); only the
-counter is new each time, and the last one is deleted.
+All of this happens on threads of its own: training only puts a window aside. So rank 0 can give a rank that is late
+the whole bound, at every report, and nobody waits for it. Only :meth:`Detector.generate_report` is waited for; there a
+rank that was missing last time gets a short grace, but its window of last time, which has come since, is taken.
+
+Cost per report: a rank writes one value and adds one to a counter (O(K)), and asks once or twice for the next plan;
+rank 0 reads N values (O(N)). Two keys per rank are overwritten in turn (with the report's number, so that an old
+window is recognised); only the counter is new each time, and the last one is deleted.
 
 Every call to the store is made on a helper thread and waited for with a limit: the server of the store lives in
 some process too, and if that process is stopped, a call never returns. Until the call returns, no other is made: one
-warning is logged, reports have this rank's own times only, and training does not wait a second time.
+warning is logged, and reports have this rank's own times only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 __all__ = ["Exchange", "LocalExchange", "connect"]
+
+_POLLS = 10
+"""In an interval: nine of ten find the plan at the first, and then ask no more before the next report."""
+_SHORTEST_POLL, _LONGEST_POLL = 0.01, 5.0
 
 
 class Exchange(Protocol):
@@ -27,28 +35,43 @@ class Exchange(Protocol):
 
     rank: int
     world_size: int
+    heard_within: float
+    """Seconds in which the others learn of what is shown."""
 
     def post(self, sequence: int, payload: bytes) -> None:
         """Leave this rank's window for report ``sequence``."""
 
-    def collect(self, sequence: int) -> list[bytes | None]:
-        """Return every rank's window, on rank 0, in at most the bound."""
+    def collect(self, sequence: int, is_over: Callable[[], bool] | None = None) -> list[bytes | None]:
+        """Return every rank's latest window, on rank 0, in at most the bound.
+
+        Args:
+            sequence: The report's number.
+            is_over: Asked again and again, where no rank waits for the report: True ends it with what is there. None:
+                ranks wait for it, and so ranks that were missing last time get a short grace only.
+        """
         ...
 
     def note_late(self, ranks: Iterable[int]) -> None:
-        """Note, on rank 0, who was missing in the report just made; they get a short grace next time."""
+        """Note, on rank 0, who was missing in the report just made."""
 
     def publish(self, sequence: int, outcomes: dict[int, bytes]) -> None:
         """Leave a message for each of these ranks, on rank 0."""
 
-    def outcome(self, sequence: int) -> bytes | None:
+    def outcome(self, sequence: int, is_over: Callable[[], bool] | None = None) -> bytes | None:
         """Return rank 0's message to this rank, in at most twice the bound (rank 0 may spend one itself)."""
 
-    def announce(self, sequence: int, iteration: int) -> None:
-        """Say, on rank 0, at which iteration report ``sequence`` is to be made."""
+    def show(self, board: bytes) -> None:
+        """Show all other ranks, on rank 0, what it has planned and proposes."""
 
-    def announced(self) -> tuple[int, int] | None:
-        """Return number and iteration of the report announced last."""
+    def look(self) -> bytes | None:
+        """Return what rank 0 shows, None where that has not changed since the last call."""
+
+    def answer(self, proposal: int, amount: int) -> None:
+        """Add to the answers to a proposal of rank 0's."""
+
+    def answers(self, proposal: int) -> int:
+        """Return the sum of the answers to a proposal, on rank 0."""
+        ...
 
     def wanted_names(self) -> list[int]:
         """Return the hashes whose names rank 0 asks everybody for."""
@@ -73,6 +96,7 @@ class LocalExchange:
 
     rank = 0
     world_size = 1
+    heard_within = 0.0
 
     def __init__(self) -> None:
         self._payload: bytes | None = None
@@ -81,7 +105,7 @@ class LocalExchange:
         """Keep this rank's window."""
         self._payload = payload
 
-    def collect(self, sequence: int) -> list[bytes | None]:
+    def collect(self, sequence: int, is_over: Callable[[], bool] | None = None) -> list[bytes | None]:
         """Return this rank's window."""
         return [self._payload]
 
@@ -93,17 +117,25 @@ class LocalExchange:
         """Do nothing: there are no other ranks."""
         return
 
-    def outcome(self, sequence: int) -> bytes | None:
+    def outcome(self, sequence: int, is_over: Callable[[], bool] | None = None) -> bytes | None:
         """Return None: there is no other rank 0."""
         return None
 
-    def announce(self, sequence: int, iteration: int) -> None:
+    def show(self, board: bytes) -> None:
         """Do nothing: there are no other ranks."""
         return
 
-    def announced(self) -> tuple[int, int] | None:
+    def look(self) -> bytes | None:
         """Return None: there is no other rank 0."""
         return None
+
+    def answer(self, proposal: int, amount: int) -> None:
+        """Do nothing: there is no other rank 0."""
+        return
+
+    def answers(self, proposal: int) -> int:
+        """Return the others' answers: there are none who could refuse."""
+        return self.world_size - 1
 
     def wanted_names(self) -> list[int]:
         """Return nothing: this rank knows its names."""
@@ -126,11 +158,14 @@ class LocalExchange:
         return
 
 
-def connect(bound_seconds: float, *, store: Any = None, generation: int = 0) -> Exchange:
+def connect(
+    bound_seconds: float, *, interval_seconds: float = 60.0, store: Any = None, generation: int = 0
+) -> Exchange:
     """Return the exchange for this process: through the default group's store, or local without a group.
 
     Args:
         bound_seconds: See :class:`StoreExchange`.
+        interval_seconds: Between two reports.
         store: A store to use instead of the default group's own.
         generation: Restarts before this run of the job; part of every key.
     """
@@ -149,6 +184,7 @@ def connect(bound_seconds: float, *, store: Any = None, generation: int = 0) -> 
         dist.get_rank(),
         dist.get_world_size(),
         bound_seconds=bound_seconds,
+        heard_within=min(max(interval_seconds / _POLLS, _SHORTEST_POLL), _LONGEST_POLL),
         prefix=f"straggler/{generation}/{_instance_number()}",
     )
 

@@ -55,6 +55,7 @@ class GatheredWindows:
         dropped: Records that probes lost, summed over ranks.
         blocks: One per family.
         refused: Why a window was not understood, by rank.
+        numbers: Number of the report that each rank's window was made for, shape ``(ranks,)``, -1 where there is none.
     """
 
     world_size: int
@@ -66,10 +67,15 @@ class GatheredWindows:
     dropped: int
     blocks: dict[Family, RowMatrix]
     refused: dict[int, str]
+    numbers: npt.NDArray[np.int64]
 
 
 def assemble(
-    payloads: Sequence[bytes | None], sequence: int, known_nodes: Sequence[str] | None = None
+    payloads: Sequence[bytes | None],
+    sequence: int,
+    known_nodes: Sequence[str] | None = None,
+    *,
+    heard: npt.NDArray[np.int64] | None = None,
 ) -> GatheredWindows:
     """Build the matrices of one report.
 
@@ -77,6 +83,9 @@ def assemble(
         payloads: One window per rank, None where there is none.
         sequence: The report's number; a window of another one is out of date and counts as missing.
         known_nodes: Node names from earlier reports, for ranks that are missing now.
+        heard: Number of the latest window of each rank that was in a report. The window before this report's counts
+            where it is newer than that: it came too late, and a rank that is always late would never be heard. None:
+            only windows of this report count.
     """
     ranks = len(payloads)
     heads = np.zeros(ranks, dtype=HEADER)
@@ -96,7 +105,8 @@ def assemble(
         except WireError as error:
             refused[rank] = str(error)
             continue
-        if int(head["sequence"]) != sequence:
+        number = int(head["sequence"])
+        if number != sequence and not (heard is not None and heard[rank] < number == sequence - 1):
             continue
         heads[rank] = head
         present[rank] = True
@@ -124,6 +134,7 @@ def assemble(
         int(heads["dropped"].sum()),
         families,
         refused,
+        np.where(present, heads["sequence"].astype(np.int64), -1),
     )
 
 

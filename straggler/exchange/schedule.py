@@ -1,32 +1,47 @@
-"""Report schedule: all ranks at the same iteration, without a collective and without asking at every step.
+"""Report schedule: all ranks at the same iteration, without a collective and without asking in a step.
 
-Rank 0's clock decides. When its interval has elapsed it announces an iteration two ahead; the others ask for that
-announcement only once nine tenths of their own interval have passed, and not more often than a hundredth of it.
-In a synchronous job no rank is more than one iteration ahead, so all ranks reach the announced iteration. A rank that
-reads the announcement too late reports at once; its window is a few steps longer than the others', which changes
-its medians little.
+Rank 0 plans each report as soon as it has closed the window of the one before: from the rate of its steps it computes
+the iteration at which the interval will be over. The others read that plan on a thread of their own, most of an
+interval ahead, and close their window when they have reached that iteration. No step waits for a clock, a store or
+another rank, whatever the length of a step is.
+
+The plan also says how long to wait at most. A rank that is behind the others (in a job whose ranks do not wait for
+each other) closes its window when that time is over, so that it is heard, and so does every rank where the steps become
+slower. A rank that learns of a plan too late closes its window at once. Such windows are a few steps longer or shorter
+than the others', which changes their medians little.
+
+An alternative was a fixed number of steps per interval, agreed once by a collective, as in nvidia-resiliency-ext: the
+report then comes at the wrong time as soon as steps become longer, and the agreement itself stops the ranks.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
+
+from straggler.exchange.board import Plan
 
 __all__ = ["ReportSchedule"]
 
 _AHEAD = 2
-_ASK_FROM = 0.9
+"""Iterations: in a synchronous job no rank is more than one ahead of rank 0."""
+_POLLS_AHEAD = 3
+_FIRST_LOOK = 0.25
+"""Share of the first interval after which the rate of the steps is known well enough to plan the first report."""
+_LATEST = 1.5
+"""Times the expected time, after which a window is closed at any iteration."""
 
 
 class ReportSchedule:
-    """Counts iterations and says at which one to report.
+    """Counts iterations and says where a window ends.
 
     Args:
         interval_seconds: Time between reports.
         decides: Whether this rank is the one whose clock counts.
-        announce: Tell the others the iteration; called by the deciding rank only.
-        heard: The announced iteration, None while there is none; called by the others only.
-        alone: There are no others: report at once.
+        announce: Tell the others of a plan; called by the deciding rank only, on the thread that trains.
+        heard_within: Seconds that others need to learn of a plan.
+        alone: There are no others: end a window as soon as the interval is over.
         clock: Monotonic seconds.
     """
 
@@ -35,41 +50,79 @@ class ReportSchedule:
         interval_seconds: float,
         *,
         decides: bool,
-        announce: Callable[[int], None],
-        heard: Callable[[], int | None],
+        announce: Callable[[Plan], None],
+        heard_within: float = 0.0,
         alone: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.interval_seconds = interval_seconds
+        self.iteration = 0
         self._decides = decides
         self._announce = announce
-        self._heard = heard
+        self._ahead_seconds = _POLLS_AHEAD * heard_within
         self._alone = alone
         self._clock = clock
-        self._iteration = 0
-        self._at: int | None = None
-        self._last = clock()
-        self._ask_at = self._last + _ASK_FROM * interval_seconds
+        self._next = 0
+        self._plan: tuple[Plan, float] | None = None
+        self._from = (0, clock())
 
-    def tick(self) -> bool:
-        """Count an iteration and return whether to report now. Every rank calls it once per iteration."""
-        self._iteration += 1
-        if self._at is None:
-            self._look()
-        return self._at is not None and self._iteration >= self._at
+    @property
+    def wants_plan(self) -> bool:
+        """Return whether this rank waits for the plan of the next report."""
+        return self._plan is None and not self._decides
 
-    def _look(self) -> None:
+    def learn(self, plan: Plan) -> None:
+        """Take a plan of rank 0's; one that is older than the last report of this rank is passed over."""
+        if plan.number >= self._next and self._plan is None:
+            self._plan = (plan, self._clock() + plan.within_seconds)
+
+    def tick(self) -> int | None:
+        """Count an iteration.
+
+        Returns:
+            The number of the report whose window ends with it; None where none does.
+        """
+        self.iteration = iteration = self.iteration + 1
+        if self._plan is not None:
+            plan, latest = self._plan
+            if iteration >= plan.iteration or self._clock() >= latest:
+                return self._close(plan.number)
+        elif self._decides:
+            return self._look(iteration)
+        return None
+
+    def steps_in(self, seconds: float) -> int:
+        """Return how many steps take so long, at the rate since the window began."""
+        steps, began = self._from
+        elapsed = self._clock() - began
+        return math.ceil(seconds * (self.iteration - steps) / elapsed) if elapsed > 0.0 else 0
+
+    def _look(self, iteration: int) -> int | None:
+        """Plan the first report, or end the window of a rank that is alone."""
+        elapsed = self._clock() - self._from[1]
+        if self._alone:
+            return self._close(self._next) if elapsed >= self.interval_seconds else None
+        if iteration == 1 and elapsed < self.interval_seconds:
+            self._from = (1, self._clock())  # the first step holds what a start takes: its time says nothing of a rate
+        elif elapsed >= _FIRST_LOOK * self.interval_seconds or iteration == 1:
+            self._make_plan((1.0 - _FIRST_LOOK) * self.interval_seconds)
+        return None
+
+    def _close(self, number: int) -> int:
+        self._plan, self._next = None, number + 1
+        if self._decides and not self._alone:
+            self._make_plan(self.interval_seconds)
+        self._from = (self.iteration, self._clock())
+        return number
+
+    def _make_plan(self, seconds: float) -> None:
+        """Plan the next report for a time from now, at the rate of the steps since the last."""
+        steps, began = self._from
         now = self._clock()
-        if self._decides:
-            if now - self._last >= self.interval_seconds:
-                self._at = self._iteration if self._alone else self._iteration + _AHEAD
-                self._announce(self._at)
-        elif now >= self._ask_at:
-            self._at = self._heard()
-            self._ask_at = now + self.interval_seconds / 100.0
-
-    def reported(self) -> None:
-        """Begin the next interval; a report was made, for whatever reason."""
-        self._at = None
-        self._last = self._clock()
-        self._ask_at = self._last + _ASK_FROM * self.interval_seconds
+        step_seconds = (now - began) / max(self.iteration - steps, 1)
+        seconds = max(seconds, self._ahead_seconds)
+        ahead = max(_AHEAD, math.ceil(seconds / step_seconds) if step_seconds > 0.0 else 0)
+        within = _LATEST * max(seconds, ahead * step_seconds) + self._ahead_seconds
+        plan = Plan(self._next, self.iteration + ahead, within)
+        self._plan = (plan, now + within)
+        self._announce(plan)

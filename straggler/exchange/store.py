@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from straggler.exchange.bounded_calls import BoundedCalls
+from straggler.exchange.sequences import kind_of
 
 __all__ = ["Store", "StoreExchange"]
 
@@ -53,20 +54,25 @@ class StoreExchange:
         world_size: Ranks in the job.
         bound_seconds: How long rank 0 waits for the others, and anybody for the store.
         prefix: Before every key; carries the generation, so that a restart meets no old keys.
+        heard_within: Seconds between two looks at what rank 0 shows.
     """
 
-    def __init__(self, store: Any, rank: int, world_size: int, *, bound_seconds: float, prefix: str) -> None:
+    def __init__(
+        self, store: Any, rank: int, world_size: int, *, bound_seconds: float, prefix: str, heard_within: float = 0.01
+    ) -> None:
         self.rank = rank
         self.world_size = world_size
+        self.heard_within = heard_within
         self._bound = bound_seconds
         self._prefix = prefix
         self._helper = BoundedCalls()
         self._store: Store = (
             self._helper.call("cloning the store", lambda: _own_connection(store), bound_seconds) or store
         )
-        self._seen: set[int] = set()
+        self._seen: dict[tuple[int, int], set[int]] = {}
         self._late: set[int] = set()
         self._epoch = 0
+        self._board_epoch = 0
 
     def _key(self, *parts: object) -> str:
         return "/".join([self._prefix, *map(str, parts)])
@@ -75,17 +81,17 @@ class StoreExchange:
         """Leave this rank's window for report ``sequence``."""
 
         def work() -> None:
-            self._store.set(self._key("window", self.rank), payload)
+            self._store.set(self._window(sequence, self.rank), b"%d " % sequence + payload)
             self._store.add(self._key("count", sequence), 1)
 
         self._helper.call("leaving this rank's window", work, self._bound)
 
-    def collect(self, sequence: int) -> list[bytes | None]:
-        """Return every rank's window, on rank 0, in at most the bound."""
+    def collect(self, sequence: int, is_over: Callable[[], bool] | None = None) -> list[bytes | None]:
+        """Return every rank's latest window, on rank 0, in at most the bound; see :class:`Exchange`."""
         nothing: list[bytes | None] = [None] * self.world_size
-        return self._helper.call("collecting", lambda: self._collect(sequence), 2 * self._bound) or nothing
+        return self._helper.call("collecting", lambda: self._collect(sequence, is_over), 2 * self._bound) or nothing
 
-    def _collect(self, sequence: int) -> list[bytes | None]:
+    def _collect(self, sequence: int, is_over: Callable[[], bool] | None) -> list[bytes | None]:
         deadline = time.monotonic() + self._bound
         counter = self._key("count", sequence)
         pause = 0.0005
@@ -95,36 +101,54 @@ class StoreExchange:
             now = time.monotonic()
             if came >= self.world_size or now >= deadline or (grace is not None and now >= grace):
                 break
-            # Ranks that were missing last time are probably still missing: once all others are here, wait for
-            # them a tenth of a second, and not the whole bound at every report.
-            if grace is None and self._late and came >= self.world_size - len(self._late):
+            if is_over is not None:
+                if is_over():
+                    break
+            # Everybody waits for this report. Ranks that were missing last time are probably still missing: once all
+            # others are here, wait for them a tenth of a second, and not the whole bound at every report.
+            elif grace is None and self._late and came >= self.world_size - len(self._late):
                 grace = now + min(_GRACE_SECONDS, self._bound)
             time.sleep(pause)
             pause = min(pause * 1.5, 0.01)
-        if sequence > 0:
-            self._store.delete_key(self._key("count", sequence - 1))
-        unseen = [rank for rank in range(self.world_size) if rank not in self._seen]
-        self._seen.update(unseen if came >= self.world_size else self._existing(unseen))
-        ranks = sorted(self._seen)
-        found: list[bytes | None] = [None] * self.world_size
-        for rank, payload in zip(ranks, self._read([self._key("window", r) for r in ranks]), strict=True):
-            found[rank] = payload
+        self._store.delete_key(self._key("count", sequence - 1))
+        everybody = range(self.world_size)
+        found = self._windows(sequence, everybody, is_complete=came >= self.world_size)
+        if len(found) < self.world_size:
+            # What came too late for the last report, of ranks that are missing again, is still worth having.
+            late = self._windows(sequence - 1, [rank for rank in everybody if rank not in found], is_complete=False)
+            found |= late
+        return [found.get(rank) for rank in everybody]
+
+    def _windows(self, sequence: int, ranks: Sequence[int], *, is_complete: bool) -> dict[int, bytes]:
+        """Return the windows for a report that these ranks have left."""
+        seen = self._seen.setdefault(_place(sequence), set())
+        unseen = [rank for rank in ranks if rank not in seen]
+        seen.update(unseen if is_complete else self._existing(sequence, unseen))
+        there = [rank for rank in ranks if rank in seen]
+        found: dict[int, bytes] = {}
+        for rank, value in zip(there, self._read([self._window(sequence, r) for r in there]), strict=True):
+            number, _, payload = value.partition(b" ")
+            if int(number) == sequence:
+                found[rank] = payload
         return found
 
+    def _window(self, sequence: int, rank: int) -> str:
+        return self._key("window", *_place(sequence), rank)
+
     def note_late(self, ranks: Iterable[int]) -> None:
-        """Note, on rank 0, who was missing in the report just made; they get a short grace next time."""
+        """Note, on rank 0, who was missing in the report just made."""
         self._late = set(ranks)
 
-    def _existing(self, ranks: list[int]) -> list[int]:
+    def _existing(self, sequence: int, ranks: list[int]) -> list[int]:
         """Return which of these ranks have ever left a window; log N calls to the store for each that has not."""
         if not ranks:
             return []
-        if self._store.check([self._key("window", rank) for rank in ranks]):
+        if self._store.check([self._window(sequence, rank) for rank in ranks]):
             return ranks
         if len(ranks) == 1:
             return []
         middle = len(ranks) // 2
-        return self._existing(ranks[:middle]) + self._existing(ranks[middle:])
+        return self._existing(sequence, ranks[:middle]) + self._existing(sequence, ranks[middle:])
 
     def _read(self, keys: Sequence[str]) -> list[bytes]:
         store: Any = self._store
@@ -151,12 +175,12 @@ class StoreExchange:
 
         self._helper.call("publishing the outcome", work, self._bound)
 
-    def outcome(self, sequence: int) -> bytes | None:
+    def outcome(self, sequence: int, is_over: Callable[[], bool] | None = None) -> bytes | None:
         """Return rank 0's message to this rank, in at most twice the bound (rank 0 may spend one itself)."""
         limit = 2 * self._bound + 1.0
-        return self._helper.call("waiting for rank 0's outcome", lambda: self._outcome(sequence), limit)
+        return self._helper.call("waiting for rank 0's outcome", lambda: self._outcome(sequence, is_over), limit)
 
-    def _outcome(self, sequence: int) -> bytes | None:
+    def _outcome(self, sequence: int, is_over: Callable[[], bool] | None) -> bytes | None:
         deadline = time.monotonic() + 2 * self._bound
         key = self._key("outcome", self.rank)
         pause = 0.001
@@ -165,25 +189,42 @@ class StoreExchange:
                 number, _, word = self._store.get(key).partition(b" ")
                 if int(number) == sequence:
                     return word
+            if is_over is not None and is_over():
+                return None
             time.sleep(pause)
             pause = min(pause * 1.5, 0.02)
         return None
 
-    def announce(self, sequence: int, iteration: int) -> None:
-        """Say, on rank 0, at which iteration report ``sequence`` is to be made."""
-        plan = f"{sequence} {iteration}"
-        self._helper.call("announcing a report", lambda: self._store.set(self._key("plan"), plan), self._bound)
+    def show(self, board: bytes) -> None:
+        """Show all other ranks, on rank 0, what it has planned and proposes."""
 
-    def announced(self) -> tuple[int, int] | None:
-        """Return number and iteration of the report announced last."""
-        return self._helper.call("asking for the next report", self._announced, self._bound)
+        def work() -> None:
+            self._store.set(self._key("board"), board)
+            self._store.add(self._key("board-epoch"), 1)
 
-    def _announced(self) -> tuple[int, int] | None:
-        key = self._key("plan")
-        if not self._store.check([key]):
+        self._helper.call("announcing a report", work, self._bound)
+
+    def look(self) -> bytes | None:
+        """Return what rank 0 shows, None where that has not changed since the last call."""
+        return self._helper.call("asking for the next report", self._look, self._bound)
+
+    def _look(self) -> bytes | None:
+        epoch = self._store.add(self._key("board-epoch"), 0)
+        if epoch == self._board_epoch:
             return None
-        number, iteration = map(int, self._store.get(key).split())
-        return number, iteration
+        board = self._store.get(self._key("board"))
+        self._board_epoch = epoch
+        return board
+
+    def answer(self, proposal: int, amount: int) -> None:
+        """Add to the answers to a proposal of rank 0's."""
+        key = self._key("answers", proposal)
+        self._helper.call("answering a proposal", lambda: self._store.add(key, amount), self._bound)
+
+    def answers(self, proposal: int) -> int:
+        """Return the sum of the answers to a proposal, on rank 0."""
+        key = self._key("answers", proposal)
+        return self._helper.call("counting answers", lambda: self._store.add(key, 0), self._bound) or 0
 
     def wanted_names(self) -> list[int]:
         """Return the hashes whose names rank 0 asks everybody for."""
@@ -239,6 +280,11 @@ class StoreExchange:
     def close(self) -> None:
         """Stop the helper thread; nothing is sent after this."""
         self._helper.close()
+
+
+def _place(sequence: int) -> tuple[int, int]:
+    """Return where windows for a report are: two places in turn, so that the next does not overwrite one unread."""
+    return kind_of(sequence), sequence % 2
 
 
 def _own_connection(store: Any) -> Any:

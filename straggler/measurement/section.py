@@ -33,7 +33,7 @@ import numpy.typing as npt
 from resilience_core.system.clock import NS_PER_SECOND
 from straggler.errors import SectionUseError
 
-__all__ = ["KINDS", "MAX_SAMPLES", "Section", "SectionClock", "SectionKind", "SectionTimer"]
+__all__ = ["KINDS", "MAX_SAMPLES", "Samples", "Section", "SectionClock", "SectionKind", "SectionTimer"]
 
 SectionKind = Literal["auto", "work", "wait"]
 KINDS: tuple[SectionKind, ...] = ("auto", "work", "wait")
@@ -44,6 +44,23 @@ MAX_SAMPLES = 8192
 _FIRST_CHECKS = 8
 _CHECK_EVERY = 64
 _NEVER = 1 << 62
+
+
+class Samples:
+    """The samples of a window that has ended, still as they were taken."""
+
+    __slots__ = ("_arrivals", "_durations")
+
+    def __init__(self, durations: collections.deque[int], arrivals: collections.deque[int]) -> None:
+        self._durations, self._arrivals = durations, arrivals
+
+    def durations(self) -> npt.NDArray[np.float64]:
+        """Return the durations of the entries, in seconds, flat float64."""
+        return _seconds(self._durations)
+
+    def arrivals(self) -> npt.NDArray[np.float64]:
+        """Return the times from the last release to each arrival, in seconds, flat float64."""
+        return _seconds(self._arrivals)
 
 
 class SectionTimer(Protocol):
@@ -213,16 +230,12 @@ class Section:
             "enter and leave a section on one thread"
         )
 
-    def drain(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Return this window's samples and forget them.
-
-        Returns:
-            Durations and arrival gaps, both in seconds, each flat float64; the next window begins empty.
-        """
+    def drain(self) -> Samples:
+        """Return this window's samples and forget them: a few assignments, since training waits for this."""
         samples, self._samples = self._samples, collections.deque(maxlen=MAX_SAMPLES)
         self._append = self._samples.append
         arrivals, self.arrivals = self.arrivals, collections.deque(maxlen=MAX_SAMPLES)
-        return _seconds(samples), _seconds(arrivals)
+        return Samples(samples, arrivals)
 
     @property
     def is_open(self) -> bool:
@@ -231,4 +244,5 @@ class Section:
 
 
 def _seconds(nanoseconds: collections.deque[int]) -> npt.NDArray[np.float64]:
-    return np.array(nanoseconds, dtype=np.float64) / NS_PER_SECOND
+    # A copy: a thread that was inside the section when its window ended may be about to append.
+    return np.array(list(nanoseconds), dtype=np.float64) / NS_PER_SECOND

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from straggler.measurement.measured import Family, measured
-from straggler.measurement.section import Section
+from straggler.measurement.section import Samples, Section
 from straggler.probes.probe import Collected
 
 __all__ = ["CpuWallProbe"]
@@ -31,17 +33,25 @@ class CpuWallProbe:
 
     def collect(self) -> Collected:
         """Hand over what came since the last call."""
-        collected = Collected()
-        for section in self._sections:
-            seconds, arrivals = section.drain()
-            row = measured(Family.SECTION, section.name, seconds, synchronous=section.synchronous)
-            if row is not None:
-                collected.rows.append(row)
-            gap = measured(Family.ARRIVAL, section.name, arrivals)
-            if gap is not None and section.synchronous:
-                collected.rows.append(gap)
-        return collected
+        return self.cut()()
+
+    def cut(self) -> Callable[[], Collected]:
+        """End the window; return the function that summarises it."""
+        windows = [(section.name, section.synchronous, section.drain()) for section in self._sections]
+        return lambda: _summarised(windows)
 
     def stop(self) -> None:
         """End; nothing is measured after this."""
         self._sections.clear()
+
+
+def _summarised(windows: list[tuple[str, bool, Samples]]) -> Collected:
+    collected = Collected()
+    for name, is_synchronous, samples in windows:
+        row = measured(Family.SECTION, name, samples.durations(), synchronous=is_synchronous)
+        if row is not None:
+            collected.rows.append(row)
+        gap = measured(Family.ARRIVAL, name, samples.arrivals())
+        if gap is not None and is_synchronous:
+            collected.rows.append(gap)
+    return collected

@@ -54,9 +54,15 @@ class EventBackend(Protocol):
         """Make an event."""
         ...
 
+    def use_device(self) -> None:
+        """Make the device of the events this thread's own, before they are read."""
+
 
 class _TorchEvents:
     """Makes the CUDA events of torch."""
+
+    def __init__(self) -> None:
+        self._device: int | None = None
 
     def unavailable_because(self) -> str:
         import torch
@@ -68,8 +74,16 @@ class _TorchEvents:
     def event(self) -> Event:
         import torch
 
+        self._device = torch.cuda.current_device()
         made: Event = torch.cuda.Event(enable_timing=True)
         return made
+
+    def use_device(self) -> None:
+        if self._device is not None:
+            import torch
+
+            # A thread begins on device 0, where its first call would make a context that takes memory there.
+            torch.cuda.set_device(self._device)
 
 
 class _Timer:
@@ -77,7 +91,9 @@ class _Timer:
 
     def __init__(self, section: Section, make: Callable[[], Event]) -> None:
         self.section = section
-        self.dropped = 0
+        self._dropped = 0
+        self._unreadable = 0
+        self._told = 0
         self.pending: collections.deque[tuple[Event, Event]] = collections.deque()
         self._make = make
         self._free: list[tuple[Event, Event]] = []
@@ -87,7 +103,7 @@ class _Timer:
     def enter(self) -> None:
         if self._open is not None or len(self.pending) >= MAX_PENDING:
             # Entered by a second thread, or nobody collects: one stream order cannot tell two entries apart.
-            self.dropped += 1
+            self._dropped += 1
             return
         pair = self._free.pop() if self._free else (self._make(), self._make())
         pair[0].record()
@@ -118,9 +134,15 @@ class _Timer:
                 self._free.append(pair)
             except Exception as error:  # noqa: BLE001 - whatever CUDA makes of it, the others are still good
                 errors.append(error)
-                self.dropped += 1
+                self._unreadable += 1
             self.pending.popleft()
         return seconds
+
+    def newly_dropped(self) -> int:
+        """Return how many entries were lost since the last call; each count is of one thread only."""
+        dropped = self._dropped + self._unreadable
+        told, self._told = self._told, dropped
+        return dropped - told
 
 
 class CudaEventsProbe:
@@ -152,11 +174,11 @@ class CudaEventsProbe:
         collected = Collected()
         errors: list[Exception] = []
         taken = 0
+        self._backend.use_device()
         for timer in self._timers:
             seconds = np.array(timer.take(errors), dtype=np.float64)
             taken += seconds.size
-            dropped, timer.dropped = timer.dropped, 0
-            collected.dropped += dropped
+            collected.dropped += timer.newly_dropped()
             if timer.section.synchronous:
                 continue
             row = measured(Family.GPU_SECTION, f"cuda:{timer.section.name}", seconds[seconds > 0.0])

@@ -192,7 +192,8 @@ class CuptiProbe:
         full, self._records = self._records, collections.deque(maxlen=MAX_RECORDS)
         records = list(full)
         delivered, self._delivered = self._delivered, 0
-        self._look_whether_displaced(delivered)
+        with self._lock:
+            self._look_whether_displaced(delivered)
         collected.dropped = sum(lost) + max(delivered - len(records), 0)
         seconds: dict[str, list[float]] = collections.defaultdict(list)
         waits: list[float] = []

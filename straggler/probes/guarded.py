@@ -8,12 +8,14 @@ was measured since the last report; both are counted as lost records. After ``MA
 from __future__ import annotations
 
 import operator
+import threading
+from collections.abc import Callable
 
 import numpy as np
 
 from straggler.measurement.measured import STATE_FIELDS, Measured
 from straggler.measurement.section import Section, SectionTimer
-from straggler.probes.probe import Collected, Probe
+from straggler.probes.probe import Collected, Probe, cut
 
 __all__ = ["MAX_FAILURES", "GuardedProbe"]
 
@@ -37,6 +39,7 @@ class GuardedProbe:
         self._failures = 0
         self._dropped = 0
         self._notes: list[str] = []
+        self._lock = threading.Lock()
 
     def unavailable_because(self) -> str:
         """Return why it cannot work on this machine, ``""`` when it can."""
@@ -67,17 +70,35 @@ class GuardedProbe:
 
     def collect(self) -> Collected:
         """Hand over what came since the last call; only what was lost, once the probe is."""
-        collected = Collected()
+        return self.cut()()
+
+    def cut(self) -> Callable[[], Collected]:
+        """End the window of a probe that can; return the function that hands it over, and raises nothing either."""
+        hand_over: Callable[[], Collected] | None = None
         if not self.lost_because:
             try:
-                collected = _sound(self._probe.collect())
+                hand_over = cut(self._probe)
             except Exception as error:  # noqa: BLE001 - a library may raise anything
-                self._notes.append(f"{self.name}: nothing is known since the last report ({_said(error)})")
-                self.failed("collect", error)
-        collected.dropped += self._dropped
-        collected.notes += self._notes
-        self._dropped, self._notes = 0, []
+                self._nothing_known(error)
+        return lambda: self._handed_over(hand_over)
+
+    def _handed_over(self, hand_over: Callable[[], Collected] | None) -> Collected:
+        collected = Collected()
+        if hand_over is not None and not self.lost_because:
+            try:
+                collected = _sound(hand_over())
+            except Exception as error:  # noqa: BLE001 - a library may raise anything
+                self._nothing_known(error)
+        with self._lock:  # a timer may fail on the thread that trains meanwhile
+            collected.dropped += self._dropped
+            collected.notes += self._notes
+            self._dropped, self._notes = 0, []
         return collected
+
+    def _nothing_known(self, error: Exception) -> None:
+        with self._lock:
+            self._notes.append(f"{self.name}: nothing is known since the last report ({_said(error)})")
+        self.failed("collect", error)
 
     def stop(self) -> None:
         """End; nothing is measured after this."""
@@ -89,14 +110,17 @@ class GuardedProbe:
 
     def failed(self, where: str, error: Exception) -> None:
         """Count a failure as one lost record, and stop the probe at the last one that is borne."""
-        self._failures += 1
-        self._dropped += 1
-        if self._failures >= MAX_FAILURES and not self.lost_because:
+        with self._lock:
+            self._failures += 1
+            self._dropped += 1
+            is_last = self._failures >= MAX_FAILURES and not self.lost_because
+        if is_last:
             self._stop(f"{self._failures} errors, the latest: {where}: {_said(error)}")
 
     def _stop(self, because: str) -> None:
-        self.lost_because = because
-        self._notes.append(f"{self.name}: no longer measured: {because}")
+        with self._lock:
+            self.lost_because = because
+            self._notes.append(f"{self.name}: no longer measured: {because}")
         self.stop()
 
 

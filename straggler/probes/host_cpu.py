@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ _WAITED, _THROTTLED = STATE_FIELDS.index("cpu_waited"), STATE_FIELDS.index("cpu_
 
 
 class HostCpuProbe:
-    """Measures how long the reporting thread waited for a core, or its cgroup was throttled.
+    """Measures how long the thread that trains waited for a core, or its cgroup was throttled.
 
     Args:
         proc: Where the kernel tells of processes.
@@ -53,6 +54,10 @@ class HostCpuProbe:
 
     def collect(self) -> Collected:
         """Hand over what came since the last call."""
+        return self.cut()()
+
+    def cut(self) -> Callable[[], Collected]:
+        """Read the counters here, since they are those of the thread that reads them."""
         now, waited, throttled = time.monotonic(), self._waited(), self._throttled()
         elapsed, self._began = now - self._began, now
         state = np.full(len(STATE_FIELDS), np.nan)
@@ -63,7 +68,7 @@ class HostCpuProbe:
                     # A group may be throttled on several cores at once.
                     state[place] = min(max(seconds - self._before[key], 0.0) / elapsed, 1.0)
         self._before = {**waited, **throttled}
-        return Collected(device=state)
+        return lambda: Collected(device=state)
 
     def stop(self) -> None:
         """End; nothing is measured after this."""

@@ -46,6 +46,7 @@ def reports(job: SimulatedJob, *, interval_seconds: float = 60.0) -> Iterator[Re
             0,
             blocks,
             {},
+            np.full(job.ranks, sequence),
         )
         yield Report(
             scores=scorer.score(gathered),

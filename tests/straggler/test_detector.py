@@ -11,11 +11,9 @@ import straggler
 from resilience_core import ConfigError
 from straggler import Detector, DetectorError
 from straggler.exchange.exchange import LocalExchange
-from straggler.exchange.schedule import ReportSchedule
 from straggler.plugin_settings import DETECTOR_RESOURCES
 from straggler.probes.cpu_wall import CpuWallProbe
 from straggler.probes.standard_probes import choose
-from straggler.reporter import Reporter
 from straggler.settings import DetectorSettings
 from straggler.testing import FakeCudaEvents
 
@@ -155,9 +153,22 @@ def test_reports_come_when_the_interval_has_elapsed_alone():
     assert detector.generate_report_if_interval_elapsed() is None
     detector.shutdown()
     detector.initialize(report_time_interval=1e-9)
+    assert not detector.is_interval_elapsed()
+    report = detector.generate_report_if_interval_elapsed()
     assert detector.is_interval_elapsed()
-    assert detector.generate_report_if_interval_elapsed() is not None
+    assert detector.is_interval_elapsed(), "asking changes nothing"
+    reports = [report] if report is not None else detector.shutdown()
+    assert [report.sequence for report in reports] == [0]
     detector.shutdown()
+
+
+def test_what_is_finished_after_the_last_iteration_is_returned_by_shutdown():
+    detector = Detector()
+    detector.initialize(report_time_interval=1e-9)
+    found = [report for _ in range(3) if (report := detector.generate_report_if_interval_elapsed()) is not None]
+    found += detector.shutdown()
+    assert [report.sequence for report in found] == [0, 1, 2]
+    assert detector.shutdown() == []
 
 
 def test_the_defaults_of_initialize_are_those_of_the_settings():
@@ -184,58 +195,6 @@ def test_settings_are_frozen_and_go_to_a_detector_whole():
     with pytest.raises(DetectorError, match="initialised already"):
         detector.start(settings)
     detector.shutdown()
-
-
-def test_a_rank_that_missed_a_report_catches_up():
-    class Behind(LocalExchange):
-        rank, world_size = 1, 2
-
-        def announced(self):
-            return 5, 70
-
-    reporter = Reporter(Behind(), [], DetectorSettings(node_name="n", top_k=4))
-    reporter.sequence = 3
-    assert reporter.hear() == 70
-    assert reporter.sequence == 5
-    reporter.sequence = 6
-    assert reporter.hear() is None
-
-
-class Clock:
-    def __init__(self):
-        self.now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-def test_all_ranks_report_at_the_same_iteration_though_their_clocks_differ():
-    plan = {}
-    fast, slow = Clock(), Clock()
-    first = ReportSchedule(10.0, decides=True, announce=lambda i: plan.update(at=i), heard=lambda: None, clock=fast)
-    other = ReportSchedule(10.0, decides=False, announce=lambda i: None, heard=lambda: plan.get("at"), clock=slow)
-    reported = []
-    for iteration in range(30):
-        fast.now += 1.0
-        slow.now += 0.98
-        reported.append((iteration, first.tick(), other.tick()))
-        if reported[-1][1]:
-            break
-    assert reported[-1][1:] == (True, True)
-    assert not any(a or b for _, a, b in reported[:-1])
-
-
-def test_the_others_ask_only_near_the_end_of_the_interval():
-    asked, clock = [], Clock()
-    other = ReportSchedule(
-        100.0, decides=False, announce=lambda i: None, heard=lambda: asked.append(clock.now), clock=clock
-    )
-    for _ in range(1000):
-        clock.now += 0.1
-        other.tick()
-    assert asked
-    assert min(asked) >= 90.0
-    assert len(asked) <= 12
 
 
 def test_the_choice_of_probes_is_said_once(caplog):

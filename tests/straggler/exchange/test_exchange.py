@@ -11,6 +11,7 @@ from datetime import timedelta
 import pytest
 
 from straggler.exchange.exchange import LocalExchange
+from straggler.exchange.sequences import asked
 from straggler.exchange.store import StoreExchange
 
 dist = pytest.importorskip("torch.distributed")
@@ -105,11 +106,52 @@ def test_names_are_told_when_they_are_wanted(store):
     assert as_soon_as_it_is_there(lambda: first.names_of([4, 5]) or None) == {5: "forward \N{SNOWMAN}"}
 
 
-def test_a_report_is_announced(store):
+def test_what_rank_0_shows_is_seen_once(store):
     first, second = exchanges(store, 2)
-    assert second.announced() is None
-    first.announce(3, 120)
-    assert as_soon_as_it_is_there(second.announced) == (3, 120)
+    assert second.look() is None
+    first.show(b"one")
+    assert as_soon_as_it_is_there(second.look) == b"one"
+    assert second.look() is None
+    first.show(b"two")
+    assert as_soon_as_it_is_there(second.look) == b"two"
+
+
+def test_answers_to_a_proposal_add_up_and_each_proposal_has_its_own(store):
+    ranks = exchanges(store, 4)
+    assert ranks[0].answers(0) == 0
+    for rank in ranks[1:]:
+        rank.answer(0, 1)
+    ranks[1].answer(1, 1 << 32)
+    assert ranks[0].answers(0) == 3
+    assert ranks[0].answers(1) == 1 << 32
+
+
+def test_a_report_that_nobody_waits_for_ends_when_it_is_told_to_and_gives_no_short_grace(store):
+    """Nobody waits, so a rank that was missing last time has the whole bound: it would else be missing for ever."""
+    first, second = exchanges(store, 2)
+    first.note_late([1])
+    first.post(0, b"0")
+    asked = []
+
+    def comes_late_and_is_not_over():
+        if not asked:
+            second.post(0, b"1")
+        asked.append(1)
+        return False
+
+    assert first.collect(0, comes_late_and_is_not_over) == [b"0", b"1"]
+    first.post(1, b"0")
+    assert first.collect(1, lambda: True) == [b"0", b"1"]
+
+
+def test_windows_asked_for_do_not_overwrite_those_on_schedule(store):
+    first, second = exchanges(store, 2)
+    second.post(7, b"scheduled")
+    second.post(asked(0), b"asked for")
+    first.post(7, b"0")
+    assert first.collect(7) == [b"0", b"scheduled"]
+    first.post(asked(0), b"0")
+    assert first.collect(asked(0)) == [b"0", b"asked for"]
 
 
 SERVER = """

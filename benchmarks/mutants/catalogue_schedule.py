@@ -1,0 +1,174 @@
+"""Mistakes in when the reports of the straggler detector are made, who is heard, and what all ranks agree to do."""
+
+from __future__ import annotations
+
+from benchmarks.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS_OF_THE_SCHEDULE"]
+
+_PLANS = ("tests/straggler/exchange/test_schedule.py",)
+_VOTES = ("tests/straggler/exchange/test_agreement.py",)
+_STORE = ("tests/straggler/exchange/test_exchange.py",)
+_RANKS = ("tests/straggler/test_scheduled_reports.py",)
+_THREAD = ("tests/straggler/test_report_thread.py",)
+_SCHEDULE = "straggler/exchange/schedule.py"
+_AGREEMENT = "straggler/exchange/agreement.py"
+_EXCHANGE = "straggler/exchange/store.py"
+_REPORTS = "straggler/scheduled_reports.py"
+
+MUTANTS_OF_THE_SCHEDULE = (
+    Mutant(
+        "a rank that is behind never ends its window by time",
+        _SCHEDULE,
+        "if iteration >= plan.iteration or self._clock() >= latest:",
+        "if iteration >= plan.iteration:",
+        _PLANS,
+    ),
+    Mutant(
+        "a report is planned without a view to how long others need to learn of it",
+        _SCHEDULE,
+        "        seconds = max(seconds, self._ahead_seconds)\n",
+        "",
+        _PLANS,
+    ),
+    Mutant(
+        "an old plan is taken again",
+        _SCHEDULE,
+        "if plan.number >= self._next and self._plan is None:",
+        "if self._plan is None:",
+        _PLANS,
+    ),
+    Mutant(
+        "the first step counts for the rate of the steps",
+        _SCHEDULE,
+        "        if iteration == 1 and elapsed < self.interval_seconds:\n",
+        "        if False:\n",
+        _PLANS,
+    ),
+    Mutant(
+        "a window is planned from the beginning of the job, not from the last one",
+        _SCHEDULE,
+        "        self._from = (self.iteration, self._clock())\n        return number",
+        "        return number",
+        _PLANS,
+    ),
+    Mutant(
+        "a rank consents to an iteration that it has passed",
+        _AGREEMENT,
+        "can = self._iteration() < proposal.iteration",
+        "can = True",
+        _VOTES,
+    ),
+    Mutant(
+        "a rank that refuses keeps the proposal",
+        _AGREEMENT,
+        "        if not can:\n            self._set(None)\n",
+        "",
+        _VOTES,
+    ),
+    Mutant(
+        "a rank does not wait for the final word",
+        _AGREEMENT,
+        "timeout=_WAIT_FACTOR * self._bound,",
+        "timeout=0.0,",
+        _VOTES,
+    ),
+    Mutant(
+        "rank 0 makes a proposal final before all have answered",
+        _AGREEMENT,
+        "return True if count >= others else None",
+        "return True",
+        _VOTES,
+    ),
+    Mutant(
+        "rank 0 takes a refusal for many consents",
+        _AGREEMENT,
+        "        if count >= Ballots.REFUSAL:\n            return False\n",
+        "",
+        _VOTES,
+    ),
+    Mutant(
+        "rank 0 waits for ever for an answer",
+        _AGREEMENT,
+        "        if outcome is None and time.monotonic() >= self._until:\n            outcome = False\n",
+        "",
+        _VOTES,
+    ),
+    Mutant(
+        "a proposal that was refused is not made again",
+        _AGREEMENT,
+        "if not outcome and self._tries < _TRIES:",
+        "if False:",
+        _VOTES,
+    ),
+    Mutant(
+        "a rank that was late keeps a short grace in reports that nobody waits for",
+        _EXCHANGE,
+        "            elif grace is None and self._late",
+        "            if grace is None and self._late",
+        _STORE,
+    ),
+    Mutant(
+        "a window overwrites the one before it",
+        _EXCHANGE,
+        "return kind_of(sequence), sequence % 2",
+        "return kind_of(sequence), 0",
+        _RANKS,
+    ),
+    Mutant(
+        "windows asked for overwrite those on schedule",
+        _EXCHANGE,
+        "return kind_of(sequence), sequence % 2",
+        "return 0, sequence % 2",
+        _STORE,
+    ),
+    Mutant(
+        "a report on schedule waits the whole bound though the next is due",
+        "straggler/report_thread.py",
+        "return self.waiting > 0 or time.monotonic() >= self._hurried_from",
+        "return time.monotonic() >= self._hurried_from",
+        _THREAD,
+    ),
+    Mutant(
+        "training makes its report itself",
+        _REPORTS,
+        "        self._thread.do(lambda: self._make(number, window))\n",
+        "        self._make(number, window)\n",
+        _RANKS,
+    ),
+    Mutant(
+        "a decision is done at once by rank 0 alone",
+        _REPORTS,
+        "            self._agreement.propose(decision)\n",
+        "            self.decision = decision\n",
+        _RANKS,
+    ),
+    Mutant(
+        "what is finished after the last iteration is lost",
+        "straggler/detector.py",
+        "return [] if reports is None else reports.take_finished()",
+        "return []",
+        ("tests/straggler/test_detector.py",),
+    ),
+    Mutant(
+        "a process that ends does not finish the report in hand",
+        "straggler/report_thread.py",
+        "        thread.close(grace_seconds=0.0, limit_seconds=0.5)\n",
+        "        pass\n",
+        _THREAD,
+    ),
+    Mutant(
+        "a window that came too late for its report is thrown away",
+        "straggler/exchange/gathered.py",
+        "if number != sequence and not (heard is not None and heard[rank] < number == sequence - 1):",
+        "if number != sequence:",
+        _RANKS,
+    ),
+    Mutant(
+        "a connection that has failed is asked for ever",
+        "straggler/exchange/bounded_calls.py",
+        "if self._failures >= _MOST_FAILURES or (",
+        "if (",
+        _STORE,
+    ),
+)

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from adapters._lightning_hooks import EventCallback
+from adapters._lightning_stragglers import give_to_loggers, save_last
 from resilience_core.faults import Fault, fault_from_params
 from resilience_core.plugins.exception_policy import ExceptionHandling, check
 from resilience_core.run_listeners import listeners, make_monitor
@@ -149,8 +150,14 @@ class StragglerDetectionCallback(EventCallback):
         num_gpu_perf_scores_to_log: How many best and worst scores to log at each report; 0: only stragglers.
         gpu_relative_perf_threshold: A relative score below it is slow; between 0 and 1.
         gpu_individual_perf_threshold: The same for individual scores.
-        stop_if_detected: End training, by the exception ``StopTraining``, when a straggler persists.
+        stop_if_detected: End training, by the exception ``StopTraining``, when a straggler persists. Before that the
+            state is saved beside the checkpoints of the trainer's ``ModelCheckpoint``, where it has one, under a name
+            that ``ckpt_path="last"`` finds.
         logger_name: Where to log.
+        enable_ptl_logging: Give the least, middle and largest scores of each report to the trainer's loggers.
+        profiling_interval: Measure every n-th entry of each section.
+        exclude_node: With ``stop_if_detected``, ask the launcher to go on without the slow rank's node.
+        log_path: Rank 0 appends every report to this file, for ``python -m straggler plot``.
 
     Raises:
         ValueError: A setting is out of range, or nothing is to be computed.
@@ -158,16 +165,22 @@ class StragglerDetectionCallback(EventCallback):
 
     def __init__(
         self,
-        report_time_interval: float,
-        calc_relative_gpu_perf: bool,
-        calc_individual_gpu_perf: bool,
-        num_gpu_perf_scores_to_log: int,
-        gpu_relative_perf_threshold: float,
-        gpu_individual_perf_threshold: float,
-        stop_if_detected: bool,
+        report_time_interval: float = 300.0,
+        calc_relative_gpu_perf: bool = True,
+        calc_individual_gpu_perf: bool = True,
+        num_gpu_perf_scores_to_log: int = 5,
+        gpu_relative_perf_threshold: float = 0.7,
+        gpu_individual_perf_threshold: float = 0.7,
+        stop_if_detected: bool = False,
         logger_name: str | None = "nemo_logger.StragglerDetectionCallback",
+        *,
+        enable_ptl_logging: bool = False,
+        profiling_interval: int = 1,
+        exclude_node: bool = False,
+        log_path: str | pathlib.Path | None = None,
     ) -> None:
         super().__init__()
+        self._gives_to_loggers = enable_ptl_logging
         self._make_plugin = partial(
             StragglerPlugin,
             report_time_interval=report_time_interval,
@@ -177,11 +190,17 @@ class StragglerDetectionCallback(EventCallback):
             gpu_relative_perf_threshold=gpu_relative_perf_threshold,
             gpu_individual_perf_threshold=gpu_individual_perf_threshold,
             stop_if_detected=stop_if_detected,
+            exclude_node=exclude_node,
+            profiling_interval=profiling_interval,
+            log_path=log_path,
             logger_name=logger_name,
         )
         self._make_plugin()  # raises here, and not from fit, where a setting cannot be used
 
     def _plugins(self, trainer: Any, translator: Translator) -> list[object]:
-        plugin = self._make_plugin()
+        plugin = self._make_plugin(
+            save_checkpoint=None if trainer.checkpoint_callback is None else partial(save_last, trainer),
+            on_report=partial(give_to_loggers, trainer) if self._gives_to_loggers else None,
+        )
         plugin.time_callables([CallableId(trainer.lightning_module, "training_step")])
         return [plugin]

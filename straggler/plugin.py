@@ -58,11 +58,12 @@ class StragglerPlugin:
         num_gpu_perf_scores_to_log: How many best and worst scores to log at each report; 0: only what is wrong.
         gpu_relative_perf_threshold: A score below it is slow; None: the robust verdict, which finds 10 %.
         gpu_individual_perf_threshold: The same for individual scores.
-        section_relative_perf_threshold: The same for sections.
-        section_individual_perf_threshold: The same for sections.
+        section_relative_perf_threshold: The same for sections; None: as for the GPU.
+        section_individual_perf_threshold: The same for sections; None: as for the GPU.
         stop_if_detected: End training when a straggler persists.
         exclude_node: Before stopping, ask the launcher to leave the slow rank's node out.
-        save_checkpoint: Called on every rank before training is stopped.
+        save_checkpoint: Called on every rank before training is stopped; what it returns, unless None, is told as the
+            place of what was saved.
         on_report: Called on rank 0 with each report, for a framework's own loggers.
         logger_name: Where to log.
         detector: To be used instead of one of its own; it is initialised here, and shut down here.
@@ -225,7 +226,10 @@ class StragglerPlugin:
         if self._settings.exclude_node and self._context.rank in decision.ranks:
             self._ask_to_leave_node_out(reason)
         if self._save is not None:
-            self._save()
+            saved = self._save()
+            reason += "; the state was saved" if saved is None else f"; the state was saved as {saved}"
+        else:
+            reason += "; nothing was saved: no save_checkpoint was given"
         # Where the slow rank's node is left out, the others go on in the next generation.
         raise StopTraining(reason, exit_code=STRAGGLER_EXIT_CODE, is_final=not self._settings.exclude_node)
 

@@ -97,8 +97,9 @@ class PluginSettings:
             thresholds=Thresholds(
                 gpu_rel_threshold=_given(gpu_relative_perf_threshold),
                 gpu_indiv_threshold=_given(gpu_individual_perf_threshold),
-                section_rel_threshold=_given(section_relative_perf_threshold),
-                section_indiv_threshold=_given(section_individual_perf_threshold),
+                # Who asks for 0.7 of a GPU does not want training stopped for a section that is 7 % slower.
+                section_rel_threshold=_given(section_relative_perf_threshold, gpu_relative_perf_threshold),
+                section_indiv_threshold=_given(section_individual_perf_threshold, gpu_individual_perf_threshold),
             ),
             num_gpu_perf_scores_to_log=num_gpu_perf_scores_to_log,
             stop_if_detected=stop_if_detected,
@@ -106,5 +107,5 @@ class PluginSettings:
         )
 
 
-def _given(threshold: float | None) -> float:
-    return DEFAULT_THRESHOLD if threshold is None else threshold
+def _given(*thresholds: float | None) -> float:
+    return next((threshold for threshold in thresholds if threshold is not None), DEFAULT_THRESHOLD)

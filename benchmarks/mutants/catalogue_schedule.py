@@ -113,7 +113,7 @@ MUTANTS_OF_THE_SCHEDULE = (
         _EXCHANGE,
         "return kind_of(sequence), sequence % 2",
         "return kind_of(sequence), 0",
-        _RANKS,
+        _STORE,
     ),
     Mutant(
         "windows asked for overwrite those on schedule",
@@ -162,7 +162,7 @@ MUTANTS_OF_THE_SCHEDULE = (
         "straggler/exchange/gathered.py",
         "if number != sequence and not (heard is not None and heard[rank] < number == sequence - 1):",
         "if number != sequence:",
-        _RANKS,
+        ("tests/straggler/test_wire.py",),
     ),
     Mutant(
         "a connection that has failed is asked for ever",

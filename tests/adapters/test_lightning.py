@@ -9,16 +9,18 @@ import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from resilience_core import ConfigError, SectionError, WorkloadAction, WorkloadControlRequest
+from resilience_core import ConfigError, SectionError, StopTraining, WorkloadAction, WorkloadControlRequest
 from resilience_core.errors import PluginError
 from resilience_core.plugins.state_file import load_state
 from resilience_core.protocol.cell import Cell
 from resilience_core.protocol.control import receive
 from resilience_core.testing import EventRecorder, assert_conforms
+from straggler import Detector
 
 if TYPE_CHECKING:
     from lightning.pytorch.callbacks import ModelCheckpoint, OnExceptionCheckpoint
@@ -106,6 +108,10 @@ def test_constructors_are_those_that_people_call() -> None:
         "gpu_individual_perf_threshold",
         "stop_if_detected",
         "logger_name",
+        "enable_ptl_logging",
+        "profiling_interval",
+        "exclude_node",
+        "log_path",
     ]
     assert straggler["logger_name"].default == "nemo_logger.StragglerDetectionCallback"
 
@@ -539,6 +545,68 @@ def test_environment_faults_that_cannot_be_used(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("FT_SIMULATED_FAULTS", "hung:rank=0,step=1")
     with pytest.raises(ConfigError, match="simulated fault 'hung'"):
         fit(tmp_path, sections(tmp_path), act=refuse_to_train)
+
+
+@pytest.mark.parametrize("has_checkpoints", [True, False])
+def test_a_straggler_stops_training_after_the_state_was_saved_where_last_finds_it(
+    tmp_path: Path, rank_environment: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch, has_checkpoints: bool
+) -> None:
+    rank_environment(**LIMITS)
+    decisions = iter([{}, {"stop": "rank 0 on n: SLOW", "ranks": [0]}])
+    monkeypatch.setattr(Detector, "last_decision", lambda self: next(decisions))
+    saved = ModelCheckpoint(dirpath=tmp_path / "ckpt", every_n_train_steps=100)
+    callbacks = [sections(tmp_path), StragglerDetectionCallback(stop_if_detected=True)]
+
+    with pytest.raises(StopTraining) as stopped:
+        fit(tmp_path, *callbacks, *([saved] if has_checkpoints else []), max_steps=9)
+
+    if not has_checkpoints:
+        assert str(stopped.value).endswith("nothing was saved: no save_checkpoint was given")
+        return
+    path = tmp_path / "ckpt" / "last-stopped-step=2.ckpt"
+    assert str(stopped.value) == (
+        f"stopped for a persistent straggler: rank 0 on n: SLOW; the state was saved as {path}"
+    )
+    begun: list[int] = []
+    again = ModelCheckpoint(dirpath=tmp_path / "ckpt")
+    fit(tmp_path, again, max_steps=4, ckpt_path="last", act=lambda module, index: begun.append(index))
+    assert begun == [2, 3]
+
+
+def test_scores_go_to_the_loggers_on_request(
+    tmp_path: Path, rank_environment: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank_environment(**LIMITS)
+    given: list[tuple[Any, Any]] = []
+    monkeypatch.setattr("adapters.lightning.give_to_loggers", lambda trainer, report: given.append((trainer, report)))
+    for is_asked in (False, True):
+        straggler = StragglerDetectionCallback(report_time_interval=1e-9, enable_ptl_logging=is_asked)
+        trainer = fit(tmp_path, straggler, max_steps=4)
+        assert bool(given) == is_asked
+    assert given[0][0] is trainer
+    assert given[0][1].world_size == 1
+
+
+def test_the_least_middle_and_largest_scores_are_logged_and_unknown_ones_are_not() -> None:
+    from adapters._lightning_stragglers import give_to_loggers
+
+    logged: list[tuple[dict[str, float], int]] = []
+    logger = SimpleNamespace(log_metrics=lambda metrics, step: logged.append((metrics, step)))
+    trainer = SimpleNamespace(loggers=[logger], global_step=7)
+    report: Any = SimpleNamespace(
+        gpu_relative_perf_scores={0: 0.5, 1: float("nan"), 2: 1.0},
+        gpu_individual_perf_scores={0: float("nan")},
+        section_relative_perf_scores={"forward": {0: 0.5, 1: 0.75, 2: 1.0}},
+        section_individual_perf_scores={},
+    )
+    give_to_loggers(trainer, report)
+    names = ("gpu_relative_perf", "section_relative_perf/forward")
+    expected = {
+        f"{name}/{which}": score
+        for name in names
+        for which, score in zip(("min", "med", "max"), (0.5, 0.75, 1), strict=False)
+    }
+    assert logged == [(expected, 7)]
 
 
 @pytest.mark.parametrize(

@@ -99,9 +99,25 @@ def test_best_and_worst_scores_are_logged_on_request(caplog):
     assert "'fwd' relative perf scores: worst 3: 0.500; best 2: 1.000" in caplog.text
 
 
-def test_a_threshold_replaces_the_floor():
-    strict = plugin(1.5, stop_if_detected=True, section_relative_perf_threshold=0.5)
-    train(strict, 5)
+@pytest.mark.parametrize("given", ["section_relative_perf_threshold", "gpu_relative_perf_threshold"])
+def test_a_threshold_decides_what_training_is_stopped_for(given):
+    """Of the GPU's, too: who asked for a slow GPU had training stopped for a section that was 7 % slower."""
+    train(plugin(1.5, stop_if_detected=True, **{given: 0.5}), 5)
+    with pytest.raises(StopTraining):
+        train(plugin(2.5, stop_if_detected=True, **{given: 0.5}), 5)
+
+
+def test_a_threshold_of_sections_goes_before_that_of_the_gpu():
+    given = {"section_relative_perf_threshold": 0.8, "gpu_relative_perf_threshold": 0.5}
+    with pytest.raises(StopTraining):
+        train(plugin(1.5, stop_if_detected=True, **given), 5)
+
+
+@pytest.mark.parametrize(("place", "told"), [(None, "; the state was saved"), ("/ckpt/7", "saved as /ckpt/7")])
+def test_the_reason_says_where_the_state_was_saved(place, told):
+    with pytest.raises(StopTraining) as stopped:
+        train(plugin(1.5, stop_if_detected=True, save_checkpoint=lambda: place), 5)
+    assert str(stopped.value).endswith(told)
 
 
 def test_minimum_scoring_has_to_persist_for_three_reports():

@@ -111,6 +111,16 @@ def test_a_late_window_counts_as_missing():
     assert gathered.present.tolist() == [True, False]
 
 
+def test_the_window_before_counts_where_it_came_too_late_for_its_own_report_and_only_once():
+    late = [payload(0, sequence=5), payload(1, sequence=4)]
+    never = np.array([4, 3])
+    assert assemble(late, 5, heard=never).present.tolist() == [True, True]
+    assert assemble(late, 5, heard=never).numbers.tolist() == [5, 4]
+    assert assemble(late, 5, heard=np.array([4, 4])).present.tolist() == [True, False]
+    assert assemble(late, 6, heard=never).present.tolist() == [True, False]
+    assert assemble(late, 5).numbers.tolist() == [5, -1]
+
+
 def test_a_window_of_another_rank_or_job_is_refused_and_says_why():
     gathered = assemble([payload(1), payload(1, world_size=3)], 0)
     assert gathered.present.tolist() == [False, False]

@@ -73,6 +73,7 @@ def test_a_refusal_moves_it_further_ahead_and_after_three_nobody_stops():
     for _ in range(3):
         assert job.ranks[0].is_open
         job.look(1)
+        assert not job.ranks[1].is_open
         job.ranks[0].settle()
     assert not job.ranks[0].is_open
     assert [proposal.iteration for proposal in job.shown if proposal.is_final is None] == [3, 6, 12]

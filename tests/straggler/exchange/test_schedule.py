@@ -139,6 +139,27 @@ def test_a_plan_of_a_report_that_this_rank_has_made_is_passed_over():
     assert other.tick() == 4
 
 
+def test_a_plan_leaves_the_others_time_to_learn_of_it_however_short_the_interval():
+    job = Job([1.0], 0.001, heard_within=1.0)
+    ended = {}
+    for _ in range(10_000):
+        (number,) = job.step(0.001)
+        if number is not None:
+            ended[number] = job.now
+    assert len(ended) > 1
+    assert min(ended[plan.number] - announced for announced, plan in job.plans if plan.number in ended) > 2.5
+
+
+def test_the_rate_is_that_of_the_latest_window():
+    job = Job([1.0], 10.0)
+    for step in (0.01, 0.1):
+        while job.step(step) == [None]:
+            pass
+    announced, plan = job.plans[-1]
+    assert announced == job.now
+    assert 90 <= plan.iteration - job.ranks[0].iteration <= 110
+
+
 def test_the_first_step_which_holds_what_a_start_takes_tells_nothing_of_a_rate():
     job = Job([1.0], 100.0)
     job.step(90.0)  # a compiler, say

@@ -1,0 +1,1 @@
+"""A second simulator of jobs with slow ranks, and a judge of straggler rules, apart from straggler.simulation."""

@@ -136,6 +136,34 @@ MUTANTS_OF_STORIES = (
         _ATTRIBUTION,
     ),
     _mutant(
+        "what a victim raises is a fact beside one that has ended with 1 and kept no exception",
+        "incidents/rules_of_exits",
+        "    ended = (e for e in group if e.exit_code == 1 and",
+        "    ended = (e for e in () if e.exit_code == 1 and",
+        _HANGS,
+    ),
+    _mutant(
+        "a rank that has just closed its connections, and ends with 0, is no reason for doubt",
+        "incidents/rules_of_exits",
+        "for e in left_before(group, TAKEN_DOWN_NS) if",
+        "for e in left_before(group, NOTICED_LATE_NS) if",
+        _HANGS,
+    ),
+    _mutant(
+        "a crash is a fact though a rank had ended before that kept no exception",
+        "incidents/rules_of_exits",
+        "        if any(_is_before(e, first) for e in ended_without_record(group)):",
+        "        if False:",
+        _HANGS,
+    ),
+    _mutant(
+        "what a victim raises is a fact beside one of another node that has ended with 1 and kept no exception",
+        "incidents/rules_of_nodes",
+        "    return [(account, Attribution(ranks_of(first), NO_RECORD)) for account, first in ended if first]",
+        "    return []",
+        _ATTRIBUTION,
+    ),
+    _mutant(
         "what is told of an event on one node leaves out why",
         "notices/notice",
         'text="\\n".join([*incident.headlines(), f"why     {incident.why}"])',
@@ -145,8 +173,8 @@ MUTANTS_OF_STORIES = (
     _mutant(
         "who has ended with 0 is no doubt of one that raised after that",
         "incidents/rules_of_exits",
-        "    if left := left_before(group, NOTICED_LATE_NS):",
-        "    if left := left_before((), NOTICED_LATE_NS):",
+        "for e in left_before(group, TAKEN_DOWN_NS) if",
+        "for e in left_before((), TAKEN_DOWN_NS) if",
         ("tests/launcher/incidents/test_attribution.py",),
     ),
     _mutant(

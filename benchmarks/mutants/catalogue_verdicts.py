@@ -633,7 +633,7 @@ MUTANTS_OF_VERDICTS = (
     Mutant(
         "what a rank raises is a fact whoever ended a moment later",
         "launcher/incidents/rules_of_exits.py",
-        "        if not exited or not _may_be_before(exited[0], raised):\n",
+        "        if not gone or not _may_be_before(gone[0], raised):\n",
         "        if True:\n",
         ("tests/launcher/incidents/test_attribution.py",),
     ),

@@ -16,6 +16,7 @@ __all__ = [
     "NOTICED_LATE_NS",
     "PERHAPS_FOR_ANOTHER",
     "SEVERAL_RAISED_IT",
+    "TAKEN_DOWN_NS",
     "THE_STORE",
     "at_places",
     "gets_on",
@@ -37,6 +38,10 @@ AT_ONCE_NS = 20_000_000
 
 NOTICED_LATE_NS = 100_000_000
 """How much later than it happened a death may be noticed, on a busy machine."""
+
+
+TAKEN_DOWN_NS = 2_000_000_000
+"""How long a process may take to end once it has closed its connections: torch's libraries, a GPU's memory."""
 
 
 AFTER_ASKING = ", after a signal had asked for the stack, which may be why"

@@ -25,6 +25,7 @@ from launcher.incidents.rules_of_nodes import (
     has_exited,
     may_be_first,
     stopped_beside,
+    without_record,
 )
 from launcher.processes.evidence import Evidence
 
@@ -66,7 +67,8 @@ def attribute_job(
     if sure:
         named = first_of([each for each in first if each in sure or may_be_first(each, sure)])
         named = died_first(sure) or named
-        if gone := [each for each in first if each not in sure and has_exited(each)]:
+        gone = [each for each in first if each not in sure and has_exited(each)]
+        if gone := gone + without_record([each for each in accounts if each not in [who for who, _ in gone]], sure):
             named = beside_exits(named, sure, gone)
         named = beside_outside(named, sure, everybody)
         if any(account.incident.kind == "hang" for account in accounts):

@@ -31,11 +31,12 @@ class NodeAccount(NamedTuple):
 
     def evidence(self) -> list[Evidence]:
         """Return what is known of each rank, as the rules take it: numbered by the job, free of this node's clock."""
-        return [
-            _without_clock(report.evidence)._replace(local_rank=report.rank)
-            for report in self.incident.ranks
-            if report.evidence is not None
-        ]
+        return [_without_clock(e) for e in self.own_evidence()]
+
+    def own_evidence(self) -> list[Evidence]:
+        """Return what is known of each rank, numbered by the job, with the times of this node's clock."""
+        ranks = self.incident.ranks
+        return [report.evidence._replace(local_rank=report.rank) for report in ranks if report.evidence is not None]
 
 
 Failures = Sequence[tuple[NodeAccount, Attribution]]
@@ -44,11 +45,7 @@ Failures = Sequence[tuple[NodeAccount, Attribution]]
 
 def failure_of_its_own(account: NodeAccount) -> Attribution | None:
     """Return who has died, raised or exited on a node, by that node's own clock; None where only victims have."""
-    group = [
-        (_calm(report.evidence) if report.evidence.may_be_upset else report.evidence)._replace(local_rank=report.rank)
-        for report in account.incident.ranks
-        if report.evidence is not None
-    ]
+    group = [_calm(e) if e.may_be_upset else e for e in account.own_evidence()]
     found = died_or_raised(group, has_others=True) if group else None
     incident = account.incident
     if (

@@ -11,6 +11,7 @@ from launcher.incidents.attributed import (
     NOTICED_LATE_NS,
     PERHAPS_FOR_ANOTHER,
     SEVERAL_RAISED_IT,
+    TAKEN_DOWN_NS,
     Attribution,
     Group,
     kinds_of,
@@ -21,12 +22,13 @@ from launcher.incidents.error_kinds import may_be_of_another
 from launcher.incidents.rules_of_leaving import left_before, left_before_all
 from launcher.processes.evidence import Evidence
 
-__all__ = ["BEFORE", "NOT_ENDED", "died_or_raised"]
+__all__ = ["BEFORE", "NOT_ENDED", "NO_RECORD", "died_or_raised", "ended_without_record"]
 
 _OF_A_SHELL = 128
 """A shell ends with this plus the number of the signal that has ended its command."""
 BEFORE = " before any other failure was seen"
 NOT_ENDED = ", and has not ended yet"
+NO_RECORD = "ended by itself, without an exception on record"
 
 
 def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
@@ -46,7 +48,10 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
             return _of_exceptions(raised, group, has_others)
         if exited and _is_before(exited[0], first):
             return _of_exits([*exited, *deaths], group, has_others)
-        return _of_deaths(first, deaths)
+        found = _of_deaths(first, deaths)
+        if any(_is_before(e, first) for e in ended_without_record(group)):
+            return _doubted(found, "another rank had ended before, without an exception on record")
+        return found
     if raised:
         if gone := _gone_in_the_midst(group, raised):
             why = f"ended with 0 in section '{gone[0].open_sections[-1]}'"
@@ -54,24 +59,43 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
         if not has_others and (left := left_before_all(group)) is not None:
             return left
         found = _of_exceptions(raised, group, has_others)
-        if not exited or not _may_be_before(exited[0], raised):
+        gone = sorted([*exited, *ended_without_record(group)], key=_when_noticed)
+        if not gone or not _may_be_before(gone[0], raised):
             return found
-        if exited[0].ended_ns < when_raised(raised[0]) + AT_ONCE_NS:
-            found = _of_exits(exited, group, has_others)
-            return _doubted(found, f"another rank raised {kinds_of(raised)}")
-        return _doubted(found, "another rank has ended without an exception on record")
+        if gone[0] not in exited:
+            return _either(gone[0], found, raised)
+        if gone[0].ended_ns >= when_raised(raised[0]) + AT_ONCE_NS:
+            return _doubted(found, "another rank has ended without an exception on record")
+        return _doubted(_of_exits(exited, group, has_others), f"another rank raised {kinds_of(raised)}")
     return _of_exits(exited, group, has_others) if exited else None
 
 
-def _may_be_before(exited: Evidence, raised: Group) -> bool:
-    """Return whether a rank may have exited before others raised: its end was noticed before, or soon after that.
+def ended_without_record(group: Group) -> list[Evidence]:
+    """Return who has ended with 1 and left no exception on record though nothing was to keep it, the first one first.
 
-    What they raise may be how a script gives up that has lost its peer. Nobody loses one that has raised before that
-    one takes down its process group, which is some time after, or has ended.
+    An exception may have ended it, or a ``sys.exit(1)``: for what it did itself, or for a peer that it had lost.
+    """
+    ended = (e for e in group if e.exit_code == 1 and e.error is None and not e.is_monitored)
+    return sorted(ended, key=_when_noticed)
+
+
+def _either(exited: Evidence, found: Attribution, raised: Group) -> Attribution:
+    """Name one that has ended with 1 beside those that raised: either may be how a script gives up a lost peer."""
+    ranks = tuple(sorted({exited.local_rank, *found.local_ranks}))
+    kinds = kinds_of([e for e in raised if e.local_rank in found.local_ranks])
+    how = f"one rank {NO_RECORD}, and {'another' if len(ranks) == 2 else 'others'} raised {kinds}"
+    return Attribution(ranks, f"likely: {how}; not certain, since it cannot be told which came first")
+
+
+def _may_be_before(exited: Evidence, raised: Group) -> bool:
+    """Return whether a rank may have exited before others raised: it ended before, or while all of those still lived.
+
+    What they raise may be how a script gives up that has lost its peer: its connections are closed some time before it
+    has ended. Nobody loses one that has raised before that one takes down its process group, so it ends first.
     """
     if not exited.ended_ns or any(0 < e.ended_ns < exited.ended_ns for e in raised):
         return False
-    return exited.ended_ns - NOTICED_LATE_NS < when_raised(raised[0])
+    return exited.ended_ns - TAKEN_DOWN_NS < when_raised(raised[0])
 
 
 def _gone_in_the_midst(group: Group, raised: Group) -> list[Evidence]:
@@ -154,7 +178,8 @@ def _of_exceptions(raised: Group, group: Group, has_others: bool) -> Attribution
 
 def _may_be_later(first: Evidence, raised: Group, group: Group) -> str:
     """Return why another rank may have failed before the first that raised; nothing where there is no reason."""
-    if left := left_before(group, NOTICED_LATE_NS):
+    left = [e for e in left_before(group, TAKEN_DOWN_NS) if not any(0 < each.ended_ns < e.ended_ns for each in raised)]
+    if left:
         return f"{'another rank has' if len(left) == 1 else 'others have'} ended with 0 before, or at the same time"
     apart = [e for e in group if e.sleeps_apart and e.error is None and not e.is_lively]
     if apart:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from launcher.incidents.attributed import LIKELY, PERHAPS_FOR_ANOTHER, SEVERAL_RAISED_IT, Attribution, ranks_of
 from launcher.incidents.error_kinds import gave_up
 from launcher.incidents.node_accounts import Failures, NodeAccount, named_by
-from launcher.incidents.rules_of_exits import BEFORE, NOT_ENDED
+from launcher.incidents.rules_of_exits import BEFORE, NO_RECORD, NOT_ENDED, ended_without_record
 from launcher.incidents.rules_of_hangs import is_stopped
 from launcher.incidents.rules_of_leaving import left_before
 from launcher.processes.evidence import Evidence
@@ -28,6 +28,7 @@ __all__ = [
     "has_exited",
     "may_be_first",
     "stopped_beside",
+    "without_record",
 ]
 
 _COUNT = re.compile(r"^\d+ ranks raised the same ")
@@ -83,6 +84,18 @@ def may_be_first(doubtful: tuple[NodeAccount, Attribution], sure: Failures) -> b
 def has_exited(doubtful: tuple[NodeAccount, Attribution]) -> bool:
     """Return whether a node names a rank that has exited without an exception on record."""
     return any(e.error is None and (e.exit_code or 0) > 0 for e in named_by(*doubtful))
+
+
+def without_record(accounts: Sequence[NodeAccount], sure: Failures) -> list[tuple[NodeAccount, Attribution]]:
+    """Return who has ended with 1 on nodes of which nobody is named for sure, and before those were told of a failure.
+
+    That may be why others have raised; hardly anybody is killed or crashes for it.
+    """
+    if not all(e.has_raised for each in sure for e in named_by(*each)):
+        return []
+    others = [each for each in accounts if not each.was_told and each not in [account for account, _ in sure]]
+    ended = [(account, ended_without_record(account.own_evidence())[:1]) for account in others]
+    return [(account, Attribution(ranks_of(first), NO_RECORD)) for account, first in ended if first]
 
 
 def beside_exits(named: JobAttribution, sure: Failures, gone: Failures) -> JobAttribution:

@@ -193,7 +193,13 @@ RAISED = {"error": OWN}
             "likely: raised ValueError.* another rank has ended",
         ),
         (
-            {"exit_code": 9, "ended_ns": AT + S},
+            {"exit_code": 9, "ended_ns": AT + S},  # its connections were closed before
+            RAISED,
+            False,
+            "likely: raised ValueError, and has not ended yet; not certain, since another rank has ended",
+        ),
+        (
+            {"exit_code": 9, "ended_ns": AT + 3 * S},
             RAISED,
             False,
             "raised ValueError before any other failure was seen, and",
@@ -233,6 +239,51 @@ def test_what_a_rank_raises_may_be_how_it_gives_up_one_that_has_ended_or_is_stop
         blame = attribute(group)
         assert blame.local_ranks == (0 if is_gone_named else 1,), blame
         assert re.search(f"^{why}", blame.why), blame.why
+
+
+@pytest.mark.parametrize("raised", [{}, {"is_monitored": False}, {"exit_code": 1}])
+def test_who_has_ended_with_1_and_kept_no_exception_is_named_beside_one_that_raised_at_that_time(
+    raised: dict[str, Any],
+) -> None:
+    """Both may be how a script ends that has lost its peer: by ``sys.exit(1)``, or by whatever it runs into then."""
+    victim = rank(1, **{**RAISED, **raised})
+    for ended_ns in (AT - S // 20, AT + S // 500, AT + S):  # the end is noticed after the connections were closed
+        gone = rank(0, exit_code=1, ended_ns=ended_ns, is_monitored=False)
+        blame = attribute([gone, victim, rank(2)])
+        assert blame == (
+            (0, 1),
+            "likely: one rank ended by itself, without an exception on record, and another raised ValueError; not "
+            "certain, since it cannot be told which came first",
+        )
+    # Not where the other one has ended before, or long after that one had raised, or has lost a peer.
+    ended = victim._replace(exit_code=1, ended_ns=AT + S // 2)
+    lost = gone._replace(error=LOST_A_PEER)
+    for group in ([gone, ended], [gone._replace(ended_ns=AT + 3 * S), victim], [lost, victim]):
+        blame = attribute(group)
+        assert blame.local_ranks == (1,)
+        assert blame.why.startswith("raised ValueError")
+
+
+def test_who_ends_with_0_may_have_closed_its_connections_before_another_rank_raised() -> None:
+    left = rank(0, exit_code=0, has_left=True, ended_ns=AT + S // 2, is_monitored=False)
+    raised = rank(1, error=OWN._replace(at_ns=AT), exit_code=1, ended_ns=AT + S)
+    assert attribute([left, raised, rank(2)]) == (
+        (1,),
+        "likely: raised ValueError; not certain, since another rank has ended with 0 before, or at the same time",
+    )
+    assert attribute([left, raised._replace(ended_ns=AT + S // 4)]).why.startswith("raised ValueError")
+    assert attribute([left._replace(ended_ns=AT + 3 * S), raised]).why.startswith("raised ValueError")
+
+
+def test_a_crash_after_an_end_without_a_record_is_likely_only() -> None:
+    gone = rank(0, exit_code=1, ended_ns=S, is_monitored=False)
+    after = attribute([gone, rank(1, exit_code=-11, ended_ns=2 * S)])
+    assert after == (
+        (1,),
+        "likely: killed by SIGSEGV; not certain, since another rank had ended before, without an exception on record",
+    )
+    assert attribute([gone, rank(1, exit_code=-11, ended_ns=S // 2)]) == ((1,), "killed by SIGSEGV")
+    assert attribute([gone, rank(1, exit_code=-9, ended_ns=S + S // 20)]) == ((1,), "killed by SIGKILL")
 
 
 def test_what_several_raise_is_likely_while_another_rank_lives() -> None:
@@ -981,12 +1032,12 @@ def test_who_ends_with_0_is_no_fact_while_a_rank_lives_that_may_have_failed() ->
 
 
 def test_who_ends_with_0_just_after_another_has_raised_is_not_named() -> None:
-    raised = rank(0, error=OWN._replace(at_ns=50 * S), exit_code=1, ended_ns=52 * S)
+    raised = rank(0, error=OWN._replace(at_ns=50 * S), exit_code=1, ended_ns=54 * S)
     gone = {"exit_code": 0, "has_left": True, "open_sections": ("step",)}
     just_after = attribute([raised, rank(1, ended_ns=50 * S + 80_000_000, **gone)])
     assert just_after.local_ranks == (0,)
-    assert just_after.why.startswith("likely: raised ValueError; "), "it may have been noticed late"
-    assert attribute([raised, rank(1, ended_ns=50 * S + 110_000_000, **gone)]).why.startswith("raised ValueError")
+    assert just_after.why.startswith("likely: raised ValueError; "), "its connections were closed before"
+    assert attribute([raised, rank(1, ended_ns=52 * S + 1, **gone)]).why.startswith("raised ValueError")
     assert attribute([raised, rank(1, ended_ns=50 * S - 80_000_000, **gone)]).local_ranks == (1,)
 
 

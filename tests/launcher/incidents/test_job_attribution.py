@@ -206,6 +206,23 @@ def test_an_exception_is_named_beside_a_rank_of_another_node_that_has_exited_by_
     assert found.why.startswith("likely: 2 nodes failed by themselves, and it cannot be told which came first")
 
 
+def test_an_exception_is_named_beside_a_rank_of_another_node_that_has_ended_with_1_and_kept_none() -> None:
+    """A victim that logs its lost peer may raise anything afterwards; its culprit may log, and exit with 1."""
+    last, first = ({"exit_code": 1, "ended_ns": ns, "is_monitored": False} for ns in (61, 60))
+    raised = account("a", (0, {"error": OWN, "exit_code": 1, "ended_ns": 60}), (1, {}), kind="failure")
+    found = attribute_job([raised, account("b", (2, last), (3, first), kind="failure")])
+    assert found.ranks == (0, 3)
+    assert found.why == (
+        "likely: 2 nodes failed by themselves, and it cannot be told which came first (node a: raised ValueError; node "
+        "b: ended by itself, without an exception on record)"
+    )
+    # Not one that was told of a failure before, or has an exception on record; and nobody is killed for it.
+    for other in (account("b", (2, first), was_told=True), account("b", (2, LOST | {"is_monitored": False}))):
+        assert attribute_job([raised, other]).why.startswith("raised ValueError")
+    killed = account("a", (0, {"exit_code": -9, "ended_ns": 60}), (1, {}), kind="failure")
+    assert attribute_job([killed, account("b", (2, first))]).why == "killed by SIGKILL"
+
+
 def test_who_has_ended_with_0_before_one_rank_raised_is_named_where_it_was_needed_and_a_doubt_elsewhere() -> None:
     """What a script raises that has lost a peer may be anything."""
     raised = account("a", (0, {"error": OWN, "exit_code": 1, "ended_ns": 60}), kind="failure")

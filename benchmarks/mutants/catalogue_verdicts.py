@@ -577,7 +577,7 @@ MUTANTS_OF_VERDICTS = (
     Mutant(
         "what a thread raises replaces what is ending the training",
         "resilience_core/monitoring/error_capture.py",
-        "if thread is not None and _is_failing(cell, view):",
+        "if thread is not None and before is not None:",
         "if False:",
         ("tests/resilience_core/protocol/test_error_record.py",),
     ),
@@ -654,8 +654,8 @@ MUTANTS_OF_VERDICTS = (
     Mutant(
         "what several raise is a fact while others live",
         "launcher/incidents/rules_of_exits.py",
-        "(has_others or len(same) < len(group))",
-        "has_others",
+        "is_everybody = not has_others and len(same) == len(group) and",
+        "is_everybody = not has_others and",
         ("tests/launcher/incidents/test_attribution.py",),
     ),
     Mutant(

@@ -163,7 +163,8 @@ def _of_exceptions(raised: Group, group: Group, has_others: bool) -> Attribution
     peers = [e for e in group if e is not first]
     likely = "likely: " if (peers or has_others) and may_be_of_another(first.error) else ""
     why += PERHAPS_FOR_ANOTHER if likely else ""
-    if len(same) > 1 and (has_others or len(same) < len(group)) and not likely:
+    is_everybody = not has_others and len(same) == len(group) and len({e.error and e.error.earlier for e in same}) == 1
+    if len(same) > 1 and not is_everybody and not likely:
         likely, why = "likely: ", why + SEVERAL_RAISED_IT
     if len(same) > 1:
         return Attribution(ranks_of(same), f"{likely}{len(same)} ranks raised the same {first.error.type}{why}")

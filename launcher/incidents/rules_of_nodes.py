@@ -53,7 +53,7 @@ def first_of(candidates: Sequence[tuple[NodeAccount, Attribution]]) -> JobAttrib
     named = [named_by(account, found) for account, found in candidates]
     ranks = tuple(sorted(e.local_rank for group in named for e in group))
     whys = {found.why.replace(BEFORE, "").replace(NOT_ENDED, "") for _, found in candidates}
-    if len(whys) == 1 and len({(e.error[:2] if e.error is not None else e.exit_code) for g in named for e in g}) == 1:
+    if len(whys) == 1 and len({_how_it_failed(e) for group in named for e in group}) == 1:
         why = whys.pop()
         is_everybody = all(len(found.local_ranks) == len(account.evidence()) for account, found in candidates)
         if is_everybody and why.endswith(SEVERAL_RAISED_IT):  # there is no elsewhere
@@ -66,6 +66,10 @@ def first_of(candidates: Sequence[tuple[NodeAccount, Attribution]]) -> JobAttrib
     return JobAttribution(
         ranks, (), f"likely: {len(named)} nodes failed by themselves, and it cannot be told which came first ({each})"
     )
+
+
+def _how_it_failed(e: Evidence) -> tuple[str, str, str | None] | int | None:
+    return (*e.error[:2], e.error.earlier) if e.error is not None else e.exit_code
 
 
 def may_be_first(doubtful: tuple[NodeAccount, Attribution], sure: Failures) -> bool:

@@ -160,9 +160,13 @@ def _note(cell: Cell, error: BaseException, thread: str | None, *, is_uncaught: 
         return
     try:
         view = cell.view()
-        if thread is not None and _is_failing(cell, view):
-            return
+        noted = parse_error(cell.read_text(ERROR_TEXT))
+        before = noted if noted is not None and noted.thread is None and noted.is_current(view) else None
+        if thread is not None and before is not None:
+            return  # one is on its way out of the main thread; threads often fail of what that takes down
         record = _record(view, error, thread)._replace(is_uncaught=is_uncaught)
+        if before is not None and not before.is_deliberate and not record.is_deliberate:
+            record = record.raised_after(before)
         if record.is_deliberate and not is_uncaught:
             _withdraw_when_freed(error, record.at_ns)
         cell.write_text(ERROR_TEXT, as_text(record))
@@ -197,12 +201,6 @@ def _withdraw(at_ns: int, pid: int) -> None:
             cell.write_text(ERROR_TEXT, "")
     if cell is not _cell:
         cell.close()
-
-
-def _is_failing(cell: Cell, view: CellView) -> bool:
-    """Return whether an exception is on its way out of the main thread; threads often fail of what that takes down."""
-    noted = parse_error(cell.read_text(ERROR_TEXT))
-    return noted is not None and noted.thread is None and noted.is_current(view)
 
 
 def _record(view: CellView, error: BaseException, thread: str | None) -> ErrorRecord:

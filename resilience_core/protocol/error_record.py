@@ -25,8 +25,13 @@ __all__ = [
     "parse_error",
 ]
 
-VERSION = 3
+VERSION = 4
 """Of the text in a cell; raised with every change of its keys."""
+
+_AT_LENGTH_NS = 60_000_000_000
+"""What a rank raises this long after another exception has hardly to do with that."""
+
+_LONGEST_EARLIER = 300
 
 _CONSEQUENCES = re.compile(
     r"gloo/transport/|Connection (closed|reset) by peer|Broken pipe|monitoredBarrier"
@@ -65,17 +70,34 @@ class ErrorRecord(NamedTuple):
     is_step_done: bool | None = None
     """The training step that the rank had begun last had ended when it was first seen; None where steps are not told
     of, or none has ended yet."""
+    earlier: str | None = None
+    """What the rank had raised, and caught, right before: the first line of that."""
 
     def first_line(self) -> str:
-        """Type and first line of the message, and the thread, unless that is the main one."""
+        """Type and first line of the message, the thread, unless that is the main one, and what was raised before."""
         lines = self.message.strip().splitlines()
         where = f" (in thread {self.thread!r})" if self.thread is not None else ""
-        return (f"{self.type}: {lines[0]}" if lines else self.type) + where
+        before = f" (after {self.earlier})" if self.earlier is not None else ""
+        return (f"{self.type}: {lines[0]}" if lines else self.type) + where + before
 
     def is_current(self, view: CellView) -> bool:
         """Return whether the rank has done nothing since; it caught the exception and went on otherwise."""
         opened_ns = max((section.opened_ns for section in view.sections), default=0)
         return opened_ns <= self.noted_ns and view.iteration in (-1, self.iteration)
+
+    def raised_after(self, before: ErrorRecord) -> ErrorRecord:
+        """Return the record with what the rank had raised, and caught, right before.
+
+        A script that keeps its exception, leaves the loop and ends by another one has failed by the first. Where that
+        only said that a peer was lost, this rank is a victim.
+        """
+        if before.at_ns == self.at_ns or before[:2] == self[:2]:  # the same, on its way out, or raised in its course
+            is_victim = before.is_consequence and before.earlier is not None
+            return self._replace(earlier=before.earlier, is_consequence=self.is_consequence or is_victim)
+        if self.at_ns - before.noted_ns > _AT_LENGTH_NS:
+            return self
+        earlier = before.earlier or before.first_line()[:_LONGEST_EARLIER]
+        return self._replace(earlier=earlier, is_consequence=self.is_consequence or before.is_consequence)
 
 
 def is_consequence(kind: str, message: str) -> bool:
@@ -124,6 +146,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "is_uncaught": _TRUTH,
     "thread": _TEXT_OR_NONE,
     "is_step_done": (bool, type(None)),
+    "earlier": _TEXT_OR_NONE,
 }
 
 

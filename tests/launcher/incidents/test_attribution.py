@@ -293,6 +293,19 @@ def test_what_several_raise_is_likely_while_another_rank_lives() -> None:
     assert blame.why.startswith("likely: 3 ranks raised the same ValueError; not certain, since what several ranks")
 
 
+def test_what_all_raise_is_likely_where_they_had_raised_different_exceptions_before() -> None:
+    """A script may keep its exception, and end by one that says only that it has failed."""
+    summary = {n: OWN._replace(at_ns=OWN.at_ns + n, earlier=f"RuntimeError: {n}") for n in range(2)}
+    alike = attribute([rank(n, error=each._replace(earlier="RuntimeError: 0")) for n, each in summary.items()])
+    assert alike == ((0, 1), "2 ranks raised the same ValueError")
+    apart = attribute([rank(n, error=each) for n, each in summary.items()])
+    assert apart.local_ranks == (0, 1)
+    assert apart.why.startswith("likely: 2 ranks raised the same ValueError; not certain, since what several ranks")
+    # One that had lost a peer before is a victim.
+    victim = rank(0, error=summary[0]._replace(is_consequence=True))
+    assert attribute([victim, rank(1, error=summary[1])]) == ((1,), "raised ValueError, and has not ended yet")
+
+
 def test_an_exception_long_before_the_last_end_is_before_a_death_that_is_still_to_be_noticed() -> None:
     """Who lost that rank crashes in what it takes down."""
     raised = rank(0, error=OWN, exit_code=1, ended_ns=OWN.at_ns + S)

@@ -206,6 +206,18 @@ def test_an_exception_is_named_beside_a_rank_of_another_node_that_has_exited_by_
     assert found.why.startswith("likely: 2 nodes failed by themselves, and it cannot be told which came first")
 
 
+def test_ranks_of_two_nodes_have_not_failed_alike_where_they_had_raised_different_exceptions_before() -> None:
+    first, second = (OWN._replace(earlier=f"RuntimeError: {n}") for n in range(2))
+    for error, begin in ((first, "2 ranks on 2 nodes failed alike"), (second, "likely: 2 nodes failed by themselves")):
+        each = (
+            account("a", (0, {"error": first}), kind="failure"),
+            account("b", (2, {"error": error}), kind="failure"),
+        )
+        found = attribute_job(each)
+        assert found.ranks == (0, 2)
+        assert found.why.startswith(begin)
+
+
 def test_an_exception_is_named_beside_a_rank_of_another_node_that_has_ended_with_1_and_kept_none() -> None:
     """A victim that logs its lost peer may raise anything afterwards; its culprit may log, and exit with 1."""
     last, first = ({"exit_code": 1, "ended_ns": ns, "is_monitored": False} for ns in (61, 60))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from resilience_core.errors import ConfigError, SectionError
+from resilience_core.errors import ConfigError, SectionError, StopTraining
 from resilience_core.monitoring.error_capture import leave_error, note_error, record_errors_in, stop_recording
 from resilience_core.protocol.cell import Cell
 from resilience_core.protocol.cell_layout import ERROR_TEXT, FIRST_SECTION, ITERATION
@@ -97,6 +97,50 @@ def test_where_it_was_first_seen_counts_also_through_another_exception(cell: Cel
     assert record is not None
     assert (record.type, record.section, record.at_ns) == ("RuntimeError", "step", before.at_ns)
     assert record.noted_ns > before.noted_ns
+
+
+@pytest.mark.parametrize(
+    ("caught", "is_victim"),
+    [
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (RuntimeError("[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:9"), True),
+    ],
+)
+def test_what_was_raised_and_caught_right_before_is_on_record(
+    cell: Cell, caught: BaseException, is_victim: bool
+) -> None:
+    """A script may keep its exception, and end by one that says only that it has failed."""
+    note_error(raised(caught))
+    summary = RuntimeError("training did not finish: see the log")
+    for _ in range(2):  # it leaves the script, and was noted before that
+        note_error(raised(summary))
+        assert (record := left(cell)) is not None
+        assert record.earlier == f"RuntimeError: {caught}"
+        assert record.is_consequence is is_victim
+        assert record.first_line() == f"RuntimeError: training did not finish: see the log (after {record.earlier})"
+    note_error(raised(ValueError("in a clean-up")))
+    assert (record := left(cell)) is not None
+    assert (record.type, record.earlier, record.is_consequence) == ("ValueError", f"RuntimeError: {caught}", is_victim)
+
+
+def test_what_was_caught_is_no_more_told_once_the_rank_has_gone_on(cell: Cell) -> None:
+    lost = RuntimeError("Connection closed by peer")
+    note_error(raised(lost))
+    cell.words[ITERATION] = 8
+    note_error(raised(ValueError("bad batch")))
+    assert (record := left(cell)) is not None
+    assert (record.earlier, record.is_consequence) == (None, False)
+    own, caught = ErrorRecord("ValueError", "bad batch", at_ns=100 * 10**9), ErrorRecord("KeyError", "x", at_ns=1)
+    assert own.raised_after(caught._replace(noted_ns=39 * 10**9)) == own
+    assert own.raised_after(caught._replace(noted_ns=41 * 10**9)).earlier == "KeyError: x"
+
+
+def test_a_stop_is_not_told_as_raised_for_what_was_caught_before(cell: Cell) -> None:
+    note_error(raised(RuntimeError("Connection closed by peer")))
+    stop = StopTraining("enough")
+    note_error(raised(stop))
+    assert (record := left(cell)) is not None
+    assert (record.earlier, record.is_consequence, record.is_deliberate) == (None, False, True)
 
 
 def test_a_lost_peer_is_known_for_a_consequence_even_where_it_is_wrapped(cell: Cell) -> None:

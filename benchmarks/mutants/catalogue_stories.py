@@ -171,6 +171,20 @@ MUTANTS_OF_STORIES = (
         ("tests/resilience_core/protocol/test_error_record.py",),
     ),
     _mutant(
+        "a rank that was killed is a fact though another one is stopped",
+        "incidents/attribution",
+        "        return Attribution(ranks_of([*named, *stopped]), stopped_or(why))",
+        "        return None",
+        _HANGS,
+    ),
+    _mutant(
+        "a rank of another node that is stopped is not named beside one that was killed",
+        "incidents/rules_of_nodes",
+        "{*named.ranks, *ranks_of(stopped)}",
+        "{*named.ranks}",
+        _ATTRIBUTION,
+    ),
+    _mutant(
         "a rank that has just closed its connections, and ends with 0, is no reason for doubt",
         "incidents/rules_of_exits",
         "for e in left_before(group, TAKEN_DOWN_NS) if",

@@ -22,6 +22,7 @@ from launcher.incidents.rules_of_exits import died_or_raised
 from launcher.incidents.rules_of_hangs import (
     cannot_run,
     hangs_in_kernel,
+    has_died,
     is_ahead,
     is_behind,
     is_busy_alone,
@@ -30,6 +31,7 @@ from launcher.incidents.rules_of_hangs import (
     not_begun,
     outside_collectives,
     stands_apart,
+    stopped_or,
     waits_elsewhere,
 )
 from launcher.incidents.rules_of_leaving import left_early
@@ -85,12 +87,17 @@ def _how_it_failed(e: Evidence) -> tuple[str, str] | int | None:
 
 
 def _stopped_beside(blame: Attribution, group: Group) -> Attribution | None:
-    """Name ranks that are stopped where others raised or exited, which may have given them up; nobody dies of that."""
+    """Name ranks that are stopped where others raised or exited, which may have given them up.
+
+    Beside one that has died of a signal both are named: it may have been killed by its own watchdog.
+    """
     named = [e for e in group if e.local_rank in blame.local_ranks]
     stopped = [e for e in group if is_stopped(e)]
-    if not stopped or any(e.fatal_signal is not None or e.asking_signal is not None for e in named):
+    if not stopped:
         return None
     why = blame.why.removeprefix("likely: ").partition(";")[0]
+    if any(has_died(e) for e in named):
+        return Attribution(ranks_of([*named, *stopped]), stopped_or(why))
     who = "another rank" if len(named) == 1 else "others"
     return Attribution(
         ranks_of(stopped), f"likely: the process is stopped (SIGSTOP); not certain, since {who} failed: {why}"

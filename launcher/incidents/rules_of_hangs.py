@@ -22,6 +22,7 @@ from resilience_core.system.clock import NS_PER_SECOND
 __all__ = [
     "cannot_run",
     "hangs_in_kernel",
+    "has_died",
     "is_ahead",
     "is_behind",
     "is_busy_alone",
@@ -30,6 +31,7 @@ __all__ = [
     "not_begun",
     "outside_collectives",
     "stands_apart",
+    "stopped_or",
     "waits_elsewhere",
 ]
 
@@ -57,6 +59,18 @@ def cannot_run(group: Group) -> Attribution | None:
 def is_stopped(e: Evidence) -> bool:
     """Return whether a rank lives and is stopped by a signal, for longer than any tracer that takes its stack."""
     return e.state == "T" and e.exit_code is None
+
+
+def has_died(e: Evidence) -> bool:
+    """Return whether a rank was ended by a signal, which no exception causes; its own watchdog may send one."""
+    return e.fatal_signal is not None or e.asking_signal is not None
+
+
+def stopped_or(why: str) -> str:
+    """Return why ranks that are stopped are named beside one that died of a signal."""
+    return (
+        f"likely: one rank is stopped (SIGSTOP), another: {why}; not certain, since it cannot be told which was first"
+    )
 
 
 def hangs_in_kernel(group: Group) -> Attribution | None:

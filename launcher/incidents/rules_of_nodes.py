@@ -13,7 +13,7 @@ from launcher.incidents.attributed import LIKELY, PERHAPS_FOR_ANOTHER, SEVERAL_R
 from launcher.incidents.error_kinds import gave_up
 from launcher.incidents.node_accounts import Failures, NodeAccount, named_by
 from launcher.incidents.rules_of_exits import BEFORE, NO_RECORD, NOT_ENDED, ended_without_record
-from launcher.incidents.rules_of_hangs import is_stopped
+from launcher.incidents.rules_of_hangs import has_died, is_stopped, stopped_or
 from launcher.incidents.rules_of_leaving import left_before
 from launcher.processes.evidence import Evidence
 
@@ -142,13 +142,13 @@ def beside_outside(named: JobAttribution, sure: Failures, everybody: Sequence[Ev
 
 
 def stopped_beside(named: JobAttribution, sure: Failures, accounts: Sequence[NodeAccount]) -> JobAttribution | None:
-    """Name ranks that are stopped where others raised or exited, which may have given them up; nobody dies of that."""
+    """Name ranks that are stopped where others raised or exited, which may have given them up; with one that died."""
     stopped = [e for account in accounts for e in account.evidence() if is_stopped(e)]
     if not stopped:
         return None
-    if any(e.fatal_signal is not None or e.asking_signal is not None for each in sure for e in named_by(*each)):
-        beside = f"rank {', '.join(str(e.local_rank) for e in stopped)} is stopped (SIGSTOP)"
-        return named._replace(why=f"{as_likely(named.why)}; not certain, since {beside}")
+    if any(has_died(e) for each in sure for e in named_by(*each)):
+        ranks = tuple(sorted({*named.ranks, *ranks_of(stopped)}))
+        return JobAttribution(ranks, (), stopped_or(named.why.removeprefix(LIKELY).partition(";")[0]))
     why = f"likely: the process is stopped (SIGSTOP); not certain, since {each_failure(sure)}"
     return JobAttribution(ranks_of(stopped), (), why)
 

@@ -229,7 +229,6 @@ RAISED = {"error": OWN}
             "likely: the process is stopped .SIGSTOP.; not certain, since another .* raised",
         ),
         ({"state": "T"}, {"exit_code": 5, "ended_ns": S}, True, "likely: the process is stopped .* ended by itself"),
-        ({"state": "T"}, {"exit_code": -9, "ended_ns": S}, False, "killed by SIGKILL$"),
     ],
 )
 def test_what_a_rank_raises_may_be_how_it_gives_up_one_that_has_ended_or_is_stopped(
@@ -284,6 +283,15 @@ def test_a_crash_after_an_end_without_a_record_is_likely_only() -> None:
     )
     assert attribute([gone, rank(1, exit_code=-11, ended_ns=S // 2)]) == ((1,), "killed by SIGSEGV")
     assert attribute([gone, rank(1, exit_code=-9, ended_ns=S + S // 20)]) == ((1,), "killed by SIGKILL")
+
+
+@pytest.mark.parametrize(("code", "how"), [(-9, "killed by SIGKILL"), (-15, "ended by SIGTERM, which .* not sent")])
+def test_a_rank_that_is_stopped_is_named_beside_one_that_a_signal_has_ended(code: int, how: str) -> None:
+    """That may have been its own watchdog's."""
+    blame = attribute([rank(0, exit_code=code, ended_ns=S), rank(1, state="T"), rank(2)])
+    assert blame.local_ranks == (0, 1)
+    why = f"likely: one rank is stopped .SIGSTOP., another: {how}.*; not certain, since it cannot be told which"
+    assert re.match(why, blame.why), blame.why
 
 
 def test_what_several_raise_is_likely_while_another_rank_lives() -> None:

@@ -26,6 +26,13 @@ MUTANTS_OF_THE_GROUP = (
         ("tests/launcher/agent/test_generation.py",),
     ),
     Mutant(
+        "a rank that nobody watches is told as the only one when the others have ended",
+        "launcher/agent/rank_watch.py",
+        "not any(self._initialised_ns().values())",
+        "len(ranks) == len(self._group.workers)",
+        ("tests/launcher/agent/test_generation.py",),
+    ),
+    Mutant(
         "nobody looks whether a startup limit has come to count",
         "launcher/agent/rank_watch.py",
         "            due.append(_EVIDENCE_SECONDS)\n",

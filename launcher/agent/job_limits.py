@@ -123,10 +123,16 @@ class JobLimits:
         return StartupLimit(seconds, origin, advice, is_learned=True)
 
 
-def unmonitored(ranks: Collection[int], is_everybody: bool, seconds: float) -> list[str]:
-    """Return what to say about ranks that have not initialised monitoring."""
+def unmonitored(ranks: Collection[int], is_nobody: bool, seconds: float) -> list[str]:
+    """Return what to say about ranks that run, and have not initialised monitoring.
+
+    Args:
+        ranks: Which.
+        is_nobody: None of the node's has, those that have ended included.
+        seconds: For how long they have run.
+    """
     names = ", ".join(map(str, sorted(ranks)))
-    if not is_everybody:
+    if not is_nobody:
         return [
             f"rank {names} has not called init_workload_monitoring() for {seconds:g} s, while others have: "
             "hangs of it are not detected until it does (said once)"

@@ -93,7 +93,7 @@ class RankWatch:
         if after is not None and elapsed >= after and not resources.limits.has_noted_the_unmonitored:
             resources.limits.has_noted_the_unmonitored = True
             if ranks:
-                said += unmonitored(ranks, len(ranks) == len(self._group.workers), after)
+                said += unmonitored(ranks, not any(self._initialised_ns().values()), after)
         said += self._after_shutdown.look(now_ns)
         if (
             not resources.limits.has_noted_the_leaving

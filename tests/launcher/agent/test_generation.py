@@ -327,6 +327,26 @@ def test_whether_a_startup_limit_has_come_to_count_is_looked_at_often(make: Call
     assert (generation.next_look_seconds() or FOREVER) <= 0.25
 
 
+@pytest.mark.parametrize(
+    ("initialised", "said"),
+    [
+        (0, "no rank has reported anything for 1e-06 s"),
+        (1, "rank 1 has not called init_workload_monitoring() for 1e-06 s, while others have"),
+    ],
+)
+def test_that_others_have_initialised_monitoring_is_told_only_where_one_has(
+    make: Callable[..., Made], initialised: int, said: str
+) -> None:
+    """One that has ended may have, or not."""
+    made = make(unmonitored_notice_after=1e-6)
+    made.claim(0, INITIALISED=initialised)
+    ended = made.generation.processes.workers[0]
+    os.kill(ended.pid, signal.SIGKILL)
+    wait_for_exit({ended.pidfd}, FOREVER)
+    made.generation.processes.collect_exits()
+    assert made.generation.look_after_the_unmonitored()[0].startswith(said)
+
+
 # ---- after shutdown -------------------------------------------------------------------------------------
 
 

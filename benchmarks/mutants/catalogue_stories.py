@@ -124,8 +124,8 @@ MUTANTS_OF_STORIES = (
     _mutant(
         "who has raised is a fact though another rank sleeps where nobody waits",
         "incidents/rules_of_exits",
-        "    if apart:",
-        "    if False:",
+        "    if apart := asleep_apart(group):",
+        "    if apart := ():",
         ("tests/launcher/incidents/test_attribution.py",),
     ),
     _mutant(
@@ -183,6 +183,34 @@ MUTANTS_OF_STORIES = (
         "{*named.ranks, *ranks_of(stopped)}",
         "{*named.ranks}",
         _ATTRIBUTION,
+    ),
+    _mutant(
+        "ranks that gave up one that sleeps in no collective are named for what they raised alike",
+        "incidents/rules_of_exits",
+        "left_before_all(group) or _given_up(group, raised)",
+        "left_before_all(group)",
+        _HANGS,
+    ),
+    _mutant(
+        "a rank that sleeps in no collective is named while another one may still be the cause",
+        "incidents/rules_of_exits",
+        " or any(e not in raised for e in others):",
+        ":",
+        _HANGS,
+    ),
+    _mutant(
+        "a rank that sleeps in no collective is not named where all others have lost a peer",
+        "incidents/attribution",
+        "        if apart and all(e.is_victim or e in apart for e in group):",
+        "        if False:",
+        _HANGS,
+    ),
+    _mutant(
+        "a rank that sleeps in no collective is named for what may come from another node",
+        "incidents/attribution",
+        "apart = asleep_apart(group) if not has_others else []",
+        "apart = asleep_apart(group)",
+        _HANGS,
     ),
     _mutant(
         "a rank that has just closed its connections, and ends with 0, is no reason for doubt",

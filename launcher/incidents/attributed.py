@@ -18,6 +18,7 @@ __all__ = [
     "SEVERAL_RAISED_IT",
     "TAKEN_DOWN_NS",
     "THE_STORE",
+    "asleep_apart",
     "at_places",
     "gets_on",
     "has_subgroups",
@@ -87,6 +88,11 @@ def has_subgroups(group: Group) -> bool:
     """Return whether some of the ranks also communicate in a process group that not all of them belong to."""
     sizes = {each.size for e in group for each in e.groups if each.size > 1}
     return len(sizes) > 1 or any(size < len(group) for size in sizes)
+
+
+def asleep_apart(group: Group) -> list[Evidence]:
+    """Return who sleeps where no main thread waits for others, has raised nothing, and is not known to get on."""
+    return [e for e in group if e.sleeps_apart and e.error is None and not e.is_lively]
 
 
 def at_places(group: Group) -> str:

@@ -12,6 +12,7 @@ from launcher.incidents.attributed import (
     THE_STORE,
     Attribution,
     Group,
+    asleep_apart,
     at_places,
     gets_on,
     ranks_of,
@@ -125,6 +126,13 @@ def _by_elimination(group: Group, has_others: bool) -> Attribution:
     if len(group) == 1 and not has_others:
         return Attribution(ranks_of(group), "the only rank")
     if failed and all(e.is_victim for e in failed):
+        apart = asleep_apart(group) if not has_others else []
+        if apart and all(e.is_victim or e in apart for e in group):
+            return Attribution(
+                ranks_of(apart),
+                f"likely: sleeps in {apart[0].kernel_wait}, in no collective, and all others lost a peer or waited for "
+                "one in vain; not certain, since it may have done so too, and have caught that",
+            )
         where = "on another node" if has_others else "not known"
         return Attribution((), f"who failed lost a peer or waited for one in vain: the cause is {where}")
     if failed:

@@ -14,6 +14,7 @@ from launcher.incidents.attributed import (
     TAKEN_DOWN_NS,
     Attribution,
     Group,
+    asleep_apart,
     kinds_of,
     ranks_of,
     when_raised,
@@ -56,8 +57,8 @@ def died_or_raised(group: Group, has_others: bool) -> Attribution | None:
         if gone := _gone_in_the_midst(group, raised):
             why = f"ended with 0 in section '{gone[0].open_sections[-1]}'"
             return _doubted(Attribution(ranks_of(gone), why), f"another rank raised {kinds_of(raised)}")
-        if not has_others and (left := left_before_all(group)) is not None:
-            return left
+        if not has_others and (gone_first := left_before_all(group) or _given_up(group, raised)) is not None:
+            return gone_first
         found = _of_exceptions(raised, group, has_others)
         gone = sorted([*exited, *ended_without_record(group)], key=_when_noticed)
         if not gone or not _may_be_before(gone[0], raised):
@@ -105,6 +106,20 @@ def _gone_in_the_midst(group: Group, raised: Group) -> list[Evidence]:
     """
     end_ns = when_raised(raised[0]) + AT_ONCE_NS
     return [e for e in group if e.exit_code == 0 and 0 < e.ended_ns < end_ns and e.open_sections and e.is_monitored]
+
+
+def _given_up(group: Group, raised: Group) -> Attribution | None:
+    """Attribute a failure to ranks that sleep in no collective where several, all others, have raised alike.
+
+    A time limit for it may have passed, and the exception that said so have been caught.
+    """
+    apart = asleep_apart(group)
+    others = [e for e in group if e not in apart and not e.is_victim]
+    kinds = {e.error.type for e in raised if e.error is not None}
+    if not apart or len(raised) < 2 or len(kinds) > 1 or any(e not in raised for e in others):
+        return None
+    why = f"sleeps in {apart[0].kernel_wait}, in no collective; not certain, since {len(raised)} ranks raised"
+    return Attribution(ranks_of(apart), f"likely: {why} {kinds_of(raised)}, and may have done so by themselves")
 
 
 def _doubted(found: Attribution, why: str) -> Attribution:
@@ -182,8 +197,7 @@ def _may_be_later(first: Evidence, raised: Group, group: Group) -> str:
     left = [e for e in left_before(group, TAKEN_DOWN_NS) if not any(0 < each.ended_ns < e.ended_ns for each in raised)]
     if left:
         return f"{'another rank has' if len(left) == 1 else 'others have'} ended with 0 before, or at the same time"
-    apart = [e for e in group if e.sleeps_apart and e.error is None and not e.is_lively]
-    if apart:
+    if apart := asleep_apart(group):
         return f"another rank sleeps in {apart[0].kernel_wait}, in no collective, and may have failed before"
     second = _raised_meanwhile(first, raised)
     if second is not None and second.error is not None:

@@ -314,6 +314,34 @@ def test_what_all_raise_is_likely_where_they_had_raised_different_exceptions_bef
     assert attribute([victim, rank(1, error=summary[1])]) == ((1,), "raised ValueError, and has not ended yet")
 
 
+def test_a_rank_that_sleeps_in_no_collective_is_named_where_all_others_raised_alike() -> None:
+    """They may have caught that a time limit had passed, and run into the same mistake afterwards."""
+    several = [rank(n, error=OWN._replace(at_ns=OWN.at_ns + n, message=f"in {n}")) for n in range(2)]
+    asleep = rank(2, kernel_wait="hrtimer_nanosleep")
+    assert attribute([*several, asleep, rank(3, **LOST)]) == (
+        (2,),
+        "likely: sleeps in hrtimer_nanosleep, in no collective; not certain, since 2 ranks raised ValueError, and may "
+        "have done so by themselves",
+    )
+    # Not while another one lives, or has raised something else, or has ended by itself; nor on several nodes.
+    for other in (rank(3), rank(3, error=OTHER), rank(3, exit_code=0, ended_ns=OWN.at_ns + 3 * S, has_left=True)):
+        assert 2 not in culprits(*several, asleep, other)
+    assert 2 not in culprits(several[0], asleep)
+    assert 2 not in culprits(*several, asleep, has_others=True)
+
+
+def test_a_rank_that_sleeps_in_no_collective_is_named_where_all_others_have_lost_a_peer() -> None:
+    asleep = rank(2, kernel_wait="pipe_read")
+    assert attribute([rank(0, **LOST), rank(1, **LOST), asleep]) == (
+        (2,),
+        "likely: sleeps in pipe_read, in no collective, and all others lost a peer or waited for one in vain; not "
+        "certain, since it may have done so too, and have caught that",
+    )
+    assert culprits(rank(0, **LOST), rank(1), asleep) == ()
+    assert culprits(rank(0, **LOST), rank(1, **LOST), asleep._replace(kernel_wait="futex_do_wait")) == ()
+    assert culprits(rank(0, **LOST), rank(1, **LOST), asleep, has_others=True) == ()
+
+
 def test_an_exception_long_before_the_last_end_is_before_a_death_that_is_still_to_be_noticed() -> None:
     """Who lost that rank crashes in what it takes down."""
     raised = rank(0, error=OWN, exit_code=1, ended_ns=OWN.at_ns + S)

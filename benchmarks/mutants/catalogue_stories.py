@@ -213,6 +213,13 @@ MUTANTS_OF_STORIES = (
         _HANGS,
     ),
     _mutant(
+        "a failure beside a hang of another node is likely for no reason",
+        "incidents/job_attribution",
+        "; not certain, since it may have failed for one that hangs",
+        "",
+        _ATTRIBUTION,
+    ),
+    _mutant(
         "a rank that has just closed its connections, and ends with 0, is no reason for doubt",
         "incidents/rules_of_exits",
         "for e in left_before(group, TAKEN_DOWN_NS) if",

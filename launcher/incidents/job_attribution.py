@@ -71,8 +71,10 @@ def attribute_job(
         if gone := gone + without_record([each for each in accounts if each not in [who for who, _ in gone]], sure):
             named = beside_exits(named, sure, gone)
         named = beside_outside(named, sure, everybody)
-        if any(account.incident.kind == "hang" for account in accounts):
-            named = named._replace(why=as_likely(named.why))  # it may have failed because of whoever hangs
+        if not named.why.startswith(LIKELY) and any(account.incident.kind == "hang" for account in accounts):
+            named = named._replace(
+                why=f"{as_likely(named.why)}; not certain, since it may have failed for one that hangs"
+            )
         named = stopped_beside(named, sure, accounts) or named
         if silent and all(account.was_told for account, _ in sure):
             named = named._replace(why=f"{as_likely(named.why)}; not certain, since {_unheard(silent)}")

@@ -132,6 +132,7 @@ def test_a_failure_beside_a_hang_of_ranks_that_wait_is_likely() -> None:
     found = attribute_job([account("a", (0, raised), kind="failure"), hang("b", (2, WAITS), (3, WAITS))])
     assert found.ranks == (0,)
     assert found.why.startswith("likely: raised ValueError")
+    assert found.why.endswith("; not certain, since it may have failed for one that hangs")
 
 
 @pytest.mark.parametrize("code", [-11, -9])

@@ -20,6 +20,7 @@ _CUTS = "launcher/reports/ledger.py"
 _FOUND = "launcher/reports/found_generations.py"
 _LOST = "launcher/reports/lost_work.py"
 _TOGETHER = "launcher/reports/story.py"
+_MEMBERS = "launcher/reports/members.py"
 
 MUTANTS_OF_REPORTS = (
     Mutant(
@@ -31,7 +32,7 @@ MUTANTS_OF_REPORTS = (
     ),
     Mutant(
         "a report counts a step that an exception has ended as done",
-        _TOGETHER,
+        _MEMBERS,
         "if done is not None and rank in self.errors and self.errors[rank] == done:",
         "if False:",
         _LEDGER,
@@ -44,8 +45,22 @@ MUTANTS_OF_REPORTS = (
         _LEDGER,
     ),
     Mutant(
-        "a report compares the clocks of two nodes",
+        "a report counts a step as done that a rank has not come to",
         _TOGETHER,
+        "    if under_way:  # whoever",
+        "    if False:  # whoever",
+        _LEDGER,
+    ),
+    Mutant(
+        "a report counts no step as done where a rank takes none at all",
+        _TOGETHER,
+        "if rank not in aside and _came_to_none(m, rank)",
+        "if _came_to_none(m, rank)",
+        _LEDGER,
+    ),
+    Mutant(
+        "a report compares the clocks of two nodes",
+        _MEMBERS,
         "    shortest = min(took, default=0)\n",
         "    shortest = max((m.seen_ns or 0 for m in members), default=0)\n",
         _LEDGER,
@@ -368,7 +383,7 @@ MUTANTS_OF_REPORTS = (
     ),
     Mutant(
         "a report takes for detection what lost lines would have told",
-        _TOGETHER,
+        _MEMBERS,
         "        cut_ns = max((life.last_ns for life in ranks.values()), default=None)\n",
         "        pass\n",
         _GAPS,
@@ -529,7 +544,7 @@ MUTANTS_OF_REPORTS = (
     ),
     Mutant(
         "what was lost on a node of which no account of a failure is left is exact",
-        _TOGETHER,
+        _MEMBERS,
         " or (own.failed_elsewhere and own.finished_ns is None)",
         "",
         ("tests/launcher/reports/test_waiting.py",),

@@ -6,63 +6,13 @@ import collections
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from launcher.reports.evidence import Evidence, ends_a_step
-from launcher.reports.last_signs import had_ended_well, last_sign_ns, waits
+from launcher.reports.evidence import Evidence
 from launcher.reports.launches import Launch
-from launcher.reports.node_generations import NodeGeneration
+from launcher.reports.members import Member, member_of, with_seen
 from launcher.reports.rank_lives import RankLife
 from launcher.reports.runs import end_ns, ended_before_others, node_names, runs_of, taking_part
 
 __all__ = ["JobGeneration", "Member", "Story", "end_ns", "put_together"]
-
-
-class Member(NamedTuple):
-    """One launch's part in a generation. Times are of its own clock, in nanoseconds."""
-
-    launch: int
-    """Its index."""
-    own: NodeGeneration
-    lives: Mapping[int, RankLife]
-    """By rank; empty where no figures were written."""
-    last_sign_ns: int | None
-    """The last sign of progress of its ranks; None where none is known."""
-    waited: Mapping[int, int]
-    """Ranks that waited for one that had failed, and since when, where that is known."""
-    seen_ns: int | None
-    """When the failure was known here; None without one."""
-    is_seen_about: bool
-    """Nothing has noted that here: as long after the last sign of progress as on the node that has failed."""
-    cut_ns: int | None
-    """Until when its figures tell of it, where the lines after that are missing; None where none are."""
-    stopped_ns: int
-    """When its ranks had ended, or until when they are known to have run."""
-    has_stopped: bool
-    is_end_missing: bool
-    """It has ended, and nothing tells when its last rank had."""
-    is_silent: bool
-    """Its launcher has ended without a word: its ranks may have got on after the last line."""
-    errors: Mapping[int, int | None]
-    """Ranks whose exception has ended a step, and the iteration of that."""
-    left: frozenset[int]
-    """Ranks that had ended well before the others were ended."""
-    looked_at: frozenset[int]
-    """Ranks of which the incident tells whether they had."""
-    lacks_incident: bool
-    """Its events tell of an incident that is not here, or cannot be read."""
-
-    @property
-    def is_open_ended(self) -> bool:
-        """Whether its last figures are missing: its ranks may have done more than they tell, and for longer."""
-        has_ended = self.has_stopped or self.is_end_missing or self.is_silent
-        return self.cut_ns is not None or self.is_silent or (has_ended and not self.lives)
-
-    def done(self, rank: int) -> int | None:
-        """Return the last iteration that a rank has done; a step that an exception has ended does not count."""
-        done = self.lives[rank].done
-        first = self.lives[rank].first_iteration
-        if done is not None and rank in self.errors and self.errors[rank] == done:
-            return done - 1 if first is None or done > first else None
-        return done
 
 
 class JobGeneration(NamedTuple):
@@ -78,8 +28,8 @@ class JobGeneration(NamedTuple):
     first_iteration: int | None
     """The lowest that a rank has begun with."""
     done: int | None
-    """The last one that every rank has done that had not ended well before; None where a rank that has begun a step
-    has done none."""
+    """The last one that every rank has done that had not ended well before; None where a rank that takes steps has
+    done none."""
     iteration: int | None
     """The highest that a rank has begun."""
     lowest_iteration: int | None
@@ -172,7 +122,7 @@ def put_together(
     """Return the story of launches, which are in the order of their begins."""
     runs = runs_of(launches)
     launches = ended_before_others(launches, runs)
-    generations = []
+    parts: list[tuple[int, int, list[Member], bool, bool]] = []
     for run, numbers in enumerate(runs):
         by_number: dict[int, list[int]] = collections.defaultdict(list)
         for launch in numbers:
@@ -180,13 +130,18 @@ def put_together(
                 by_number[each.number].append(launch)
         for number in sorted(by_number):
             own = dict.fromkeys(by_number[number])
-            members = [_member(launches[launch], launch, number, lives, evidence) for launch in own]
+            members = [member_of(launches[launch], launch, number, lives, evidence) for launch in own]
             has_failed = any(
                 m.own.kind in ("hang", "failure") or (m.own.failed_elsewhere and m.own.finished_ns is None)
                 for m in members
             )
-            members = _with_seen(members) if has_failed else members
-            generations.append(_generation(run, number, members, has_failed, is_last=number == max(by_number)))
+            members = with_seen(members) if has_failed else members
+            parts.append((run, number, members, has_failed, number == max(by_number)))
+    aside = _taking_no_steps([members for _, _, members, _, _ in parts])
+    generations = [
+        _generation(run, number, members, aside, has_failed=has_failed, is_last=is_last)
+        for run, number, members, has_failed, is_last in parts
+    ]
     return Story(
         launches=tuple(launches),
         runs=tuple(map(tuple, runs)),
@@ -202,7 +157,23 @@ def _known(values: Iterable[int | None]) -> list[int]:
     return [value for value in values if value is not None]
 
 
-def _generation(run: int, number: int, members: Sequence[Member], has_failed: bool, *, is_last: bool) -> JobGeneration:
+def _taking_no_steps(parts: Sequence[Sequence[Member]]) -> frozenset[int]:
+    """Return the ranks that tell of no steps in any generation, also where others have done several without them."""
+    begun, without = set[int](), set[int]()
+    for members in parts:
+        lives = {rank: life for member in members for rank, life in member.lives.items()}
+        own = {rank for rank, life in lives.items() if life.first_step_ns is not None}
+        begun |= own
+        # Ranks that wait for each other cannot be further apart than a step.
+        done = ((life.first_iteration, life.done) for life in lives.values())
+        if any(first is not None and last is not None and last > first for first, last in done):
+            without |= lives.keys() - own
+    return frozenset(without - begun)
+
+
+def _generation(
+    run: int, number: int, members: Sequence[Member], aside: frozenset[int], *, has_failed: bool, is_last: bool
+) -> JobGeneration:
     lives = [life for member in members for life in member.lives.values()]
     # What all others have done, ranks have done too whose last lines are missing since their launcher was killed.
     told = [member for member in members if member.lives and not member.is_silent] or members
@@ -210,9 +181,11 @@ def _generation(run: int, number: int, members: Sequence[Member], has_failed: bo
     with_steps = [(m, rank) for m in told for rank, life in m.lives.items() if life.first_step_ns is not None]
     under_way = [(m, rank) for m, rank in with_steps if m.own.finished_ns is None and rank not in m.left]
     done = {rank: member.done(rank) for member, rank in under_way or with_steps}
+    if under_way:  # whoever has come to no step has done none
+        done |= dict.fromkeys(rank for m in told for rank in m.lives if rank not in aside and _came_to_none(m, rank))
     known = _known(done.values())
     # Ranks that wait for each other cannot be further apart than a step.
-    behind = [m for m, r in under_way if r not in m.looked_at and (n := done[r]) is not None and n < max(known) - 1]
+    behind = [m for m, r in under_way if r not in m.reports and (n := done[r]) is not None and n < max(known) - 1]
     return JobGeneration(
         run=run,
         number=number,
@@ -229,71 +202,8 @@ def _generation(run: int, number: int, members: Sequence[Member], has_failed: bo
     )
 
 
-def _member(
-    launch: Launch,
-    index: int,
-    number: int,
-    lives: Mapping[tuple[int, int], Mapping[int, RankLife]],
-    evidence: Evidence,
-) -> Member:
-    own = [generation for generation in launch.generations if generation.number == number][-1]
-    later = [generation.started_ns for generation in launch.generations if generation.number > number]
-    until_ns = min(later, default=end_ns(launch))
-    stopped_ns = own.stopped_ns if own.stopped_ns is not None else until_ns
-    incident = evidence.of_generation(launch, own)
-    looked_at = incident.ranks if incident is not None else ()
-    seen_ns = own.seen_ns
-    is_told = seen_ns is None and incident is not None and own.finished_ns is None
-    if is_told and incident is not None:
-        seen_ns = min(incident.seen_ns, stopped_ns)
-    if seen_ns is not None:
-        seen_ns = max(seen_ns, own.started_ns)  # where the first lines are missing, that is the first one left
-    ranks = lives.get((index, number), {})
-    sign_until_ns = seen_ns if seen_ns is not None else stopped_ns
-    waited = waits(ranks, incident, sign_until_ns)
-    cut_ns: int | None = None
-    has_ended = own.stopped_ns is not None or bool(later) or launch.ended_ns is not None
-    if has_ended and not any(life.is_over for life in ranks.values()):
-        cut_ns = max((life.last_ns for life in ranks.values()), default=None)
-    return Member(
-        launch=index,
-        own=own,
-        lives=ranks,
-        last_sign_ns=last_sign_ns(own, ranks, cut_ns, incident, sign_until_ns, waited),
-        waited=waited,
-        seen_ns=seen_ns,
-        is_seen_about=is_told,
-        cut_ns=cut_ns,
-        stopped_ns=max(stopped_ns, seen_ns or 0, own.started_ns),
-        has_stopped=own.stopped_ns is not None,
-        is_end_missing=own.stopped_ns is None
-        and (bool(later) or (seen_ns is not None and launch.ended_ns is not None)),
-        is_silent=not (own.stopped_ns is not None or later or launch.ended_ns is not None or launch.is_running),
-        errors={
-            rank.rank: rank.error.iteration
-            for rank in looked_at
-            if rank.error is not None and ends_a_step(rank.error, ranks.get(rank.rank))
-        },
-        left=frozenset(rank.rank for rank in looked_at if had_ended_well(rank, seen_ns)),
-        looked_at=frozenset(rank.rank for rank in looked_at),
-        lacks_incident=incident is None
-        and bool(own.incident_folder or own.culprits or (own.failed_elsewhere and own.finished_ns is None)),
-    )
-
-
-def _with_seen(members: list[Member]) -> list[Member]:
-    """Return members of a generation that has failed; those that have noted nothing knew of it as soon as the others.
-
-    Clocks of two machines are not compared: what is taken over is how long it took from the last sign of progress on.
-    """
-    took = [m.seen_ns - m.last_sign_ns for m in members if m.seen_ns is not None and m.last_sign_ns is not None]
-    shortest = min(took, default=0)
-    return [
-        member._replace(
-            seen_ns=min(max(member.last_sign_ns + shortest, member.own.started_ns), member.stopped_ns),
-            is_seen_about=True,
-        )
-        if member.seen_ns is None and member.last_sign_ns is not None and member.own.finished_ns is None
-        else member
-        for member in members
-    ]
+def _came_to_none(member: Member, rank: int) -> bool:
+    """Return whether a rank has begun no step by the end of a generation, though it had not ended well."""
+    life = member.lives[rank]
+    has_begun = life.first_step_ns is not None or life.iteration is not None
+    return life.is_over and not has_begun and rank not in member.left and member.own.finished_ns is None

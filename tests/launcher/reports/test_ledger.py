@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -477,3 +478,36 @@ def test_of_a_rank_that_may_have_ended_well_before_idle_and_stop_are_marked_with
     assert ({"idle", "stop"} <= about) == may_have_left
     assert ("idle" in about) == ("stop" in about) == may_have_left
     assert any("so are stop and idle where a rank may have ended well before" in note for note in report.notes)
+
+
+def without_steps(run: InventedRun, generations: Sequence[int]) -> None:
+    """Let rank 1 have begun no step in these generations: it was in its setup to the end."""
+    path = run.folders[0] / "figures.jsonl"
+    lines = lines_of(path)
+    for line in lines:
+        if line["generation"] in generations:
+            known = line["ranks"]["1"]
+            known.update(dict.fromkeys(("iteration", "done")))
+            known.update({key: None for key in ("first_iteration", "first_step_ns") if key in known})
+            known["sections"].pop("step", None)
+    write_lines(path, lines)
+
+
+@pytest.mark.parametrize(
+    ("generations", "steps", "repeated"),
+    [
+        ((0,), 1, 0),  # it has failed while the other one was in its first step, which that leaves by an exception
+        ((0,), 3, 0),  # ranks that do not wait for each other
+        ((0, 1), 3, 3),  # a rank that takes no steps
+    ],
+)
+def test_what_a_rank_has_not_done_that_had_come_to_no_step_was_not_done(
+    tmp_path: Path, generations: Sequence[int], steps: int, repeated: int
+) -> None:
+    run = invent_run(tmp_path, failures=[Failure(steps, 1)], steps=20, save_every=1000)
+    assert reported(run).ledger.repeated == steps
+    without_steps(run, generations)
+
+    ledger = reported(run).ledger
+    assert (ledger.repeated, ledger.steps, ledger.is_count_about) == (repeated, 20, False)
+    assert_adds_up(ledger)

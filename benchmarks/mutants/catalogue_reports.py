@@ -21,6 +21,7 @@ _FOUND = "launcher/reports/found_generations.py"
 _LOST = "launcher/reports/lost_work.py"
 _TOGETHER = "launcher/reports/story.py"
 _MEMBERS = "launcher/reports/members.py"
+_LET_GO = "launcher/reports/let_go.py"
 
 MUTANTS_OF_REPORTS = (
     Mutant(
@@ -144,24 +145,51 @@ MUTANTS_OF_REPORTS = (
     ),
     Mutant(
         "a report takes how long a hang has lasted for how long a step takes",
-        "launcher/reports/limits.py",
-        "    if member.seen_ns is None or member.last_sign_ns is None or not life.is_over or not _may_be_let_go("
-        "member, life):\n",
-        "    if True:\n",
-        _RECOMMEND,
+        _LET_GO,
+        "    if member.seen_ns is None or not life.is_over or",
+        "    if True or",
+        (*_RECOMMEND, *_LIMITS),
     ),
     Mutant(
-        "a report takes a long section of a rank that died soon after it for a closing by its end",
-        "launcher/reports/limits.py",
-        'if own.kind == "failure" and life.rank in own.culprits:',
-        "if False:",
+        "a report leaves out what a rank closed before it was let go",
+        _LET_GO,
+        "        return least_ns - _APART_NS <= shown_ns + section.longest_ns <= sign_ns + _APART_NS",
+        "        return True",
         _LIMITS,
     ),
     Mutant(
-        "a report asks a rank's last sign of one node whether another node's rank has let it go",
-        "launcher/reports/limits.py",
-        "if (own.nodes or 1) > 1:",
-        "if False:",
+        "a report takes the wait for a rank that takes long to end for a duration",
+        _LET_GO,
+        "    return min([member.seen_ns, *(at_ns for at_ns in known if at_ns >= member.own.started_ns)])",
+        "    return member.seen_ns",
+        _LIMITS,
+    ),
+    Mutant(
+        "a report counts the wait for a failed rank as a close call",
+        _LET_GO,
+        "max(0, section.close_calls - was_close)",
+        "section.close_calls",
+        _LIMITS,
+    ),
+    Mutant(
+        "a report is sure which of two long durations was the wait",
+        _LET_GO,
+        "return True if _is_one_alone(section, wait, failed_ns) else None",
+        "return True",
+        _LIMITS,
+    ),
+    Mutant(
+        "a report takes a long section of a rank that died soon after it for a closing by its end",
+        _LET_GO,
+        'or (own.kind == "failure" and life.rank in own.culprits):',
+        "or False:",
+        _LIMITS,
+    ),
+    Mutant(
+        "a report is sure which of two long durations was the wait for a rank on another node",
+        _LET_GO,
+        "if failed_ns is not None else 0",
+        "if failed_ns is not None else section.longest_ns",
         _LIMITS,
     ),
     Mutant(

@@ -17,7 +17,7 @@ from launcher.reports.folders import NoRunError
 from launcher.reports.found_generations import with_found
 from launcher.reports.launches import Launch, read_launches, with_last_lines
 from launcher.reports.ledger import account, ledger
-from launcher.reports.limits import limits
+from launcher.reports.limits import limits, of_unclear_waits
 from launcher.reports.lost_work import Loss, losses
 from launcher.reports.model import Generation, Incident, Node, Report, Run
 from launcher.reports.rank_lives import read_lives
@@ -73,7 +73,7 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
     runs = [_run(story, number) for number in range(len(story.runs))]
     logs = [*straggler_logs, *(path for folder in folders for path in find_logs(folder))]
     notes = [*map(remarks.of_a_missing_run, missing), *doubts(story, missing), *unread_nodes(story, unread), *notes]
-    notes += remarks.notes(story, found, accounts.entries)
+    notes += [*remarks.notes(story, found, accounts.entries), *of_unclear_waits(story, rows)]
     first = next(launch for number, launch in enumerate(launches) if story.takes_part(number))
     is_length_about = is_wall_about(story, runs)
     report = Report(

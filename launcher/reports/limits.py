@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from launcher.records.figures_log import LimitInForce
 from launcher.reports.doubts import is_doubtful
 from launcher.reports.launches import Launch
+from launcher.reports.let_go import ended_by_themselves
 from launcher.reports.model import Limit
 from launcher.reports.rank_lives import RankLife
-from launcher.reports.story import Member, Story
-from resilience_core.protocol.figures import SectionFigures
+from launcher.reports.story import Story
 from resilience_core.protocol.limit_kinds import (
     CONFIGURED,
     HEARTBEAT,
@@ -23,9 +23,11 @@ from resilience_core.protocol.limit_kinds import (
 )
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["limits"]
+__all__ = ["limits", "of_unclear_waits"]
 
 _LONGEST_SECONDS = 1e10
+_LITTLE = 0.05
+"""Of a limit: so much more or less of its room changes nothing; whether a duration came close is counted."""
 
 
 class _Seen(NamedTuple):
@@ -33,6 +35,8 @@ class _Seen(NamedTuple):
     rank: int | None = None
     samples: int = 0
     close_calls: int = 0
+    most_ns: int = 0
+    """The longest was at most that."""
 
 
 def limits(story: Story) -> tuple[Limit, ...]:
@@ -45,26 +49,40 @@ def limits(story: Story) -> tuple[Limit, ...]:
         for rank, life in member.lives.items():
             # The sections of the last full line are those whose limits that line tells.
             told_of.update(map(section_kind, life.durations))
-            for kind, limit in (_configured(story.launches[member.launch], life) | dict(life.limits)).items():
-                if _is_limit(limit.seconds):
-                    in_force[kind][rank] = limit
-            for name, section in _ended_by_themselves(member, life).items():
+            own = _configured(story.launches[member.launch], life) | dict(life.limits)
+            own = {kind: limit for kind, limit in own.items() if _is_limit(limit.seconds)}
+            for kind, limit in own.items():
+                in_force[kind][rank] = limit
+            limits_ns = {
+                name: own[kind].seconds * NS_PER_SECOND for name in life.sections if (kind := section_kind(name)) in own
+            }
+            for name, (section, most_ns) in ended_by_themselves(member, life, limits_ns).items():
                 kind = section_kind(name)
-                seen[kind] = _with(seen[kind], rank, section.longest_ns, section.closed, section.close_calls)
-                buckets[kind].update(dict(life.durations.get(name, {})))
+                seen[kind] = _with(seen[kind], rank, section.longest_ns, section.closed, section.close_calls, most_ns)
+                buckets[kind].update(section.durations)
             for kind, longest_ns in ((OUT_OF_SECTION, life.longest_gap_ns), (HEARTBEAT, life.longest_heartbeat_gap_ns)):
                 if longest_ns > 0:  # of these, only the longest of each rank is written down
-                    seen[kind] = _with(seen[kind], rank, longest_ns, 1, 0)
+                    seen[kind] = _with(seen[kind], rank, longest_ns, 1, 0, longest_ns)
     missed = collections.Counter(miss.kind for launch in story.launches for miss in launch.spared if miss.was_late)
     kinds = {kind for kind in (*seen, *in_force) if seen[kind].samples or section_name(kind)} | set(missed)
     is_about = is_doubtful(story)
     rows = [
         _row(kind, seen[kind], in_force[kind], buckets[kind], missed[kind], is_told=kind in told_of)._replace(
-            is_about=is_about
+            is_about=is_about or _may_be_longer(seen[kind], in_force[kind].values())
         )
         for kind in sorted(kinds)
     ]
     return tuple(sorted(rows, key=lambda row: (row.room is None, row.room if row.room is not None else 0.0)))
+
+
+def of_unclear_waits(story: Story, rows: Sequence[Limit]) -> Iterator[str]:
+    """Yield why rows are about right only where nothing is missing."""
+    if not is_doubtful(story) and (unclear := [row.kind for row in rows if row.is_about]):
+        yield (
+            f"{', '.join(unclear)}: which of several long durations was a wait for a rank that had failed cannot be "
+            "told from the figures and incidents, so a longer one than that may have ended by itself, and what was "
+            "observed and the room are about right only"
+        )
 
 
 def _configured(launch: Launch, life: RankLife) -> dict[str, LimitInForce]:
@@ -85,37 +103,16 @@ def _is_limit(seconds: float) -> bool:
     return 0 < seconds < _LONGEST_SECONDS
 
 
-def _with(before: _Seen, rank: int, longest_ns: int, samples: int, close_calls: int) -> _Seen:
+def _with(before: _Seen, rank: int, longest_ns: int, samples: int, close_calls: int, most_ns: int) -> _Seen:
     longest, who = max((before.longest_ns, before.rank), (longest_ns, rank), key=lambda pair: pair[0])
-    return _Seen(longest, who, before.samples + samples, before.close_calls + close_calls)
+    most_ns = max(before.most_ns, most_ns)
+    return _Seen(longest, who, before.samples + samples, before.close_calls + close_calls, most_ns)
 
 
-def _ended_by_themselves(member: Member, life: RankLife) -> Mapping[str, SectionFigures]:
-    """Return the figures of sections, without closings that came of the end of a generation that has failed.
-
-    A rank that waits for a hung one leaves its section when that is killed: as late as the verdict, and not by itself.
-    Where the last line shows a time that is longer than before and than the group stood still, the line before counts.
-    """
-    if member.seen_ns is None or member.last_sign_ns is None or not life.is_over or not _may_be_let_go(member, life):
-        return life.sections
-    signs = (other.last_sign_ns(member.seen_ns) for other in member.lives.values())
-    still_ns = member.seen_ns - max(member.last_sign_ns, *(sign for sign in signs if sign is not None), 0)
-    return {
-        name: life.sections_before[name]
-        if name in life.sections_before and section.longest_ns > max(still_ns, life.sections_before[name].longest_ns)
-        else section
-        for name, section in life.sections.items()
-    }
-
-
-def _may_be_let_go(member: Member, life: RankLife) -> bool:
-    """Return whether a rank may have closed a section since another one was killed."""
-    own = member.own
-    if own.kind == "failure" and life.rank in own.culprits:
-        return False
-    if (own.nodes or 1) > 1:  # who was killed may have been on another node, and no clock tells when
-        return True
-    return not life.signs_ns or member.seen_ns is None or life.signs_ns[-1] > member.seen_ns
+def _may_be_longer(seen: _Seen, in_force: Iterable[LimitInForce]) -> bool:
+    """Return whether the longest duration may have been longer, by more than a little of the limit."""
+    least = min((limit.seconds for limit in in_force), default=0.0)
+    return seen.most_ns - seen.longest_ns > _LITTLE * least * NS_PER_SECOND
 
 
 def _row(

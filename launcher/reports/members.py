@@ -47,6 +47,8 @@ class Member(NamedTuple):
     """Ranks that had ended well before the others were ended."""
     reports: Mapping[int, RankReport]
     """What the incident tells of ranks; whether they had ended well, too."""
+    looked_ns: int | None
+    """When that was seen; None without one."""
     lacks_incident: bool
     """Its events tell of an incident that is not here, or cannot be read."""
 
@@ -113,6 +115,7 @@ def member_of(
         },
         left=frozenset(rank.rank for rank in looked_at if had_ended_well(rank, seen_ns)),
         reports={rank.rank: rank for rank in looked_at},
+        looked_ns=incident.seen_ns if incident is not None else None,
         lacks_incident=incident is None
         and bool(own.incident_folder or own.culprits or (own.failed_elsewhere and own.finished_ns is None)),
     )

@@ -61,6 +61,8 @@ class RankLife:
         """As of the line before the last one of the generation."""
         self.open_since: dict[str, tuple[int, int]] = {}
         """When a section was opened that a line has shown open, and how often it had been closed until then."""
+        self.open: Mapping[str, int] = {}
+        """The sections that are open in the last line, and since when."""
         self.grew: dict[str, tuple[int, int]] = {}
         """When the line before that was written in which a section's longest duration grew last, and how often the
         section had been closed by the line in which it grew."""
@@ -103,7 +105,7 @@ class RankLife:
         self.sections.update({name: each._replace(durations={}) for name, each in known.sections.items()})
         for name, since_ns in known.open.items():
             self.open_since[name] = since_ns, self.sections[name].closed if name in self.sections else 0
-        self.beside_ns = known.beside_ns
+        self.open, self.beside_ns = known.open, known.beside_ns
         self.saves.update({save.iteration: save for save in known.saves})
         self.last_ns, self.is_over = line.t_ns, line.is_last
         if (details := known.details) is not None:
@@ -151,11 +153,15 @@ class RankLife:
         A line has shown it open, or it took longer than any before, which lines tell of.
         """
         times = self.sections[section].closed if section in self.sections else 0
-        since_ns, before = self.open_since.get(section, (0, -1))
-        if before + 1 == times:
-            return since_ns
+        if (shown_ns := self.shown_open_ns(section)) is not None:
+            return shown_ns
         line_ns, grown = self.grew.get(section, (0, -1))
         return max(closed_ns - self.sections[section].longest_ns, line_ns) if grown == times else None
+
+    def shown_open_ns(self, section: str) -> int | None:
+        """Return when a section was opened that was closed last then; None where no line has shown it open."""
+        since_ns, before = self.open_since.get(section, (0, -1))
+        return since_ns if section in self.sections and before + 1 == self.sections[section].closed else None
 
     def checkpointing_ns(self, until_ns: int, waited_ns: int | None = None) -> tuple[int, int]:
         """Return how long saves had held up the steps in all until then: at least, and at most.

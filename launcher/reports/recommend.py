@@ -35,7 +35,7 @@ _THIN_SECONDS = 3600.0
 """From fewer durations or less time than these, and where only the longest of each rank is known, no limit below the
 configured ``thin_evidence_floor`` is recommended; limits that are learned in the job keep to the same."""
 _LEAST_LIMIT_SECONDS = 1.0
-_UNSEEN = " Figures are missing: longer durations than that may have ended by themselves."
+_UNSEEN = " As the notes say, longer durations than that may have ended by themselves."
 
 
 _FEWEST_FAILURES = 3

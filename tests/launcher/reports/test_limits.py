@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,21 +27,54 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def with_a_long_step(folder: Path, rank: int, after_ns: int) -> None:
-    """Let a rank have closed a long step since the line before the last of generation 0, and then nothing more.
+def with_a_long_step(
+    folder: Path, rank: int, after_ns: int, took_ns: int = LONG_NS, others: Sequence[int] = ()
+) -> None:
+    """Let a rank have closed its last step by the last line of generation 0, and then nothing more.
 
     Args:
         folder: Of its node, in a run that has failed once.
         rank: The rank.
         after_ns: When its last sign was, after the failure was seen.
+        took_ns: How long the longest step took since the line before.
+        others: How long others took since then.
     """
     lines = lines_of(folder / "figures.jsonl")
     last = next(line for line in lines if line.get("generation") == 0 and line.get("is_last"))
     known = last["ranks"][str(rank)]
-    known["sections"]["step"]["longest_ns"] = LONG_NS
-    failed = next(event for event in lines_of(folder / "events.jsonl") if event["event"] in FAILURES)
-    known["last_sign_ns"] = failed.get("seen_ns", failed["t_ns"]) + after_ns
+    known["open"] = {}
+    step = known["sections"]["step"]
+    for each in (took_ns, *others):
+        step["closed"] += 1
+        step["took_ns"] += each
+        step["longest_ns"] = max(step["longest_ns"], each)
+        step["close_calls"] += each >= 24e9
+        bits = str(each.bit_length())
+        step["durations"][bits] = step["durations"].get(bits, 0) + 1
+    known["last_sign_ns"] = seen_in(folder) + after_ns
     (folder / "figures.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def seen_in(folder: Path) -> int:
+    failed = next(event for event in lines_of(folder / "events.jsonl") if event["event"] in FAILURES)
+    return failed.get("seen_ns", failed["t_ns"])
+
+
+def with_an_error(incident: Path, rank: int, at_ns: int, *, is_consequence: bool) -> None:
+    """Let a rank have left its step by an exception, after the failure was seen or before."""
+    known = json.loads(incident.read_text())
+    report = next(each for each in known["ranks"] if each["rank"] == rank)
+    report["error"] = {
+        "type": "RuntimeError",
+        "message": "Connection closed by peer" if is_consequence else "bad",
+        "section": "step",
+        "iteration": 12,
+        "at_ns": known["seen_ns"] + at_ns,
+        "noted_ns": known["seen_ns"] + at_ns,
+        "is_consequence": is_consequence,
+    }
+    report |= {"section": None, "open_seconds": 0.0}
+    incident.write_text(json.dumps(known))
 
 
 def limit(run: InventedRun, kind: str) -> Limit:
@@ -49,32 +83,84 @@ def limit(run: InventedRun, kind: str) -> Limit:
 
 @pytest.mark.parametrize("kind", ["failure", "hang"])
 @pytest.mark.parametrize(
-    ("rank", "after_ns", "counts"),
+    ("rank", "after_ns", "took_ns", "counts"),
     [
-        (0, -100_000_000, True),  # it went on until the other one failed
-        (0, 20_000_000, False),  # it was let go by the end of the other one
-        (1, -100_000_000, True),  # the one that failed
+        (0, -100_000_000, LONG_NS, True),  # it went on until the other one failed
+        (0, 20_000_000, LONG_NS, False),  # it was let go by the end of the other one
+        (0, 20_000_000, LONG_NS + 200_000_000, True),  # it was in that step for less, so this is one before it
+        (1, -100_000_000, LONG_NS, True),  # the one that failed
     ],
 )
 def test_a_long_section_shortly_before_the_end_counts_unless_the_end_has_closed_it(
-    tmp_path: Path, kind: str, rank: int, after_ns: int, counts: bool
+    tmp_path: Path, kind: str, rank: int, after_ns: int, took_ns: int, counts: bool
 ) -> None:
-    run = invent_run(tmp_path, failures=[Failure(12, 1, kind)], steps=20, nodes=1)
+    run = invent_run(tmp_path, failures=[Failure(12, 1, kind, 2.78)], steps=20, nodes=1)
     before = limit(run, "section step")
     assert before.longest is not None
     assert before.longest < LONG_NS / 1e9
-    with_a_long_step(run.folders[0], rank, after_ns)
+    with_a_long_step(run.folders[0], rank, after_ns, took_ns)
 
     found = limit(run, "section step")
-    assert (found.longest, found.longest_rank) == ((2.8, rank) if counts else (before.longest, before.longest_rank))
+    longest = (took_ns / 1e9, rank) if counts else (before.longest, before.longest_rank)
+    assert (found.longest, found.longest_rank, found.is_about) == (*longest, False)
+
+
+def test_what_a_rank_closed_before_the_one_that_the_end_has_closed_counts(tmp_path: Path) -> None:
+    """Both since the line before: one of 27 s, which has come close to its limit, and one that was cut off."""
+    run = invent_run(tmp_path, failures=[Failure(12, 1)], steps=20, nodes=1)
+    before = limit(run, "section step")
+    with_a_long_step(run.folders[0], 0, 20_000_000, 27_000_000_000, [270_000_000])
+
+    found = limit(run, "section step")
+    assert (found.longest, found.longest_rank, found.is_about) == (27.0, 0, False)
+    assert (found.samples, found.close_calls) == (before.samples + 1, 1)
+
+
+@pytest.mark.parametrize("lines", [3, 1000], ids=["not shown open", "shown open"])
+def test_the_wait_for_a_rank_that_takes_long_to_end_is_no_duration(tmp_path: Path, lines: int) -> None:
+    """It has raised; its peer leaves the step when the process ends, which is before the launcher sees that."""
+    run = invent_run(tmp_path, failures=[Failure(12, 1, "failure", 28.0)], steps=20, nodes=1, lines=lines)
+    before = limit(run, "section step")
+    incident = run.folders[0] / "incidents" / "0001" / "incident.json"
+    with_an_error(incident, 1, -27_900_000_000, is_consequence=False)
+    with_an_error(incident, 0, -50_000_000, is_consequence=True)
+    with_a_long_step(run.folders[0], 0, -50_000_000, 27_950_000_000)
+
+    found = limit(run, "section step")
+    assert found == before
+    assert (found.longest, found.close_calls, found.is_about) == (2.0, 0, False)
+    assert not recommended_limits(run, "section step")
+
+
+def test_where_it_cannot_be_told_which_of_two_long_steps_was_the_wait_that_is_said(
+    tmp_path: Path,
+) -> None:
+    run = invent_run(tmp_path, failures=[Failure(12, 1, "failure", 28.0)], steps=20, nodes=1, lines=3)
+    incident = run.folders[0] / "incidents" / "0001" / "incident.json"
+    with_an_error(incident, 1, -2_000_000_000, is_consequence=False)
+    with_an_error(incident, 0, -50_000_000, is_consequence=True)
+    with_a_long_step(run.folders[0], 0, -50_000_000, 20_000_000_000, [9_000_000_000])
+
+    found = limit(run, "section step")
+    assert found.is_about
+    assert found.longest == pytest.approx(9.0, rel=0.1)
+    notes = [
+        note for note in make_report([str(run.folders[0])]).notes if "was a wait for a rank that had failed" in note
+    ]
+    assert [note.startswith("section step: ") for note in notes] == [True]
 
 
 def test_of_several_nodes_no_clock_tells_whether_a_rank_was_let_go(tmp_path: Path) -> None:
     run = invent_run(tmp_path, failures=[Failure(12, 1)], steps=20, nodes=2, own_folders=True)
     before = limit(run, "section step")
-    with_a_long_step(run.folders[0], 0, -100_000_000)
-    assert limit(run, "section step").longest == before.longest
-    with_a_long_step(run.folders[1], 1, -100_000_000)
+    with_a_long_step(run.folders[0], 0, -100_000_000, 20_000_000_000)
+    (looked,) = run.folders[0].glob("elsewhere/*/incident.json")
+    with_an_error(looked, 0, -100_000_000, is_consequence=True)
+    found = limit(run, "section step")
+    assert (found.longest, found.is_about) == (before.longest, True)
+    # The one that failed has raised by itself at the end of its step.
+    with_a_long_step(run.folders[1], 1, -99_000_000)
+    with_an_error(run.folders[1] / "incidents" / "0001" / "incident.json", 1, -100_000_000, is_consequence=False)
     assert limit(run, "section step").longest == 2.8
 
 
@@ -175,6 +261,6 @@ def without_later_full_lines(folder: Path) -> None:
     (folder / "figures.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines[: save + 1]))
 
 
-def recommended_limits(run: InventedRun) -> list[str]:
+def recommended_limits(run: InventedRun, kind: str = "section checkpointing") -> list[str]:
     found = make_report([str(folder) for folder in run.folders]).recommendations
-    return [each.text for each in found if each.about == "limit" and "checkpointing" in each.text]
+    return [each.text for each in found if each.about == "limit" and kind in each.text]

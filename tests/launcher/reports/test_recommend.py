@@ -212,14 +212,17 @@ def test_the_defaults_are_those_of_the_configuration() -> None:
 def test_a_hang_is_no_observation_of_a_section(tmp_path: Path) -> None:
     """A rank that waits for a hung one leaves its step when that is killed: that took long, and not by itself."""
     run = invent_run(tmp_path, failures=[Failure(40, 0, "hang", 31.0)])
-    figures = run.folders[0] / "figures.jsonl"
+    events, figures = run.folders[0] / "events.jsonl", run.folders[0] / "figures.jsonl"
     text = figures.read_text().splitlines(keepends=True)
     last = next(number for number, line in enumerate(text) if '"is_last": true' in line)
     text[last] = text[last].replace('"longest_ns": 2000000000', '"longest_ns": 31400000000')
     assert "31400000000" in text[last]
     line = json.loads(text[last])
+    seen_ns = next(e["t_ns"] for e in map(json.loads, events.read_text().splitlines()) if e["event"] == "hang")
     for known in line["ranks"].values():
-        known["last_sign_ns"] = line["t_ns"]
+        known["open"], known["last_sign_ns"] = {}, seen_ns + 400_000_000
+        known["sections"]["step"]["closed"] += 1
+        known["sections"]["step"]["durations"]["35"] = 1
     text[last] = json.dumps(line) + "\n"
     figures.write_text("".join(text))
     limit = next(row for row in make_report([str(run.folders[0])]).limits if row.kind == "section step")

@@ -13,6 +13,7 @@ _RECOMMEND = ("tests/launcher/reports/test_recommend.py",)
 _GAPS = ("tests/launcher/reports/test_gaps.py",)
 _CHAINS = ("tests/launcher/reports/test_chains.py",)
 _NODES = ("tests/launcher/reports/test_lost_nodes.py",)
+_RUNNING = ("tests/launcher/reports/test_running.py",)
 _COMMAND = ("tests/launcher/reports/test_command.py",)
 _MISSING = ("tests/launcher/reports/test_missing_events.py",)
 _CUT_FIGURES = ("tests/launcher/reports/test_cut_figures.py",)
@@ -58,6 +59,34 @@ MUTANTS_OF_REPORTS = (
         "if rank not in aside and _came_to_none(m, rank)",
         "if _came_to_none(m, rank)",
         _LEDGER,
+    ),
+    Mutant(
+        "what a failure lost is exact while its ranks are ending",
+        _MEMBERS,
+        "is_ending=seen_ns is not None and",
+        "is_ending=False and",
+        _RUNNING,
+    ),
+    Mutant(
+        "what a failure lost is exact before another generation tells from where it goes on",
+        _LOST,
+        "        is_open = loss.kept is Kept.ALL and is_loss_open(story, generation)\n",
+        "        is_open = False\n",
+        _RUNNING,
+    ),
+    Mutant(
+        "what a failure has cost is exact while it goes on to cost",
+        "launcher/reports/troubles.py",
+        "(is_cost_about or is_cost_growing(story, index))",
+        "is_cost_about",
+        _RUNNING,
+    ),
+    Mutant(
+        "a report doubts what saves have held up that were over before a step began",
+        "launcher/reports/rank_lives.py",
+        "if is_in_another else self.last_ns",
+        "if False else self.last_ns",
+        _RUNNING,
     ),
     Mutant(
         "a report compares the clocks of two nodes",
@@ -636,8 +665,8 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "what a failure cost has no mark in JSON where it rests on something that is missing",
         "launcher/reports/troubles.py",
-        "is_cost_about=is_cost_about and cost is not None",
-        "is_cost_about=False",
+        "(is_cost_about or is_cost_growing(story, index))",
+        "is_cost_growing(story, index)",
         _CUT_FIGURES,
     ),
     Mutant(

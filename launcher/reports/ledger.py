@@ -82,8 +82,8 @@ def _of_launch(story: Story, number: int, found: Sequence[Loss], *, has_steps: b
             until_ns, is_last_known = last_ns if is_last else None, not launch.lacks_last
             cuts += _after(member, life, until_ns, is_running=launch.is_running, is_last_known=is_last_known)
             for due_to, key, ns, is_about in cuts:
-                # Where lines or the incident are missing, what is nothing here may have been something.
-                if ns > 0 or (is_about and (member.is_open_ended or member.lacks_incident)):
+                # Where lines or the incident are missing or to come, what is nothing here may be something.
+                if ns > 0 or (is_about and (member.is_open_ended or member.lacks_incident or found[index].is_about)):
                     yield Entry(place, rank, index if due_to is None else due_to, key, ns, is_about)
         before = index, member
 
@@ -138,6 +138,7 @@ def _during(member: Member, life: RankLife | None, loss: Loss, local_rank: int, 
     lost_ns, is_about = lost_from_ns(loss, member, life)
     # Before the last line that is left, too, ranks may have stood still: the line after it would tell of that.
     is_about |= loss.is_about or loss.kept is Kept.UNKNOWN or member.is_open_ended or member.lacks_incident
+    is_about |= member.is_ending
     lost_ns = told_ns if lost_ns is None else min(max(lost_ns, first_ns), told_ns)
     before_ns, _ = life.checkpointing_ns(first_ns)  # its first lines may be missing
     least_ns, most_ns = life.checkpointing_ns(lost_ns, member.waited.get(life.rank))
@@ -194,7 +195,7 @@ def _after(
     member: Member, life: RankLife | None, last_ns: int | None, *, is_running: bool, is_last_known: bool
 ) -> Iterator[Cut]:
     """Cut the time from the last sign of progress to the end of the ranks, or of the launch after its last ones."""
-    sign_ns, is_about = last_sign_ns(member), member.is_open_ended
+    sign_ns, is_about = last_sign_ns(member), member.is_open_ended or member.is_ending
     goes_on = is_running and last_ns is not None and member.own.finished_ns is None
     if (left_ns := _left_ns(member, life)) is not None:
         yield None, "idle", member.stopped_ns - min(max(left_ns, member.own.started_ns), sign_ns), is_about
@@ -203,7 +204,7 @@ def _after(
         yield None, "detection", member.seen_ns - sign_ns, is_sign_about
         key = "unknown" if member.is_end_missing else "stop"
         may_have_left = _may_have_left(member, life)
-        yield None, key, member.stopped_ns - member.seen_ns, member.is_seen_about or may_have_left
+        yield None, key, member.stopped_ns - member.seen_ns, member.is_seen_about or may_have_left or member.is_ending
         yield None, "idle", 0, may_have_left
     elif member.is_end_missing:
         finished_ns = min(max(member.own.finished_ns or sign_ns, sign_ns), member.stopped_ns)

@@ -19,6 +19,7 @@ from launcher.reports.doubts import is_doubtful
 from launcher.reports.rank_lives import RankLife
 from launcher.reports.story import JobGeneration, Member, Story
 from launcher.reports.strides import counts_in_strides
+from launcher.reports.under_way import is_loss_open
 
 __all__ = [
     "Kept",
@@ -61,7 +62,8 @@ class Loss(NamedTuple):
     is_cut: bool = False
     """Its last figures are missing: it may have done more than they tell."""
     is_about: bool = False
-    """Nothing has gone on from it as far as is known: its last lines, or other nodes' folders, are missing."""
+    """Nothing has gone on from it as far as is known: its last lines, or other nodes' folders, are missing, or the run
+    is going to."""
 
 
 def losses(story: Story) -> list[Loss]:
@@ -83,7 +85,8 @@ def losses(story: Story) -> list[Loss]:
         if loss.is_final and not is_counted:
             repeated = None  # nothing tells whether there is anything to be done again
         is_end_about = generation.is_open_ended or generation.is_partial or bool(story.lacks)
-        is_about = loss.is_final and is_end_about
+        is_open = loss.kept is Kept.ALL and is_loss_open(story, generation)
+        is_about = is_open or (loss.is_final and is_end_about)
         found.append(
             loss._replace(repeated=repeated, is_counted=is_counted, is_cut=generation.is_cut, is_about=is_about)
         )

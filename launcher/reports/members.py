@@ -37,6 +37,8 @@ class Member(NamedTuple):
     stopped_ns: int
     """When its ranks had ended, or until when they are known to have run."""
     has_stopped: bool
+    is_ending: bool
+    """A failure was seen, and its ranks have not ended yet: their last figures are still to come."""
     is_end_missing: bool
     """It has ended, and nothing tells when its last rank had."""
     is_silent: bool
@@ -105,6 +107,7 @@ def member_of(
         cut_ns=cut_ns,
         stopped_ns=max(stopped_ns, seen_ns or 0, own.started_ns),
         has_stopped=own.stopped_ns is not None,
+        is_ending=seen_ns is not None and own.stopped_ns is None and not later and launch.is_running,
         is_end_missing=own.stopped_ns is None
         and (bool(later) or (seen_ns is not None and launch.ended_ns is not None)),
         is_silent=not (own.stopped_ns is not None or later or launch.ended_ns is not None or launch.is_running),

@@ -15,6 +15,7 @@ from launcher.reports.missing_figures import of_what_was_observed
 from launcher.reports.places import Entry
 from launcher.reports.story import JobGeneration, Story, end_ns
 from launcher.reports.strides import of_strides
+from launcher.reports.under_way import goes_on, of_what_is_under_way
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["notes", "of_a_missing_run", "refuse_other_jobs"]
@@ -56,6 +57,7 @@ def notes(story: Story, found: Sequence[Loss], entries: Sequence[Entry]) -> Iter
     yield from _of_figures(story)
     yield from of_what_was_observed(story)
     yield from of_strides(story)
+    yield from of_what_is_under_way(story)
     yield from _of_losses(story, found)
     yield from _of_estimates(story, found, entries)
 
@@ -220,8 +222,13 @@ def _of_estimates(story: Story, found: Sequence[Loss], entries: Sequence[Entry])
     split = {each.generation for each in entries if each.is_about and each.key in ("productive", "checkpointing")}
     taken_over = {each.generation for each in entries if each.is_about and each.key in ("detection", "stop")}
     pairs = [*enumerate(zip(story.generations, found, strict=True))]
-    between = [each.number for index, (each, loss) in pairs if index in split and not _is_split_explained(each, loss)]
-    if between:
+    unexplained = [each for index, (each, loss) in pairs if index in split and not _is_split_explained(each, loss)]
+    if fresh := [each.number for each in unexplained if goes_on(story, each)]:
+        yield (
+            f"generation(s) {rank_list(fresh)}: a save has ended since the last sign of progress that is known, so "
+            "checkpointing and productive are about right only until the next line"
+        )
+    if between := [each.number for each in unexplained if not goes_on(story, each)]:
         yield (
             f"generation(s) {rank_list(between)}: a rank has noted no save of the state that was resumed from, as one "
             "that is slower than others, or was in a save when it ended: how much of its time until then was "
@@ -231,7 +238,7 @@ def _of_estimates(story: Story, found: Sequence[Loss], entries: Sequence[Entry])
     unseen = [
         each.number
         for index, (each, _) in pairs
-        if index in taken_over and not any(member.lacks_incident for member in each.members)
+        if index in taken_over and not any(member.lacks_incident or member.is_ending for member in each.members)
     ]
     if unseen:
         yield (

@@ -174,7 +174,10 @@ class RankLife:
         known += [(sample.t_ns, sample.saving_ns) for sample in self.samples]
         over = [(s.last_sign_ns, s.saving_ns) for s in self.samples if s.last_sign_ns is not None]
         least_ns = max((spent_ns for t_ns, spent_ns in (*known, *over) if t_ns <= until_ns), default=0)
-        if until_ns >= min(self.last_ns, waited_ns if waited_ns is not None else self.last_ns):
+        # What is open while it goes on was opened after the saves before it were over.
+        is_in_another = self.open and not self.is_over and CHECKPOINTING not in self.open
+        over_ns = max(self.open.values()) if is_in_another else self.last_ns
+        if until_ns >= min(over_ns, waited_ns if waited_ns is not None else over_ns):
             least_ns = max(least_ns, self.saving_ns)
         most_ns = min((spent_ns for t_ns, spent_ns in known if t_ns >= until_ns), default=self.saving_ns)
         return least_ns, max(least_ns, most_ns)

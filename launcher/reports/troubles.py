@@ -19,6 +19,7 @@ from launcher.reports.incident_nodes import lost_nodes, node_of_rank, with_names
 from launcher.reports.ledger import Accounts
 from launcher.reports.model import FoldedStack, Incident, NearMiss, Suspect
 from launcher.reports.story import JobGeneration, Member, Story
+from launcher.reports.under_way import is_cost_growing
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["incidents", "last_of", "near_misses", "seen_at"]
@@ -56,7 +57,7 @@ def incidents(story: Story, evidence: Evidence, accounts: Accounts, *, is_cost_a
         found.append(
             incident._replace(
                 cost_seconds=cost,
-                is_cost_about=is_cost_about and cost is not None,
+                is_cost_about=cost is not None and (is_cost_about or is_cost_growing(story, index)),
                 repeated=accounts.losses[index].repeated,
             )
         )

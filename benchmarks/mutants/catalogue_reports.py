@@ -89,6 +89,13 @@ MUTANTS_OF_REPORTS = (
         _RUNNING,
     ),
     Mutant(
+        "what was observed under limits is exact though an incident is missing",
+        "launcher/reports/limits.py",
+        " or bool(_without_incident(story))\n",
+        "\n",
+        _LIMITS,
+    ),
+    Mutant(
         "a report compares the clocks of two nodes",
         _MEMBERS,
         "    shortest = min(took, default=0)\n",

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from launcher.records.figures_log import LimitInForce
 from launcher.reports.doubts import is_doubtful
+from launcher.reports.formats import rank_list
 from launcher.reports.launches import Launch
 from launcher.reports.let_go import ended_by_themselves
 from launcher.reports.model import Limit
@@ -65,7 +66,7 @@ def limits(story: Story) -> tuple[Limit, ...]:
                     seen[kind] = _with(seen[kind], rank, longest_ns, 1, 0, longest_ns)
     missed = collections.Counter(miss.kind for launch in story.launches for miss in launch.spared if miss.was_late)
     kinds = {kind for kind in (*seen, *in_force) if seen[kind].samples or section_name(kind)} | set(missed)
-    is_about = is_doubtful(story)
+    is_about = is_doubtful(story) or bool(_without_incident(story))
     rows = [
         _row(kind, seen[kind], in_force[kind], buckets[kind], missed[kind], is_told=kind in told_of)._replace(
             is_about=is_about or _may_be_longer(seen[kind], in_force[kind].values())
@@ -77,12 +78,23 @@ def limits(story: Story) -> tuple[Limit, ...]:
 
 def of_unclear_waits(story: Story, rows: Sequence[Limit]) -> Iterator[str]:
     """Yield why rows are about right only where nothing is missing."""
-    if not is_doubtful(story) and (unclear := [row.kind for row in rows if row.is_about]):
+    if is_doubtful(story):  # of which there is another note
+        return
+    if without := _without_incident(story):
+        yield (
+            f"generation(s) {rank_list(without)}: the incident, which is missing, tells which durations were waits "
+            "for a rank that had failed, so what was observed under limits and the room of these are about right only"
+        )
+    elif unclear := [row.kind for row in rows if row.is_about]:
         yield (
             f"{', '.join(unclear)}: which of several long durations was a wait for a rank that had failed cannot be "
             "told from the figures and incidents, so a longer one than that may have ended by itself, and what was "
             "observed and the room are about right only"
         )
+
+
+def _without_incident(story: Story) -> list[int]:
+    return sorted({generation.number for generation, member in story.members if member.lacks_incident})
 
 
 def _configured(launch: Launch, life: RankLife) -> dict[str, LimitInForce]:

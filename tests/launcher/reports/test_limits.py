@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -264,3 +265,12 @@ def without_later_full_lines(folder: Path) -> None:
 def recommended_limits(run: InventedRun, kind: str = "section checkpointing") -> list[str]:
     found = make_report([str(folder) for folder in run.folders]).recommendations
     return [each.text for each in found if each.about == "limit" and kind in each.text]
+
+
+def test_without_the_incident_what_was_observed_is_about_right_and_that_is_said(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=[Failure(12, 1)], steps=20, nodes=1)
+    assert not limit(run, "section step").is_about
+    shutil.rmtree(run.folders[0] / "incidents")
+    report = make_report([str(run.folders[0])])
+    assert all(row.is_about for row in report.limits)
+    assert ["tells which durations were waits" in note for note in report.notes].count(True) == 1

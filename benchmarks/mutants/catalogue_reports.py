@@ -96,6 +96,20 @@ MUTANTS_OF_REPORTS = (
         _LIMITS,
     ),
     Mutant(
+        "a report takes the last events of a launcher for those of another one",
+        "launcher/reports/writers.py",
+        "    return is_same_clock and any(",
+        "    return False and any(",
+        _MISSING,
+    ),
+    Mutant(
+        "a report takes events of another machine for those of a launcher whose figures have that name",
+        "launcher/reports/writers.py",
+        "abs(one.epoch_ns - other.epoch_ns) < _SAME_CLOCK_NS",
+        "True",
+        _MISSING,
+    ),
+    Mutant(
         "a report compares the clocks of two nodes",
         _MEMBERS,
         "    shortest = min(took, default=0)\n",

@@ -8,8 +8,14 @@ import os
 from launcher.records.event_files import EVENTS, EventFile, read_event_file
 from launcher.records.figures_log import FIGURES
 from launcher.records.format_versions import UnknownVersionError
+from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["identified"]
+
+_CLOSE_NS = 60 * NS_PER_SECOND
+"""A launcher writes its last events seconds after the last figures of its ranks."""
+_SAME_CLOCK_NS = 5 * NS_PER_SECOND
+"""By so much a wall clock may have been set meanwhile, on one machine that has not been started again."""
 
 
 def identified(file: EventFile) -> EventFile:
@@ -25,5 +31,9 @@ def identified(file: EventFile) -> EventFile:
 
 
 def _overlap(one: EventFile, other: EventFile) -> bool:
+    """Return whether what two files tell of was at the same time; or close, if only a few lines are left of one."""
     first_ns, last_ns = min(e["t_ns"] for e in one.events), max(e["t_ns"] for e in one.events)
-    return any(first_ns <= event["t_ns"] <= last_ns for event in other.events)
+    if any(first_ns <= event["t_ns"] <= last_ns for event in other.events):
+        return True
+    is_same_clock = abs(one.epoch_ns - other.epoch_ns) < _SAME_CLOCK_NS
+    return is_same_clock and any(first_ns - _CLOSE_NS <= event["t_ns"] <= last_ns + _CLOSE_NS for event in other.events)

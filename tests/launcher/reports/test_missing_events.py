@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -404,3 +405,22 @@ def test_of_several_runs_each_whose_end_is_not_known_has_a_length_that_is_about_
     assert f"  run-0: ~{duration(report.runs[0].seconds)}, no end" in text
     assert f"  run-1: {duration(report.runs[1].seconds)}, succ" in text
     assert f">~{duration(report.runs[0].seconds)}<" in page(report)
+
+
+@pytest.mark.parametrize(("left", "clock_ahead", "runs"), [(2, 0, 1), (1, 0, 1), (2, 3600, 2)])
+def test_last_events_behind_zero_bytes_are_of_the_launcher_whose_figures_have_that_name(
+    tmp_path: Path, left: int, clock_ahead: int, runs: int
+) -> None:
+    """They come after its last line of figures, and nothing else tells who has written them, but their clocks do."""
+    run = invent_run(tmp_path, failures=[Failure(3, 1)], steps=8)
+    path = run.folders[0] / "events.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()[-left:]]
+    for line in lines:  # of a machine that was started later, and now has run as long
+        line["time"] = (datetime.fromisoformat(line["time"]) + timedelta(seconds=clock_ahead)).isoformat()
+    path.write_bytes(bytes(4096) + b"\n" + "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+    report = reported(run)
+    assert len(report.runs) == runs
+    if runs == 1:
+        assert (report.runs[0].outcome, report.runs[0].nodes, report.runs[0].nodes_lost) == ("succeeded", 1, 0)
+        assert not any("has started no rank" in note for note in report.notes)

@@ -110,6 +110,13 @@ MUTANTS_OF_REPORTS = (
         _MISSING,
     ),
     Mutant(
+        "a report takes a launcher whose first lines are missing for the next run",
+        "launcher/reports/runs.py",
+        "    return launch.began_ns if began_ns is None or began_ns <= 0 else min(began_ns, launch.began_ns)",
+        "    return launch.began_ns",
+        _MISSING,
+    ),
+    Mutant(
         "a report compares the clocks of two nodes",
         _MEMBERS,
         "    shortest = min(took, default=0)\n",

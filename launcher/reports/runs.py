@@ -26,16 +26,23 @@ def runs_of(launches: Sequence[Launch]) -> list[list[int]]:
 
 
 def _begins_anew(launch: Launch, run: Sequence[Launch]) -> bool:
-    if all(_ended_at(other) <= launch.at(launch.began_ns) for other in run):
+    began_ns = _began_ns(launch)
+    if all(_ended_at(other) <= launch.at(began_ns) for other in run):
         return True
     first = min((generation.number for generation in launch.generations), default=None)
     return first is not None and any(
         (other.node, other.boot) == (launch.node, launch.boot)
         and (not other.is_running or other.is_guessed)
-        and (other.ended_ns or other.last_ns) <= launch.began_ns
+        and (other.ended_ns or other.last_ns) <= began_ns
         and max((generation.number for generation in other.generations), default=-1) >= first
         for other in run
     )
+
+
+def _began_ns(launch: Launch) -> int:
+    """Return when a launch has begun: its process, also where the first line that is left was written much later."""
+    began_ns = launch.process_began_ns
+    return launch.began_ns if began_ns is None or began_ns <= 0 else min(began_ns, launch.began_ns)
 
 
 def _ended_at(launch: Launch) -> float:
@@ -55,7 +62,9 @@ def node_names(launches: Sequence[Launch]) -> dict[int, str]:
     names: dict[int, str] = {}
     places: dict[str, list[list[int]]] = collections.defaultdict(list)
     for number, launch in enumerate(launches):
-        free = (place for place in places[launch.node] if _ended_at(launches[place[-1]]) <= launch.at(launch.began_ns))
+        free = (
+            place for place in places[launch.node] if _ended_at(launches[place[-1]]) <= launch.at(_began_ns(launch))
+        )
         place = next(free, None)
         if place is None:
             place = []

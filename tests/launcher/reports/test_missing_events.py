@@ -424,3 +424,35 @@ def test_last_events_behind_zero_bytes_are_of_the_launcher_whose_figures_have_th
     if runs == 1:
         assert (report.runs[0].outcome, report.runs[0].nodes, report.runs[0].nodes_lost) == ("succeeded", 1, 0)
         assert not any("has started no rank" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("begun_later", [False, True])
+def test_nodes_whose_first_lines_are_missing_are_of_one_run_by_when_their_processes_began(
+    tmp_path: Path, begun_later: bool
+) -> None:
+    """Of three launchers on one host, one has begun to write after another one's last line is, which says nothing."""
+    run = invent_run(tmp_path, ranks=3, nodes=3, failures=[Failure(3, 1)], steps=8, own_folders=True, lines=40)
+    for number, folder in enumerate(run.folders):
+        lines = {}
+        for name in ("events", "figures"):
+            path = folder / f"{name}.jsonl"
+            lines[name] = [json.loads(line) for line in path.read_text().splitlines()]
+            shift_ns = number * 1_000_000_000_000  # the clocks of these nodes differ by that
+            for line in lines[name]:
+                line["t_ns"] -= shift_ns
+            lines[name][0] |= {"node": "host", "boot": "boot-0", "launcher": 100 + number}
+            lines[name][0]["process_began_ns"] -= shift_ns
+        if number:
+            lines["events"] = []
+        if number == 1:
+            lines["figures"] = lines["figures"][:2]
+        if number == 2:
+            first, *others = lines["figures"]
+            began_ns = first["process_began_ns"] if not begun_later else others[3]["t_ns"] - 1
+            lines["figures"] = [{**others[3], **{key: first[key] for key in WRITER}, "process_began_ns": began_ns}]
+            lines["figures"] += others[4:]
+        for name, rows in lines.items():
+            (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    report = make_report([str(folder) for folder in run.folders])
+    assert len(report.runs) == 1 + begun_later

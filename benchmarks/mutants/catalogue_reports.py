@@ -117,6 +117,27 @@ MUTANTS_OF_REPORTS = (
         _MISSING,
     ),
     Mutant(
+        "a report takes a node of which nothing can be read for another run",
+        "launcher/reports/chains.py",
+        "    return bool(_runs_named(story, name))\n",
+        "    return False\n",
+        _CHAINS,
+    ),
+    Mutant(
+        "a run of which a node cannot be read has exact counts",
+        "launcher/reports/build.py",
+        "with_unread_nodes(with_gaps(put_together(launches, lives, evidence)), unread)",
+        "with_gaps(put_together(launches, lives, evidence))",
+        _CHAINS,
+    ),
+    Mutant(
+        "the page calls the failures that an interval rests on observations",
+        "launcher/reports/page_tables.py",
+        'if said.about == "limit" else',
+        "if True else",
+        _RECOMMEND,
+    ),
+    Mutant(
         "a report compares the clocks of two nodes",
         _MEMBERS,
         "    shortest = min(took, default=0)\n",

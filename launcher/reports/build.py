@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 
 from launcher.reports import notes as remarks
 from launcher.reports.absences import may_have_gone_on
-from launcher.reports.chains import MissingRun, chain_of, doubts, unread_nodes
+from launcher.reports.chains import MissingRun, chain_of, doubts, unread_nodes, with_unread_nodes
 from launcher.reports.completeness import is_wall_about, may_have_started, with_gaps
 from launcher.reports.evidence import read_evidence
 from launcher.reports.failure_costs import is_failure_about
@@ -59,7 +59,7 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
     launches = with_last_lines(launches, last_ns, went_back, lacking)
     evidence = read_evidence(folders, notes)
     launches = with_found(launches, lives, evidence, notes)
-    story = with_gaps(put_together(launches, lives, evidence))
+    story = with_unread_nodes(with_gaps(put_together(launches, lives, evidence)), unread)
     if notes:  # something was left out, and which run it is of is not known
         story = story._replace(runs_about=frozenset(range(len(story.runs))))
     missing = chain_of(story, unread, folders)

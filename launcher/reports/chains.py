@@ -19,7 +19,7 @@ from launcher.reports.strides import counts_in_strides
 from launcher.reports.unread import Unread
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["MissingRun", "chain_of", "doubts", "unread_nodes"]
+__all__ = ["MissingRun", "chain_of", "doubts", "unread_nodes", "with_unread_nodes"]
 
 _NUMBERED = re.compile(r"(.*?)(\d{1,18})", re.ASCII | re.DOTALL)
 _MOST_BESIDE = 5
@@ -60,12 +60,30 @@ def chain_of(story: Story, unread: Sequence[Unread], folders: Sequence[str]) -> 
 
 
 def _is_of_a_known_run(story: Story, unread: Unread) -> bool:
-    """Return whether a launcher is one of the nodes that a known run is known to lack, by the name of the run."""
+    """Return whether a launcher is one of the nodes of a known run, by the name of the run.
+
+    Log folders of one name are those of one run on several nodes. In the folder of a run that is known, it is one of
+    the nodes that the run is known to lack; or of another run of that name.
+    """
     name = os.path.basename(unread.folder)
-    return any(
-        generation.is_partial and os.path.basename(story.launches[member.launch].folder) == name
-        for generation, member in story.members
+    if any(launch.folder == unread.folder for launch in story.launches):
+        return any(
+            generation.is_partial and os.path.basename(story.launches[member.launch].folder) == name
+            for generation, member in story.members
+        )
+    return bool(_runs_named(story, name))
+
+
+def _runs_named(story: Story, name: str) -> frozenset[int]:
+    return frozenset(
+        story.run_of[n] for n, launch in enumerate(story.launches) if os.path.basename(launch.folder) == name
     )
+
+
+def with_unread_nodes(story: Story, unread: Sequence[Unread]) -> Story:
+    """Return a story that knows in which runs more may have been, since nothing of one of their nodes can be read."""
+    names = (os.path.basename(each.folder) for each in unread if _is_of_a_known_run(story, each))
+    return story._replace(runs_about=story.runs_about.union(*(_runs_named(story, name) for name in names)))
 
 
 def _missing(story: Story, unread: Unread) -> MissingRun:

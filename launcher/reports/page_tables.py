@@ -6,7 +6,7 @@ import collections
 from collections.abc import Iterable, Sequence
 
 from launcher.reports.formats import UNKNOWN, count, duration, limit_of, seconds, share, signed_share
-from launcher.reports.model import Ledger, LedgerEntry, Limit, Report
+from launcher.reports.model import Ledger, LedgerEntry, Limit, Recommendation, Report
 from launcher.reports.page_markup import Markup, Part, element
 from launcher.reports.page_words import some
 from launcher.reports.phrases import lateness_of, observed
@@ -246,6 +246,11 @@ def slow_ranks(report: Report) -> Markup | None:
     return table(heads, rows, (2, 4))
 
 
+def _of_what(said: Recommendation) -> str:
+    one, several = ("observation", "observations") if said.about == "limit" else ("failure", "failures")
+    return some(said.samples, one, several) or f"no {one}"
+
+
 def recommendations(report: Report) -> Markup | None:
     """Return what to set, and from how many observations that comes; None without any."""
     if not report.recommendations:
@@ -258,7 +263,7 @@ def recommendations(report: Report) -> Markup | None:
             element("p", each.text),
             element("p", element("code", each.option), class_="option") if each.option else None,
             element("p", f"from {'~' if each.is_about and each.samples else ''}"
-                    f"{some(each.samples, 'observation', 'observations') or 'no observation'}", class_="soft"),
+                    f"{_of_what(each)}", class_="soft"),
         )
         for each in report.recommendations
     ]  # fmt: skip

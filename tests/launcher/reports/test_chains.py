@@ -331,3 +331,21 @@ def test_a_node_of_which_incidents_alone_are_left_is_noted_beside_others(tmp_pat
     (tmp_path / "other").mkdir()
     with pytest.raises(NoRunError, match="holds no run"):  # nothing tells that it is the log folder of a run
         run_folders([str(tmp_path / "other"), str(run.folders[1 - number])])
+
+
+def test_a_folder_of_the_same_name_that_cannot_be_read_is_one_of_the_nodes(tmp_path: Path) -> None:
+    """Also where the lines are lost that tell on how many nodes the others ran."""
+    run = invent_run(tmp_path, ranks=3, nodes=3, failures=[Failure(3, 1)], steps=8, own_folders=True)
+    folders = [tmp_path / f"node{number}" / "run" for number in range(3)]
+    for old, new in zip(run.folders, folders, strict=True):
+        new.parent.mkdir()
+        old.rename(new)
+        events = new / "events.jsonl"
+        events.write_text(re.sub(r', "nodes": \d', "", events.read_text()))
+    damage(run._replace(folders=(folders[0],)), cut)
+
+    report = make_report(list(map(str, folders)))
+    assert [each.is_unread for each in report.runs] == [False]
+    assert report.runs[0].is_about
+    assert all(entry.is_about for entry in report.ledger.entries)
+    assert any("nothing of one of the nodes can be read" in note for note in report.notes)

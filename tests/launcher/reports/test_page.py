@@ -163,7 +163,8 @@ def test_shows_the_figures_of_the_model() -> None:
             assert suspect.headline in text
     for each in report.recommendations:
         assert each.text in text
-        assert f"from {count(each.samples)} observations" in text
+        what = "observations" if each.about == "limit" else "failures"
+        assert f"from {count(each.samples)} {what}" in text
     for slow in report.slow_ranks:
         assert f"rank {slow.rank} {slow.node} {share(slow.slowdown)}" in text
     assert report.notes[0] in text

@@ -15,6 +15,7 @@ from launcher.reports.build import make_report
 from launcher.reports.formats import duration
 from launcher.reports.launches import SAFETY_FACTOR, THIN_EVIDENCE_FLOOR
 from launcher.reports.model import Recommendation
+from launcher.reports.page import page
 from launcher.reports.recommend import daly, poisson_interval, young
 from resilience_core.config.schema import FaultToleranceConfig
 from tests.launcher.reports.invented_runs import Failure, InventedRun, invent_run
@@ -228,3 +229,10 @@ def test_a_hang_is_no_observation_of_a_section(tmp_path: Path) -> None:
     limit = next(row for row in make_report([str(run.folders[0])]).limits if row.kind == "section step")
     assert limit.longest == pytest.approx(2.0)
     assert limit.room == pytest.approx(28 / 30)
+
+
+def test_an_interval_rests_on_failures_and_a_limit_on_observations(tmp_path: Path) -> None:
+    run = invent_run(tmp_path, failures=4, slow_iteration=5)
+    said = page(make_report([str(run.folders[0])]))
+    assert "from 4 failures<" in said
+    assert re.search(r"from [\d,]+ observations<", said)

@@ -21,8 +21,8 @@ from straggler.either import EitherFlag, on_either
 from straggler.errors import DetectorError
 from straggler.exchange.exchange import Exchange, connect
 from straggler.measurement.callables import CallableId, CallableWrapper
-from straggler.measurement.collectives import collective_counter
 from straggler.measurement.section import Section, SectionKind
+from straggler.probes.own_work import WatchedWaits
 from straggler.probes.probe import Probe
 from straggler.probes.standard_probes import choose, standard_probes
 from straggler.reporter import Reporter
@@ -48,6 +48,7 @@ class Detector:
         self._reports: ScheduledReports | None = None
         self._wrapper = CallableWrapper(self._section_named)
         self._probes: list[Probe] = []
+        self._waits = WatchedWaits(1)
         # Kept in the instance, so that the hot call does not go through the descriptor.
         self.__dict__["detection_section"] = self.detection_section
 
@@ -154,11 +155,14 @@ class Detector:
                 "call Detector.initialize() after init_process_group()",
                 context.world_size,
             )
-        self._probes = choose(standard_probes(settings.profiling_interval) if probes is None else probes)
+        self._waits = WatchedWaits(exchange.world_size)
+        own_work = [] if self._waits.own_work is None else [self._waits.own_work]
+        self._probes = choose([*standard_probes(settings.profiling_interval), *own_work] if probes is None else probes)
         self._registry = SectionRegistry(
-            collective_counter() if exchange.world_size > 1 else None,
+            self._waits.collectives,
             profiling_interval=settings.profiling_interval,
             probes=self._probes,
+            waits=self._waits.clock,
         )
         self._sections = self._registry.by_name
         self._reports = ScheduledReports(Reporter(exchange, self._probes, settings), settings)
@@ -190,8 +194,7 @@ class Detector:
     @on_either
     def wrap_callables(self, callable_ids: Sequence[CallableId], profile_cuda: bool = True) -> None:
         """Time every call of these; see :class:`straggler.measurement.callables.CallableWrapper`."""
-        if self._reports is None:
-            raise _not_initialised("wrap_callables")
+        self._running("wrap_callables")
         self._wrapper.wrap(callable_ids, profile_cuda)
 
     @on_either
@@ -209,9 +212,7 @@ class Detector:
         Raises:
             DetectorError: The detector is not initialised.
         """
-        if self._reports is None:
-            raise _not_initialised("generate_report")
-        report = self._reports.make_now()
+        report = self._running("generate_report").make_now()
         self._registry.forget_release()
         return report
 
@@ -228,16 +229,19 @@ class Detector:
         Raises:
             DetectorError: The detector is not initialised.
         """
-        if self._reports is None:
-            raise _not_initialised("generate_report_if_interval_elapsed")
-        return self._reports.tick()
+        reports = self._running("generate_report_if_interval_elapsed")
+        self._waits.tick()
+        return reports.tick()
 
     @on_either
     def is_interval_elapsed(self) -> bool:
         """Return whether the latest :meth:`generate_report_if_interval_elapsed` has ended the time of a report."""
-        if self._reports is None:
-            raise _not_initialised("is_interval_elapsed")
-        return self._reports.is_due
+        return self._running("is_interval_elapsed").is_due
+
+    @on_either
+    def leave_out_iteration(self) -> None:
+        """Leave this iteration out of the own work that is compared: it holds an evaluation or a checkpoint."""
+        self._waits.leave_out()
 
     @on_either
     def set_decision_hook(self, decide: Callable[[Report], Mapping[str, Any]] | None) -> None:
@@ -248,9 +252,7 @@ class Detector:
                 values, empty where nothing is to be done. Given on every rank, though only rank 0's is called: the
                 others ask for decisions where it is given.
         """
-        if self._reports is None:
-            raise _not_initialised("set_decision_hook")
-        self._reports.reporter.decide = decide
+        self._running("set_decision_hook").reporter.decide = decide
 
     @property
     def world_size(self) -> int:
@@ -277,11 +279,17 @@ class Detector:
         reports, self._reports = self._reports, None
         if reports is not None:
             reports.close()
+        self._waits.stop()
         for probe in self._probes:
             probe.stop()
         self._probes = []
         self._registry, self._sections = SectionRegistry(None), {}
         return [] if reports is None else reports.take_finished()
+
+    def _running(self, call: str) -> ScheduledReports:
+        if self._reports is None:
+            raise _not_initialised(call)
+        return self._reports
 
     def _section_named(self, name: str, profile_cuda: bool) -> Section:
         return self._registry.named(name, profile_cuda)

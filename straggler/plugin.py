@@ -163,6 +163,16 @@ class StragglerPlugin:
             self._stop_if_decided()
 
     @hookimpl
+    def checkpoint_start(self) -> None:
+        """Leave the iteration out in which a checkpoint is saved: on some ranks it is more than a step."""
+        self.detector.leave_out_iteration()
+
+    @hookimpl
+    def eval_step_start(self) -> None:
+        """Leave the iteration out in which an evaluation takes place."""
+        self.detector.leave_out_iteration()
+
+    @hookimpl
     def training_error(self, error: BaseException, iteration: int) -> None:
         """Stop measuring; an open section will not be closed."""
         self._end()

@@ -27,14 +27,15 @@ from straggler.probes.probe import Collected, Probe, cut
 from straggler.reporting.rank_messages import RankMessage, decode_for_rank, encode_for_ranks, unknown_scores
 from straggler.reporting.report import Report
 from straggler.reporting.report_log import ReportLog
-from straggler.scoring.scorer import Scorer
+from straggler.scoring.scorer import WHOLE_ROW, Scorer
 from straggler.settings import DetectorSettings
 
 __all__ = ["EndedWindow", "Reporter"]
 
 logger = logging.getLogger(__name__)
 
-_HISTORY = 64
+_HISTORY = 1 << 14
+"""Reports whose lengths are kept, to say since how long a rank is slow: eleven days of one a minute."""
 
 
 @attrs.frozen
@@ -249,6 +250,12 @@ class Reporter:
         notes = list(collected.notes)
         if gathered.dropped:
             notes.append(f"probes lost {gathered.dropped} records; medians rest on the others")
+        own = gathered.blocks[Family.OWN_WORK]
+        if own.synchronous[own.names == np.uint64(WHOLE_ROW)].any():
+            notes.append(
+                "collectives were made where no wait for them is seen: by the time of its iterations a rank that waits "
+                "cannot be told from a slow one; mark each rank's own work with sections"
+            )
         return notes
 
 

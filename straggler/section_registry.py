@@ -18,6 +18,7 @@ from resilience_core.suggestions import nearest
 from straggler.errors import SectionNameError
 from straggler.measurement.name_table import hash_name
 from straggler.measurement.section import KINDS, Section, SectionClock, SectionKind
+from straggler.measurement.waits import WaitClock
 from straggler.probes.probe import Probe
 
 __all__ = ["SectionRegistry"]
@@ -34,6 +35,7 @@ class SectionRegistry:
         collectives: Reads the number of collectives so far; None where there are none to watch.
         profiling_interval: Measure every n-th entry of each section.
         probes: May each add a timer to every new section.
+        waits: Of the thread that trains; None where nobody is waited for.
     """
 
     def __init__(
@@ -42,12 +44,13 @@ class SectionRegistry:
         *,
         profiling_interval: int = 1,
         probes: Sequence[Probe] = (),
+        waits: WaitClock | None = None,
     ) -> None:
         self.by_name: dict[str, Section] = {}
         self._unnamed: dict[tuple[str, int], str] = {}
         self._interval = profiling_interval
         self._probes = probes
-        self._clock = SectionClock(collectives)
+        self._clock = SectionClock(collectives, waits)
 
     def at_place(self, name: str | None, frame: FrameType, profile_cuda: bool, kind: SectionKind) -> Section:
         """Return the section of this name, for the place that a frame is at.

@@ -22,6 +22,7 @@ from benchmarks.mutants.catalogue_reports import MUTANTS_OF_REPORTS
 from benchmarks.mutants.catalogue_schedule import MUTANTS_OF_THE_SCHEDULE
 from benchmarks.mutants.catalogue_stories import MUTANTS_OF_STORIES
 from benchmarks.mutants.catalogue_verdicts import MUTANTS_OF_VERDICTS
+from benchmarks.mutants.catalogue_waits import MUTANTS_OF_WAITS
 from benchmarks.mutants.catalogue_warm import MUTANTS_OF_WARM_WORKERS
 from benchmarks.mutants.mutant import Mutant
 
@@ -1094,6 +1095,7 @@ MUTANTS = (
     *MUTANTS_OF_OUTPUT,
     *MUTANTS_OF_PROBES,
     *MUTANTS_OF_THE_SCHEDULE,
+    *MUTANTS_OF_WAITS,
     *MUTANTS_OF_STORIES,
     *MUTANTS_OF_FIGURES,
     *MUTANTS_OF_REPORTS,

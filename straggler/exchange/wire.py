@@ -1,6 +1,6 @@
 """One rank's window of timings, and the bytes that carry it.
 
-Layout (little-endian, version 3): one :data:`HEADER`, then rows of :data:`ROW`, 40 bytes each, up to ``top_k`` of
+Layout (little-endian, version 4): one :data:`HEADER`, then rows of :data:`ROW`, 40 bytes each, up to ``top_k`` of
 each family.
 No names, no pickle: a reader checks magic, version and length, and copies numbers. At the default of 32 rows per
 kind a rank sends 2.8 kB a report.
@@ -21,7 +21,7 @@ from straggler.measurement.summary import Statistic
 __all__ = ["HEADER", "ROW", "decode", "encode"]
 
 MAGIC = 0x5354_5247
-VERSION = 3
+VERSION = 4
 
 
 HEADER = np.dtype(
@@ -72,7 +72,7 @@ def encode(header: Mapping[str, Any], rows: Iterable[tuple[int, Measured]]) -> b
             0,
             int(summary[Statistic.NUM]),
             summary[Statistic.MED],
-            summary[Statistic.AVG] * summary[Statistic.NUM],
+            row.total,
             row.spread,
         )
     head = np.zeros(1, dtype=HEADER)

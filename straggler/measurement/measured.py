@@ -11,7 +11,18 @@ import numpy.typing as npt
 
 from straggler.measurement.summary import Statistic, Summary, robust_spread, summarise
 
-__all__ = ["Family", "IGNORED_KERNELS", "Measured", "STATE_FIELDS", "is_ignored_kernel", "measured", "top_k"]
+__all__ = [
+    "Family",
+    "IGNORED_KERNELS",
+    "OWN_WORK_OF_AN_ITERATION",
+    "Measured",
+    "STATE_FIELDS",
+    "is_ignored_kernel",
+    "measured",
+    "top_k",
+]
+
+OWN_WORK_OF_AN_ITERATION = "own work of each iteration"
 
 STATE_FIELDS = (
     "sm_clock_mhz",
@@ -42,6 +53,9 @@ class Family(IntEnum):
     GPU_SECTION = 4
     """The GPU time of a section, in every measured entry. It holds the time of the kernels, too, so that a rank is
     scored by these rows or by those of its kernels, and never by both."""
+    OWN_WORK = 5
+    """An iteration, or a section that contains a collective, without the waits for other ranks. Scored. Of an iteration
+    it is ``synchronous`` where collectives were made and no wait was seen: it then holds the waits, too."""
 
 
 @attrs.frozen
@@ -54,6 +68,7 @@ class Measured:
         summary: The statistics, in seconds.
         spread: Robust standard deviation of the samples, in seconds.
         synchronous: The section contains a collective.
+        entries: How many entries there were, where not every one is measured; 0: as many as samples.
     """
 
     family: Family
@@ -61,15 +76,21 @@ class Measured:
     summary: Summary
     spread: float = 0.0
     synchronous: bool = False
+    entries: int = 0
+
+    @property
+    def total(self) -> float:
+        """Return the seconds spent, those of entries that were not measured included."""
+        return self.summary[Statistic.AVG] * max(self.summary[Statistic.NUM], self.entries)
 
 
 def measured(
-    family: Family, name: str, seconds: npt.NDArray[np.float64], *, synchronous: bool = False
+    family: Family, name: str, seconds: npt.NDArray[np.float64], *, synchronous: bool = False, entries: int = 0
 ) -> Measured | None:
     """Summarise samples, or return None when there are none, so that an empty window has no row at all."""
     if seconds.size == 0:
         return None
-    return Measured(family, name, summarise(seconds), robust_spread(seconds), synchronous)
+    return Measured(family, name, summarise(seconds), robust_spread(seconds), synchronous, entries)
 
 
 def top_k(rows: Iterable[Measured], k: int) -> list[Measured]:
@@ -82,7 +103,7 @@ def top_k(rows: Iterable[Measured], k: int) -> list[Measured]:
         by_family.setdefault(row.family, []).append(row)
     chosen: list[Measured] = []
     for family_rows in by_family.values():
-        family_rows.sort(key=lambda row: (-row.summary[Statistic.AVG] * row.summary[Statistic.NUM], row.name))
+        family_rows.sort(key=lambda row: (-row.total, row.name))
         chosen += sorted(family_rows[:k], key=lambda row: row.name)
     return chosen
 

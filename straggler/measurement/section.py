@@ -11,7 +11,8 @@ If the number changed in most of them (in one is not enough: some frameworks com
 only), the section is *synchronous*: its duration is a wait and is not scored. The *arrival* is scored instead: the
 time from the last release (the end of any synchronous section, which all ranks leave together) to the next
 arrival. One rank's clock measures both ends, so clocks need not agree. The rank with the longest gap arrives last,
-and the others wait for it. ``kind="wait"`` or ``kind="work"`` sets this by hand.
+and the others wait for it. What such a section takes without the waits that were seen in it is scored, too (see
+:mod:`straggler.measurement.waits`). ``kind="wait"`` or ``kind="work"`` sets this by hand.
 
 **Threads.** A section may be open on several threads at once, each with its own start. Closing it on a thread
 that did not open it is an error. Entered again by the thread that has it open (recursion), only the outermost
@@ -32,6 +33,7 @@ import numpy.typing as npt
 
 from resilience_core.system.clock import NS_PER_SECOND
 from straggler.errors import SectionUseError
+from straggler.measurement.waits import WaitClock
 
 __all__ = ["KINDS", "MAX_SAMPLES", "Samples", "Section", "SectionClock", "SectionKind", "SectionTimer"]
 
@@ -49,10 +51,18 @@ _NEVER = 1 << 62
 class Samples:
     """The samples of a window that has ended, still as they were taken."""
 
-    __slots__ = ("_arrivals", "_durations")
+    __slots__ = ("_arrivals", "_durations", "_own", "entries")
 
-    def __init__(self, durations: collections.deque[int], arrivals: collections.deque[int]) -> None:
-        self._durations, self._arrivals = durations, arrivals
+    def __init__(
+        self,
+        durations: collections.deque[int],
+        arrivals: collections.deque[int],
+        own: collections.deque[int],
+        entries: int,
+    ) -> None:
+        self._durations, self._arrivals, self._own = durations, arrivals, own
+        self.entries = entries
+        """How often the section was entered, measured or not."""
 
     def durations(self) -> npt.NDArray[np.float64]:
         """Return the durations of the entries, in seconds, flat float64."""
@@ -61,6 +71,10 @@ class Samples:
     def arrivals(self) -> npt.NDArray[np.float64]:
         """Return the times from the last release to each arrival, in seconds, flat float64."""
         return _seconds(self._arrivals)
+
+    def own(self) -> npt.NDArray[np.float64]:
+        """Return the durations of entries without the waits that were seen in them, in seconds, flat float64."""
+        return _seconds(self._own)
 
 
 class SectionTimer(Protocol):
@@ -74,11 +88,18 @@ class SectionTimer(Protocol):
 
 
 class SectionClock:
-    """The collective counter and the last release, shared by the sections of one detector."""
+    """What the sections of one detector share: the collective counter, the waits and the last release."""
 
-    def __init__(self, collectives: Callable[[], int] | None = None) -> None:
+    def __init__(self, collectives: Callable[[], int] | None = None, waits: WaitClock | None = None) -> None:
         self.collectives = collectives
+        self.waits = waits
         self.last_release_ns = 0
+        self.waited_at_release_ns = 0
+
+    @property
+    def waited_ns(self) -> int:
+        """Return how long the training thread has waited for other ranks so far; 0 where that is not watched."""
+        return 0 if self.waits is None else self.waits.waited_ns
 
 
 class Section:
@@ -89,14 +110,17 @@ class Section:
         "_check_at",
         "_checks",
         "_clock",
+        "_drained",
         "_hits",
         "_interval",
         "_nested",
         "_open",
+        "_own",
         "_plain",
         "_samples",
         "_seen",
         "_timers",
+        "_waited",
         "arrivals",
         "code",
         "entries",
@@ -124,7 +148,10 @@ class Section:
         self._open: dict[int, int] = {}
         self._nested: dict[int, int] = {}
         self._seen: dict[int, int] = {}
+        self._waited: dict[int, int] = {}
+        self._own: collections.deque[int] = collections.deque(maxlen=MAX_SAMPLES)
         self._checks = 0
+        self._drained = 0
         self._hits = 0
         self._samples: collections.deque[int] = collections.deque(maxlen=MAX_SAMPLES)
         self._append = self._samples.append
@@ -191,13 +218,17 @@ class Section:
         for timer in self._timers:
             timer.enter()
         start = perf_counter_ns()
-        if self.synchronous and clock.last_release_ns:
-            self.arrivals.append(start - clock.last_release_ns)
+        if self.synchronous:
+            waited = clock.waited_ns
+            if clock.last_release_ns:
+                self.arrivals.append(start - clock.last_release_ns - waited + clock.waited_at_release_ns)
+            self._waited[thread] = waited
         self._open[thread] = start
 
     def _exit_with_care(self, start: int, end: int, thread: int, *, failed: bool) -> None:
         clock = self._clock
         before = self._seen.pop(thread, None)
+        before_waits = self._waited.pop(thread, None)
         if before is not None and clock.collectives is not None:
             self._checks += 1
             self._hits += clock.collectives() != before
@@ -212,6 +243,9 @@ class Section:
         self._append(end - start)
         if self.synchronous:
             clock.last_release_ns = end
+            clock.waited_at_release_ns = clock.waited_ns
+            if before_waits is not None and clock.waited_at_release_ns > before_waits:
+                self._own.append(end - start - clock.waited_at_release_ns + before_waits)
 
     def _leave_nested(self, thread: int) -> bool:
         depth = self._nested.get(thread, 0)
@@ -235,7 +269,9 @@ class Section:
         samples, self._samples = self._samples, collections.deque(maxlen=MAX_SAMPLES)
         self._append = self._samples.append
         arrivals, self.arrivals = self.arrivals, collections.deque(maxlen=MAX_SAMPLES)
-        return Samples(samples, arrivals)
+        own, self._own = self._own, collections.deque(maxlen=MAX_SAMPLES)
+        entries, self._drained = self.entries - self._drained, self.entries
+        return Samples(samples, arrivals, own, entries)
 
     @property
     def is_open(self) -> bool:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+
+import numpy as np
 
 from straggler.measurement.measured import Family, measured
 from straggler.measurement.section import Samples, Section
 from straggler.probes.probe import Collected
 
 __all__ = ["CpuWallProbe"]
+
+_LEAST_SHARE = 0.05
+"""Of the time of a window: what a section that only communicates does beside that is noise, and matters to nobody."""
 
 
 class CpuWallProbe:
@@ -18,6 +24,7 @@ class CpuWallProbe:
 
     def __init__(self) -> None:
         self._sections: list[Section] = []
+        self._cut = time.monotonic()
 
     def unavailable_because(self) -> str:
         """Return why it cannot work on this machine, ``""`` when it can."""
@@ -38,20 +45,27 @@ class CpuWallProbe:
     def cut(self) -> Callable[[], Collected]:
         """End the window; return the function that summarises it."""
         windows = [(section.name, section.synchronous, section.drain()) for section in self._sections]
-        return lambda: _summarised(windows)
+        now = time.monotonic()
+        elapsed, self._cut = now - self._cut, now
+        return lambda: _summarised(windows, elapsed)
 
     def stop(self) -> None:
         """End; nothing is measured after this."""
         self._sections.clear()
 
 
-def _summarised(windows: list[tuple[str, bool, Samples]]) -> Collected:
+def _summarised(windows: list[tuple[str, bool, Samples]], elapsed: float) -> Collected:
     collected = Collected()
     for name, is_synchronous, samples in windows:
-        row = measured(Family.SECTION, name, samples.durations(), synchronous=is_synchronous)
+        entries = samples.entries
+        row = measured(Family.SECTION, name, samples.durations(), synchronous=is_synchronous, entries=entries)
         if row is not None:
             collected.rows.append(row)
-        gap = measured(Family.ARRIVAL, name, samples.arrivals())
+        gap = measured(Family.ARRIVAL, name, samples.arrivals(), entries=entries)
         if gap is not None and is_synchronous:
             collected.rows.append(gap)
+        seconds = samples.own()
+        if is_synchronous and seconds.sum() >= _LEAST_SHARE * elapsed:
+            own = measured(Family.OWN_WORK, f"own work in {name}", np.maximum(seconds, 0.0), entries=entries)
+            collected.rows += [] if own is None else [own]
     return collected

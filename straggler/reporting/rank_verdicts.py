@@ -11,9 +11,11 @@ import numpy.typing as npt
 from straggler.exchange.gathered import GatheredWindows
 from straggler.reporting.verdict import MATERIAL_SHARE, State, Verdict, device_reasons
 from straggler.scoring.robust_scores import IMPLAUSIBLE, SLOW, UNKNOWN, RobustScores
-from straggler.scoring.scorer import GPU_ROW, Scores
+from straggler.scoring.scorer import GPU_ROW, WHOLE_ROW, Scores
 
 __all__ = ["RankVerdicts"]
+
+_SHARE_EXPLAINED = 0.7
 
 
 @attrs.frozen
@@ -67,8 +69,10 @@ class RankVerdicts:
         lost_everywhere, weight = self._lost(window, rank)
         share = weight / max(float(weight.sum()), 1e-12)
         lost = np.where(states == SLOW, lost_everywhere, -1.0)
+        # An iteration holds its sections: one of them that explains most of it says more.
+        lost[(window.names == np.uint64(WHOLE_ROW)) & (states == SLOW)] *= _SHARE_EXPLAINED
         row = int(np.argmax(lost))
-        if states[row] == SLOW and lost[row] >= MATERIAL_SHARE:
+        if states[row] == SLOW and lost_everywhere[row] >= MATERIAL_SHARE:
             since = int(window.since[row, rank])
             peers = np.delete(self.gathered.device, rank, axis=0)
             return Verdict(

@@ -1,10 +1,11 @@
 """Scorer: from the gathered windows to one :class:`Scores`, the arrays behind a report.
 
 Which rows are scored: sections that are a rank's own work, arrivals (a rank's own work before a synchronous
-section), and one row ``gpu``, the mean slowdown over kernels weighted by time spent. Of a rank that has no kernel to
-compare, it is that over the GPU times of its sections. The two are never mixed in one rank, since one holds the other's
-time, and only kernels are sampled. Durations of synchronous sections and of collective kernels are waits: a rank with
-long ones waits for another. They are reported and never scored.
+section), own work (an iteration, or a synchronous section, without the waits that were seen in it), and one row
+``gpu``, the mean slowdown over kernels weighted by time spent. Of a rank that has no kernel to compare, it is that
+over the GPU times of its sections. The two are never mixed in one rank, since one holds the other's time, and only
+kernels are sampled. Durations of synchronous sections and of collective kernels are waits: a rank with long ones waits
+for another. They are reported and never scored.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from straggler.exchange.gathered import GatheredWindows, RowMatrix
-from straggler.measurement.measured import Family
+from straggler.measurement.measured import OWN_WORK_OF_AN_ITERATION, Family
 from straggler.measurement.name_table import hash_name
 from straggler.scoring.individual import IndividualScorer
 from straggler.scoring.minimum import MinimumScorer
@@ -25,9 +26,10 @@ from straggler.scoring.robust import RobustScorer
 from straggler.scoring.robust_scores import OK, SLOW, UNKNOWN, RobustScores
 from straggler.settings import DetectorSettings
 
-__all__ = ["ARRIVAL_SALT", "GPU_ROW", "Scorer", "Scores"]
+__all__ = ["ARRIVAL_SALT", "GPU_ROW", "WHOLE_ROW", "Scorer", "Scores"]
 
 GPU_ROW = hash_name("gpu, all kernels")
+WHOLE_ROW = hash_name(OWN_WORK_OF_AN_ITERATION)
 ARRIVAL_SALT = 0x9E37_79B9_7F4A_7C15
 """Told apart from the section of the same name by this, in hashes."""
 
@@ -117,11 +119,12 @@ class Scorer:
 
     def _score_robust(self, gathered: GatheredWindows) -> Scores:
         peers = PeerGroups(gathered.peer_groups)
-        sections, arrivals = (gathered.blocks[f] for f in (Family.SECTION, Family.ARRIVAL))
+        sections, arrivals, own = (gathered.blocks[f] for f in (Family.SECTION, Family.ARRIVAL, Family.OWN_WORK))
         work = ~sections.synchronous
         parts = [
             (sections.names[work], sections.med[work], sections.num[work], sections.total[work]),
             (arrivals.names ^ np.uint64(ARRIVAL_SALT), arrivals.med, arrivals.num, arrivals.total),
+            (own.names, own.med, own.num, own.total),
         ]
         gpu = _gpu_row(gathered, peers)
         if gpu is not None:
@@ -150,9 +153,13 @@ class Scorer:
             against_peers=window,
             against_past=against_past,
             seconds=seconds,
-            measured=np.maximum(
-                sections.total.sum(axis=0),
-                sections.total[sections.synchronous].sum(axis=0) + arrivals.total.sum(axis=0),
+            measured=np.maximum.reduce(
+                [
+                    sections.total.sum(axis=0),
+                    sections.total[sections.synchronous].sum(axis=0) + arrivals.total.sum(axis=0),
+                    # Where iterations are measured, all of the time is.
+                    np.where(_whole(own), np.nan_to_num(gathered.elapsed), 0.0),
+                ]
             ),
             waited=_waited(gathered),
             job_wide=job_wide,
@@ -215,10 +222,22 @@ def _gpu_slowness(kernels: RowMatrix, peers: PeerGroups) -> Floats:
         return np.asarray(np.where(spent > 0.0, 1.0 / score, np.nan))
 
 
+def _whole(own: RowMatrix) -> npt.NDArray[np.bool_]:
+    """Return of which ranks the own work of iterations is known, shape ``(ranks,)``."""
+    return np.asarray((own.num[own.names == np.uint64(WHOLE_ROW)] > 0).any(axis=0))
+
+
 def _waited(gathered: GatheredWindows) -> Floats:
     sections, gpu = gathered.blocks[Family.SECTION], gathered.blocks[Family.WAIT]
+    own = gathered.blocks[Family.OWN_WORK]
     present = gathered.present
     waits = np.zeros(gathered.world_size)
+    whole = own.names == np.uint64(WHOLE_ROW)
+    if whole.any():
+        # What the iterations took beyond the rank's own work; the least of all ranks is the collectives themselves.
+        beyond = np.where(_whole(own), np.maximum(gathered.elapsed - own.total[whole][0], 0.0), np.nan)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray((beyond - np.nanmin(beyond)) / gathered.elapsed)
     for total in (*sections.total[sections.synchronous], *gpu.total):
         # The least of all ranks is the collective itself; what exceeds it is waiting for the last rank to arrive.
         waits[present] += total[present] - total[present].min()
@@ -245,6 +264,9 @@ def _settle_pairs(
         first, second = np.flatnonzero(peers.member == group).tolist()
         if not (window.state[:, [first, second]] == SLOW).any():
             continue
+        if (waiting := _who_waits(window, first, second)) is not None:
+            window.state[window.state[:, waiting] == SLOW, waiting] = OK
+            continue
         over = np.nan_to_num(np.maximum(window.excess, 0.0))
         lost = [float((over[:, r] / (1.0 + over[:, r]) * aligned[:, r]).sum()) for r in (first, second)]
         if min(lost) > 0.5 * max(lost):
@@ -252,3 +274,15 @@ def _settle_pairs(
             for rank in (first, second):
                 window.state[window.state[:, rank] == SLOW, rank] = UNKNOWN
     return window, aligned, tuple(pairs)
+
+
+def _who_waits(window: RobustScores, first: int, second: int) -> int | None:
+    """Return which of two ranks waits for the other by the own work of their iterations; None where that says nothing.
+
+    What it is slow in then holds a wait that was not recognised as one.
+    """
+    for states in window.state[window.names == np.uint64(WHOLE_ROW)]:
+        is_slow = states[[first, second]] == SLOW
+        if is_slow.sum() == 1:
+            return second if is_slow[0] else first
+    return None

@@ -1,6 +1,7 @@
 """Sections: samples, threads, nesting, names and places, and the collective counter."""
 
 import threading
+import time
 
 import pytest
 
@@ -8,6 +9,7 @@ from resilience_core import ConfigError
 from straggler import Detector, DetectorError, SectionNameError
 from straggler.errors import SectionUseError
 from straggler.measurement.section import Section, SectionClock
+from straggler.measurement.summary import Statistic
 from straggler.probes.cpu_wall import CpuWallProbe
 
 
@@ -202,3 +204,17 @@ def test_an_unknown_kind_names_the_nearest(detector):
 def test_sections_before_initialize_say_what_to_do():
     with pytest.raises(DetectorError, match=r"call Detector.initialize"):
         Detector().detection_section("s")
+
+
+def test_the_time_spent_in_a_section_counts_entries_that_are_not_measured():
+    """A share of all time would else be a quarter of it."""
+    probe = CpuWallProbe()
+    section = Section("forward", SectionClock(), profiling_interval=4)
+    probe.watch(section, False)
+    for _ in range(2):
+        for _ in range(12):
+            with section:
+                time.sleep(0.001)
+        (row,) = probe.collect().rows
+        assert row.summary[Statistic.NUM] == 3
+        assert row.total == pytest.approx(12 * row.summary[Statistic.AVG])

@@ -6,10 +6,12 @@ import pytest
 from straggler import Detector, RobustSettings, State, StragglerId
 from straggler.exchange.gathered import assemble
 from straggler.exchange.wire import encode
-from straggler.measurement.measured import STATE_FIELDS, Family, Measured
+from straggler.measurement.measured import OWN_WORK_OF_AN_ITERATION, STATE_FIELDS, Family, Measured
 from straggler.measurement.name_table import NameTable
 from straggler.measurement.summary import summarise
+from straggler.measurement.waits import WaitClock
 from straggler.probes.nvml import NvmlProbe
+from straggler.probes.own_work import OwnWorkProbe
 from straggler.reporting.report import Report
 from straggler.reporting.row_names import RowNames
 from straggler.scoring.scorer import Scorer
@@ -27,12 +29,13 @@ class Played:
         self.sequence = -1
 
     def report(
-        self, sections=(), kernels=(), arrivals=(), missing=(), synchronous=(), devices=None, groups=None, num=5
+        self, sections=(), kernels=(), arrivals=(), own=(), missing=(), synchronous=(), devices=None, groups=None, num=5
     ):
-        """Sections, kernels and arrivals: {name: [seconds of each rank, or None]}."""
+        """Sections, kernels, arrivals and own work: {name: [seconds of each rank, or None]}."""
         self.sequence += 1
         payloads = []
         tables = ((Family.SECTION, sections), (Family.KERNEL, kernels), (Family.ARRIVAL, arrivals))
+        tables += ((Family.OWN_WORK, own),)
         for rank in range(self.ranks):
             rows = [
                 (
@@ -133,6 +136,49 @@ def test_of_two_ranks_that_might_each_wait_for_the_other_neither_is_named():
 def test_of_two_ranks_one_slow_in_one_place_is_named():
     report = Played(2).reports(3, {"compute": [1.2, 1.0], "other": [0.3, 0.3]})
     assert [v.rank for v in report.stragglers()] == [0]
+
+
+ITERATION = OWN_WORK_OF_AN_ITERATION
+
+
+def test_a_rank_is_named_where_only_its_iterations_are_known():
+    played = Played(4)
+    for _ in range(3):
+        report = played.report(sections={"step": [12.0] * 4}, synchronous={"step"}, own={ITERATION: [5, 5, 5, 10]})
+    (verdict,) = report.stragglers()
+    assert (verdict.rank, verdict.section) == (3, "own work of each iteration")
+    assert report.scores.waited.tolist() == pytest.approx([25 / 60, 25 / 60, 25 / 60, 0.0])
+
+
+def test_a_section_that_explains_the_iteration_is_named_instead_of_it():
+    played = Played(4)
+    for _ in range(3):
+        report = played.report(sections={"forward": [3, 3, 3, 8]}, own={ITERATION: [5, 5, 5, 10.2]})
+    (verdict,) = report.stragglers()
+    assert (verdict.rank, verdict.section) == (3, "forward")
+    for _ in range(3):  # a second section explains a small part of what is lost now
+        report = played.report(sections={"forward": [3, 3, 3, 3.5]}, own={ITERATION: [5, 5, 5, 10]})
+    assert report.verdict(3).section == "own work of each iteration"
+
+
+def test_of_two_ranks_the_one_that_waits_by_its_own_work_is_not_blamed_for_a_wait_that_was_not_recognised():
+    played = Played(2)
+    for _ in range(3):
+        report = played.report(sections={"compute": [1, 2], "sync": [3, 1]}, own={ITERATION: [4, 6]})
+    assert [verdict.rank for verdict in report.stragglers()] == [1]
+    assert {i.rank for ids in report.identify_stragglers()["straggler_sections_relative"].values() for i in ids} == {1}
+
+
+def test_collectives_whose_waits_are_not_seen_are_said():
+    exchange = RecordedWindowsExchange(2, lambda sequence: [None])
+    probe = OwnWorkProbe(WaitClock(), iter(range(0, 100, 7)).__next__)
+    detector = Detector()
+    detector.initialize(exchange=exchange, probes=[probe])
+    for _ in range(4):
+        probe.tick()
+    report = detector.generate_report()
+    detector.shutdown()
+    assert any("collectives were made where no wait for them is seen" in note for note in report.notes)
 
 
 def test_a_missing_rank_is_unknown_with_the_coverage_and_the_others_are_judged():

@@ -1,0 +1,121 @@
+"""Mistakes in what counts as waiting for other ranks, and in who is named by the own work of an iteration."""
+
+from __future__ import annotations
+
+from benchmarks.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS_OF_WAITS"]
+
+_WAITS_TESTS = ("tests/straggler/measurement/test_waits.py",)
+_REPORTS = ("tests/straggler/reporting/test_report.py",)
+_WAITS = "straggler/measurement/waits.py"
+_OWN = "straggler/probes/own_work.py"
+_SCORER = "straggler/scoring/scorer.py"
+
+MUTANTS_OF_WAITS = (
+    Mutant(
+        "what another thread waits for counts",
+        _WAITS,
+        "                if clock.thread == thread:\n                    clock.add(waited)\n",
+        "                clock.add(waited)\n",
+        _WAITS_TESTS,
+    ),
+    Mutant(
+        "the wait at the end of a backward pass is not seen",
+        _WAITS,
+        "        for clock in _clocks:\n            clock.add(waited)\n",
+        "        pass\n",
+        _WAITS_TESTS,
+    ),
+    Mutant(
+        "a backward pass is followed where no gradients are exchanged",
+        _WAITS,
+        'and getattr(self, "require_backward_grad_sync", False)',
+        "and True",
+        _WAITS_TESTS,
+    ),
+    Mutant(
+        "what was replaced is not put back",
+        _WAITS,
+        "        if getattr(owner, name, None) is made:\n",
+        "        if False:\n",
+        _WAITS_TESTS,
+    ),
+    Mutant(
+        "what somebody else has replaced since is overwritten",
+        _WAITS,
+        "        if getattr(owner, name, None) is made:\n",
+        "        if True:\n",
+        _WAITS_TESTS,
+    ),
+    Mutant(
+        "the first clock that stops ends the watching of all",
+        _WAITS,
+        "            if not _clocks:\n                while _undo",
+        "            if True:\n                while _undo",
+        _WAITS_TESTS,
+    ),
+    Mutant(
+        "the own work of an iteration holds its waits",
+        _OWN,
+        "self._own.append(now - self._began - waited + self._waited)",
+        "self._own.append(now - self._began)",
+        _WAITS_TESTS,
+    ),
+    Mutant(
+        "an iteration with a checkpoint is not left out",
+        _OWN,
+        "        self._is_left_out = True\n",
+        "        pass\n",
+        _WAITS_TESTS,
+    ),
+    Mutant(
+        "collectives that are not seen are not said",
+        _OWN,
+        "is_unseen=begun > 0 and seen == 0",
+        "is_unseen=False",
+        _WAITS_TESTS,
+    ),
+    Mutant(
+        "an arrival holds the waits before it",
+        "straggler/measurement/section.py",
+        "self.arrivals.append(start - clock.last_release_ns - waited + clock.waited_at_release_ns)",
+        "self.arrivals.append(start - clock.last_release_ns)",
+        _WAITS_TESTS,
+    ),
+    Mutant(
+        "what a section does beside its collective is noise that is told",
+        "straggler/probes/cpu_wall.py",
+        "if is_synchronous and seconds.sum() >= _LEAST_SHARE * elapsed:",
+        "if is_synchronous:",
+        _WAITS_TESTS,
+    ),
+    Mutant(
+        "only the collectives of the default group count",
+        "straggler/measurement/collectives.py",
+        "        for group in list(groups):\n",
+        "        for group in list(groups)[:1]:\n",
+        _WAITS_TESTS,
+    ),
+    Mutant(
+        "the own work of iterations is not scored",
+        _SCORER,
+        "            (own.names, own.med, own.num, own.total),\n",
+        "",
+        _REPORTS,
+    ),
+    Mutant(
+        "of two ranks the one that waits is blamed for it",
+        _SCORER,
+        "        if (waiting := _who_waits(window, first, second)) is not None:\n",
+        "        if (waiting := None) is not None:\n",
+        _REPORTS,
+    ),
+    Mutant(
+        "the iteration is named where a section explains it",
+        "straggler/reporting/rank_verdicts.py",
+        "_SHARE_EXPLAINED = 0.7",
+        "_SHARE_EXPLAINED = 1.0",
+        _REPORTS,
+    ),
+)

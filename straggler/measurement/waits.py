@@ -1,0 +1,198 @@
+"""The time that the training thread spends waiting for other ranks, whatever part of the step it waits in.
+
+In a synchronous job every rank needs as long for a step as the slowest one: the others wait for it in a collective. A
+rank's own work is the step without that time, and so it is measured whatever the script marks, in whichever group the
+collective is, and with no comparison of two clocks. Of several groups (tensor, data and pipeline parallel) the slow
+rank is the one that waits in none of them, so that nobody needs to know who waits for whom.
+
+While a detector runs, these are watched, and put back when it is shut down:
+
+- ``Work.wait``, with which every collective and point-to-point call of ``torch.distributed`` waits, at once or later
+  (these functions themselves are left alone: ``torch.compile`` knows them by identity), and the two calls that wait
+  without it;
+- the wait of functional collectives, as in tensor parallelism by ``DTensor``;
+- the end of a backward pass of ``DistributedDataParallel``: from when all of the rank's own gradients are computed, to
+  when those of all ranks are there. Callbacks of ``Engine.queue_callback`` run in the order in which they were queued.
+  One that is queued at the beginning of the backward pass runs before the one in which DDP waits, and one that is
+  queued from there runs after it.
+
+Not seen are collectives that C++ code makes by itself, and waits of a GPU: with NCCL a collective returns at once, and
+it is the kernels that tell who waits. :attr:`WaitClock.seen` beside the groups' sequence numbers shows the first.
+
+Two other ways were rejected. Sequence numbers, sampled by a thread, show when a collective begins but not when it ends,
+so that clocks of machines would have to be compared. The processor time of the training thread shows waiting only where
+the slow rank computes, and not where it waits for a disk.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from threading import get_ident
+from time import perf_counter_ns
+from typing import Any
+
+__all__ = ["WaitClock", "watch"]
+
+_CALLS = ("monitored_barrier", "_broadcast_coalesced")
+"""What waits without a ``Work``. The second sends the buffers of a model before each forward pass of DDP."""
+
+_MOST_OUTPUTS = 16
+"""Tensors of a model's output at which a backward pass may begin."""
+
+
+class WaitClock:
+    """Adds up the waits of one thread.
+
+    Attributes:
+        waited_ns: How long that thread has waited so far.
+        seen: How many waits that were.
+        thread: Which, by its identifier: the one that makes the clock.
+    """
+
+    __slots__ = ("seen", "thread", "waited_ns")
+
+    def __init__(self) -> None:
+        self.waited_ns = 0
+        self.seen = 0
+        self.thread = get_ident()
+
+    def add(self, nanoseconds: int) -> None:
+        """Add a wait of the training thread."""
+        self.waited_ns += nanoseconds
+        self.seen += 1
+
+
+_clocks: list[WaitClock] = []
+"""Those of all detectors; what is watched is watched once for all of them."""
+_undo: list[Callable[[], None]] = []
+
+
+def watch(clock: WaitClock) -> Callable[[], None]:
+    """Let a clock run; return what ends that.
+
+    Raises:
+        ImportError: This torch has no ``torch.distributed``.
+    """
+    if not _clocks:
+        _undo.extend(_installed())
+    _clocks.append(clock)
+
+    def stop() -> None:
+        if clock in _clocks:
+            _clocks.remove(clock)
+            if not _clocks:
+                while _undo:
+                    _undo.pop()()
+
+    return stop
+
+
+def _installed() -> Iterator[Callable[[], None]]:
+    """Replace what is watched; yield what puts each back."""
+    import torch.distributed as dist
+    import torch.distributed.distributed_c10d as c10d
+
+    yield _replaced(c10d.Work, "wait", _timed)
+    for name in _CALLS:
+        for module in (dist, c10d):
+            if callable(getattr(module, name, None)):
+                yield _replaced(module, name, _timed)
+    try:
+        import torch.distributed._functional_collectives as functional
+        from torch.nn.parallel import DistributedDataParallel
+    except ImportError:  # a build of torch without them
+        return
+    if callable(getattr(functional, "wait_tensor", None)):
+        yield _replaced(functional, "wait_tensor", _timed)
+    yield _replaced(DistributedDataParallel, "forward", _followed)
+
+
+def _replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]:
+    """Replace an attribute by what is made of it; return what puts it back, where nobody has replaced it since."""
+    original = getattr(owner, name)
+    made = make(original)
+    setattr(owner, name, made)
+
+    def put_back() -> None:
+        if getattr(owner, name, None) is made:
+            setattr(owner, name, original)
+
+    return put_back
+
+
+def _timed(original: Any) -> Any:
+    from torch.compiler import is_compiling
+
+    @functools.wraps(original)
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return original(*args, **kwargs)
+        began = perf_counter_ns()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            waited, thread = perf_counter_ns() - began, get_ident()
+            for clock in _clocks:
+                if clock.thread == thread:
+                    clock.add(waited)
+
+    return timed
+
+
+def _followed(original: Any) -> Any:
+    """Make of DDP's ``forward`` one that also watches the backward pass of what it returns."""
+    from torch import is_grad_enabled
+    from torch.compiler import is_compiling
+
+    @functools.wraps(original)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        output = original(self, *args, **kwargs)
+        if not is_compiling() and _clocks and is_grad_enabled() and getattr(self, "require_backward_grad_sync", False):
+            _follow(output)
+        return output
+
+    return forward
+
+
+def _follow(output: Any) -> None:
+    from torch.autograd import Variable
+
+    engine: Any = Variable._execution_engine
+    is_queued: list[bool] = []
+    arrived: list[int] = []
+
+    def begin(*_: Any) -> None:
+        if not is_queued:
+            is_queued.append(True)
+            engine.queue_callback(arrive)
+
+    def arrive() -> None:
+        arrived.append(perf_counter_ns())
+        engine.queue_callback(leave)
+
+    def leave() -> None:
+        waited = perf_counter_ns() - arrived[0]
+        for clock in _clocks:
+            clock.add(waited)
+
+    for node in _nodes(output, 0, []):
+        node.register_prehook(begin)
+
+
+def _nodes(output: Any, depth: int, found: list[Any]) -> list[Any]:
+    """Return the nodes of the graph at which a backward pass may begin."""
+    if len(found) >= _MOST_OUTPUTS or depth > 3:
+        return found
+    node = getattr(output, "grad_fn", None)
+    if node is not None:
+        found.append(node)
+    elif isinstance(output, dict):
+        for value in output.values():
+            _nodes(value, depth + 1, found)
+    elif isinstance(output, (list, tuple)):
+        for value in output:
+            _nodes(value, depth + 1, found)
+    elif hasattr(output, "__dict__") and not isinstance(output, type):
+        _nodes(vars(output), depth + 1, found)
+    return found

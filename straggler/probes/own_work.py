@@ -1,0 +1,134 @@
+"""Own work of each iteration: its time without the waits for other ranks, see :mod:`straggler.measurement.waits`.
+
+This is what finds the slow rank where the script marks nothing, or a single section round all of the loop.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from time import perf_counter_ns
+
+import numpy as np
+
+from resilience_core.system.clock import NS_PER_SECOND
+from straggler.measurement.collectives import collective_counter
+from straggler.measurement.measured import OWN_WORK_OF_AN_ITERATION, Family, measured
+from straggler.measurement.section import MAX_SAMPLES, Section
+from straggler.measurement.waits import WaitClock, watch
+from straggler.probes.probe import Collected
+
+__all__ = ["OwnWorkProbe", "WatchedWaits"]
+
+
+class OwnWorkProbe:
+    """Measures the iterations of a rank that has others to wait for.
+
+    Args:
+        waits: Of the thread that trains.
+        collectives: Reads how many collectives there have been; None where that cannot be told.
+    """
+
+    name = "own work"
+
+    def __init__(self, waits: WaitClock, collectives: Callable[[], int] | None) -> None:
+        self._waits = waits
+        self._collectives = collectives
+        self._began = 0
+        self._waited = 0
+        self._is_left_out = False
+        self._own: collections.deque[int] = collections.deque(maxlen=MAX_SAMPLES)
+        self._before = (0, 0)
+
+    def unavailable_because(self) -> str:
+        """Return why it cannot work on this machine, ``""`` when it can."""
+        return ""
+
+    def start(self) -> None:
+        """Begin to measure."""
+        self._before = self._counted()
+
+    def watch(self, section: Section, profile_cuda: bool) -> None:
+        """Do nothing: sections take their own waits out by themselves."""
+        return
+
+    def tick(self) -> None:
+        """End an iteration."""
+        now, waited = perf_counter_ns(), self._waits.waited_ns
+        if self._began and not self._is_left_out:
+            self._own.append(now - self._began - waited + self._waited)
+        self._began, self._waited, self._is_left_out = now, waited, False
+
+    def leave_out(self) -> None:
+        """Leave the iteration out that is going on: it holds more than a step, a checkpoint for example."""
+        self._is_left_out = True
+
+    def collect(self) -> Collected:
+        """Hand over what came since the last call."""
+        return self.cut()()
+
+    def cut(self) -> Callable[[], Collected]:
+        """End the window; return the function that summarises it."""
+        own, self._own = self._own, collections.deque(maxlen=MAX_SAMPLES)
+        counted = self._counted()
+        begun, seen = counted[0] - self._before[0], counted[1] - self._before[1]
+        self._before = counted
+        return lambda: _summarised(own, is_unseen=begun > 0 and seen == 0)
+
+    def stop(self) -> None:
+        """End; nothing is measured after this."""
+        self._own.clear()
+
+    def _counted(self) -> tuple[int, int]:
+        return (0 if self._collectives is None else self._collectives()), self._waits.seen
+
+
+def _summarised(own: collections.deque[int], *, is_unseen: bool) -> Collected:
+    seconds = np.array(list(own), dtype=np.float64) / NS_PER_SECOND
+    row = measured(Family.OWN_WORK, OWN_WORK_OF_AN_ITERATION, np.maximum(seconds, 0.0), synchronous=is_unseen)
+    return Collected() if row is None else Collected(rows=[row])
+
+
+class WatchedWaits:
+    """The waits of a rank, watched where there is anybody to wait for.
+
+    Attributes:
+        clock: Adds them up; None where nobody is waited for.
+        collectives: Reads how many collectives there have been; None where that cannot be told.
+        own_work: Measures the iterations without them; None as ``clock``.
+
+    Args:
+        world_size: Ranks that are compared with each other; 1: nothing is watched.
+    """
+
+    def __init__(self, world_size: int) -> None:
+        self.clock: WaitClock | None = None
+        self.own_work: OwnWorkProbe | None = None
+        self.collectives: Callable[[], int] | None = None
+        self._stop: Callable[[], None] | None = None
+        if world_size > 1 and _has_group():
+            self.clock = WaitClock()
+            self.collectives = collective_counter(self.clock)
+            self.own_work = OwnWorkProbe(self.clock, self.collectives)
+            self._stop = watch(self.clock)
+
+    def tick(self) -> None:
+        """End an iteration."""
+        if self.own_work is not None:
+            self.own_work.tick()
+
+    def leave_out(self) -> None:
+        """Leave the iteration out that is going on."""
+        if self.own_work is not None:
+            self.own_work.leave_out()
+
+    def stop(self) -> None:
+        """Watch no longer, and put back what was replaced for it."""
+        if self._stop is not None:
+            self._stop()
+
+
+def _has_group() -> bool:
+    import torch.distributed as dist
+
+    return dist.is_available() and dist.is_initialized()

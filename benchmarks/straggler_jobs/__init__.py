@@ -1,0 +1,1 @@
+"""Training jobs with one slow rank, as users write them; see ``__main__``."""

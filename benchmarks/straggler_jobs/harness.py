@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from benchmarks.straggler_jobs.rank import Rank
 from benchmarks.straggler_jobs.words import Run, read
 
 _MOST_SECONDS = 60.0
@@ -25,7 +26,7 @@ _MOST_SECONDS = 60.0
 
 
 def run(
-    body: Callable[[Any], None],
+    body: Callable[[Rank], None],
     *,
     world_size: int,
     slow_rank: int | None,
@@ -36,7 +37,7 @@ def run(
     """Run a job once.
 
     Args:
-        body: What a rank does; called with its :class:`benchmarks.straggler_jobs.rank.Rank`.
+        body: What a rank does; called with it.
         world_size: How many ranks.
         slow_rank: Which is slow; None: nobody.
         neighbours: Busy processes that come and go beside the job.
@@ -47,8 +48,6 @@ def run(
         folder, port = Path(scratch), free_port()
 
         def rank(number: int) -> None:
-            from benchmarks.straggler_jobs.rank import Rank
-
             environment = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": world_size, "GROUP_RANK": 0}
             environment |= {"LOCAL_WORLD_SIZE": world_size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             os.environ.update({name: str(value) for name, value in environment.items()}, TORCHELASTIC_RUN_ID="jobs")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
+from benchmarks.straggler_jobs.words import write
 from straggler import Detector, Report
 
 _GROUP_TIMEOUT = timedelta(seconds=60)
@@ -129,7 +129,7 @@ class Rank:
         self._own += time.perf_counter() - began
 
     def start(self, **settings: Any) -> None:
-        """Start the detector as a user does, and have its reports written down."""
+        """Start the detector, which also appends each report to the log that the harness reads."""
         Detector.initialize(report_time_interval=self.interval, log_path=self.log, **settings)
 
     def report(self) -> None:
@@ -151,8 +151,6 @@ class Rank:
 
     def write_word(self) -> None:
         """Write down what this rank measured and was told; the harness waits for it."""
-        from benchmarks.straggler_jobs.words import write
-
         write(
             self.folder,
             self.number,
@@ -161,6 +159,5 @@ class Rank:
                 "slow_from": self._work.slow_from,
                 "tables": self._tables,
                 "returned": self._returned,
-                "pid": os.getpid(),
             },
         )

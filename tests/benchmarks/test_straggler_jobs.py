@@ -103,16 +103,15 @@ def test_every_scenario_is_in_the_list_under_a_name_of_its_own() -> None:
 
 
 def test_a_real_job_is_run_and_kept(tmp_path: Path) -> None:
-    job = "work and collective, 2 ranks"
     command = [sys.executable, "-m", "benchmarks.straggler_jobs", "--runs", "1", "--json", str(tmp_path / "kept")]
     done = subprocess.run(
-        [*command, "--only", f"late once, never slow, {job}"],
+        [*command, "--only", "parts, slow in forward, 2 ranks"],
         cwd=ROOT, capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode in (0, 1), done.stderr
     (kept,) = json.loads((tmp_path / "kept").read_text())["jobs"]
     (run,) = kept["runs"]
-    assert run["outcome"] in (RIGHT, WRONG), done.stdout
+    assert run["outcome"] != BROKEN, done.stdout
     assert (run["outcome"] == RIGHT) == (done.returncode == 0)
     assert [one["sequence"] for one in run["reports"]] == list(range(len(run["reports"])))
-    assert run["slowness"] < 0.5
+    assert run["slowness"] > 0.3

@@ -10,45 +10,34 @@ no rank waits for another longer than ``report_bound_seconds``.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from sys import _getframe
 from typing import Any
 
-from resilience_core.hookspecs import RunContext
 from straggler.either import EitherFlag, on_either
 from straggler.errors import DetectorError
-from straggler.exchange.exchange import Exchange, connect
+from straggler.exchange.exchange import Exchange
 from straggler.measurement.callables import CallableId, CallableWrapper
 from straggler.measurement.section import Section, SectionKind
-from straggler.probes.own_work import WatchedWaits
+from straggler.measuring import Measuring
 from straggler.probes.probe import Probe
-from straggler.probes.standard_probes import choose, standard_probes
-from straggler.reporter import Reporter
 from straggler.reporting.report import Report
-from straggler.scheduled_reports import ScheduledReports
-from straggler.section_registry import SectionRegistry
 from straggler.settings import DetectorSettings, RobustSettings, Scoring
 
 __all__ = ["Detector"]
-
-logger = logging.getLogger(__name__)
 
 
 class Detector:
     """Measures sections and reports which rank is slow."""
 
-    initialized = EitherFlag(lambda detector: detector._reports is not None)
+    initialized = EitherFlag(lambda detector: detector._measuring is not None)
     _default: Detector | None = None
 
     def __init__(self) -> None:
-        self._registry = SectionRegistry(None)
+        self._measuring: Measuring | None = None
         self._sections: dict[str, Section] = {}
-        self._reports: ScheduledReports | None = None
         self._wrapper = CallableWrapper(self._section_named)
-        self._probes: list[Probe] = []
-        self._waits = WatchedWaits(1)
         # Kept in the instance, so that the hot call does not go through the descriptor.
         self.__dict__["detection_section"] = self.detection_section
 
@@ -78,7 +67,9 @@ class Detector:
         store: Any = None,
         exchange: Exchange | None = None,
     ) -> None:
-        """Get ready to measure. Call it after ``init_process_group``, on every rank, with equal arguments.
+        """Get ready to measure. Call it on every rank, with equal arguments.
+
+        Ranks are compared from the first iteration after ``init_process_group`` on.
 
         Args:
             scores_to_compute: ``"all"``, or a list of ``relative_perf_scores``, ``individual_perf_scores``.
@@ -140,32 +131,10 @@ class Detector:
         Raises:
             DetectorError: It is initialised already.
         """
-        if self._reports is not None:
+        if self._measuring is not None:
             raise DetectorError("this detector is initialised already; call shutdown() first, or make a Detector()")
-        context = RunContext.from_environment()
-        exchange = exchange or connect(
-            settings.report_bound_seconds,
-            interval_seconds=settings.report_time_interval,
-            store=store,
-            generation=context.restart_count,
-        )
-        if exchange.world_size == 1 < context.world_size:
-            logger.warning(
-                "this is one of %d ranks (WORLD_SIZE), but there is no process group yet: it is compared with nobody; "
-                "call Detector.initialize() after init_process_group()",
-                context.world_size,
-            )
-        self._waits = WatchedWaits(exchange.world_size)
-        own_work = [] if self._waits.own_work is None else [self._waits.own_work]
-        self._probes = choose([*standard_probes(settings.profiling_interval), *own_work] if probes is None else probes)
-        self._registry = SectionRegistry(
-            self._waits.collectives,
-            profiling_interval=settings.profiling_interval,
-            probes=self._probes,
-            waits=self._waits.clock,
-        )
-        self._sections = self._registry.by_name
-        self._reports = ScheduledReports(Reporter(exchange, self._probes, settings), settings)
+        self._measuring = Measuring(settings, probes=probes, store=store, exchange=exchange)
+        self._sections = self._measuring.registry.by_name
 
     @on_either
     def detection_section(
@@ -187,9 +156,7 @@ class Detector:
         section = self._sections.get(name) if name is not None else None
         if section is not None and section.lasti == frame.f_lasti and section.code is frame.f_code:
             return section
-        if self._reports is None:
-            raise _not_initialised("detection_section")
-        return self._registry.at_place(name, frame, profile_cuda, kind)
+        return self._running("detection_section").registry.at_place(name, frame, profile_cuda, kind)
 
     @on_either
     def wrap_callables(self, callable_ids: Sequence[CallableId], profile_cuda: bool = True) -> None:
@@ -212,9 +179,7 @@ class Detector:
         Raises:
             DetectorError: The detector is not initialised.
         """
-        report = self._running("generate_report").make_now()
-        self._registry.forget_release()
-        return report
+        return self._running("generate_report").make_now()
 
     @on_either
     def generate_report_if_interval_elapsed(self) -> Report | None:
@@ -229,19 +194,17 @@ class Detector:
         Raises:
             DetectorError: The detector is not initialised.
         """
-        reports = self._running("generate_report_if_interval_elapsed")
-        self._waits.tick()
-        return reports.tick()
+        return self._running("generate_report_if_interval_elapsed").tick()
 
     @on_either
     def is_interval_elapsed(self) -> bool:
         """Return whether the latest :meth:`generate_report_if_interval_elapsed` has ended the time of a report."""
-        return self._running("is_interval_elapsed").is_due
+        return self._running("is_interval_elapsed").reports.is_due
 
     @on_either
     def leave_out_iteration(self) -> None:
         """Leave this iteration out of the own work that is compared: it holds an evaluation or a checkpoint."""
-        self._waits.leave_out()
+        self._running("leave_out_iteration").leave_out_iteration()
 
     @on_either
     def set_decision_hook(self, decide: Callable[[Report], Mapping[str, Any]] | None) -> None:
@@ -252,12 +215,12 @@ class Detector:
                 values, empty where nothing is to be done. Given on every rank, though only rank 0's is called: the
                 others ask for decisions where it is given.
         """
-        self._running("set_decision_hook").reporter.decide = decide
+        self._running("set_decision_hook").decide_by(decide)
 
     @property
     def world_size(self) -> int:
         """Ranks that are compared with each other; 1 before ``initialize``."""
-        return 1 if self._reports is None else self._reports.reporter.exchange.world_size
+        return 1 if self._measuring is None else self._measuring.world_size
 
     @on_either
     def last_decision(self) -> dict[str, Any]:
@@ -266,7 +229,7 @@ class Detector:
         After :meth:`generate_report_if_interval_elapsed` it is a decision to which all ranks have agreed for this
         iteration, some iterations after the report; after :meth:`generate_report` the one on that report.
         """
-        return {} if self._reports is None else dict(self._reports.decision)
+        return {} if self._measuring is None else dict(self._measuring.reports.decision)
 
     @on_either
     def shutdown(self) -> list[Report]:
@@ -276,23 +239,17 @@ class Detector:
             The reports that no call has returned.
         """
         self._wrapper.restore()
-        reports, self._reports = self._reports, None
-        if reports is not None:
-            reports.close()
-        self._waits.stop()
-        for probe in self._probes:
-            probe.stop()
-        self._probes = []
-        self._registry, self._sections = SectionRegistry(None), {}
-        return [] if reports is None else reports.take_finished()
+        measuring, self._measuring = self._measuring, None
+        self._sections = {}
+        return [] if measuring is None else measuring.close()
 
-    def _running(self, call: str) -> ScheduledReports:
-        if self._reports is None:
+    def _running(self, call: str) -> Measuring:
+        if self._measuring is None:
             raise _not_initialised(call)
-        return self._reports
+        return self._measuring
 
     def _section_named(self, name: str, profile_cuda: bool) -> Section:
-        return self._registry.named(name, profile_cuda)
+        return self._running("wrap_callables").registry.named(name, profile_cuda)
 
 
 def _not_initialised(call: str) -> DetectorError:

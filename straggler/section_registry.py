@@ -87,6 +87,12 @@ class SectionRegistry:
             section.place = (f"wrapped callable {name}", 0)
         return section
 
+    def watch(self, collectives: Callable[[], int] | None, waits: WaitClock | None) -> None:
+        """Watch for collectives and waits from now on, in the sections that there are already, too."""
+        self._clock.collectives, self._clock.waits = collectives, waits
+        for section in self.by_name.values():
+            section.look_for_collectives()
+
     def forget_release(self) -> None:
         """Forget the last release: the time from here to the next arrival holds a report, nobody's own work."""
         self._clock.last_release_ns = 0

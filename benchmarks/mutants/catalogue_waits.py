@@ -98,6 +98,20 @@ MUTANTS_OF_WAITS = (
         _WAITS_TESTS,
     ),
     Mutant(
+        "ranks whose detector was made before the process group are never compared",
+        "straggler/measuring.py",
+        "        if not has_group():\n            return\n",
+        "        return\n",
+        ("tests/straggler/test_late_group.py",),
+    ),
+    Mutant(
+        "sections of before the process group never find out that they contain a collective",
+        "straggler/measurement/section.py",
+        "            self._check_at = self.entries + -self.entries % self._interval\n",
+        "            self._check_at = self._check_at\n",
+        (*_WAITS_TESTS, "tests/straggler/test_late_group.py"),
+    ),
+    Mutant(
         "the own work of iterations is not scored",
         _SCORER,
         "            (own.names, own.med, own.num, own.total),\n",

@@ -155,8 +155,14 @@ class Section:
         self._hits = 0
         self._samples: collections.deque[int] = collections.deque(maxlen=MAX_SAMPLES)
         self._append = self._samples.append
-        self._check_at = 0 if kind == "auto" and clock.collectives is not None else _NEVER
+        self._check_at = _NEVER
+        self.look_for_collectives()
         self._replan()
+
+    def look_for_collectives(self) -> None:
+        """Find out from the next entry on whether the section contains one, unless its kind was given."""
+        if self.kind == "auto" and self._clock.collectives is not None:
+            self._check_at = self.entries + -self.entries % self._interval
 
     def add_timer(self, timer: SectionTimer) -> None:
         """Let a probe measure this section, too."""
@@ -212,7 +218,7 @@ class Section:
             self._seen[thread] = clock.collectives()
             # Counted in measured entries, so that a coarse profiling interval still gets its checks.
             following = entry // self._interval + 1
-            if following >= _FIRST_CHECKS:
+            if self._checks >= _FIRST_CHECKS - 1:
                 following += _CHECK_EVERY - following % _CHECK_EVERY
             self._check_at = following * self._interval
         for timer in self._timers:

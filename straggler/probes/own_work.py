@@ -18,7 +18,7 @@ from straggler.measurement.section import MAX_SAMPLES, Section
 from straggler.measurement.waits import WaitClock, watch
 from straggler.probes.probe import Collected
 
-__all__ = ["OwnWorkProbe", "WatchedWaits"]
+__all__ = ["OwnWorkProbe", "WatchedWaits", "has_group"]
 
 
 class OwnWorkProbe:
@@ -106,7 +106,7 @@ class WatchedWaits:
         self.own_work: OwnWorkProbe | None = None
         self.collectives: Callable[[], int] | None = None
         self._stop: Callable[[], None] | None = None
-        if world_size > 1 and _has_group():
+        if world_size > 1 and has_group():
             self.clock = WaitClock()
             self.collectives = collective_counter(self.clock)
             self.own_work = OwnWorkProbe(self.clock, self.collectives)
@@ -128,7 +128,8 @@ class WatchedWaits:
             self._stop()
 
 
-def _has_group() -> bool:
+def has_group() -> bool:
+    """Return whether this process has its default process group."""
     import torch.distributed as dist
 
     return dist.is_available() and dist.is_initialized()

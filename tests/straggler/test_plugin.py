@@ -51,7 +51,7 @@ def train(made, reports):
     bus.setup(context=RunContext(rank=0, world_size=4))
     iteration = 0
     try:
-        while len(told) < reports or made.detector._reports._agreement.is_open:
+        while len(told) < reports or made.detector._measuring.reports._agreement.is_open:
             assert time.monotonic() < end
             bus.step_start(iteration=iteration)
             bus.step_end(iteration=iteration)

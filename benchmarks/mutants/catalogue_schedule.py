@@ -145,8 +145,8 @@ MUTANTS_OF_THE_SCHEDULE = (
     ),
     Mutant(
         "what is finished after the last iteration is lost",
-        "straggler/detector.py",
-        "return [] if reports is None else reports.take_finished()",
+        "straggler/measuring.py",
+        "return self.reports.take_finished()",
         "return []",
         ("tests/straggler/test_detector.py",),
     ),

@@ -38,7 +38,7 @@ from straggler.plugin_settings import DETECTOR_RESOURCES, PluginSettings
 from straggler.reporting.identification import StragglerId
 from straggler.reporting.report import Report
 from straggler.reporting.stop_decision import StopDecision
-from straggler.reporting.verdict import MATERIAL_SHARE
+from straggler.reporting.verdict import MATERIAL_SHARE, State
 
 __all__ = ["STRAGGLER_EXIT_CODE", "StragglerPlugin"]
 
@@ -190,14 +190,14 @@ class StragglerPlugin:
     def identify(self, report: Report) -> set[StragglerId]:
         """Return all ranks that any of the thresholds calls slow in this report.
 
-        A slow section counts where the rank loses ``MATERIAL_SHARE`` of its time: nobody's training is to be
-        stopped for a line that rank 0 logs between two steps.
+        A slow section counts where the verdict on the rank is SLOW, since it loses ``MATERIAL_SHARE`` of its time:
+        nobody's training is to be stopped for a line that rank 0 logs between two steps.
         """
         slow = report.find_stragglers(self._settings.thresholds)
         found = slow["straggler_gpus_relative"] | slow["straggler_gpus_individual"]
         for sections in (slow["straggler_sections_relative"], slow["straggler_sections_individual"]):
             of_sections: set[StragglerId] = set().union(*sections.values())
-            found |= {known for known in of_sections if report.lost_share(known.rank) >= MATERIAL_SHARE}
+            found |= {known for known in of_sections if _matters(report, known.rank)}
         return found
 
     def persistent(self, report: Report) -> set[StragglerId]:
@@ -265,6 +265,12 @@ class StragglerPlugin:
                 self._logger.info("%s", line)
         if self._on_report is not None:
             self._on_report(report)
+
+
+def _matters(report: Report, rank: int) -> bool:
+    if report.scores.against_peers is None:
+        return report.lost_share(rank) >= MATERIAL_SHARE
+    return report.verdict(rank).state is State.SLOW
 
 
 def _best_and_worst(report: Report, count: int) -> Iterable[str]:

@@ -47,24 +47,23 @@ class RobustSettings:
 
     Args:
         ratio_floor: Slower than the peers by less than this is never SLOW (0.07: 7 %).
-        change_floor: CUSUM allowance: a change by less than this, against one's own past, does not add up.
-        change_limit: CUSUM alarm.
+        change_floor: A change by less than this, against one's own past, is never SLOW.
         k: Windows over half the bar, out of the last ``m``, before SLOW.
         m: See ``k``; at most 8.
-        pool: Windows averaged for the level test.
+        pool: Windows averaged at the shortest scale.
         learning_windows: Windows of a rank's own past before the change test.
         release_windows: Windows under half the bar before SLOW ends.
         min_samples: Samples in a window below which it says nothing.
         implausible: Share of the peers' time below which a measurement is not believed.
-        false_alarms: Chance of a false alarm per job, were the spread normal.
+        false_alarms: Chance that a healthy rank is named in the first windows of a job, were the spread normal.
+        false_alarms_per_day: The same for each later day of a report a minute.
 
     Raises:
         ConfigError: One is out of range; the message names it.
     """
 
     ratio_floor: float = attrs.field(default=0.07, validator=check_number(0.001, 100.0))
-    change_floor: float = attrs.field(default=0.03, validator=check_number(0.001, 100.0))
-    change_limit: float = attrs.field(default=0.09, validator=check_number(0.001, 100.0))
+    change_floor: float = attrs.field(default=0.042, validator=check_number(0.001, 100.0))
     k: int = attrs.field(default=3, validator=check_whole(1, 8))
     m: int = attrs.field(default=4, validator=[check_whole(1, 8), _check_m_holds_k])
     pool: int = attrs.field(default=3, validator=check_whole(1, 8))
@@ -73,6 +72,7 @@ class RobustSettings:
     min_samples: int = attrs.field(default=3, validator=check_whole(1, 10**6))
     implausible: float = attrs.field(default=0.65, validator=check_number(0.0, 1.0))
     false_alarms: float = attrs.field(default=0.01, validator=check_number(1e-12, 0.5))
+    false_alarms_per_day: float = attrs.field(default=0.001, validator=check_number(1e-12, 0.5))
 
 
 def _check_threshold(_: Thresholds, attribute: attrs.Attribute[float], value: float) -> None:

@@ -55,6 +55,7 @@ def _block(window: Window, family: Family) -> RowMatrix:
         of(statistics.num),
         of(statistics.spread),
         np.array([window.kinds[row].synchronous for row in places], dtype=bool),
+        np.where(window.present, statistics.avg[places], np.nan),
     )
 
 

@@ -20,6 +20,7 @@ from benchmarks.mutants.catalogue_output import MUTANTS_OF_OUTPUT
 from benchmarks.mutants.catalogue_probes import MUTANTS_OF_PROBES
 from benchmarks.mutants.catalogue_reports import MUTANTS_OF_REPORTS
 from benchmarks.mutants.catalogue_schedule import MUTANTS_OF_THE_SCHEDULE
+from benchmarks.mutants.catalogue_scoring import MUTANTS_OF_SCORING
 from benchmarks.mutants.catalogue_stories import MUTANTS_OF_STORIES
 from benchmarks.mutants.catalogue_verdicts import MUTANTS_OF_VERDICTS
 from benchmarks.mutants.catalogue_waits import MUTANTS_OF_WAITS
@@ -1096,6 +1097,7 @@ MUTANTS = (
     *MUTANTS_OF_PROBES,
     *MUTANTS_OF_THE_SCHEDULE,
     *MUTANTS_OF_WAITS,
+    *MUTANTS_OF_SCORING,
     *MUTANTS_OF_STORIES,
     *MUTANTS_OF_FIGURES,
     *MUTANTS_OF_REPORTS,

@@ -27,10 +27,11 @@ class RowMatrix:
     Args:
         names: Name hashes, uint64, shape ``(rows,)``, ascending.
         med: Median seconds, float64, shape ``(rows, ranks)``; NaN where a rank has no such row.
-        total: Seconds spent, same shape; 0 where missing.
+        total: Seconds spent, those of entries that were not measured included, same shape; 0 where missing.
         num: Samples, same shape; 0 where missing.
         spread: Robust standard deviation of the samples in seconds, same shape; 0 where missing.
         synchronous: Most ranks that have the row met a collective in it; bool, shape ``(rows,)``.
+        mean: Mean seconds of a sample, same shape as ``med``; NaN where missing.
     """
 
     names: npt.NDArray[np.uint64]
@@ -39,6 +40,7 @@ class RowMatrix:
     num: npt.NDArray[np.float64]
     spread: npt.NDArray[np.float64]
     synchronous: npt.NDArray[np.bool_]
+    mean: npt.NDArray[np.float64]
 
 
 @attrs.frozen
@@ -146,13 +148,14 @@ def _block(rows: npt.NDArray[Any], owner: npt.NDArray[np.int64], family: Family,
     rows, owner = rows[sound], owner[sound]
     names, column = np.unique(rows["name"], return_inverse=True)
     shape = (len(names), ranks)
-    med, total = np.full(shape, np.nan), np.zeros(shape)
+    med, mean, total = np.full(shape, np.nan), np.full(shape, np.nan), np.zeros(shape)
     num, spread = np.zeros(shape), np.zeros(shape)
     med[column, owner] = rows["med"]
-    total[column, owner] = rows["total"]
+    total[column, owner] = rows["total"] * np.maximum(rows["every"], 1)
+    mean[column, owner] = rows["total"] / rows["num"]
     num[column, owner] = rows["num"]
     spread[column, owner] = np.nan_to_num(rows["spread"], nan=0.0, posinf=0.0, neginf=0.0)
     votes = np.zeros(len(names))
     np.add.at(votes, column, rows["synchronous"].astype(np.float64))
     have = np.maximum((num > 0).sum(axis=1), 1)
-    return RowMatrix(names, med, total, num, spread, (votes > 0) & (2.0 * votes >= have))
+    return RowMatrix(names, med, total, num, spread, (votes > 0) & (2.0 * votes >= have), mean)

@@ -45,7 +45,7 @@ ROW = np.dtype(
         ("name", "<u8"),
         ("family", "u1"),
         ("synchronous", "u1"),
-        ("reserved", "<u2"),
+        ("every", "<u2"),
         ("num", "<u4"),
         ("med", "<f8"),
         ("total", "<f8"),
@@ -69,10 +69,10 @@ def encode(header: Mapping[str, Any], rows: Iterable[tuple[int, Measured]]) -> b
             number,
             row.family,
             row.synchronous,
-            0,
+            row.every,
             int(summary[Statistic.NUM]),
             summary[Statistic.MED],
-            row.total,
+            summary[Statistic.AVG] * summary[Statistic.NUM],
             row.spread,
         )
     head = np.zeros(1, dtype=HEADER)

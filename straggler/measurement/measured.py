@@ -24,6 +24,8 @@ __all__ = [
 
 OWN_WORK_OF_AN_ITERATION = "own work of each iteration"
 
+_MOST_ENTRIES_A_SAMPLE = 0xFFFF
+
 STATE_FIELDS = (
     "sm_clock_mhz",
     "max_sm_clock_mhz",
@@ -79,9 +81,14 @@ class Measured:
     entries: int = 0
 
     @property
+    def every(self) -> int:
+        """Return how many entries there were for each sample, at least 1."""
+        return min(max(round(self.entries / self.summary[Statistic.NUM]), 1), _MOST_ENTRIES_A_SAMPLE)
+
+    @property
     def total(self) -> float:
         """Return the seconds spent, those of entries that were not measured included."""
-        return self.summary[Statistic.AVG] * max(self.summary[Statistic.NUM], self.entries)
+        return self.summary[Statistic.AVG] * self.summary[Statistic.NUM] * self.every
 
 
 def measured(

@@ -92,6 +92,10 @@ def _robust(window: RobustScores | None, rank: int) -> dict[str, Any] | None:
         "recent": [column(x) for x in window.recent if x.shape[0] == rows],
         "k": window.k,
         "number": window.number,
+        "strength": column(window.strength),
+        "level_bar": column(window.level_bar),
+        "in_means": column(window.in_means),
+        "groups": [list(group) for group in window.groups],
     }
 
 
@@ -162,6 +166,7 @@ def _scores(details: Mapping[str, Any], rank: int, ranks: int) -> Scores:
         state[:, rank] = plain["state"]
         since = np.zeros(state.shape, dtype=np.int32)
         since[:, rank] = plain["since"]
+        unknown: list[float | None] = [None] * len(plain["names"])
         return RobustScores(
             names=np.array(plain["names"], dtype=np.uint64),
             excess=wide(plain["excess"], np.float32),
@@ -174,6 +179,10 @@ def _scores(details: Mapping[str, Any], rank: int, ranks: int) -> Scores:
             recent=tuple(wide(x, np.float32) for x in plain["recent"]),
             k=plain["k"],
             number=plain["number"],
+            strength=np.nan_to_num(wide(plain.get("strength", unknown), np.float32)),
+            level_bar=wide(plain.get("level_bar", unknown), np.float32),
+            in_means=np.nan_to_num(wide(plain.get("in_means", unknown), np.float32)) > 0.0,
+            groups=tuple((int(name), int(count), float(apart)) for name, count, apart in plain.get("groups", ())),
         )
 
     relative, seconds = wide(details.get("relative")), wide(details.get("seconds"))

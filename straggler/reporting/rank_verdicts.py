@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from straggler.exchange.gathered import GatheredWindows
 from straggler.reporting.verdict import MATERIAL_SHARE, State, Verdict, device_reasons
-from straggler.scoring.robust_scores import IMPLAUSIBLE, SLOW, UNKNOWN, RobustScores
+from straggler.scoring.robust_scores import IMPLAUSIBLE, SLOW, UNKNOWN, UNSURE, RobustScores
 from straggler.scoring.scorer import GPU_ROW, WHOLE_ROW, Scores
 
 __all__ = ["RankVerdicts"]
@@ -59,6 +59,9 @@ class RankVerdicts:
     def _robust_verdict(self, rank: int, node: str, window: RobustScores) -> Verdict:
         states, excess = window.state[:, rank], window.excess[:, rank]
         known = ~np.isnan(excess)
+        past = self.scores.against_past
+        if not known.any() and past is not None and (past.state[:, rank] == SLOW).any():
+            return self._slow(rank, node, past) or Verdict(rank=rank, node=node)
         if not known.any():
             why = (
                 "one rank only: nothing to compare with"
@@ -66,32 +69,59 @@ class RankVerdicts:
                 else "no timings in this window"
             )
             return Verdict(rank=rank, node=node, state=State.UNKNOWN, because=why)
-        lost_everywhere, weight = self._lost(window, rank)
+        slow = self._slow(rank, node, window)
+        if slow is not None:
+            return slow
+        lost, weight = self._lost(window, rank)
         share = weight / max(float(weight.sum()), 1e-12)
-        lost = np.where(states == SLOW, lost_everywhere, -1.0)
-        # An iteration holds its sections: one of them that explains most of it says more.
-        lost[(window.names == np.uint64(WHOLE_ROW)) & (states == SLOW)] *= _SHARE_EXPLAINED
-        row = int(np.argmax(lost))
-        if states[row] == SLOW and lost_everywhere[row] >= MATERIAL_SHARE:
-            since = int(window.since[row, rank])
-            peers = np.delete(self.gathered.device, rank, axis=0)
-            return Verdict(
-                rank=rank,
-                node=node,
-                state=State.SLOW,
-                slowdown=float(excess[row]),
-                section=self.row_name(int(window.names[row])),
-                since_report=since + self.sequence - window.number,
-                since_seconds=float(sum(self.report_seconds[since - window.number - 1 :])),
-                confidence=window.confidence(row, rank),
-                because=device_reasons(self.gathered.device[rank], peers),
-            )
         if float(share[states == IMPLAUSIBLE].sum()) > 0.5:
             why = "implausibly fast: its clock is wrong, it skips work, or it does other work (set a peer group)"
             return Verdict(rank=rank, node=node, state=State.UNKNOWN, because=why)
+        row = int(np.argmax(np.where(states == UNSURE, lost, -1.0)))
+        if states[row] == UNSURE and lost[row] >= MATERIAL_SHARE:
+            return Verdict(rank=rank, node=node, state=State.UNKNOWN, because=self._unsure(window, row, rank))
         worst = int(np.nanargmax(np.where(known, share * excess, -np.inf)))
         return Verdict(
             rank=rank, node=node, slowdown=float(excess[worst]), section=self.row_name(int(window.names[worst]))
+        )
+
+    def _slow(self, rank: int, node: str, window: RobustScores) -> Verdict | None:
+        """Return the verdict on a rank that is slow in something that matters; None on another."""
+        states, excess = window.state[:, rank], window.excess[:, rank]
+        lost = self._lost(window, rank)[0]
+        whole = window.names == np.uint64(WHOLE_ROW)
+        # An iteration holds its sections: one of them that explains most of it says more.
+        row = int(np.argmax(np.where(states == SLOW, np.where(whole, _SHARE_EXPLAINED, 1.0) * lost, -1.0)))
+        if states[row] != SLOW or lost[row] < MATERIAL_SHARE:
+            return None
+        since = int(window.since[row, rank])
+        reasons = [device_reasons(self.gathered.device[rank], np.delete(self.gathered.device, rank, axis=0))]
+        if window.in_means[row, rank]:
+            reasons.insert(0, "some of its steps take much longer, and most do not")
+        return Verdict(
+            rank=rank,
+            node=node,
+            state=State.SLOW,
+            slowdown=float(excess[row]),
+            section=self.row_name(int(window.names[row])),
+            since_report=since + self.sequence - window.number,
+            since_seconds=float(sum(self.report_seconds[since - window.number - 1 :])),
+            confidence=window.confidence(row, rank),
+            because=", ".join(reason for reason in reasons if reason),
+        )
+
+    def _unsure(self, window: RobustScores, row: int, rank: int) -> str:
+        name = self.row_name(int(window.names[row]))
+        for number, count, apart in window.groups:
+            if number == int(window.names[row]):
+                return (
+                    f"in {name!r} the ranks fall into {count} groups, {100 * apart:.0f} % apart, as pipeline stages "
+                    "do; set peer_group to compare each with its like"
+                )
+        bar = window.level_bar[row, rank if window.level_bar.shape[1] > 1 else 0]
+        return (
+            f"long slower than its peers in {name!r}, but healthy ranks of this job differ so much that "
+            f"less than {100 * bar:.0f} % is no proof"
         )
 
     def _lost(self, window: RobustScores, rank: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
@@ -100,6 +130,12 @@ class RankVerdicts:
         weight = np.where(np.isnan(excess), 0.0, self.scores.seconds[:, rank])
         over = np.maximum(np.nan_to_num(excess), 0.0)
         lost = over / (1.0 + over) * weight / max(float(self.scores.measured[rank]), 1e-12)
+        whole = excess[window.names == np.uint64(WHOLE_ROW)]
+        if (whole < MATERIAL_SHARE).any():
+            lost[:] = 0.0  # what it loses in one place it gains in another, so nobody waits for it
+        elif (whole >= MATERIAL_SHARE).any():
+            # The own work of iterations holds what lies before a collective, and is not made up of short gaps.
+            lost[np.isin(window.names, self.scores.names[self.scores.arrival])] = 0.0
         # Kernels are sampled, so their seconds do not tell their share of the time: count the GPU in full.
         return np.where(window.names == np.uint64(GPU_ROW), over, lost), weight
 
@@ -119,6 +155,8 @@ class RankVerdicts:
         window = self.scores.against_peers
         if window is not None:
             states = window.state
-            suspect |= ((states == SLOW) | (states == IMPLAUSIBLE)).any(axis=0) | (states == UNKNOWN).all(axis=0)
+            suspect |= ((states == SLOW) | (states == IMPLAUSIBLE) | (states == UNSURE)).any(axis=0) | (
+                states == UNKNOWN
+            ).all(axis=0)
         suspect[[rank for pair in self.scores.ambiguous for rank in pair]] = True
         return [rank for rank in ranks if suspect[rank]]

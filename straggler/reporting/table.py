@@ -74,6 +74,7 @@ def render(report: Tabulated, rows: int = 10) -> str:
     lines += _sections(report)
     lines += _unknown(unknown)
     lines += [f"job: most ranks became slower together in {report.row_name(n)!r}" for n in report.scores.job_wide]
+    lines += _groups(report)
     lines += list(report.notes)
     if not lines:
         return ""
@@ -88,6 +89,15 @@ def _waiting(report: Tabulated) -> list[str]:
     if not waited.size or waited.max() < 0.01:
         return []
     return [f"the others wait for the last to arrive: up to {100 * waited.max():.0f} % of their time"]
+
+
+def _groups(report: Tabulated) -> list[str]:
+    window = report.scores.against_peers
+    return [
+        f"section {report.row_name(name)!r}: the ranks fall into {count} groups, the slowest {100 * apart:.0f} % "
+        "over the fastest, as pipeline stages do; set peer_group to compare each rank with its like"
+        for name, count, apart in (() if window is None else window.groups)
+    ]
 
 
 def _nodes(slow: list[Verdict]) -> list[str]:

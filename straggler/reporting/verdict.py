@@ -45,7 +45,7 @@ class Verdict:
         section: The row in which that is worst.
         since_report: The report in which it began.
         since_seconds: How long ago that was.
-        confidence: One minus the chance that a healthy job of this size had shown such a rank.
+        confidence: Share of such verdicts that are right at least: 0.95 or 0.99, and 0 while not SLOW.
         because: What the rank's device says of itself, or why nothing is known.
     """
 
@@ -67,7 +67,7 @@ class Verdict:
         return (
             f"{where}: SLOW, {100 * self.slowdown:.1f} % slower in {self.section!r} "
             f"for {self.since_seconds:.0f} s (since report {self.since_report}), "
-            f"{100 * self.confidence:.2f} % sure{why}"
+            f"over {100 * self.confidence:.0f} % sure{why}"
         )
 
 

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["RowHistory"]
+__all__ = ["RowHistory", "average_of_last", "began", "count_bits"]
 
 Float32 = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 Int32 = npt.NDArray[np.int32]
+
+_POPCOUNT = np.array([byte.bit_count() for byte in range(256)], dtype=np.uint8)
 
 
 class RowHistory:
@@ -22,57 +24,46 @@ class RowHistory:
 
     Attributes:
         names: Name hash of each row.
-        usual: What each cell's ``x`` usually is.
-        learnt: Windows that ``usual`` rests on.
-        cusum: The change test's sum.
-        noise: Robust standard deviation of the drift, shape ``(rows, 1)``, or ``(rows, ranks)`` with peer groups.
-        bits: One bit for each of the last windows, the latest lowest: whether it was near or over the bar.
+        bits: For each statistic, one bit for each of the last windows, the latest lowest: whether it was near a bar.
         slow: Which cells are SLOW.
-        calm: Windows in a row under half the bar, while SLOW.
-        since_level: Window in which the level test first saw the cell.
-        since_change: Window in which its CUSUM left zero.
+        test: What made a cell SLOW: statistic, kind of test and scale in one number.
+        bar: The bar that it was over then.
+        strength: Largest multiple of it since.
+        calm: Windows in a row under half of that, while SLOW.
+        held: Windows for which a cell's past is kept apart after it was SLOW.
+        since: Window in which a SLOW cell began to be slow.
     """
 
     names: npt.NDArray[np.uint64]
-    usual: Float32
-    learnt: Float32
-    cusum: Float32
-    noise: Float32
-    bits: Bytes
+    bits: list[npt.NDArray[np.uint32]]
     slow: npt.NDArray[np.bool_]
+    test: Bytes
+    bar: Float32
+    strength: Float32
     calm: Bytes
-    since_level: Int32
-    since_change: Int32
+    held: Bytes
+    since: Int32
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, statistics: int) -> None:
         self.ranks = ranks
-        self._has_groups = False
         self.names = np.zeros(0, dtype=np.uint64)
+        self.bits = [np.zeros((0, ranks), dtype=np.uint32) for _ in range(statistics)]
         self._grow(0)
 
     def _grow(self, rows: int) -> None:
         """Make room for rows that were never seen before."""
         shape = (rows, self.ranks)
 
-        def more(name: str, kind: Any, shape: tuple[int, int]) -> None:
+        def more(name: str, kind: Any) -> None:
             new: npt.NDArray[Any] = np.zeros(shape, dtype=kind)
             old = getattr(self, name, None)
             setattr(self, name, new if old is None else np.concatenate([old, new]))
 
-        for name in ("usual", "learnt", "cusum"):
-            more(name, np.float32, shape)
-        more("slow", np.bool_, shape)
-        for name in ("bits", "calm"):
-            more(name, np.uint8, shape)
-        for name in ("since_level", "since_change"):
-            more(name, np.int32, shape)
-        more("noise", np.float32, shape if self._has_groups else (rows, 1))
-
-    def set_groups(self, has_groups: bool) -> None:
-        """Measure the noise for each peer group or for all ranks as one; a change of this begins it anew."""
-        if has_groups != self._has_groups:
-            self._has_groups = has_groups
-            self.noise = np.zeros((len(self.names), self.ranks if has_groups else 1), dtype=np.float32)
+        self.bits = [np.concatenate([bits, np.zeros(shape, dtype=np.uint32)]) for bits in self.bits]
+        for name, kind in (("bar", np.float32), ("strength", np.float32), ("slow", np.bool_), ("since", np.int32)):
+            more(name, kind)
+        for name in ("test", "calm", "held"):
+            more(name, np.uint8)
 
     def align(
         self,
@@ -117,10 +108,47 @@ class RowHistory:
 
     def reset_row(self, row: int) -> None:
         """Forget what was learned of a row, and every suspicion of its ranks."""
-        for memory in (self.usual, self.learnt, self.cusum, self.bits, self.slow, self.calm):
+        for memory in (*self.bits, self.slow, self.calm, self.held, self.strength):
             memory[row] = 0
 
-    def release(self, cells: npt.NDArray[np.intp]) -> None:
-        """End SLOW for these cells (flat indices) and forget what led to it."""
-        for memory in (self.slow, self.calm, self.bits, self.cusum):
+    def release(self, cells: npt.NDArray[np.intp], windows: int) -> None:
+        """End SLOW for these cells (flat indices) and forget what led to it; keep their past apart for a while."""
+        for memory in (self.slow, self.calm, self.strength, *self.bits):
             memory.flat[cells] = 0
+        self.held.flat[cells] = windows
+
+
+def count_bits(bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.int64]:
+    """Return how many bits are set in each number."""
+    return np.asarray(_POPCOUNT[bits.astype("<u4")[:, None].view(np.uint8)].sum(axis=1, dtype=np.int64))
+
+
+def began(bits: npt.NDArray[np.uint32], windows: int) -> npt.NDArray[np.int64]:
+    """Return how many windows ago each cell began to be near its bar.
+
+    That is where the number of windows near the bar, less that of the others, is largest when counted back from now.
+    """
+    places = np.arange(min(windows, 31))
+    score = np.cumsum(2 * ((bits[:, None] >> places.astype(np.uint32)) & np.uint32(1)).astype(np.int64) - 1, axis=1)
+    return np.asarray(np.argmax(score, axis=1))
+
+
+def average_of_last(windows: list[Float32], some_missing: bool) -> Float32:
+    """Return the average of those of the windows that have a value, where the last one has one.
+
+    Args:
+        windows: The last ones, oldest first; such of fewer rows are left out.
+        some_missing: The last window has gaps.
+    """
+    x = windows[-1]
+    last = [window for window in windows if window.shape == x.shape]
+    pooled = last[0] + last[1] if len(last) > 1 else np.array(last[0])
+    for window in last[2:]:
+        pooled += window
+    pooled *= np.float32(1.0 / len(last))
+    holes = np.flatnonzero(np.isnan(pooled) & ~np.isnan(x)) if len(last) > 1 else np.zeros(0, dtype=np.intp)
+    if len(holes):
+        pooled.flat[holes] = np.nanmean([window.flat[holes] for window in last], axis=0)
+    if some_missing:
+        pooled[np.isnan(x)] = np.nan
+    return pooled

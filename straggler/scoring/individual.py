@@ -21,6 +21,9 @@ class IndividualScorer(RobustScorer):
     together, the work has changed, not the ranks: their usual is taken anew.
     """
 
+    _has_level = False
+    _longer = (8,)
+
     def __init__(self, ranks: int, settings: RobustSettings | None = None) -> None:
         super().__init__(ranks, settings)
         self._first: Float32 = np.zeros((0, ranks), dtype=np.float32)
@@ -32,15 +35,12 @@ class IndividualScorer(RobustScorer):
         np.copyto(self._first, medians, where=np.isnan(self._first))
         return self._first
 
-    def _bar(self, peers: PeerGroups, pooled: Float32) -> tuple[Float32, Float32]:
-        nothing = np.full((pooled.shape[0], 1), np.inf, dtype=np.float32)
-        return nothing, nothing
-
     def usual_seconds(self) -> Float32:
         """Return what each rank usually takes, shape ``(rows, ranks)``; NaN before its first window."""
-        return self._first * (np.float32(1.0) + self._history.usual)
+        return self._first * np.exp(self._tracks[0].pools.usual())
 
     def reset_row(self, row: int) -> None:
         """Learn the usual of this row anew, for all ranks."""
         self._history.reset_row(row)
+        self._tracks[0].reset_row(row)
         self._first[row] = np.nan

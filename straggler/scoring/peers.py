@@ -15,6 +15,8 @@ __all__ = ["PeerGroups"]
 _FEW = 4
 """Up to so many peers the two middle values of an even number are not averaged: half of them may be slow."""
 
+_FEWEST_NODES = 3
+
 _MANY = 4096
 """From so many peers on, the middle is looked for between two values of a sample."""
 
@@ -26,10 +28,12 @@ class PeerGroups:
 
     Args:
         keys: One integer per rank; equal keys are peers.
+        nodes: One integer per rank: its node; None: not known.
     """
 
-    def __init__(self, keys: npt.NDArray[np.int64]) -> None:
+    def __init__(self, keys: npt.NDArray[np.int64], nodes: npt.NDArray[np.int64] | None = None) -> None:
         self.keys = keys
+        self.nodes = nodes
         self.ranks = len(keys)
         _, self.member, sizes = np.unique(keys, return_inverse=True, return_counts=True)
         self.count = len(sizes)
@@ -46,6 +50,47 @@ class PeerGroups:
     def sizes(self) -> npt.NDArray[np.int64]:
         """Return the ranks in each rank's group, shape ``(1,)`` with one group, else ``(ranks,)``."""
         return np.asarray(self._sizes if self.count == 1 else self._sizes[self.member])
+
+    def group_sizes(self) -> npt.NDArray[np.int64]:
+        """Return the ranks in each group, shape ``(groups,)``."""
+        return np.asarray(self._sizes)
+
+    def members(self) -> list[npt.NDArray[np.intp]]:
+        """Return the ranks of each group."""
+        return np.split(self._order, self._ends[:-1])
+
+    def sample(self, most: int) -> tuple[npt.NDArray[np.intp], PeerGroups]:
+        """Return at most so many ranks of each group, evenly chosen, and their groups.
+
+        The step between them is odd, so that every place of a node is met: ranks of equal place may be alike.
+        """
+        chosen = [ranks[:: -(-len(ranks) // most) | 1] if len(ranks) > most else ranks for ranks in self.members()]
+        columns = np.sort(np.concatenate(chosen)) if chosen else np.zeros(0, dtype=np.intp)
+        return columns, PeerGroups(self.keys[columns], None if self.nodes is None else self.nodes[columns])
+
+    def node_means(self, values_SR: Float32) -> tuple[Float32, PeerGroups, npt.NDArray[np.intp]] | None:
+        """Return the mean of each node's ranks, shape ``(rows, nodes)``, the nodes' groups, and each rank's node.
+
+        A node whose ranks are in several groups counts once in each.
+
+        None where nodes are not known, or hold one rank each, or are fewer than three in some group.
+        """
+        if self.nodes is None:
+            return None
+        pairs = self.member * (int(self.nodes.max(initial=0)) + 1) + self.nodes
+        order = np.argsort(pairs, kind="stable")
+        _, starts, inverse, sizes = np.unique(pairs[order], return_index=True, return_inverse=True, return_counts=True)
+        nodes = PeerGroups(np.asarray(self.member[order][starts], dtype=np.int64))
+        if len(starts) == self.ranks or int(min(nodes.group_sizes(), default=0)) < _FEWEST_NODES:
+            return None
+        means = np.add.reduceat(values_SR[:, order], starts, axis=1) / sizes.astype(np.float32)
+        node_of = np.empty(self.ranks, dtype=np.intp)
+        node_of[order] = inverse
+        return np.asarray(means, dtype=np.float32), nodes, node_of
+
+    def spread_out(self, values_SG: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+        """Give each rank its group's value; of one group there is one column, as in :meth:`middle`."""
+        return values_SG if self.count == 1 else np.asarray(values_SG.take(self.member, axis=1))
 
     def middle(self, values_SR: Float32, *, upper: bool = False, at_least: int = 1) -> Float32:
         """Return the median of each group; of up to four peers the lower (or upper) one.

@@ -1,65 +1,73 @@
 """Robust scoring, the default: each rank against the median of its peers, over several windows.
 
-For every row (a section, an arrival, the GPU as a whole) and rank, with ``x`` = own median / reference - 1:
+For every row (a section, an arrival, the GPU as a whole) and rank two statistics are judged: the median of a window,
+and its mean, which alone shows a rank of which some steps are slow. Of each, ``y`` = log(own / reference):
 
 **Reference**: the median of the peer group (the ranks that do the same work). No minority can move it: unlike a
 minimum, one rank with a bogus clock makes no other rank SLOW. Of two or four ranks it is the *lower* of the middle
 two, so that of two ranks the faster one is the reference. A bogus fast clock is believed of one of two ranks, and
 not from three ranks on.
 
-**Level test**, against the peers: ``x`` averaged over the last ``pool`` windows is at least
-``max(ratio_floor, z x spread)``, where the spread is 1.4826 x MAD over the group (with a
-prior of 2.5 % that counts as much as six ranks), and z grows with the number of
-comparisons (1 % chance of one false alarm over all ranks and rows if the spread were normal). The more the
-machines of a job differ, the higher is its bar. Once a rank's own past is known, the bar is half as high again.
+**Scales**: ``y`` is averaged over the last 3, 8 and 20 windows (``pools``; moving averages, Roberts 1959), means over
+8 and 20 only. A large slowness shows in three reports, a small one in much noise in twenty.
 
-**Change test**, against one's own past: each rank's usual ``x`` is learned (a running mean that stands still
-while the rank is suspect, so that slowness does not become the norm), and a one-sided CUSUM of
-``x - usual - allowance`` raises an alarm at ``limit``. Allowance and limit are the larger of a floor and 2, resp.
-6, times the measured noise. This is what finds a 10 % slowdown in a fleet whose ranks differ by nature by 2 %:
-without a past, the slowest of 10,000 healthy ranks looks like it. It needs ``learning_windows`` windows first. A
+**Level test**, against the peers: the average is at least ``max(ratio_floor, z x spread)``. The spread (``spreads``) is
+measured over the ranks at the same scale, so that it holds whatever lasts, too: an average of noise that is correlated
+over windows varies more, and the ranks show by how much. In a rank's first windows ``z`` is for one false name in a
+job (``false_alarms``; a hundredth of it, of Student's t, from 48 peers on), later for one in ``1 /
+false_alarms_per_day`` days. Where ranks of a node are alike, a rank is to be far over the other nodes or over its own.
+
+**Change test**, against one's own past: the average, less what the rank has shown before the pool. Bar:
+``max(change_floor, t x spread)`` with the t quantile of as many degrees as the spread rests on (Smyth 2004, Wallace
+1959). The past never holds the pool, and nothing of a
+rank that is SLOW, so that slowness does not become the norm. It needs ``learning_windows`` windows before the pool. A
 slowdown of the whole job moves the reference too and makes no rank SLOW.
 
-**Persistence**: SLOW only if at least ``k`` of the last ``m`` windows were near or over the bar, each for itself,
-and no two windows alone can raise the CUSUM to its limit; so one or two slow windows (a garbage collection, a
-checkpoint) have no effect, and a steady straggler is SLOW in the third. **Hysteresis**: SLOW ends after
-``release_windows`` windows in a row under half the bar.
+**Persistence**: SLOW only if at least ``k`` of the last ``m`` windows, and 60 % of those of a longer pool, were over
+half the bar, each for itself, and a window counts for two bars at most (Winsor's rule, Tukey 1962). So a garbage
+collection or a checkpoint has no effect, and a steady straggler is SLOW in the third report. **Hysteresis**: SLOW ends
+after ``release_windows`` windows in a row that are not near a bar themselves, and in which the average at the same
+scale is under half of the bar it was over.
 
 **UNKNOWN**: no sample, fewer than ``min_samples`` of them, no peer, or ``implausible``: steadily below a share of
-the peers' time that no healthy machine reaches. UNKNOWN has no score.
+the peers' time that no healthy machine reaches. UNKNOWN has no score. UNSURE, which a report calls UNKNOWN with its
+reason: over the floor for long and not over the bar, or slow as a whole group that nobody declared (``modes``).
 
-The matrices are float32 and held section-major; a window costs about a dozen passes over them and three
-selections. Everything that is slow in numpy (gathers, where, boolean indexing) happens on the few suspects only.
+Another shape, a CUSUM per rank with limits from its own noise (Page 1954), finds 5 % sooner, but such limits are wrong
+for noise that lasts: of an AR(1) healthy ranks were named several times a day. Peers show that noise.
 """
 
 from __future__ import annotations
 
 import collections
-import statistics
+import math
 
 import numpy as np
 import numpy.typing as npt
 
-from straggler.scoring.history import RowHistory
+from straggler.scoring.history import RowHistory, average_of_last, began, count_bits
+from straggler.scoring.modes import UndeclaredGroups
 from straggler.scoring.peers import PeerGroups
-from straggler.scoring.robust_scores import IMPLAUSIBLE, LEAST_NOISE, UNKNOWN, RobustScores
+from straggler.scoring.robust_scores import IMPLAUSIBLE, OK, UNKNOWN, UNSURE, RobustScores
+from straggler.scoring.spreads import normal_quantile
+from straggler.scoring.track import LEVEL, Floors, Found, Track
 from straggler.settings import RobustSettings
 
 __all__ = ["RobustScorer"]
 
 Float32 = npt.NDArray[np.float32]
-Bytes = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
+Cells = npt.NDArray[np.intp]
 
-_POPCOUNT = np.array([byte.bit_count() for byte in range(256)], dtype=np.uint8)
-_KNOWN_RANK_BAR = 1.5
-_PRIOR_SPREAD = 0.025
-_PRIOR_RANKS = np.float32(6.0)
-_NEAR = 0.7
-_CLIP = 0.45
-_STEP = 1.5
-_LONGEST_MEMORY = 512.0
-"""Windows after which the usual forgets: so long that a slow drift cannot hide in it."""
+_LONGER_SCALES = (8, 20)
+_REPORTS_A_DAY = 1440
+_MEAN_LEVEL = 0.07
+_MEAN_CHANGE = 0.05
+_MAJORITY = 0.6
+_MANY_SHARE = 0.01
+_OF_MEANS = 16
+"""From this number on a test is one of means."""
 
 
 class RobustScorer:
@@ -70,13 +78,33 @@ class RobustScorer:
         settings: What SLOW means.
     """
 
+    _has_level = True
+    _longer: tuple[int, ...] = _LONGER_SCALES
+
     def __init__(self, ranks: int, settings: RobustSettings | None = None) -> None:
-        self.settings = settings or RobustSettings()
+        self.settings = settings = settings or RobustSettings()
         self.ranks = ranks
         self.windows = 0
-        self._history = RowHistory(ranks)
-        self._recent: collections.deque[Float32] = collections.deque(maxlen=max(self.settings.m, self.settings.pool))
-        self._all_known = False
+        self._history = RowHistory(ranks, 2)
+        self._recent: collections.deque[Float32] = collections.deque(maxlen=max(settings.m, settings.pool))
+        self._scales = (settings.pool, *(s for s in self._longer if s > settings.pool))
+        level, change = math.log1p(settings.ratio_floor), math.log1p(settings.change_floor)
+        self._tracks = [
+            Track(
+                ranks,
+                self._scales[place:] or self._scales[-1:],
+                floors,
+                settings.learning_windows,
+                both_sides=place == 1,
+                has_level=self._has_level,
+            )
+            for place, floors in enumerate(
+                (Floors(level, change), Floors(max(level, _MEAN_LEVEL), max(change, _MEAN_CHANGE)))
+            )
+        ]
+        self._statistics = 1
+        self._missing: Bools | None = None
+        self._groups = UndeclaredGroups(ranks)
 
     def update(
         self,
@@ -84,6 +112,7 @@ class RobustScorer:
         medians_SR: npt.NDArray[np.floating],
         *,
         num_SR: npt.NDArray[np.floating] | None = None,
+        means_SR: npt.NDArray[np.floating] | None = None,
         groups: PeerGroups | None = None,
     ) -> RobustScores:
         """Score one window.
@@ -92,178 +121,180 @@ class RobustScorer:
             names: Name hash of each row.
             medians_SR: Median seconds, shape ``(rows, ranks)``, NaN where a rank has none.
             num_SR: Samples behind each median; None: enough.
+            means_SR: Mean seconds; None: only medians are judged.
             groups: Who is compared with whom; None: all with all.
 
         Raises:
             ValueError: The shape is not that, or a median is zero, negative or infinite.
         """
         history = self._history
-        medians = history.align(names, medians_SR, num_SR, self.settings.min_samples)
+        given = names
+        medians = history.align(given, medians_SR, num_SR, self.settings.min_samples)
         peers = groups or PeerGroups.everybody(self.ranks)
-        history.set_groups(peers.count > 1)
         reference = self._reference(peers, medians)
         x = medians / reference
+        y = [np.log(x)]
         x -= np.float32(1.0)
         missing = np.isnan(x)
         some_missing = bool(missing.any())
         self._recent.append(x)
-        pooled = self._pooled(x, some_missing)
-        bar, spread = self._bar(peers, pooled)
-        drift, allowance, limit = self._change_test(peers, x, missing if some_missing else None)
-        self._remember(x, drift, bar, allowance)
-        self._judge(pooled, drift, bar, allowance, limit)
-        self._learn(x, bar, allowance, limit, missing if some_missing else None)
-        window = self._window(pooled, drift, reference, spread, missing if some_missing else None)
+        if means_SR is not None:
+            means = history.align(
+                given, np.where(np.isnan(medians_SR), np.nan, means_SR), num_SR, self.settings.min_samples
+            )
+            y.append(np.log(means / self._reference(peers, means)))
+        pooled = average_of_last(list(self._recent)[-self.settings.pool :], some_missing)
+        self._statistics, self._missing = len(y), missing if some_missing else None
+        found = self._test(y, missing if some_missing else None, peers)
+        self._judge(found)
+        self._show(pooled)
+        window = self._window(pooled, peers, reference, missing if some_missing else None)
         self.windows += 1
         return window
 
     def _reference(self, peers: PeerGroups, medians: Float32) -> Float32:
         return peers.middle(medians, at_least=2)
 
-    def _pooled(self, x: Float32, some_missing: bool) -> Float32:
-        """Return ``x`` averaged over the last windows that have it."""
-        last = [w for w in list(self._recent)[-self.settings.pool :] if w.shape == x.shape]
-        pooled = last[0] + last[1] if len(last) > 1 else np.array(last[0])
-        for window in last[2:]:
-            pooled += window
-        pooled *= np.float32(1.0 / len(last))
-        holes = np.flatnonzero(np.isnan(pooled) & ~np.isnan(x)) if len(last) > 1 else np.zeros(0, dtype=np.intp)
-        if len(holes):
-            pooled.flat[holes] = np.nanmean([window.flat[holes] for window in last], axis=0)
-        if some_missing:
-            pooled[np.isnan(x)] = np.nan
-        return pooled
+    def _test(self, y: list[Float32], missing: Bools | None, peers: PeerGroups) -> list[tuple[int, Found]]:
+        """Advance each statistic; return what is over a bar."""
+        history, settings = self._history, self.settings
+        comparisons = max(y[0].size, 1)
+        zs = (
+            normal_quantile(settings.false_alarms / comparisons),
+            normal_quantile(_MANY_SHARE * settings.false_alarms / comparisons),
+            normal_quantile(settings.false_alarms_per_day / _REPORTS_A_DAY / comparisons),
+        )
+        frozen = history.slow | (history.held > 0)
+        found: list[tuple[int, Found]] = []
+        for number, values in enumerate(y):
+            track = self._tracks[number]
+            found += [(number, one) for one in track.advance(values, missing, peers, frozen, history.slow, zs)]
+            bits = history.bits[number]
+            kept = bits[missing] if missing is not None else bits[:0]
+            bits <<= np.uint32(1)
+            bits |= track.near
+            if missing is not None:
+                bits[missing] = kept
+        return found
 
-    def _bar(self, peers: PeerGroups, pooled: Float32) -> tuple[Float32, Float32]:
-        """Return the level test's bar and the spread it rests on; shape ``(rows, 1)`` or ``(rows, ranks)``."""
-        comparisons = max(pooled.size, 1)
-        z = statistics.NormalDist().inv_cdf(1.0 - min(self.settings.false_alarms / comparisons, 0.5))
-        spread = np.float32(1.4826) * peers.middle(np.abs(pooled))
-        # A few ranks do not show the spread well: a prior of what is usual counts as much as some more ranks.
-        sizes = peers.sizes().astype(np.float32)
-        spread = np.sqrt((sizes * spread**2 + _PRIOR_RANKS * np.float32(_PRIOR_SPREAD) ** 2) / (sizes + _PRIOR_RANKS))
-        return np.fmax(np.float32(self.settings.ratio_floor), np.float32(z) * spread), spread
+    def _enough(self, bits: npt.NDArray[np.uint32], scale: int, seen: Float32) -> Bools:
+        """Return which cells were near a bar in most windows of the pool, and in ``k`` of the last ``m``."""
+        k, m = self.settings.k, self.settings.m
+        recent = count_bits(bits & np.uint32((1 << m) - 1)) >= k
+        if scale <= m:
+            return recent
+        most = np.ceil(_MAJORITY * np.minimum(seen, scale))
+        return np.asarray(recent & (count_bits(bits & np.uint32((1 << scale) - 1)) >= most))
 
-    def _change_test(
-        self, peers: PeerGroups, x: Float32, missing: Bools | None
-    ) -> tuple[Float32 | None, Float32, Float32]:
-        """Advance the CUSUM; return the drift from the usual, and the CUSUM's allowance and limit."""
-        history = self._history
-        settings = self.settings
-        ready = history.learnt >= settings.learning_windows
-        if not ready.any():
-            nothing = np.full_like(history.noise, np.inf)
-            return None, nothing, nothing
-        drift = x - history.usual
-        every = bool(ready.all())
-        self._all_known = every and missing is None
-        if not every:
-            drift[~ready] = np.nan
-        now = np.float32(1.4826) * peers.middle(np.abs(drift), upper=True)
-        before = history.noise
-        # Smoothed, and slow to rise: a straggler in a small group must not raise its own bar.
-        smoothed = np.where(before == 0.0, now, np.fmin(before + (now - before) / 4, before * np.float32(1.2)))
-        np.copyto(history.noise, np.fmax(smoothed, np.float32(LEAST_NOISE)), where=~np.isnan(smoothed))
-        noise = np.fmax(history.noise, np.float32(LEAST_NOISE))
-        allowance = np.fmax(np.float32(settings.change_floor), 2 * noise)
-        limit = np.fmax(np.float32(settings.change_limit), 6 * noise)
-        held = None if missing is None else history.cusum[missing]
-        was_zero = history.cusum == 0.0
-        # Clipped, so that it takes three windows to reach the limit, however slow two of them are.
-        history.cusum += np.minimum(drift, allowance + np.float32(_CLIP) * limit)
-        history.cusum -= allowance
-        np.fmax(history.cusum, np.float32(0.0), out=history.cusum)
-        np.fmin(history.cusum, 4 * limit, out=history.cusum)
-        if held is not None and missing is not None:
-            history.cusum[missing] = held
-        history.since_change.flat[np.flatnonzero(was_zero & (history.cusum > 0.0))] = self.windows
-        return drift, allowance, limit
-
-    def _remember(self, x: Float32, drift: Float32 | None, bar: Float32, allowance: Float32) -> None:
-        """Shift this window's yes or no into each cell's history."""
-        history = self._history
-        exceeds = x > np.float32(_NEAR) * bar
-        if drift is not None:
-            if self._all_known:
-                exceeds = x > np.float32(_NEAR * _KNOWN_RANK_BAR) * bar
-            else:
-                exceeds &= np.isnan(drift) | (x > np.float32(_NEAR * _KNOWN_RANK_BAR) * bar)
-            exceeds |= drift > np.float32(_STEP) * allowance
-        history.since_level.flat[np.flatnonzero(exceeds & (history.bits == 0))] = self.windows
-        history.bits <<= 1
-        history.bits |= exceeds
-        history.bits &= (1 << self.settings.m) - 1
-
-    def _judge(self, pooled: Float32, drift: Float32 | None, bar: Float32, allowance: Float32, limit: Float32) -> None:
+    def _judge(self, found: list[tuple[int, Found]]) -> None:
         """Set and end SLOW. Works on the suspects only."""
         history = self._history
-        level_bar = bar
-        if drift is not None:
-            # A rank whose usual is known is judged by the change in it; at every further window the level test
-            # would only give the noise another chance. What is far over the bar is slow in any case.
-            higher = np.float32(_KNOWN_RANK_BAR) * bar
-            level_bar = higher if self._all_known else np.where(np.isnan(drift), bar, higher)
-        suspects = np.flatnonzero((pooled >= level_bar) | (history.cusum >= limit))
-        named = suspects[_POPCOUNT[history.bits.flat[suspects]] >= self.settings.k]
-        history.slow.flat[named] = True
+        for number, one in sorted(found, key=lambda pair: self._tracks[pair[0]].pools.scales[pair[1].place]):
+            scale = self._tracks[number].pools.scales[one.place]
+            seen = self._tracks[number].pools.seen.flat[one.cells]
+            enough = self._enough(history.bits[number].flat[one.cells], scale, seen)
+            new = enough & ~history.slow.flat[one.cells]
+            cells, bars = one.cells[new], one.bars[new]
+            if not len(cells):
+                continue
+            history.slow.flat[cells] = True
+            history.test.flat[cells] = (number * 2 + one.kind) * 8 + one.place
+            history.bar.flat[cells] = bars
+            history.calm.flat[cells] = 0
+            history.strength.flat[cells] = one.values[new] / bars
+            history.since.flat[cells] = self.windows - began(history.bits[number].flat[cells], max(scale, 8))
+            fresh = cells[history.held.flat[cells] == 0]
+            history.held.flat[cells] = 0
+            for track in self._tracks[: self._statistics]:
+                track.pools.set_apart(scale, fresh)
+        self._release()
+
+    def _release(self) -> None:
+        history = self._history
+        held = np.flatnonzero(history.held)
+        if len(held):
+            history.held.flat[held] -= np.uint8(1)
+            over = held[history.held.flat[held] == 0]
+            for track in self._tracks[: self._statistics]:
+                track.pools.take_back(over)
         slow = np.flatnonzero(history.slow)
         if not len(slow):
             return
-        level = pooled.flat[slow]
-        bars = np.broadcast_to(bar, pooled.shape).flat[slow]
-        still = level >= np.float32(0.5) * bars
-        if drift is not None:
-            change, allowed = drift.flat[slow], np.broadcast_to(allowance, pooled.shape).flat[slow]
-            usual_again = (change <= allowed) & (level < bars)
-            still = (still & ~usual_again) | (change > allowed)
-        # A missing window is neither slow nor healthy: the count does not change.
-        calm = np.where(np.isnan(level), history.calm.flat[slow], np.where(still, 0, history.calm.flat[slow] + 1))
+        tests = history.test.flat[slow]
+        values, near = np.zeros(len(slow), dtype=np.float32), np.zeros(len(slow), dtype=bool)
+        for test in np.unique(tests).tolist():
+            which, place = divmod(test, 8)
+            number, kind = divmod(which, 2)
+            same = tests == test
+            values[same] = self._tracks[number].value_of(kind, place, slow[same])
+            near[same] = history.bits[number].flat[slow[same]] & np.uint32(1) > 0
+        history.strength.flat[slow] = np.maximum(history.strength.flat[slow], values / history.bar.flat[slow])
+        still = (values >= np.float32(0.5) * history.bar.flat[slow]) | near
+        calm = np.where(still, 0, history.calm.flat[slow] + 1)
+        if self._missing is not None:
+            # A missing window is neither slow nor healthy: the count does not change.
+            calm = np.where(self._missing.flat[slow], history.calm.flat[slow], calm)
         history.calm.flat[slow] = np.minimum(calm, 255)
-        well = slow[calm >= self.settings.release_windows]
-        history.release(well)
+        history.release(slow[calm >= self.settings.release_windows], self._scales[-1])
 
-    def _learn(self, x: Float32, bar: Float32, allowance: Float32, limit: Float32, missing: Bools | None) -> None:
-        """Move the usual towards this window, except where it is suspect."""
+    def _unsure(self) -> Cells:
+        """Return which cells have been over the floor for long, though under their bar."""
+        history, track = self._history, self._tracks[0]
+        cells = track.above[~history.slow.flat[track.above]]
+        scale = self._scales[-1]
+        return cells[self._enough(history.bits[0].flat[cells], scale, track.pools.seen.flat[cells])]
+
+    def _find_groups(self, peers: PeerGroups, state: Bytes) -> None:
+        """Look for undeclared groups of ranks, and name none of them as slow for what it has always been."""
+        history, track = self._history, self._tracks[0]
+        if peers.count > 1 or not self._has_level or self.windows + 1 < self.settings.k:
+            self._groups.clear()
+            return
+        by_level = history.slow & ((history.test >> np.uint8(3)) % 2 == LEVEL)
+        self._groups.look(self.windows, history.names, track.newest_level, track.level_spread[:, 0], by_level)
+        for row, splits in self._groups.splits.items():
+            if peers.nodes is None or len(np.unique(peers.nodes[splits[-1]])) > 1:
+                state[row, by_level[row] & splits[0]] = UNSURE
+
+    def _show(self, pooled: Float32) -> None:
+        """Of what is SLOW, show the excess over the peers in the statistic and at the scale that it is slow in."""
         history = self._history
-        sound = np.abs(x) < bar
-        sound &= history.cusum < np.float32(0.5) * limit
-        sound &= ~history.slow
-        step = x - history.usual
-        if np.isfinite(allowance).all():
-            # Of what is known by now, not even the first window of a change may be learnt.
-            usual_step = step < np.float32(_STEP) * allowance
-            sound &= usual_step if self._all_known else usual_step | (history.learnt < self.settings.learning_windows)
-        if missing is not None:
-            step[missing] = 0.0
-        step *= sound
-        history.learnt += sound
-        np.fmin(history.learnt, np.float32(_LONGEST_MEMORY), out=history.learnt)
-        step /= np.fmax(history.learnt, np.float32(1.0))
-        history.usual += step
+        slow = np.flatnonzero(history.slow)
+        for test in np.unique(history.test.flat[slow]).tolist():
+            which, place = divmod(test, 8)
+            cells = slow[history.test.flat[slow] == test]
+            if which // 2 == 0 and place == 0:
+                continue
+            shown = np.expm1(self._tracks[which // 2].pools.average_of(place, cells))
+            pooled.flat[cells] = np.where(np.isnan(pooled.flat[cells]), pooled.flat[cells], shown)
 
-    def _window(
-        self, pooled: Float32, drift: Float32 | None, reference: Float32, spread: Float32, missing: Bools | None
-    ) -> RobustScores:
+    def _window(self, pooled: Float32, peers: PeerGroups, reference: Float32, missing: Bools | None) -> RobustScores:
         history = self._history
         state = history.slow.astype(np.uint8)
         settings = self.settings
         if self.windows + 1 >= settings.k and self.ranks > 2:
             state.flat[np.flatnonzero(pooled <= np.float32(settings.implausible - 1.0))] = IMPLAUSIBLE
+        unsure = self._unsure()
+        state.flat[unsure] = np.where(state.flat[unsure] == OK, UNSURE, state.flat[unsure])
+        self._find_groups(peers, state)
         if missing is not None:
             state[missing] = UNKNOWN
-        since = history.since_level.copy()
-        by_change = np.flatnonzero(history.slow & (history.since_change > since))
-        since.flat[by_change] = history.since_change.flat[by_change]
+        track = self._tracks[0]
+        longest = track.level_bars[-1] if track.level_bars else np.full((1, 1), np.inf, dtype=np.float32)
         return RobustScores(
             names=history.names,
             excess=pooled,
-            drift=drift if drift is not None else np.full((1, 1), np.nan, dtype=np.float32),
+            drift=track.drift if track.drift is not None else np.full((1, 1), np.nan, dtype=np.float32),
             state=state,
-            since=since,
+            since=history.since.copy(),
             reference=reference,
-            spread=spread,
-            noise=history.noise.copy(),
+            spread=peers.spread_out(track.level_spread),
+            noise=peers.spread_out(track.change_spread),
             recent=tuple(self._recent)[-settings.m :],
             k=settings.k,
             number=self.windows,
+            strength=np.where(history.slow, history.strength, np.float32(0.0)),
+            level_bar=np.expm1(longest),
+            in_means=history.slow & (history.test >= _OF_MEANS),
+            groups=self._groups.told(),
         )

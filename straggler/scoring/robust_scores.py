@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import statistics
-
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["IMPLAUSIBLE", "LEAST_NOISE", "OK", "SLOW", "UNKNOWN", "RobustScores"]
+__all__ = ["IMPLAUSIBLE", "LEAST_NOISE", "OK", "SLOW", "UNKNOWN", "UNSURE", "RobustScores"]
 
 Float32 = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
-OK, SLOW, UNKNOWN, IMPLAUSIBLE = 0, 1, 2, 3
+OK, SLOW, UNKNOWN, IMPLAUSIBLE, UNSURE = 0, 1, 2, 3, 4
+
+_STRONG = 1.3
+"""How far over its bar a cell was whose verdict is the surer one."""
 
 LEAST_NOISE = 0.005
 """No timing repeats better than this from window to window, whatever two ranks seem to say."""
@@ -27,7 +28,7 @@ class RobustScores:
         names: Name hash of each row.
         excess: ``x`` averaged over the last windows; 0.1 is 10 % slower than the peers. NaN unknown.
         drift: ``x`` minus the rank's usual; NaN while that is not known.
-        state: OK, SLOW, UNKNOWN or IMPLAUSIBLE.
+        state: OK, SLOW, UNKNOWN, IMPLAUSIBLE, or UNSURE: over the floor for long, but healthy ranks differ by as much.
         since: Number of the window in which a SLOW cell began to be slow.
         reference: Median seconds of each rank's peer group.
         spread: Robust standard deviation of ``excess`` within the group.
@@ -35,6 +36,11 @@ class RobustScores:
         recent: ``x`` of the last windows, oldest first.
         k: Windows over a threshold before it counts.
         number: Counts windows from 0.
+        strength: Of SLOW cells, the largest multiple of its bar that the excess had; else 0.
+        level_bar: Excess over the peers from which on a cell would be SLOW, were its past not known.
+        in_means: SLOW cells whose mean is slow and whose median is not: some of their steps are.
+        groups: Rows whose ranks fall into groups that nobody declared: name, how many groups, and by how much the
+            slowest takes longer than the fastest.
     """
 
     names: npt.NDArray[np.uint64]
@@ -48,6 +54,10 @@ class RobustScores:
     recent: tuple[Float32, ...]
     k: int
     number: int
+    strength: Float32
+    level_bar: Float32
+    in_means: npt.NDArray[np.bool_]
+    groups: tuple[tuple[int, int, float], ...] = ()
 
     def beyond(self, threshold: float) -> npt.NDArray[np.bool_]:
         """Return who scored below ``threshold`` in at least ``k`` of the last windows; UNKNOWN never."""
@@ -58,15 +68,10 @@ class RobustScores:
         return np.asarray((count >= self.k) & (self.state != UNKNOWN) & (self.state != IMPLAUSIBLE))
 
     def confidence(self, row: int, rank: int) -> float:
-        """Return one minus the chance that any of so many healthy cells had looked like this one."""
-        spread = max(float(_at(self.spread, row, rank)), 2 * LEAST_NOISE)
-        sigmas = float(self.excess[row, rank]) / spread
-        drift = float(self.drift[row, rank]) if self.drift.shape == self.excess.shape else float("nan")
-        if np.isfinite(drift):
-            sigmas = max(sigmas, drift / max(float(_at(self.noise, row, rank)), LEAST_NOISE))
-        chance = self.state.size * (1.0 - statistics.NormalDist().cdf(max(sigmas, 0.0)))
-        return 1.0 - min(max(chance, 1e-6), 1.0)
+        """Return the share of such verdicts that were right at least, on simulated jobs of many kinds (0 if not SLOW).
 
-
-def _at(values: Float32, row: int, rank: int) -> float:
-    return float(values[row, rank if values.shape[1] > 1 else 0])
+        Only two classes are told apart, by how far over its bar the cell was. A chance computed from the spread would
+        claim more than that: it holds for one kind of noise each.
+        """
+        strength = float(self.strength[row, rank])
+        return 0.0 if strength <= 0.0 else 0.99 if strength >= _STRONG else 0.95

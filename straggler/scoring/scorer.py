@@ -84,6 +84,8 @@ class Scorer:
         self._relative = settings.has_relative_scores
         self._individual = settings.has_individual_scores
         self._minimum = MinimumScorer()
+        self._node_names: list[str] = []
+        self._nodes: npt.NDArray[np.int64] = np.zeros(ranks, dtype=np.int64)
         self._robust = RobustScorer(ranks, settings.robust)
         self._individual_scorer = IndividualScorer(ranks, settings.robust)
 
@@ -118,22 +120,27 @@ class Scorer:
         )
 
     def _score_robust(self, gathered: GatheredWindows) -> Scores:
-        peers = PeerGroups(gathered.peer_groups)
+        if self._node_names != gathered.nodes:
+            self._node_names = list(gathered.nodes)
+            self._nodes = np.unique(self._node_names, return_inverse=True)[1].astype(np.int64)
+        peers = PeerGroups(gathered.peer_groups, self._nodes)
         sections, arrivals, own = (gathered.blocks[f] for f in (Family.SECTION, Family.ARRIVAL, Family.OWN_WORK))
         work = ~sections.synchronous
         parts = [
-            (sections.names[work], sections.med[work], sections.num[work], sections.total[work]),
-            (arrivals.names ^ np.uint64(ARRIVAL_SALT), arrivals.med, arrivals.num, arrivals.total),
-            (own.names, own.med, own.num, own.total),
+            (sections.names[work], *(of[work] for of in (sections.med, sections.num, sections.total, sections.mean))),
+            (arrivals.names ^ np.uint64(ARRIVAL_SALT), arrivals.med, arrivals.num, arrivals.total, arrivals.mean),
+            (own.names, own.med, own.num, own.total, own.mean),
         ]
         gpu = _gpu_row(gathered, peers)
         if gpu is not None:
-            parts.append(gpu)
+            parts.append((*gpu, gpu[1]))  # a slowness over many kernels, of which there is no other statistic
         names = np.concatenate([p[0] for p in parts])
-        med, num, seconds = (np.concatenate([p[i] for p in parts]) for i in (1, 2, 3))
-        window = self._robust.update(names, med, num_SR=num, groups=peers)
+        med, num, seconds, means = (np.concatenate([p[i] for p in parts]) for i in (1, 2, 3, 4))
+        window = self._robust.update(names, med, num_SR=num, means_SR=means, groups=peers)
         window, seconds, ambiguous = _settle_pairs(window, names, seconds, peers)
-        against_past, job_wide = self._score_against_past(names, med, num, peers) if self._individual else (None, ())
+        against_past, job_wide = (
+            self._score_against_past(names, med, num, peers, window) if self._individual else (None, ())
+        )
         listed = window.names
         is_gpu = listed == np.uint64(GPU_ROW)
         scores = 1.0 / (1.0 + np.maximum(window.excess.astype(np.float64), 0.0))
@@ -167,17 +174,29 @@ class Scorer:
         )
 
     def _score_against_past(
-        self, names: Names, med: Floats, num: Floats, peers: PeerGroups
+        self, names: Names, med: Floats, num: Floats, peers: PeerGroups, window: RobustScores
     ) -> tuple[RobustScores, tuple[int, ...]]:
         against_past = self._individual_scorer.update(names, med, num_SR=num, groups=peers)
         if self.ranks < 3:
+            _settle_past(against_past, window)
             return against_past, ()
         slow = (against_past.state == SLOW).sum(axis=1)
         rows = np.flatnonzero(2 * slow > (against_past.state != UNKNOWN).sum(axis=1))
         for row in rows.tolist():
             self._individual_scorer.reset_row(row)
             against_past.state[row][against_past.state[row] == SLOW] = OK
+        _settle_past(against_past, window)
         return against_past, tuple(int(n) for n in against_past.names[rows])
+
+
+def _settle_past(against_past: RobustScores, against_peers: RobustScores) -> None:
+    """Let one answer stand where a rank has peers.
+
+    What all ranks share, such as longer data, is a change in every rank's own time; against the peers it is none. The
+    scores against the peers judge each rank's change, too, so a rank is SLOW against its past only where it is there.
+    """
+    decided = against_peers.state != UNKNOWN
+    against_past.state[decided & (against_past.state == SLOW) & (against_peers.state != SLOW)] = OK
 
 
 def _by_kernels_or_sections(gathered: GatheredWindows, score: Callable[[RowMatrix], Floats]) -> Floats:

@@ -73,7 +73,7 @@ def test_ours_says_how_sure_it_is() -> None:
     assert np.flatnonzero(named).tolist() == [rank]
     assert np.flatnonzero(ours.stopping).tolist() == [rank]
     assert list(ours.confidence) == [rank]
-    assert 0.99 < ours.confidence[rank] <= 1.0
+    assert ours.confidence[rank] == 0.99
 
 
 @pytest.mark.parametrize("rule", [Minimum, ZScore, Mad, lambda: Pooled(by_spread=True), Cusum])

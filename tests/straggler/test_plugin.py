@@ -242,7 +242,7 @@ def test_an_invalid_combination_is_refused_when_it_is_made(setting, said):
 
 
 def test_settings_go_through():
-    made = plugin(1.5, stop_if_detected=True, settings=RobustSettings(ratio_floor=0.9, change_limit=50.0))
+    made = plugin(1.5, stop_if_detected=True, settings=RobustSettings(ratio_floor=0.9, change_floor=50.0))
     train(made, 5)
 
 

@@ -161,6 +161,27 @@ def test_a_section_that_explains_the_iteration_is_named_instead_of_it():
     assert report.verdict(3).section == "own work of each iteration"
 
 
+def test_what_a_rank_gains_elsewhere_is_no_loss():
+    played = Played(4)
+    for _ in range(4):
+        report = played.report(
+            sections={"log": [1, 1, 1, 3], "compute": [4, 4, 4, 2.1]}, own={ITERATION: [5, 5, 5, 5.02]}
+        )
+    assert report.stragglers() == []
+    assert report.lost_share(3) == 0.0
+
+
+def test_a_short_gap_before_a_collective_is_no_reason_where_iterations_are_known():
+    played = Played(4)
+    given = {"arrivals": {"sync": [0.1, 0.1, 0.1, 0.3]}, "sections": {"sync": [1.0] * 4}, "synchronous": {"sync"}}
+    for _ in range(4):
+        report = played.report(**given, own={ITERATION: [5, 5, 5, 5.1]})
+    assert report.stragglers() == []
+    for _ in range(4):
+        report = played.report(**given, own={ITERATION: [5, 5, 5, 10]})
+    assert [verdict.section for verdict in report.stragglers()] == ["own work of each iteration"]
+
+
 def test_of_two_ranks_the_one_that_waits_by_its_own_work_is_not_blamed_for_a_wait_that_was_not_recognised():
     played = Played(2)
     for _ in range(3):
@@ -192,12 +213,14 @@ def test_a_missing_rank_is_unknown_with_the_coverage_and_the_others_are_judged()
     assert "coverage 75.0 %" in report.table()
 
 
-def test_one_rank_only_is_unknown_against_peers_and_known_against_itself():
+def test_one_rank_only_is_judged_by_its_own_past():
     job = Played(1)
-    job.reports(12, {"fwd": [1.0]})
+    healthy = job.reports(12, {"fwd": [1.0]})
+    assert healthy.verdict(0).state is State.UNKNOWN
+    assert "one rank only" in healthy.verdict(0).because
     report = job.reports(3, {"fwd": [1.5]})
-    assert report.verdict(0).state is State.UNKNOWN
-    assert "one rank only" in report.verdict(0).because
+    assert report.verdict(0).state is State.SLOW
+    assert [found.rank for found in report.stragglers()] == [0]
     assert report.section_relative_perf_scores == {}
     assert report.section_individual_perf_scores["fwd"][0] == pytest.approx(1 / 1.5, rel=0.01)
     assert ranks_of(report.identify_stragglers()["straggler_sections_individual"]["fwd"]) == {0}
@@ -221,6 +244,18 @@ def test_the_whole_job_slowing_down_is_the_jobs_matter():
     tables = [job.report({"fwd": [1.5, 1.5, 1.5, 1.5]}).table() for _ in range(4)]
     assert any("most ranks became slower together in 'fwd'" in table for table in tables)
     assert not any("SLOW" in table for table in tables)
+
+
+def test_what_all_ranks_share_is_no_change_of_one():
+    """Steps as long as their data: each rank's own time changes, and the verdict and the lists of names agree."""
+    job = Played(8)
+    job.reports(12, {"fwd": [1.0] * 8})
+    for number in range(12):
+        shared = 1.12 if number % 8 else 1.0
+        report = job.report({"fwd": [shared * (1.0 + 0.02 * (rank < 3)) for rank in range(8)]})
+        assert report.stragglers() == []
+        found = report.identify_stragglers()
+        assert found["straggler_sections_relative"] == found["straggler_sections_individual"] == {}
 
 
 def test_an_immaterial_section_does_not_make_a_rank_slow():
@@ -283,7 +318,7 @@ def test_an_explicit_threshold_replaces_the_floor_even_at_the_defaults_value():
 
 
 def test_settings_reach_the_scorer():
-    loose = Played(4, settings=RobustSettings(ratio_floor=0.5, change_limit=9.0))
+    loose = Played(4, settings=RobustSettings(ratio_floor=0.5, change_floor=9.0))
     assert loose.reports(5, {"fwd": [1, 1, 1, 1.3]}).stragglers() == []
 
 

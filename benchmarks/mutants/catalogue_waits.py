@@ -114,7 +114,7 @@ MUTANTS_OF_WAITS = (
     Mutant(
         "the own work of iterations is not scored",
         _SCORER,
-        "            (own.names, own.med, own.num, own.total),\n",
+        "            (own.names, own.med, own.num, own.total, own.mean),\n",
         "",
         _REPORTS,
     ),

@@ -83,6 +83,9 @@ def _failed_ns(member: Member) -> int | None:
     failed = [rank for rank in member.reports.values() if rank.is_culprit or rank.exit_code not in (None, 0)]
     known = [rank.error.at_ns for rank in failed if rank.error is not None and not rank.error.is_consequence]
     known += [rank.evidence.ended_ns for rank in failed if rank.evidence is not None]
+    # Its connections close before its process is seen to have ended: by the time of such an exception it had failed.
+    errors = [rank.error for rank in member.reports.values() if rank.error is not None]
+    known += [error.at_ns for error in errors if error.is_consequence]
     if member.own.kind != "failure" or not any(rank.is_culprit for rank in failed) or member.seen_ns is None:
         return None
     return min([member.seen_ns, *(at_ns for at_ns in known if at_ns >= member.own.started_ns)])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from launcher.processes.evidence import Evidence, evidence_to_json
 from launcher.reports.as_json import as_json
 from launcher.reports.build import make_report
 from launcher.reports.formats import duration, signed_share
@@ -78,6 +79,15 @@ def with_an_error(incident: Path, rank: int, at_ns: int, *, is_consequence: bool
     incident.write_text(json.dumps(known))
 
 
+def with_an_end(incident: Path, rank: int, at_ns: int) -> None:
+    """Let a rank have been killed, and its process be seen to have ended, after the failure was seen or before."""
+    known = json.loads(incident.read_text())
+    report = next(each for each in known["ranks"] if each["rank"] == rank)
+    evidence = Evidence(local_rank=rank, exit_code=-9, ended_ns=known["seen_ns"] + at_ns, open_sections=("step",))
+    report |= {"error": None, "exit_code": -9, "evidence": evidence_to_json(evidence)}
+    incident.write_text(json.dumps(known))
+
+
 def limit(run: InventedRun, kind: str) -> Limit:
     return next(row for row in make_report([str(folder) for folder in run.folders]).limits if row.kind == kind)
 
@@ -126,6 +136,24 @@ def test_the_wait_for_a_rank_that_takes_long_to_end_is_no_duration(tmp_path: Pat
     with_an_error(incident, 1, -27_900_000_000, is_consequence=False)
     with_an_error(incident, 0, -50_000_000, is_consequence=True)
     with_a_long_step(run.folders[0], 0, -50_000_000, 27_950_000_000)
+
+    found = limit(run, "section step")
+    assert found == before
+    assert (found.longest, found.close_calls, found.is_about) == (2.0, 0, False)
+    assert not recommended_limits(run, "section step")
+
+
+@pytest.mark.parametrize("lines", [3, 1000], ids=["few lines", "many lines"])
+def test_the_wait_for_a_rank_whose_connections_close_before_it_is_seen_to_end_is_no_duration(
+    tmp_path: Path, lines: int
+) -> None:
+    """It was killed: its sockets are closed first, and the launcher sees some milliseconds later that it has ended."""
+    run = invent_run(tmp_path, failures=[Failure(12, 1, "failure", 28.0)], steps=20, nodes=1, lines=lines)
+    incident = run.folders[0] / "incidents" / "0001" / "incident.json"
+    with_an_end(incident, 1, -100_000)
+    before = limit(run, "section step")
+    with_an_error(incident, 0, -12_000_000, is_consequence=True)
+    with_a_long_step(run.folders[0], 0, -10_000_000, 27_990_000_000)
 
     found = limit(run, "section step")
     assert found == before

@@ -17,4 +17,25 @@ MUTANTS_OF_WAITS_IN_LEDGERS = (
         "",
         _LIMITS,
     ),
+    Mutant(
+        "a wait in a save for a rank that has failed counts as work",
+        "launcher/reports/last_signs.py",
+        "error.section in (None, _SETUP):",
+        "error.section in (None, _SETUP, CHECKPOINTING):",
+        _WAITING,
+    ),
+    Mutant(
+        "a wait in a save beside the steps is told from its begin",
+        "launcher/reports/last_signs.py",
+        "        if error.section == CHECKPOINTING and life.beside_ns:\n",
+        "        if False:\n",
+        _WAITING,
+    ),
+    Mutant(
+        "a save in which a rank has waited for one that had failed is checkpointing",
+        "launcher/reports/rank_lives.py",
+        "            all_ns -= wait.until_ns - wait.since_ns\n",
+        "            pass\n",
+        _WAITING,
+    ),
 )

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from launcher.incidents.incident import Incident
 from launcher.incidents.rank_report import RankReport
 from launcher.reports.node_generations import NodeGeneration
-from launcher.reports.rank_lives import RankLife
+from launcher.reports.rank_lives import RankLife, Wait
 from resilience_core.protocol.figures import CHECKPOINTING
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["had_ended_well", "last_sign_ns", "waits"]
 
-_OTHER_ROWS = ("setup", CHECKPOINTING)
-"""Sections whose time belongs to rows of their own, however they end."""
+_SETUP = "setup"
+"""Its time belongs to a row of its own, however it ends."""
 
 
 def had_ended_well(rank: RankReport, seen_ns: int | None) -> bool:
@@ -31,13 +31,15 @@ def last_sign_ns(
     cut_ns: int | None,
     incident: Incident | None,
     until_ns: int,
-    waited: Mapping[int, int],
+    waited: Mapping[int, Wait],
 ) -> int | None:
     """Return the last sign of progress of a node's ranks: by what was seen of each rank then, or by its figures.
 
     Where figures are missing, ranks may have gone on after the last of them, and after their first signs of life.
     """
-    own_signs = (waited.get(number, life.last_sign_ns(until_ns)) for number, life in ranks.items())
+    own_signs = (
+        waited[number].since_ns if number in waited else life.last_sign_ns(until_ns) for number, life in ranks.items()
+    )
     signs = [sign for sign in own_signs if sign is not None]
     if incident is not None:
         others = [rank for rank in incident.ranks if rank.rank not in waited]
@@ -51,25 +53,22 @@ def last_sign_ns(
     return max(signs, default=None)
 
 
-def waits(ranks: Mapping[int, RankLife], incident: Incident | None, until_ns: int) -> dict[int, int]:
-    """Return since when ranks waited for a peer that had failed, where their exceptions say that they did.
+def waits(ranks: Mapping[int, RankLife], incident: Incident | None, until_ns: int) -> dict[int, Wait]:
+    """Return in what ranks waited for a peer that had failed, where their exceptions say that they did.
 
     To leave a section by such an exception is no progress: the rank has waited in it. When it was opened is known where
     it took longer than any before, or a line of figures was written meanwhile.
     """
-    found: dict[int, int] = {}
+    found: dict[int, Wait] = {}
     for report in incident.ranks if incident is not None else ():
         life, error = ranks.get(report.rank), report.error
-        if (
-            life is None
-            or error is None
-            or not error.is_consequence
-            or error.section is None
-            or error.section in _OTHER_ROWS
-        ):
+        if life is None or error is None or not error.is_consequence or error.section in (None, _SETUP):
+            continue
+        # Where steps go on beside a save, others may have been closed since it was opened.
+        if error.section == CHECKPOINTING and life.beside_ns:
             continue
         sign_ns = life.last_sign_ns(until_ns)
         opened_ns = life.last_opened_ns(error.section, sign_ns) if sign_ns is not None else None
         if sign_ns is not None and opened_ns is not None and opened_ns <= error.at_ns <= sign_ns:
-            found[report.rank] = opened_ns
+            found[report.rank] = Wait(error.section, opened_ns, sign_ns)
     return found

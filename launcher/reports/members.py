@@ -10,7 +10,7 @@ from launcher.reports.evidence import Evidence, ends_a_step
 from launcher.reports.last_signs import had_ended_well, last_sign_ns, waits
 from launcher.reports.launches import Launch
 from launcher.reports.node_generations import NodeGeneration
-from launcher.reports.rank_lives import RankLife
+from launcher.reports.rank_lives import RankLife, Wait
 from launcher.reports.runs import end_ns
 
 __all__ = ["Member", "member_of", "with_seen"]
@@ -26,8 +26,8 @@ class Member(NamedTuple):
     """By rank; empty where no figures were written."""
     last_sign_ns: int | None
     """The last sign of progress of its ranks; None where none is known."""
-    waited: Mapping[int, int]
-    """Ranks that waited for one that had failed, and since when, where that is known."""
+    waited: Mapping[int, Wait]
+    """Ranks that waited for one that had failed, where it is known since when."""
     seen_ns: int | None
     """When the failure was known here; None without one."""
     is_seen_about: bool

@@ -17,7 +17,7 @@ from launcher.reports.damage import note_left_out
 from launcher.reports.launches import Launch
 from resilience_core.protocol.figures import CHECKPOINTING, Save, SectionFigures
 
-__all__ = ["RankLife", "Sample", "read_lives"]
+__all__ = ["RankLife", "Sample", "Wait", "read_lives"]
 
 
 class Sample(NamedTuple):
@@ -33,6 +33,16 @@ class Sample(NamedTuple):
     """How long saves had held up its steps so far; of those that were over."""
     last_sign_ns: int | None = None
     """Of the last line of a generation: nothing of what it tells was closed later than then."""
+
+
+class Wait(NamedTuple):
+    """A section that a rank has left because a peer had failed."""
+
+    section: str
+    since_ns: int
+    """When it was opened."""
+    until_ns: int
+    """When it was left, which was the rank's last sign."""
 
 
 class RankLife:
@@ -163,12 +173,12 @@ class RankLife:
         since_ns, before = self.open_since.get(section, (0, -1))
         return since_ns if section in self.sections and before + 1 == self.sections[section].closed else None
 
-    def checkpointing_ns(self, until_ns: int, waited_ns: int | None = None) -> tuple[int, int]:
+    def checkpointing_ns(self, until_ns: int, wait: Wait | None = None) -> tuple[int, int]:
         """Return how long saves had held up the steps in all until then: at least, and at most.
 
         It is known when a save is noted and when a line is written. All saves of which the last line of a generation
         tells were over by the last sign of progress, since to close a section is such a sign; or, where the rank waited
-        for one that had failed from ``waited_ns`` on, by then.
+        for one that had failed, when that began. A save in which it waited is none.
         """
         known = [(save.t_ns, save.checkpointing_ns) for save in self.saves.values()]
         known += [(sample.t_ns, sample.saving_ns) for sample in self.samples]
@@ -177,10 +187,14 @@ class RankLife:
         # What is open while it goes on was opened after the saves before it were over.
         is_in_another = self.open and not self.is_over and CHECKPOINTING not in self.open
         over_ns = max(self.open.values()) if is_in_another else self.last_ns
-        if until_ns >= min(over_ns, waited_ns if waited_ns is not None else over_ns):
+        if until_ns >= min(over_ns, wait.since_ns if wait is not None else over_ns):
             least_ns = max(least_ns, self.saving_ns)
         most_ns = min((spent_ns for t_ns, spent_ns in known if t_ns >= until_ns), default=self.saving_ns)
-        return least_ns, max(least_ns, most_ns)
+        all_ns = self.saving_ns
+        if wait is not None and wait.section == CHECKPOINTING:
+            all_ns -= wait.until_ns - wait.since_ns
+        least_ns = min(least_ns, all_ns)
+        return least_ns, max(least_ns, min(most_ns, all_ns))
 
     def reached_ns(self, iteration: int) -> int | None:
         """Return about when it had done an iteration, between the samples around that; None where it is not known."""

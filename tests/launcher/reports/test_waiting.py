@@ -18,10 +18,12 @@ from tests.launcher.reports.invented_runs import Failure, InventedRun, invent_ru
 VICTIM = 0
 
 
-def let_go(run: InventedRun, *, victim: int = VICTIM, is_consequence: bool = True) -> None:
-    """Let the step of the victim, which is open when its peer has failed, end by an exception just before that is seen.
+def let_go(
+    run: InventedRun, *, victim: int = VICTIM, is_consequence: bool = True, section: str = "step", beside_ns: int = 0
+) -> None:
+    """Let the section of the victim that is open when its peer has failed end by an exception just before that is seen.
 
-    The peer was killed at the begin of the step.
+    The peer was killed at the begin of the section.
     """
     life = run.lives[0]
     assert life.open is not None
@@ -35,15 +37,16 @@ def let_go(run: InventedRun, *, victim: int = VICTIM, is_consequence: bool = Tru
         for line in lines:
             known = line["ranks"].get(str(victim))
             if known is not None and line["generation"] == 0 and line["is_last"]:
-                step = known["sections"]["step"]
-                step |= {"closed": step["closed"] + 1, "took_ns": step["took_ns"] + took_ns}
-                step["longest_ns"] = max(step["longest_ns"], took_ns)
-                known |= {"open": {}, "done": life.open[2], "last_sign_ns": closed_ns}
+                left = known["sections"][section]
+                left |= {"closed": left["closed"] + 1, "took_ns": left["took_ns"] + took_ns}
+                left["longest_ns"] = max(left["longest_ns"], took_ns)
+                done = life.open[2] if section == "step" else life.open[2] - 1
+                known |= {"open": {}, "done": done, "last_sign_ns": closed_ns, "beside_ns": beside_ns}
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     error = ErrorRecord(
-        *("RuntimeError", "Connection closed by peer", "", "step", life.open[2], closed_ns - 1_000_000, closed_ns),
+        *("RuntimeError", "Connection closed by peer", "", section, life.open[2], closed_ns - 1_000_000, closed_ns),
         is_consequence=is_consequence,
-        is_step_done=False,
+        is_step_done=section != "step",
     )
     evidence = Evidence(local_rank=0, iteration=life.open[2], has_left=True, last_sign_ns=closed_ns)
     for path in (*folder.glob("incidents/*/incident.json"), *folder.glob("elsewhere/*/incident.json")):
@@ -52,6 +55,26 @@ def let_go(run: InventedRun, *, victim: int = VICTIM, is_consequence: bool = Tru
             if rank["rank"] == victim and document["generation"] == 0:
                 rank |= {"error": error._asdict(), "evidence": evidence_to_json(evidence), "open_seconds": 0.01}
         path.write_text(json.dumps(document))
+
+
+def in_a_save(run: InventedRun) -> None:
+    """Let the peer fail in a save in place of the step that it has opened: that of the steps before this one."""
+    life = run.lives[0]
+    assert life.open is not None
+    for folder in run.folders:
+        for path in folder.glob("figures*.jsonl"):
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            for known in (each for line in lines if line["generation"] == 0 for each in line["ranks"].values()):
+                if known["iteration"] == life.open[2]:
+                    known |= {"open": {"checkpointing": known["open"]["step"]}, "iteration": life.open[2] - 1}
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        for path in (*folder.glob("incidents/0001/incident.json"), *folder.glob("elsewhere/0000-*/incident.json")):
+            document = json.loads(path.read_text())
+            for rank in document["ranks"]:
+                rank |= {"section": "checkpointing", "iteration": life.open[2] - 1}
+                if rank.get("error"):
+                    rank["error"] |= {"section": "checkpointing", "iteration": life.open[2] - 1}
+            path.write_text(json.dumps(document))
 
 
 def without_lines_of_the_wait(run: InventedRun) -> None:
@@ -109,6 +132,48 @@ def test_to_wait_for_a_peer_that_has_failed_is_detection_and_no_work(
     if nodes > 1:  # which rank has let it go is not known: it is no step that ended by itself
         (step,) = (limit for limit in report.limits if limit.kind == "section step")
         assert step.longest == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("has_line", "waited"), [(True, 1.5), (False, 9.0)], ids=["a line meanwhile", "longer than any before"]
+)
+@pytest.mark.parametrize("has_saves", [True, False])
+def test_to_wait_in_a_save_for_a_peer_that_has_failed_is_neither_work_nor_checkpointing(
+    tmp_path: Path, has_line: bool, waited: float, has_saves: bool
+) -> None:
+    failures = [Failure(17, 1, "failure", waited)]
+    run = invent_run(tmp_path, failures=failures, steps=40, lines=200, has_saves=has_saves)
+    if not has_line:
+        without_lines_of_the_wait(run)
+    in_a_save(run)
+    let_go(run, section="checkpointing")
+    report = make_report([str(run.folders[0])])
+    for key in ("productive", "checkpointing", "lost_work", "detection", "stop", "idle"):
+        # Where no save is noted, a second of saving lies before or after what was kept.
+        assert seconds(report)[key] == pytest.approx(run.truth.seconds[key], abs=0.06 if has_saves else 1.0), key
+    assert about(report) <= ({"productive", "checkpointing", "lost_work"} if not has_saves else set())
+    (save,) = (limit for limit in report.limits if limit.kind == "section checkpointing")
+    assert (save.longest, save.is_about) == (1.0, False)
+
+
+def test_in_which_save_beside_the_steps_a_rank_has_waited_is_not_told(tmp_path: Path) -> None:
+    """Steps may have been done since it was opened."""
+    run = invent_run(tmp_path, failures=[Failure(17, 1, "failure", 9.0)], steps=40, lines=200)
+    in_a_save(run)
+    let_go(run, section="checkpointing", beside_ns=1)
+    report = make_report([str(run.folders[0])])
+    assert seconds(report)["lost_work"] == pytest.approx(run.truth.seconds["lost_work"] + 9.0, abs=0.06)
+
+
+def test_a_save_in_which_a_rank_has_waited_is_no_checkpointing_where_what_was_lost_is_not_known(tmp_path: Path) -> None:
+    """Iterations begin anew, so all until the wait is taken for kept."""
+    run = invent_run(tmp_path, failures=[Failure(17, 1, "failure", 9.0)], steps=40, lines=200)
+    in_a_save(run)
+    let_go(run, section="checkpointing")
+    events = run.folders[0] / "events.jsonl"
+    events.write_text(events.read_text().replace('"went_back": false', '"went_back": true'))
+    report = make_report([str(run.folders[0])])
+    assert seconds(report)["checkpointing"] == pytest.approx(run.truth.seconds["checkpointing"])
 
 
 @pytest.mark.parametrize("is_told", [True, False])

@@ -38,4 +38,11 @@ MUTANTS_OF_WAITS_IN_LEDGERS = (
         "            pass\n",
         _WAITING,
     ),
+    Mutant(
+        "the length of a run is exact though last lines of one of its nodes are missing",
+        "launcher/reports/completeness.py",
+        "    is_mean_about = is_doubtful(story) and",
+        "    is_mean_about = bool(story.runs_about) and",
+        ("tests/launcher/reports/test_lost_nodes.py",),
+    ),
 )

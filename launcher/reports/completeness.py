@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from launcher.reports.doubts import is_doubtful
 from launcher.reports.model import Run
 from launcher.reports.story import Story
 
@@ -65,9 +66,10 @@ def may_have_started(story: Story, number: int) -> list[int]:
 def is_wall_about(story: Story, runs: Sequence[Run]) -> bool:
     """Return whether it is not known when a job began, or when it ended.
 
-    Of several nodes the wall time is the mean of their ranks, of which some may be missing.
+    Of several nodes the wall time is the mean of their ranks, of which some, or their last lines, may be missing.
     """
-    is_mean_about = bool(story.runs_about) and len(set(story.node_of.values())) > 1
+    # A launcher that has not said that it ended may have run until later than its last line.
+    is_mean_about = is_doubtful(story) and len(set(story.node_of.values())) > 1
     is_mean_about |= any(generation.is_partial for generation in story.generations)
     return bool(story.lacks) or is_mean_about or runs[0].is_begin_about or runs[-1].is_length_about
 

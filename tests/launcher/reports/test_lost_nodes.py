@@ -287,3 +287,28 @@ def test_without_the_folder_of_a_node_the_head_and_the_length_are_about_right_on
     assert report.runs[0].is_about
     assert report.ledger.is_wall_about
     assert "on ~2 nodes" in "\n".join(text_of(report))
+
+
+@pytest.mark.parametrize("seconds", [0.35, 0.0], ids=["its last lines", "its last line alone"])
+def test_where_the_last_lines_of_one_node_are_missing_the_length_is_about_right_only(
+    tmp_path: Path, seconds: float
+) -> None:
+    """Its ranks may have gone on until the end: a gap so short is no absence, and the mean of the ranks too short."""
+    run = invent_run(tmp_path, ranks=2, nodes=2, failures=0, steps=10, own_folders=True)
+    whole = reported(run)
+    assert not whole.ledger.is_wall_about
+    files = [run.folders[1] / f"{name}.jsonl" for name in ("events", "figures")]
+    lines = {path: [json.loads(line) for line in path.read_text().splitlines()] for path in files}
+    last_ns = max(line["t_ns"] for each in lines.values() for line in each)
+    for path, each in lines.items():
+        left = [line for line in each if line["t_ns"] < last_ns - seconds * 1e9]
+        path.write_text("".join(json.dumps(line) + "\n" for line in left))
+
+    report = reported(run)
+    assert report.ledger.wall_seconds < whole.ledger.wall_seconds
+    assert report.ledger.wall_seconds == pytest.approx(whole.ledger.wall_seconds, abs=0.5)
+    assert all(entry.is_about for entry in report.ledger.entries)
+    assert report.ledger.is_wall_about
+    assert report.is_length_about
+    text = " ".join("\n".join(text_of(report)).split())
+    assert f"together ~{report.ledger.wall_seconds:.1f} s" in text

@@ -45,4 +45,11 @@ MUTANTS_OF_WAITS_IN_LEDGERS = (
         "    is_mean_about = bool(story.runs_about) and",
         ("tests/launcher/reports/test_lost_nodes.py",),
     ),
+    Mutant(
+        "lost work is exact though some of it was interpolated to nothing",
+        "launcher/reports/ledger.py",
+        '                is_unsure |= key == "lost_work" and found[index].kept is Kept.ITERATION\n',
+        "",
+        ("tests/launcher/reports/test_ledger.py",),
+    ),
 )

@@ -83,7 +83,10 @@ def _of_launch(story: Story, number: int, found: Sequence[Loss], *, has_steps: b
             cuts += _after(member, life, until_ns, is_running=launch.is_running, is_last_known=is_last_known)
             for due_to, key, ns, is_about in cuts:
                 # Where lines or the incident are missing or to come, what is nothing here may be something.
-                if ns > 0 or (is_about and (member.is_open_ended or member.lacks_incident or found[index].is_about)):
+                is_unsure = member.is_open_ended or member.lacks_incident or found[index].is_about
+                # When the state was reached that was kept is interpolated: maybe before the last sign after all.
+                is_unsure |= key == "lost_work" and found[index].kept is Kept.ITERATION
+                if ns > 0 or (is_about and is_unsure):
                     yield Entry(place, rank, index if due_to is None else due_to, key, ns, is_about)
         before = index, member
 

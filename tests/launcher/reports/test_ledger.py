@@ -184,6 +184,24 @@ def write_lines(path: Path, lines: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+def test_a_loss_that_is_interpolated_to_nothing_marks_the_row_of_the_others(tmp_path: Path) -> None:
+    """A rank was killed as its save was complete, which no line tells: what was lost is of the generation before."""
+    run = invent_run(tmp_path, failures=[Failure(17, 1), Failure(20, 1)], steps=30, lines=200)
+    exact = next(entry for entry in reported(run).ledger.entries if entry.category.key == "lost_work")
+    figures, kept = run.folders[0] / "figures.jsonl", []
+    for line in lines_of(figures):
+        for rank in line["ranks"].values() if line["generation"] == 1 else ():
+            rank["saves"] = [save for save in rank.get("saves", ()) if save["iteration"] != 20]
+        if line["generation"] != 1 or line["is_last"] or line["ranks"]["0"]["done"] != 19:
+            kept.append(line)
+    write_lines(figures, kept)
+    report = reported(run)
+    lost = next(entry for entry in report.ledger.entries if entry.category.key == "lost_work")
+    assert lost.seconds == pytest.approx(exact.seconds, abs=0.1)
+    assert (exact.is_about, lost.is_about) == (False, True)
+    assert ["their lost work is about right only" in note for note in report.notes].count(True) == 1
+
+
 def test_a_launcher_that_was_killed_ends_with_its_last_line(tmp_path: Path) -> None:
     run = invent_run(tmp_path)
     events = run.folders[0] / "events.jsonl"

@@ -52,4 +52,25 @@ MUTANTS_OF_WAITS_IN_LEDGERS = (
         "",
         ("tests/launcher/reports/test_ledger.py",),
     ),
+    Mutant(
+        "the bar of a ledger shows an estimate as exact",
+        "launcher/reports/page_tables.py",
+        '        about = "~" if entry.is_about else ""\n        text = ',
+        '        about = ""\n        text = ',
+        ("tests/launcher/reports/test_page.py",),
+    ),
+    Mutant(
+        "what is typical is the middle between two powers of two",
+        "launcher/reports/spread.py",
+        "for mean_ns in (least_ns / number, most_ns / number)]",
+        "for mean_ns in (low_ns, high_ns)]",
+        ("tests/launcher/reports/test_spread.py",),
+    ),
+    Mutant(
+        "what is typical is shown as exact",
+        "launcher/reports/limits.py",
+        "        is_typical_about=typical_ns is not None,\n",
+        "",
+        ("tests/launcher/reports/test_spread.py",),
+    ),
 )

@@ -13,6 +13,7 @@ from launcher.reports.launches import Launch
 from launcher.reports.let_go import ended_by_themselves
 from launcher.reports.model import Limit
 from launcher.reports.rank_lives import RankLife
+from launcher.reports.spread import Spread
 from launcher.reports.story import Story
 from resilience_core.protocol.limit_kinds import (
     CONFIGURED,
@@ -43,7 +44,7 @@ class _Seen(NamedTuple):
 def limits(story: Story) -> tuple[Limit, ...]:
     """Return each limit with what was observed, those with the least room first."""
     seen: dict[str, _Seen] = collections.defaultdict(_Seen)
-    buckets: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
+    spreads: dict[str, Spread] = collections.defaultdict(Spread)
     in_force: dict[str, dict[int, LimitInForce]] = collections.defaultdict(dict)
     told_of = set[str]()
     for _, member in story.members:
@@ -60,7 +61,7 @@ def limits(story: Story) -> tuple[Limit, ...]:
             for name, (section, most_ns) in ended_by_themselves(member, life, limits_ns).items():
                 kind = section_kind(name)
                 seen[kind] = _with(seen[kind], rank, section.longest_ns, section.closed, section.close_calls, most_ns)
-                buckets[kind].update(section.durations)
+                spreads[kind].add(section)
             for kind, longest_ns in ((OUT_OF_SECTION, life.longest_gap_ns), (HEARTBEAT, life.longest_heartbeat_gap_ns)):
                 if longest_ns > 0:  # of these, only the longest of each rank is written down
                     seen[kind] = _with(seen[kind], rank, longest_ns, 1, 0, longest_ns)
@@ -68,7 +69,7 @@ def limits(story: Story) -> tuple[Limit, ...]:
     kinds = {kind for kind in (*seen, *in_force) if seen[kind].samples or section_name(kind)} | set(missed)
     is_about = is_doubtful(story) or bool(_without_incident(story))
     rows = [
-        _row(kind, seen[kind], in_force[kind], buckets[kind], missed[kind], is_told=kind in told_of)._replace(
+        _row(kind, seen[kind], in_force[kind], spreads[kind], missed[kind], is_told=kind in told_of)._replace(
             is_about=is_about or _may_be_longer(seen[kind], in_force[kind].values())
         )
         for kind in sorted(kinds)
@@ -131,13 +132,14 @@ def _row(
     kind: str,
     seen: _Seen,
     in_force: Mapping[int, LimitInForce],
-    buckets: Mapping[int, int],
+    spread: Spread,
     missed: int,
     *,
     is_told: bool,
 ) -> Limit:
     least = min((limit.seconds for limit in in_force.values()), default=None)
     longest = seen.longest_ns / NS_PER_SECOND if seen.samples else None
+    typical_ns = spread.typical_ns(seen.longest_ns)
     return Limit(
         kind=kind,
         seconds=least,
@@ -145,27 +147,12 @@ def _row(
         source=next((limit.source for limit in in_force.values() if limit.seconds == least), None),
         longest=longest,
         longest_rank=seen.rank if seen.samples else None,
-        typical=_typical(buckets, longest),
+        typical=typical_ns / NS_PER_SECOND if typical_ns is not None else None,
         room=(least - longest) / least if least and longest is not None else None,
         close_calls=seen.close_calls,
         near_misses=missed,
         samples=seen.samples,
         option=option_for(kind),
         is_known=is_told or bool(in_force) or section_name(kind) is None,
+        is_typical_about=typical_ns is not None,
     )
-
-
-def _typical(buckets: Mapping[int, int], longest: float | None) -> float | None:
-    """Return the median as far as buckets tell it, which is never above the longest."""
-    median = _median(buckets)
-    return median if median is None or longest is None else min(median, longest)
-
-
-def _median(buckets: Mapping[int, int]) -> float | None:
-    """Return the middle of the bucket that holds the median, in seconds; None without any."""
-    half = sum(buckets.values()) / 2
-    for bits in sorted(buckets):
-        half -= buckets[bits]
-        if half <= 0:
-            return 0.75 * float(1 << bits) / NS_PER_SECOND  # half of 2**(bits - 1) and 2**bits
-    return None

@@ -67,7 +67,8 @@ class Limit(NamedTuple):
     """The longest that was observed and ended by itself; None where none has."""
     longest_rank: int | None
     typical: float | None
-    """The median of what was observed, to a factor of two (middle of its bucket); None where it is not known."""
+    """The median of what was observed, as far as their sum and the powers of two between which each lies tell it; None
+    where it is not known."""
     room: float | None
     """(limit - longest) / limit, from minus infinity to 1; None where either is unknown. Below 0.2 it is close."""
     close_calls: int
@@ -84,6 +85,8 @@ class Limit(NamedTuple):
     tells of its limit some lines later."""
     is_about: bool = False
     """Figures are missing: there may have been longer durations, and more, than were observed."""
+    is_typical_about: bool = False
+    """There is a median, which is an estimate: single durations are not written down."""
 
     @property
     def are_maxima(self) -> bool:

@@ -100,17 +100,20 @@ def ledger(report: Report) -> Markup:
 def _bar(known: Ledger) -> Markup:
     x = 0.0
     parts: list[Part] = []
+    said: list[str] = []
     for entry in known.entries:
         wide = max(entry.share, 0.0) * 100
-        text = f"{entry.category.name} {share(entry.share)}"
-        title = element("title", f"{text}, {seconds(entry.seconds)} per rank")
+        about = "~" if entry.is_about else ""
+        text = f"{entry.category.name} {about}{share(entry.share)}"
+        title = element("title", f"{text}, {about}{seconds(entry.seconds)} per rank")
         parts.append(element("rect", title, x=f"{x:.3f}%", width=f"{wide:.3f}%", height="100%", class_=_colour(entry)))
         if entry.share >= _LABELLED_IN_A_WIDE_WINDOW:
             css = "on-fill" if entry.share >= _LABELLED_EVERYWHERE else "on-fill wide-only"
             parts.append(element("text", text, x=f"{x + wide / 2:.3f}%", y=21, text_anchor="middle", class_=css))
         x += wide
-    said = ", ".join(f"{entry.category.name} {share(entry.share)}" for entry in known.entries)
-    return element("svg", parts, class_="bar", width="100%", height=32, role="img", aria_label=said)
+        said.append(text)
+    label = ", ".join(said)
+    return element("svg", parts, class_="bar", width="100%", height=32, role="img", aria_label=label)
 
 
 def _entry(entry: LedgerEntry) -> Markup:
@@ -164,6 +167,7 @@ def _limit(limit: Limit) -> Markup:
     ]
     longest = about + duration(limit.longest) if limit.longest is not None else "none has ended by itself yet"
     by = f" (rank {limit.longest_rank})" if limit.longest_rank is not None else ""
+    typical = f"{'~' if limit.is_typical_about else ''}{duration(limit.typical)}"
     room = f"{about}{signed_share(limit.room)} room" if limit.room is not None else "room unknown"
     return element(
         "div",
@@ -172,7 +176,7 @@ def _limit(limit: Limit) -> Markup:
         element("div", room, class_="limit-room close-text" if limit.is_close else "limit-room"),
         element(
             "div",
-            f"longest {longest}{by}, typical {about}{duration(limit.typical)}, {observed(limit)} observed; ",
+            f"longest {longest}{by}, typical {typical}, {observed(limit)} observed; ",
             f"limit {_limit_seconds(limit)}{f' ({limit.source})' if limit.source else ''}; ",
             element("code", limit.option),
             class_="limit-facts soft",
@@ -189,7 +193,7 @@ def _limit_bar(limit: Limit) -> Markup:
         parts.append(
             element("rect", width=f"{used:.2f}%", height=14, class_="used-close" if limit.is_close else "used")
         )
-        said = f"{signed_share(1 - limit.room)} of the limit used"
+        said = f"{'~' if limit.is_about else ''}{signed_share(1 - limit.room)} of the limit used"
         if limit.typical is not None and limit.seconds:
             at = f"{min(limit.typical / limit.seconds, 1.0) * 100:.2f}%"
             parts.append(element("line", x1=at, x2=at, y1=2, y2=12, class_="typical"))

@@ -143,12 +143,19 @@ def test_an_incident_without_a_culprit_is_marked_above_the_rows() -> None:
 
 def test_shows_the_figures_of_the_model() -> None:
     report = story(16, 3)
-    text = Read(page(report)).text()
+    html = page(report)
+    text = Read(html).text()
     for entry in report.ledger.entries:
         about = "~" if entry.is_about else ""
         figures = (seconds(entry.seconds), share(entry.share), duration(entry.rank_seconds))
         expected = " ".join([entry.category.name, *(about + figure for figure in figures)])
         assert expected in text
+        assert f"<title>{entry.category.name} {about}{share(entry.share)}, {about}{seconds(entry.seconds)} " in html
+    said = ", ".join(
+        f"{entry.category.name} {'~' if entry.is_about else ''}{share(entry.share)}" for entry in report.ledger.entries
+    )
+    assert f'aria-label="{said}"' in html
+    assert {entry.is_about for entry in report.ledger.entries} == {True, False}
     assert f"wall time {seconds(report.ledger.wall_seconds)} 100.0 %" in text
     for limit in report.limits:
         if limit.longest is not None:

@@ -44,10 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _plot(options: argparse.Namespace) -> int:
     from straggler.reporting.heatmap_html import write_html
-    from straggler.reporting.heatmap_png import picture_of, write_png
-    from straggler.reporting.report_log import read
+    from straggler.reporting.heatmap_png import write_png
+    from straggler.reporting.picture import picture_of
+    from straggler.reporting.report_log import records
 
-    picture = picture_of(read(options.log))
+    picture = picture_of(records(options.log))
     log = Path(options.log)
     if options.only != "html":
         print(write_png(picture, options.png or log.with_suffix(".png")))

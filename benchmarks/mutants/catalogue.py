@@ -18,6 +18,7 @@ from benchmarks.mutants.catalogue_live import MUTANTS_OF_LIVE_RUNS
 from benchmarks.mutants.catalogue_nodes import MUTANTS_OF_THE_NODES
 from benchmarks.mutants.catalogue_notices import MUTANTS_OF_NOTICES
 from benchmarks.mutants.catalogue_output import MUTANTS_OF_OUTPUT
+from benchmarks.mutants.catalogue_pictures import MUTANTS_OF_PICTURES
 from benchmarks.mutants.catalogue_probes import MUTANTS_OF_PROBES
 from benchmarks.mutants.catalogue_reports import MUTANTS_OF_REPORTS
 from benchmarks.mutants.catalogue_schedule import MUTANTS_OF_THE_SCHEDULE
@@ -1095,6 +1096,7 @@ MUTANTS = (
     *MUTANTS_OF_CONSOLE,
     *MUTANTS_OF_EVIDENCE,
     *MUTANTS_OF_OUTPUT,
+    *MUTANTS_OF_PICTURES,
     *MUTANTS_OF_PROBES,
     *MUTANTS_OF_THE_SCHEDULE,
     *MUTANTS_OF_WAITS,

@@ -1,101 +1,29 @@
-"""Pictures of a report log: a rank x time heat map, and a strip per section.
-
-Up to 10,000 ranks are readable because rows are binned by the *slowest* rank of each bin, never by a mean: one slow
-rank among 10,000 stays one dark line. Colours are a diverging scale around "as fast as the peers", with unknown in
-a grey of its own, and are told apart by people who do not see red and green.
-"""
+"""Picture of a report log as PNG, with matplotlib: what the HTML file shows, without the words for each cell."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import attrs
 import numpy as np
 import numpy.typing as npt
 
 from straggler.errors import ReportLogError
+from straggler.reporting.cells import SOME_MISSING
+from straggler.reporting.named_slow import Entry
+from straggler.reporting.picture import Picture
+from straggler.reporting.rows import Row
+from straggler.reporting.time_axis import TimeAxis, duration, moment
 
-__all__ = ["SCALE", "Picture", "bin_ranks", "picture_of", "write_png"]
+__all__ = ["write_png"]
 
-Floats = npt.NDArray[np.float64]
-
-MAX_ROWS = 450
-"""Lines for ranks in the PNG, fewer than it has pixels there, so that none is lost; more ranks share one."""
-MAX_SECTIONS = 16
-SCALE = 0.3
-"""Slowdown at which the colour is full."""
-
-
-@attrs.frozen
-class Picture:
-    """The data of both pictures.
-
-    Args:
-        slowdown: Excess of each rank over its peers, shape ``(ranks, reports)``; NaN unknown.
-        sections: Section name and, shape ``(3, reports)``, its median, 90th percentile and worst excess.
-        worst_rank: Section name to the worst rank at each report, -1 unknown.
-        minutes: Time of each report since the first.
-        slow: Rank and report of each SLOW verdict, with its text.
-        title: One line.
-    """
-
-    slowdown: Floats
-    sections: dict[str, Floats]
-    worst_rank: dict[str, list[int]]
-    minutes: list[float]
-    slow: list[tuple[int, int, str]]
-    title: str
-
-
-def picture_of(records: Sequence[dict[str, Any]]) -> Picture:
-    """Arrange the records of a report log; ranks that a report does not know are unknown in it.
-
-    Raises:
-        ReportLogError: There are no records.
-    """
-    if not records:
-        raise ReportLogError("there is no report to draw")
-    ranks = max(int(record["world_size"]) for record in records)
-    slowdown = np.full((ranks, len(records)), np.nan)
-    names = sorted({name for record in records for name in record["sections"]})
-    sections = {name: np.full((3, len(records)), np.nan) for name in names}
-    worst_rank = {name: [-1] * len(records) for name in names}
-    slow: list[tuple[int, int, str]] = []
-    for column, record in enumerate(records):
-        values = [np.nan if value is None else value / 1000.0 - 1.0 for value in record["ranks"]]
-        slowdown[: len(values), column] = values
-        for name, numbers in record["sections"].items():
-            sections[name][:, column] = [numbers[key] / 1000.0 - 1.0 for key in ("median", "p90", "worst")]
-            worst_rank[name][column] = numbers["worst_rank"]
-        for verdict in record["verdicts"]:
-            if verdict["state"] == "SLOW":
-                share = 100 * (verdict["slowdown"] or 0.0)
-                text = f"rank {verdict['rank']} {verdict['node']}: {share:.1f} % slower in {verdict['section']!r}"
-                if verdict["because"]:
-                    text += f", because: {verdict['because']}"
-                slow.append((int(verdict["rank"]), column, text))
-    start = records[0]["time"]
-    minutes = [(record["time"] - start) / 60.0 for record in records]
-    named = len({rank for rank, _, _ in slow})
-    title = f"{ranks} ranks, {len(records)} reports over {minutes[-1]:.0f} min, {named} ranks named slow"
-    loudest = sorted(names, key=lambda name: -float(np.nanmax(sections[name][2], initial=-1.0)))[:MAX_SECTIONS]
-    return Picture(slowdown, {name: sections[name] for name in loudest}, worst_rank, minutes, slow, title)
-
-
-def bin_ranks(slowdown: Floats, rows: int = MAX_ROWS) -> tuple[Floats, int]:
-    """Reduce to at most ``rows`` rows, each the slowest of its ranks.
-
-    Returns:
-        The binned matrix (a bin is NaN only where all its ranks are), and how many ranks share a row.
-    """
-    ranks = slowdown.shape[0]
-    per_row = max(1, -(-ranks // rows))
-    padding = -ranks % per_row
-    padded = np.vstack([slowdown, np.full((padding, slowdown.shape[1]), np.nan)]) if padding else slowdown
-    return np.fmax.reduce(padded.reshape(-1, per_row, slowdown.shape[1]), axis=1), per_row
+_LINES = 8
+"""Of who was named; the others are counted."""
+_MOST_ROWS = 24
+"""Named ranks with a row of their own."""
+_LABELS = 32
+_INK = "#1b1f24"
 
 
 def write_png(picture: Picture, path: str | os.PathLike[str]) -> Path:
@@ -105,78 +33,114 @@ def write_png(picture: Picture, path: str | os.PathLike[str]) -> Path:
         ReportLogError: matplotlib is not installed.
     """
     try:
-        import matplotlib as mpl
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
+        from matplotlib.patches import Patch, Rectangle
     except ImportError as error:
         raise ReportLogError(
             "a PNG needs matplotlib (pip install matplotlib); the HTML picture needs nothing"
         ) from error
-    strips = max(len(picture.sections), 1)
-    figure = Figure(figsize=(13, 6.2 + 0.42 * strips), layout="constrained")
+    own, sections = picture.named_ranks[:_MOST_ROWS], picture.sections
+    heights = [0.22 * len(own), min(max(0.22 * len(picture.rows), 1.0), 5.0), max(0.22 * len(sections), 0.22)]
+    said = _said(picture)
+    figure = Figure(figsize=(13, sum(heights) + 1.6 + 0.19 * len(said)), layout="constrained")
     FigureCanvasAgg(figure)
-    heat_axes, strip_axes = figure.subplots(2, 1, height_ratios=[5.2, max(0.42 * strips, 0.8)], sharex=True)
-    colours = mpl.colormaps["RdBu_r"].with_extremes(bad="#b9b9b9")
-    binned, per_row = bin_ranks(picture.slowdown)
-    reports = picture.slowdown.shape[1]
-    image = heat_axes.imshow(
-        np.ma.masked_invalid(binned),
-        aspect="auto",
-        interpolation="nearest",
-        cmap=colours,
-        vmin=-SCALE,
-        vmax=SCALE,
-        extent=(-0.5, reports - 0.5, picture.slowdown.shape[0] - 0.5, -0.5),
+    figure.suptitle("\n".join([picture.title, *said]), x=0.01, ha="left", fontsize=9)
+    named_axes, all_axes, section_axes = figure.subplots(
+        3, 1, height_ratios=[max(h, 0.01) for h in heights], sharex=True
     )
-    heat_axes.set_ylabel("rank" if per_row == 1 else f"rank (slowest of {per_row} per line)")
-    heat_axes.set_title(picture.title, loc="left")
-    _mark_slow(heat_axes, picture)
-    names = list(picture.sections)
-    worst = np.array([picture.sections[name][2] for name in names]) if names else np.full((1, reports), np.nan)
-    strip_axes.imshow(
-        np.ma.masked_invalid(worst),
-        aspect="auto",
-        interpolation="nearest",
-        cmap=colours,
-        vmin=-SCALE,
-        vmax=SCALE,
-        extent=(-0.5, reports - 0.5, strips - 0.5, -0.5),
+    _show(named_axes, picture, picture.named_cells[: len(own)])
+    nodes = {episode.rank: episode.node for episode in picture.episodes}
+    named_axes.set_yticks(range(len(own)), [f"rank {rank} {nodes[rank]}".strip() for rank in own], fontsize=7)
+    _show(all_axes, picture, picture.overview)
+    all_axes.set_yticks(*_labels(picture.rows), fontsize=7)
+    all_axes.set_ylabel("all ranks" if len(picture.rows[0].ranks) == 1 else "all ranks, the slowest of each row")
+    _show(
+        section_axes, picture, np.array([s.cells for s in sections], dtype=np.uint8).reshape(-1, picture.axis.columns)
     )
-    strip_axes.set_yticks(range(strips), [_short(name) for name in names] or ["no sections"], fontsize=8)
-    strip_axes.set_title("each section's slowest rank", loc="left", fontsize=9)
-    ticks = np.unique(np.linspace(0, reports - 1, min(reports, 12)).astype(int))
-    strip_axes.set_xticks(ticks, [f"{picture.minutes[tick]:.0f}" for tick in ticks])
-    strip_axes.set_xlabel("minutes since the first report")
-    bar = figure.colorbar(image, ax=[heat_axes, strip_axes], shrink=0.8, pad=0.01, aspect=35)
-    bar.set_label("slower than peers (grey: unknown)")
-    bar.ax.yaxis.set_major_formatter(lambda value, _: f"{100 * value:+.0f} %")
+    section_axes.set_yticks(range(len(sections)), [_short(s.name) for s in sections], fontsize=7)
+    row_of = {rank: number for number, row in enumerate(picture.rows) for rank in row.ranks}
+    for episode in picture.episodes:
+        since, named, until = (int(picture.axis.column_of[i]) for i in (episode.since, episode.named, episode.until))
+        if episode.rank in own:
+            corner = (since - 0.5, own.index(episode.rank) - 0.45)
+            named_axes.add_patch(
+                Rectangle(corner, until - since + 1, 0.9, fill=False, edgecolor=_INK, linestyle="--", linewidth=0.8)
+            )
+            named_axes.plot([named - 0.5], [own.index(episode.rank)], marker=8, color=_INK, markersize=5)
+        all_axes.plot([named - 0.5], [row_of[episode.rank]], marker=8, color=_INK, markersize=4)
+    ticks = picture.axis.ticks()
+    section_axes.set_xticks([place - 0.5 for place, _ in ticks], [text for _, text in ticks], fontsize=8)
+    section_axes.set_xlabel("time of day, UTC" if picture.axis.has_time_of_day else "time since the first report")
+    colours = picture.scale.palette() / 255.0
+    figure.legend(
+        handles=[Patch(facecolor=colours[code], edgecolor="#888", label=text) for code, text in _legend(picture)],
+        loc="outside lower left",
+        ncols=6,
+        fontsize=7,
+        frameon=False,
+    )
+    if not own:
+        named_axes.set_visible(False)
     target = Path(path)
     figure.savefig(target, dpi=110)
     return target
 
 
-def _mark_slow(axes: Any, picture: Picture) -> None:
-    """Write a name beside the last report of each slow rank, as long as they do not overlap."""
-    last: dict[int, int] = {}
-    for rank, column, _ in picture.slow:
-        last[rank] = max(column, last.get(rank, -1))
-    ranks, reports = picture.slowdown.shape
-    taken: list[int] = []
-    for rank in sorted(last, key=lambda r: -last[r]):
-        if len(taken) >= 20 or any(abs(rank - other) < ranks / 45 for other in taken):
-            continue
-        taken.append(rank)
-        axes.annotate(
-            f"{rank}",
-            xy=(last[rank] + 0.5, rank),
-            xytext=(4, 0),
-            textcoords="offset points",
-            fontsize=7,
-            va="center",
-            annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "lw": 0.6},
-        )
-    axes.set_xlim(-0.5, reports - 0.5)
+def _said(picture: Picture) -> list[str]:
+    lines = [_line(entry, picture.axis, picture.sequences) for entry in picture.named[:_LINES]]
+    more = len(picture.named) - len(lines)
+    return lines + ([f"and {more} more"] if more else [])
+
+
+def _line(entry: Entry, axis: TimeAxis, sequences: list[int]) -> str:
+    def at(index: int) -> str:
+        when = moment(axis.times[index]) if axis.has_time_of_day else duration(axis.times[index] - axis.times[0])
+        return f"{when} (report {sequences[index]})"
+
+    until = "the end" if entry.until == len(sequences) - 1 else at(entry.until)
+    node = f" on {entry.node}" if entry.node else ""
+    return f"{entry.title}{node}: {entry.much} slower in {entry.section!r} since {at(entry.since)} until {until}"
+
+
+def _show(axes: Any, picture: Picture, cells: npt.NDArray[np.uint8]) -> None:
+    """Draw cells in their colours; missing ones are hatched, as in the HTML file."""
+    if not len(cells):
+        axes.set_yticks([])
+        return
+    high, wide = (max(1, -(-size // count)) for size, count in zip((500, 1200), cells.shape, strict=True))
+    codes = cells.repeat(high, axis=0).repeat(wide, axis=1)
+    image = picture.scale.palette()[codes].astype(np.float64)
+    across = np.add.outer(np.arange(codes.shape[0]), np.arange(codes.shape[1])) % 9 < 3
+    image[(codes <= SOME_MISSING) & across] *= 1.16
+    rows, columns = cells.shape
+    axes.imshow(
+        np.minimum(image, 255.0).astype(np.uint8),
+        aspect="auto",
+        interpolation="nearest",
+        extent=(-0.5, columns - 0.5, rows - 0.5, -0.5),
+    )
+
+
+def _labels(rows: list[Row]) -> tuple[list[int], list[str]]:
+    """Return the rows that begin a node, or rows, as many as can be read, and their labels."""
+    if len(rows) <= _LABELS:
+        return list(range(len(rows))), [f"{row.label} {row.node}".strip() for row in rows]
+    begins = [n for n, row in enumerate(rows) if n == 0 or row.node != rows[n - 1].node or not row.node]
+    shown = begins[:: max(1, -(-len(begins) // _LABELS))]
+    return shown, [rows[n].node or rows[n].label for n in shown]
+
+
+def _legend(picture: Picture) -> list[tuple[int, str]]:
+    neutral = picture.scale.neutral
+    return [
+        (0, "missing"),
+        (1, "some missing"),
+        (2, "faster"),
+        (27, f"within {neutral} % of the peers"),
+        (27 + neutral + 20, "slower, not named"),
+        (154 + neutral + 20, "named slow"),
+    ]
 
 
 def _short(name: str, length: int = 34) -> str:

@@ -6,9 +6,11 @@ in 50 kB a report and is finer than any timing. Version 1::
     {"format": "straggler-report", "version": 1, "sequence": 3, "time": 1700000000.0, "elapsed": 60.0,
      "world_size": 4, "ranks": [1001, 998, null, 1210], "nodes": [["node-a", 4]],
      "sections": {"forward": {"median": 1000, "p90": 1010, "worst": 1210, "worst_rank": 3, "slow": 1}},
-     "verdicts": [{"rank": 3, "node": "node-a", "state": "SLOW", "slowdown": 0.21, ...}]}
+     "verdicts": [{"rank": 3, "node": "node-a", "state": "SLOW", "slowdown": 0.21, ...}],
+     "waited": {"median": 0.17, "most": 0.18}}
 
-``ranks`` holds each rank's slowdown in the row where it loses most time. A reader refuses a version it does not
+``ranks`` holds each rank's slowdown in the row where it loses most time, ``waited`` the shares of their time that the
+ranks wait that are not slow (null unknown; missing in logs of older releases). A reader refuses a version it does not
 know, and the last line of a file whose writer died in mid-line is left out and said so.
 """
 
@@ -28,12 +30,14 @@ import numpy.typing as npt
 from straggler.errors import ReportLogError
 from straggler.reporting.background_lines import BackgroundLines
 from straggler.reporting.report_records import FORMAT, VERSION, check_record
+from straggler.reporting.verdict import State
+from straggler.reporting.waiting import waiting
 from straggler.scoring.robust_scores import SLOW, RobustScores
 
 if TYPE_CHECKING:
     from straggler.reporting.report import Report
 
-__all__ = ["FORMAT", "VERSION", "ReportLog", "as_record", "read"]
+__all__ = ["FORMAT", "VERSION", "ReportLog", "as_record", "read", "records"]
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +71,9 @@ class ReportLog:
 def as_record(report: Report) -> dict[str, Any]:
     """Return one report as JSON values."""
     nodes = [[node, len(list(run))] for node, run in groupby(report.gathered.nodes)]
+    verdicts = report.verdicts()
+    slow = [v.rank for v in verdicts if v.state is State.SLOW]
+    lost = waiting(report.scores, report.gathered, slow)
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -89,8 +96,9 @@ def as_record(report: Report) -> dict[str, Any]:
                 "confidence": v.confidence,
                 "because": v.because,
             }
-            for v in report.verdicts()[:1000]
+            for v in verdicts[:1000]
         ],
+        "waited": None if lost is None else {"median": round(lost.median, 3), "most": round(lost.most, 3)},
         "notes": list(report.notes),
     }
 
@@ -145,34 +153,42 @@ def _sections(report: Report) -> dict[str, dict[str, Any]]:
 
 
 def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Read all reports of a file, in order.
+    """Read all reports of a file, in order. Those of a day of a large job take much memory, see :func:`records`.
 
     Raises:
         ReportLogError: The file is missing, empty, or a line is not a report of a known version.
     """
+    return list(records(path))
+
+
+def records(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """Read the reports of a file one after the other, in order.
+
+    Raises:
+        ReportLogError: The file is missing, empty, or a line is not a report of a known version.
+    """
+    count = 0
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip() and (record := _record(line, number, str(path))) is not None:
+                    count += 1
+                    yield record
     except OSError as error:
         raise ReportLogError(f"reports cannot be read from {path}: {error.strerror or error}") from error
-    records = list(_records(text, str(path)))
-    if not records:
+    if not count:
         raise ReportLogError(f"{path} holds no report; it is written by Detector.initialize(log_path=...) on rank 0")
-    return records
 
 
-def _records(text: str, path: str) -> Iterator[dict[str, Any]]:
-    lines = text.split("\n")
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            if number == len(lines):
-                logger.warning("%s line %d ends in mid-line, as if its writer was killed; it is left out", path, number)
-                return
-            raise ReportLogError(f"{path} line {number} is not JSON: {error}") from error
-        try:
-            yield check_record(record)
-        except ValueError as error:
-            raise ReportLogError(f"{path} line {number} {error}") from None
+def _record(line: str, number: int, path: str) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except ValueError as error:
+        if not line.endswith("\n"):  # the last one
+            logger.warning("%s line %d ends in mid-line, as if its writer was killed; it is left out", path, number)
+            return None
+        raise ReportLogError(f"{path} line {number} is not JSON: {error}") from error
+    try:
+        return check_record(record)
+    except ValueError as error:
+        raise ReportLogError(f"{path} line {number} {error}") from None

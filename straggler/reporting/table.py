@@ -1,14 +1,20 @@
-"""Table for people: the slowest ranks, sections and nodes, with a verdict each. Empty when all is well."""
+"""Table for people: the slowest ranks, sections and nodes, with a verdict each. Empty when all is well.
+
+A node of which most ranks are slow is one line: eight lines that say the same hide the other slow ranks.
+"""
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
+from straggler.exchange.gathered import GatheredWindows
+from straggler.reporting.rank_lists import mostly, ranges
 from straggler.reporting.verdict import State, Verdict
+from straggler.reporting.waiting import waiting
 from straggler.scoring.robust_scores import SLOW
 from straggler.scoring.scorer import Scores
 
@@ -31,6 +37,11 @@ class Tabulated(Protocol):
     @property
     def coverage(self) -> float:
         """Share of the ranks that answered in time."""
+        ...
+
+    @property
+    def gathered(self) -> GatheredWindows:
+        """What the ranks sent."""
         ...
 
     @property
@@ -57,7 +68,7 @@ def render(report: Tabulated, rows: int = 10) -> str:
 
     Args:
         report: Any report.
-        rows: At most so many ranks.
+        rows: At most so many lines that name slow ranks; the ranks of further lines are listed in one.
 
     Returns:
         Lines for a log, or ``""`` when every rank is OK and nothing else needs saying.
@@ -65,12 +76,15 @@ def render(report: Tabulated, rows: int = 10) -> str:
     wrong = report.verdicts()
     slow = [v for v in wrong if v.state is State.SLOW]
     unknown = [v for v in wrong if v.state is State.UNKNOWN]
-    lines = [str(v) for v in slow[:rows]]
-    if len(slow) > rows:
-        lines.append(f"... and {len(slow) - rows} more slow ranks")
+    sizes = collections.Counter(node for node in report.gathered.nodes if node)
+    entries = _entries(slow, sizes)
+    lines = [_entry(entry, sizes) for entry in entries[:rows]]
+    further = [v.rank for entry in entries[rows:] for v in entry]
+    if further:
+        lines.append(f"... and {len(further)} more slow ranks: {ranges(further)}")
     if slow:
-        lines += _waiting(report)
-    lines += _nodes(slow)
+        lines += _waiting(report, slow)
+    lines += _nodes([entry[0] for entry in entries if len(entry) == 1], sizes)
     lines += _sections(report)
     lines += _unknown(unknown)
     lines += [f"job: most ranks became slower together in {report.row_name(n)!r}" for n in report.scores.job_wide]
@@ -84,11 +98,41 @@ def render(report: Tabulated, rows: int = 10) -> str:
     return "\n".join([head, *("  " + line for line in lines)])
 
 
-def _waiting(report: Tabulated) -> list[str]:
-    waited = report.scores.waited[~np.isnan(report.scores.waited)]
-    if not waited.size or waited.max() < 0.01:
+def _entries(slow: list[Verdict], sizes: Mapping[str, int]) -> list[list[Verdict]]:
+    """Return the verdicts of each line, in the order of the slowest in it."""
+    whole = mostly((v.rank for v in slow), {v.rank: v.node for v in slow}, sizes)
+    together: dict[str, list[Verdict]] = {}
+    for verdict in slow:
+        together.setdefault(verdict.node if verdict.node in whole else f"/rank {verdict.rank}", []).append(verdict)
+    return list(together.values())
+
+
+def _entry(verdicts: list[Verdict], sizes: Mapping[str, int]) -> str:
+    if len(verdicts) == 1:
+        return str(verdicts[0])
+    node, size = verdicts[0].node, sizes[verdicts[0].node]
+    shares = sorted(round(100 * v.slowdown) for v in verdicts)
+    much = f"{shares[0]} to {shares[-1]} %" if shares[0] < shares[-1] else f"{shares[0]} %"
+    section, count = collections.Counter(v.section for v in verdicts).most_common(1)[0]
+    first = min(verdicts, key=lambda v: v.since_report)
+    reasons = list(dict.fromkeys(v.because for v in verdicts if v.because))
+    why = f", because: {'; '.join(reasons[:2])}" if reasons else ""
+    return (
+        f"node {node}: {len(verdicts)} of its {size} ranks SLOW ({ranges(v.rank for v in verdicts)}), {much} slower "
+        f"{'' if count == len(verdicts) else 'mostly '}in {section!r} for {first.since_seconds:.0f} s "
+        f"(since report {first.since_report}){why}"
+    )
+
+
+def _waiting(report: Tabulated, slow: list[Verdict]) -> list[str]:
+    lost = waiting(report.scores, report.gathered, [v.rank for v in slow])
+    if lost is None or lost.most < 0.01:
         return []
-    return [f"the others wait for the last to arrive: up to {100 * waited.max():.0f} % of their time"]
+    least = "at least " if lost.is_least else ""
+    return [
+        f"the others wait for the last to arrive: {least}{100 * lost.median:.0f} % of their time (median), "
+        f"{100 * lost.most:.0f} % at most"
+    ]
 
 
 def _groups(report: Tabulated) -> list[str]:
@@ -100,10 +144,10 @@ def _groups(report: Tabulated) -> list[str]:
     ]
 
 
-def _nodes(slow: list[Verdict]) -> list[str]:
-    by_node = collections.Counter(v.node for v in slow if v.node)
+def _nodes(single: list[Verdict], sizes: Mapping[str, int]) -> list[str]:
+    by_node = collections.Counter(v.node for v in single if v.node)
     many = [(node, count) for node, count in by_node.most_common(3) if count > 1]
-    return [f"node {node}: {count} of the slow ranks" for node, count in many]
+    return [f"node {node}: {count} of its {sizes[node]} ranks are slow" for node, count in many]
 
 
 def _sections(report: Tabulated) -> list[str]:
@@ -131,6 +175,5 @@ def _unknown(unknown: list[Verdict]) -> list[str]:
         by_reason.setdefault(verdict.because, []).append(verdict.rank)
     lines = []
     for reason, ranks in by_reason.items():
-        named = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
-        lines.append(f"UNKNOWN {len(ranks)} ranks ({named}): {reason}")
+        lines.append(f"UNKNOWN {len(ranks)} ranks ({ranges(ranks)}): {reason}")
     return lines

@@ -17,19 +17,19 @@ import numpy as np
 import numpy.typing as npt
 
 from straggler.exchange.gathered import GatheredWindows, RowMatrix
-from straggler.measurement.measured import OWN_WORK_OF_AN_ITERATION, Family
+from straggler.measurement.measured import Family
 from straggler.measurement.name_table import hash_name
 from straggler.scoring.individual import IndividualScorer
 from straggler.scoring.minimum import MinimumScorer
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.robust import RobustScorer
 from straggler.scoring.robust_scores import OK, SLOW, UNKNOWN, RobustScores
+from straggler.scoring.waits import WHOLE_ROW, has_iterations, waited_shares
 from straggler.settings import DetectorSettings
 
 __all__ = ["ARRIVAL_SALT", "GPU_ROW", "WHOLE_ROW", "Scorer", "Scores"]
 
 GPU_ROW = hash_name("gpu, all kernels")
-WHOLE_ROW = hash_name(OWN_WORK_OF_AN_ITERATION)
 ARRIVAL_SALT = 0x9E37_79B9_7F4A_7C15
 """Told apart from the section of the same name by this, in hashes."""
 
@@ -116,7 +116,7 @@ class Scorer:
             against_past=None,
             seconds=sections.total,
             measured=sections.total.sum(axis=0),
-            waited=_waited(gathered),
+            waited=waited_shares(gathered),
         )
 
     def _score_robust(self, gathered: GatheredWindows) -> Scores:
@@ -165,10 +165,10 @@ class Scorer:
                     sections.total.sum(axis=0),
                     sections.total[sections.synchronous].sum(axis=0) + arrivals.total.sum(axis=0),
                     # Where iterations are measured, all of the time is.
-                    np.where(_whole(own), np.nan_to_num(gathered.elapsed), 0.0),
+                    np.where(has_iterations(own), np.nan_to_num(gathered.elapsed), 0.0),
                 ]
             ),
-            waited=_waited(gathered),
+            waited=waited_shares(gathered),
             job_wide=job_wide,
             ambiguous=ambiguous,
         )
@@ -239,29 +239,6 @@ def _gpu_slowness(kernels: RowMatrix, peers: PeerGroups) -> Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
         score = np.nansum(weights * ratios, axis=0) / spent
         return np.asarray(np.where(spent > 0.0, 1.0 / score, np.nan))
-
-
-def _whole(own: RowMatrix) -> npt.NDArray[np.bool_]:
-    """Return of which ranks the own work of iterations is known, shape ``(ranks,)``."""
-    return np.asarray((own.num[own.names == np.uint64(WHOLE_ROW)] > 0).any(axis=0))
-
-
-def _waited(gathered: GatheredWindows) -> Floats:
-    sections, gpu = gathered.blocks[Family.SECTION], gathered.blocks[Family.WAIT]
-    own = gathered.blocks[Family.OWN_WORK]
-    present = gathered.present
-    waits = np.zeros(gathered.world_size)
-    whole = own.names == np.uint64(WHOLE_ROW)
-    if whole.any():
-        # What the iterations took beyond the rank's own work; the least of all ranks is the collectives themselves.
-        beyond = np.where(_whole(own), np.maximum(gathered.elapsed - own.total[whole][0], 0.0), np.nan)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray((beyond - np.nanmin(beyond)) / gathered.elapsed)
-    for total in (*sections.total[sections.synchronous], *gpu.total):
-        # The least of all ranks is the collective itself; what exceeds it is waiting for the last rank to arrive.
-        waits[present] += total[present] - total[present].min()
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(gathered.elapsed > 0.0, np.minimum(waits / gathered.elapsed, 1.0), np.nan))
 
 
 def _settle_pairs(

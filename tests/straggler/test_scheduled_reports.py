@@ -16,7 +16,7 @@ from straggler.settings import DetectorSettings
 dist = pytest.importorskip("torch.distributed")
 
 GENEROUS = 60.0
-INTERVAL = 0.05
+INTERVAL = 0.2
 
 
 class WatchedStore:

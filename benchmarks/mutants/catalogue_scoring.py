@@ -12,6 +12,13 @@ _SPREADS = "straggler/scoring/spreads.py"
 
 MUTANTS_OF_SCORING = (
     Mutant(
+        "a row that comes later ends all reports",
+        "straggler/scoring/track.py",
+        "        if known in (1, rows):\n            return self._most\n",
+        "        if known:\n            return self._most\n",
+        ("tests/straggler/scoring/test_changing_rows.py",),
+    ),
+    Mutant(
         "the means of windows are not judged",
         _ROBUST,
         "            y.append(np.log(means / self._reference(peers, means)))\n",

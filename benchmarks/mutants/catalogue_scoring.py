@@ -13,9 +13,9 @@ _SPREADS = "straggler/scoring/spreads.py"
 MUTANTS_OF_SCORING = (
     Mutant(
         "a row that comes later ends all reports",
-        "straggler/scoring/track.py",
-        "        if known in (1, rows):\n            return self._most\n",
-        "        if known:\n            return self._most\n",
+        "straggler/scoring/pools.py",
+        "    if known in (1, rows):\n        return values\n",
+        "    if known:\n        return values\n",
         ("tests/straggler/scoring/test_changing_rows.py",),
     ),
     Mutant(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Pools"]
+__all__ = ["Pools", "for_rows"]
 
 Float32 = npt.NDArray[np.float32]
 Cells = npt.NDArray[np.intp]
@@ -151,3 +151,11 @@ class Pools:
         for memory in (*self._sums, self.seen, self.past, self.learnt):
             memory[row] = 0
         self._least_seen = 0
+
+
+def for_rows(values: Float32, rows: int, fill: float) -> Float32:
+    """Return values of so many rows, or of one row for all: those that are new have ``fill``."""
+    known = values.shape[0]
+    if known in (1, rows):
+        return values
+    return np.concatenate([values, np.full((rows - known, values.shape[1]), fill, dtype=np.float32)])

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from straggler.scoring.peers import PeerGroups
-from straggler.scoring.pools import Pools
+from straggler.scoring.pools import Pools, for_rows
 from straggler.scoring.robust_scores import LEAST_NOISE
 from straggler.scoring.spreads import TAIL_RANKS, Spread, spread_of, student_quantile
 
@@ -136,7 +136,7 @@ class Track:
         pools = self.pools
         pools.grow(y.shape[0])
         kept = np.flatnonzero(frozen)
-        y = pools.add(y, missing, kept, self._most_of(y.shape[0]))
+        y = pools.add(y, missing, kept, for_rows(self._most, y.shape[0], _LEAST_MOST))
         columns, sampled = peers.sample(_SAMPLE if peers.count == 1 else _SAMPLE // 4)
         everybody = len(columns) == y.shape[1]
         sizes = peers.group_sizes()
@@ -210,14 +210,6 @@ class Track:
                 found.append(Found(CHANGE, place, kept[real], again[real], own[real]))
         self._set_near(y, kept, young_bars)
         return found
-
-    def _most_of(self, rows: int) -> Float32:
-        """Return what a window counts for at most, of rows that are new since the last one, too."""
-        known = self._most.shape[0]
-        if known in (1, rows):
-            return self._most
-        new = np.full((rows - known, self._most.shape[1]), _LEAST_MOST, dtype=np.float32)
-        return np.concatenate([self._most, new])
 
     def _beyond_its_node(
         self, average: Float32, peers: PeerGroups, cells: Cells, zs: tuple[float, float, float]

@@ -192,7 +192,11 @@ class Translator(Saving):
         self.open_step = None
         if is_complete:
             self.completed_steps = iteration + 1
-        self.bus.step_end(iteration=iteration)
+        if error is None:
+            self.bus.step_end(iteration=iteration)
+        else:
+            with self.client.leaving_sections():
+                self.bus.step_end(iteration=iteration)
 
     def evaluation_start(self) -> None:
         """Begin a new evaluation: its steps are counted from zero."""
@@ -229,7 +233,11 @@ class Translator(Saving):
             return
         iteration, index = self.open_eval
         self.open_eval = None
-        self.bus.eval_step_end(iteration=iteration, eval_index=index)
+        if error is None:
+            self.bus.eval_step_end(iteration=iteration, eval_index=index)
+        else:
+            with self.client.leaving_sections():
+                self.bus.eval_step_end(iteration=iteration, eval_index=index)
 
     def end_open_steps(self) -> None:
         """End the steps that are open; a framework that skips the rest of a step may not have said so."""

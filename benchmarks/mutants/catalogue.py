@@ -13,6 +13,7 @@ from benchmarks.mutants.catalogue_figures import MUTANTS_OF_FIGURES
 from benchmarks.mutants.catalogue_group import MUTANTS_OF_THE_GROUP
 from benchmarks.mutants.catalogue_health import MUTANTS_OF_HEALTH
 from benchmarks.mutants.catalogue_ledger_waits import MUTANTS_OF_WAITS_IN_LEDGERS
+from benchmarks.mutants.catalogue_left import MUTANTS_OF_LEFT_SECTIONS
 from benchmarks.mutants.catalogue_limits import MUTANTS_OF_LIMITS
 from benchmarks.mutants.catalogue_live import MUTANTS_OF_LIVE_RUNS
 from benchmarks.mutants.catalogue_nodes import MUTANTS_OF_THE_NODES
@@ -1105,6 +1106,7 @@ MUTANTS = (
     *MUTANTS_OF_FIGURES,
     *MUTANTS_OF_REPORTS,
     *MUTANTS_OF_WAITS_IN_LEDGERS,
+    *MUTANTS_OF_LEFT_SECTIONS,
     *MUTANTS_OF_VERDICTS,
     *MUTANTS_OF_WARM_WORKERS,
 )

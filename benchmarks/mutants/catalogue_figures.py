@@ -107,8 +107,8 @@ MUTANTS_OF_FIGURES = (
     Mutant(
         "figures begin anew when monitoring does",
         _SECTION,
-        "words = [figures[self.took_word], ",
-        "words = [0, ",
+        "for word in (self.took_word, ",
+        "for word in (0, ",
         _CLIENT,
     ),
     Mutant(
@@ -149,8 +149,8 @@ MUTANTS_OF_FIGURES = (
     Mutant(
         "a step that an exception has ended counts as done",
         "resilience_core/plugins/section_monitor.py",
-        "        self._session.failed(error)\n        self._close_all()\n",
-        "        self._session.failed(error)\n        self._close_all()\n        self._note_done()\n",
+        "        self._session.failed(error)\n",
+        "        self._session.failed(error)\n        self._note_done()\n",
         _CLIENT,
     ),
     Mutant(

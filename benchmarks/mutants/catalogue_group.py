@@ -745,7 +745,7 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "saves that follow each other in the background have one limit together",
         "resilience_core/plugins/save_section.py",
-        "        if is_oldest:\n            self._close_for_later_saves(client)\n",
+        "            if is_oldest:\n                self._close_for_later_saves(client)\n",
         "",
         ("tests/resilience_core/plugins/test_section_monitor.py",),
     ),

@@ -273,8 +273,8 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report counts saves beside steps as checkpointing",
         "launcher/reports/rank_lives.py",
-        "        return max(0, took_ns - self.beside_ns)\n",
-        "        return took_ns\n",
+        "saves.took_ns + saves.left_ns - self.beside_ns)",
+        "saves.took_ns + saves.left_ns)",
         _LEDGER,
     ),
     Mutant(
@@ -343,7 +343,7 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report takes any exception out of a section for the end of a step",
         "launcher/reports/evidence.py",
-        "(section is None and (steps is None or not steps.closed))",
+        "(section is None and (steps is None or not (steps.closed or steps.left)))",
         "section is None",
         _LEDGER,
     ),

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from resilience_core.protocol.cell import Cell, CellError
 from resilience_core.protocol.cell_view import CellView, implausible
-from resilience_core.protocol.figures import RankFigures, Steps, figures_path, read_figures, read_steps
+from resilience_core.protocol.figures import figures_path
+from resilience_core.protocol.figures_read import RankFigures, Steps, read_figures, read_steps
 
 __all__ = ["CellReader", "Reading"]
 

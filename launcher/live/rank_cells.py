@@ -14,7 +14,7 @@ from launcher.live.rates import Rate
 from launcher.processes.usage import ProcessUsage, process_usage
 from resilience_core.protocol.cell_layout import WATCHED
 from resilience_core.protocol.cell_view import CellView
-from resilience_core.protocol.figures import RankFigures, Steps
+from resilience_core.protocol.figures_read import RankFigures, Steps
 from resilience_core.system.clock import NS_PER_SECOND
 from resilience_core.system.proc import own_pid_namespace
 

@@ -19,7 +19,7 @@ from launcher.records.event_files import event_of
 from launcher.records.figures_log import figures_of
 from launcher.records.tail import Tail
 from resilience_core.protocol.cell_layout import LIMITS_TEXT
-from resilience_core.protocol.figures import SectionFigures
+from resilience_core.protocol.figures_read import SectionFigures
 from resilience_core.protocol.limits_text import read_limits
 
 __all__ = ["LimitNow", "Node", "NodeNow", "RankNow"]
@@ -162,7 +162,7 @@ class Node:
 
 def _sections(figures: Mapping[str, SectionFigures]) -> dict[str, SectionTotals]:
     return {
-        name: SectionTotals(section.took_ns, section.close_calls, section.durations)
+        name: SectionTotals(section.took_ns, section.close_calls, section.durations, section.left)
         for name, section in figures.items()
     }
 

@@ -88,4 +88,4 @@ def ends_a_step(error: ErrorRecord, life: RankLife | None) -> bool:
         return not error.is_step_done
     section = error.section
     steps = life.sections.get(_STEP) if life is not None else None
-    return section == _STEP or (section is None and (steps is None or not steps.closed))
+    return section == _STEP or (section is None and (steps is None or not (steps.closed or steps.left)))

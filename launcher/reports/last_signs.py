@@ -57,7 +57,7 @@ def waits(ranks: Mapping[int, RankLife], incident: Incident | None, until_ns: in
     """Return in what ranks waited for a peer that had failed, where their exceptions say that they did.
 
     To leave a section by such an exception is no progress: the rank has waited in it. When it was opened is known where
-    it took longer than any before, or a line of figures was written meanwhile.
+    figures tell how long it was open, or a line of figures was written meanwhile.
     """
     found: dict[int, Wait] = {}
     for report in incident.ranks if incident is not None else ():
@@ -68,7 +68,7 @@ def waits(ranks: Mapping[int, RankLife], incident: Incident | None, until_ns: in
         if error.section == CHECKPOINTING and life.beside_ns:
             continue
         sign_ns = life.last_sign_ns(until_ns)
-        opened_ns = life.last_opened_ns(error.section, sign_ns) if sign_ns is not None else None
+        opened_ns = life.last_opened_ns(error.section, error.at_ns, sign_ns) if sign_ns is not None else None
         if sign_ns is not None and opened_ns is not None and opened_ns <= error.at_ns <= sign_ns:
             found[report.rank] = Wait(error.section, opened_ns, sign_ns)
     return found

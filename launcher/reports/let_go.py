@@ -4,6 +4,9 @@ A rank that waits for a failed one leaves its section because of that: by an exc
 when it is killed. So long a duration says nothing of a limit. Everything that it closed before the failure does, also
 since the line of figures before the last one.
 
+Where the client knows of the exception, it does not count that closing (``left``), and nothing is to be taken off. What
+follows is for code that closes its sections itself on the way out, and for lines of earlier releases.
+
 Which closing that was is told by when its section was opened, as the incident or a line of figures shows it, and by
 when the rank gave its last sign. What its longest duration was without that lies between the line before and what the
 powers of two of all durations leave open.
@@ -16,7 +19,8 @@ from typing import NamedTuple
 
 from launcher.reports.members import Member
 from launcher.reports.rank_lives import RankLife
-from resilience_core.protocol.figures import CLOSE_CALL, SectionFigures
+from resilience_core.protocol.figures import CLOSE_CALL
+from resilience_core.protocol.figures_read import SectionFigures
 
 __all__ = ["Ended", "ended_by_themselves"]
 
@@ -63,7 +67,7 @@ def ended_by_themselves(member: Member, life: RankLife, limits_ns: Mapping[str, 
     since_ns = _may_have_opened_ns(member, life, waits, failed_ns, sign_ns)
     for name, section in sections.items():
         before = life.sections_before.get(name, SectionFigures(0, 0, 0, 0, {}))
-        if section.closed == before.closed:
+        if section.closed == before.closed or life.times_left(name):
             continue
         wait = waits.get(name)
         is_let_go = _is_longest_let_go(life, name, section, wait, failed_ns, since_ns, sign_ns)
@@ -121,6 +125,8 @@ def _may_have_opened_ns(
     if report is None or looked_ns is None:
         return member.own.started_ns
     for name, wait in waits.items():
+        if life.times_left(name):
+            return None  # it was in that section to the end
         if wait.opened_ns is not None and wait.opened_ns + life.sections[name].longest_ns >= sign_ns - _APART_NS:
             return None  # it was in that section to the end
     if failed_ns is None:

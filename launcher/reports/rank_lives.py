@@ -15,7 +15,8 @@ from launcher.records.figures_log import FIGURES, FiguresLine, LimitInForce, Ran
 from launcher.records.format_versions import UnknownVersionError
 from launcher.reports.damage import note_left_out
 from launcher.reports.launches import Launch
-from resilience_core.protocol.figures import CHECKPOINTING, Save, SectionFigures
+from resilience_core.protocol.figures import CHECKPOINTING
+from resilience_core.protocol.figures_read import Save, SectionFigures
 
 __all__ = ["RankLife", "Sample", "Wait", "read_lives"]
 
@@ -111,10 +112,10 @@ class RankLife:
         for name, each in known.sections.items():
             former = self.sections.get(name)
             if former is not None and each.longest_ns > former.longest_ns:
-                self.grew[name] = self.last_ns, each.closed
+                self.grew[name] = self.last_ns, each.closed + each.left
         self.sections.update({name: each._replace(durations={}) for name, each in known.sections.items()})
         for name, since_ns in known.open.items():
-            self.open_since[name] = since_ns, self.sections[name].closed if name in self.sections else 0
+            self.open_since[name] = since_ns, self.times(name)
         self.open, self.beside_ns = known.open, known.beside_ns
         self.saves.update({save.iteration: save for save in known.saves})
         self.last_ns, self.is_over = line.t_ns, line.is_last
@@ -136,7 +137,7 @@ class RankLife:
             self.samples.append(self._sample(line.t_ns, known.open, last_sign_ns))
 
     def _sample(self, t_ns: int, is_open: Mapping[str, int], last_sign_ns: int | None) -> Sample:
-        inside = {name: each.took_ns for name, each in self.sections.items()}
+        inside = {name: each.took_ns + each.left_ns for name, each in self.sections.items()}
         for name, since_ns in is_open.items():
             inside[name] = inside.get(name, 0) + max(0, t_ns - since_ns)
         closed = {name: each.closed for name, each in self.sections.items()}
@@ -145,8 +146,8 @@ class RankLife:
     @property
     def saving_ns(self) -> int:
         """How long saves that are over have held up the steps in all."""
-        took_ns = self.sections[CHECKPOINTING].took_ns if CHECKPOINTING in self.sections else 0
-        return max(0, took_ns - self.beside_ns)
+        saves = self.sections.get(CHECKPOINTING)
+        return max(0, saves.took_ns + saves.left_ns - self.beside_ns) if saves is not None else 0
 
     @property
     def is_saving_unknown(self) -> bool:
@@ -157,21 +158,35 @@ class RankLife:
         """Return the last sign of progress that is known until then; later ones come from how it was ended."""
         return max((sign for sign in self.signs_ns if sign <= until_ns), default=None)
 
-    def last_opened_ns(self, section: str, closed_ns: int) -> int | None:
-        """Return when a section was opened that was closed last then; None where that is not known.
+    def times(self, section: str) -> int:
+        """Return how often a section was closed, and left by an exception."""
+        known = self.sections.get(section)
+        return known.closed + known.left if known is not None else 0
 
-        A line has shown it open, or it took longer than any before, which lines tell of.
+    def times_left(self, section: str) -> int:
+        """Return how often exceptions have left a section since the line before the last one of the generation."""
+        before = self.sections_before.get(section)
+        return self.sections[section].left - (before.left if before is not None else 0)
+
+    def last_opened_ns(self, section: str, left_ns: int, closed_ns: int) -> int | None:
+        """Return when a section was opened that was left last; None where that is not known.
+
+        A line has shown it open, or exceptions have left it once, the last at ``left_ns``, or it took longer than any
+        before, which lines tell of; ``closed_ns`` is when it was closed, where that was counted as other closings are.
         """
-        times = self.sections[section].closed if section in self.sections else 0
-        if (shown_ns := self.shown_open_ns(section)) is not None:
+        if (shown_ns := self.shown_open_ns(section)) is not None or section not in self.sections:
             return shown_ns
+        if self.times_left(section) == 1:
+            before = self.sections_before.get(section)
+            return left_ns - self.sections[section].left_ns + (before.left_ns if before is not None else 0)
         line_ns, grown = self.grew.get(section, (0, -1))
-        return max(closed_ns - self.sections[section].longest_ns, line_ns) if grown == times else None
+        is_last = grown == self.times(section)
+        return max(closed_ns - self.sections[section].longest_ns, line_ns) if is_last else None
 
     def shown_open_ns(self, section: str) -> int | None:
         """Return when a section was opened that was closed last then; None where no line has shown it open."""
         since_ns, before = self.open_since.get(section, (0, -1))
-        return since_ns if section in self.sections and before + 1 == self.sections[section].closed else None
+        return since_ns if section in self.sections and before + 1 == self.times(section) else None
 
     def checkpointing_ns(self, until_ns: int, wait: Wait | None = None) -> tuple[int, int]:
         """Return how long saves had held up the steps in all until then: at least, and at most.

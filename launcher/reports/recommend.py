@@ -204,7 +204,7 @@ def _saves(story: Story) -> _Saves | None:
             continue
         life, section = max(rows, key=lambda row: (row[0].saving_ns, row[1].took_ns))
         # To finalize a save and to remove an old one belong to what a save costs.
-        held_ns, took_ns = held_ns + life.saving_ns, took_ns + section.took_ns
+        held_ns, took_ns = held_ns + life.saving_ns - section.left_ns, took_ns + section.took_ns
         count += len(life.saves) or section.closed
         if not any(story.launches[member.launch].went_back for member in generation.members):
             apart += [later - former for life in lives for former, later in itertools.pairwise(sorted(life.saves))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 
-from resilience_core.protocol.figures import SectionFigures
+from resilience_core.protocol.figures_read import SectionFigures
 
 __all__ = ["Spread"]
 

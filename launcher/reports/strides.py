@@ -41,7 +41,7 @@ def _counted(story: Story) -> tuple[int, int]:
     iterations = steps = 0
     for _, member in story.members:
         for life in member.lives.values():
-            closed = life.sections[STEP].closed if STEP in life.sections else 0
+            closed = life.times(STEP)
             if closed and life.first_iteration is not None and life.done is not None:
                 iterations += life.done - life.first_iteration + 1
                 steps += closed + max(story.launches[member.launch].warmup_steps, 0)

@@ -7,6 +7,8 @@ cannot be refused. :mod:`resilience_core.monitoring` says what else the client i
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
+from threading import get_ident
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
@@ -169,6 +171,9 @@ class RankMonitorClient(ClientLimits):
             if state.events_are_heartbeats:
                 words[HEARTBEAT] = NO_LIMIT if (limit := state.heartbeat_limit_ns) is None else now + limit
                 words[LAST_HEARTBEAT] = now
+            if state.leaving and get_ident() in state.leaving:
+                section.note_left(took, state.figures)
+                return
         figures, row, bits = state.figures, section.row, took.bit_length()  # last: nothing is decided by them
         figures[row.took_word] = row.took_ns = row.took_ns + took
         row.buckets[bits] = closed = row.buckets[bits] + 1
@@ -178,7 +183,24 @@ class RankMonitorClient(ClientLimits):
 
     def section(self, name: str) -> SectionBlock:
         """Open a section for the length of a ``with`` block; it is closed on an exception, too."""
-        return SectionBlock(name, self.start_section, self.end_section, self._state)
+        return SectionBlock(name, self.start_section, self.end_section, self.leaving_sections, self._state)
+
+    @contextlib.contextmanager
+    def leaving_sections(self) -> Iterator[None]:
+        """Close sections inside this block, on this thread, as ones that an exception leaves.
+
+        What an exception leaves was not completed, and it may have waited for a peer that has failed: its duration is
+        none of those that reports and metrics tell of. ``section()`` and the adapters do this by themselves.
+        """
+        state, thread = self._state, get_ident()
+        is_outermost = thread not in state.leaving
+        state.leaving.add(thread)
+        state.has_more_to_do = True  # until limits are applied again: another thread may be in such a block, too
+        try:
+            yield
+        finally:
+            if is_outermost:
+                state.leaving.discard(thread)
 
     def end_all_sections(self) -> None:
         """Close every section that is open; none is no error."""

@@ -24,12 +24,7 @@ from resilience_core.protocol.cell_layout import (
     RESUMED_FROM,
     SAVED,
 )
-from resilience_core.protocol.figures import (
-    figures_path,
-    open_figures,
-    private_figures,
-    row_of,
-)
+from resilience_core.protocol.figures import figures_path, open_figures, private_figures, row_of
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["ClientState", "deadline_after", "to_ns"]
@@ -57,6 +52,7 @@ class ClientState:
         "heartbeats",
         "last_heartbeat_ns",
         "learned_ns",
+        "leaving",
         "left_section_ns",
         "lock",
         "longest_gap_ns",
@@ -88,6 +84,8 @@ class ClientState:
         """No section has a limit, so section events stand in for heartbeats."""
         self.heartbeat_limit_ns: int | None = None
         self.gap_limit_ns: int | None = None
+        self.leaving: set[int] = set()
+        """The threads that close sections since an exception leaves them."""
         # Of first calls, of loading and learning limits, of the beginning and of the shutdown. Never taken by a
         # heartbeat or a section event after the first. Held for no input or output; a signal handler may come between.
         self.lock = threading.RLock()

@@ -97,7 +97,7 @@ class LimitsInForce:
             section.notable_ns = 0  # to be found anew with that limit
         had_no_sections = state.events_are_heartbeats
         state.events_are_heartbeats = not timeouts.section
-        state.has_more_to_do = state.events_are_heartbeats or state.shares
+        state.has_more_to_do = state.events_are_heartbeats or state.shares or bool(state.leaving)
         if had_no_sections and timeouts.section and state.has_used_section:
             # Section events were its heartbeats, and from here on they are not: as with a first section, heartbeat
             # limits are off until it sends one.

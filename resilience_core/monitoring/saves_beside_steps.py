@@ -48,7 +48,9 @@ class SavesBesideSteps:
             began_ns: When the save began, where steps are known to have gone on; None where that is not known.
         """
         section, until_ns = self._sections.get(CHECKPOINTING), now
-        blocked_ns = 0 if section is None else section.row.took_ns - figures[BESIDE]
+        blocked_ns = 0
+        if section is not None:
+            blocked_ns = section.row.took_ns + section.row.left_ns - figures[BESIDE]
         if section is not None and CHECKPOINTING in self._opened:
             beside_ns = self._until_now(section.opened_ns, now, left_ns, is_known=began_ns is not None)
             self._noted, self._late_ns = (section.opened_ns, now, beside_ns), 0
@@ -76,6 +78,11 @@ class SavesBesideSteps:
         self._late_ns = opened_ns if is_beside else 0
         return now - opened_ns if is_beside else 0
 
+    def of_left(self, opened_ns: int, now: int) -> int:
+        """Return the same for one that an exception has left: no save of it is noted any more."""
+        beside_ns, self._late_ns = self.of_closed(opened_ns, now), 0
+        return beside_ns
+
     def _may_go_on(self, since_ns: int) -> bool:
         step = self._sections.get(STEP)
         if step is None:
@@ -99,3 +106,7 @@ class CheckpointingSection(Section):
         self.notable_ns = -1
         if beside_ns := self._beside.of_closed(self.opened_ns, self.opened_ns + took_ns):
             figures[BESIDE] += beside_ns
+
+    def note_left(self, took_ns: int, figures: memoryview) -> None:
+        """Note only how long it has held up the steps: :data:`BESIDE` is a part of the durations that are counted."""
+        super().note_left(took_ns - self._beside.of_left(self.opened_ns, self.opened_ns + took_ns), figures)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from resilience_core.protocol.cell_layout import FIRST_CLOSED, FIRST_SECTION, NO_LIMIT, NOT_COUNTED, NOT_SHOWN
-from resilience_core.protocol.figures import BUCKETS, CLOSE_CALL, CLOSE_CALLS, LONGEST, TOOK
+from resilience_core.protocol.figures import BUCKETS, CLOSE_CALL, CLOSE_CALLS, LEFT, LEFT_TOOK, LONGEST, TOOK
 
 __all__ = ["FigureRow", "Section"]
 
@@ -22,14 +22,29 @@ class FigureRow:
         figures: The client's, in which an earlier process or client may have left something.
     """
 
-    __slots__ = ("buckets", "buckets_word", "close_calls", "close_calls_word", "longest_word", "took_ns", "took_word")
+    __slots__ = (
+        "buckets",
+        "buckets_word",
+        "close_calls",
+        "close_calls_word",
+        "left",
+        "left_ns",
+        "left_took_word",
+        "left_word",
+        "longest_word",
+        "took_ns",
+        "took_word",
+    )
 
     def __init__(self, number: int, figures: memoryview) -> None:
         self.took_word, self.buckets_word = TOOK + number, BUCKETS + 64 * number
         self.longest_word, self.close_calls_word = LONGEST + number, CLOSE_CALLS + number
-        words = [figures[self.took_word], figures[self.close_calls_word]]
+        self.left_word, self.left_took_word = LEFT + number, LEFT_TOOK + number
+        words = [figures[word] for word in (self.took_word, self.close_calls_word, self.left_word, self.left_took_word)]
         words += figures[self.buckets_word : self.buckets_word + 64].tolist()
-        self.took_ns, self.close_calls, *self.buckets = [word if 0 <= word < _LARGEST else 0 for word in words]
+        self.took_ns, self.close_calls, self.left, self.left_ns, *self.buckets = [
+            word if 0 <= word < _LARGEST else 0 for word in words
+        ]
 
 
 class Section:
@@ -79,3 +94,14 @@ class Section:
         longest_ns = max(figures[row.longest_word], took_ns)
         figures[row.longest_word] = longest_ns
         self.notable_ns = min(longest_ns, close_ns - 1)
+
+    def note_left(self, took_ns: int, figures: memoryview) -> None:
+        """Note that an exception has left the section, in place of its duration.
+
+        Args:
+            took_ns: How long it was open.
+            figures: The client's.
+        """
+        row = self.row
+        row.left, row.left_ns = row.left + 1, row.left_ns + took_ns
+        figures[row.left_word], figures[row.left_took_word] = row.left, row.left_ns

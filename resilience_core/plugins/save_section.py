@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from threading import get_ident
 
 from resilience_core._saves_by_thread import SavesByThread
@@ -64,12 +65,15 @@ class SaveSection:
                 self._is_ours = True
                 raise
 
-    def end(self, client: RankMonitorClient, thread: int) -> None:
+    def end(self, client: RankMonitorClient, thread: int, error: BaseException | None) -> None:
         """End a save of a thread; :meth:`update` follows, and opens the section anew for saves that began later."""
         is_oldest = self.saves.is_oldest(thread) and self.saves.is_outermost(thread)
         self.saves.end(thread)
-        if is_oldest:
-            self._close_for_later_saves(client)
+        with client.leaving_sections() if error is not None else contextlib.nullcontext():
+            if is_oldest:
+                self._close_for_later_saves(client)
+            if error is not None:
+                self.update(client)  # while it is known that an exception leaves the section
 
     def abandon(self, client: RankMonitorClient) -> None:
         """Drop the saves of this thread, whose end was not reported; :meth:`update` follows, as after :meth:`end`."""

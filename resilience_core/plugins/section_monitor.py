@@ -1,8 +1,7 @@
 """SectionMonitor: the events of a training run become the sections setup, step and checkpointing.
 
-The only warm-up rule of the project is here: the first ``num_warmup_iterations`` training steps, resumed or
-not, and the first that many evaluation steps of each evaluation open no ``step`` section; they fall out of
-section. ``setup`` and saves have no warm-up.
+The only warm-up rule of the project is here: the first ``num_warmup_iterations`` training steps, resumed or not, and
+the first that many of each evaluation open no ``step``; they fall out of section. ``setup`` and saves have no warm-up.
 
 A save or an evaluation step inside a training step, in the same thread, suspends ``step``: the section is closed, and
 opened again with a new deadline afterwards. Otherwise a healthy save would exceed the limit of the step. An evaluation
@@ -203,7 +202,7 @@ class SectionMonitor(SectionLearning):
             if self._session.saved(iteration, kind, error, thread) and self._saves.is_outermost(thread):
                 will_learn = learner.all_will_after_save(client, history, f"save {iteration}")
         finally:  # a signal handler may raise while this rank waits for others
-            self._save_section.end(client, thread)
+            self._save_section.end(client, thread, error)
             self._update_save_section()
             if will_learn:
                 learner.after_save(client, history)
@@ -219,7 +218,8 @@ class SectionMonitor(SectionLearning):
         """Close what is open and stay connected: a framework may save while it handles the exception."""
         note_error(error)  # while the section in which it was raised is still open
         self._session.failed(error)
-        self._close_all()
+        with self._session.client.leaving_sections():
+            self._close_all()
 
     @hookimpl
     def teardown(self, reason: str) -> None:

@@ -20,8 +20,13 @@ Layout, native byte order, every number one aligned signed 64-bit word::
     TOOK + row         total of the section's durations, ns
     LONGEST + row      the longest of them, ns
     CLOSE_CALLS + row  how many of them took at least CLOSE_CALL of the limit that was in force when it was closed
+    LEFT + row         how often the section was left by an exception, which nothing above counts
+    LEFT_TOOK + row    total of how long it had been open then, ns, less the time in which steps went on beside a save
     BUCKETS + 64*row + k   how many durations in ns have k bits: 2**(k-1) <= duration < 2**k
     byte NAMES_OFFSET + NAME_SIZE*row   the section's name, UTF-8, padded with zeros; rows are taken in order
+
+A section that an exception leaves has not done what it is for, and how long it was open may be how long it waited for a
+peer that had failed: its duration is none to set a limit by.
 
 The last row is that of all sections that find no other. A section is counted by its buckets alone, which spares the
 rank a store. Powers of two tell a duration to within a factor of two; the exact longest and total stand beside them.
@@ -35,12 +40,16 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-from collections.abc import Mapping
-from typing import NamedTuple
 
-from resilience_core.protocol.cell_layout import MAX_SECTIONS, NAME_SIZE, SHARED_SECTION, raw_name
+from resilience_core.protocol.cell_layout import MAX_SECTIONS, NAME_SIZE, raw_name
 
 __all__ = [
+    "SAVES_KEPT",
+    "SAVES",
+    "ROWS",
+    "NAMES_OFFSET",
+    "MAGIC",
+    "FIRST_SAVE",
     "BESIDE",
     "BUCKETS",
     "CHECKPOINTING",
@@ -50,26 +59,22 @@ __all__ = [
     "FIGURES_SIZE",
     "FIRST_ITERATION",
     "FIRST_STEP",
+    "LEFT",
+    "LEFT_TOOK",
     "LONGEST",
     "LONGEST_GAP",
     "LONGEST_HEARTBEAT_GAP",
     "STEP",
     "TOOK",
-    "RankFigures",
-    "Save",
-    "SectionFigures",
-    "Steps",
     "create_figures",
     "figures_path",
     "note_save",
     "open_figures",
     "private_figures",
-    "read_figures",
-    "read_steps",
     "row_of",
 ]
 
-MAGIC = 0x3230_5347_4946_5446  # "FTFIGS02" read as a little-endian word
+MAGIC = 0x3330_5347_4946_5446  # "FTFIGS03" read as a little-endian word
 
 FIRST_ITERATION, DONE, FIRST_STEP, LONGEST_GAP, LONGEST_HEARTBEAT_GAP, SAVES = 2, 3, 4, 5, 6, 7
 
@@ -87,7 +92,11 @@ LONGEST = TOOK + ROWS
 
 CLOSE_CALLS = LONGEST + ROWS
 
-BUCKETS = CLOSE_CALLS + ROWS
+LEFT = CLOSE_CALLS + ROWS
+
+LEFT_TOOK = LEFT + ROWS
+
+BUCKETS = LEFT_TOOK + ROWS
 
 NAMES_OFFSET = (BUCKETS + 64 * ROWS) * 8
 
@@ -97,53 +106,6 @@ CLOSE_CALL = 0.8
 """A section that took this part of its limit has come close to it."""
 
 CHECKPOINTING, STEP = "checkpointing", "step"
-
-
-class SectionFigures(NamedTuple):
-    """What was seen of the sections of one name. Durations in nanoseconds."""
-
-    closed: int
-    took_ns: int
-    longest_ns: int
-    close_calls: int
-    durations: Mapping[int, int]
-    """From a number of bits to how many durations had that many."""
-
-
-class Save(NamedTuple):
-    """A checkpoint that was saved."""
-
-    iteration: int
-    t_ns: int
-    """When it was complete, less the time of it in which steps went on: the work of these is not in it."""
-    checkpointing_ns: int
-    """How long ``checkpointing`` had held up the steps in all until then."""
-
-
-class RankFigures(NamedTuple):
-    """The figures of one rank in one generation; None for what there was not yet."""
-
-    first_iteration: int | None
-    done: int | None
-    """The iteration of the last training step that ended."""
-    first_step_ns: int | None
-    longest_gap_ns: int
-    longest_heartbeat_gap_ns: int
-    saves: tuple[Save, ...]
-    """The last few, oldest first."""
-    sections: Mapping[str, SectionFigures]
-    beside_ns: int = 0
-    """How long ``checkpointing`` was open in all while steps went on; of those that were closed."""
-
-
-class Steps(NamedTuple):
-    """The training steps of one rank in one generation."""
-
-    first_iteration: int
-    done: int
-    """The iteration of the last one that ended."""
-    first_step_ns: int
-    """When the first one began."""
 
 
 def figures_path(cell_path: str) -> str:
@@ -218,81 +180,3 @@ def note_save(words: memoryview, iteration: int, now_ns: int, checkpointing_ns: 
     place = FIRST_SAVE + 3 * (count % SAVES_KEPT)
     words[place], words[place + 1], words[place + 2] = iteration, now_ns, checkpointing_ns
     words[SAVES] = count + 1
-
-
-def read_figures(source: int | bytes) -> RankFigures | None:
-    """Read the figures of a rank.
-
-    Args:
-        source: An open descriptor of the file, which is read whatever its position, or what was read from one.
-
-    Returns:
-        The figures; None where it cannot be read or holds none of this version.
-    """
-    if isinstance(source, int):
-        try:
-            source = os.pread(source, FIGURES_SIZE + 1, 0)
-        except OSError:
-            return None
-    if len(source) != FIGURES_SIZE:
-        return None
-    words = memoryview(source).cast("q")
-    if words[0] != MAGIC:
-        return None
-    first, done = words[FIRST_ITERATION], words[DONE]
-    return RankFigures(
-        first_iteration=first if first >= 0 else None,
-        done=done if done >= 0 else None,
-        first_step_ns=words[FIRST_STEP] or None,
-        longest_gap_ns=words[LONGEST_GAP],
-        longest_heartbeat_gap_ns=words[LONGEST_HEARTBEAT_GAP],
-        saves=_saves(words),
-        sections=_sections(words, source),
-        beside_ns=words[BESIDE],
-    )
-
-
-def read_steps(descriptor: int) -> Steps | None:
-    """Read of a file of figures only what it says of steps, which takes some microseconds.
-
-    Args:
-        descriptor: An open one of the file, which is read whatever its position.
-
-    Returns:
-        The steps; None where none has ended yet, the file cannot be read, or holds none of this version.
-    """
-    try:
-        raw = os.pread(descriptor, FIRST_SAVE * 8, 0)
-    except OSError:
-        return None
-    if len(raw) != FIRST_SAVE * 8:
-        return None
-    words = memoryview(raw).cast("q")
-    steps = Steps(words[FIRST_ITERATION], words[DONE], words[FIRST_STEP])
-    return steps if words[0] == MAGIC and min(steps) >= 0 and steps.first_step_ns else None
-
-
-def _saves(words: memoryview) -> tuple[Save, ...]:
-    count = words[SAVES]
-    if count < 0:
-        return ()
-    places = (FIRST_SAVE + 3 * (number % SAVES_KEPT) for number in range(max(0, count - SAVES_KEPT), count))
-    return tuple(Save(*words[place : place + 3].tolist()) for place in places)
-
-
-def _sections(words: memoryview, raw: bytes) -> dict[str, SectionFigures]:
-    found = {}
-    for row in range(ROWS):
-        start = NAMES_OFFSET + row * NAME_SIZE
-        name = raw[start : start + NAME_SIZE].rstrip(b"\0").decode("utf-8", errors="replace")
-        if row == ROWS - 1:
-            name = SHARED_SECTION
-        elif not name:
-            continue
-        buckets = words[BUCKETS + 64 * row : BUCKETS + 64 * (row + 1)].tolist()
-        durations = {bits: count for bits, count in enumerate(buckets) if count}
-        if row < ROWS - 1 or durations:
-            found[name] = SectionFigures(
-                sum(durations.values()), words[TOOK + row], words[LONGEST + row], words[CLOSE_CALLS + row], durations
-            )
-    return found

@@ -12,7 +12,8 @@ from launcher.agent import worker_cells
 from launcher.agent.worker_cells import Cells
 from launcher.records.run_folders import RunFolder
 from resilience_core.protocol.cell_layout import CELL_SIZE, ITERATION
-from resilience_core.protocol.figures import DONE, FIGURES_SIZE, figures_path, open_figures, read_figures
+from resilience_core.protocol.figures import DONE, FIGURES_SIZE, figures_path, open_figures
+from resilience_core.protocol.figures_read import read_figures
 
 RANKS = {0: 4, 1: 5}
 

@@ -31,15 +31,17 @@ from resilience_core.protocol.figures import (
     BUCKETS,
     DONE,
     FIGURES_SIZE,
+    LEFT,
+    LEFT_TOOK,
     LONGEST,
     TOOK,
-    Save,
     create_figures,
     figures_path,
     note_save,
     open_figures,
     row_of,
 )
+from resilience_core.protocol.figures_read import Save
 from resilience_core.protocol.limit_entry import LimitEntry, LimitsDocument
 from resilience_core.protocol.limits_text import write_limits
 
@@ -58,6 +60,7 @@ def raw(tmp_path: Path) -> tuple[bytes, bytes]:
     document = LimitsDocument("relax", None, True, {"section step": entry}, {})
     cell.write_text(LIMITS_TEXT, write_limits(document, LIMITS_TEXT.size))
     row = row_of(figures, "step")
+    figures[LEFT + row], figures[LEFT_TOOK + row] = 3, 7
     figures[DONE], figures[TOOK + row], figures[LONGEST + row], figures[BUCKETS + 64 * row + 21] = 16, 9, 2, 16
     note_save(figures, 15, 140, 7)
     return Path(cell.path).read_bytes(), Path(figures_path(cell.path)).read_bytes()
@@ -74,7 +77,7 @@ def test_a_line_says_what_the_rank_has_stored(raw: tuple[bytes, bytes], tmp_path
     assert (line.node, bool(line.boot), bool(line.time)) == (os.uname().nodename, True, True)
     told = line.ranks[5]
     assert (told.iteration, told.done, dict(told.open)) == (17, 16, {"step": 200})
-    assert told.sections["step"] == (16, 9, 2, 0, {21: 16})
+    assert told.sections["step"] == (16, 9, 2, 0, {21: 16}, 3, 7)
     details = told.details
     assert details is not None
     assert (details.local_rank, details.resumed_from, details.saved, details.saves) == (1, 10, 15, (Save(15, 140, 7),))
@@ -114,7 +117,7 @@ def test_a_line_that_is_not_full_has_no_details(raw: tuple[bytes, bytes], tmp_pa
     log.write(FIGURES, generation=0, is_full=False, is_last=False, ranks={"0": facts})
     (line,) = read_figure_lines(tmp_path)
     assert line.ranks[0].details is None
-    assert line.ranks[0].sections["step"] == (3, 4, 2, 1, {})
+    assert line.ranks[0].sections["step"] == (3, 4, 2, 1, {}, 0, 0)  # as lines of earlier releases
 
 
 def test_a_damaged_line_is_left_out_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -161,6 +161,62 @@ def test_the_wait_for_a_rank_whose_connections_close_before_it_is_seen_to_end_is
     assert not recommended_limits(run, "section step")
 
 
+@pytest.mark.parametrize("noted_ns", [-27_900_000_000, -1_000_000], ids=["noted at once", "noted late"])
+@pytest.mark.parametrize("lines", [3, 1000], ids=["few lines", "many lines"])
+def test_a_section_that_an_exception_has_left_is_no_duration_whenever_the_failure_was_noted(
+    tmp_path: Path, lines: int, noted_ns: int
+) -> None:
+    """The one that has failed had closed its connections, and cleaned up for 2 s, before its exception was noted."""
+    run = invent_run(tmp_path, failures=[Failure(12, 1, "failure", 28.0)], steps=20, nodes=1, lines=lines)
+    before = limit(run, "section step")
+    incident = run.folders[0] / "incidents" / "0001" / "incident.json"
+    with_an_error(incident, 1, noted_ns, is_consequence=False)
+    with_an_error(incident, 0, -2_000_000_000, is_consequence=True)
+    with_a_long_step(run.folders[0], 0, -2_000_000_000, 26_000_000_000)
+    # Of code that closes its sections itself, it is one where the failure was noted later.
+    assert (limit(run, "section step") == before) == (noted_ns < -2_000_000_000)
+    let_it_be_left(run.folders[0], 0, 26_000_000_000, 2_000_000_000)
+    found = limit(run, "section step")
+    assert found == before
+    assert not recommended_limits(run, "section step")
+    # What was closed before since the last line but one counts, and is exact.
+    with_a_long_step(run.folders[0], 0, -2_000_000_000, 26_000_000_000, [7_000_000_000])
+    let_it_be_left(run.folders[0], 0, 26_000_000_000, 7_000_000_000)
+    found = limit(run, "section step")
+    assert (found.longest, found.longest_rank, found.samples, found.is_about) == (7.0, 0, before.samples + 1, False)
+
+
+def let_it_be_left(folder: Path, rank: int, took_ns: int, longest_ns: int) -> None:
+    """Let the longest step of the last line be one that an exception has left; ``longest_ns`` took that of the rest."""
+    lines = lines_of(folder / "figures.jsonl")
+    last = next(line for line in lines if line.get("generation") == 0 and line.get("is_last"))
+    step = last["ranks"][str(rank)]["sections"]["step"]
+    step |= {"closed": step["closed"] - 1, "took_ns": step["took_ns"] - took_ns, "longest_ns": longest_ns}
+    step |= {"close_calls": 0, "left": 1, "left_ns": took_ns}
+    step["durations"] = {bits: count for bits, count in step["durations"].items() if bits != str(took_ns.bit_length())}
+    (folder / "figures.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_rank_that_has_left_a_section_by_an_exception_and_went_on_may_still_have_waited_in_one(
+    tmp_path: Path,
+) -> None:
+    """It was left before the line before the last one; the step in which it waited was closed by the code itself."""
+    run = invent_run(tmp_path, failures=[Failure(12, 1, "failure", 28.0)], steps=20, nodes=1, lines=1000)
+    before = limit(run, "section step")
+    incident = run.folders[0] / "incidents" / "0001" / "incident.json"
+    with_an_end(incident, 1, -100_000)
+    with_an_error(incident, 0, -12_000_000, is_consequence=True)
+    with_a_long_step(run.folders[0], 0, -10_000_000, 27_990_000_000)
+    path = run.folders[0] / "figures.jsonl"
+    lines = lines_of(path)
+    for line in lines:
+        for known in line["ranks"].values():
+            for section in known["sections"].values():
+                section |= {"left": 1, "left_ns": 1_000_000}
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert limit(run, "section step") == before
+
+
 def test_where_it_cannot_be_told_which_of_two_long_steps_was_the_wait_that_is_said(
     tmp_path: Path,
 ) -> None:

@@ -15,7 +15,7 @@ from launcher.reports.build import make_report
 from launcher.reports.formats import duration
 from launcher.reports.page import page
 from launcher.reports.spread import Spread
-from resilience_core.protocol.figures import SectionFigures
+from resilience_core.protocol.figures_read import SectionFigures
 from tests.launcher.reports.invented_runs import invent_run
 
 

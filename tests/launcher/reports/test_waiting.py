@@ -19,11 +19,18 @@ VICTIM = 0
 
 
 def let_go(
-    run: InventedRun, *, victim: int = VICTIM, is_consequence: bool = True, section: str = "step", beside_ns: int = 0
+    run: InventedRun,
+    *,
+    victim: int = VICTIM,
+    is_consequence: bool = True,
+    section: str = "step",
+    beside_ns: int = 0,
+    is_counted: bool = True,
 ) -> None:
     """Let the section of the victim that is open when its peer has failed end by an exception just before that is seen.
 
-    The peer was killed at the begin of the section.
+    The peer was killed at the begin of the section. ``is_counted`` where code closes its section by itself on the way
+    out, so that the client cannot know that an exception leaves it.
     """
     life = run.lives[0]
     assert life.open is not None
@@ -38,8 +45,11 @@ def let_go(
             known = line["ranks"].get(str(victim))
             if known is not None and line["generation"] == 0 and line["is_last"]:
                 left = known["sections"][section]
-                left |= {"closed": left["closed"] + 1, "took_ns": left["took_ns"] + took_ns}
-                left["longest_ns"] = max(left["longest_ns"], took_ns)
+                if is_counted:
+                    left |= {"closed": left["closed"] + 1, "took_ns": left["took_ns"] + took_ns}
+                    left["longest_ns"] = max(left["longest_ns"], took_ns)
+                else:
+                    left |= {"left": 1, "left_ns": took_ns}
                 done = life.open[2] if section == "step" else life.open[2] - 1
                 known |= {"open": {}, "done": done, "last_sign_ns": closed_ns, "beside_ns": beside_ns}
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -110,19 +120,20 @@ def about(report: Report) -> set[str]:
     return {entry.category.key for entry in report.ledger.entries if entry.is_about}
 
 
+@pytest.mark.parametrize("is_counted", [True, False])
 @pytest.mark.parametrize("nodes", [1, 2])
 @pytest.mark.parametrize(
     ("has_line", "waited"), [(True, 1.5), (False, 9.0)], ids=["a line meanwhile", "longer than any before"]
 )
 def test_to_wait_for_a_peer_that_has_failed_is_detection_and_no_work(
-    tmp_path: Path, nodes: int, has_line: bool, waited: float
+    tmp_path: Path, nodes: int, has_line: bool, waited: float, is_counted: bool
 ) -> None:
     failures = [Failure(17, 1, "failure", waited)]
     run = invent_run(tmp_path, nodes=nodes, own_folders=nodes > 1, failures=failures, steps=40, lines=200)
     if not has_line:
         without_lines_of_the_wait(run)
     truth = make_report([str(folder) for folder in run.folders])
-    let_go(run)
+    let_go(run, is_counted=is_counted)
     report = make_report([str(folder) for folder in run.folders])
     for key in ("productive", "checkpointing", "lost_work", "detection", "stop", "idle"):
         assert seconds(report)[key] == pytest.approx(run.truth.seconds[key], abs=0.06), key
@@ -137,16 +148,17 @@ def test_to_wait_for_a_peer_that_has_failed_is_detection_and_no_work(
 @pytest.mark.parametrize(
     ("has_line", "waited"), [(True, 1.5), (False, 9.0)], ids=["a line meanwhile", "longer than any before"]
 )
+@pytest.mark.parametrize("is_counted", [True, False])
 @pytest.mark.parametrize("has_saves", [True, False])
 def test_to_wait_in_a_save_for_a_peer_that_has_failed_is_neither_work_nor_checkpointing(
-    tmp_path: Path, has_line: bool, waited: float, has_saves: bool
+    tmp_path: Path, has_line: bool, waited: float, has_saves: bool, is_counted: bool
 ) -> None:
     failures = [Failure(17, 1, "failure", waited)]
     run = invent_run(tmp_path, failures=failures, steps=40, lines=200, has_saves=has_saves)
     if not has_line:
         without_lines_of_the_wait(run)
     in_a_save(run)
-    let_go(run, section="checkpointing")
+    let_go(run, section="checkpointing", is_counted=is_counted)
     report = make_report([str(run.folders[0])])
     for key in ("productive", "checkpointing", "lost_work", "detection", "stop", "idle"):
         # Where no save is noted, a second of saving lies before or after what was kept.
@@ -202,6 +214,19 @@ def test_a_step_that_is_left_by_an_exception_of_its_own_was_work(tmp_path: Path)
     let_go(run, is_consequence=False)
     report = make_report([str(folder) for folder in run.folders])
     assert seconds(report)["lost_work"] == pytest.approx(run.truth.seconds["lost_work"] + 9.0, abs=0.06)
+
+
+@pytest.mark.parametrize("lines", [2, 200])
+def test_how_long_a_section_was_open_that_an_exception_has_left_tells_when_the_wait_began(
+    tmp_path: Path, lines: int
+) -> None:
+    """It was shorter than other steps, and no line was written meanwhile."""
+    run = invent_run(tmp_path, failures=[Failure(17, 1, "failure", 1.5)], steps=40, lines=lines)
+    without_lines_of_the_wait(run)
+    let_go(run, is_counted=False)
+    report = make_report([str(folder) for folder in run.folders])
+    assert seconds(report)["lost_work"] == pytest.approx(run.truth.seconds["lost_work"], abs=0.06)
+    assert about(report) == set()
 
 
 def test_where_nothing_tells_when_the_wait_began_it_counts_to_its_end(tmp_path: Path) -> None:

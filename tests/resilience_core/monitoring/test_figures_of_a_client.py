@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -18,16 +19,8 @@ from resilience_core.plugins.heartbeat_monitor import HeartbeatMonitor
 from resilience_core.plugins.section_monitor import SectionMonitor
 from resilience_core.protocol.cell import Cell
 from resilience_core.protocol.cell_layout import MAX_SECTIONS, SHARED_SECTION
-from resilience_core.protocol.figures import (
-    BUCKETS,
-    CLOSE_CALLS,
-    TOOK,
-    RankFigures,
-    Save,
-    create_figures,
-    figures_path,
-    read_figures,
-)
+from resilience_core.protocol.figures import BUCKETS, CLOSE_CALLS, LEFT, LEFT_TOOK, TOOK, create_figures, figures_path
+from resilience_core.protocol.figures_read import RankFigures, Save, read_figures
 from resilience_core.testing import FakeClock
 
 S = 1_000_000_000
@@ -183,7 +176,7 @@ def test_names_that_are_equal_where_they_are_cut_are_counted_together(start: Cal
     assert (section.closed, section.took_ns) == (3, 3 * S)
 
 
-@pytest.mark.parametrize("word", [TOOK, CLOSE_CALLS, BUCKETS + (2 * S).bit_length()])
+@pytest.mark.parametrize("word", [TOOK, CLOSE_CALLS, LEFT, LEFT_TOOK, BUCKETS + (2 * S).bit_length()])
 @pytest.mark.parametrize("value", [2**63 - 1, -1])
 def test_damaged_figures_make_no_call_fail(start: Callable[..., Rank], word: int, value: int) -> None:
     rank = start(rank_section_timeouts={"step": 2.0})
@@ -193,8 +186,11 @@ def test_damaged_figures_make_no_call_fail(start: Callable[..., Rank], word: int
         file.write(value.to_bytes(8, sys.byteorder, signed=True))
     for _ in range(3):
         rank.spend("step", 2.0)
+    with contextlib.suppress(ValueError), rank.client.section("step"):
+        rank.clock.advance(1.0)
+        raise ValueError
     step = rank.figures.sections["step"]
-    assert (step.closed, step.took_ns, step.close_calls) == (3, 6 * S, 3)
+    assert (step.closed, step.took_ns, step.close_calls, step.left, step.left_ns) == (3, 6 * S, 3, 1, S)
     assert rank.client.open_sections == frozenset()
 
 

@@ -11,7 +11,7 @@ from resilience_core.event_bus import EventBus
 from resilience_core.hookspecs import RunContext
 from resilience_core.plugins.heartbeat_monitor import HeartbeatMonitor
 from resilience_core.plugins.section_monitor import SectionMonitor
-from resilience_core.protocol.figures import Save
+from resilience_core.protocol.figures_read import Save
 from tests.resilience_core.monitoring.test_figures_of_a_client import Rank, S, start
 
 __all__ = ["start"]

@@ -20,14 +20,12 @@ from resilience_core.protocol.figures import (
     FIRST_STEP,
     LONGEST,
     TOOK,
-    RankFigures,
-    Save,
     create_figures,
     note_save,
     open_figures,
-    read_figures,
     row_of,
 )
+from resilience_core.protocol.figures_read import RankFigures, Save, read_figures
 
 NONE = RankFigures(None, None, None, 0, 0, (), {})
 

@@ -1,0 +1,97 @@
+"""Deliberate mistakes in what is counted of a section that an exception leaves."""
+
+from __future__ import annotations
+
+from benchmarks.mutants.mutant import Mutant
+
+__all__ = ["MUTANTS_OF_LEFT_SECTIONS"]
+
+_LEFT = ("tests/resilience_core/monitoring/test_sections_left_by_exceptions.py",)
+_REPORTS = ("tests/launcher/reports/test_limits.py", "tests/launcher/reports/test_waiting.py")
+
+MUTANTS_OF_LEFT_SECTIONS = (
+    Mutant(
+        "a block that an exception leaves counts as one that was completed",
+        "resilience_core/monitoring/section_block.py",
+        "self._leaving() if error is not None else _COUNTED",
+        "_COUNTED",
+        _LEFT,
+    ),
+    Mutant(
+        "a step that an exception leaves counts as one that was completed",
+        "resilience_core/translator.py",
+        "            with self.client.leaving_sections():\n                self.bus.step_end(",
+        "            if True:\n                self.bus.step_end(",
+        _LEFT,
+    ),
+    Mutant(
+        "an evaluation step that an exception leaves counts as one that was completed",
+        "resilience_core/translator.py",
+        "            with self.client.leaving_sections():\n                self.bus.eval_step_end(",
+        "            if True:\n                self.bus.eval_step_end(",
+        _LEFT,
+    ),
+    Mutant(
+        "a save that fails counts as one that was completed",
+        "resilience_core/plugins/save_section.py",
+        "client.leaving_sections() if error is not None else contextlib.nullcontext()",
+        "contextlib.nullcontext()",
+        _LEFT,
+    ),
+    Mutant(
+        "what an exception leaves open in the loop counts as completed",
+        "resilience_core/plugins/section_monitor.py",
+        "        with self._session.client.leaving_sections():\n",
+        "        if True:\n",
+        _LEFT,
+    ),
+    Mutant(
+        "what other threads close while one leaves its sections does not count",
+        "resilience_core/monitoring/client.py",
+        "if state.leaving and get_ident() in state.leaving:",
+        "if state.leaving:",
+        _LEFT,
+    ),
+    Mutant(
+        "the inner of two blocks ends the outer one",
+        "resilience_core/monitoring/client.py",
+        "            if is_outermost:\n",
+        "            if True:\n",
+        _LEFT,
+    ),
+    Mutant(
+        "limits that are applied make sections count that an exception leaves",
+        "resilience_core/monitoring/limits_in_force.py",
+        " or bool(state.leaving)",
+        "",
+        _LEFT,
+    ),
+    Mutant(
+        "a save notes less than saves have held up the steps where one has failed before",
+        "resilience_core/monitoring/saves_beside_steps.py",
+        "section.row.took_ns + section.row.left_ns - figures[BESIDE]",
+        "section.row.took_ns - figures[BESIDE]",
+        _LEFT,
+    ),
+    Mutant(
+        "a save that has failed beside steps is taken for the one that is noted next",
+        "resilience_core/monitoring/saves_beside_steps.py",
+        "beside_ns, self._late_ns = self.of_closed(opened_ns, now), 0",
+        "beside_ns = self.of_closed(opened_ns, now)",
+        _LEFT,
+    ),
+    Mutant(
+        "a duration is taken off where the client has counted none",
+        "launcher/reports/let_go.py",
+        " or life.times_left(name):\n            continue",
+        ":\n            continue",
+        _REPORTS,
+    ),
+    Mutant(
+        "when a wait began is not told by how long the section was open",
+        "launcher/reports/rank_lives.py",
+        "        if self.times_left(section) == 1:\n",
+        "        if False:\n",
+        _REPORTS,
+    ),
+)

@@ -1,0 +1,168 @@
+"""Sections that an exception leaves: what they took is no duration that limits are set by."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from adapters.ddp import FaultTolerance
+from resilience_core.event_bus import EventBus
+from resilience_core.hookspecs import RunContext
+from resilience_core.plugins.section_monitor import SectionMonitor
+from resilience_core.protocol.figures_read import Save
+from tests.resilience_core.monitoring.test_figures_of_a_client import Rank, S, start
+
+__all__ = ["start"]
+
+CONTEXT = RunContext(rank=0, local_rank=0, world_size=1)
+
+
+def counts_of(rank: Rank, section: str) -> tuple[int, int, int, int, int]:
+    """Return how often it was closed, ns in all, the longest, and how often it was left by an exception, ns in all."""
+    known = rank.figures.sections[section]
+    return known.closed, known.took_ns, known.longest_ns, known.left, known.left_ns
+
+
+@pytest.mark.parametrize("has_limits", [True, False])
+@pytest.mark.parametrize("cause", [ValueError, KeyboardInterrupt])
+def test_a_section_that_an_exception_leaves_is_no_duration(
+    start: Callable[..., Rank], cause: type[BaseException], has_limits: bool
+) -> None:
+    rank = start(**({"rank_section_timeouts": {"step": 60.0, "inner": 60.0}} if has_limits else {}))
+    rank.spend("step", 1.0)
+    with rank.client.section("step"):
+        with contextlib.suppress(cause), rank.client.section("inner"):
+            rank.clock.advance(50.0)
+            raise cause
+        rank.clock.advance(1.0)  # it was caught, so the one around it goes on
+    assert counts_of(rank, "inner") == (0, 0, 0, 1, 50 * S)
+    assert counts_of(rank, "step") == (2, 52 * S, 51 * S, 0, 0)
+    assert not rank.figures.sections["inner"].durations
+    rank.spend("inner", 2.0)
+    assert counts_of(rank, "inner") == (1, 2 * S, 2 * S, 1, 50 * S)
+    assert rank.client.open_sections == frozenset()
+
+
+def test_what_another_thread_closes_meanwhile_counts(start: Callable[..., Rank]) -> None:
+    rank = start()
+    with rank.client.leaving_sections():
+        with rank.client.leaving_sections():
+            rank.spend("step", 1.0)
+        rank.spend("step", 1.0)  # the outer block goes on
+        thread = threading.Thread(target=rank.spend, args=("step", 4.0))
+        thread.start()
+        thread.join()
+    rank.spend("step", 8.0)
+    assert counts_of(rank, "step") == (2, 12 * S, 8 * S, 2, 2 * S)
+
+
+def test_limits_that_are_applied_anew_meanwhile_change_nothing(start: Callable[..., Rank]) -> None:
+    rank = start(rank_section_timeouts={"step": 60.0})
+    rank.spend("step", 1.0)
+    rank.spend("step", 2.0)
+    with rank.client.leaving_sections():
+        rank.client.calculate_and_set_section_timeouts(selected_sections=["step"], calc_out_of_section=False)
+        rank.spend("step", 3.0)
+    assert counts_of(rank, "step") == (2, 3 * S, 2 * S, 1, 3 * S)
+
+
+@pytest.fixture
+def loop(start: Callable[..., Rank]) -> tuple[Rank, FaultTolerance]:
+    rank, bus = start(is_monitored=False, num_warmup_iterations=0), EventBus()
+    loop = FaultTolerance(bus=bus, client=rank.client)
+    rank.client.init_workload_monitoring()
+    return rank, loop
+
+
+@contextlib.contextmanager
+def failing(block: contextlib.AbstractContextManager[object]) -> Iterator[None]:
+    try:
+        with block:
+            yield
+            raise RuntimeError("Connection closed by peer")
+    except RuntimeError:
+        pass
+    else:
+        pytest.fail("the block has kept the exception")
+
+
+def test_of_a_loop_the_step_that_an_exception_leaves_is_none(loop: tuple[Rank, FaultTolerance]) -> None:
+    rank, ft = loop
+    with ft.run(CONTEXT):
+        with ft.step(0):
+            rank.clock.advance(1.0)
+        with failing(ft.step(1)):
+            rank.clock.advance(50.0)
+        with ft.step(1):
+            rank.clock.advance(2.0)
+        with failing(ft.eval_step(2, 0)):
+            rank.clock.advance(60.0)
+        with ft.eval_step(2, 0):
+            rank.clock.advance(3.0)
+    assert counts_of(rank, "step") == (3, 6 * S, 3 * S, 2, 110 * S)
+
+
+def test_of_a_loop_the_save_that_fails_is_none(loop: tuple[Rank, FaultTolerance]) -> None:
+    rank, ft = loop
+    with failing(ft.run(CONTEXT)):
+        with failing(ft.checkpoint(1)):
+            rank.clock.advance(50.0)
+        with ft.checkpoint(2):
+            rank.clock.advance(1.0)
+        with ft.checkpoint(3):
+            rank.clock.advance(2.0)
+        with failing(ft.checkpoint(4)):
+            rank.clock.advance(60.0)
+    assert counts_of(rank, "checkpointing") == (2, 3 * S, 2 * S, 2, 110 * S)
+    now = rank.clock()
+    assert rank.figures.saves == (Save(2, now - 62 * S, 51 * S), Save(3, now - 60 * S, 53 * S))
+
+
+def test_of_a_loop_the_setup_that_an_exception_leaves_is_none(loop: tuple[Rank, FaultTolerance]) -> None:
+    rank, ft = loop
+    with failing(ft.run(CONTEXT)):
+        rank.clock.advance(50.0)
+    assert counts_of(rank, "setup") == (0, 0, 0, 1, 50 * S)
+
+
+def test_an_event_of_an_error_leaves_what_is_open(start: Callable[..., Rank]) -> None:
+    rank, bus = start(is_monitored=False, num_warmup_iterations=0), EventBus()
+    bus.register(SectionMonitor(rank.client))
+    bus.setup(context=CONTEXT)
+    bus.step_start(iteration=0)
+    rank.clock.advance(50.0)
+    bus.training_error(error=RuntimeError("x"), iteration=0)
+    assert (rank.client.open_sections, counts_of(rank, "step")) == (frozenset(), (0, 0, 0, 1, 50 * S))
+    bus.checkpoint_start(iteration=0, kind="save")  # of an emergency: it is one like any other
+    rank.clock.advance(1.0)
+    bus.checkpoint_end(iteration=0, kind="save", error=None)
+    assert counts_of(rank, "checkpointing") == (1, S, S, 0, 0)
+    bus.teardown(reason="exception")
+
+
+def test_of_a_save_that_fails_beside_steps_only_what_has_held_these_up_is_noted(start: Callable[..., Rank]) -> None:
+    rank = start()
+    rank.spend("step", 1.0)
+
+    def fail() -> None:
+        with rank.client.leaving_sections():
+            rank.client.end_section("checkpointing")
+
+    thread = threading.Thread(target=rank.client.start_section, args=("checkpointing",))
+    thread.start()
+    thread.join()
+    rank.spend("step", 3.0)
+    rank.client.start_section("step")
+    rank.clock.advance(4.0)
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+    assert counts_of(rank, "checkpointing") == (0, 0, 0, 1, 0)
+    assert rank.figures.beside_ns == 0
+    rank.client.end_section("step")
+    rank.clock.advance(5.0)
+    rank.client.note_checkpoint_saved(9)  # another one, of which no section tells
+    assert rank.figures.saves == (Save(9, rank.clock(), 0),)

@@ -588,9 +588,16 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report does not say that a run may be missing after one that was killed",
         "launcher/reports/chains.py",
-        "if run in told or not open_ones:",
+        "if run in told or not open_runs:",
         "if True:",
         _CHAINS,
+    ),
+    Mutant(
+        "a report says that a launcher has started no rank where the lines that would tell are missing",
+        "launcher/reports/completeness.py",
+        "if launch.generations or (launch.is_whole and (launch.is_running or launch.ended_ns is not None)):",
+        "if True:",
+        ("tests/launcher/reports/test_power_cuts.py",),
     ),
     Mutant(
         "a report gives an incident to a launcher of an unknown node though another may have seen it",

@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from launcher.reports import notes as remarks
 from launcher.reports.absences import may_have_gone_on
 from launcher.reports.chains import MissingRun, chain_of, doubts, unread_nodes, with_unread_nodes
-from launcher.reports.completeness import is_wall_about, may_have_started, with_gaps
+from launcher.reports.completeness import is_wall_about, may_have_started, runs_of_unknown_ranks, with_gaps
 from launcher.reports.evidence import read_evidence
 from launcher.reports.failure_costs import is_failure_about
 from launcher.reports.folders import NoRunError
@@ -27,7 +27,7 @@ from launcher.reports.slow_ranks import find_logs, slow_ranks
 from launcher.reports.story import JobGeneration, Story, end_ns, put_together
 from launcher.reports.timeline import least_seconds, timeline
 from launcher.reports.troubles import incidents, last_of, near_misses, seen_at
-from launcher.reports.unread import unread_launchers
+from launcher.reports.unread import of_zero_bytes, unread_launchers
 
 __all__ = ["make_report"]
 
@@ -50,6 +50,7 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
     if not launches:
         whys = f" ({'; '.join(each.why for each in unread)})" if unread else ""
         raise NoRunError("; ".join(notes) or f"no events can be read in {', '.join(folders)}{whys}")
+    notes += [said for folder in folders for said in of_zero_bytes(folder)]
     lacking = set[int]()
     lives = read_lives(launches, _least_seconds(launches), notes, lacking)
     last_ns: dict[int, int] = {}
@@ -63,7 +64,8 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
     if notes:  # something was left out, and which run it is of is not known
         story = story._replace(runs_about=frozenset(range(len(story.runs))))
     missing = chain_of(story, unread, folders)
-    story = story._replace(lacks=frozenset(each.before for each in missing))
+    unknown = {run + 1 for run in runs_of_unknown_ranks(story)}  # others may have gone on from what was done there
+    story = story._replace(lacks=frozenset(each.before for each in missing) | unknown)
     remarks.refuse_other_jobs(story)
     found = losses(story)
     accounts = account(story, found)

@@ -287,7 +287,7 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report does not look for the incidents of which no event tells",
         _FOUND,
-        "if name in told or incident.kind not in _THAT_END:",
+        "if name in told or incident.kind not in THAT_END:",
         "if True:",
         _MISSING,
     ),
@@ -600,6 +600,13 @@ MUTANTS_OF_REPORTS = (
         ("tests/launcher/reports/test_power_cuts.py",),
     ),
     Mutant(
+        "a report of incidents alone takes those of two runs in one folder for one",
+        "launcher/reports/from_incidents.py",
+        "is_later = each.incident.generation > last",
+        "is_later = True",
+        ("tests/launcher/reports/test_power_cuts.py",),
+    ),
+    Mutant(
         "a report gives an incident to a launcher of an unknown node though another may have seen it",
         _FOUND,
         "return unknown[0] if len(unknown) == 1 else None",
@@ -742,7 +749,7 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report refuses all folders where one has incidents alone",
         "launcher/reports/folders.py",
-        "if not runs and not is_alone and any(",
+        "if not runs and any(",
         "if False and any(",
         _CHAINS,
     ),

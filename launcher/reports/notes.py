@@ -70,6 +70,8 @@ def _who(story: Story, number: int) -> str:
 def _of_launches(story: Story) -> Iterator[str]:
     for number, launch in enumerate(story.launches):
         who = _who(story, number)
+        if launch.is_of_incidents and not launch.is_guessed:  # what is missing is said of the whole folder
+            continue
         if launch.is_guessed:
             yield (
                 f"{who}: the file of its events is missing, so it is not known whether it has ended or still runs: the "
@@ -193,7 +195,8 @@ def _of_losses(story: Story, found: Sequence[Loss]) -> Iterator[str]:
             "there is 'unknown', and so is how many iterations were kept and done again; what they kept, lost and did "
             "last is about right only"
         )
-    if hidden := [generation.number for generation in story.generations[1:] if hides_its_begin(generation)]:
+    hidden = [generation.number for generation in story.generations[1:] if hides_its_begin(generation)]
+    if hidden and any(story.lives.values()):
         yield (
             f"generation(s) {rank_list(hidden)}: the lines that tell with which step they began are missing, "
             "so what was lost of those before them is not known, and may be part of what is called productive"
@@ -235,7 +238,8 @@ def _of_estimates(story: Story, found: Sequence[Loss], entries: Sequence[Entry])
     unseen = [
         each.number
         for index, (each, _) in pairs
-        if index in taken_over and not any(member.lacks_incident or member.is_ending for member in each.members)
+        if index in taken_over
+        and not any(m.lacks_incident or m.is_ending or story.launches[m.launch].is_of_incidents for m in each.members)
     ]
     if unseen:
         yield (

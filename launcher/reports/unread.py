@@ -16,6 +16,7 @@ __all__ = ["Unread", "of_zero_bytes", "unread_launchers", "why_without_figures"]
 _HEAD = 1 << 16
 """How much of a file without a whole line is looked at."""
 _ZERO_BYTES = "holds zero bytes alone"
+_OF_ANOTHER_RELEASE = "was written by another release"
 
 
 class Unread(NamedTuple):
@@ -29,6 +30,11 @@ class Unread(NamedTuple):
     """When one of them was written last, by the file system; copies may have that of the copy."""
     is_alone: bool
     """No other launcher has left anything that can be read in this folder."""
+
+    @property
+    def is_of_another_release(self) -> bool:
+        """Whether another release of torch-resilience has written one of its files."""
+        return _OF_ANOTHER_RELEASE in self.why
 
 
 def unread_launchers(folder: str) -> list[Unread]:
@@ -126,7 +132,7 @@ def _why_unread(path: str) -> str | None:
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     except UnknownVersionError:
-        return "was written by another release"
+        return _OF_ANOTHER_RELEASE
     if not head:
         return "is empty"
     if not head.strip(b"\0"):

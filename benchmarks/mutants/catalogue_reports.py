@@ -287,7 +287,7 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report does not look for the incidents of which no event tells",
         _FOUND,
-        "if name in told or incident.kind not in _THAT_END:",
+        "if name in told or incident.kind not in THAT_END:",
         "if True:",
         _MISSING,
     ),
@@ -588,9 +588,23 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report does not say that a run may be missing after one that was killed",
         "launcher/reports/chains.py",
-        "if run in told or not open_ones:",
+        "if run in told or not open_runs:",
         "if True:",
         _CHAINS,
+    ),
+    Mutant(
+        "a report says that a launcher has started no rank where the lines that would tell are missing",
+        "launcher/reports/completeness.py",
+        "if launch.generations or (launch.is_whole and (launch.is_running or launch.ended_ns is not None)):",
+        "if True:",
+        ("tests/launcher/reports/test_power_cuts.py",),
+    ),
+    Mutant(
+        "a report of incidents alone takes those of two runs in one folder for one",
+        "launcher/reports/from_incidents.py",
+        "is_later = each.incident.generation > last",
+        "is_later = True",
+        ("tests/launcher/reports/test_power_cuts.py",),
     ),
     Mutant(
         "a report gives an incident to a launcher of an unknown node though another may have seen it",
@@ -735,7 +749,7 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "a report refuses all folders where one has incidents alone",
         "launcher/reports/folders.py",
-        "if not runs and not is_alone and any(",
+        "if not runs and any(",
         "if False and any(",
         _CHAINS,
     ),

@@ -59,6 +59,8 @@ def _in_other_runs(story: Story, of_node: Mapping[str, Sequence[int]]) -> Iterat
     Runs follow one another on the wall clock, as in the head of the report.
     """
     launches = [number for run in story.runs for number in run if story.launches[number].generations]
+    # What was of incidents alone may have been on other nodes, too, or be another run than it seems.
+    key = _UNKNOWN if any(launch.is_of_incidents for launch in story.launches) else _ABSENT
     begins: dict[int, float] = {}
     ends: dict[int, float] = {}
     for number in launches:
@@ -69,12 +71,14 @@ def _in_other_runs(story: Story, of_node: Mapping[str, Sequence[int]]) -> Iterat
         first, last = story.run_of[own[0]], story.run_of[own[-1]]
         for seconds in (begins[first] - min(begins.values()), max(ends.values()) - ends[last]):
             if seconds * NS_PER_SECOND >= _LEAST_NS:
-                yield story.node_of[own[0]], _ABSENT, round(seconds * NS_PER_SECOND), False
+                yield story.node_of[own[0]], key, round(seconds * NS_PER_SECOND), False
 
 
 def may_have_gone_on(story: Story, number: int) -> bool:
     """Return whether a launch may have taken part after its last line: others were as many as with it."""
     launch = story.launches[number]
+    if launch.is_of_incidents:
+        return True
     if launch.ended_ns is not None or not launch.generations:
         return False
     run = [generation for generation in story.generations if generation.run == story.run_of[number]]

@@ -7,10 +7,11 @@ import statistics
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
+from launcher.reports import from_incidents
 from launcher.reports import notes as remarks
 from launcher.reports.absences import may_have_gone_on
 from launcher.reports.chains import MissingRun, chain_of, doubts, unread_nodes, with_unread_nodes
-from launcher.reports.completeness import is_wall_about, may_have_started, with_gaps
+from launcher.reports.completeness import is_wall_about, may_have_started, runs_of_unknown_ranks, with_gaps
 from launcher.reports.evidence import read_evidence
 from launcher.reports.failure_costs import is_failure_about
 from launcher.reports.folders import NoRunError
@@ -27,7 +28,7 @@ from launcher.reports.slow_ranks import find_logs, slow_ranks
 from launcher.reports.story import JobGeneration, Story, end_ns, put_together
 from launcher.reports.timeline import least_seconds, timeline
 from launcher.reports.troubles import incidents, last_of, near_misses, seen_at
-from launcher.reports.unread import unread_launchers
+from launcher.reports.unread import of_zero_bytes, unread_launchers
 
 __all__ = ["make_report"]
 
@@ -45,11 +46,19 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
     """
     notes: list[str] = []
     launches = [launch for folder in folders for launch in read_launches(folder, notes)]
-    launches.sort(key=lambda launch: launch.at(launch.began_ns))
     unread = [each for folder in folders for each in unread_launchers(folder)]
+    damaged: list[str] = []
+    evidence = read_evidence(folders, damaged)
+    if not launches:
+        bare = from_incidents.folders_of_incidents(unread)
+        launches = from_incidents.launches_of({folder: evidence.incidents[folder] for folder in bare})
+        notes += from_incidents.of_folder(unread, launches)
+        unread = from_incidents.without(unread, launches)
+    launches.sort(key=lambda launch: launch.at(launch.began_ns))
     if not launches:
         whys = f" ({'; '.join(each.why for each in unread)})" if unread else ""
         raise NoRunError("; ".join(notes) or f"no events can be read in {', '.join(folders)}{whys}")
+    notes += [said for folder in folders for said in of_zero_bytes(folder)]
     lacking = set[int]()
     lives = read_lives(launches, _least_seconds(launches), notes, lacking)
     last_ns: dict[int, int] = {}
@@ -57,13 +66,14 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
         last_ns[number] = max([last_ns.get(number, 0), *(life.last_ns for life in ranks.values())])
     went_back = {number for (number, _), ranks in lives.items() if any(life.went_back for life in ranks.values())}
     launches = with_last_lines(launches, last_ns, went_back, lacking)
-    evidence = read_evidence(folders, notes)
+    notes += damaged
     launches = with_found(launches, lives, evidence, notes)
     story = with_unread_nodes(with_gaps(put_together(launches, lives, evidence)), unread)
     if notes:  # something was left out, and which run it is of is not known
         story = story._replace(runs_about=frozenset(range(len(story.runs))))
     missing = chain_of(story, unread, folders)
-    story = story._replace(lacks=frozenset(each.before for each in missing))
+    unknown = {run + 1 for run in runs_of_unknown_ranks(story)}  # others may have gone on from what was done there
+    story = story._replace(lacks=frozenset(each.before for each in missing) | unknown)
     remarks.refuse_other_jobs(story)
     found = losses(story)
     accounts = account(story, found)
@@ -186,6 +196,7 @@ def _run(story: Story, number: int) -> Run:
         is_begin_about=is_begin_about,
         is_end_about=worst.outcome is None and not is_running,
         is_length_about=is_begin_about or not (is_over or is_running),
+        is_of_incidents=all(launch.is_of_incidents for launch in launches),
     )
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from launcher.records.event_files import EVENTS, event_files
 from launcher.records.figures_log import FIGURES
+from launcher.reports.completeness import runs_of_unknown_ranks
 from launcher.reports.story import JobGeneration, Story
 from launcher.reports.strides import counts_in_strides
 from launcher.reports.unread import Unread
@@ -129,7 +130,7 @@ def _gaps(story: Story, folders: Sequence[str]) -> Iterator[MissingRun]:
 def _why_one_is_missing(story: Story, run: int) -> str | None:
     """Return what tells that there was another run before one; None where nothing does."""
     earlier = [each for each in story.generations if each.run < run]
-    if _is_vague(earlier):  # whoever has lost lines may have come to any iteration
+    if _is_vague(earlier) or _unknown(story, run):  # whoever has lost lines may have come to any iteration
         return None
     may_have_saved = any(each.is_silent for each in earlier)
     return _lacking(story, run, max(map(_reached, earlier), default=0), is_any_save_told=may_have_saved)
@@ -148,11 +149,12 @@ def doubts(story: Story, missing: Sequence[MissingRun]) -> Iterator[str]:
     for run in range(1, len(story.runs)):
         earlier = [each for each in story.generations if each.run < run]
         open_ones = [each for each in earlier if each.is_silent or _is_vague([each])]
-        if run in told or not open_ones:
+        open_runs = [each.run for each in open_ones] + _unknown(story, run)
+        if run in told or not open_runs:
             continue
-        why = _lacking(story, run, max(map(_known, earlier)), is_any_save_told=False)
+        why = _lacking(story, run, max(map(_known, earlier), default=0), is_any_save_told=False)
         if why is not None:
-            which = _name(story, open_ones[-1].run)
+            which = _name(story, max(open_runs))
             yield (
                 f"{why}; {which} may have gone further than its lines tell: what lies between was done there, or in a "
                 "run that is missing; if there was one, name its log folder, too"
@@ -183,6 +185,11 @@ def _lacking(story: Story, run: int, reached: int, *, is_any_save_told: bool) ->
     if saves and not is_told:
         return f"{name} went on from the state of iteration {resumed}, which none before it has noted as a save"
     return None
+
+
+def _unknown(story: Story, run: int) -> list[int]:
+    """Return the runs before one of which it is not known whether ranks were started."""
+    return [each for each in runs_of_unknown_ranks(story) if each < run]
 
 
 def _is_vague(generations: Iterable[JobGeneration]) -> bool:

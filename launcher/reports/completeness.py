@@ -8,7 +8,14 @@ from launcher.reports.doubts import is_doubtful
 from launcher.reports.model import Run
 from launcher.reports.story import Story
 
-__all__ = ["failures_told", "is_wall_about", "may_have_started", "with_gaps"]
+__all__ = [
+    "are_ranks_unknown",
+    "failures_told",
+    "is_wall_about",
+    "may_have_started",
+    "runs_of_unknown_ranks",
+    "with_gaps",
+]
 
 _MOST_MISSING = 10_000
 
@@ -37,6 +44,7 @@ def _runs_about(story: Story, missing: frozenset[tuple[int, int]]) -> frozenset[
     about |= {run for run, _ in missing}
     about |= {story.run_of[number] for number, launch in enumerate(story.launches) if _lacks_figures(story, number)}
     about |= {story.run_of[number] for number in range(len(story.launches)) if may_have_started(story, number)}
+    about |= runs_of_unknown_ranks(story)
     about |= {each.run for each in story.generations if any(member.is_end_missing for member in each.members)}
     about |= {run for run in range(len(story.runs)) if (told := failures_told(story, run)) and told[0] > told[1]}
     return frozenset(about)
@@ -61,6 +69,26 @@ def may_have_started(story: Story, number: int) -> list[int]:
     run = [each for each in story.generations if each.run == story.run_of[number] and not launch.generations]
     may_have = launch.met | {each.number for each in run if each.is_partial}
     return sorted(may_have - {generation.number for generation in launch.generations})
+
+
+def are_ranks_unknown(story: Story, number: int) -> bool:
+    """Return whether nothing tells of ranks of a launch, and lines that would tell of them may be missing.
+
+    Where others of its run have started ranks, these tell how many nodes there were; in a run in which no other has,
+    its own lines alone would tell.
+    """
+    launch = story.launches[number]
+    if launch.generations or (launch.is_whole and (launch.is_running or launch.ended_ns is not None)):
+        return False
+    run = [each for each in story.generations if each.run == story.run_of[number]]
+    return not run or any(each.is_partial for each in run)
+
+
+def runs_of_unknown_ranks(story: Story) -> frozenset[int]:
+    """Return the runs of which no rank is known, though a launcher of theirs may have started some."""
+    with_ranks = {each.run for each in story.generations}
+    numbers = range(len(story.launches))
+    return frozenset(story.run_of[number] for number in numbers if are_ranks_unknown(story, number)) - with_ranks
 
 
 def is_wall_about(story: Story, runs: Sequence[Run]) -> bool:

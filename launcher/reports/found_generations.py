@@ -17,11 +17,11 @@ from launcher.reports.launches import Launch
 from launcher.reports.node_generations import NodeGeneration, unstarted
 from launcher.reports.rank_lives import RankLife
 
-__all__ = ["epoch_of", "with_found"]
+__all__ = ["THAT_END", "epoch_of", "with_found"]
 
 _SAME_SECONDS = 600.0
 """An incident whose time by the wall clock is that near to the one by the monotonic clock is of this boot."""
-_THAT_END = ("hang", "failure", "request")
+THAT_END = ("hang", "failure", "request")
 """Kinds of incidents that have ended a generation."""
 
 
@@ -54,7 +54,7 @@ def _untold(launches: Sequence[Launch], evidence: Evidence, notes: list[str]) ->
         own = [(index, launch) for index, launch in enumerate(launches) if launch.folder == folder]
         told = {name for _, launch in own for name in launch.told_incidents}
         for name, incident in incidents.items():
-            if name in told or incident.kind not in _THAT_END:
+            if name in told or incident.kind not in THAT_END:
                 continue
             index = _launch_of(incident, own)
             if index is not None:

@@ -92,6 +92,8 @@ class Launch(NamedTuple):
     """Lines of its figures could not be written, or are left out."""
     warmup_steps: int = 1
     """Of its configuration: so many first steps of each generation are no sections."""
+    is_of_incidents: bool = False
+    """Nothing but incidents is left of it (:mod:`launcher.reports.from_incidents`)."""
 
     @property
     def has_events(self) -> bool:

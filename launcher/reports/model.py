@@ -115,6 +115,9 @@ class Run(NamedTuple):
     is_end_about: bool = False
     """Its last lines may be on no disk, since nobody has said that it ended, and it does not run: there may have been
     more restarts and incidents."""
+    is_of_incidents: bool = False
+    """Nothing but its incidents is left: its times go from the first to the last of these, and how long it took is not
+    known."""
 
     @property
     def seconds(self) -> float | None:

@@ -7,16 +7,16 @@ import os
 from collections.abc import Iterator, Sequence
 
 from launcher.reports.chains import MissingRun
-from launcher.reports.completeness import failures_told, may_have_started
+from launcher.reports.completeness import failures_told, may_have_started, runs_of_unknown_ranks
 from launcher.reports.folders import NoRunError
-from launcher.reports.formats import duration, rank_list
+from launcher.reports.formats import rank_list
 from launcher.reports.lost_work import Kept, Loss, hides_its_begin
 from launcher.reports.missing_figures import of_what_was_observed
+from launcher.reports.no_ranks import of_no_rank
 from launcher.reports.places import Entry
-from launcher.reports.story import JobGeneration, Story, end_ns
+from launcher.reports.story import JobGeneration, Story
 from launcher.reports.strides import of_strides
 from launcher.reports.under_way import goes_on, of_what_is_under_way
-from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["notes", "of_a_missing_run", "refuse_other_jobs"]
 
@@ -70,6 +70,8 @@ def _who(story: Story, number: int) -> str:
 def _of_launches(story: Story) -> Iterator[str]:
     for number, launch in enumerate(story.launches):
         who = _who(story, number)
+        if launch.is_of_incidents and not launch.is_guessed:  # what is missing is said of the whole folder
+            continue
         if launch.is_guessed:
             yield (
                 f"{who}: the file of its events is missing, so it is not known whether it has ended or still runs: the "
@@ -108,10 +110,7 @@ def _of_launches(story: Story) -> Iterator[str]:
                 "lines end before they would tell, so all counts and the ledger are about right only"
             )
         if not launch.generations:
-            took = duration((end_ns(launch) - launch.began_ns) / NS_PER_SECOND)
-            nor = "" if story.takes_part(number) else ", nor of how long the run took"
-            what = "is not known to have started a rank" if lacking else "has started no rank"
-            yield f"{who} {what}: its {took} are no part of the ledger{nor}"
+            yield f"{who} {of_no_rank(story, number)}"
         if launch.went_back:
             yield (
                 f"{who}: iterations were not counted on through the run, so it is not known what was done again; what "
@@ -196,7 +195,8 @@ def _of_losses(story: Story, found: Sequence[Loss]) -> Iterator[str]:
             "there is 'unknown', and so is how many iterations were kept and done again; what they kept, lost and did "
             "last is about right only"
         )
-    if hidden := [generation.number for generation in story.generations[1:] if hides_its_begin(generation)]:
+    hidden = [generation.number for generation in story.generations[1:] if hides_its_begin(generation)]
+    if hidden and any(story.lives.values()):
         yield (
             f"generation(s) {rank_list(hidden)}: the lines that tell with which step they began are missing, "
             "so what was lost of those before them is not known, and may be part of what is called productive"
@@ -238,7 +238,8 @@ def _of_estimates(story: Story, found: Sequence[Loss], entries: Sequence[Entry])
     unseen = [
         each.number
         for index, (each, _) in pairs
-        if index in taken_over and not any(member.lacks_incident or member.is_ending for member in each.members)
+        if index in taken_over
+        and not any(m.lacks_incident or m.is_ending or story.launches[m.launch].is_of_incidents for m in each.members)
     ]
     if unseen:
         yield (
@@ -263,7 +264,10 @@ def _why_about(story: Story, generation: JobGeneration) -> str:
         why.append("its last lines are missing, and a later save may be in them")
     if generation.is_partial:
         why.append("other nodes, whose folders are not here, may have gone on")
-    if story.lacks:
+    unknown = {run + 1 for run in runs_of_unknown_ranks(story)}
+    if unknown:
+        why.append("a run of whose ranks nothing is known may have gone on")
+    if story.lacks - unknown:
         why.append("a run that is missing may have gone on")
     return "; ".join(why)
 

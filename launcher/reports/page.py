@@ -18,7 +18,7 @@ from launcher.reports.page_incidents import headline, incidents
 from launcher.reports.page_markup import Markup, Part, element, plain
 from launcher.reports.page_tables import ledger, limits, near_misses, notes, recommendations, slow_ranks, table
 from launcher.reports.page_timeline import timeline
-from launcher.reports.phrases import length_of, outcome, restarts_of, size_of
+from launcher.reports.phrases import length_of, length_of_run, outcome, restarts_of, size_of
 
 __all__ = ["page"]
 
@@ -116,7 +116,7 @@ def _runs(runs: tuple[Run, ...]) -> Markup:
         (
             run.name,
             UNKNOWN if run.began_at is None else ("~" * run.is_begin_about) + run.began_at.replace("T", " ")[:19],
-            ("~" * run.is_length_about) + duration(run.seconds),
+            length_of_run(run),
             UNKNOWN if run.is_unread else f"{about}{count(run.world_size)} on {about}{count(run.nodes)}",
             UNKNOWN if run.is_unread else f"{'~' if run.is_end_about else about}{count(run.restarts)}",
             outcome(run),

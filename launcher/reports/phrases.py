@@ -5,7 +5,11 @@ from __future__ import annotations
 from launcher.reports.formats import count, duration, job_size, nodes_lost, restarts
 from launcher.reports.model import Incident, Limit, NearMiss, Report, Run, wall_seconds
 
-__all__ = ["cost_of", "lateness_of", "length_of", "observed", "outcome", "restarts_of", "size_of"]
+__all__ = ["cost_of", "lateness_of", "length_of", "length_of_run", "observed", "outcome", "restarts_of", "size_of"]
+
+
+_LEAST_SECONDS = 0.1
+"""Incidents that are closer are of one moment."""
 
 
 def observed(limit: Limit) -> str:
@@ -40,8 +44,20 @@ def lateness_of(miss: NearMiss) -> str:
 
 
 def length_of(report: Report) -> str:
-    """Return how long a story took."""
+    """Return how long a story took; of one of which only incidents are left, that it took as long as these at least."""
+    if any(run.is_of_incidents for run in report.runs):
+        return _at_least(wall_seconds(report))
     return f"{'~' if report.is_length_about else ''}{duration(wall_seconds(report))}"
+
+
+def length_of_run(run: Run) -> str:
+    """Return how long a run took."""
+    return _at_least(run.seconds) if run.is_of_incidents else f"{'~' * run.is_length_about}{duration(run.seconds)}"
+
+
+def _at_least(seconds: float | None) -> str:
+    is_known = seconds is not None and seconds >= _LEAST_SECONDS
+    return f"at least ~{duration(seconds)}" if is_known else "its length is not known"
 
 
 def size_of(report: Report) -> str:

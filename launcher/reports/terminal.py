@@ -17,7 +17,16 @@ from launcher.reports.formats import (
     signed_share,
 )
 from launcher.reports.model import Incident, Ledger, LedgerEntry, Report, Suspect
-from launcher.reports.phrases import cost_of, lateness_of, length_of, observed, outcome, restarts_of, size_of
+from launcher.reports.phrases import (
+    cost_of,
+    lateness_of,
+    length_of,
+    length_of_run,
+    observed,
+    outcome,
+    restarts_of,
+    size_of,
+)
 
 __all__ = ["lines"]
 
@@ -67,8 +76,7 @@ def _head(report: Report) -> Iterator[str]:
     yield f"  {began}, {length_of(report)}{steps}"
     if len(report.runs) > 1:
         for run in report.runs:
-            about = "~" if run.is_length_about else ""
-            told = "nothing of it can be read" if run.is_unread else f"{about}{duration(run.seconds)}"
+            told = "nothing of it can be read" if run.is_unread else length_of_run(run)
             yield f"  {run.name}: {told}, {outcome(run)}"
 
 

@@ -139,10 +139,11 @@ def _incident(story: Story, generation: JobGeneration, found: _Found) -> Inciden
     named = {culprit.rank for culprit in culprits}
     reports = {rank.rank: rank for seen in found.seen_by for rank in seen.ranks}
     lost = lost_nodes(story, generation, hosts, reports)
+    at = seen_at(story, generation)  # 0.0 where the story begins with it
     late = [(s.seen_ns - s.deadline_ns) / NS_PER_SECOND for s in own if s.deadline_ns and s.seen_ns >= s.deadline_ns]
     return Incident(
         number=0,
-        at=seen_at(story, generation) or _last_at(story, generation),
+        at=at if at is not None else _last_at(story, generation),
         wall_time=(found.story.wall_time if found.story is not None else first.wall_time if first is not None else ""),
         run=generation.run,
         generation=generation.number,

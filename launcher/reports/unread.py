@@ -11,10 +11,12 @@ from launcher.records.figures_log import FIGURES
 from launcher.records.format_versions import UnknownVersionError, check_version
 from resilience_core.system.plain_files import only_plain
 
-__all__ = ["Unread", "unread_launchers"]
+__all__ = ["Unread", "of_zero_bytes", "unread_launchers", "why_without_figures"]
 
 _HEAD = 1 << 16
 """How much of a file without a whole line is looked at."""
+_ZERO_BYTES = "holds zero bytes alone"
+_OF_ANOTHER_RELEASE = "was written by another release"
 
 
 class Unread(NamedTuple):
@@ -29,6 +31,11 @@ class Unread(NamedTuple):
     is_alone: bool
     """No other launcher has left anything that can be read in this folder."""
 
+    @property
+    def is_of_another_release(self) -> bool:
+        """Whether another release of torch-resilience has written one of its files."""
+        return _OF_ANOTHER_RELEASE in self.why
+
 
 def unread_launchers(folder: str) -> list[Unread]:
     """Return the launchers of a log folder of which nothing can be read.
@@ -39,12 +46,7 @@ def unread_launchers(folder: str) -> list[Unread]:
     Raises:
         OSError: It cannot be read.
     """
-    files: dict[str, dict[str, str | None]] = {}
-    for stem in (EVENTS, FIGURES):
-        for path in event_files(folder, stem):
-            if os.path.isfile(path):
-                own = files.setdefault(os.path.basename(path).removeprefix(stem), {})
-                own[path] = _why_unread(path)
+    files = _by_launcher(folder)
     if not files:
         why = f"there is neither {EVENTS}.jsonl nor {FIGURES}.jsonl in it"
         return [Unread(folder, why, _changed(folder), is_alone=True)]
@@ -56,6 +58,59 @@ def unread_launchers(folder: str) -> list[Unread]:
     if found and len(found) == len(files):  # as of several nodes of one run
         return [found[0]._replace(why=", ".join(each.why for each in found), is_alone=True)]
     return found
+
+
+def of_zero_bytes(folder: str) -> list[str]:
+    """Return what is to be said of files of launchers that hold zero bytes, as after a power cut.
+
+    Those of launchers of which nothing can be read are said where these are (:func:`unread_launchers`).
+
+    Args:
+        folder: The log folder.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    said = []
+    for own in _by_launcher(folder).values():
+        for path, why in own.items() if None in own.values() else ():
+            if why == _ZERO_BYTES:
+                said.append(f"{path} is left out: it {why}, and what stood there is lost, as after a power cut")
+            elif why is None and _ends_with_zero_bytes(path):
+                said.append(
+                    f"{path}: zero bytes at its end are left out; what stood there is lost, as after a power cut"
+                )
+    return said
+
+
+def why_without_figures(path: str) -> str:
+    """Return what is wrong with the file of figures that belongs to a file of events, by its name."""
+    folder, name = os.path.split(path)
+    own = name.replace(EVENTS, FIGURES, 1)
+    path = os.path.join(folder, own)
+    if not os.path.isfile(path):
+        return f"there is no {own}"
+    return f"{own} {_why_unread(path) or 'tells of none'}"
+
+
+def _by_launcher(folder: str) -> dict[str, dict[str, str | None]]:
+    """Return what is wrong with each file, by what the names of a launcher's files have in common."""
+    files: dict[str, dict[str, str | None]] = {}
+    for stem in (EVENTS, FIGURES):
+        for path in event_files(folder, stem):
+            if os.path.isfile(path):
+                own = files.setdefault(os.path.basename(path).removeprefix(stem), {})
+                own[path] = _why_unread(path)
+    return files
+
+
+def _ends_with_zero_bytes(path: str) -> bool:
+    try:
+        with open(path, "rb", opener=only_plain) as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) == b"\0"
+    except OSError:
+        return False
 
 
 def _changed(path: str) -> float:
@@ -77,11 +132,11 @@ def _why_unread(path: str) -> str | None:
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     except UnknownVersionError:
-        return "was written by another release"
+        return _OF_ANOTHER_RELEASE
     if not head:
         return "is empty"
     if not head.strip(b"\0"):
-        return "holds zero bytes alone"
+        return _ZERO_BYTES
     return "holds no line that can be read" if b"\n" in head else "ends within its first line"
 
 

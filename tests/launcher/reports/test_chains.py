@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -116,6 +117,7 @@ def test_of_a_last_run_that_cannot_be_read_the_end_is_not_known(
     shown = page(report)
     assert '<h1>run-0 and 2 more <span class="badge close">how it ended is not known</span>' in shown
     assert '<th scope="row">run-2</th><td>unknown</td><td class="number">unknown</td><td>unknown</td>' in shown
+    shutil.rmtree(runs[2].folders[0] / "incidents")
     with pytest.raises(NoRunError, match=r"no events can be read|left out"):
         make_report([str(runs[2].folders[0])])
 
@@ -324,6 +326,10 @@ def test_a_node_of_which_incidents_alone_are_left_is_noted_beside_others(tmp_pat
 
     assert any(f"{folder}: nothing of" in note and "neither events.jsonl nor" in note for note in report.notes)
     assert report.is_about
+    if number:  # the failure was on that node
+        assert run_folders([str(folder)]) == [str(folder)]
+        assert [each.is_of_incidents for each in make_report([str(folder)]).runs] == [True]
+        shutil.rmtree(folder / "incidents")
     with pytest.raises(NoRunError, match="holds no run"):
         run_folders([str(folder)])
     with pytest.raises(NoRunError, match="no events can be read"):

@@ -25,7 +25,8 @@ nothing, since an average falls later than the waits end. The row of the GPU is 
 
 **Measured** on windows that were recorded and scored twice, of four gloo ranks beside three busy processes on two cores
 (2026-11-27, the constants chosen on other recordings): reports that name a healthy rank 26 before and none after, of
-285; reports that name a rank with 50 % more to do 103 before and 83 after, of 106, the first the seventh, not the third.
+285; reports that name a rank with 50 % more to do 103 before and 83 after, of 106, from report 6 on
+instead of 2.
 
 **Lasting waits.** A machine that is crowded for good makes a straggler that has to be told. A rank that was explained
 in ``MOST_EXPLAINED`` of the last ``WINDOWS`` windows stays SLOW; its verdict has the wait as the reason.

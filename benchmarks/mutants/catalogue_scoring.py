@@ -9,6 +9,8 @@ __all__ = ["MUTANTS_OF_SCORING"]
 _SCALES = ("tests/straggler/scoring/test_scales.py",)
 _ROBUST = "straggler/scoring/robust.py"
 _SPREADS = "straggler/scoring/spreads.py"
+_BUSY = "straggler/scoring/processor_waits.py"
+_WAITS = ("tests/straggler/scoring/test_processor_waits.py",)
 
 MUTANTS_OF_SCORING = (
     Mutant(
@@ -66,5 +68,54 @@ MUTANTS_OF_SCORING = (
         "0.99 if strength >= _STRONG else 0.95",
         "0.99",
         _SCALES,
+    ),
+    Mutant(
+        "a rank that waits for a processor is named at once",
+        _BUSY,
+        "SLOW if lasting[rank] else WAITED",
+        "SLOW",
+        _WAITS,
+    ),
+    Mutant(
+        "a rank that waits for a processor for good is never named",
+        _BUSY,
+        "SLOW if lasting[rank] else WAITED",
+        "WAITED",
+        _WAITS,
+    ),
+    Mutant(
+        "waits for a processor that all ranks share excuse one of them",
+        _BUSY,
+        "waits - peers.middle(waits, at_least=2), shares",
+        "waits, shares",
+        _WAITS,
+    ),
+    Mutant(
+        "what a quota took excuses its rank",
+        _BUSY,
+        " - np.nan_to_num(gathered.device[:, _THROTTLED])",
+        "",
+        _WAITS,
+    ),
+    Mutant(
+        "a slow GPU is excused by waits for a processor",
+        _BUSY,
+        "            if int(window.names[row]) == self._gpu_row:\n",
+        "            if False:\n",
+        _WAITS,
+    ),
+    Mutant(
+        "most of an excess that is a wait excuses the rest of it",
+        _BUSY,
+        "((more_wait >= _ALL_SHARE * cost) | ~is_rest_near)",
+        "True",
+        _WAITS,
+    ),
+    Mutant(
+        "a slow rank that also waits once is excused",
+        _BUSY,
+        "(cause, contrary) if contrary < _CONTRARY else (says, 0)",
+        "(says, 0)",
+        _WAITS,
     ),
 )

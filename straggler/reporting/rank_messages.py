@@ -21,7 +21,7 @@ from straggler.scoring.scorer import Scores
 __all__ = ["VERSION", "RankMessage", "decode_for_rank", "encode_for_ranks", "unknown_scores"]
 
 # Raised with every change of a field.
-VERSION = 1
+VERSION = 2
 
 
 @attrs.frozen
@@ -66,6 +66,7 @@ def _details(scores: Scores, rank: int) -> dict[str, Any]:
         "seconds": _column(scores.seconds, rank),
         "measured": _number(float(scores.measured[rank])),
         "waited": _number(float(scores.waited[rank])),
+        "kept_waiting": None if scores.kept_waiting is None else _number(float(scores.kept_waiting[rank])),
         "job_wide": list(scores.job_wide),
         "ambiguous": [list(pair) for pair in scores.ambiguous if rank in pair],
     }
@@ -182,6 +183,7 @@ def _scores(details: Mapping[str, Any], rank: int, ranks: int) -> Scores:
             strength=np.nan_to_num(wide(plain.get("strength", unknown), np.float32)),
             level_bar=wide(plain.get("level_bar", unknown), np.float32),
             in_means=np.nan_to_num(wide(plain.get("in_means", unknown), np.float32)) > 0.0,
+            bar=np.zeros(state.shape, dtype=np.float32),
             groups=tuple((int(name), int(count), float(apart)) for name, count, apart in plain.get("groups", ())),
         )
 
@@ -190,6 +192,9 @@ def _scores(details: Mapping[str, Any], rank: int, ranks: int) -> Scores:
     measured[rank] = details.get("measured") or 0.0
     if details.get("waited") is not None:
         waited[rank] = details["waited"]
+    kept_waiting = np.full(ranks, np.nan)
+    if details.get("kept_waiting") is not None:
+        kept_waiting[rank] = details["kept_waiting"]
     return Scores(
         names=names,
         arrival=np.array(details.get("arrival", []), dtype=bool),
@@ -204,4 +209,5 @@ def _scores(details: Mapping[str, Any], rank: int, ranks: int) -> Scores:
         waited=waited,
         job_wide=tuple(details.get("job_wide", ())),
         ambiguous=tuple((int(a), int(b)) for a, b in details.get("ambiguous", ())),
+        kept_waiting=kept_waiting,
     )

@@ -10,12 +10,13 @@ import numpy.typing as npt
 
 from straggler.exchange.gathered import GatheredWindows
 from straggler.reporting.verdict import MATERIAL_SHARE, State, Verdict, device_reasons
-from straggler.scoring.robust_scores import IMPLAUSIBLE, SLOW, UNKNOWN, UNSURE, RobustScores
+from straggler.scoring.robust_scores import IMPLAUSIBLE, SLOW, UNKNOWN, UNSURE, WAITED, RobustScores
 from straggler.scoring.scorer import GPU_ROW, WHOLE_ROW, Scores
 
 __all__ = ["RankVerdicts"]
 
 _SHARE_EXPLAINED = 0.7
+_A_CORE = "it waited for a core"
 
 
 @attrs.frozen
@@ -77,6 +78,9 @@ class RankVerdicts:
         if float(share[states == IMPLAUSIBLE].sum()) > 0.5:
             why = "implausibly fast: its clock is wrong, it skips work, or it does other work (set a peer group)"
             return Verdict(rank=rank, node=node, state=State.UNKNOWN, because=why)
+        row = int(np.argmax(np.where(states == WAITED, lost, -1.0)))
+        if states[row] == WAITED and lost[row] >= MATERIAL_SHARE:
+            return Verdict(rank=rank, node=node, state=State.UNKNOWN, because=self._waited(rank))
         row = int(np.argmax(np.where(states == UNSURE, lost, -1.0)))
         if states[row] == UNSURE and lost[row] >= MATERIAL_SHARE:
             return Verdict(rank=rank, node=node, state=State.UNKNOWN, because=self._unsure(window, row, rank))
@@ -96,6 +100,8 @@ class RankVerdicts:
             return None
         since = int(window.since[row, rank])
         reasons = [device_reasons(self.gathered.device[rank], np.delete(self.gathered.device, rank, axis=0))]
+        if _A_CORE not in reasons[0] and (share := self._kept_waiting(rank)) == share:
+            reasons.append(f"{_A_CORE} {100 * share:.0f} % of the time")
         if window.in_means[row, rank]:
             reasons.insert(0, "some of its steps take much longer, and most do not")
         return Verdict(
@@ -109,6 +115,17 @@ class RankVerdicts:
             confidence=window.confidence(row, rank),
             because=", ".join(reason for reason in reasons if reason),
         )
+
+    def _kept_waiting(self, rank: int) -> float:
+        """Return the share of its time that a rank waited for a processor, if it is slow by that; else NaN."""
+        waits = self.scores.kept_waiting
+        return float("nan") if waits is None else float(waits[rank])
+
+    def _waited(self, rank: int) -> str:
+        # In tens, so that the table has few lines where many ranks are slow by that.
+        tens = 10.0 * self._kept_waiting(rank)
+        much = f"about {10 * round(tens)} %" if tens == tens else "much"
+        return f"it is slower because {_A_CORE} {much} of the time: see what else runs on its machine"
 
     def _unsure(self, window: RobustScores, row: int, rank: int) -> str:
         name = self.row_name(int(window.names[row]))
@@ -155,8 +172,8 @@ class RankVerdicts:
         window = self.scores.against_peers
         if window is not None:
             states = window.state
-            suspect |= ((states == SLOW) | (states == IMPLAUSIBLE) | (states == UNSURE)).any(axis=0) | (
-                states == UNKNOWN
-            ).all(axis=0)
+            suspect |= np.isin(states, (SLOW, IMPLAUSIBLE, UNSURE, WAITED)).any(axis=0) | (states == UNKNOWN).all(
+                axis=0
+            )
         suspect[[rank for pair in self.scores.ambiguous for rank in pair]] = True
         return [rank for rank in ranks if suspect[rank]]

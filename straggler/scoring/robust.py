@@ -48,7 +48,7 @@ import numpy.typing as npt
 from straggler.scoring.history import RowHistory, average_of_last, began, count_bits
 from straggler.scoring.modes import UndeclaredGroups
 from straggler.scoring.peers import PeerGroups
-from straggler.scoring.robust_scores import IMPLAUSIBLE, OK, UNKNOWN, UNSURE, RobustScores
+from straggler.scoring.robust_scores import IMPLAUSIBLE, OF_MEANS, OK, UNKNOWN, UNSURE, RobustScores
 from straggler.scoring.spreads import normal_quantile
 from straggler.scoring.track import LEVEL, Floors, Found, Track
 from straggler.settings import RobustSettings
@@ -66,8 +66,6 @@ _MEAN_LEVEL = 0.07
 _MEAN_CHANGE = 0.05
 _MAJORITY = 0.6
 _MANY_SHARE = 0.01
-_OF_MEANS = 16
-"""From this number on a test is one of means."""
 
 
 class RobustScorer:
@@ -295,6 +293,7 @@ class RobustScorer:
             number=self.windows,
             strength=np.where(history.slow, history.strength, np.float32(0.0)),
             level_bar=np.expm1(longest),
-            in_means=history.slow & (history.test >= _OF_MEANS),
+            in_means=history.slow & (history.test >= OF_MEANS),
+            bar=np.expm1(np.where(history.slow, history.bar, np.float32(0.0))),
             groups=self._groups.told(),
         )

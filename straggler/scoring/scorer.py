@@ -22,6 +22,7 @@ from straggler.measurement.name_table import hash_name
 from straggler.scoring.individual import IndividualScorer
 from straggler.scoring.minimum import MinimumScorer
 from straggler.scoring.peers import PeerGroups
+from straggler.scoring.processor_waits import ProcessorWaits
 from straggler.scoring.robust import RobustScorer
 from straggler.scoring.robust_scores import OK, SLOW, UNKNOWN, RobustScores
 from straggler.scoring.waits import WHOLE_ROW, has_iterations, waited_shares
@@ -58,6 +59,8 @@ class Scores:
         waited: Share of its time each rank spent waiting for the last to arrive, shape ``(ranks,)``, NaN unknown.
         job_wide: Rows (hashes) in which most ranks became slower together.
         ambiguous: Pairs of ranks of which one waits for the other, but nothing tells which.
+        kept_waiting: Share of its time that each rank waited for a processor which is slow by that, NaN of the others;
+            None with ``scoring="minimum"``.
     """
 
     names: Names
@@ -73,6 +76,7 @@ class Scores:
     waited: Floats
     job_wide: tuple[int, ...] = ()
     ambiguous: tuple[tuple[int, int], ...] = ()
+    kept_waiting: Floats | None = None
 
 
 class Scorer:
@@ -88,6 +92,7 @@ class Scorer:
         self._nodes: npt.NDArray[np.int64] = np.zeros(ranks, dtype=np.int64)
         self._robust = RobustScorer(ranks, settings.robust)
         self._individual_scorer = IndividualScorer(ranks, settings.robust)
+        self._processor_waits = ProcessorWaits(ranks, GPU_ROW)
 
     def score(self, gathered: GatheredWindows) -> Scores:
         """Score one report's windows."""
@@ -138,6 +143,7 @@ class Scorer:
         med, num, seconds, means = (np.concatenate([p[i] for p in parts]) for i in (1, 2, 3, 4))
         window = self._robust.update(names, med, num_SR=num, means_SR=means, groups=peers)
         window, seconds, ambiguous = _settle_pairs(window, names, seconds, peers)
+        kept_waiting = self._processor_waits.settle(window, gathered, seconds, peers)
         against_past, job_wide = (
             self._score_against_past(names, med, num, peers, window) if self._individual else (None, ())
         )
@@ -171,6 +177,7 @@ class Scorer:
             waited=waited_shares(gathered),
             job_wide=job_wide,
             ambiguous=ambiguous,
+            kept_waiting=kept_waiting,
         )
 
     def _score_against_past(

@@ -89,7 +89,7 @@ class Answered(LocalExchange):
         (None, "rank 0 did not answer within the bound; this report has local times only"),
         (
             plain(version=7),
-            "rank 0 sent a message of version 7, and this rank reads 1: mixed installations?; this report "
+            "rank 0 sent a message of version 7, and this rank reads 2: mixed installations?; this report "
             "has local times only",
         ),
     ],

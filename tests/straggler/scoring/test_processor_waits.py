@@ -1,0 +1,195 @@
+"""A rank that is slow because other processes keep it from running: not named for it at once, and named if it lasts."""
+
+import os
+import signal
+import statistics
+import time
+
+import numpy as np
+import pytest
+
+from straggler import State
+from straggler.exchange.gathered import assemble
+from straggler.exchange.wire import encode
+from straggler.measurement.measured import OWN_WORK_OF_AN_ITERATION, STATE_FIELDS, Family, Measured
+from straggler.measurement.name_table import NameTable
+from straggler.measurement.summary import summarise
+from straggler.probes.host_cpu import HostCpuProbe
+from straggler.reporting.rank_messages import decode_for_rank, encode_for_ranks
+from straggler.reporting.report import Report
+from straggler.scoring.processor_waits import MOST_EXPLAINED
+from straggler.scoring.scorer import Scorer
+from straggler.settings import DetectorSettings
+
+ELAPSED, RANKS, VICTIM = 60.0, 4, 2
+FIELD = {name: STATE_FIELDS.index(name) for name in ("cpu_waited", "cpu_throttled")}
+
+
+class Job:
+    """Windows of four ranks: what iterations took and what was waited for a processor, in shares of the time."""
+
+    def __init__(self, ranks=RANKS):
+        self.ranks = ranks
+        self.names = NameTable()
+        self.scorer = Scorer(ranks, DetectorSettings())
+        self.sequence = -1
+
+    def window(self, work, waited, *, throttled=None, num=10, family=Family.OWN_WORK, elapsed=ELAPSED):
+        """Each of them one number per rank; ``waited`` may be NaN."""
+        self.sequence += 1
+        name = self.names.add(OWN_WORK_OF_AN_ITERATION if family == Family.OWN_WORK else "work")
+        payloads = []
+        for rank in range(self.ranks):
+            state = np.full(len(STATE_FIELDS), np.nan)
+            state[FIELD["cpu_waited"]] = waited[rank]
+            if throttled is not None:
+                state[FIELD["cpu_throttled"]] = throttled[rank]
+            row = Measured(family, "", summarise(np.full(num, work[rank] * elapsed / num)))
+            head = {"sequence": self.sequence, "rank": rank, "world_size": self.ranks, "elapsed": elapsed}
+            payloads.append(encode({**head, "node": b"node", "device": state, "peer_group": 0}, [(name, row)]))
+        gathered = assemble(payloads, self.sequence)
+        self.scores = self.scorer.score(gathered)
+        return Report(
+            scores=self.scores,
+            gathered=gathered,
+            name_of=self.names.get,
+            sequence=self.sequence,
+            rank=0,
+            report_seconds=[elapsed] * (self.sequence + 1),
+        )
+
+    def windows(self, count, *args, **kwargs):
+        return [self.window(*args, **kwargs) for _ in range(count)]
+
+
+def per_rank(others, own):
+    return [own if rank == VICTIM else others for rank in range(RANKS)]
+
+
+def named(reports):
+    return [[verdict.rank for verdict in report.stragglers()] for report in reports]
+
+
+def test_a_rank_that_is_slow_by_a_wait_is_unknown_with_that_reason():
+    report = Job().windows(4, per_rank(0.4, 0.65), per_rank(0.2, 0.45))[-1]
+    (verdict,) = report.verdicts()
+    assert (verdict.rank, verdict.state) == (VICTIM, State.UNKNOWN)
+    assert verdict.because == (
+        "it is slower because it waited for a core about 40 % of the time: see what else runs on its machine"
+    )
+    assert "UNKNOWN 1 ranks (2): it is slower because" in report.table()
+    assert not any(report.identify_stragglers().values())
+    assert not any(report.identify_stragglers(section_rel_threshold=0.8).values())
+
+
+def test_it_is_named_with_that_reason_where_the_wait_lasts():
+    reports = Job().windows(30, per_rank(0.4, 0.65), per_rank(0.2, 0.45))
+    first = next(number for number, ranks in enumerate(named(reports)) if ranks)
+    assert first == 2 + MOST_EXPLAINED - 1  # the third window is the first in which it is slow
+    assert all(ranks == [VICTIM] for ranks in named(reports[first:]))
+    assert "because: it waited for a core 45 % of the time" in str(reports[-1].stragglers()[0])
+
+
+def test_the_reason_of_a_lasting_wait_is_told_in_a_window_without_it():
+    job = Job()
+    job.windows(20, per_rank(0.4, 0.65), per_rank(0.2, 0.45))
+    report = job.window([0.4] * RANKS, [0.2] * RANKS)
+    assert report.stragglers()[0].because == "it waited for a core 42 % of the time"
+
+
+@pytest.mark.parametrize(
+    ("work", "waited", "throttled"),
+    [
+        ((0.4, 0.65), (np.nan, np.nan), None),  # this kernel does not tell
+        ((0.4, 0.65), (0.2, 0.2), None),
+        ((0.4, 0.65), (0.2, 0.3), None),  # two fifths of it: what a rank that has more to do waits
+        ((0.4, 0.8), (0.2, 0.42), None),  # most of it, and the rest alone is slow
+        ((0.4, 0.65), (0.2, 0.45), (0.0, 0.25)),  # its own quota
+        ((0.1, 0.12), (0.0, 0.02), None),  # too short to tell
+    ],
+)
+def test_a_rank_that_is_slow_by_itself_is_named_as_ever(work, waited, throttled):
+    quota = None if throttled is None else per_rank(*throttled)
+    reports = Job().windows(4, per_rank(*work), per_rank(*waited), throttled=quota)
+    assert named(reports) == [[], [], [VICTIM], [VICTIM]]
+
+
+def test_a_wait_that_all_ranks_share_excuses_nobody():
+    assert named(Job().windows(3, per_rank(0.5, 0.75), [0.45] * RANKS))[-1] == [VICTIM]
+
+
+def test_the_row_of_the_gpu_is_not_explained():
+    reports = Job().windows(3, per_rank(0.4, 0.65), per_rank(0.2, 0.45), family=Family.KERNEL)
+    assert named(reports)[-1] == [VICTIM]
+
+
+def test_a_slow_rank_stays_named_when_it_also_waits_for_once():
+    job = Job()
+    assert named(job.windows(3, per_rank(0.2, 0.3), [0.0] * RANKS))[-1] == [VICTIM]
+    # In the second of these the waits are 84 % of all that it took longer.
+    assert named(job.windows(2, per_rank(0.2, 0.98), per_rank(0.0, 0.78))) == [[VICTIM]] * 2
+
+
+def test_a_rank_that_is_slow_by_itself_later_is_named():
+    job = Job()
+    assert named(job.windows(4, per_rank(0.4, 0.65), per_rank(0.2, 0.45)))[-1] == []
+    assert named(job.windows(8, per_rank(0.4, 0.75), [0.2] * RANKS))[-1] == [VICTIM]
+
+
+def test_what_is_left_of_a_wait_that_has_ended_names_nobody():
+    job = Job()
+    reports = job.windows(4, per_rank(0.4, 0.65), per_rank(0.2, 0.45)) + job.windows(8, [0.4] * RANKS, [0.2] * RANKS)
+    assert named(reports) == [[]] * 12
+
+
+def test_a_rank_that_gets_its_own_report_knows_why():
+    job = Job()
+    job.windows(4, per_rank(0.4, 0.65), per_rank(0.2, 0.45))
+    message = encode_for_ranks(job.scores, {}, RANKS, details=True)[VICTIM]
+    scores = decode_for_rank(message, VICTIM, RANKS).scores
+    assert scores.kept_waiting[VICTIM] == pytest.approx(0.45)
+    assert np.isnan(scores.kept_waiting[0])
+
+
+def burn(seconds):
+    """Use so much processor time; return how long that took."""
+    began, end = time.perf_counter(), time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+    return time.perf_counter() - began
+
+
+@pytest.fixture
+def beside_a_busy_process():
+    """Share one core with a process that is always busy."""
+    probe = HostCpuProbe()
+    if reason := probe.unavailable_because():
+        pytest.skip(reason)
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    pid = os.fork()
+    if pid == 0:
+        while True:
+            pass
+    try:
+        yield probe
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.sched_setaffinity(0, cores)
+
+
+def test_a_real_thread_beside_a_busy_process_is_not_named_at_once_and_then_with_the_reason(beside_a_busy_process):
+    probe, job, reports = beside_a_busy_process, Job(), []
+    probe.start()
+    while len(reports) < 16:
+        began = time.perf_counter()
+        walls = [burn(0.004) for _ in range(10)]
+        elapsed = time.perf_counter() - began
+        waited = probe.collect().device[FIELD["cpu_waited"]]
+        work = per_rank(0.04 / elapsed, statistics.fmean(walls) * 10 / elapsed)
+        reports.append(job.window(work, per_rank(0.0, waited), elapsed=elapsed))
+    assert named(reports[:8]) == [[]] * 8
+    assert [verdict.rank for verdict in reports[7].verdicts()] == [VICTIM]
+    assert named(reports)[-1] == [VICTIM]
+    assert "it waited for a core" in str(reports[-1].stragglers()[0])

@@ -89,9 +89,30 @@ MUTANTS_OF_LEFT_SECTIONS = (
     ),
     Mutant(
         "when a wait began is not told by how long the section was open",
-        "launcher/reports/rank_lives.py",
-        "        if self.times_left(section) == 1:\n",
+        "launcher/reports/last_signs.py",
+        "        if (opened_ns := life.left_opened_ns(error.section, error.at_ns)) is not None:\n",
         "        if False:\n",
+        _REPORTS,
+    ),
+    Mutant(
+        "a step that an exception leaves is done",
+        "resilience_core/monitoring/client.py",
+        "        if not state.leaving or get_ident() not in state.leaving:\n",
+        "        if True:\n",
+        _LEFT,
+    ),
+    Mutant(
+        "a save while a rank handles an exception is checkpointing before it",
+        "launcher/reports/rank_lives.py",
+        "if wait is not None and any(save.t_ns > wait.until_ns for save in self.saves.values()):",
+        "if False:",
+        _REPORTS,
+    ),
+    Mutant(
+        "a save while a rank handles an exception counts under the limit by chance",
+        "launcher/reports/let_go.py",
+        " or _was_left_uncounted(member, life):",
+        ":",
         _REPORTS,
     ),
 )

@@ -162,7 +162,7 @@ class Node:
 
 def _sections(figures: Mapping[str, SectionFigures]) -> dict[str, SectionTotals]:
     return {
-        name: SectionTotals(section.took_ns, section.close_calls, section.durations, section.left)
+        name: SectionTotals(section.took_ns, section.close_calls, section.durations)
         for name, section in figures.items()
     }
 

@@ -25,8 +25,6 @@ class SectionTotals(NamedTuple):
     close_calls: int = 0
     durations: Mapping[int, int] = {}
     """From a number of bits to how many durations in nanoseconds had that many."""
-    left: int = 0
-    """How many an exception has left, which are not among them."""
 
     def or_more(self, other: SectionTotals) -> SectionTotals:
         """Return the higher of two counts of the same sections."""
@@ -35,15 +33,13 @@ class SectionTotals(NamedTuple):
             max(self.took_ns, other.took_ns),
             max(self.close_calls, other.close_calls),
             {each: max(self.durations.get(each, 0), other.durations.get(each, 0)) for each in bits},
-            max(self.left, other.left),
         )
 
     def and_also(self, other: SectionTotals) -> SectionTotals:
         """Return the sum of the counts of different sections."""
         durations = Counter(self.durations)
         durations.update(other.durations)
-        close_calls, left = self.close_calls + other.close_calls, self.left + other.left
-        return SectionTotals(self.took_ns + other.took_ns, close_calls, durations, left)
+        return SectionTotals(self.took_ns + other.took_ns, self.close_calls + other.close_calls, durations)
 
     @property
     def closed(self) -> int:
@@ -70,8 +66,7 @@ class RankTotals(NamedTuple):
             sections: By name.
         """
         by_iteration = done - first + 1 if first is not None and done is not None else 0
-        steps = sections.get(STEP, SectionTotals())
-        by_section = steps.closed + steps.left
+        by_section = sections[STEP].closed if STEP in sections else 0
         return cls(max(by_iteration, by_section), sections)
 
     def or_more(self, other: RankTotals) -> RankTotals:

@@ -6,7 +6,7 @@ The launcher of each node writes a line about its ranks now and then, and one wh
     {"generation": 0, "is_full": true, "is_last": false, "ranks": {"3": {
         "iteration": 17, "done": 16, "open": {"step": 1234567}, "beside_ns": 0,
         "sections": {"step": {"closed": 16, "took_ns": 9, "longest_ns": 2, "close_calls": 0, "durations": {"21": 16},
-                              "left": 0, "left_ns": 0}},
+                              "left": 1, "left_ns": 3, "left_opened_ns": 1, "left_at_ns": 4}},
         "local_rank": 1, "first_iteration": 0, "first_step_ns": 1, "first_sign_ns": 1, "last_sign_ns": 1,
         "went_back": false,
         "resumed_from": null, "saved": 10, "saves": [{"iteration": 10, "t_ns": 1, "checkpointing_ns": 1}],
@@ -240,6 +240,8 @@ def _rank(facts: Mapping[str, Any], *, is_full: bool) -> RankLine:
             {_bits(bits): _whole(count) for bits, count in each.get("durations", {}).items()},
             _whole(each.get("left", 0)),  # in lines of earlier releases they are counted with the others
             _whole(each.get("left_ns", 0)),
+            _whole(each.get("left_opened_ns", 0)),
+            _whole(each.get("left_at_ns", 0)),
         )
         for name, each in facts["sections"].items()
     }

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from launcher.incidents.incident import Incident
 from launcher.incidents.rank_report import RankReport
 from launcher.reports.node_generations import NodeGeneration
-from launcher.reports.rank_lives import RankLife, Wait
+from launcher.reports.rank_lives import RankLife
+from launcher.reports.samples import Wait
 from resilience_core.protocol.figures import CHECKPOINTING
 from resilience_core.system.clock import NS_PER_SECOND
 
@@ -67,8 +68,11 @@ def waits(ranks: Mapping[int, RankLife], incident: Incident | None, until_ns: in
         # Where steps go on beside a save, others may have been closed since it was opened.
         if error.section == CHECKPOINTING and life.beside_ns:
             continue
+        if (opened_ns := life.left_opened_ns(error.section, error.at_ns)) is not None:
+            found[report.rank] = Wait(error.section, opened_ns, error.at_ns)
+            continue
         sign_ns = life.last_sign_ns(until_ns)
-        opened_ns = life.last_opened_ns(error.section, error.at_ns, sign_ns) if sign_ns is not None else None
+        opened_ns = life.last_opened_ns(error.section, sign_ns) if sign_ns is not None else None
         if sign_ns is not None and opened_ns is not None and opened_ns <= error.at_ns <= sign_ns:
             found[report.rank] = Wait(error.section, opened_ns, sign_ns)
     return found

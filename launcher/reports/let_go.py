@@ -4,8 +4,9 @@ A rank that waits for a failed one leaves its section because of that: by an exc
 when it is killed. So long a duration says nothing of a limit. Everything that it closed before the failure does, also
 since the line of figures before the last one.
 
-Where the client knows of the exception, it does not count that closing (``left``), and nothing is to be taken off. What
-follows is for code that closes its sections itself on the way out, and for lines of earlier releases.
+Where the client knows of the exception, it does not count that closing (``left``), and nothing is to be taken off: what
+the rank opens and closes afterwards, as a save while it handles the exception, ends by itself. What follows is for code
+that closes its sections itself on the way out, and for lines of earlier releases.
 
 Which closing that was is told by when its section was opened, as the incident or a line of figures shows it, and by
 when the rank gave its last sign. What its longest duration was without that lies between the line before and what the
@@ -61,7 +62,7 @@ def ended_by_themselves(member: Member, life: RankLife, limits_ns: Mapping[str, 
     if member.seen_ns is None or not life.is_over or (own.kind == "failure" and life.rank in own.culprits):
         return whole
     failed_ns = _failed_ns(member)
-    if failed_ns is not None and sign_ns <= failed_ns:
+    if (failed_ns is not None and sign_ns <= failed_ns) or _was_left_uncounted(member, life):
         return whole
     waits = _waits(member, life, failed_ns)
     since_ns = _may_have_opened_ns(member, life, waits, failed_ns, sign_ns)
@@ -78,6 +79,13 @@ def ended_by_themselves(member: Member, life: RankLife, limits_ns: Mapping[str, 
             took_ns = sign_ns - wait.opened_ns if wait.opened_ns is not None else None
             whole[name] = Ended(_less_one(section, took_ns, limits_ns.get(name)), section.longest_ns)
     return {name: ended for name, ended in whole.items() if ended.figures.closed or not sections[name].closed}
+
+
+def _was_left_uncounted(member: Member, life: RankLife) -> bool:
+    """Return whether the closing that came of the failure is none of those that the client has counted."""
+    report = member.reports.get(life.rank)
+    error = report.error if report is not None else None
+    return error is not None and error.is_consequence and life.left_opened_ns(error.section, error.at_ns) is not None
 
 
 def _failed_ns(member: Member) -> int | None:
@@ -125,8 +133,6 @@ def _may_have_opened_ns(
     if report is None or looked_ns is None:
         return member.own.started_ns
     for name, wait in waits.items():
-        if life.times_left(name):
-            return None  # it was in that section to the end
         if wait.opened_ns is not None and wait.opened_ns + life.sections[name].longest_ns >= sign_ns - _APART_NS:
             return None  # it was in that section to the end
     if failed_ns is None:

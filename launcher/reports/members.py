@@ -10,8 +10,9 @@ from launcher.reports.evidence import Evidence, ends_a_step
 from launcher.reports.last_signs import had_ended_well, last_sign_ns, waits
 from launcher.reports.launches import Launch
 from launcher.reports.node_generations import NodeGeneration
-from launcher.reports.rank_lives import RankLife, Wait
+from launcher.reports.rank_lives import RankLife
 from launcher.reports.runs import end_ns
+from launcher.reports.samples import Wait
 
 __all__ = ["Member", "member_of", "with_seen"]
 

@@ -8,42 +8,17 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from launcher.records.event_files import EventFile, event_files, read_event_file
 from launcher.records.figures_log import FIGURES, FiguresLine, LimitInForce, RankLine, figures_in
 from launcher.records.format_versions import UnknownVersionError
 from launcher.reports.damage import note_left_out
 from launcher.reports.launches import Launch
+from launcher.reports.samples import Sample, Wait
 from resilience_core.protocol.figures import CHECKPOINTING
 from resilience_core.protocol.figures_read import Save, SectionFigures
 
-__all__ = ["RankLife", "Sample", "Wait", "read_lives"]
-
-
-class Sample(NamedTuple):
-    """A rank at one moment."""
-
-    t_ns: int
-    iteration: int | None
-    done: int | None
-    inside_ns: Mapping[str, int]
-    """How long it had been in each section so far, an open one included."""
-    closed: Mapping[str, int]
-    saving_ns: int = 0
-    """How long saves had held up its steps so far; of those that were over."""
-    last_sign_ns: int | None = None
-    """Of the last line of a generation: nothing of what it tells was closed later than then."""
-
-
-class Wait(NamedTuple):
-    """A section that a rank has left because a peer had failed."""
-
-    section: str
-    since_ns: int
-    """When it was opened."""
-    until_ns: int
-    """When it was left, which was the rank's last sign."""
+__all__ = ["RankLife", "read_lives"]
 
 
 class RankLife:
@@ -168,17 +143,19 @@ class RankLife:
         before = self.sections_before.get(section)
         return self.sections[section].left - (before.left if before is not None else 0)
 
-    def last_opened_ns(self, section: str, left_ns: int, closed_ns: int) -> int | None:
-        """Return when a section was opened that was left last; None where that is not known.
+    def left_opened_ns(self, section: str | None, at_ns: int) -> int | None:
+        """Return when a section was opened that the exception noted then has left; None where that counts as closed."""
+        known = self.sections.get(section) if section is not None else None
+        is_that = known is not None and known.left_opened_ns <= at_ns <= known.left_at_ns
+        return known.left_opened_ns if known is not None and is_that else None
 
-        A line has shown it open, or exceptions have left it once, the last at ``left_ns``, or it took longer than any
-        before, which lines tell of; ``closed_ns`` is when it was closed, where that was counted as other closings are.
+    def last_opened_ns(self, section: str, closed_ns: int) -> int | None:
+        """Return when a section was opened that was closed last then; None where that is not known.
+
+        A line has shown it open, or it took longer than any before, which lines tell of.
         """
         if (shown_ns := self.shown_open_ns(section)) is not None or section not in self.sections:
             return shown_ns
-        if self.times_left(section) == 1:
-            before = self.sections_before.get(section)
-            return left_ns - self.sections[section].left_ns + (before.left_ns if before is not None else 0)
         line_ns, grown = self.grew.get(section, (0, -1))
         is_last = grown == self.times(section)
         return max(closed_ns - self.sections[section].longest_ns, line_ns) if is_last else None
@@ -197,6 +174,10 @@ class RankLife:
         """
         known = [(save.t_ns, save.checkpointing_ns) for save in self.saves.values()]
         known += [(sample.t_ns, sample.saving_ns) for sample in self.samples]
+        if wait is not None and any(save.t_ns > wait.until_ns for save in self.saves.values()):
+            # It has saved while it handled the exception. That is none of the time until then.
+            least_ns = max((spent_ns for t_ns, spent_ns in known if t_ns <= min(until_ns, wait.since_ns)), default=0)
+            return least_ns, least_ns
         over = [(s.last_sign_ns, s.saving_ns) for s in self.samples if s.last_sign_ns is not None]
         least_ns = max((spent_ns for t_ns, spent_ns in (*known, *over) if t_ns <= until_ns), default=0)
         # What is open while it goes on was opened after the saves before it were over.

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from launcher.reports.ledger import last_sign_ns
 from launcher.reports.model import DOWN, IDLE, OUT_OF_SECTION, SECTION, STARTING, STOPPING, UNSEEN, Part, Rank, Span
-from launcher.reports.rank_lives import RankLife, Sample
+from launcher.reports.rank_lives import RankLife
+from launcher.reports.samples import Sample
 from launcher.reports.story import Member, Story
 from resilience_core.system.clock import NS_PER_SECOND
 

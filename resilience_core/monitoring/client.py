@@ -172,7 +172,7 @@ class RankMonitorClient(ClientLimits):
                 words[HEARTBEAT] = NO_LIMIT if (limit := state.heartbeat_limit_ns) is None else now + limit
                 words[LAST_HEARTBEAT] = now
             if state.leaving and get_ident() in state.leaving:
-                section.note_left(took, state.figures)
+                section.note_left(now, 0, state.figures)
                 return
         figures, row, bits = state.figures, section.row, took.bit_length()  # last: nothing is decided by them
         figures[row.took_word] = row.took_ns = row.took_ns + took
@@ -190,7 +190,8 @@ class RankMonitorClient(ClientLimits):
         """Close sections inside this block, on this thread, as ones that an exception leaves.
 
         What an exception leaves was not completed, and it may have waited for a peer that has failed: its duration is
-        none of those that reports and metrics tell of. ``section()`` and the adapters do this by themselves.
+        none of those that reports and metrics tell of, and a step that ends here is not done. ``section()`` and the
+        adapters do this by themselves.
         """
         state, thread = self._state, get_ident()
         is_outermost = thread not in state.leaving
@@ -240,9 +241,10 @@ class RankMonitorClient(ClientLimits):
                 figures[FIRST_ITERATION] = iteration
 
     def note_step_done(self) -> None:
-        """Report that the training step has ended whose iteration was reported last."""
+        """Report that the training step is done whose iteration was reported last; not if an exception leaves it."""
         state = self._state
-        state.figures[DONE] = state.words[ITERATION]
+        if not state.leaving or get_ident() not in state.leaving:
+            state.figures[DONE] = state.words[ITERATION]
 
     def note_evaluation(self, iteration: int) -> None:
         """Report at which iteration an evaluation step is; the training step before or after it may be of the same."""

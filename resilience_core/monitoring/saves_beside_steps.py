@@ -107,6 +107,6 @@ class CheckpointingSection(Section):
         if beside_ns := self._beside.of_closed(self.opened_ns, self.opened_ns + took_ns):
             figures[BESIDE] += beside_ns
 
-    def note_left(self, took_ns: int, figures: memoryview) -> None:
+    def note_left(self, now: int, beside_ns: int, figures: memoryview) -> None:
         """Note only how long it has held up the steps: :data:`BESIDE` is a part of the durations that are counted."""
-        super().note_left(took_ns - self._beside.of_left(self.opened_ns, self.opened_ns + took_ns), figures)
+        super().note_left(now, beside_ns + self._beside.of_left(self.opened_ns, now), figures)

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from resilience_core.protocol.cell_layout import FIRST_CLOSED, FIRST_SECTION, NO_LIMIT, NOT_COUNTED, NOT_SHOWN
-from resilience_core.protocol.figures import BUCKETS, CLOSE_CALL, CLOSE_CALLS, LEFT, LEFT_TOOK, LONGEST, TOOK
+from resilience_core.protocol.figures import (
+    BUCKETS,
+    CLOSE_CALL,
+    CLOSE_CALLS,
+    LEFT,
+    LEFT_AT,
+    LEFT_OPENED,
+    LEFT_TOOK,
+    LONGEST,
+    TOOK,
+)
 
 __all__ = ["FigureRow", "Section"]
 
@@ -28,7 +38,9 @@ class FigureRow:
         "close_calls",
         "close_calls_word",
         "left",
+        "left_at_word",
         "left_ns",
+        "left_opened_word",
         "left_took_word",
         "left_word",
         "longest_word",
@@ -40,6 +52,7 @@ class FigureRow:
         self.took_word, self.buckets_word = TOOK + number, BUCKETS + 64 * number
         self.longest_word, self.close_calls_word = LONGEST + number, CLOSE_CALLS + number
         self.left_word, self.left_took_word = LEFT + number, LEFT_TOOK + number
+        self.left_opened_word, self.left_at_word = LEFT_OPENED + number, LEFT_AT + number
         words = [figures[word] for word in (self.took_word, self.close_calls_word, self.left_word, self.left_took_word)]
         words += figures[self.buckets_word : self.buckets_word + 64].tolist()
         self.took_ns, self.close_calls, self.left, self.left_ns, *self.buckets = [
@@ -95,13 +108,15 @@ class Section:
         figures[row.longest_word] = longest_ns
         self.notable_ns = min(longest_ns, close_ns - 1)
 
-    def note_left(self, took_ns: int, figures: memoryview) -> None:
+    def note_left(self, now: int, beside_ns: int, figures: memoryview) -> None:
         """Note that an exception has left the section, in place of its duration.
 
         Args:
-            took_ns: How long it was open.
+            now: The time.
+            beside_ns: For how long steps went on meanwhile.
             figures: The client's.
         """
         row = self.row
-        row.left, row.left_ns = row.left + 1, row.left_ns + took_ns
+        row.left, row.left_ns = row.left + 1, row.left_ns + now - self.opened_ns - beside_ns
         figures[row.left_word], figures[row.left_took_word] = row.left, row.left_ns
+        figures[row.left_opened_word], figures[row.left_at_word] = self.opened_ns, now

@@ -22,6 +22,8 @@ Layout, native byte order, every number one aligned signed 64-bit word::
     CLOSE_CALLS + row  how many of them took at least CLOSE_CALL of the limit that was in force when it was closed
     LEFT + row         how often the section was left by an exception, which nothing above counts
     LEFT_TOOK + row    total of how long it had been open then, ns, less the time in which steps went on beside a save
+    LEFT_OPENED + row  when it had been opened that was left last
+    LEFT_AT + row      when it was left last
     BUCKETS + 64*row + k   how many durations in ns have k bits: 2**(k-1) <= duration < 2**k
     byte NAMES_OFFSET + NAME_SIZE*row   the section's name, UTF-8, padded with zeros; rows are taken in order
 
@@ -60,6 +62,8 @@ __all__ = [
     "FIRST_ITERATION",
     "FIRST_STEP",
     "LEFT",
+    "LEFT_AT",
+    "LEFT_OPENED",
     "LEFT_TOOK",
     "LONGEST",
     "LONGEST_GAP",
@@ -96,7 +100,11 @@ LEFT = CLOSE_CALLS + ROWS
 
 LEFT_TOOK = LEFT + ROWS
 
-BUCKETS = LEFT_TOOK + ROWS
+LEFT_OPENED = LEFT_TOOK + ROWS
+
+LEFT_AT = LEFT_OPENED + ROWS
+
+BUCKETS = LEFT_AT + ROWS
 
 NAMES_OFFSET = (BUCKETS + 64 * ROWS) * 8
 

@@ -17,6 +17,8 @@ from resilience_core.protocol.figures import (
     FIRST_SAVE,
     FIRST_STEP,
     LEFT,
+    LEFT_AT,
+    LEFT_OPENED,
     LEFT_TOOK,
     LONGEST,
     LONGEST_GAP,
@@ -45,6 +47,10 @@ class SectionFigures(NamedTuple):
     """How often an exception has left it, which none of the others counts."""
     left_ns: int = 0
     """How long it had been open then, in all."""
+    left_opened_ns: int = 0
+    """When it had been opened that was left last."""
+    left_at_ns: int = 0
+    """When it was left last."""
 
 
 class Save(NamedTuple):
@@ -163,5 +169,7 @@ def _sections(words: memoryview, raw: bytes) -> dict[str, SectionFigures]:
                 durations,
                 words[LEFT + row],
                 words[LEFT_TOOK + row],
+                words[LEFT_OPENED + row],
+                words[LEFT_AT + row],
             )
     return found

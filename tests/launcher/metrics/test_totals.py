@@ -66,17 +66,6 @@ def test_a_rank_is_served_once_also_while_it_changes_its_place() -> None:
     assert [(rank, local_rank, each.steps) for rank, local_rank, each in totals.ranks()] == [(1, 0, 7)]
 
 
-def test_steps_that_exceptions_have_left_count_also_where_iterations_begin_again() -> None:
-    """They have ended, and their durations are not served."""
-    totals = Totals()
-    for generation in range(6):
-        sections = {"step": SectionTotals(9000, 0, {20: 9}, 2)}
-        totals.note(generation, 0, 0, RankTotals.of(0, 3, sections))
-        totals.note(generation, 0, 0, RankTotals.of(0, 3, {"step": SectionTotals(8000, 0, {20: 8}, 1)}))
-    ((_, _, found),) = totals.ranks()
-    assert (found.steps, found.sections["step"].closed, found.sections["step"].left) == (66, 54, 12)
-
-
 def test_steps_are_told_by_iterations_and_by_sections() -> None:
     closed = {"step": SectionTotals(0, 0, {10: 4, 11: 3})}
     assert RankTotals.of(100, 108, closed).steps == 9  # two steps of the warm-up open no section

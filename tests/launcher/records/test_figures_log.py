@@ -32,6 +32,8 @@ from resilience_core.protocol.figures import (
     DONE,
     FIGURES_SIZE,
     LEFT,
+    LEFT_AT,
+    LEFT_OPENED,
     LEFT_TOOK,
     LONGEST,
     TOOK,
@@ -61,6 +63,7 @@ def raw(tmp_path: Path) -> tuple[bytes, bytes]:
     cell.write_text(LIMITS_TEXT, write_limits(document, LIMITS_TEXT.size))
     row = row_of(figures, "step")
     figures[LEFT + row], figures[LEFT_TOOK + row] = 3, 7
+    figures[LEFT_OPENED + row], figures[LEFT_AT + row] = 8, 9
     figures[DONE], figures[TOOK + row], figures[LONGEST + row], figures[BUCKETS + 64 * row + 21] = 16, 9, 2, 16
     note_save(figures, 15, 140, 7)
     return Path(cell.path).read_bytes(), Path(figures_path(cell.path)).read_bytes()
@@ -77,7 +80,7 @@ def test_a_line_says_what_the_rank_has_stored(raw: tuple[bytes, bytes], tmp_path
     assert (line.node, bool(line.boot), bool(line.time)) == (os.uname().nodename, True, True)
     told = line.ranks[5]
     assert (told.iteration, told.done, dict(told.open)) == (17, 16, {"step": 200})
-    assert told.sections["step"] == (16, 9, 2, 0, {21: 16}, 3, 7)
+    assert told.sections["step"] == (16, 9, 2, 0, {21: 16}, 3, 7, 8, 9)
     details = told.details
     assert details is not None
     assert (details.local_rank, details.resumed_from, details.saved, details.saves) == (1, 10, 15, (Save(15, 140, 7),))
@@ -117,7 +120,7 @@ def test_a_line_that_is_not_full_has_no_details(raw: tuple[bytes, bytes], tmp_pa
     log.write(FIGURES, generation=0, is_full=False, is_last=False, ranks={"0": facts})
     (line,) = read_figure_lines(tmp_path)
     assert line.ranks[0].details is None
-    assert line.ranks[0].sections["step"] == (3, 4, 2, 1, {}, 0, 0)  # as lines of earlier releases
+    assert line.ranks[0].sections["step"] == (3, 4, 2, 1, {}, 0, 0, 0, 0)  # as lines of earlier releases
 
 
 def test_a_damaged_line_is_left_out_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

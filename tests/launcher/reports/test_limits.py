@@ -186,14 +186,26 @@ def test_a_section_that_an_exception_has_left_is_no_duration_whenever_the_failur
     assert (found.longest, found.longest_rank, found.samples, found.is_about) == (7.0, 0, before.samples + 1, False)
 
 
+def test_a_section_that_is_left_after_the_launcher_has_looked_is_no_duration_either(tmp_path: Path) -> None:
+    """The incident shows it open, and what was closed since the line before ended by itself."""
+    run = invent_run(tmp_path, failures=[Failure(12, 1, "failure", 7.2)], steps=20, nodes=1, lines=3)
+    before = limit(run, "section step")
+    with_an_end(run.folders[0] / "incidents" / "0001" / "incident.json", 1, -100_000)
+    with_a_long_step(run.folders[0], 0, 10_000_000, 7_210_000_000, [7_000_000_000])
+    let_it_be_left(run.folders[0], 0, 7_210_000_000, 7_000_000_000)
+    found = limit(run, "section step")
+    assert (found.longest, found.samples, found.is_about) == (7.0, before.samples + 1, False)
+
+
 def let_it_be_left(folder: Path, rank: int, took_ns: int, longest_ns: int) -> None:
     """Let the longest step of the last line be one that an exception has left; ``longest_ns`` took that of the rest."""
     lines = lines_of(folder / "figures.jsonl")
     last = next(line for line in lines if line.get("generation") == 0 and line.get("is_last"))
     step = last["ranks"][str(rank)]["sections"]["step"]
     step |= {"closed": step["closed"] - 1, "took_ns": step["took_ns"] - took_ns, "longest_ns": longest_ns}
-    step |= {"close_calls": 0, "left": 1, "left_ns": took_ns}
-    step["durations"] = {bits: count for bits, count in step["durations"].items() if bits != str(took_ns.bit_length())}
+    at_ns = last["ranks"][str(rank)]["last_sign_ns"]
+    step |= {"close_calls": 0, "left": 1, "left_ns": took_ns, "left_opened_ns": at_ns - took_ns, "left_at_ns": at_ns}
+    step["durations"][str(took_ns.bit_length())] -= 1
     (folder / "figures.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -212,7 +224,7 @@ def test_a_rank_that_has_left_a_section_by_an_exception_and_went_on_may_still_ha
     for line in lines:
         for known in line["ranks"].values():
             for section in known["sections"].values():
-                section |= {"left": 1, "left_ns": 1_000_000}
+                section |= {"left": 1, "left_ns": 1_000_000, "left_opened_ns": 1, "left_at_ns": 1_000_001}
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert limit(run, "section step") == before
 

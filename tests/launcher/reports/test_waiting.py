@@ -49,8 +49,13 @@ def let_go(
                     left |= {"closed": left["closed"] + 1, "took_ns": left["took_ns"] + took_ns}
                     left["longest_ns"] = max(left["longest_ns"], took_ns)
                 else:
-                    left |= {"left": 1, "left_ns": took_ns}
-                done = life.open[2] if section == "step" else life.open[2] - 1
+                    left |= {
+                        "left": 1,
+                        "left_ns": took_ns,
+                        "left_opened_ns": closed_ns - took_ns,
+                        "left_at_ns": closed_ns,
+                    }
+                done = life.open[2] if section == "step" and is_counted else life.open[2] - 1
                 known |= {"open": {}, "done": done, "last_sign_ns": closed_ns, "beside_ns": beside_ns}
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     error = ErrorRecord(
@@ -227,6 +232,63 @@ def test_how_long_a_section_was_open_that_an_exception_has_left_tells_when_the_w
     report = make_report([str(folder) for folder in run.folders])
     assert seconds(report)["lost_work"] == pytest.approx(run.truth.seconds["lost_work"], abs=0.06)
     assert about(report) == set()
+
+
+def save_in_the_handler(run: InventedRun, took_ns: int, after_ns: int) -> None:
+    """Let the victim save while it handles the exception, and a line be written meanwhile.
+
+    Args:
+        run: Of one node, whose victim was let go.
+        took_ns: How long it saved.
+        after_ns: When that was over, after the exception.
+    """
+    path = run.folders[0] / "figures.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    number = next(n for n, line in enumerate(lines) if line["generation"] == 0 and line["is_last"])
+    known = lines[number]["ranks"][str(VICTIM)]
+    closed_ns = known["last_sign_ns"] + after_ns
+    between = json.loads(json.dumps(lines[number]))
+    between |= {"is_last": False, "t_ns": closed_ns - took_ns // 2}
+    between["ranks"][str(VICTIM)] |= {
+        "open": {"checkpointing": closed_ns - took_ns},
+        "last_sign_ns": closed_ns - took_ns,
+    }
+    saves = known["sections"]["checkpointing"]
+    saves |= {"closed": saves["closed"] + 1, "took_ns": saves["took_ns"] + took_ns}
+    saves["longest_ns"] = max(saves["longest_ns"], took_ns)
+    bits = str(took_ns.bit_length())
+    saves["durations"] = saves["durations"] | {bits: saves["durations"].get(bits, 0) + 1}
+    spent_ns = saves["took_ns"] + saves.get("left_ns", 0)
+    known["saves"] = [*known["saves"], {"iteration": 777, "t_ns": closed_ns, "checkpointing_ns": spent_ns}]
+    known["last_sign_ns"] = closed_ns
+    lines.insert(number, between)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize("after_ns", [5_000_000, 500_000_000], ids=["before it was seen", "after it was seen"])
+@pytest.mark.parametrize("section", ["step", "checkpointing"])
+def test_a_save_while_a_rank_handles_the_loss_of_a_peer_is_no_work_and_a_save_all_the_same(
+    tmp_path: Path, section: str, after_ns: int
+) -> None:
+    run = invent_run(tmp_path, failures=[Failure(17, 1, "failure", 1.5)], steps=40, lines=200)
+    if section == "checkpointing":
+        in_a_save(run)
+    let_go(run, section=section, is_counted=False)
+    folders = [str(run.folders[0])]
+    before = make_report(folders)
+    save_in_the_handler(run, after_ns - 1_000_000, after_ns)
+    report = make_report(folders)
+    assert seconds(report) == seconds(before)
+    for key in ("productive", "checkpointing", "lost_work", "detection", "stop", "idle"):
+        assert seconds(report)[key] == pytest.approx(run.truth.seconds[key], abs=0.06), key
+    assert about(report) == about(before) == set()
+    (former,), (saves,) = (
+        [limit for limit in each.limits if limit.kind == "section checkpointing"] for each in (before, report)
+    )
+    assert (saves.samples, saves.longest, saves.is_about) == (former.samples + 1, former.longest, False)
+    events = run.folders[0] / "events.jsonl"  # where what was lost is not known, all until the wait is taken for kept
+    events.write_text(events.read_text().replace('"went_back": false', '"went_back": true'))
+    assert seconds(make_report(folders))["checkpointing"] == pytest.approx(run.truth.seconds["checkpointing"])
 
 
 def test_where_nothing_tells_when_the_wait_began_it_counts_to_its_end(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -103,6 +104,37 @@ def test_of_a_loop_the_step_that_an_exception_leaves_is_none(loop: tuple[Rank, F
         with ft.eval_step(2, 0):
             rank.clock.advance(3.0)
     assert counts_of(rank, "step") == (3, 6 * S, 3 * S, 2, 110 * S)
+
+
+@pytest.mark.parametrize("api", ["sections", "heartbeats"])
+def test_of_a_loop_the_step_that_an_exception_leaves_is_not_done(start: Callable[..., Rank], api: Any) -> None:
+    rank = start(is_monitored=False, num_warmup_iterations=0)
+    ft = FaultTolerance(bus=EventBus(), client=rank.client, api=api)
+    rank.client.init_workload_monitoring()
+    with ft.run(CONTEXT):
+        with failing(ft.step(0)):
+            pass
+        assert (rank.figures.first_iteration, rank.figures.done) == (0, None)
+        for iteration in range(3):
+            with ft.step(iteration):
+                pass
+        with contextlib.suppress(StopIteration), ft.step(3):
+            next(iter(()))
+    assert (rank.figures.first_iteration, rank.figures.done) == (0, 2)
+
+
+def test_when_a_section_was_opened_that_an_exception_has_left_is_told(start: Callable[..., Rank]) -> None:
+    rank = start()
+    rank.spend("step", 1.0)
+    for _ in range(2):
+        opened = rank.clock()
+        with contextlib.suppress(ValueError), rank.client.section("step"):
+            rank.clock.advance(50.0)
+            raise ValueError
+        left = rank.clock()
+        rank.spend("step", 2.0)
+    step = rank.figures.sections["step"]
+    assert (step.left, step.left_ns, step.left_opened_ns, step.left_at_ns) == (2, 100 * S, opened, left)
 
 
 def test_of_a_loop_the_save_that_fails_is_none(loop: tuple[Rank, FaultTolerance]) -> None:

@@ -39,7 +39,7 @@ from launcher.records.console import announce, announcer
 from launcher.records.event_files import EVENTS
 from launcher.records.event_log import EventLog
 from launcher.records.figures_log import FIGURES
-from launcher.records.log_folders import FolderError
+from launcher.records.log_folders import FolderError, place_facts
 from launcher.records.run_folders import RunFolder
 from launcher.workers.script_settings import ImportSettings
 from launcher.workers.starters import SpawnStarter, WorkerStarter
@@ -217,6 +217,7 @@ def open_resources(
         events.write(
             "began",
             run=os.path.basename(log_folder),
+            **place_facts(log_folder, disk),
             run_folder=run_folder.path,
             monitor=monitor.pid,
             launcher=os.getpid(),

@@ -1041,7 +1041,7 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "long lines of several ranks are written at the same time",
         "launcher/workers/tee.py",
-        "with self._waiting(), self._turn:",
+        "with self._waiting(), self._output.copying(raw):",
         "with self._waiting():",
         ("tests/launcher/workers/test_tee.py",),
     ),

@@ -238,6 +238,7 @@ def open_resources(
                 figures=None if figures_log is None else figures_log.path,
                 straggler_log=completed(job.config.metrics_straggler_log) if job.config.metrics_straggler_log else None,
                 console=console.state(),
+                shared_output=tuple(each for each in (console.shared_descriptor(),) if each is not None),
             )
             exporter = serve(listener, settings_of_exporter, events.write)
             stack.callback(exporter.close)

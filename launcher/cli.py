@@ -23,7 +23,7 @@ from launcher.processes.shortages import (  # here: later there may be no descri
     shortage,
 )
 from launcher.processes.stuck_threads import let_go_of_others, notice, stuck_threads
-from launcher.records.console import CRITICAL, DEBUG, ERROR, announce, finish, follow
+from launcher.records.console import CRITICAL, DEBUG, ERROR, announce, end_line, finish, follow
 
 if TYPE_CHECKING:
     from launcher.command_line.options import LaunchJob
@@ -69,6 +69,7 @@ def console_main() -> None:
     stuck = stuck_threads(_LONGEST_FLUSH_SECONDS)
     if lines := notice(stuck, outcome):
         announce(*lines, level=ERROR, event="stuck")
+    end_line()
     finish(_LONGEST_FLUSH_SECONDS)
     streams.flush_standard_streams(_LONGEST_FLUSH_SECONDS)
     if stuck:

@@ -9,6 +9,7 @@ __all__ = ["MUTANTS_OF_CONSOLE"]
 _LINES = ("tests/launcher/records/test_console_lines.py",)
 _CONSOLE = ("tests/launcher/records/test_console.py",)
 _TEE = ("tests/launcher/workers/test_tee.py",)
+_SHARED = ("tests/launcher/records/test_shared_output.py",)
 _RANK = ("tests/resilience_core/monitoring/test_rank_logging.py",)
 
 MUTANTS_OF_CONSOLE = (
@@ -172,6 +173,62 @@ MUTANTS_OF_CONSOLE = (
         "console.State(settings.config.log_level, settings.config.log_format, settings.names_node)",
         "console.State()",
         ("tests/e2e/test_log_settings.py",),
+    ),
+    Mutant(
+        "a message stands behind what a rank has left without an end",
+        "launcher/records/shared_output.py",
+        '                self._state[0] = not raw.endswith(b"\\n")\n',
+        "                self._state[0] = 0\n",
+        _SHARED,
+    ),
+    Mutant(
+        "a progress bar is taken for a line that has ended",
+        "launcher/records/shared_output.py",
+        'not raw.endswith(b"\\n")',
+        'not raw.endswith((b"\\r", b"\\n"))',
+        _SHARED,
+    ),
+    Mutant(
+        "a line is ended before every message once one was",
+        "launcher/records/shared_output.py",
+        "                self._state[0] = 0\n",
+        "",
+        _SHARED,
+    ),
+    Mutant(
+        "copies without end keep messages from being written",
+        "launcher/records/shared_output.py",
+        "not self._is_taken and not self._messages_waiting",
+        "not self._is_taken",
+        _SHARED,
+    ),
+    Mutant(
+        "other processes write into a copy that is being written",
+        "launcher/records/shared_output.py",
+        "        while not (is_held := self._lock()) and time.monotonic() < end:\n",
+        "        while not (is_held := True) and time.monotonic() < end:\n",
+        _SHARED,
+    ),
+    Mutant(
+        "a message waits for a copy for ever where there is no thread",
+        "launcher/records/shared_output.py",
+        "self._changed.wait_for(lambda: not self._is_taken, timeout_seconds)",
+        "self._changed.wait_for(lambda: not self._is_taken, timeout_seconds and 3600)",
+        _SHARED,
+    ),
+    Mutant(
+        "the monitor does not know where copies have come",
+        "launcher/monitor/monitor.py",
+        "console.start(settings.console)",
+        "console.start()",
+        ("tests/e2e/test_rank_output.py::test_a_message_of_the_monitor_begins_on_a_line_of_its_own",),
+    ),
+    Mutant(
+        "what a rank has left without an end is not ended when the launcher ends",
+        "launcher/cli.py",
+        "    end_line()\n",
+        "",
+        ("tests/e2e/test_rank_output.py",),
     ),
     Mutant(
         "--tee copies text and not bytes",

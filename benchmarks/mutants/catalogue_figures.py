@@ -30,8 +30,8 @@ MUTANTS_OF_FIGURES = (
     Mutant(
         "lines that a removed file lacks are not told to the metrics",
         "launcher/records/event_log.py",
-        "        self._on_lost(self.missing)\n        how = ",
-        "        how = ",
+        "        self._on_lost(self.missing)\n        self._in_file",
+        "        self._in_file",
         _SHARED,
     ),
     Mutant(

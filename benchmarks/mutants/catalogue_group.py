@@ -1041,7 +1041,7 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "long lines of several ranks are written at the same time",
         "launcher/workers/tee.py",
-        "with self._waiting(), self._turn:",
+        "with self._waiting(), self._output.copying(raw):",
         "with self._waiting():",
         ("tests/launcher/workers/test_tee.py",),
     ),
@@ -1076,9 +1076,30 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "a copy of a log folder is removed",
         "launcher/records/retention.py",
-        "if any(event.run not in (None, os.path.basename(path)) for event in began):",
+        "if any((event.log_folder, event.inode) != place for event in began):",
         "if False:",
         ("tests/launcher/records/test_retention.py",),
+    ),
+    Mutant(
+        "a log folder that was moved is removed",
+        "launcher/records/retention.py",
+        "(event.log_folder, event.inode) != place",
+        "event.inode != place.inode",
+        ("tests/launcher/records/test_retention.py",),
+    ),
+    Mutant(
+        "a copy that stands where the log folder was is removed",
+        "launcher/records/retention.py",
+        "(event.log_folder, event.inode) != place",
+        "event.log_folder != place.log_folder",
+        ("tests/launcher/records/test_retention.py",),
+    ),
+    Mutant(
+        "a launcher does not say which folder it writes to",
+        "launcher/agent/resources.py",
+        "            **place_facts(log_folder, disk),\n",
+        "",
+        ("tests/e2e/test_log_settings.py",),
     ),
     Mutant(
         "the last calls give way to others",

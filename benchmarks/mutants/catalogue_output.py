@@ -43,6 +43,20 @@ MUTANTS_OF_OUTPUT = (
         ("tests/launcher/records/test_event_log.py",),
     ),
     Mutant(
+        "a file of events that is removed again and again is said each time",
+        "launcher/records/event_log.py",
+        "        if self.made_anew <= _MOST_SAID:\n",
+        "        if True:\n",
+        ("tests/launcher/records/test_event_log.py",),
+    ),
+    Mutant(
+        "what a file of events lacks that was removed twice is not said",
+        "launcher/records/event_log.py",
+        'lacks = f", without {self.missing} line(s)" if self.missing else ""\n            last',
+        'lacks = ""\n            last',
+        ("tests/launcher/records/test_event_log.py",),
+    ),
+    Mutant(
         "a third run of one name, node and pid is refused",
         "launcher/records/event_log.py",
         "for number in range(2, _MOST_FILES)",

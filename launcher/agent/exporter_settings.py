@@ -31,6 +31,8 @@ class ExporterSettings(NamedTuple):
     """What rank 0 writes its straggler reports to."""
     console: State = State()
     """How the launcher speaks."""
+    shared_output: tuple[int, ...] = ()
+    """What is known of standard error (:mod:`launcher.records.shared_output`), a descriptor, inherited, if shared."""
 
     def to_text(self) -> str:
         """Return the settings as an argument of a command line."""

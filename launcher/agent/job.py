@@ -37,6 +37,7 @@ from launcher.records.console import CRITICAL, ERROR, INFO, WARNING, announce
 from launcher.records.log_folders import FolderError, make_log_folder, new_run_id, remove_if_empty
 from launcher.records.log_records import take_over_logging
 from launcher.records.retention import prune_in_background
+from launcher.records.shared_output import share
 from launcher.workers.script_settings import ImportSettings
 from launcher.workers.zygote_handle import ZygoteHandle
 from resilience_core.errors import ConfigError, ResilienceError
@@ -70,6 +71,8 @@ def run(job: LaunchJob, zygote: ZygoteHandle | None = None, settings: ImportSett
     if (problem := too_few_descriptors(needed, len(descriptors()) - 1)) is not None:
         raise ConfigError(problem)
     console.start()
+    if str(job.arguments.tee) != "0":
+        share()
     take_over_logging(job.config.log_level)
     for warning in job.warnings:
         announce(warning, event="warning")

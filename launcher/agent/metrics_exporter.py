@@ -223,7 +223,7 @@ class MetricsExporter:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL if self._in_a_row else None,  # a mistake is told once
-                pass_fds=[self._listener.fileno(), self._settings.history],
+                pass_fds=[self._listener.fileno(), self._settings.history, *self._settings.shared_output],
                 start_new_session=True,
             )
         except OSError as error:

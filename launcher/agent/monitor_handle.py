@@ -206,15 +206,15 @@ class MonitorHandle:
             nvml_bindings=find_bindings(),
             lease=self._lease,
             names_node=console.state().names_node,
+            console=console.shared_descriptor(),
         )
-        lease = () if self._lease is None else (self._lease,)
-        inherited = (settings.channel, settings.parent_pidfd, settings.lost_time, *lease)
+        named = (settings.channel, settings.parent_pidfd, settings.lost_time, settings.lease, settings.console)
         self._replacement.started(time.monotonic_ns())
         try:
             return subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _PROGRAM, HOME, settings.to_text()],
                 stdin=subprocess.DEVNULL,
-                pass_fds=inherited,
+                pass_fds=[descriptor for descriptor in named if descriptor is not None],
                 start_new_session=True,
             )
         except OSError as error:

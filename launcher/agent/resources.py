@@ -39,7 +39,7 @@ from launcher.records.console import announce, announcer
 from launcher.records.event_files import EVENTS
 from launcher.records.event_log import EventLog
 from launcher.records.figures_log import FIGURES
-from launcher.records.log_folders import FolderError
+from launcher.records.log_folders import FolderError, place_facts
 from launcher.records.run_folders import RunFolder
 from launcher.workers.script_settings import ImportSettings
 from launcher.workers.starters import SpawnStarter, WorkerStarter
@@ -217,6 +217,7 @@ def open_resources(
         events.write(
             "began",
             run=os.path.basename(log_folder),
+            **place_facts(log_folder, disk),
             run_folder=run_folder.path,
             monitor=monitor.pid,
             launcher=os.getpid(),
@@ -237,6 +238,7 @@ def open_resources(
                 figures=None if figures_log is None else figures_log.path,
                 straggler_log=completed(job.config.metrics_straggler_log) if job.config.metrics_straggler_log else None,
                 console=console.state(),
+                shared_output=tuple(each for each in (console.shared_descriptor(),) if each is not None),
             )
             exporter = serve(listener, settings_of_exporter, events.write)
             stack.callback(exporter.close)

@@ -23,6 +23,7 @@ from launcher.metrics.collector import Collector
 from launcher.metrics.node import Node
 from launcher.metrics.server import Answer, MetricsServer, Reused
 from launcher.records.console import announce, follow
+from launcher.records.shared_output import join
 from resilience_core.system.prctl import die_with_parent, set_process_name
 from resilience_core.system.proc import set_session_priority
 
@@ -37,6 +38,7 @@ def main(text: str) -> None:
     """
     settings = ExporterSettings.from_text(text)
     follow(settings.console)
+    join(next(iter(settings.shared_output), None))
     set_process_name("ft_metrics")
     die_with_parent(signal.SIGKILL)
     if os.getppid() != settings.launcher:

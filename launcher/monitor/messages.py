@@ -94,8 +94,8 @@ class MonitorSettings(NamedTuple):
     nvml_bindings: str | None = None  # where pynvml is: a monitor finds no site-packages
     lease: int | None = None
     """The file of ``launcher.nodes.fence``, inherited; None where the node holds no lease."""
-    names_node: bool = False
-    """Whether lines for people begin with the node's name."""
+    names_node: bool = False  # whether lines for people begin with the node's name
+    console: int | None = None  # of ``launcher.records.shared_output``, inherited; None where nothing is shared
 
     def to_text(self) -> str:
         """Return the settings as an argument of a command line."""

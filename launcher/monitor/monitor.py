@@ -292,7 +292,7 @@ def main(settings_text: str) -> None:
     die_with_parent(signal.SIGCONT)
     settings = MonitorSettings.from_text(settings_text)
     console.follow(console.State(settings.config.log_level, settings.config.log_format, settings.names_node), "monitor")
-    console.start()
+    console.start(settings.console)
     Monitor(settings).run()
     console.finish(0.1)
     # Nothing here needs an interpreter's orderly end, and the launcher waits for ours.

@@ -13,6 +13,7 @@ verdicts, WARNING for restarts and what is not as it should be, INFO for what ha
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -33,6 +34,7 @@ from launcher.records.console_lines import (
     lines_of,
     plain,
 )
+from launcher.records.shared_output import join, output_of, shared_descriptor
 from launcher.records.standard_error import current_descriptor as _descriptor
 from launcher.records.standard_error import write_at_once, write_waiting
 
@@ -45,10 +47,12 @@ __all__ = [
     "WARNING",
     "announce",
     "announcer",
+    "end_line",
     "finish",
     "follow",
     "gathering",
     "set_level",
+    "shared_descriptor",
     "start",
     "state",
     "threshold",
@@ -120,10 +124,13 @@ class _Console:
             descriptor = _descriptor()
             is_coloured = has_colours(descriptor)
             raw = coloured(lines) if is_coloured else plain(lines)
-            if self.background.is_started:
-                write_waiting(descriptor, raw)
-            else:
-                write_at_once(descriptor, raw, 0.0 if lost else _PATIENCE_SECONDS, RESET if is_coloured else b"")
+            is_patient = self.background.is_started
+            patience_seconds = 0.0 if lost else _PATIENCE_SECONDS
+            with output_of(sys.stderr).speaking(None if is_patient else patience_seconds) as end_of_line:
+                if is_patient:
+                    write_waiting(descriptor, end_of_line + raw)
+                else:
+                    write_at_once(descriptor, end_of_line + raw, patience_seconds, RESET if is_coloured else b"")
         except Exception:  # noqa: BLE001 - of a stream that somebody has put there, anything
             with self._lock:
                 self._failed += lost + count
@@ -171,8 +178,13 @@ def announcer(event: str, level: int = WARNING) -> Callable[[str], None]:
     return lambda line: announce(line, level=level, event=event)
 
 
-def start() -> None:
-    """Let a thread do the writing from now on. After the zygote was forked, before anything else is started."""
+def start(shared: int | None = None) -> None:
+    """Let a thread do the writing from now on. After the zygote was forked, before anything else is started.
+
+    Args:
+        shared: What a process of ours that has started this one knows of standard error (``shared_output``).
+    """
+    join(shared)
     _console.background.start()
 
 
@@ -186,6 +198,12 @@ def finish(timeout_seconds: float = 1.0) -> None:
     if _console.lost:
         _console.announce(())
     _console.background.flush(timeout_seconds)
+
+
+def end_line() -> None:
+    """End the line that a copy of what ranks write has left (``--tee``): others may write here once we have ended."""
+    if output_of(sys.stderr).is_in_mid_line:
+        _console.announce(())
 
 
 def unwritten_lines(timeout_seconds: float = 0.2) -> int:

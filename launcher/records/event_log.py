@@ -35,6 +35,8 @@ _MOST_FILES = 10_000
 """Of one node and pid in one folder; a folder in which nothing is ever new must not be tried for ever."""
 _LASTING = ("run_folder", "max_restarts", "restarts")
 """Facts that hold until they are told anew: a file that was made anew repeats them, for whoever reads it only."""
+_MOST_SAID = 3
+"""How often it is said of one file that somebody has removed it or cut it off; the rest is counted, and said last."""
 _LOOK_NS = NS_PER_SECOND
 """How often the file is looked after at most."""
 _LONGEST_START_SECONDS = 30.0
@@ -154,8 +156,15 @@ class EventLog:
 
     def close(self) -> None:
         """Wait a moment for what is still to be written, and close."""
+        self._background.submit(self._tell_how_often)
         if self._background.flush(_LONGEST_END_SECONDS):
             os.close(self._descriptor)
+
+    def _tell_how_often(self) -> None:
+        if self.made_anew > _MOST_SAID:
+            lacks = f"; it lacks {self.missing} line(s)" if self.missing else ""
+            what = f"somebody has removed or cut off the file of {self._stem} {self.made_anew} times in all"
+            announce(f"{what}, at last {self.path}{lacks}", event="log_folder")
 
     def _open(self) -> int:
         """Make the first free one of ``events.jsonl``, ``events-<node>-<pid>.jsonl``, ``events-<node>-<pid>-2.jsonl``.
@@ -233,19 +242,19 @@ class EventLog:
             return False
 
     def _go_on(self, what: str, lines: int, size: int) -> None:
-        missing = max(0, self._in_file - lines)
-        self.lost += missing
+        self.lost += max(0, self._in_file - lines)
         if not size:  # what was said of lines that are missing is missing, too
             self.lost += self._told_lost
             self._told_lost = 0
         self._on_lost(self.missing)
-        how = "is made anew" if not size else "goes on"
-        announce(
-            f"somebody has {what} the file of {self._stem}; {self.path} {how}, without {missing} line(s)",
-            event="log_folder",
-        )
         self._in_file, self._size, self._is_torn = lines, size, False
         self.made_anew += 1
+        if self.made_anew <= _MOST_SAID:
+            how = "is made anew" if not size else "goes on"
+            lacks = f", without {self.missing} line(s)" if self.missing else ""
+            last = f" (said {_MOST_SAID} times; how often it was is said at the end)"
+            said = f"somebody has {what} the file of {self._stem}; {self.path} {how}{lacks}"
+            announce(said + (last if self.made_anew == _MOST_SAID else ""), event="log_folder")
         self._on_made_anew()
 
 

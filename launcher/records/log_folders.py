@@ -9,14 +9,57 @@ import re
 import secrets
 import stat
 import time
+from typing import Any, NamedTuple
 
+from launcher.processes.background import Background, NotDoneError
 from launcher.processes.working_folder import completed, working_folder_phrase
 from launcher.records import latest
 from resilience_core.errors import ResilienceError
 
-__all__ = ["FolderError", "as_file_name", "check_parent", "make_log_folder", "new_run_id", "remove_if_empty"]
+__all__ = [
+    "FolderError",
+    "Place",
+    "as_file_name",
+    "check_parent",
+    "make_log_folder",
+    "new_run_id",
+    "place_facts",
+    "place_of",
+    "remove_if_empty",
+]
 
 _LONGEST_NAME_BYTES = 200
+_LONGEST_LOOK_SECONDS = 5.0
+
+
+class Place(NamedTuple):
+    """What tells a log folder from a copy of it, which may have its name.
+
+    A path alone is also that of a copy which was put in the place of the folder, an inode number alone that of a folder
+    which was moved, or of a snapshot. Both outlast a restart of the machine, and are the same on all nodes that mount a
+    file system at the same path; the number of its device is neither.
+    """
+
+    log_folder: str
+    """Its absolute path, without links."""
+    inode: int
+
+
+def place_of(log_folder: str) -> Place:
+    """Return which folder this is.
+
+    Raises:
+        OSError: It cannot be looked at.
+    """
+    return Place(os.path.realpath(log_folder), os.stat(log_folder).st_ino)
+
+
+def place_facts(log_folder: str, disk: Background) -> dict[str, Any]:
+    """Return :func:`place_of` as facts of an event; none where the disk does not answer, which keeps the folder."""
+    try:
+        return disk.call(lambda: place_of(log_folder), _LONGEST_LOOK_SECONDS)._asdict()
+    except (NotDoneError, OSError):
+        return {}
 
 
 def make_log_folder(log_dir: str | None, run_id: str) -> str:

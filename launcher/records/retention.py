@@ -1,9 +1,11 @@
 """``--ft-keep-runs``: of the log folders of runs that have ended, the newest stay.
 
 Careful on purpose: a folder goes only if it is one of ours (its ``events.jsonl`` says so), holds nothing that we do not
-write, has the name that it was made with, lies directly in the folder of log folders, and every launcher that began in
-it has said that it ended, or is known to have been killed. A copy is kept, and so is one that was renamed, and one in
-which somebody has put something.
+write, lies directly in the folder of log folders, is the very folder that each launcher which began in it has named
+(:class:`launcher.records.log_folders.Place`), and all of them have said that they ended, or are known to have been
+killed. A copy is kept, whatever it is called, and so is one that was renamed or moved, and one in which somebody has
+put something. Where it is not known which folder a launcher has written to, as in those of earlier releases, the folder
+may be a copy, and is kept: to remove it by hand is little work, and a copy that was removed is gone.
 
 That a launcher was killed is known where it ran on this machine since its last start (the boot id and the name of the
 node) and in this PID namespace: its pid is free then. Of another machine that shares the file system, before a restart
@@ -24,6 +26,7 @@ import time
 from launcher.processes.proc import boot_id
 from launcher.records.console import INFO, announce
 from launcher.records.event_files import EventFile, event_files
+from launcher.records.log_folders import place_of
 from launcher.records.run_events import Began, Ended, RunEvent, typed_events_by_file
 from resilience_core.system.clock import NS_PER_SECOND
 from resilience_core.system.proc import own_pid_namespace
@@ -83,10 +86,11 @@ def _ended_at(path: str) -> int | None:
             return None
         written = max(os.stat(file).st_mtime_ns for file in event_files(path))
         files = typed_events_by_file(path)
+        place = place_of(path)
     except (OSError, ValueError, TypeError):  # not ours, damaged, or of an unknown version
         return None
     began = [event for _, events in files for event in events if isinstance(event, Began)]
-    if any(event.run not in (None, os.path.basename(path)) for event in began):  # None: of an earlier release
+    if any((event.log_folder, event.inode) != place for event in began):  # a copy, or not known
         return None
     return written if began and all(_has_ended(file, events) for file, events in files) else None
 

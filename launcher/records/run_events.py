@@ -39,6 +39,10 @@ class Began(NamedTuple):
     """The name of the run's log folder."""
     pid_namespace: int | None = None
     """In which the pid is meant."""
+    log_folder: str | None = None
+    """Where the run's log folder was made; see :class:`launcher.records.log_folders.Place`."""
+    inode: int | None = None
+    """Of that folder."""
 
 
 class Ended(NamedTuple):
@@ -101,9 +105,13 @@ def _typed(event: dict[str, Any]) -> RunEvent:
     at_ns = _whole(event, "t_ns") or 0
     name = event.get("event")
     if name == "began":
-        run = event.get("run")
         return Began(
-            at_ns, _whole(event, "launcher"), run if isinstance(run, str) else None, _whole(event, "pid_namespace")
+            at_ns,
+            _whole(event, "launcher"),
+            _text(event, "run"),
+            _whole(event, "pid_namespace"),
+            _text(event, "log_folder"),
+            _whole(event, "inode"),
         )
     if name == "ended":
         return Ended(
@@ -118,6 +126,11 @@ def _typed(event: dict[str, Any]) -> RunEvent:
     if name == STOPPED_ON_PURPOSE:
         return StoppedOnPurpose(at_ns, str(event.get("why")))
     return OtherEvent(at_ns, _whole(event, "iteration"))
+
+
+def _text(event: dict[str, Any], key: str) -> str | None:
+    value = event.get(key)
+    return value if isinstance(value, str) else None
 
 
 def _whole(event: dict[str, Any], key: str) -> int | None:

@@ -16,7 +16,6 @@ import contextlib
 import os
 import re
 import select
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple, TextIO
 from torch.distributed.elastic.multiprocessing.tail_log import TailLog
 
 from launcher.records.console import announce
+from launcher.records.shared_output import output_of
 
 __all__ = ["ByteTail", "finish_copies", "keep_bytes"]
 
@@ -56,26 +56,15 @@ def keep_bytes(context: object) -> None:
                 each.__class__ = ByteTail
 
 
-_turns: dict[object, threading.Lock] = {}
-"""By what is written to: a pipe takes 64 KiB, and then whatever comes, so a longer line would be mixed with others."""
-
-
-def _turn(stream: TextIO) -> threading.Lock:
-    """Return what one writer at a time holds; one pipe may be both standard output and standard error."""
-    try:
-        status = os.fstat(stream.fileno())
-        target: object = (status.st_dev, status.st_ino)
-    except (AttributeError, OSError, ValueError):  # no file: a notebook's, or closed
-        target = id(stream)
-    return _turns.setdefault(target, threading.Lock())
-
-
 class _Writer:
-    """Writes to a stream, and knows since when it does."""
+    """Writes to a stream, and knows since when it does.
+
+    One at a time: a pipe takes 64 KiB, and then whatever comes, so a longer line would be mixed with others.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
-        self._turn = _turn(stream)
+        self._output = output_of(stream)
         self._since: float | None = None
         self.count = 0
         """How many writes are done."""
@@ -87,7 +76,7 @@ class _Writer:
         return since is not None and time.monotonic() - since >= _BLOCKED_SECONDS
 
     def write(self, raw: bytes) -> None:
-        with self._waiting(), self._turn:
+        with self._waiting(), self._output.copying(raw):
             binary = getattr(self.stream, "buffer", None)
             if binary is None:  # a notebook's
                 self.stream.write(raw.decode(errors="replace"))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,3 +135,16 @@ def test_the_oldest_of_several_runs_go_with_all_that_is_in_them(launch: Callable
         assert [path.read_text() for path in folder.rglob("stdout.log")] == [
             "rank 0 runs in generation 0\nrank 0 is done in generation 0\n"
         ]
+
+
+def test_copies_of_log_folders_that_have_kept_their_names_stay(launch: Callable[..., Any], tmp_path: Path) -> None:
+    first = launch("loop.py", nproc=1)
+    assert first.wait() == 0
+    copies = tmp_path / "copies"
+    shutil.copytree(first.logs, copies, symlinks=True)
+    kept = first.log_folder.name
+    options = ["--log-dir", copies, "--rdzv-id", "new"]
+    job = launch("loop.py", nproc=1, options=options, keep_runs=1)
+    assert job.wait() == 0
+    assert sorted(path.name for path in copies.iterdir()) == sorted(["latest", "new", kept])
+    assert job.stderr.count("--ft-keep-runs") == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -75,13 +76,69 @@ def test_of_one_rank_the_copy_of_tee_is_what_it_wrote(launch: Callable[..., Any]
     job = run(launch, "--tee", 3)
 
     assert job.stdout_path.read_bytes().replace(b"[default0]:", b"") == 3 * BLOB
-    said = re.sub(OURS["text"], b"", job.stderr_path.read_bytes())
-    assert said.replace(b"[default0]:", b"") == 3 * BLOB
+    said = job.stderr_path.read_bytes()
+    for line in re.findall(rb"^.*ft_launcher: (?!it was not me).*$", said, re.MULTILINE):
+        assert line.startswith(b"ft_launcher: "), line[-200:]
+    parts = re.split(OURS["text"], said.replace(b"[default0]:", b""))
+    assert parts[-1].endswith(b"no end of line\n")
+    assert 3 * BLOB in _without_ends_of_lines(parts, 3 * BLOB)
+
+
+def _without_ends_of_lines(parts: list[bytes], whole: bytes) -> list[bytes]:
+    """Return what parts may be of, where each may have been given the end of its line before something else came."""
+    begins = {b""}
+    for part in parts:
+        pieces = {part, part.removesuffix(b"\n")}
+        begins = {made for begin in begins for piece in pieces if whole.startswith(made := begin + piece)}
+    return list(begins)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_message_begins_on_a_line_of_its_own_behind_a_copy_of_tee(
+    launch: Callable[..., Any], tmp_path: Path, form: str
+) -> None:
+    """Two ranks leave a line without an end in each generation."""
+    script = tmp_path / "tails.py"
+    script.write_text(
+        "import os\nos.write(2, b'tail')\nos._exit(3 if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' else 0)\n"
+    )
+    options = ("--max-restarts", 1, "--tee", 3)
+    job = launch(script, nproc=2, options=options, log_format=form, **NEVER_GIVES_UP)
+    assert job.wait() == 0
+    lines = job.stderr.splitlines()
+    assert job.stderr.endswith("\n")
+    copies = [line for line in lines if line.startswith("[default")]
+    assert all(re.fullmatch(r"(\[default[01]\]:tail)+", line) for line in copies), lines
+    assert sum(line.count("tail") for line in copies) in (3, 4)  # a rank may be ended before it writes
+    ours = [line for line in lines if line not in copies]
+    assert len(ours) > 2
+    assert all(json.loads(line)["event"] if form == "json" else line.startswith("ft_launcher: ") for line in ours)
+    assert {path.read_bytes() for path in files_of(job, "stderr.log")} - {b""} == {b"tail"}
 
 
 def _prefixed(raw: bytes) -> bytes:
     """Return what was written with the prefix of ``--tee`` in front of each line and of each carriage return's."""
     return b"".join(b"[default0]:" + piece for piece in re.findall(rb"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+", raw))
+
+
+def test_a_message_of_the_monitor_begins_on_a_line_of_its_own(launch: Callable[..., Any], tmp_path: Path) -> None:
+    """It is a process of its own, and the launcher, which copies, is stopped."""
+    script, end = tmp_path / "bar.py", tmp_path / "end"
+    script.write_text(
+        "import os, sys, time\nos.write(2, b'50 %\\r')\nwhile not os.path.exists(sys.argv[1]):\n    time.sleep(0.05)\n"
+    )
+    job = launch(script, end, nproc=1, options=("--tee", 3, "--ft-metrics-port", 0), log_format="json")
+    job.wait_for_error_output("50 %")
+    job.signal(signal.SIGSTOP)
+    job.wait_for_error_output("launcher_stopped")
+    job.signal(signal.SIGCONT)
+    end.touch()
+    assert job.wait() == 0
+    copies, ours = [], []
+    for line in job.stderr_path.read_bytes().split(b"\n")[:-1]:
+        (copies if b"50 %" in line else ours).append(line)
+    assert copies == [b"[default0]:50 %\r"]
+    assert ("monitor", "launcher_stopped") in [(each["source"], each["event"]) for each in map(json.loads, ours)]
 
 
 @pytest.mark.long

@@ -211,6 +211,41 @@ def test_a_file_that_is_gone_is_made_anew_before_anything_happens(
     log.close()
 
 
+def test_a_file_that_is_removed_again_and_again_is_said_a_few_times_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = EventLog(str(tmp_path))
+    for name in (None, None, None, "began", None, "going on"):
+        removed(tmp_path / "events.jsonl")
+        if name is not None:
+            log.write(name)
+        log.look()
+    log.close()
+    start = f"ft_launcher: somebody has removed the file of events; {log.path} is made anew"
+    assert capsys.readouterr().err.splitlines() == [
+        start,
+        start,
+        f"{start} (said 3 times; how often it was is said at the end)",
+        "ft_launcher: somebody has removed or cut off the file of events 6 times in all, at last "
+        f"{log.path}; it lacks 1 line(s)",
+    ]
+
+
+def test_what_a_file_lacks_that_was_removed_twice_is_all_that_was_in_the_first_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = EventLog(str(tmp_path))
+    for number in range(3):
+        log.write("tick", number=number)
+    for _ in range(2):
+        removed(tmp_path / "events.jsonl")
+        log.look()
+    log.close()
+    said = capsys.readouterr().err
+    assert said.count("is made anew, without 3 line(s)") == 2
+    assert "in all" not in said
+
+
 @pytest.mark.parametrize(("left", "whole"), [(0, 0), (1, 0), (40, 0), (-2, 9), (-60, 9), (-200, 7)])
 def test_lines_that_were_cut_off_are_counted_and_do_not_spoil_the_next(
     tmp_path: Path, left: int, whole: int, capsys: pytest.CaptureFixture[str]

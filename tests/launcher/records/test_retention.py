@@ -6,13 +6,16 @@ import json
 import os
 import shutil
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launcher.processes.background import Background
 from launcher.processes.proc import boot_id
+from launcher.records.log_folders import place_facts, place_of
 from launcher.records.retention import prune, prune_in_background
 from resilience_core.system.proc import own_pid_namespace
 
@@ -31,9 +34,14 @@ def run(folder: Path, events: list[str], second: int) -> Path:
     (folder / "incidents" / "0001").mkdir(parents=True)
     (folder / "incidents" / "0001" / "report.txt").write_text("story")
     path = folder / "events.jsonl"
-    path.write_text("".join(json.dumps({"event": event, "t_ns": 1}) + "\n" for event in events))
+    told = [{"event": event, "t_ns": 1, **(place(folder) if event == "began" else {})} for event in events]
+    path.write_text("".join(json.dumps(event) + "\n" for event in told))
     os.utime(path, (second, second))
     return folder
+
+
+def place(folder: Path) -> dict[str, Any]:
+    return place_of(str(folder))._asdict()
 
 
 def left(logs: Path) -> list[str]:
@@ -76,6 +84,7 @@ def killed(folder: Path, **facts: Any) -> None:
     began = {"event": "began", "t_ns": time.monotonic_ns() - 120 * 10**9, "launcher": ended.pid}
     began |= {"boot": boot_id(), "node": os.uname().nodename, "pid_namespace": own_pid_namespace()}
     folder.mkdir(exist_ok=True)
+    began |= place(folder)
     (folder / f"events-{len(os.listdir(folder))}.jsonl").write_text(json.dumps({**began, **facts}) + "\n")
 
 
@@ -99,7 +108,10 @@ def test_a_run_whose_launcher_was_killed_on_this_machine_goes(logs: Path) -> Non
         {"launcher": -1},
         {"launcher": 0},
         {"t_ns": 1 << 62},
-        {"run": "renamed"},
+        {"log_folder": "/elsewhere/killed"},
+        {"log_folder": None},
+        {"inode": 1},
+        {"inode": None},
     ],
 )
 def test_a_run_that_may_go_on_stays(logs: Path, facts: dict[str, Any]) -> None:
@@ -136,13 +148,62 @@ def test_a_folder_with_something_of_somebody_else_stays(logs: Path, name: str) -
 
 
 def test_a_copy_and_a_folder_that_was_renamed_stay(logs: Path) -> None:
-    for name in ("old0", "old1"):
-        told = [{"event": "began", "t_ns": 1, "run": name}, {"event": "ended", "t_ns": 2}]
-        (logs / name / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in told))
     shutil.copytree(logs / "old0", logs / "copy")
     (logs / "old1").rename(logs / "best")
     prune(str(logs / "ours"), 1)
     assert left(logs) == ["best", "copy", "ours"]
+
+
+def ours_in(parent: Path) -> str:
+    return str(run(parent / "new", ["began"], second=3000))
+
+
+def test_copies_that_have_kept_their_names_stay(logs: Path, tmp_path: Path) -> None:
+    copies = tmp_path / "copies"
+    shutil.copytree(logs, copies)
+    assert prune(ours_in(copies), 1) == []
+    assert left(copies) == ["new", "old0", "old1", "old2", "old3", "ours"]
+
+
+def test_a_folder_that_was_moved_stays(logs: Path, tmp_path: Path) -> None:
+    best = tmp_path / "best"
+    best.mkdir()
+    (logs / "old0").rename(best / "old0")
+    assert prune(ours_in(best), 1) == []
+    logs.rename(tmp_path / "of last year")
+    assert prune(str(tmp_path / "of last year" / "ours"), 1) == []
+
+
+def test_a_copy_that_stands_where_the_folder_was_stays(logs: Path) -> None:
+    shutil.copytree(logs / "old0", logs / "copy")
+    (logs / "old0").rename(logs.parent / "old0")  # not removed: its number would be free for another one
+    (logs / "copy").rename(logs / "old0")
+    prune(str(logs / "ours"), 1)
+    assert left(logs) == ["old0", "ours"]
+
+
+def test_log_folders_are_found_through_a_link(logs: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(logs)
+    assert len(prune(str(tmp_path / "link" / "ours"), 1)) == 4
+
+
+def test_of_a_folder_of_an_earlier_release_it_is_not_known_whether_it_is_a_copy(logs: Path) -> None:
+    told = [{"event": "began", "t_ns": 1, "run": "old0"}, {"event": "ended", "t_ns": 2}]
+    (logs / "old0" / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in told))
+    prune(str(logs / "ours"), 1)
+    assert left(logs) == ["old0", "ours"]
+
+
+def test_a_disk_that_does_not_answer_tells_no_place(tmp_path: Path) -> None:
+    disk, goes_on = Background("test", 10), threading.Event()
+    disk.start()
+    assert place_facts(str(tmp_path), disk) == place(tmp_path)
+    assert place_facts(str(tmp_path / "gone"), disk) == {}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("launcher.records.log_folders._LONGEST_LOOK_SECONDS", 0.01)
+        disk.submit(lambda: goes_on.wait(60))
+        assert place_facts(str(tmp_path), disk) == {}
+    goes_on.set()
 
 
 def test_all_that_a_job_writes_is_known_to_be_ours(logs: Path) -> None:
@@ -156,7 +217,8 @@ def test_all_that_a_job_writes_is_known_to_be_ours(logs: Path) -> None:
 
 def test_a_folder_in_which_a_later_run_has_written_is_as_young_as_that_run(logs: Path) -> None:
     later = run(logs / "again", ["began", "ended"], second=1) / "events-node-1-2.jsonl"
-    later.write_text("".join(json.dumps({"event": each, "t_ns": 5}) + "\n" for each in ("began", "ended")))
+    told = [{"event": "began", "t_ns": 5, **place(logs / "again")}, {"event": "ended", "t_ns": 5}]
+    later.write_text("".join(json.dumps(event) + "\n" for event in told))
     prune(str(logs / "ours"), 2)
     assert left(logs) == ["again", "ours"]
 

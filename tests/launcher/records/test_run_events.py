@@ -21,7 +21,7 @@ from resilience_core.protocol.control import WorkloadAction
 def test_what_is_written_is_read_as_a_typed_value(tmp_path: Path) -> None:
     furthest = Reached(iteration=9, resumed_from=4, saved=8, went_back=True)
     log = EventLog(str(tmp_path))
-    log.write("began", at_ns=1, launcher=7, monitor=8)
+    log.write("began", at_ns=1, launcher=7, monitor=8, run="r", pid_namespace=5, log_folder="/logs/r", inode=6)
     log.write("request", at_ns=2, rank=0, action=WorkloadAction.ShutdownWorkload.value, why="enough")
     log.write("started", at_ns=3, generation=0)
     log.write("ended", at_ns=4, generation=0, **furthest._asdict(), exit_code=0)
@@ -29,7 +29,7 @@ def test_what_is_written_is_read_as_a_typed_value(tmp_path: Path) -> None:
     log.close()
 
     assert typed_events(str(tmp_path)) == [
-        Began(1, launcher=7, run=None),
+        Began(1, launcher=7, run="r", pid_namespace=5, log_folder="/logs/r", inode=6),
         Requested(2, "ShutdownWorkload"),
         OtherEvent(3, iteration=None),
         Ended(4, **furthest._asdict()),
@@ -39,7 +39,7 @@ def test_what_is_written_is_read_as_a_typed_value(tmp_path: Path) -> None:
 
 def test_a_field_that_is_missing_or_of_another_type_is_unknown(tmp_path: Path) -> None:
     log = EventLog(str(tmp_path))
-    log.write("began", at_ns=1, launcher="7")
+    log.write("began", at_ns=1, launcher="7", run=1, log_folder=2, inode="6")
     log.write("ended", at_ns=2, iteration="many")
     log.write("request", at_ns=3)
     log.write("stopped", at_ns=4, iteration=5)

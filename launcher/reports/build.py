@@ -16,6 +16,7 @@ from launcher.reports.evidence import read_evidence
 from launcher.reports.failure_costs import is_failure_about
 from launcher.reports.folders import NoRunError
 from launcher.reports.found_generations import with_found
+from launcher.reports.found_incidents import of_missing_folders, seen_at
 from launcher.reports.launches import Launch, read_launches, with_last_lines
 from launcher.reports.ledger import account, ledger
 from launcher.reports.limits import limits, of_unclear_waits
@@ -27,7 +28,7 @@ from launcher.reports.runs import taking_part
 from launcher.reports.slow_ranks import find_logs, slow_ranks
 from launcher.reports.story import JobGeneration, Story, end_ns, put_together
 from launcher.reports.timeline import least_seconds, timeline
-from launcher.reports.troubles import incidents, last_of, near_misses, seen_at
+from launcher.reports.troubles import incidents, last_of, near_misses
 from launcher.reports.unread import of_zero_bytes, unread_launchers
 
 __all__ = ["make_report"]
@@ -83,6 +84,7 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
     runs = [_run(story, number) for number in range(len(story.runs))]
     logs = [*straggler_logs, *(path for folder in folders for path in find_logs(folder))]
     notes = [*map(remarks.of_a_missing_run, missing), *doubts(story, missing), *unread_nodes(story, unread), *notes]
+    notes += of_missing_folders(story, evidence)
     notes += [*remarks.notes(story, found, accounts.entries), *of_unclear_waits(story, rows)]
     first = next(launch for number, launch in enumerate(launches) if story.takes_part(number))
     is_length_about = is_wall_about(story, runs)

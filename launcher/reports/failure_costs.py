@@ -30,7 +30,7 @@ def cost_of_failure(accounts: Accounts, index: int, successor: int | None) -> fl
         successor: Index of the next one; None where there is none.
 
     Returns:
-        None where it is not known what work was lost.
+        None where it is not known what work was lost, or nothing of what came after it.
     """
     loss = accounts.losses[index]
     if loss.is_cut or loss.kept in (Kept.PART, Kept.UNKNOWN):
@@ -42,4 +42,6 @@ def cost_of_failure(accounts: Accounts, index: int, successor: int | None) -> fl
     # Where all places are others, the one whose launcher began last has waited least.
     start = statistics.fmean(common) if common else min(starts.values(), default=0.0)
     spent = [sum(each.get(key, 0.0) for key in _OF_A_FAILURE) for each in own.values()]
+    if not any(spent) and any(each.get("unknown") for each in own.values()):
+        return None  # what it cost is part of the time of which nothing tells
     return (statistics.fmean(spent) if spent else 0.0) + start

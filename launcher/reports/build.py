@@ -10,7 +10,14 @@ from datetime import datetime, timezone
 from launcher.reports import from_incidents
 from launcher.reports import notes as remarks
 from launcher.reports.absences import may_have_gone_on
-from launcher.reports.chains import MissingRun, chain_of, doubts, unread_nodes, with_unread_nodes
+from launcher.reports.chains import (
+    MissingRun,
+    chain_of,
+    doubts,
+    unread_nodes,
+    with_times_of_incidents,
+    with_unread_nodes,
+)
 from launcher.reports.completeness import is_wall_about, may_have_started, runs_of_unknown_ranks, with_gaps
 from launcher.reports.evidence import read_evidence
 from launcher.reports.failure_costs import is_failure_about
@@ -72,9 +79,9 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
     story = with_unread_nodes(with_gaps(put_together(launches, lives, evidence)), unread)
     if notes:  # something was left out, and which run it is of is not known
         story = story._replace(runs_about=frozenset(range(len(story.runs))))
-    missing = chain_of(story, unread, folders)
+    missing = chain_of(story, with_times_of_incidents(unread, evidence.incidents), folders)
     unknown = {run + 1 for run in runs_of_unknown_ranks(story)}  # others may have gone on from what was done there
-    story = story._replace(lacks=frozenset(each.before for each in missing) | unknown)
+    story = story._replace(lacks=frozenset(run for each in missing for run in each.may_be_before) | unknown)
     remarks.refuse_other_jobs(story)
     found = losses(story)
     accounts = account(story, found)

@@ -288,3 +288,14 @@ def test_a_report_beside_the_files_of_a_run_is_renewed(tmp_path: Path, capsys: p
     assert elsewhere.read_text().startswith("<!doctype html>")
     assert main([str(folder), "--json", "-"]) == 0
     assert "error" not in capsys.readouterr().err
+
+
+def test_neither_another_run_nor_one_to_which_a_link_leads_is_written_over(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    other, own = invent_run(logs, "other").folders[0], invent_run(tmp_path / "elsewhere", "own").folders[0]
+    (logs / "latest").symlink_to(own)
+    for path in (other / "events.jsonl", own / "figures.jsonl"):
+        before = path.read_bytes()
+        assert main([str(logs), "--json", str(path)]) == 2
+        assert path.read_bytes() == before
+    assert main([str(own), "--json", str(other / "events.jsonl")]) == 0, "it is named, and no part of what is reported"

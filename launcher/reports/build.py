@@ -20,7 +20,6 @@ from launcher.reports.chains import (
 )
 from launcher.reports.completeness import is_wall_about, may_have_started, runs_of_unknown_ranks, with_gaps
 from launcher.reports.evidence import read_evidence
-from launcher.reports.failure_costs import is_failure_about
 from launcher.reports.folders import NoRunError
 from launcher.reports.found_generations import with_found
 from launcher.reports.found_incidents import of_missing_folders, seen_at
@@ -87,7 +86,7 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
     accounts = account(story, found)
     seconds = story.seconds
     costs, rows = ledger(story, accounts), limits(story)
-    troubles = incidents(story, evidence, accounts, is_cost_about=bool(missing) or is_failure_about(costs))
+    troubles = incidents(story, evidence, accounts)
     runs = [_run(story, number) for number in range(len(story.runs))]
     logs = [*straggler_logs, *(path for folder in folders for path in find_logs(folder))]
     notes = [*map(remarks.of_a_missing_run, missing), *doubts(story, missing), *unread_nodes(story, unread), *notes]

@@ -6,16 +6,28 @@ import statistics
 
 from launcher.reports.ledger import Accounts
 from launcher.reports.lost_work import Kept
-from launcher.reports.model import Ledger
 
-__all__ = ["cost_of_failure", "is_failure_about"]
+__all__ = ["cost_of_failure", "is_cost_about"]
 
 _OF_A_FAILURE = ("lost_work", "detection", "stop", "rendezvous", "waiting")
 
 
-def is_failure_about(costs: Ledger) -> bool:
-    """Return whether a row that costs of failures are summed from is about right only."""
-    return any(entry.is_about for entry in costs.entries if entry.category.key in (*_OF_A_FAILURE, "start"))
+def is_cost_about(accounts: Accounts, index: int, successor: int | None) -> bool:
+    """Return whether a stretch that the cost of a failure is summed from is about right only.
+
+    Args:
+        accounts: Of all places.
+        index: Of the generation.
+        successor: Index of the next one; None where there is none.
+    """
+    return any(
+        entry.is_about
+        and (
+            (entry.generation == index and entry.key in _OF_A_FAILURE)
+            or (successor is not None and entry.generation == successor and entry.key == "start")
+        )
+        for entry in accounts.entries
+    )
 
 
 def cost_of_failure(accounts: Accounts, index: int, successor: int | None) -> float | None:

@@ -10,8 +10,9 @@ from launcher.incidents.job_attribution import nobody_named
 from launcher.incidents.job_incident import own_place
 from launcher.incidents.rank_phrases import blamed_section, headline, telling_threads
 from launcher.incidents.rank_report import RankReport
+from launcher.reports.doubts import is_doubtful
 from launcher.reports.evidence import Evidence
-from launcher.reports.failure_costs import cost_of_failure
+from launcher.reports.failure_costs import cost_of_failure, is_cost_about
 from launcher.reports.found_incidents import Found, find, seen_at
 from launcher.reports.incident_nodes import lost_nodes, node_of_rank, with_names
 from launcher.reports.ledger import Accounts
@@ -27,26 +28,27 @@ _MOST_STACKS = 40
 _NOTHING_LEFT = "nothing is left of what was seen of it"
 
 
-def incidents(story: Story, evidence: Evidence, accounts: Accounts, *, is_cost_about: bool) -> tuple[Incident, ...]:
+def incidents(story: Story, evidence: Evidence, accounts: Accounts) -> tuple[Incident, ...]:
     """Return the failures, oldest first; one for each generation that has ended by one.
 
     Args:
         story: The runs.
         evidence: What incidents have been written.
         accounts: Where the time of the ranks went.
-        is_cost_about: What failures cost rests on something that is missing.
     """
-    found = []
+    found, is_lacking = [], is_doubtful(story)
     for index, generation in enumerate(story.generations):
         if not generation.has_failed and not any(m.own.kind == "request" for m in generation.members):
             continue
         has_successor = index + 1 < len(story.generations) and story.generations[index + 1].run == generation.run
-        cost = cost_of_failure(accounts, index, index + 1 if has_successor else None)
+        successor = index + 1 if has_successor else None
+        cost = cost_of_failure(accounts, index, successor)
+        is_about = is_lacking or is_cost_about(accounts, index, successor) or is_cost_growing(story, index)
         incident = _incident(story, generation, find(story, evidence, generation))
         found.append(
             incident._replace(
                 cost_seconds=cost,
-                is_cost_about=cost is not None and (is_cost_about or is_cost_growing(story, index)),
+                is_cost_about=cost is not None and is_about,
                 repeated=accounts.losses[index].repeated,
             )
         )

@@ -398,3 +398,39 @@ def test_what_the_nodes_have_found_goes_before_what_one_has_seen(
     assert incident.nodes_to_blame == tuple(told["nodes"] or ())  # type: ignore[arg-type]  # a list of names, or None
     assert incident.why.startswith(why)
     assert incident.kind == (told["kind"] if told.get("kind") in ("lost", "hang") else "failure")
+
+
+def test_a_cost_is_about_right_only_where_the_note_says_so_of_its_generation(tmp_path: Path) -> None:
+    """The first failure was seen on one of two nodes alone, the second one on both."""
+    failures = [Failure(17, 1), Failure(23, 1)]
+    run = invent_run(tmp_path, ranks=2, nodes=2, failures=failures, steps=40, own_folders=True)
+    seen = run.lives[1].seen
+    assert seen is not None
+    path = run.folders[0] / "events.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines.append({"event": "seen", "t_ns": round((5_000 + seen + 0.01) * 1e9), "time": at(seen), "generation": 1})
+    path.write_text("".join(json.dumps(line) + "\n" for line in sorted(lines, key=lambda line: line["t_ns"])))
+
+    report = reported(run)
+
+    assert [incident.is_cost_about for incident in report.incidents] == [True, False]
+    (note,) = report.notes
+    assert note.startswith("generation(s) 0: when the failure was seen is not noted on every node")
+    # What all generations have spent is the sum of both.
+    assert {entry.category.key for entry in report.ledger.entries if entry.is_about} == {"detection", "stop"}
+
+
+def test_a_share_in_the_ledger_is_about_right_only_where_its_seconds_are(tmp_path: Path) -> None:
+    report = reported(invent_run(tmp_path, ranks=2, nodes=2, failures=[Failure(17, 1)], steps=40))
+    for width in (40, 80):
+        rows = {line.rstrip("#").rstrip()[:40] for line in text_of(report, width) if line.endswith(("#", "%"))}
+        columns = set[int]()
+        for entry in report.ledger.entries:
+            (row,) = (row for row in rows if row.startswith(f"  {entry.category.name} "))
+            assert entry.is_about == ("~" in row)
+            about = "~" if entry.is_about else " "
+            assert row.endswith(f"{about}{entry.share * 100:.1f} %"), row
+            columns.add(len(row))
+        assert len(columns) == 1
+    assert "~100.0 %" not in "\n".join(text_of(report))
+    assert {entry.is_about for entry in report.ledger.entries} == {True, False}

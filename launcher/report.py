@@ -6,7 +6,7 @@
     ft_report --json - /logs/node-a/run /logs/node-b/run
 
 It only reads files, those of a run that is going on, too, and needs neither torch nor any other package. Exit codes:
-0; 2 when there is nothing to report on, or a file cannot be written.
+0; 2 when there is nothing to report on, or a file cannot be written, or would take the place of one of the run.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from launcher.reports.as_json import as_json
 from launcher.reports.build import make_report
 from launcher.reports.folders import NoRunError, run_folders
 from launcher.reports.model import Report
+from launcher.reports.targets import why_not_into
 from launcher.reports.terminal import lines
 
 __all__ = ["main", "make_parser"]
@@ -93,6 +94,10 @@ def _is_same_file(one: str, other: str) -> bool:
         return False
 
 
+def _why_not_into(path: str | None, folders: Sequence[str], logs: Sequence[str]) -> str | None:
+    return None if path in (None, _STANDARD_OUTPUT) else why_not_into(path or "", folders, logs)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Parse, report, and return the exit code.
 
@@ -110,7 +115,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stdout is None:  # closed by whoever started this
         return _refused("standard output is closed, and there is nowhere to report to; lead it to a file or /dev/null")
     try:
-        report = make_report(run_folders(options.folders), options.straggler_log)
+        folders = run_folders(options.folders)
+        for option, path in (("--html", options.html), ("--json", options.json)):
+            why = _why_not_into(path, (*options.folders, *folders), options.straggler_log)
+            if why is not None:
+                return _refused(
+                    f"{option} {path}: {why}, and would be lost; name a file that is not there yet, or one with an "
+                    "earlier report"
+                )
+        report = make_report(folders, options.straggler_log)
     except NoRunError as error:
         return _refused(str(error))
     except OSError as error:

@@ -77,8 +77,8 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "what a failure has cost is exact while it goes on to cost",
         "launcher/reports/troubles.py",
-        "(is_cost_about or is_cost_growing(story, index))",
-        "is_cost_about",
+        " or is_cost_growing(story, index)\n",
+        "\n",
         _RUNNING,
     ),
     Mutant(
@@ -728,8 +728,8 @@ MUTANTS_OF_REPORTS = (
     Mutant(
         "what a failure cost has no mark in JSON where it rests on something that is missing",
         "launcher/reports/troubles.py",
-        "(is_cost_about or is_cost_growing(story, index))",
-        "is_cost_growing(story, index)",
+        "is_lacking or is_cost_about(accounts, index, successor) or is_cost_growing",
+        "is_cost_growing",
         _CUT_FIGURES,
     ),
     Mutant(
@@ -759,5 +759,40 @@ MUTANTS_OF_REPORTS = (
         "if known is not None else nobody_named(silent)",
         'if known is not None else JobAttribution((), (), "")',
         ("tests/launcher/incidents/test_job_attribution.py",),
+    ),
+    Mutant(
+        "what a failure cost is marked for an estimate in the cost of another one",
+        "launcher/reports/failure_costs.py",
+        "entry.generation == index and ",
+        "",
+        _NODES,
+    ),
+    Mutant(
+        "a failure costs nothing where all time is unknown",
+        "launcher/reports/failure_costs.py",
+        "if not any(spent) and any(",
+        "if False and any(",
+        _MISSING,
+    ),
+    Mutant(
+        "a lost node is a failure where the folder of its incident is missing",
+        "launcher/reports/troubles.py",
+        "kinds = [verdict.kind] if verdict is not None else",
+        "kinds = [] if verdict is not None else",
+        _NODES,
+    ),
+    Mutant(
+        "a run that cannot be read is not the last one where nothing tells when it was",
+        "launcher/reports/chains.py",
+        "return None if unread.told_epoch is None else",
+        "return True if unread.told_epoch is None else",
+        _CHAINS,
+    ),
+    Mutant(
+        "a report is written over a file of its run",
+        "launcher/reports/targets.py",
+        "if not os.path.isfile(own) or _is_report(own):",
+        "if True:",
+        _COMMAND,
     ),
 )

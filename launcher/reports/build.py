@@ -10,12 +10,19 @@ from datetime import datetime, timezone
 from launcher.reports import from_incidents
 from launcher.reports import notes as remarks
 from launcher.reports.absences import may_have_gone_on
-from launcher.reports.chains import MissingRun, chain_of, doubts, unread_nodes, with_unread_nodes
+from launcher.reports.chains import (
+    MissingRun,
+    chain_of,
+    doubts,
+    unread_nodes,
+    with_times_of_incidents,
+    with_unread_nodes,
+)
 from launcher.reports.completeness import is_wall_about, may_have_started, runs_of_unknown_ranks, with_gaps
 from launcher.reports.evidence import read_evidence
-from launcher.reports.failure_costs import is_failure_about
 from launcher.reports.folders import NoRunError
 from launcher.reports.found_generations import with_found
+from launcher.reports.found_incidents import of_missing_folders, seen_at
 from launcher.reports.launches import Launch, read_launches, with_last_lines
 from launcher.reports.ledger import account, ledger
 from launcher.reports.limits import limits, of_unclear_waits
@@ -27,7 +34,7 @@ from launcher.reports.runs import taking_part
 from launcher.reports.slow_ranks import find_logs, slow_ranks
 from launcher.reports.story import JobGeneration, Story, end_ns, put_together
 from launcher.reports.timeline import least_seconds, timeline
-from launcher.reports.troubles import incidents, last_of, near_misses, seen_at
+from launcher.reports.troubles import incidents, last_of, near_misses
 from launcher.reports.unread import of_zero_bytes, unread_launchers
 
 __all__ = ["make_report"]
@@ -71,18 +78,19 @@ def make_report(folders: Sequence[str], straggler_logs: Sequence[str] = ()) -> R
     story = with_unread_nodes(with_gaps(put_together(launches, lives, evidence)), unread)
     if notes:  # something was left out, and which run it is of is not known
         story = story._replace(runs_about=frozenset(range(len(story.runs))))
-    missing = chain_of(story, unread, folders)
+    missing = chain_of(story, with_times_of_incidents(unread, evidence.incidents), folders)
     unknown = {run + 1 for run in runs_of_unknown_ranks(story)}  # others may have gone on from what was done there
-    story = story._replace(lacks=frozenset(each.before for each in missing) | unknown)
+    story = story._replace(lacks=frozenset(run for each in missing for run in each.may_be_before) | unknown)
     remarks.refuse_other_jobs(story)
     found = losses(story)
     accounts = account(story, found)
     seconds = story.seconds
     costs, rows = ledger(story, accounts), limits(story)
-    troubles = incidents(story, evidence, accounts, is_cost_about=bool(missing) or is_failure_about(costs))
+    troubles = incidents(story, evidence, accounts)
     runs = [_run(story, number) for number in range(len(story.runs))]
     logs = [*straggler_logs, *(path for folder in folders for path in find_logs(folder))]
     notes = [*map(remarks.of_a_missing_run, missing), *doubts(story, missing), *unread_nodes(story, unread), *notes]
+    notes += of_missing_folders(story, evidence)
     notes += [*remarks.notes(story, found, accounts.entries), *of_unclear_waits(story, rows)]
     first = next(launch for number, launch in enumerate(launches) if story.takes_part(number))
     is_length_about = is_wall_about(story, runs)

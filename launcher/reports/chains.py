@@ -9,18 +9,20 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from launcher.incidents.incident import Incident
 from launcher.records.event_files import EVENTS, event_files
 from launcher.records.figures_log import FIGURES
 from launcher.reports.completeness import runs_of_unknown_ranks
+from launcher.reports.found_generations import epoch_of
 from launcher.reports.story import JobGeneration, Story
 from launcher.reports.strides import counts_in_strides
 from launcher.reports.unread import Unread
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["MissingRun", "chain_of", "doubts", "unread_nodes", "with_unread_nodes"]
+__all__ = ["MissingRun", "chain_of", "doubts", "unread_nodes", "with_times_of_incidents", "with_unread_nodes"]
 
 _NUMBERED = re.compile(r"(.*?)(\d{1,18})", re.ASCII | re.DOTALL)
 _MOST_BESIDE = 5
@@ -35,6 +37,13 @@ class MissingRun(NamedTuple):
     """Its log folder, where that was named."""
     why: str
     """Whence it is known, as a sentence."""
+    after: int
+    """The index of the first known run before which it may have been; ``before`` where nothing is left open."""
+
+    @property
+    def may_be_before(self) -> range:
+        """The indices of the known runs before each of which it may have been; their number stands for the end."""
+        return range(self.after, self.before + 1)
 
 
 def unread_nodes(story: Story, unread: Sequence[Unread]) -> list[str]:
@@ -55,7 +64,7 @@ def chain_of(story: Story, unread: Sequence[Unread], folders: Sequence[str]) -> 
         folders: All log folders that were named.
     """
     missing = [_missing(story, each) for each in unread if not _is_of_a_known_run(story, each)]
-    told = {each.before for each in missing}
+    told = {run for each in missing for run in each.may_be_before}
     missing += [gap for gap in _gaps(story, folders) if gap.before not in told]
     return tuple(sorted(missing, key=lambda each: each.before))
 
@@ -87,22 +96,44 @@ def with_unread_nodes(story: Story, unread: Sequence[Unread]) -> Story:
     return story._replace(runs_about=story.runs_about.union(*(_runs_named(story, name) for name in names)))
 
 
+def with_times_of_incidents(unread: Sequence[Unread], incidents: Mapping[str, Mapping[str, Incident]]) -> list[Unread]:
+    """Return launchers of which nothing can be read with a time at which they ran, where an incident tells one.
+
+    Args:
+        unread: The launchers.
+        incidents: What is left of those of their log folders, by the folder.
+    """
+    timed = []
+    for each in unread:
+        own = incidents.get(each.folder, {}).values() if each.is_alone else ()
+        told = [epoch for incident in own if (epoch := epoch_of(incident.wall_time))]
+        told += [each.told_epoch] if each.told_epoch is not None else []
+        timed.append(each._replace(told_epoch=min(told, default=None)))
+    return timed
+
+
 def _missing(story: Story, unread: Unread) -> MissingRun:
     runs = range(len(story.runs))
+    # What nothing tells of may have been the last run.
     before = next((run for run in runs if _is_before(story, unread, run)), len(runs))
+    after = max((run + 1 for run in runs[:before] if _is_before(story, unread, run) is False), default=0)
     end = "" if before < len(runs) else ", nor how the training ended"
+    end += ": nothing tells whether it was the last run" if end and after < before else ""
     what = "the run" if unread.is_alone else "one of the launchers"
     why = f"{unread.folder}: nothing of {what} in it can be read ({unread.why}), so it is not known what it did{end}"
-    return MissingRun(before, unread.folder, why)
+    return MissingRun(before, unread.folder, why, after)
 
 
-def _is_before(story: Story, unread: Unread, run: int) -> bool:
-    """Return whether a launcher is known to have ended before a run: by the number in its name, or by its files."""
+def _is_before(story: Story, unread: Unread, run: int) -> bool | None:
+    """Return whether a launcher ran before a run: by the numbers in their names, or by times in what is left of it.
+
+    None where nothing tells.
+    """
     first = story.launches[story.runs[run][0]]
     own, other = _numbered(unread.folder), _numbered(first.folder)
     if own is not None and other is not None and own[0] == other[0] and own != other:
         return own[1] < other[1]
-    return unread.changed_epoch < first.at(first.began_ns)
+    return None if unread.told_epoch is None else unread.told_epoch < first.at(first.began_ns)
 
 
 def _numbered(folder: str) -> tuple[str, int] | None:
@@ -120,11 +151,13 @@ def _gaps(story: Story, folders: Sequence[str]) -> Iterator[MissingRun]:
         why = _why_one_is_missing(story, run)
         which = f" (beside them, and not named: {beside})" if beside else ""
         if why is not None:
-            yield MissingRun(run, None, f"{why}: a run between them is missing; name its log folder, too{which}")
+            yield MissingRun(
+                run, None, f"{why}: a run between them is missing; name its log folder, too{which}", after=run
+            )
         elif beside:
             one, other = _name(story, run - 1), _name(story, run)
             why = f"between {one} and {other} there are runs that were not named, and may be of this training: {beside}"
-            yield MissingRun(run, None, why)
+            yield MissingRun(run, None, why, after=run)
 
 
 def _why_one_is_missing(story: Story, run: int) -> str | None:
@@ -145,7 +178,7 @@ def doubts(story: Story, missing: Sequence[MissingRun]) -> Iterator[str]:
         story: What was read.
         missing: The runs that are known to be missing.
     """
-    told = {each.before for each in missing}
+    told = {run for each in missing for run in each.may_be_before}
     for run in range(1, len(story.runs)):
         earlier = [each for each in story.generations if each.run < run]
         open_ones = [each for each in earlier if each.is_silent or _is_vague([each])]

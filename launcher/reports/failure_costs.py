@@ -6,16 +6,28 @@ import statistics
 
 from launcher.reports.ledger import Accounts
 from launcher.reports.lost_work import Kept
-from launcher.reports.model import Ledger
 
-__all__ = ["cost_of_failure", "is_failure_about"]
+__all__ = ["cost_of_failure", "is_cost_about"]
 
 _OF_A_FAILURE = ("lost_work", "detection", "stop", "rendezvous", "waiting")
 
 
-def is_failure_about(costs: Ledger) -> bool:
-    """Return whether a row that costs of failures are summed from is about right only."""
-    return any(entry.is_about for entry in costs.entries if entry.category.key in (*_OF_A_FAILURE, "start"))
+def is_cost_about(accounts: Accounts, index: int, successor: int | None) -> bool:
+    """Return whether a stretch that the cost of a failure is summed from is about right only.
+
+    Args:
+        accounts: Of all places.
+        index: Of the generation.
+        successor: Index of the next one; None where there is none.
+    """
+    return any(
+        entry.is_about
+        and (
+            (entry.generation == index and entry.key in _OF_A_FAILURE)
+            or (successor is not None and entry.generation == successor and entry.key == "start")
+        )
+        for entry in accounts.entries
+    )
 
 
 def cost_of_failure(accounts: Accounts, index: int, successor: int | None) -> float | None:
@@ -30,7 +42,7 @@ def cost_of_failure(accounts: Accounts, index: int, successor: int | None) -> fl
         successor: Index of the next one; None where there is none.
 
     Returns:
-        None where it is not known what work was lost.
+        None where it is not known what work was lost, or nothing of what came after it.
     """
     loss = accounts.losses[index]
     if loss.is_cut or loss.kept in (Kept.PART, Kept.UNKNOWN):
@@ -42,4 +54,6 @@ def cost_of_failure(accounts: Accounts, index: int, successor: int | None) -> fl
     # Where all places are others, the one whose launcher began last has waited least.
     start = statistics.fmean(common) if common else min(starts.values(), default=0.0)
     spent = [sum(each.get(key, 0.0) for key in _OF_A_FAILURE) for each in own.values()]
+    if not any(spent) and any(each.get("unknown") for each in own.values()):
+        return None  # what it cost is part of the time of which nothing tells
     return (statistics.fmean(spent) if spent else 0.0) + start

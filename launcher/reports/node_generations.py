@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from launcher.records.verdicts import SPARED, listed, seen_at_ns, was_taken_back
+from launcher.reports.verdicts_of_jobs import JobVerdict, verdict_in
 from resilience_core.system.clock import NS_PER_SECOND
 
 __all__ = ["NodeGeneration", "generations_of", "generations_unstarted", "seconds_or_none", "text_or_none", "unstarted"]
@@ -47,12 +48,17 @@ class NodeGeneration(NamedTuple):
     stopped_ns: int | None
     backed_off_ns: tuple[int, int] | None
     """From when until when the restart was put off."""
-    failed_elsewhere: bool
-    """The nodes have found a failure, wherever."""
+    verdict: JobVerdict | None
+    """What the nodes have found together, as it was told here."""
     nodes: int | None
     """How many have met for it."""
     is_stopped_on_purpose: bool
     """The training has stopped itself."""
+
+    @property
+    def failed_elsewhere(self) -> bool:
+        """Whether the nodes have found a failure, wherever."""
+        return self.verdict is not None
 
 
 def generations_of(named: Mapping[str, list[dict[str, Any]]]) -> Iterator[NodeGeneration]:
@@ -136,7 +142,7 @@ def _generation(
         finished_ns=of["finished"][0]["t_ns"] if of["finished"] else None,
         stopped_ns=of["stopped"][-1]["t_ns"] if of["stopped"] else None,
         backed_off_ns=None if backed_off is None else _back_off(backed_off),
-        failed_elsewhere=bool(of["job_incident"]),
+        verdict=verdict_in(of["job_incident"][0]) if of["job_incident"] else None,
         nodes=_count(of["rendezvous"][-1].get("nodes")) if of["rendezvous"] else None,
         is_stopped_on_purpose=bool(of["stopped_on_purpose"]),
     )

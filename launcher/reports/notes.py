@@ -147,18 +147,19 @@ def _of_missing(story: Story) -> Iterator[str]:
 
 
 def _of_incidents(story: Story) -> Iterator[str]:
-    lacking: dict[int, list[int]] = collections.defaultdict(list)
+    lacking: dict[tuple[int, str], list[int]] = collections.defaultdict(list)
     for generation, member in story.members:
         if member.lacks_incident:
-            lacking[member.launch].append(generation.number)
-    for number, generations in lacking.items():
-        launch = story.launches[number]
+            where = os.path.join(story.launches[member.launch].folder, "incidents")
+            if not (member.own.incident_folder or member.own.culprits) and (verdict := member.own.verdict) is not None:
+                where = verdict.folder or "a folder 'job_incidents'"  # it was on another node
+            lacking[member.launch, where].append(generation.number)
+    for (number, where), generations in lacking.items():
         yield (
-            f"{_who(story, number)} tells of incidents in generation(s) "
-            f"{rank_list(generations)} that are not in {os.path.join(launch.folder, 'incidents')}, or cannot be read: "
-            "when ranks gave their last sign of progress, and whether their last step was done, is taken from figures "
-            "alone, so lost work, detection and the counts are about right only, and so are stop and idle where a rank "
-            "may have ended well before"
+            f"{_who(story, number)} tells of incidents in generation(s) {rank_list(generations)} that are not in "
+            f"{where}, or cannot be read: when ranks gave their last sign of progress, and whether their last step was "
+            "done, is taken from figures alone, so lost work, detection and the counts are about right only, and so "
+            "are stop and idle where a rank may have ended well before"
         )
 
 

@@ -154,6 +154,7 @@ def _plot(report: Report, palette: Palette, rows: Sequence[_Placed], bottom: int
         data_width=WIDTH,
         data_edge=_EDGE,
         data_top=_TOP,
+        data_running=report.is_running,
         role="group",
         aria_label="Timeline; each incident is a link to its description",
     )

@@ -16,7 +16,7 @@ from launcher.reports.formats import (
     share,
     signed_share,
 )
-from launcher.reports.model import Incident, Ledger, LedgerEntry, Report, Suspect
+from launcher.reports.model import Incident, Ledger, Report, Suspect
 from launcher.reports.phrases import (
     cost_of,
     lateness_of,
@@ -107,14 +107,11 @@ def _ledger(report: Report, width: int, bar: str) -> Iterator[str]:
     yield "WHERE THE TIME WENT (of each rank, on average)"
     for entry, figure in zip(entries, figures, strict=True):
         length = round(room * entry.share / largest) if room > 0 else 0
-        row = f"  {entry.category.name:<{names}}  {_about(entry)}{figure:>{most}}  {share(entry.share):>8}"
+        about = "~" if entry.is_about else ""
+        row = f"  {entry.category.name:<{names}}  {about:1}{figure:>{most}} {about + share(entry.share):>9}"
         yield f"{row}  {bar * max(length, 1)}"
     about = "~" if report.ledger.is_wall_about else " "
     yield f"  {'together':<{names}}  {about}{total:>{most}}  {'100.0 %':>8}"
-
-
-def _about(entry: LedgerEntry) -> str:
-    return "~" if entry.is_about else " "
 
 
 def _incidents(report: Report, width: int) -> Iterator[str]:

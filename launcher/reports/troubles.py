@@ -3,61 +3,52 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from launcher.incidents.frames import Thread, main_thread
-from launcher.incidents.incident import Incident as Seen
 from launcher.incidents.job_attribution import nobody_named
-from launcher.incidents.job_incident import JobIncident, own_place
+from launcher.incidents.job_incident import own_place
 from launcher.incidents.rank_phrases import blamed_section, headline, telling_threads
 from launcher.incidents.rank_report import RankReport
+from launcher.reports.doubts import is_doubtful
 from launcher.reports.evidence import Evidence
-from launcher.reports.failure_costs import cost_of_failure
-from launcher.reports.found_generations import epoch_of
+from launcher.reports.failure_costs import cost_of_failure, is_cost_about
+from launcher.reports.found_incidents import Found, find, seen_at
 from launcher.reports.incident_nodes import lost_nodes, node_of_rank, with_names
 from launcher.reports.ledger import Accounts
 from launcher.reports.model import FoldedStack, Incident, NearMiss, Suspect
-from launcher.reports.story import JobGeneration, Member, Story
+from launcher.reports.story import JobGeneration, Story
 from launcher.reports.under_way import is_cost_growing
+from launcher.reports.verdicts_of_jobs import JobVerdict
 from resilience_core.system.clock import NS_PER_SECOND
 
-__all__ = ["incidents", "last_of", "near_misses", "seen_at"]
+__all__ = ["incidents", "last_of", "near_misses"]
 
-_SAME_SECONDS = 600.0
-"""An incident of that generation that was written within that time is of this run."""
 _MOST_STACKS = 40
 _NOTHING_LEFT = "nothing is left of what was seen of it"
 
 
-class _Found(NamedTuple):
-    """What is known of one failure."""
-
-    seen_by: tuple[Seen, ...]
-    story: JobIncident | None
-    folder: str | None
-
-
-def incidents(story: Story, evidence: Evidence, accounts: Accounts, *, is_cost_about: bool) -> tuple[Incident, ...]:
+def incidents(story: Story, evidence: Evidence, accounts: Accounts) -> tuple[Incident, ...]:
     """Return the failures, oldest first; one for each generation that has ended by one.
 
     Args:
         story: The runs.
         evidence: What incidents have been written.
         accounts: Where the time of the ranks went.
-        is_cost_about: What failures cost rests on something that is missing.
     """
-    found = []
+    found, is_lacking = [], is_doubtful(story)
     for index, generation in enumerate(story.generations):
         if not generation.has_failed and not any(m.own.kind == "request" for m in generation.members):
             continue
         has_successor = index + 1 < len(story.generations) and story.generations[index + 1].run == generation.run
-        cost = cost_of_failure(accounts, index, index + 1 if has_successor else None)
-        incident = _incident(story, generation, _find(story, evidence, generation))
+        successor = index + 1 if has_successor else None
+        cost = cost_of_failure(accounts, index, successor)
+        is_about = is_lacking or is_cost_about(accounts, index, successor) or is_cost_growing(story, index)
+        incident = _incident(story, generation, find(story, evidence, generation))
         found.append(
             incident._replace(
                 cost_seconds=cost,
-                is_cost_about=cost is not None and (is_cost_about or is_cost_growing(story, index)),
+                is_cost_about=cost is not None and is_about,
                 repeated=accounts.losses[index].repeated,
             )
         )
@@ -65,62 +56,25 @@ def incidents(story: Story, evidence: Evidence, accounts: Accounts, *, is_cost_a
     return tuple(incident._replace(number=number) for number, incident in enumerate(found, 1))
 
 
-def seen_at(story: Story, generation: JobGeneration) -> float | None:
-    """Return when the failure of a generation was seen first, in seconds since the story's begin; None without one."""
-    exact = [m for m in generation.members if m.seen_ns is not None and not m.is_seen_about]
-    about = [m for m in generation.members if m.seen_ns is not None]
-    return min((story.at(m.launch, m.seen_ns or 0) for m in exact or about), default=None)
-
-
-def _find(story: Story, evidence: Evidence, generation: JobGeneration) -> _Found:
-    folders = dict.fromkeys(story.launches[member.launch].folder for member in generation.members)
-    at = seen_at(story, generation)
-    jobs = [
-        job
-        for folder in folders
-        for job in evidence.jobs.get(folder, [])
-        if job.incident.generation == generation.number
-        and (at is None or abs(epoch_of(job.incident.wall_time) - story.epoch - at) < _SAME_SECONDS)
-    ]
-    own = tuple(
-        seen
-        for member in generation.members
-        if (seen := evidence.of_generation(story.launches[member.launch], member.own)) is not None
-    )
-    if jobs:
-        job = min(jobs, key=lambda each: abs(epoch_of(each.incident.wall_time) - story.epoch - (at or 0.0)))
-        return _Found(job.seen_by or own, job.incident, job.folder)
-    for member in generation.members:
-        name = os.path.basename(member.own.incident_folder or "")
-        if name and (told := evidence.told.get(story.launches[member.launch].folder, {}).get(name)) is not None:
-            return _Found(own, told, _folder_of(story, member))
-    told_by = next((m for m in generation.members if m.own.incident_folder is not None), None)
-    return _Found(own, None, _folder_of(story, told_by) if told_by is not None else None)
-
-
-def _folder_of(story: Story, member: Member) -> str | None:
-    """Return where an incident's folder is now; the run's log folder may have been moved."""
-    name = os.path.basename(member.own.incident_folder or "")
-    folder = os.path.join(story.launches[member.launch].folder, "incidents", name)
-    return folder if name and os.path.isdir(folder) else None
-
-
-def _incident(story: Story, generation: JobGeneration, found: _Found) -> Incident:
+def _incident(story: Story, generation: JobGeneration, found: Found) -> Incident:
     own = [seen for seen in found.seen_by if seen.kind not in ("elsewhere", "near_miss")]
-    first = next((seen for seen in own if seen.culprits), own[0] if own else None)
-    kinds = [member.own.kind for member in generation.members if member.own.kind is not None]
-    kind = (
-        found.story.kind if found.story is not None else first.kind if first is not None else (kinds or ["failure"])[0]
-    )
+    verdict = found.verdict
+    blamed = None if verdict is None else set(verdict.culprits)
+    telling = (seen for seen in own if any(blamed is None or rank.rank in blamed for rank in seen.culprits))
+    first = next(telling, own[0] if own else None)
+    kinds = [verdict.kind] if verdict is not None else [first.kind] if first is not None else []
+    kinds += [first.kind] if first is not None else [member.own.kind for member in generation.members]
+    kind = found.story.kind if found.story is not None else next((kind for kind in kinds if kind), "failure")
     why = found.story.why if found.story is not None else first.why if first is not None else ""
     if not why and found.story is not None:  # as earlier releases have written
         why = nobody_named(found.story.silent).why
     several = len({member.launch for member in generation.members}) > 1
+    hosts: tuple[str, ...] = ()
     if found.story is not None:
         pairs = [(culprit.node, culprit.rank) for culprit in found.story.culprits]
         hosts = found.story.nodes_to_blame
     else:
-        pairs, hosts = [(seen.node, rank) for seen in own for rank in seen.culprits], ()
+        pairs = [(seen.node, rank) for seen in own for rank in seen.culprits if blamed is None or rank.rank in blamed]
     by_heartbeats = any(rank.cause == "heartbeat" for seen in own for rank in seen.condemned)
     is_likely = why.startswith("likely: ")
     culprits = tuple(
@@ -134,7 +88,12 @@ def _incident(story: Story, generation: JobGeneration, found: _Found) -> Inciden
         )
         for host, rank in pairs
     )
-    if not own and found.story is None and (told := tuple(_named(story, generation))):
+    if verdict is not None:
+        hosts = verdict.nodes if not verdict.culprits else ()
+        culprits += tuple(_told(story, generation, verdict, {rank.rank for _, rank in pairs}))
+        left = "what else they have found is missing" if own else f"{_NOTHING_LEFT} but that"
+        why = why if pairs else f"{_by_the_nodes(verdict)}; {left}"
+    elif not own and found.story is None and (told := tuple(_named(story, generation))):
         culprits, why = told, f"named by the launcher; {_NOTHING_LEFT} but that"
     named = {culprit.rank for culprit in culprits}
     reports = {rank.rank: rank for seen in found.seen_by for rank in seen.ranks}
@@ -200,19 +159,36 @@ def _named(story: Story, generation: JobGeneration) -> Iterator[Suspect]:
         node = story.node_of[member.launch]
         for rank in member.own.culprits:
             life = member.lives.get(rank)
-            yield Suspect(
-                rank=rank,
-                node=node,
-                local_rank=life.local_rank if life is not None else None,
-                section=None,
-                iteration=None,
-                line=None,
-                headline=f"rank {rank} on node {node} was named by the launcher there",
-                message=None,
-                open_seconds=None,
-                limit_seconds=None,
-                stack=(),
-            )
+            local_rank = life.local_rank if life is not None else None
+            yield _bare(rank, node, local_rank, f"rank {rank} on node {node} was named by the launcher there")
+
+
+def _told(story: Story, generation: JobGeneration, verdict: JobVerdict, known: Collection[int]) -> Iterator[Suspect]:
+    """Yield the ranks that all nodes were told are to blame, but for those of which more is known."""
+    lives = {rank: life for member in generation.members for rank, life in member.lives.items()}
+    for index, rank in enumerate(verdict.culprits):
+        if rank not in known:
+            node = node_of_rank(story, generation, verdict.host_of(index), rank)
+            where = f" on node {node}" if node else ""
+            local_rank = lives[rank].local_rank if rank in lives else None
+            yield _bare(rank, node, local_rank, f"rank {rank}{where} was named by the nodes together")
+
+
+def _by_the_nodes(verdict: JobVerdict) -> str:
+    """Return what all nodes were told: whom they blame together, or that it cannot be told."""
+    if verdict.culprits:
+        return "named by the nodes together"
+    if not verdict.nodes:
+        return "the nodes together could not tell"
+    were = "nodes {} were" if len(verdict.nodes) > 1 else "node {} was"
+    lost = "as lost " if verdict.kind == "lost" else ""
+    return f"{were.format(', '.join(verdict.nodes))} named {lost}by the nodes together"
+
+
+def _bare(rank: int, node: str, local_rank: int | None, said: str) -> Suspect:
+    """Return a rank of which nothing is known but that it was named."""
+    unknown = (None, None, None)  # its section, iteration and line
+    return Suspect(rank, node, local_rank, *unknown, said, None, None, None, ())
 
 
 def _folded(reports: Iterable[RankReport], culprits: set[int]) -> Iterator[FoldedStack]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import NamedTuple
 
 from launcher.records.event_files import EVENTS, FORMAT_VERSION, event_files, event_of
@@ -15,6 +18,8 @@ __all__ = ["Unread", "of_zero_bytes", "unread_launchers", "why_without_figures"]
 
 _HEAD = 1 << 16
 """How much of a file without a whole line is looked at."""
+_TIME = re.compile(rb'"time": ?"([0-9T:.+-]{1,40})"')
+"""When a line was written; it stands at the begin of each."""
 _ZERO_BYTES = "holds zero bytes alone"
 _OF_ANOTHER_RELEASE = "was written by another release"
 
@@ -26,8 +31,9 @@ class Unread(NamedTuple):
     """The log folder."""
     why: str
     """What is wrong with each of its files."""
-    changed_epoch: float
-    """When one of them was written last, by the file system; copies may have that of the copy."""
+    told_epoch: float | None
+    """A time at which it ran, in seconds since 1970, as what is left of its files tells; None where nothing does. When
+    files were changed tells nothing: copies and archives have other times."""
     is_alone: bool
     """No other launcher has left anything that can be read in this folder."""
 
@@ -49,14 +55,15 @@ def unread_launchers(folder: str) -> list[Unread]:
     files = _by_launcher(folder)
     if not files:
         why = f"there is neither {EVENTS}.jsonl nor {FIGURES}.jsonl in it"
-        return [Unread(folder, why, _changed(folder), is_alone=True)]
+        return [Unread(folder, why, None, is_alone=True)]
     found = []
     for own in files.values():
         whys = [f"{os.path.basename(path)} {why}" for path, why in own.items() if why is not None]
         if len(whys) == len(own):
-            found.append(Unread(folder, " and ".join(whys), max(map(_changed, own)), len(files) == 1))
+            found.append(Unread(folder, " and ".join(whys), _told(own), len(files) == 1))
     if found and len(found) == len(files):  # as of several nodes of one run
-        return [found[0]._replace(why=", ".join(each.why for each in found), is_alone=True)]
+        told = min((each.told_epoch for each in found if each.told_epoch is not None), default=None)
+        return [found[0]._replace(why=", ".join(each.why for each in found), told_epoch=told, is_alone=True)]
     return found
 
 
@@ -113,11 +120,18 @@ def _ends_with_zero_bytes(path: str) -> bool:
         return False
 
 
-def _changed(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return float("inf")
+def _told(paths: Iterable[str]) -> float | None:
+    """Return the earliest time that the begins of files tell, in which no whole line can be read."""
+    return min((told for path in paths for told in _times_in(path)), default=None)
+
+
+def _times_in(path: str) -> Iterator[float]:
+    with contextlib.suppress(OSError), open(path, "rb", opener=only_plain) as file:
+        for text in _TIME.findall(file.read(_HEAD)):
+            with contextlib.suppress(ValueError, OverflowError):
+                moment = datetime.fromisoformat(text.decode())
+                if moment.tzinfo is not None:
+                    yield moment.timestamp()
 
 
 def _why_unread(path: str) -> str | None:

@@ -61,7 +61,9 @@
     each.addEventListener("click", () => widen(Number(each.value)));
   }
   const marks = [...plot.querySelectorAll(".mark")];
-  if (marks.length && scroll.scrollWidth > scroll.clientWidth) {  // a narrow window: begin at what was seen last
+  // A window too narrow for it: what is over is read from its begin, if half of it can be seen; else what was seen last.
+  const shows = "running" in plot.dataset || scroll.clientWidth < width / 2;
+  if (marks.length && shows && scroll.scrollWidth > scroll.clientWidth) {
     const last = marks.reduce((one, other) => Number(other.dataset.x) > Number(one.dataset.x) ? other : one);
     const label = last.querySelector(".pill");
     const from = label ? label.x.baseVal.value : -8, wide = label ? label.width.baseVal.value : 16;

@@ -127,9 +127,7 @@ def test_a_run_in_the_middle_that_cannot_be_read_is_in_its_place(tmp_path: Path,
     runs = invent_runs(tmp_path, 3)
     damage(runs[1], emptied)
     folders = [run.folders[0] for run in runs]
-    for path in folders[1].glob("*.jsonl"):
-        os.utime(path, (EPOCH + runs[0].seconds + 40.0,) * 2)
-    if not is_numbered:
+    if not is_numbered:  # its incidents tell when it ran
         folders[1] = folders[1].rename(tmp_path / "retried")
     report = make_report([str(folder) for folder in folders])
     assert_nothing_is_exact(report)
@@ -155,13 +153,53 @@ def test_a_first_run_that_cannot_be_read_comes_first(tmp_path: Path) -> None:
     assert "between_runs" in {entry.category.key for entry in report.ledger.entries}
 
 
-def test_where_nothing_tells_when_a_run_was_the_end_is_not_known(tmp_path: Path) -> None:
+@pytest.mark.parametrize("changed", [315_532_800.0, EPOCH, EPOCH + 1e6], ids=["1980", "its begin", "later"])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_where_nothing_tells_when_a_run_was_the_end_is_not_known(tmp_path: Path, number: int, changed: float) -> None:
+    """Times of files are no proof: copies and archives have their own."""
     runs = invent_runs(tmp_path, 3)
-    damage(runs[1], emptied)  # now, which is after all others
-    folder = runs[1].folders[0].rename(tmp_path / "retried")
-    report = make_report([str(runs[0].folders[0]), str(folder), str(runs[2].folders[0])])
+    folders = [run.folders[0].rename(tmp_path / name) for run, name in zip(runs, ("one", "two", "three"), strict=True)]
+    shutil.rmtree(folders[number] / "incidents", ignore_errors=True)
+    for path in folders[number].glob("*.jsonl"):
+        cut(path)
+        os.utime(path, (changed, changed))
+    os.utime(folders[number], (changed, changed))
+
+    report = make_report([str(folder) for folder in folders])
+
     assert [run.is_unread for run in report.runs] == [False, False, True]
-    assert "how it ended is not known" in text(report)
+    assert "how it ended is not known" in text(report).splitlines()[1]
+    assert any("nothing tells whether it was the last run" in note for note in report.notes)
+    assert report.lacks_runs
+    # Between any two of the others it may have run, too.
+    assert not {"between_runs", "absent"} & {entry.category.key for entry in report.ledger.entries}
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_run_is_in_its_place_by_the_time_in_a_line_that_is_cut(tmp_path: Path, number: int) -> None:
+    runs = invent_runs(tmp_path, 3)
+    folders = [run.folders[0].rename(tmp_path / name) for run, name in zip(runs, ("one", "two", "three"), strict=True)]
+    shutil.rmtree(folders[number] / "incidents", ignore_errors=True)
+    for path in folders[number].glob("*.jsonl"):
+        path.write_bytes(path.read_bytes()[:120])
+        os.utime(path, (1.0, 1.0))
+
+    report = make_report([str(folder) for folder in folders])
+
+    assert [run.is_unread for run in report.runs] == [each == number for each in range(3)]
+    assert ("how it ended is not known" in text(report).splitlines()[1]) == (number == 2)
+    assert not any("nothing tells whether" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("time", ["2026-99-21T00:00:00+00:00", "2026-01-01T00:00:00", "now"])
+def test_a_time_that_is_none_tells_of_no_run(tmp_path: Path, time: str) -> None:
+    runs = invent_runs(tmp_path, 3)
+    folders = [run.folders[0].rename(tmp_path / name) for run, name in zip(runs, ("one", "two", "three"), strict=True)]
+    shutil.rmtree(folders[0] / "incidents", ignore_errors=True)
+    for path in folders[0].glob("*.jsonl"):
+        path.write_text(f'{{"event": "began", "time": "{time}", "t_n')
+    report = make_report([str(folder) for folder in folders])
+    assert [run.is_unread for run in report.runs] == [False, False, True]
 
 
 @pytest.mark.parametrize("is_there", [True, False])

@@ -245,3 +245,57 @@ def test_it_needs_neither_torch_nor_another_package_and_ends_quietly_in_a_pipe_t
     )
     assert piped.stderr == ""
     assert piped.stdout == "{0\n"
+
+
+@pytest.mark.parametrize("option", ["--html", "--json"])
+def test_a_file_of_the_run_is_not_written_over(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = invent_run(tmp_path, failures=1).folders[0]
+    log = tmp_path / "stragglers.jsonl"
+    (folder / "checkpoint").write_text("of the run")
+    (tmp_path / "linked").symlink_to(folder / "events.jsonl")
+    (tmp_path / "latest").symlink_to(folder)
+    (tmp_path / "outside").mkdir()
+    (folder / "figures-2.jsonl").symlink_to((folder / "figures.jsonl").rename(tmp_path / "outside" / "figures"))
+    (folder / "figures-2.jsonl").rename(folder / "figures.jsonl")
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    contents = {path: path.read_bytes() for path in files}
+    log.write_text("{}\n")
+    assert len(files) >= 5
+    for path in (*files, tmp_path / "linked", tmp_path / "latest" / "events.jsonl", log):
+        for named in (folder, tmp_path, tmp_path / "latest"):
+            if named == tmp_path and path == log:
+                continue
+            assert main([str(named), option, str(path), "--straggler-log", str(log)]) == 2
+            said = capsys.readouterr()
+            assert said.out == ""
+            assert said.err.startswith(f"ft_report: error: {option} {path}: it is ")
+            assert "name a file that is not there yet" in said.err
+    assert {path: path.read_bytes() for path in files} == contents
+    assert log.read_text() == "{}\n"
+
+
+def test_a_report_beside_the_files_of_a_run_is_renewed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = invent_run(tmp_path, failures=1).folders[0]
+    document, shown = folder / "report.json", folder / "report.html"
+    elsewhere = tmp_path.parent / f"{tmp_path.name}.txt"  # no file of the run: whoever names it knows what it is
+    elsewhere.write_text("old")
+    for _ in range(2):
+        assert main([str(folder), "--json", str(document), "--html", str(shown)]) == 0
+        assert json.loads(document.read_text())["version"] == 1
+        assert shown.read_text().endswith("</html>\n")
+    assert main([str(folder), "--json", str(shown), "--html", str(elsewhere)]) == 0
+    assert json.loads(shown.read_text())["version"] == 1
+    assert elsewhere.read_text().startswith("<!doctype html>")
+    assert main([str(folder), "--json", "-"]) == 0
+    assert "error" not in capsys.readouterr().err
+
+
+def test_neither_another_run_nor_one_to_which_a_link_leads_is_written_over(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    other, own = invent_run(logs, "other").folders[0], invent_run(tmp_path / "elsewhere", "own").folders[0]
+    (logs / "latest").symlink_to(own)
+    for path in (other / "events.jsonl", own / "figures.jsonl"):
+        before = path.read_bytes()
+        assert main([str(logs), "--json", str(path)]) == 2
+        assert path.read_bytes() == before
+    assert main([str(own), "--json", str(other / "events.jsonl")]) == 0, "it is named, and no part of what is reported"

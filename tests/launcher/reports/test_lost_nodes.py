@@ -311,3 +311,126 @@ def test_where_the_last_lines_of_one_node_are_missing_the_length_is_about_right_
     assert report.is_length_about
     text = " ".join("\n".join(text_of(report)).split())
     assert f"together ~{report.ledger.wall_seconds:.1f} s" in text
+
+
+def without_the_common_incident(run: InventedRun) -> str:
+    """Remove the folder of what the nodes have found together, and return its name as events tell it."""
+    folder = run.folders[0] / "job_incidents" / "0001"
+    shutil.rmtree(folder)
+    for path in run.folders:
+        file = path / "events.jsonl"
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        told = ({"folder": str(folder)} if line["event"] == "job_incident" else {} for line in lines)
+        file.write_text("".join(json.dumps(line | more) + "\n" for line, more in zip(lines, told, strict=True)))
+    return str(folder)
+
+
+@pytest.mark.parametrize("hosts", [NODES, ("vm", "vm", "vm")])
+def test_a_lost_node_is_named_as_events_tell_it_where_the_folder_is_missing(
+    tmp_path: Path, hosts: Sequence[str]
+) -> None:
+    run = with_lost_nodes(tmp_path, hosts=hosts)
+    name = "node1" if hosts == NODES else "vm (2)"
+    missing = without_the_common_incident(run)
+
+    report = reported(run)
+
+    (incident,) = report.incidents
+    assert (incident.kind, incident.nodes_to_blame, incident.culprits) == ("lost", (name,), ())
+    assert incident.why == (
+        f"node {name} was named as lost by the nodes together; nothing is left of what was seen of it but that"
+    )
+    assert marked(report) == [[(1, name)]]
+    assert f"lost, cost ~{duration(incident.cost_seconds)}: node {name}" in "\n".join(text_of(report, 200))
+    said = [note for note in report.notes if "what the nodes have found together is not in these log folders" in note]
+    assert len(said) == 1
+    assert f"({missing}, gathered on node node0)" in said[0]
+    assert all("incidents in generation(s) 0" not in note or missing in note for note in report.notes)
+
+
+@pytest.mark.parametrize("is_own_left", [True, False])
+def test_a_culprit_is_named_as_events_tell_it_where_the_folder_is_missing(tmp_path: Path, is_own_left: bool) -> None:
+    """Of the node that has failed, the incident, and what its events tell of that, may be missing as well."""
+    run = invent_run(tmp_path, ranks=3, nodes=3, failures=[Failure(17, 1)], steps=30, own_folders=True)
+    whole = reported(run)
+    assert not any("found together" in note for note in whole.notes)
+    without_the_common_incident(run)
+    if not is_own_left:
+        shutil.rmtree(run.folders[1] / "incidents")
+        path = run.folders[1] / "events.jsonl"
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if '"event": "failure"' not in line))
+
+    report = reported(run)
+
+    (incident,) = report.incidents
+    (culprit,) = incident.culprits
+    assert (incident.kind, culprit.rank, culprit.node, culprit.local_rank) == ("failure", 1, "node1", 0)
+    if is_own_left:
+        assert incident.culprits == whole.incidents[0].culprits
+        assert incident.why == whole.incidents[0].why
+    else:
+        assert culprit.headline == "rank 1 on node node1 was named by the nodes together"
+        assert incident.why == "named by the nodes together; nothing is left of what was seen of it but that"
+    assert any("what the nodes have found together is not in these log folders" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"culprits": [], "nodes": []}, "the nodes together could not tell"),
+        ({"kind": 7, "culprits": ["x"], "nodes": None, "folder": 3, "gathered_on": 4}, "the nodes together could not"),
+        ({"kind": "lost", "culprits": [], "nodes": ["a", "b"]}, "nodes a, b were named as lost by the nodes together"),
+        ({"kind": "hang", "culprits": [], "nodes": ["a"]}, "node a was named by the nodes together"),
+    ],
+)
+def test_what_the_nodes_have_found_goes_before_what_one_has_seen(
+    tmp_path: Path, told: dict[str, object], why: str
+) -> None:
+    run = invent_run(tmp_path, ranks=3, nodes=3, failures=[Failure(17, 1)], steps=30, own_folders=True)
+    without_the_common_incident(run)
+    for folder in run.folders:
+        lines = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+        text = "".join(json.dumps(line | (told if line["event"] == "job_incident" else {})) + "\n" for line in lines)
+        (folder / "events.jsonl").write_text(text)
+    (incident,) = reported(run).incidents
+    assert incident.culprits == ()
+    assert incident.nodes_to_blame == tuple(told["nodes"] or ())  # type: ignore[arg-type]  # a list of names, or None
+    assert incident.why.startswith(why)
+    assert incident.kind == (told["kind"] if told.get("kind") in ("lost", "hang") else "failure")
+
+
+def test_a_cost_is_about_right_only_where_the_note_says_so_of_its_generation(tmp_path: Path) -> None:
+    """The first failure was seen on one of two nodes alone, the second one on both."""
+    failures = [Failure(17, 1), Failure(23, 1)]
+    run = invent_run(tmp_path, ranks=2, nodes=2, failures=failures, steps=40, own_folders=True)
+    seen = run.lives[1].seen
+    assert seen is not None
+    path = run.folders[0] / "events.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines.append({"event": "seen", "t_ns": round((5_000 + seen + 0.01) * 1e9), "time": at(seen), "generation": 1})
+    path.write_text("".join(json.dumps(line) + "\n" for line in sorted(lines, key=lambda line: line["t_ns"])))
+
+    report = reported(run)
+
+    assert [incident.is_cost_about for incident in report.incidents] == [True, False]
+    (note,) = report.notes
+    assert note.startswith("generation(s) 0: when the failure was seen is not noted on every node")
+    # What all generations have spent is the sum of both.
+    assert {entry.category.key for entry in report.ledger.entries if entry.is_about} == {"detection", "stop"}
+
+
+def test_a_share_in_the_ledger_is_about_right_only_where_its_seconds_are(tmp_path: Path) -> None:
+    report = reported(invent_run(tmp_path, ranks=2, nodes=2, failures=[Failure(17, 1)], steps=40))
+    for width in (40, 80):
+        rows = {line.rstrip("#").rstrip()[:40] for line in text_of(report, width) if line.endswith(("#", "%"))}
+        columns = set[int]()
+        for entry in report.ledger.entries:
+            (row,) = (row for row in rows if row.startswith(f"  {entry.category.name} "))
+            assert entry.is_about == ("~" in row)
+            about = "~" if entry.is_about else " "
+            assert row.endswith(f"{about}{entry.share * 100:.1f} %"), row
+            columns.add(len(row))
+        assert len(columns) == 1
+    assert "~100.0 %" not in "\n".join(text_of(report))
+    assert {entry.is_about for entry in report.ledger.entries} == {True, False}

@@ -456,3 +456,17 @@ def test_nodes_whose_first_lines_are_missing_are_of_one_run_by_when_their_proces
 
     report = make_report([str(folder) for folder in run.folders])
     assert len(report.runs) == 1 + begun_later
+
+
+def test_a_cost_is_not_known_where_the_time_is_of_which_it_is_a_part(run: InventedRun) -> None:
+    """The first events and the figures are gone, and iterations went back: the incident is all that tells of time."""
+    events = [event | {"went_back": True} if event["event"] == "ended" else event for event in events_of(run)]
+    for number in (2, 3, 4):
+        shutil.rmtree(run.folders[0] / "incidents" / f"{number:04d}", ignore_errors=True)
+    (run.folders[0] / "figures.jsonl").unlink()
+    write_events(run, [event for event in events if event["event"] in ("shut_down", "ended")])
+
+    report = reported(run)
+
+    assert [entry.category.key for entry in report.ledger.entries] == ["unknown"]
+    assert [(each.cost_seconds, each.is_cost_about) for each in report.incidents] == [(None, False)]

@@ -60,6 +60,28 @@ def test_the_culprit_is_in_the_first_window(opened: tuple[Browser, str, Path]) -
             assert seen == [f"#1 rank {culprit.rank} {culprit.node}: hang in backward"], (ranks, device)
 
 
+@pytest.mark.parametrize("is_running", [False, True])
+def test_in_a_window_that_is_too_narrow_a_run_that_is_over_is_shown_from_its_begin(
+    opened: tuple[Browser, str, Path], is_running: bool
+) -> None:
+    browser, address, folder = opened
+    write_page(story(64, 3, is_running=is_running), folder / f"narrow-{is_running}.html")
+    browser.emulate(1_100, 800, "light")
+    browser.go(f"{address}narrow-{is_running}.html")
+    at, hidden, gap = browser.script(
+        "const s = document.getElementById('plot-scroll'), r = s.getBoundingClientRect();"
+        "const right = m => m.querySelector('.diamond').getBoundingClientRect().right;"
+        "return [s.scrollLeft, s.scrollWidth - s.clientWidth,"
+        "r.right - Math.max(...[...document.querySelectorAll('.mark')].map(right))]"
+    )
+    assert hidden > 20, "the whole fits, and nothing is tested"
+    if is_running:
+        assert at > 20
+        assert gap > 0
+    else:
+        assert at == 0
+
+
 def press(browser: Browser, key: str) -> None:
     """Press a key and let it go, as WebDriver names it."""
     strokes = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]

@@ -118,4 +118,18 @@ MUTANTS_OF_SCORING = (
         "(says, 0)",
         _WAITS,
     ),
+    Mutant(
+        "a wait lasts as soon as twelve reports say so, however frequent they are",
+        _BUSY,
+        "        if self._spell_seconds >= SPELL_SECONDS:\n",
+        "        if True:\n",
+        _WAITS,
+    ),
+    Mutant(
+        "one window of a spell makes all of it one in which a rank was kept waiting",
+        _BUSY,
+        "2 * self._spell > self._spell_windows",
+        "self._spell > 0",
+        _WAITS,
+    ),
 )

@@ -91,7 +91,9 @@ class Pools:
         self.past.flat[frozen], self.learnt.flat[frozen] = kept_past, kept_learnt
         if self.learnt.size and float(self.learnt.max()) > _LONGEST_PAST:
             long = self.learnt > _LONGEST_PAST
-            share = np.where(long, np.float32(1.0) - np.float32(1.0) / self.learnt, np.float32(1.0))
+            share = np.where(
+                long, np.float32(1.0) - np.float32(1.0) / np.maximum(self.learnt, np.float32(1.0)), np.float32(1.0)
+            )
             self.past *= share
             self.learnt *= share
         return np.asarray(y * _UNIT)

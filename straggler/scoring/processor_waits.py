@@ -30,7 +30,9 @@ further run, which was not recorded, 57 of 171 reports named a healthy rank that
 waits were too short for this rule, or lasted, is not known.
 
 **Lasting waits.** A machine that is crowded for good makes a straggler that has to be told. A rank that was explained
-in ``MOST_EXPLAINED`` of the last ``WINDOWS`` windows stays SLOW; its verdict has the wait as the reason.
+in ``MOST_EXPLAINED`` of the last ``SPELLS`` spells stays SLOW; its verdict has the wait as the reason. A spell is a
+window, or as many as come to ``SPELL_SECONDS``, of which most were explained: with a report every 0.4 s, twelve windows
+are over in 5 s, and beside three busy processes a healthy rank was named in 1 of 268 reports.
 """
 
 from __future__ import annotations
@@ -45,11 +47,13 @@ from straggler.measurement.measured import STATE_FIELDS
 from straggler.scoring.peers import PeerGroups
 from straggler.scoring.robust_scores import SLOW, WAITED, RobustScores
 
-__all__ = ["MOST_EXPLAINED", "WINDOWS", "ProcessorWaits"]
+__all__ = ["MOST_EXPLAINED", "SPELLS", "SPELL_SECONDS", "ProcessorWaits"]
 
-WINDOWS = 20
-"""Windows in which a rank's waits may be found to last."""
+SPELLS = 20
+"""So many, in which a rank's waits may be found to last."""
 MOST_EXPLAINED = 12
+
+SPELL_SECONDS = 15.0
 
 _LEAST_WAIT = 0.03
 _LEAST_SHARE = 0.5
@@ -76,7 +80,10 @@ class ProcessorWaits:
         self._ranks, self._gpu_row = ranks, gpu_row
         self._waits: collections.deque[Float32] = collections.deque(maxlen=_AVERAGED)
         self._shares: collections.deque[Float32] = collections.deque(maxlen=_AVERAGED)
-        self._explained: collections.deque[Bools] = collections.deque(maxlen=WINDOWS)
+        self._explained: collections.deque[Bools] = collections.deque(maxlen=SPELLS)
+        self._spell = np.zeros(ranks, dtype=int)
+        """In how many windows of the spell that goes on each rank was explained."""
+        self._spell_windows, self._spell_seconds = 0, 0.0
         self._causes: dict[tuple[int, int], tuple[bool, int]] = {}
         """Of each cell that is SLOW or WAITED: whether it is by waits, and the windows in a row that said otherwise."""
 
@@ -113,14 +120,24 @@ class ProcessorWaits:
                 elif cause is False or window.excess[row, rank] >= window.bar[row, rank]:
                     contrary += 1
                 self._causes[row, rank] = (cause, contrary) if contrary < _CONTRARY else (says, 0)
-        self._explained.append(explained)
-        lasting = np.sum(self._explained, axis=0) >= MOST_EXPLAINED
+        self._end_of_window(explained, gathered)
+        lasting = sum(self._explained, np.zeros(self._ranks, dtype=int)) >= MOST_EXPLAINED
         for (row, rank), (cause, _) in self._causes.items():
             if cause:
                 window.state[row, rank] = SLOW if lasting[rank] else WAITED
                 known = [share for each in self._waits if (share := float(each[rank])) == share]
                 told[rank] = sum(known) / len(known) if known else np.nan
         return told
+
+    def _end_of_window(self, explained: Bools, gathered: GatheredWindows) -> None:
+        """Add a window to the spell that goes on, and end that if it is long enough."""
+        known = gathered.elapsed[gathered.elapsed > 0.0]
+        self._spell += explained
+        self._spell_windows += 1
+        self._spell_seconds += float(np.median(known)) if len(known) else 0.0
+        if self._spell_seconds >= SPELL_SECONDS:
+            self._explained.append(2 * self._spell > self._spell_windows)
+            self._spell, self._spell_windows, self._spell_seconds = np.zeros_like(self._spell), 0, 0.0
 
     def _by_waits(self, window: RobustScores, row: int, peers: PeerGroups) -> Bools:
         """Return which ranks are slow in a row by what they waited for a processor, shape ``(ranks,)``."""

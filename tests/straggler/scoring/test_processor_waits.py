@@ -17,7 +17,7 @@ from straggler.measurement.summary import summarise
 from straggler.probes.host_cpu import HostCpuProbe
 from straggler.reporting.rank_messages import decode_for_rank, encode_for_ranks
 from straggler.reporting.report import Report
-from straggler.scoring.processor_waits import MOST_EXPLAINED
+from straggler.scoring.processor_waits import MOST_EXPLAINED, SPELL_SECONDS
 from straggler.scoring.scorer import Scorer
 from straggler.settings import DetectorSettings
 
@@ -88,6 +88,25 @@ def test_it_is_named_with_that_reason_where_the_wait_lasts():
     assert first == 2 + MOST_EXPLAINED - 1  # the third window is the first in which it is slow
     assert all(ranks == [VICTIM] for ranks in named(reports[first:]))
     assert "because: it waited for a core 45 % of the time" in str(reports[-1].stragglers()[0])
+
+
+def test_frequent_reports_do_not_make_a_wait_last():
+    """Five spells of 15 s, in which it is explained, and then twelve."""
+    job = Job()
+    spell = round(SPELL_SECONDS / 0.5)
+    assert named(job.windows(5 * spell, per_rank(0.4, 0.65), per_rank(0.2, 0.45), elapsed=0.5)) == [[]] * 5 * spell
+    reports = job.windows(8 * spell, per_rank(0.4, 0.65), per_rank(0.2, 0.45), elapsed=0.5)
+    first = next(number for number, ranks in enumerate(named(reports)) if ranks)
+    assert 6 * spell < first < 8 * spell
+    assert all(ranks == [VICTIM] for ranks in named(reports[first:]))
+
+
+def test_what_is_explained_in_few_windows_of_a_spell_does_not_last():
+    job = Job()
+    for _ in range(40):
+        reports = job.windows(3, per_rank(0.4, 0.65), per_rank(0.2, 0.45), elapsed=1.0)
+        reports += job.windows(12, [0.4] * RANKS, [0.2] * RANKS, elapsed=1.0)
+        assert named(reports) == [[]] * 15
 
 
 def test_the_reason_of_a_lasting_wait_is_told_in_a_window_without_it():
@@ -188,7 +207,7 @@ def test_a_real_thread_beside_a_busy_process_is_not_named_at_once_and_then_with_
         elapsed = time.perf_counter() - began
         waited = probe.collect().device[FIELD["cpu_waited"]]
         work = per_rank(0.04 / elapsed, statistics.fmean(walls) * 10 / elapsed)
-        reports.append(job.window(work, per_rank(0.0, waited), elapsed=elapsed))
+        reports.append(job.window(work, per_rank(0.0, waited)))  # shares of the time, as if it had been a minute
     assert named(reports[:8]) == [[]] * 8
     assert [verdict.rank for verdict in reports[7].verdicts()] == [VICTIM]
     assert named(reports)[-1] == [VICTIM]

@@ -86,7 +86,7 @@ STEPS = Family(
     "ft_steps_total",
     COUNTER,
     _RANK,
-    "Training steps that have ended, those that an exception has left included, in all generations on this node; steps "
+    "Training steps that have ended, without those that an exception has left, in all generations on this node; steps "
     "that are repeated after a restart count again. Missing instead of 0 once lines of the figures are lost.",
 )
 SECTION_OPEN = Family(
@@ -99,7 +99,8 @@ SECTION_DURATION = Family(
     "ft_section_duration_seconds",
     HISTOGRAM,
     (*_RANK, "section"),
-    "How long sections were open, in all generations on this node; a bucket is twice as wide as the one before.",
+    "How long sections were open, in all generations on this node, without those that an exception has left; a bucket "
+    "is twice as wide as the one before.",
 )
 CLOSE_CALLS = Family(
     "ft_close_calls_total",

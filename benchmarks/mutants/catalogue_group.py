@@ -1069,8 +1069,15 @@ MUTANTS_OF_THE_GROUP = (
     Mutant(
         "a log folder with somebody's file in it is removed",
         "launcher/records/retention.py",
-        "if not all(map(_OURS.fullmatch, os.listdir(path))):",
-        "if False:",
+        "        if not _is_all_ours(path):\n",
+        "        if False:\n",
+        ("tests/launcher/records/test_retention.py",),
+    ),
+    Mutant(
+        "a log folder with somebody's file beside a report is removed",
+        "launcher/records/retention.py",
+        "and _FILES.fullmatch(name)):",
+        "and (_FILES.fullmatch(name) or folder)):",
         ("tests/launcher/records/test_retention.py",),
     ),
     Mutant(

@@ -33,10 +33,14 @@ from resilience_core.system.proc import own_pid_namespace
 
 __all__ = ["prune", "prune_in_background"]
 
-_OURS = re.compile(
-    r"(events|figures)(-.*)?\.jsonl|incidents|job_incidents|elsewhere|near_misses|workers|\.?nodes\.json(\.\w+)?"
+_SEEN = r"(incidents|job_incidents|elsewhere|near_misses)"
+_FILES = re.compile(
+    r"(events|figures)(-[^/]*)?\.jsonl|\.?nodes\.json(\.\w+)?"
+    rf"|{_SEEN}/\d+[^/]*/(report\.txt|\.?incident\.json|job_incident\.json)"
+    r"|workers/[^/]+/attempt_\d+/\d+/((filtered_)?std(out|err)\.log|error\.json)"
 )
-"""Of what we write, the names in a log folder (``docs/log-folder.md``)."""
+"""What we, and torch's part of the launcher, write into a log folder (``docs/log-folder.md``), by paths in it."""
+_FOLDERS = re.compile(rf"{_SEEN}(/\d+[^/]*)?|workers(/[^/]+(/attempt_\d+(/\d+)?)?)?")
 
 
 _SECONDS_AFTER_A_KILL = 60.0
@@ -82,7 +86,7 @@ def _ended_at(path: str) -> int | None:
         if not stat.S_ISDIR(os.lstat(path).st_mode):  # not through a link
             return None
         os.stat(os.path.join(path, "events.jsonl"))  # it is one of ours
-        if not all(map(_OURS.fullmatch, os.listdir(path))):
+        if not _is_all_ours(path):
             return None
         written = max(os.stat(file).st_mtime_ns for file in event_files(path))
         files = typed_events_by_file(path)
@@ -93,6 +97,25 @@ def _ended_at(path: str) -> int | None:
     if any((event.log_folder, event.inode) != place for event in began):  # a copy, or not known
         return None
     return written if began and all(_has_ended(file, events) for file, events in files) else None
+
+
+def _is_all_ours(path: str) -> bool:
+    """Return whether a folder holds nothing that we do not write, at any depth.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    pending = [""]
+    while pending:
+        folder = pending.pop()
+        with os.scandir(os.path.join(path, folder)) as entries:
+            for entry in entries:
+                name = os.path.join(folder, entry.name)
+                if entry.is_dir(follow_symlinks=False) and _FOLDERS.fullmatch(name):
+                    pending.append(name)
+                elif not (entry.is_file(follow_symlinks=False) and _FILES.fullmatch(name)):
+                    return False
+    return True
 
 
 def _has_ended(file: EventFile, events: list[RunEvent]) -> bool:

@@ -140,11 +140,37 @@ def test_a_file_whose_first_lines_are_lost_may_be_of_a_run_that_goes_on(logs: Pa
     assert left(logs) == ["old0", "ours"]
 
 
-@pytest.mark.parametrize("name", ["thesis.txt", "checkpoint.pt", ".hidden", "eventsX", "workers.old"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("thesis.txt", "checkpoint.pt", ".hidden", "eventsX", "workers.old"),
+        *(
+            "incidents/0001/notes.md",
+            "incidents/mine/report.txt",
+            "incidents/mine.txt",
+            "near_misses/0001/a/report.txt",
+        ),
+        *("workers/x_1/attempt_0/0/core.123", "workers/x_1/mine.log", "workers/x_1/attempt_0/0/mine/stdout.log"),
+        *("workers/report.txt", "elsewhere/0000-vm-1/events.jsonl"),
+    ],
+)
 def test_a_folder_with_something_of_somebody_else_stays(logs: Path, name: str) -> None:
+    (logs / "old1" / name).parent.mkdir(parents=True, exist_ok=True)
     (logs / "old1" / name).write_text("precious")
     assert prune(str(logs / "ours"), 1) == ["old3", "old2", "old0"]
     assert (logs / "old1" / name).read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "incidents", "workers/run_1"])
+def test_a_folder_with_a_link_in_it_stays(logs: Path, tmp_path: Path, name: str) -> None:
+    place, target = logs / "old1" / name, tmp_path / "target"
+    if place.exists():
+        place.rename(target)
+    else:
+        target.mkdir()
+        place.parent.mkdir()
+    place.symlink_to(target)
+    assert prune(str(logs / "ours"), 1) == ["old3", "old2", "old0"]
 
 
 def test_a_copy_and_a_folder_that_was_renamed_stay(logs: Path) -> None:
@@ -207,8 +233,14 @@ def test_a_disk_that_does_not_answer_tells_no_place(tmp_path: Path) -> None:
 
 
 def test_all_that_a_job_writes_is_known_to_be_ours(logs: Path) -> None:
-    for name in ("job_incidents", "elsewhere", "near_misses", "workers"):
-        (logs / "old1" / name).mkdir()
+    for name in ("job_incidents/0001", "elsewhere/0003-vm-17", "near_misses/0001", "incidents/0002"):
+        (logs / "old1" / name).mkdir(parents=True)
+        for each in ("report.txt", "incident.json", ".incident.json", "job_incident.json"):
+            (logs / "old1" / name / each).touch()
+    for name in ("run_1/attempt_0/0", "run_1/attempt_0/11", "run_1/attempt_1"):
+        (logs / "old1" / "workers" / name).mkdir(parents=True)
+    for name in ("stdout.log", "stderr.log", "filtered_stderr.log", "error.json"):
+        (logs / "old1" / "workers" / "run_1" / "attempt_0" / "0" / name).touch()
     for name in ("events-node-1-2.jsonl", "figures.jsonl", "figures-node-1.jsonl", "nodes.json"):
         (logs / "old1" / name).touch()
     prune(str(logs / "ours"), 1)

@@ -233,11 +233,7 @@ class Translator(Saving):
             return
         iteration, index = self.open_eval
         self.open_eval = None
-        if error is None:
-            self.bus.eval_step_end(iteration=iteration, eval_index=index)
-        else:
-            with self.client.leaving_sections():
-                self.bus.eval_step_end(iteration=iteration, eval_index=index)
+        self.bus.eval_step_end(iteration=iteration, eval_index=index)
 
     def end_open_steps(self) -> None:
         """End the steps that are open; a framework that skips the rest of a step may not have said so."""

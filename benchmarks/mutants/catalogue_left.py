@@ -11,24 +11,31 @@ _REPORTS = ("tests/launcher/reports/test_limits.py", "tests/launcher/reports/tes
 
 MUTANTS_OF_LEFT_SECTIONS = (
     Mutant(
-        "a block that an exception leaves counts as one that was completed",
-        "resilience_core/monitoring/section_block.py",
-        "self._leaving() if error is not None else _COUNTED",
-        "_COUNTED",
+        "a section that an exception leaves counts as one that was completed",
+        "resilience_core/monitoring/client.py",
+        "        if error is not None and id(error) != section.handled:\n            section.note_left",
+        "        if False:\n            section.note_left",
         _LEFT,
     ),
     Mutant(
-        "a step that an exception leaves counts as one that was completed",
+        "what is opened and closed while an exception is handled is left by it",
+        "resilience_core/monitoring/client.py",
+        "        section.handled = id(exception())\n",
+        "",
+        _LEFT,
+    ),
+    Mutant(
+        "an exception is not noted that leaves a section which code closes itself",
+        "resilience_core/monitoring/client.py",
+        "            note_error(error)  # while the section is still open\n",
+        "            pass\n",
+        _LEFT,
+    ),
+    Mutant(
+        "a step that an exception leaves is one that was done",
         "resilience_core/translator.py",
         "            with self.client.leaving_sections():\n                self.bus.step_end(",
         "            if True:\n                self.bus.step_end(",
-        _LEFT,
-    ),
-    Mutant(
-        "an evaluation step that an exception leaves counts as one that was completed",
-        "resilience_core/translator.py",
-        "            with self.client.leaving_sections():\n                self.bus.eval_step_end(",
-        "            if True:\n                self.bus.eval_step_end(",
         _LEFT,
     ),
     Mutant(

@@ -7,6 +7,7 @@ cannot be refused. :mod:`resilience_core.monitoring` says what else the client i
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from threading import get_ident
 from time import monotonic_ns
@@ -17,6 +18,7 @@ from resilience_core.monitoring.client_arguments import no_iteration, refuse_cop
 from resilience_core.monitoring.client_limits import ClientLimits
 from resilience_core.monitoring.client_state import ClientState
 from resilience_core.monitoring.connection import CellConnection
+from resilience_core.monitoring.error_capture import note_error
 from resilience_core.monitoring.first_use import FirstUse
 from resilience_core.monitoring.section_block import SectionBlock
 from resilience_core.protocol.cell_layout import (
@@ -32,6 +34,15 @@ from resilience_core.protocol.cell_layout import (
     WENT_BACK,
 )
 from resilience_core.protocol.figures import DONE, FIRST_ITERATION, FIRST_STEP, LONGEST_GAP, LONGEST_HEARTBEAT_GAP
+
+if sys.version_info >= (3, 11):
+    from sys import exception
+else:
+
+    def exception() -> BaseException | None:
+        """Return the exception that is being handled."""
+        return sys.exc_info()[1]
+
 
 if TYPE_CHECKING:
     from resilience_core.config.schema import FaultToleranceConfig
@@ -134,6 +145,7 @@ class RankMonitorClient(ClientLimits):
             state.nested_starts += 1
         opened[name] = section
         section.opened_ns = now
+        section.handled = id(exception())
         words = state.words
         words[section.opened_word] = now
         words[section.deadline_word] = NO_LIMIT if (limit := section.limit_ns) is None else now + limit
@@ -146,13 +158,18 @@ class RankMonitorClient(ClientLimits):
                 words[LAST_HEARTBEAT] = now
 
     def end_section(self, name: str) -> None:
-        """Close a section; one that is not open is a ``SectionError``."""
+        """Close a section; one that is not open is a ``SectionError``.
+
+        Where an exception leaves it, that is noted, and how long it was open is no duration.
+        """
         now = monotonic_ns()
         state = self._state
         try:
             section = state.open[name]
         except (KeyError, TypeError):  # TypeError: no string, and nothing that could be a key
             raise self._first_use.not_open(name) from None
+        if (error := exception()) is not None and id(error) != section.handled:
+            note_error(error)  # while the section is still open
         section.count = count = section.count + 1
         if (took := now - section.opened_ns) > section.longest_ns:
             section.longest_ns = took
@@ -174,6 +191,9 @@ class RankMonitorClient(ClientLimits):
             if state.leaving and get_ident() in state.leaving:
                 section.note_left(now, 0, state.figures)
                 return
+        if error is not None and id(error) != section.handled:
+            section.note_left(now, 0, state.figures)
+            return
         figures, row, bits = state.figures, section.row, took.bit_length()  # last: nothing is decided by them
         figures[row.took_word] = row.took_ns = row.took_ns + took
         row.buckets[bits] = closed = row.buckets[bits] + 1
@@ -183,15 +203,16 @@ class RankMonitorClient(ClientLimits):
 
     def section(self, name: str) -> SectionBlock:
         """Open a section for the length of a ``with`` block; it is closed on an exception, too."""
-        return SectionBlock(name, self.start_section, self.end_section, self.leaving_sections, self._state)
+        return SectionBlock(name, self.start_section, self.end_section, self._state)
 
     @contextlib.contextmanager
     def leaving_sections(self) -> Iterator[None]:
         """Close sections inside this block, on this thread, as ones that an exception leaves.
 
         What an exception leaves was not completed, and it may have waited for a peer that has failed: its duration is
-        none of those that reports and metrics tell of, and a step that ends here is not done. ``section()`` and the
-        adapters do this by themselves.
+        none of those that reports and metrics tell of, and a step that ends here is not done. This is seen by itself
+        where a section is closed while an exception is on its way that was raised since it was opened, as in a
+        ``finally`` or an ``except``; this block is for code that closes it later.
         """
         state, thread = self._state, get_ident()
         is_outermost = thread not in state.leaving

@@ -12,8 +12,6 @@ from resilience_core.monitoring.error_capture import note_error
 
 __all__ = ["SectionBlock"]
 
-_COUNTED = contextlib.nullcontext()
-
 
 class SectionBlock(contextlib.ContextDecorator):
     """A ``with`` block, or a decorator, that opens a section and closes it, on an exception, too.
@@ -22,24 +20,21 @@ class SectionBlock(contextlib.ContextDecorator):
         name: The section's.
         start: Opens it.
         end: Closes it.
-        leaving: What is closed inside its block is left by an exception.
         state: The client's, which knows whether the section is open.
     """
 
-    __slots__ = ("_end", "_leaving", "_name", "_start", "_state")
+    __slots__ = ("_end", "_name", "_start", "_state")
 
     def __init__(
         self,
         name: str,
         start: Callable[[str], None],
         end: Callable[[str], None],
-        leaving: Callable[[], contextlib.AbstractContextManager[None]],
         state: ClientState,
     ) -> None:
         self._name = name
         self._start = start
         self._end = end
-        self._leaving = leaving
         self._state = state
 
     def __enter__(self) -> None:
@@ -50,5 +45,5 @@ class SectionBlock(contextlib.ContextDecorator):
             note_error(error)  # while the section is still open
         # end_all_sections() inside the block, or a shutdown, may have closed it; on another thread, even now.
         if self._name in self._state.open:
-            with contextlib.suppress(RankMonitorClientError), self._leaving() if error is not None else _COUNTED:
+            with contextlib.suppress(RankMonitorClientError):
                 self._end(self._name)

@@ -13,6 +13,8 @@ from adapters.ddp import FaultTolerance
 from resilience_core.event_bus import EventBus
 from resilience_core.hookspecs import RunContext
 from resilience_core.plugins.section_monitor import SectionMonitor
+from resilience_core.protocol.cell_layout import ERROR_TEXT
+from resilience_core.protocol.error_record import parse_error
 from resilience_core.protocol.figures_read import Save
 from tests.resilience_core.monitoring.test_figures_of_a_client import Rank, S, start
 
@@ -45,6 +47,60 @@ def test_a_section_that_an_exception_leaves_is_no_duration(
     rank.spend("inner", 2.0)
     assert counts_of(rank, "inner") == (1, 2 * S, 2 * S, 1, 50 * S)
     assert rank.client.open_sections == frozenset()
+
+
+def close_in_finally(rank: Rank, seconds: float) -> None:
+    rank.client.start_section("step")
+    try:
+        rank.clock.advance(seconds)
+        raise ValueError("out of data")
+    finally:
+        rank.client.end_section("step")
+
+
+def test_a_section_that_is_closed_on_the_way_of_an_exception_is_left_by_it(start: Callable[..., Rank]) -> None:
+    rank = start()
+    with pytest.raises(ValueError, match="out of data"):
+        close_in_finally(rank, 50.0)
+    assert counts_of(rank, "step") == (0, 0, 0, 1, 50 * S)
+    record = parse_error(rank.client._connection._state.cell.read_text(ERROR_TEXT))  # type: ignore[union-attr]
+    assert record is not None
+    assert (record.type, record.section) == ("ValueError", "step")
+    rank.client.start_section("step")
+    try:
+        rank.clock.advance(60.0)
+        raise ValueError
+    except ValueError:
+        rank.client.end_section("step")
+    assert counts_of(rank, "step") == (0, 0, 0, 2, 110 * S)
+
+
+def test_what_is_opened_while_an_exception_is_handled_counts_unless_another_one_leaves_it(
+    start: Callable[..., Rank],
+) -> None:
+    rank = start()
+    try:
+        raise ValueError
+    except ValueError:
+        rank.spend("step", 1.0)
+        with rank.client.section("step"):
+            rank.clock.advance(2.0)
+        with pytest.raises(ValueError, match="out of data"):
+            close_in_finally(rank, 50.0)
+        rank.client.start_section("step")
+    rank.clock.advance(4.0)
+    rank.client.end_section("step")
+    assert counts_of(rank, "step") == (3, 7 * S, 4 * S, 1, 50 * S)
+
+
+def test_a_section_in_which_an_exception_was_handled_counts(start: Callable[..., Rank]) -> None:
+    rank = start()
+    rank.client.start_section("step")
+    with contextlib.suppress(ValueError):
+        raise ValueError
+    rank.clock.advance(1.0)
+    rank.client.end_section("step")
+    assert counts_of(rank, "step") == (1, S, S, 0, 0)
 
 
 def test_what_another_thread_closes_meanwhile_counts(start: Callable[..., Rank]) -> None:
@@ -172,6 +228,10 @@ def test_an_event_of_an_error_leaves_what_is_open(start: Callable[..., Rank]) ->
     rank.clock.advance(1.0)
     bus.checkpoint_end(iteration=0, kind="save", error=None)
     assert counts_of(rank, "checkpointing") == (1, S, S, 0, 0)
+    bus.checkpoint_start(iteration=0, kind="save")
+    rank.clock.advance(3.0)
+    bus.checkpoint_end(iteration=0, kind="save", error=OSError("disk full"))
+    assert counts_of(rank, "checkpointing") == (1, S, S, 1, 3 * S)
     bus.teardown(reason="exception")
 
 

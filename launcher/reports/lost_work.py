@@ -24,6 +24,7 @@ from launcher.reports.under_way import is_loss_open
 __all__ = [
     "Kept",
     "Loss",
+    "first_after_a_save",
     "hides_its_begin",
     "is_count_about",
     "kept_steps",
@@ -254,11 +255,24 @@ def kept_steps(story: Story, found: Sequence[Loss]) -> int | None:
     least: int | None = None
     for generation, loss in zip(story.generations, found, strict=True):
         if loss.is_final and loss.kept is Kept.SAVE and loss.iteration is not None:
-            least = loss.iteration + _after_a_save(story)
+            least = loss.iteration + first_after_a_save(story)
         elif loss.is_final and loss.kept is Kept.NOTHING:
             least = generation.first_iteration
-    done = _union(_kept_interval(*pair) for pair in itertools.zip_longest(story.generations, story.generations[1:]))
+    done = _union(
+        _before(_kept_interval(generation, successor), story.generations[number + 1 :])
+        for number, (generation, successor) in enumerate(
+            itertools.zip_longest(story.generations, story.generations[1:])
+        )
+    )
     return sum(max(0, (last if least is None else min(last, least - 1)) - first + 1) for first, last in done)
+
+
+def _before(own: Interval | None, later: Iterable[JobGeneration]) -> Interval | None:
+    """Return what is kept of what a generation has done: the rest, later ones have done again, or are going to."""
+    begun = [each.first_iteration for each in later if each.first_iteration is not None]
+    if own is None or not begun or min(begun) > own[1]:
+        return own
+    return (own[0], min(begun) - 1) if min(begun) > own[0] else None
 
 
 def _kept_interval(generation: JobGeneration, successor: JobGeneration | None) -> Interval | None:
@@ -276,7 +290,7 @@ def _kept_interval(generation: JobGeneration, successor: JobGeneration | None) -
     return own[0], max(own[1], went_on_from) if generation.is_silent or is_one_more else own[1]
 
 
-def _after_a_save(story: Story) -> int:
+def first_after_a_save(story: Story) -> int:
     """Return what is to be added to the number of a save for that of the first iteration after it, as resumes show."""
     for generation in story.generations:
         first, resumed_from = generation.first_iteration, generation.resumed_from

@@ -18,6 +18,7 @@ from launcher.reports.doubts import is_doubtful
 from launcher.reports.formats import duration, signed_share
 from launcher.reports.launches import SAFETY_FACTOR, THIN_EVIDENCE_FLOOR
 from launcher.reports.ledger import last_sign_ns
+from launcher.reports.lost_work import first_after_a_save
 from launcher.reports.model import Ledger, Limit, Recommendation
 from launcher.reports.story import JobGeneration, Member, Story
 from launcher.reports.strides import counts_in_strides
@@ -197,6 +198,7 @@ def _saves(story: Story) -> _Saves | None:
     """Return what saves have cost: of each generation, on the rank that they have held up longest."""
     held_ns, took_ns, count = 0, 0, 0
     apart: list[int] = []
+    after_a_save = first_after_a_save(story)
     for generation in story.generations:
         lives = [life for member in generation.members for life in member.lives.values()]
         rows = [(life, section) for life in lives if (section := life.sections.get(CHECKPOINTING))]
@@ -207,10 +209,13 @@ def _saves(story: Story) -> _Saves | None:
         held_ns, took_ns = held_ns + life.saving_ns - section.left_ns, took_ns + section.took_ns
         count += len(life.saves) or section.closed
         if not any(story.launches[member.launch].went_back for member in generation.members):
-            apart += [later - former for life in lives for former, later in itertools.pairwise(sorted(life.saves))]
+            for life in lives:
+                begun = [] if life.first_iteration is None else [life.first_iteration - after_a_save]
+                apart += [later - former for former, later in itertools.pairwise(sorted({*begun, *life.saves}))]
     if not count:
         return None
-    steps = int(statistics.median(apart)) if apart and not counts_in_strides(story) else None
+    # One that ends a training comes after fewer steps, so of two the larger one is nearer to what was asked for.
+    steps = statistics.median_high(apart) if apart and not counts_in_strides(story) else None
     about = "~" if is_doubtful(story) else ""
     return _Saves(held_ns / count / NS_PER_SECOND, took_ns / count / NS_PER_SECOND, count, steps, about)
 

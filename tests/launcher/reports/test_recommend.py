@@ -70,6 +70,22 @@ def test_an_interval_rests_on_what_was_measured(tmp_path: Path) -> None:
     assert "Now it is every 10 steps." in interval.text
 
 
+@pytest.mark.parametrize("every", [7, 10])
+def test_how_often_it_saves_now_is_told_by_resumes_and_not_by_the_save_at_the_end(tmp_path: Path, every: int) -> None:
+    """A generation saves twice: regularly, and some steps later, when the training is over."""
+    run = invent_run(tmp_path, failures=[Failure(every + 3, 1)], steps=2 * every + 3, save_every=every)
+    path = run.folders[0] / "figures.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    last = next(line for line in reversed(lines) if line["is_last"])
+    for known in last["ranks"].values():
+        save = known["saves"][-1]
+        assert save["iteration"] == 2 * every
+        known["saves"].append(save | {"iteration": 2 * every + 3, "t_ns": known["last_sign_ns"]})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (interval,) = recommended(run, "checkpoint interval")
+    assert f"Now it is every {every} steps." in interval.text
+
+
 def test_a_save_costs_what_it_holds_up_and_the_next_one_begins_after_it(tmp_path: Path) -> None:
     run = invent_run(tmp_path, failures=4, beside_seconds=6.2)
     (interval,) = recommended(run, "checkpoint interval")

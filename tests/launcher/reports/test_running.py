@@ -120,6 +120,15 @@ def test_once_the_next_generation_has_begun_a_step_a_failure_has_cost_what_it_ha
     assert [incident.is_cost_about for incident in report.incidents] == [False]
 
 
+def test_what_was_lost_and_is_not_done_again_yet_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 17 steps, those since the save of 10 were lost, and one of them is done again."""
+    run = invent_run(tmp_path, failures=[Failure(17, 1)], steps=30, lines=1000)
+    assert run.lives[1].first_step is not None
+    report = as_it_was(run, run.lives[1].first_step + 3.0, monkeypatch)
+    assert (report.ledger.steps, report.ledger.repeated) == (11, 1)
+    assert report.ledger.step_seconds == pytest.approx(2.0, rel=0.2)
+
+
 def test_while_a_first_generation_goes_on_nothing_is_said_of_a_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,8 @@ import threading
 import time
 from collections.abc import Iterator
 
+from launcher.records.standard_error import is_in_mid_line
+
 __all__ = ["Output", "join", "output_of", "share", "shared_descriptor"]
 
 _LONGEST_WAIT_FOR_OTHERS_SECONDS = 0.5
@@ -76,7 +78,11 @@ class Output:
             self._is_taken = True
         try:
             with self._alone_among_processes() if is_alone else contextlib.nullcontext():
-                yield b"\n" if self.is_in_mid_line else b""
+                try:
+                    yield b"\n" if self.is_in_mid_line else b""
+                except OSError as error:  # the disk is full, or nobody reads
+                    self._state[0] = is_in_mid_line(error) or self.is_in_mid_line
+                    raise
                 self._state[0] = 0
         finally:
             if is_alone:

@@ -12,7 +12,7 @@ from typing import Any
 
 from launcher.processes.proc import descriptor_path
 
-__all__ = ["current_descriptor", "write_at_once", "write_waiting"]
+__all__ = ["current_descriptor", "is_in_mid_line", "write_at_once", "write_waiting"]
 
 
 def current_descriptor() -> int:
@@ -52,11 +52,15 @@ def write_waiting(descriptor: int, raw: bytes) -> None:
     What ranks write into the same pipe comes between two pieces, and so between two lines, unless one is longer.
     """
     longest = select.PIPE_BUF if descriptor >= 0 and stat.S_ISFIFO(os.fstat(descriptor).st_mode) else len(raw)
+    whole = raw
     while raw:
         try:
             raw = raw[_write(descriptor, raw[: _end_of_piece(raw, longest)]) :]
         except BlockingIOError:  # somebody has made it non-blocking for everybody who shares it
             _wait_for_room(descriptor, None)
+        except OSError as error:
+            _note_break(error, whole, raw)
+            raise
 
 
 def write_at_once(descriptor: int, raw: bytes, patience_seconds: float, at_a_break: bytes = b"") -> None:
@@ -72,7 +76,7 @@ def write_at_once(descriptor: int, raw: bytes, patience_seconds: float, at_a_bre
         OSError: There was none.
     """
     write: Callable[[int, bytes], int] = _write
-    ours, longest = -1, len(raw)
+    whole, ours, longest = raw, -1, len(raw)
     if descriptor >= 0:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISSOCK(mode):
@@ -99,9 +103,22 @@ def write_at_once(descriptor: int, raw: bytes, patience_seconds: float, at_a_bre
                     with contextlib.suppress(OSError):
                         os.write(ours, at_a_break)
                 raise BlockingIOError("nobody reads standard error")
+    except OSError as error:
+        _note_break(error, whole, raw)
+        raise
     finally:
         if ours >= 0:
             os.close(ours)
+
+
+def is_in_mid_line(error: OSError) -> bool:
+    """Return whether writing was broken off in mid-line by this error."""
+    return getattr(error, "_ft_is_in_mid_line", False)
+
+
+def _note_break(error: OSError, whole: bytes, rest: bytes) -> None:
+    written = whole[: len(whole) - len(rest)]
+    error._ft_is_in_mid_line = bool(written) and not written.endswith(b"\n")  # type: ignore[attr-defined]
 
 
 def _end_of_piece(raw: bytes, longest: int) -> int:

@@ -200,3 +200,32 @@ def test_nobody_waits_for_a_process_that_is_stopped(stream: TextIO, other: subpr
         os.write(stream.fileno(), b"fir")
         other.communicate(b"\n", timeout=60)
     assert said(stream) == b"fir\nft_launcher: of another process\n"
+
+
+FILLED = """
+import resource, signal, sys
+from launcher.records import console
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+if sys.argv[1] == "thread":
+    console.start()
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), most))
+console.announce("first " + "x" * 100)
+console.finish(30)
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+console.announce("second")
+console.finish(30)
+"""
+
+
+@pytest.mark.parametrize("how", ["thread", "at once"])
+@pytest.mark.parametrize("room", [0, 50])
+def test_a_message_after_one_that_was_cut_off_begins_on_a_line_of_its_own(tmp_path: Path, how: str, room: int) -> None:
+    """A limit of the size of files stands for a full disk; with no room at all there is no line to be ended."""
+    path = tmp_path / "stderr"
+    with path.open("wb") as file:
+        subprocess.run([sys.executable, "-c", FILLED, how, str(room)], stderr=file, check=True, timeout=60)
+    lines = path.read_text().splitlines()
+    assert [len(line) for line in lines[:-2]] == ([room] if room else [])
+    assert lines[-2].endswith("1 line(s) could not be written here")
+    assert lines[-1].endswith("second")

@@ -22,7 +22,7 @@ from straggler.exchange.sequences import kind_of
 from straggler.exchange.wire import encode
 from straggler.measurement.measured import STATE_FIELDS, Family, Measured, top_k
 from straggler.measurement.name_table import NameTable, hash_name
-from straggler.measurement.summary import Summary
+from straggler.measurement.summary import Summary, in_unit
 from straggler.probes.probe import Collected, Probe, cut
 from straggler.reporting.rank_messages import RankMessage, decode_for_rank, encode_for_ranks, unknown_scores
 from straggler.reporting.report import Report
@@ -34,6 +34,8 @@ __all__ = ["EndedWindow", "Reporter"]
 
 logger = logging.getLogger(__name__)
 
+_MILLISECONDS, _MICROSECONDS = 1e3, 1e6
+"""In a second."""
 _HISTORY = 1 << 14
 """Reports whose lengths are kept, to say since how long a rank is slow: eleven days of one a minute."""
 
@@ -274,13 +276,15 @@ def _collected(window: EndedWindow) -> Collected:
 
 
 def _local(collected: Collected) -> dict[str, dict[str, Summary]]:
-    def of(family: Family) -> dict[str, Summary]:
-        rows: list[Measured] = [row for row in collected.rows if row.family is family]
-        return {row.name: row.summary for row in rows}
+    """Return what this rank measured by itself, in the units of nvidia-resiliency-ext."""
 
-    gpu_sections = of(Family.GPU_SECTION)
+    def of(family: Family, per_second: float) -> dict[str, Summary]:
+        rows: list[Measured] = [row for row in collected.rows if row.family is family]
+        return {row.name: in_unit(row.summary, per_second) for row in rows}
+
+    gpu_sections = of(Family.GPU_SECTION, _MICROSECONDS)
     return {
-        "local_section_summaries": of(Family.SECTION),
-        "local_kernel_summaries": of(Family.KERNEL) or gpu_sections,
+        "local_section_summaries": of(Family.SECTION, _MILLISECONDS),
+        "local_kernel_summaries": of(Family.KERNEL, _MICROSECONDS) or gpu_sections,
         "local_gpu_section_summaries": gpu_sections,
     }

@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import time
 from pathlib import Path
 
 import attrs
@@ -9,7 +10,7 @@ import pytest
 
 import straggler
 from resilience_core import ConfigError
-from straggler import Detector, DetectorError
+from straggler import Detector, DetectorError, Statistic
 from straggler.exchange.exchange import LocalExchange
 from straggler.plugin_settings import DETECTOR_RESOURCES
 from straggler.probes.cpu_wall import CpuWallProbe
@@ -42,6 +43,18 @@ def test_the_class_level_calls_act_on_a_default_instance():
     assert list(report.local_section_summaries) == ["a"]
     Detector.shutdown()
     assert not Detector.initialized
+
+
+def test_summaries_of_sections_are_in_milliseconds():
+    Detector.initialize()
+    for seconds in (0.02, 0.02):
+        with Detector.detection_section("a"):
+            time.sleep(seconds)
+    summary = Detector.generate_report().local_section_summaries["a"]
+    assert [str(kind) for kind in summary] == ["MIN", "MAX", "MED", "AVG", "STD", "NUM"]
+    assert summary[Statistic.NUM] == 2
+    assert 20.0 <= summary[Statistic.MIN] <= summary[Statistic.MED] <= summary[Statistic.MAX] < 20_000.0
+    Detector.shutdown()
 
 
 @pytest.mark.parametrize("world_size", ["1", "4"])

@@ -26,9 +26,15 @@ _MISSING = object()
 class CallableId:
     """Names one callable to be timed: the attribute ``name`` of ``obj``.
 
+    The last three exist because nvidia-resiliency-ext has them. It never reads them, and neither does anything here:
+    every call is timed, whatever its arguments are, and they do not tell two callables apart.
+
     Args:
         obj: A module, a class or any object.
         name: The attribute that is called.
+        arg_filter_fn: Without effect.
+        extra_args_fn: Without effect.
+        ignored_args: Without effect; nvidia-resiliency-ext's examples give ``("self",)``.
 
     Raises:
         ValueError: The object has no such attribute, or it cannot be called.
@@ -36,6 +42,11 @@ class CallableId:
 
     obj: Any
     name: str
+    arg_filter_fn: Callable[[inspect.BoundArguments], bool] | None = attrs.field(default=None, eq=False, repr=False)
+    extra_args_fn: Callable[[inspect.BoundArguments], dict[str, Any]] | None = attrs.field(
+        default=None, eq=False, repr=False
+    )
+    ignored_args: tuple[str, ...] | None = attrs.field(default=None, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         found = getattr(self.obj, self.name, _MISSING)
@@ -51,8 +62,9 @@ class CallableId:
 def _owner(obj: Any) -> str:
     if isinstance(obj, ModuleType):
         return obj.__name__
-    kind = obj if isinstance(obj, type) else type(obj)
-    return f"{kind.__module__}.{kind.__qualname__}"
+    if isinstance(obj, type):
+        return f"{obj.__module__}.{obj.__name__}"
+    return type(obj).__name__
 
 
 class CallableWrapper:

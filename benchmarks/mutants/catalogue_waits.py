@@ -100,8 +100,8 @@ MUTANTS_OF_WAITS = (
     Mutant(
         "ranks whose detector was made before the process group are never compared",
         "straggler/measuring.py",
-        "        if not has_group():\n            return\n",
-        "        return\n",
+        "        self._is_same_group = same_group()\n        self._is_early",
+        "        return\n        self._is_early",
         ("tests/straggler/test_late_group.py",),
     ),
     Mutant(

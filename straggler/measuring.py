@@ -16,6 +16,7 @@ import attrs
 from resilience_core.hookspecs import RunContext
 from straggler.exchange.exchange import Exchange, connect
 from straggler.exchange.presence import same_group
+from straggler.measurement.section import Section
 from straggler.probes.own_work import OwnWorkProbe, WatchedWaits, has_group
 from straggler.probes.probe import Probe
 from straggler.probes.standard_probes import choose, standard_probes
@@ -108,8 +109,19 @@ class Measuring:
         return report
 
     def leave_out_iteration(self) -> None:
-        """Leave the iteration out that is going on."""
+        """Leave the iteration out that is going on, and the time from the last release to the next arrival."""
         self._waits.leave_out()
+        self.registry.forget_release()
+
+    @property
+    def is_evaluating(self) -> bool:
+        """Return whether an evaluation is going on."""
+        return self.registry.is_evaluating
+
+    def evaluate(self, is_evaluation: bool) -> dict[str, Section]:
+        """Begin an evaluation, or end it; return the sections that are in use then, by name."""
+        self._waits.leave_out()
+        return self.registry.evaluate(is_evaluation)
 
     def make_now(self) -> Report | None:
         """Make a report of the time since the last, and wait for it; every rank does so."""

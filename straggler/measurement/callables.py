@@ -70,8 +70,8 @@ def _owner(obj: Any) -> str:
 class CallableWrapper:
     """Puts sections around callables, and takes them off again."""
 
-    def __init__(self, section_named: Callable[[str, bool], Section]) -> None:
-        self._section_named = section_named
+    def __init__(self, finder_of: Callable[[str, bool], Callable[[], Section]]) -> None:
+        self._finder_of = finder_of
         self._wrapped: list[tuple[Any, str, Any]] = []
         self._names: set[str] = set()
 
@@ -109,13 +109,13 @@ class CallableWrapper:
     def _wrap(self, callable_id: CallableId, profile_cuda: bool) -> None:
         obj, name = callable_id.obj, callable_id.name
         own = vars(obj).get(name, _MISSING) if hasattr(obj, "__dict__") else _MISSING
-        section = self._section_named(self._unique(str(callable_id)), profile_cuda)
+        find = self._finder_of(self._unique(str(callable_id)), profile_cuda)
         raw = inspect.getattr_static(obj, name) if isinstance(obj, type) else None
         replacement: Any
         if isinstance(raw, (staticmethod, classmethod)):
-            replacement = type(raw)(_timed(raw.__func__, section))
+            replacement = type(raw)(_timed(raw.__func__, find))
         else:
-            replacement = _timed(getattr(obj, name), section)
+            replacement = _timed(getattr(obj, name), find)
         setattr(obj, name, replacement)
         self._wrapped.append((obj, name, own))
 
@@ -128,10 +128,10 @@ class CallableWrapper:
         return name
 
 
-def _timed(function: Callable[..., Any], section: Section) -> Callable[..., Any]:
+def _timed(function: Callable[..., Any], find: Callable[[], Section]) -> Callable[..., Any]:
     @functools.wraps(function)
     def timed(*args: Any, **kwargs: Any) -> Any:
-        with section:
+        with find():
             return function(*args, **kwargs)
 
     return timed

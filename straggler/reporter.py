@@ -24,6 +24,7 @@ from straggler.measurement.measured import STATE_FIELDS, Family, Measured, top_k
 from straggler.measurement.name_table import NameTable, hash_name
 from straggler.measurement.summary import Summary, in_unit
 from straggler.probes.probe import Collected, Probe, cut
+from straggler.reporting.kept_past import KeptPast
 from straggler.reporting.rank_messages import RankMessage, decode_for_rank, encode_for_ranks, unknown_scores
 from straggler.reporting.report import Report
 from straggler.reporting.report_log import ReportLog
@@ -81,8 +82,9 @@ class Reporter:
         self._made = 0
         self._heard = {kind: np.full(exchange.world_size, -1, dtype=np.int64) for kind in (0, 1)}
         self._scorer = Scorer(exchange.world_size, settings) if exchange.rank == 0 else None
-        log_path = settings.log_path
-        self._log = ReportLog(log_path) if log_path is not None and exchange.rank == 0 else None
+        path = settings.log_path if exchange.rank == 0 else None
+        self._log = None if path is None else ReportLog(path)
+        self._kept_past = KeptPast.beside(path)
         self._hashed_group = hash_name(settings.peer_group)
 
     def cut(self) -> EndedWindow:
@@ -129,6 +131,8 @@ class Reporter:
         self.exchange.close()
         if self._log is not None:
             self._log.close()
+        if self._kept_past is not None:
+            self._kept_past.close()
 
     def _encode(self, sequence: int, elapsed: float, collected: Collected) -> bytes:
         header = {
@@ -173,7 +177,8 @@ class Reporter:
         np.maximum(heard, gathered.numbers, out=heard)
         self.exchange.note_late(int(rank) for rank in np.flatnonzero(gathered.numbers != sequence))
         self._learn_names(gathered)
-        scores = self._scorer.score(gathered)
+        kept = self._kept_past
+        scores = self._scorer.score(gathered) if kept is None else kept.score(self._scorer, gathered)
         report = Report(
             scores=scores,
             gathered=gathered,

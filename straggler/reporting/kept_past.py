@@ -67,7 +67,8 @@ class KeptPast:
         self._has_failed = False
         self._reader = threading.Thread(target=self._read, name="straggler-past", daemon=True)
         if generation > 0:
-            self._reader.start()
+            with contextlib.suppress(RuntimeError):  # the system refuses a thread: the past begins anew
+                self._reader.start()
 
     @classmethod
     def beside(cls, log_path: Path | None) -> KeptPast | None:
@@ -89,7 +90,8 @@ class KeptPast:
         return scores
 
     def _give(self, scorer: HasPast, gathered: GatheredWindows) -> None:
-        self._reader.join(_LAST_WRITE_SECONDS)
+        if self._reader.ident is not None:
+            self._reader.join(_LAST_WRITE_SECONDS)
         found = self._found
         if found is None:
             return
@@ -112,8 +114,8 @@ class KeptPast:
                 return
         if self._latest is not None:
             self._start_to_write()
-            assert self._writer is not None
-            self._writer.join(_LAST_WRITE_SECONDS)
+            if self._writer is not None:
+                self._writer.join(_LAST_WRITE_SECONDS)
         self._latest = None
 
     def _start_to_write(self) -> None:
@@ -121,9 +123,10 @@ class KeptPast:
         began = time.monotonic()
         scorer, gathered = self._latest
         kept = {**self._head(gathered), "past": {kind: _encoded(of) for kind, of in scorer.past().items()}}
-        self._writer = threading.Thread(target=self._write, args=(kept, began), name="straggler-past", daemon=True)
+        writer = threading.Thread(target=self._write, args=(kept, began), name="straggler-past", daemon=True)
         with contextlib.suppress(RuntimeError):  # the system refuses a thread: the next report tries again
-            self._writer.start()
+            writer.start()
+            self._writer = writer
 
     def _write(self, kept: Mapping[str, Any], began: float) -> None:
         new = self.path.with_name(f".{self.path.name}.{os.getpid()}")

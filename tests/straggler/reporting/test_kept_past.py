@@ -152,6 +152,16 @@ def test_a_file_that_cannot_be_written_is_said_once(tmp_path, caplog):
     assert "cannot be kept" in said
 
 
+def test_a_system_that_refuses_threads_stops_no_report(tmp_path, monkeypatch):
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+
+    generation(tmp_path / "past", 0, 12)
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    (first,) = generation(tmp_path / "past", 1, 1, slow=[2])
+    assert np.nanmin(first.individual) == 1.0
+
+
 def test_it_is_kept_beside_the_log_where_a_launcher_restarts(tmp_path, monkeypatch):
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
     assert KeptPast.beside(tmp_path / "reports.jsonl") is None
